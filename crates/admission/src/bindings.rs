@@ -1,0 +1,134 @@
+//! ResourceBinding and ClusterResourceBinding: the permanent ID, recorded dependencies, names of components.
+//!
+//! Quotas are not checked here: that needs the quotas of the namespace and writes their status.
+
+use apimachinery::field::{Error, Errors, Path};
+use serde_json::Value;
+
+use api::config::DependentObjectReference;
+use api::features::MULTIPLE_POD_TEMPLATES_SCHEDULING;
+use api::labels::annotations::DEPENDENCIES;
+use api::work::{Binding, Component, ResourceBindingSpec};
+
+use crate::request::{Denial, Operation, Request, Settings, deny_if_any, label, set_label, spec};
+
+/// Gives a new binding its permanent ID; one that is supplied is kept.
+pub(crate) fn mutate<B: Binding>(
+    request: &Request<'_>,
+    object: &mut Value,
+    fresh_id: &mut dyn FnMut() -> String,
+) -> Result<(), Denial> {
+    if request.operation != Operation::Create {
+        return Ok(());
+    }
+    // As upstream, where the rules know the stored version only.
+    if request.version != B::VERSION {
+        return Err(Denial::unreadable(format!(
+            "unable to decode {}/{} {} into {}",
+            request.group,
+            request.version,
+            request.kind,
+            B::API_VERSION
+        )));
+    }
+    if label(object, B::PERMANENT_ID).unwrap_or_default().is_empty() {
+        set_label(object, B::PERMANENT_ID, fresh_id());
+    }
+    Ok(())
+}
+
+pub(crate) fn validate(object: &Value, settings: &Settings) -> Result<(), Denial> {
+    deny_if_any(&check_dependencies(object))?;
+    if settings.features.enabled(MULTIPLE_POD_TEMPLATES_SCHEDULING) {
+        let binding: ResourceBindingSpec = spec(object)?;
+        deny_if_any(&check_components(&binding.components))?;
+    }
+    Ok(())
+}
+
+fn check_dependencies(object: &Value) -> Errors {
+    let Some(text) = object["metadata"]["annotations"].get(DEPENDENCIES).and_then(Value::as_str) else {
+        return Errors::new();
+    };
+    match serde_json::from_str::<Option<Vec<DependentObjectReference>>>(text) {
+        Ok(_) => Errors::new(),
+        Err(_) => vec![Error::invalid(
+            &Path::new("metadata").child("annotations").child(DEPENDENCIES),
+            text,
+            "annotation value must be a valid JSON",
+        )],
+    }
+}
+
+fn check_components(components: &[Component]) -> Errors {
+    let mut errors = Errors::new();
+    let mut seen = std::collections::BTreeSet::new();
+    for (index, component) in components.iter().enumerate() {
+        let at = Path::new("spec").child("components").index(index).child("name");
+        let name = component.name.as_str();
+        if name.is_empty() {
+            errors.push(Error::invalid(&at, name, "component names must be non-empty"));
+        } else if !seen.insert(name) {
+            errors.push(Error::invalid(&at, name, "component names must be unique"));
+        }
+    }
+    errors
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use api::features::Features;
+    use api::labels::{CLUSTER_RESOURCE_BINDING_PERMANENT_ID, RESOURCE_BINDING_PERMANENT_ID};
+
+    use super::*;
+
+    fn request(operation: Operation, kind: &str) -> Request<'_> {
+        Request { operation, group: "work.karmada.io", version: "v1alpha2", kind, namespace: "ns", old: None }
+    }
+
+    #[test]
+    fn a_new_binding_gets_an_id_unless_it_brings_one() {
+        let mut fresh = || "fresh".to_owned();
+        let mut object = json!({ "metadata": { "name": "b" } });
+        crate::mutate(&request(Operation::Create, "ResourceBinding"), &mut object, &mut fresh).unwrap();
+        assert_eq!(object["metadata"]["labels"][RESOURCE_BINDING_PERMANENT_ID], "fresh");
+        let mut object =
+            json!({ "metadata": { "labels": { CLUSTER_RESOURCE_BINDING_PERMANENT_ID: "mine" } } });
+        crate::mutate(&request(Operation::Create, "ClusterResourceBinding"), &mut object, &mut fresh)
+            .unwrap();
+        assert_eq!(object["metadata"]["labels"][CLUSTER_RESOURCE_BINDING_PERMANENT_ID], "mine");
+        let mut object = json!({ "metadata": {} });
+        crate::mutate(&request(Operation::Update, "ResourceBinding"), &mut object, &mut fresh).unwrap();
+        assert_eq!(object, json!({ "metadata": {} }), "updates are left alone");
+    }
+
+    #[test]
+    fn recorded_dependencies_must_be_a_list_of_references() {
+        let judge = |text: &str| {
+            let object = json!({ "metadata": { "annotations": { DEPENDENCIES: text } } });
+            crate::validate(&request(Operation::Update, "ResourceBinding"), &object, &Settings::default())
+        };
+        assert_eq!(judge(r#"[{"apiVersion":"v1","kind":"Secret","name":"s"}]"#), Ok(()));
+        assert_eq!(judge("null"), Ok(()));
+        for bad in ["", "{}", "[1]", "nonsense"] {
+            assert!(judge(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn component_names_are_checked_when_the_feature_is_on() {
+        let object =
+            json!({ "metadata": {}, "spec": { "components": [{ "name": "a" }, { "name": "a" }, {}] } });
+        let request = request(Operation::Create, "ResourceBinding");
+        assert_eq!(crate::validate(&request, &object, &Settings::default()), Ok(()));
+        let settings = Settings {
+            features: Features::default().with(MULTIPLE_POD_TEMPLATES_SCHEDULING, true),
+            ..Settings::default()
+        };
+        let denial = crate::validate(&request, &object, &settings).unwrap_err();
+        assert!(denial.message.contains("spec.components[1].name"), "{}", denial.message);
+        assert!(denial.message.contains("spec.components[2].name"), "{}", denial.message);
+    }
+}

@@ -1,0 +1,256 @@
+//! OverridePolicy and ClusterOverridePolicy.
+//!
+//! As upstream, the deprecated single-rule form, plain patches and image values are not looked at.
+
+use apimachinery::field::{Error, Errors, Path};
+use apimachinery::names;
+use serde_json::Value;
+
+use api::policy::{
+    FieldOverrider, OverrideSpec, OverriderOperator, Overriders, PatchOperation, RuleWithCluster,
+};
+
+use crate::placement;
+use crate::request::{Denial, Request, deny_if_any, encode, set_spec, spec};
+
+/// All annotations of an object together may take this many bytes.
+const ANNOTATIONS_MAX_BYTES: usize = 256 * 1024;
+
+/// Fills the namespace of selectors. Only the namespaced kind comes here.
+pub(crate) fn mutate(request: &Request<'_>, object: &mut Value) -> Result<(), Denial> {
+    let mut policy: OverrideSpec = spec(object)?;
+    for selector in &mut policy.resource_selectors {
+        if selector.namespace.is_empty() {
+            selector.namespace = request.namespace.to_owned();
+        }
+    }
+    set_spec(object, &policy);
+    Ok(())
+}
+
+pub(crate) fn validate(request: &Request<'_>, object: &Value) -> Result<(), Denial> {
+    let policy: OverrideSpec = spec(object)?;
+    // An empty list counts as rules too. The namespaced kind has lost it by now, the other one has not.
+    let has_rules = object["spec"].get("overrideRules").is_some_and(Value::is_array);
+    deny_if_any(&check(&policy, has_rules, request.namespace))
+}
+
+fn check(policy: &OverrideSpec, has_rules: bool, namespace: &str) -> Errors {
+    let path = Path::new("spec");
+    let target = path.child("targetCluster");
+    let mut errors = placement::affinity(policy.target_cluster.as_ref(), &target);
+    if let (Some(cluster), true) = (&policy.target_cluster, has_rules) {
+        errors.push(Error::invalid(
+            &target,
+            encode(cluster),
+            "overrideRules and targetCluster can't co-exist",
+        ));
+    }
+    if has_rules && changes_something(&policy.overriders) {
+        errors.push(Error::invalid(
+            &path.child("overriders"),
+            encode(&policy.overriders),
+            "overrideRules and overriders can't co-exist",
+        ));
+    }
+    for (index, rule) in policy.override_rules.iter().enumerate() {
+        errors.extend(check_rule(rule, &path.child("overrideRules").index(index)));
+    }
+    errors.extend(placement::selectors(
+        &policy.resource_selectors,
+        namespace,
+        &path.child("resourceSelectors"),
+    ));
+    errors
+}
+
+/// Field overriders do not count: upstream forgot them when they were added, and users rely on what is accepted.
+fn changes_something(overriders: &Overriders) -> bool {
+    !(overriders.plaintext.is_empty()
+        && overriders.image_overrider.is_empty()
+        && overriders.command_overrider.is_empty()
+        && overriders.args_overrider.is_empty()
+        && overriders.labels_overrider.is_empty()
+        && overriders.annotations_overrider.is_empty())
+}
+
+fn check_rule(rule: &RuleWithCluster, path: &Path) -> Errors {
+    let mut errors = Errors::new();
+    let here = path.child("overriders");
+    for (index, overrider) in rule.overriders.annotations_overrider.iter().enumerate() {
+        let at = here.child("annotationsOverrider").index(index).child("value");
+        let mut size = 0;
+        for (key, value) in &overrider.value {
+            for fault in names::qualified_name(&key.to_lowercase()) {
+                errors.push(Error::invalid(&at, key.as_str(), fault));
+            }
+            size += key.len() + value.len();
+        }
+        if size > ANNOTATIONS_MAX_BYTES {
+            errors.push(Error::too_long(&at, ANNOTATIONS_MAX_BYTES));
+        }
+    }
+    for (index, overrider) in rule.overriders.labels_overrider.iter().enumerate() {
+        let at = here.child("labelsOverrider").index(index).child("value");
+        for (key, value) in &overrider.value {
+            for fault in names::qualified_name(key) {
+                errors.push(Error::invalid(&at, key.as_str(), fault));
+            }
+            for fault in names::label_value(value) {
+                errors.push(Error::invalid(&at, value.as_str(), fault));
+            }
+        }
+    }
+    for (index, overrider) in rule.overriders.image_overrider.iter().enumerate() {
+        if let Some(predicate) = &overrider.predicate {
+            let at = here.child("imageOverrider").index(index).child("predicate").child("path");
+            errors.extend(pointer(&predicate.path, &at));
+        }
+    }
+    for (index, overrider) in rule.overriders.field_overrider.iter().enumerate() {
+        errors.extend(check_field(overrider, &here.child("fieldOverrider").index(index)));
+    }
+    errors.extend(placement::affinity(rule.target_cluster.as_ref(), &path.child("targetCluster")));
+    errors
+}
+
+fn check_field(overrider: &FieldOverrider, path: &Path) -> Errors {
+    let mut errors = Errors::new();
+    match (overrider.json.is_empty(), overrider.yaml.is_empty()) {
+        (false, false) => errors.push(Error::invalid(
+            path,
+            encode(overrider),
+            "FieldOverrider has both YAML and JSON set. Only one is allowed",
+        )),
+        (true, true) => {
+            errors.push(Error::required(path, "FieldOverrider must have either JSON or YAML set"));
+        }
+        _ => {}
+    }
+    errors.extend(pointer(&overrider.field_path, &path.child("fieldPath")));
+    for (name, operations) in [("json", &overrider.json), ("yaml", &overrider.yaml)] {
+        for (index, operation) in operations.iter().enumerate() {
+            errors.extend(check_operation(operation, &path.child(name).index(index)));
+        }
+    }
+    errors
+}
+
+fn check_operation(operation: &PatchOperation, path: &Path) -> Errors {
+    let mut errors = pointer(&operation.sub_path, &path.child("subPath"));
+    let at = path.child("value");
+    let value = encode(&operation.value);
+    match operation.operator {
+        OverriderOperator::Add | OverriderOperator::Replace if operation.value.is_none() => {
+            errors.push(Error::invalid(&at, value, "value is required for add or replace operation"));
+        }
+        OverriderOperator::Remove if operation.value.is_some() => {
+            errors.push(Error::invalid(&at, value, "value is not allowed for remove operation"));
+        }
+        _ => {}
+    }
+    errors
+}
+
+fn pointer(text: &str, path: &Path) -> Errors {
+    if text.is_empty() || text.starts_with('/') {
+        return Errors::new();
+    }
+    // Two errors of Go, joined by a line break as Go joins them.
+    let fault = "JSON pointer must be empty or start with a \"/\"\nJSON pointer error";
+    vec![Error::invalid(path, text, fault)]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{Operation, Settings};
+
+    fn judge(kind: &str, namespace: &str, spec: Value) -> Result<(), Denial> {
+        let request = Request {
+            operation: Operation::Create,
+            group: "policy.karmada.io",
+            version: "v1alpha1",
+            kind,
+            namespace,
+            old: None,
+        };
+        let mut object = json!({ "metadata": { "name": "o" }, "spec": spec });
+        crate::mutate(&request, &mut object, &mut || panic!("override policies have no ID"))?;
+        crate::validate(&request, &object, &Settings::default())
+    }
+
+    fn fields(spec: Value) -> Vec<String> {
+        let policy = serde_json::from_value(spec).unwrap();
+        check(&policy, true, "").into_iter().map(|error| error.field).collect()
+    }
+
+    #[test]
+    fn selectors_get_the_namespace_of_the_policy_and_may_not_leave_it() {
+        let selector = json!({ "apiVersion": "v1", "kind": "Pod" });
+        assert_eq!(judge("OverridePolicy", "ns", json!({ "resourceSelectors": [selector] })), Ok(()));
+        let foreign = json!({ "apiVersion": "v1", "kind": "Pod", "namespace": "other" });
+        let denial = judge("OverridePolicy", "ns", json!({ "resourceSelectors": [foreign] })).unwrap_err();
+        assert!(denial.message.starts_with("spec.resourceSelectors[0].namespace: Invalid value: \"other\""));
+        assert_eq!(judge("ClusterOverridePolicy", "", json!({ "resourceSelectors": [foreign] })), Ok(()));
+    }
+
+    #[test]
+    fn an_empty_list_of_rules_counts_for_the_cluster_kind_only() {
+        let spec = json!({ "targetCluster": {}, "overrideRules": [] });
+        assert_eq!(judge("OverridePolicy", "ns", spec.clone()), Ok(()));
+        let denial = judge("ClusterOverridePolicy", "", spec).unwrap_err();
+        assert!(denial.message.ends_with("overrideRules and targetCluster can't co-exist"));
+    }
+
+    #[test]
+    fn rules_and_the_old_form_exclude_each_other_except_for_field_overriders() {
+        let rules = json!([{ "overriders": {} }]);
+        assert_eq!(
+            fields(
+                json!({ "overrideRules": rules, "overriders": { "plaintext": [{ "path": "/a", "operator": "add" }] } })
+            ),
+            ["spec.overriders"]
+        );
+        let lenient =
+            json!({ "overrideRules": rules, "overriders": { "fieldOverrider": [{ "fieldPath": "x" }] } });
+        assert!(fields(lenient).is_empty());
+    }
+
+    #[test]
+    fn each_overrider_of_a_rule_is_checked_at_its_place() {
+        let rule = json!({
+            "targetCluster": { "fieldSelector": { "matchExpressions": [{ "key": "x", "operator": "In" }] } },
+            "overriders": {
+                "annotationsOverrider": [{ "operator": "add", "value": { "bad key": "v" } }],
+                "labelsOverrider": [{ "operator": "add", "value": { "k": "bad value" } }],
+                "imageOverrider": [{ "component": "Tag", "operator": "add", "predicate": { "path": "spec" } }],
+                "fieldOverrider": [
+                    { "fieldPath": "data" },
+                    { "fieldPath": "/data/x", "json": [
+                        { "subPath": "a", "operator": "add" },
+                        { "subPath": "/a", "operator": "remove", "value": 1 },
+                        { "subPath": "", "operator": "replace", "value": 0 },
+                    ] },
+                ],
+            },
+        });
+        let at = "spec.overrideRules[0].overriders";
+        assert_eq!(
+            fields(json!({ "overrideRules": [rule] })),
+            [
+                format!("{at}.annotationsOverrider[0].value"),
+                format!("{at}.labelsOverrider[0].value"),
+                format!("{at}.imageOverrider[0].predicate.path"),
+                format!("{at}.fieldOverrider[0]"),
+                format!("{at}.fieldOverrider[0].fieldPath"),
+                format!("{at}.fieldOverrider[1].json[0].subPath"),
+                format!("{at}.fieldOverrider[1].json[0].value"),
+                format!("{at}.fieldOverrider[1].json[1].value"),
+                "spec.overrideRules[0].targetCluster.fieldSelector".to_owned(),
+            ]
+        );
+    }
+}

@@ -1,0 +1,162 @@
+//! Names of custom resources: their syntax, and who gets them when two definitions want the same.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::{is_true, list, text};
+use crate::field::{Error, Errors, Path};
+use crate::{go, names};
+
+/// What the naming step decides for a definition.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Naming {
+    /// `status.acceptedNames`
+    pub accepted: Value,
+    /// The conditions `NamesAccepted` and `Established`, without times.
+    pub conditions: [Condition; 2],
+}
+
+/// A condition to set; the caller keeps the transition time where the status did not change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Condition {
+    pub kind: &'static str,
+    pub status: &'static str,
+    pub reason: String,
+    pub message: String,
+}
+
+/// Checks the syntax of a set of names.
+pub(super) fn check(wanted: &Value, path: &Path, errors: &mut Errors) {
+    let mut label = |path: Path, value: &str, prefix: &str, checked: &str| {
+        let complaints = names::dns1035_label(checked);
+        if !value.is_empty() && !complaints.is_empty() {
+            errors.push(Error::invalid(&path, value, format!("{prefix}{}", complaints.join(","))));
+        }
+    };
+    for name in ["plural", "singular"] {
+        label(path.child(name), text(wanted, name), "", text(wanted, name));
+    }
+    for name in ["kind", "listKind"] {
+        let value = text(wanted, name);
+        label(
+            path.child(name),
+            value,
+            "may have mixed case, but should otherwise match: ",
+            &value.to_lowercase(),
+        );
+    }
+    for name in ["shortNames", "categories"] {
+        for (index, value) in list(wanted, name).iter().enumerate() {
+            let value = value.as_str().unwrap_or_default();
+            label(path.child(name).index(index), value, "", value);
+        }
+    }
+    let kind = text(wanted, "kind");
+    if !kind.is_empty() && kind == text(wanted, "listKind") {
+        errors.push(Error::invalid(&path.child("listKind"), kind, "kind and listKind may not be the same"));
+    }
+}
+
+/// Decides which of the wanted names a definition gets. `others` are the other definitions of the same group;
+/// `builtin_resources` and `builtin_kinds` are names that the server itself uses in that group.
+pub fn decide_names(
+    crd: &Value,
+    others: &[&Value],
+    builtin_resources: &[&str],
+    builtin_kinds: &[&str],
+) -> Naming {
+    let mut resources: BTreeSet<&str> = builtin_resources.iter().copied().collect();
+    let mut kinds: BTreeSet<&str> = builtin_kinds.iter().copied().collect();
+    let null = Value::Null;
+    for other in others {
+        let names = other.pointer("/status/acceptedNames").unwrap_or(&null);
+        resources.extend([text(names, "plural"), text(names, "singular")]);
+        resources.extend(list(names, "shortNames").iter().filter_map(Value::as_str));
+        kinds.extend([text(names, "kind"), text(names, "listKind")]);
+    }
+    for used in [&mut resources, &mut kinds] {
+        used.remove("");
+    }
+    let wanted = crd.pointer("/spec/names").unwrap_or(&null);
+    let before = crd.pointer("/status/acceptedNames").unwrap_or(&null);
+    let mut accepted = before.clone();
+    if !accepted.is_object() {
+        accepted = json!({});
+    }
+    let mut conflict: Option<(&str, String)> = None;
+    let in_use = |name: &str| format!("{} is already in use", go::quote(name));
+    for (name, used, reason) in [
+        ("plural", &resources, "PluralConflict"),
+        ("singular", &resources, "SingularConflict"),
+        ("shortNames", &resources, "ShortNamesConflict"),
+        ("kind", &kinds, "KindConflict"),
+        ("listKind", &kinds, "ListKindConflict"),
+    ] {
+        let taken: Vec<String> = if name == "shortNames" {
+            let owned = list(before, name);
+            let fresh = list(wanted, name).iter().filter(|short| !owned.contains(short));
+            fresh.filter_map(Value::as_str).filter(|short| used.contains(short)).map(in_use).collect()
+        } else {
+            let value = text(wanted, name);
+            let free = value == text(before, name) || !used.contains(value);
+            if free { Vec::new() } else { vec![in_use(value)] }
+        };
+        match taken.as_slice() {
+            [] => match wanted.get(name) {
+                Some(value) => accepted[name] = value.clone(),
+                None => {
+                    accepted.as_object_mut().map(|names| names.remove(name));
+                }
+            },
+            // The last conflict found is the one shown.
+            [one] => conflict = Some((reason, one.clone())),
+            many => conflict = Some((reason, format!("[{}]", many.join(", ")))),
+        }
+    }
+    match wanted.get("categories") {
+        Some(categories) => accepted["categories"] = categories.clone(),
+        None => {
+            accepted.as_object_mut().map(|names| names.remove("categories"));
+        }
+    }
+    let names_accepted = match conflict {
+        Some((reason, message)) => {
+            Condition { kind: "NamesAccepted", status: "False", reason: reason.to_owned(), message }
+        }
+        None => Condition {
+            kind: "NamesAccepted",
+            status: "True",
+            reason: "NoConflicts".to_owned(),
+            message: "no conflicts found".to_owned(),
+        },
+    };
+    let established_condition = if is_true(crd, "Established") {
+        established()
+    } else if names_accepted.status == "True" {
+        Condition {
+            kind: "Established",
+            status: "False",
+            reason: "Installing".to_owned(),
+            message: "the initial names have been accepted".to_owned(),
+        }
+    } else {
+        Condition {
+            kind: "Established",
+            status: "False",
+            reason: "NotAccepted".to_owned(),
+            message: "not all names are accepted".to_owned(),
+        }
+    };
+    Naming { accepted, conditions: [names_accepted, established_condition] }
+}
+
+/// Returns the condition of a definition whose resources are served.
+pub fn established() -> Condition {
+    Condition {
+        kind: "Established",
+        status: "True",
+        reason: "InitialNamesAccepted".to_owned(),
+        message: "the initial names have been accepted".to_owned(),
+    }
+}

@@ -1,0 +1,228 @@
+//! Field paths and field errors, printed as Kubernetes prints them.
+//!
+//! A validator collects [`Error`]s; [`crate::status::Status::invalid`] turns them into the 422 answer.
+
+use std::fmt;
+
+use serde_json::Value;
+
+/// Where in an object something is: `spec.containers[0].name`, `metadata.labels[app]`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, PartialOrd, Ord)]
+pub struct Path(String);
+
+impl Path {
+    pub fn new(root: &str) -> Self {
+        Self(root.to_owned())
+    }
+
+    /// Returns the path of a named field below this one.
+    pub fn child(&self, name: &str) -> Self {
+        if self.0.is_empty() { Self(name.to_owned()) } else { Self(format!("{}.{name}", self.0)) }
+    }
+
+    /// Returns the path of a list element.
+    pub fn index(&self, index: usize) -> Self {
+        Self(format!("{}[{index}]", self.0))
+    }
+
+    /// Returns the path of a map entry, printed in brackets.
+    pub fn key(&self, key: &str) -> Self {
+        Self(format!("{}[{key}]", self.0))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+/// What is wrong with a field; the variant decides the words and the cause's reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorType {
+    NotFound,
+    Required,
+    Duplicate,
+    Invalid,
+    NotSupported,
+    Forbidden,
+    TooLong,
+    TooMany,
+    Internal,
+    TypeInvalid,
+}
+
+impl ErrorType {
+    /// Returns the `reason` of the cause in a Status.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::NotFound => "FieldValueNotFound",
+            Self::Required => "FieldValueRequired",
+            Self::Duplicate => "FieldValueDuplicate",
+            Self::Invalid => "FieldValueInvalid",
+            Self::NotSupported => "FieldValueNotSupported",
+            Self::Forbidden => "FieldValueForbidden",
+            Self::TooLong => "FieldValueTooLong",
+            Self::TooMany => "FieldValueTooMany",
+            Self::Internal => "InternalError",
+            Self::TypeInvalid => "FieldValueTypeInvalid",
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Self::NotFound => "Not found",
+            Self::Required => "Required value",
+            Self::Duplicate => "Duplicate value",
+            Self::Invalid | Self::TypeInvalid => "Invalid value",
+            Self::NotSupported => "Unsupported value",
+            Self::Forbidden => "Forbidden",
+            Self::TooLong => "Too long",
+            Self::TooMany => "Too many",
+            Self::Internal => "Internal error",
+        }
+    }
+}
+
+/// One thing that is wrong with one field.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Error {
+    pub kind: ErrorType,
+    pub field: String,
+    /// Shown as JSON for the types that show a value.
+    pub value: Value,
+    pub detail: String,
+}
+
+pub type Errors = Vec<Error>;
+
+impl Error {
+    fn make(kind: ErrorType, path: &Path, value: Value, detail: impl Into<String>) -> Self {
+        Self { kind, field: path.as_str().to_owned(), value, detail: detail.into() }
+    }
+
+    pub fn invalid(path: &Path, value: impl Into<Value>, detail: impl Into<String>) -> Self {
+        Self::make(ErrorType::Invalid, path, value.into(), detail)
+    }
+
+    pub fn type_invalid(path: &Path, value: impl Into<Value>, detail: impl Into<String>) -> Self {
+        Self::make(ErrorType::TypeInvalid, path, value.into(), detail)
+    }
+
+    pub fn required(path: &Path, detail: impl Into<String>) -> Self {
+        Self::make(ErrorType::Required, path, Value::String(String::new()), detail)
+    }
+
+    pub fn duplicate(path: &Path, value: impl Into<Value>) -> Self {
+        Self::make(ErrorType::Duplicate, path, value.into(), "")
+    }
+
+    pub fn not_found(path: &Path, value: impl Into<Value>) -> Self {
+        Self::make(ErrorType::NotFound, path, value.into(), "")
+    }
+
+    pub fn forbidden(path: &Path, detail: impl Into<String>) -> Self {
+        Self::make(ErrorType::Forbidden, path, Value::String(String::new()), detail)
+    }
+
+    /// The supported values are printed in the order given; most upstream callers sort them.
+    pub fn not_supported(path: &Path, value: impl Into<Value>, supported: &[&str]) -> Self {
+        let detail = if supported.is_empty() {
+            String::new()
+        } else {
+            let quoted: Vec<_> = supported.iter().map(|value| format!("{value:?}")).collect();
+            format!("supported values: {}", quoted.join(", "))
+        };
+        Self::make(ErrorType::NotSupported, path, value.into(), detail)
+    }
+
+    /// The value is never shown: it may be huge or secret.
+    pub fn too_long(path: &Path, max_bytes: usize) -> Self {
+        Self::make(
+            ErrorType::TooLong,
+            path,
+            Value::String("<value omitted>".to_owned()),
+            format!("may not be more than {max_bytes} bytes"),
+        )
+    }
+
+    pub fn too_many(path: &Path, actual: usize, max: usize) -> Self {
+        let items = if max == 1 { "item" } else { "items" };
+        Self::make(ErrorType::TooMany, path, Value::from(actual), format!("must have at most {max} {items}"))
+    }
+
+    pub fn internal(path: &Path, detail: impl Into<String>) -> Self {
+        Self::make(ErrorType::Internal, path, Value::Null, detail)
+    }
+
+    /// Returns the text without the field, as it stands in a cause's message.
+    pub fn body(&self) -> String {
+        let words = self.kind.words();
+        let head = match self.kind {
+            ErrorType::Required | ErrorType::Forbidden | ErrorType::TooLong | ErrorType::Internal => {
+                words.to_owned()
+            }
+            _ => format!("{words}: {}", self.value),
+        };
+        if self.detail.is_empty() { head } else { format!("{head}: {}", self.detail) }
+    }
+}
+
+/// `spec.replicas: Invalid value: -1: must be greater than or equal to 0`
+impl fmt::Display for Error {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}: {}", self.field, self.body())
+    }
+}
+
+/// Joins errors as an aggregate does: one as it is, several in brackets, equal texts once.
+pub fn aggregate(errors: &[Error]) -> String {
+    let mut texts: Vec<String> = Vec::new();
+    for error in errors {
+        let text = error.to_string();
+        if !texts.contains(&text) {
+            texts.push(text);
+        }
+    }
+    match texts.as_slice() {
+        [one] => one.clone(),
+        many => format!("[{}]", many.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_read_as_kubernetes_prints_them() {
+        let spec = Path::new("spec");
+        let check = |error: Error, text: &str| assert_eq!(error.to_string(), text);
+        check(
+            Error::invalid(&spec.child("replicas"), -1, "must be greater than or equal to 0"),
+            "spec.replicas: Invalid value: -1: must be greater than or equal to 0",
+        );
+        check(Error::required(&spec.child("selector"), ""), "spec.selector: Required value");
+        check(
+            Error::not_supported(&spec.child("type"), "X", &["A", "B"]),
+            r#"spec.type: Unsupported value: "X": supported values: "A", "B""#,
+        );
+        check(
+            Error::too_long(&Path::new("metadata").child("annotations"), 262144),
+            "metadata.annotations: Too long: may not be more than 262144 bytes",
+        );
+        check(Error::duplicate(&spec.index(1), "a"), r#"spec[1]: Duplicate value: "a""#);
+    }
+
+    #[test]
+    fn equal_texts_appear_once_in_the_aggregate() {
+        let error = Error::required(&Path::new("a"), "");
+        assert_eq!(aggregate(&[error.clone(), error.clone()]), "a: Required value");
+        let other = Error::required(&Path::new("b"), "");
+        assert_eq!(aggregate(&[error, other]), "[a: Required value, b: Required value]");
+    }
+}

@@ -1,0 +1,21 @@
+//! Mechanics of Kubernetes objects, without IO: what a field error says, how a selector matches, how a
+//! patch changes an object, what a quantity means.
+//!
+//! Objects are `serde_json::Value` trees whose maps are ordered by key, so that equal objects have equal
+//! bytes. Nothing here knows a particular kind; that knowledge is data, handed in through small traits.
+
+pub mod apply;
+pub mod crd;
+pub mod field;
+pub mod go;
+pub mod gvk;
+pub mod json;
+pub mod jsonpath;
+pub mod meta;
+pub mod names;
+pub mod patch;
+pub mod quantity;
+pub mod selector;
+pub mod status;
+pub mod structural;
+pub mod yaml;

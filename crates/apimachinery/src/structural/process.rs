@@ -1,0 +1,187 @@
+//! What a schema does to an object before validation: pruning and defaulting.
+
+use serde_json::Value;
+
+use super::{Additional, META_FIELDS, NodeId, Schema};
+
+impl Schema {
+    /// Removes the fields that the schema does not specify, and returns their paths, sorted.
+    ///
+    /// `apiVersion`, `kind` and `metadata` stay, at the root and in embedded objects; what is inside `metadata` is
+    /// the business of [`Schema::coerce_metadata`].
+    pub fn prune(&self, object: &mut Value) -> Vec<String> {
+        let mut pruner = Pruner { schema: self, path: String::new(), unknown: Vec::new() };
+        pruner.known(object, 0, true);
+        pruner.unknown.sort_unstable();
+        pruner.unknown
+    }
+
+    /// Prunes a value of a level of the schema, for defaults, which are no whole objects.
+    pub(super) fn prune_value(&self, value: &mut Value, id: NodeId) {
+        let mut pruner = Pruner { schema: self, path: String::new(), unknown: Vec::new() };
+        pruner.known(value, id, self.node(id).embedded);
+    }
+
+    /// Fills in defaults: for missing keys, and for nulls where null is not allowed.
+    pub fn default(&self, object: &mut Value) {
+        self.default_node(object, 0);
+    }
+
+    fn default_node(&self, value: &mut Value, id: NodeId) {
+        let node = self.node(id);
+        let refused_null = |value: &Value, id: NodeId| value.is_null() && !self.node(id).nullable;
+        match value {
+            Value::Object(entries) => {
+                for (name, property) in &node.properties {
+                    if let Some(default) = &self.node(*property).default {
+                        let missing = entries.get(name).is_none_or(|value| refused_null(value, *property));
+                        if missing {
+                            entries.insert(name.clone(), default.clone());
+                        }
+                    }
+                }
+                for (name, value) in entries.iter_mut() {
+                    if let Some(property) = node.property(name) {
+                        self.default_node(value, property);
+                    } else if let Some(Additional::Schema(additional)) = &node.additional {
+                        if refused_null(value, *additional)
+                            && let Some(default) = &self.node(*additional).default
+                        {
+                            *value = default.clone();
+                        }
+                        self.default_node(value, *additional);
+                    }
+                }
+            }
+            Value::Array(items) => {
+                let Some(item_schema) = node.items else { return };
+                for item in items {
+                    if refused_null(item, item_schema)
+                        && let Some(default) = &self.node(item_schema).default
+                    {
+                        *item = default.clone();
+                    }
+                    self.default_node(item, item_schema);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Removes nulls that the schema does not allow and that have no default to take their place.
+    pub fn prune_nulls(&self, object: &mut Value) {
+        self.prune_nulls_node(object, Some(0));
+    }
+
+    fn prune_nulls_node(&self, value: &mut Value, id: Option<NodeId>) {
+        let Some(id) = id else { return };
+        let node = self.node(id);
+        match value {
+            Value::Object(entries) => {
+                entries.retain(|name, value| {
+                    let field = node.field(name);
+                    let refused = value.is_null()
+                        && field.is_some_and(|id| !self.node(id).nullable && self.node(id).default.is_none());
+                    if !refused {
+                        self.prune_nulls_node(value, field);
+                    }
+                    !refused
+                });
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.prune_nulls_node(item, node.items)),
+            _ => {}
+        }
+    }
+}
+
+struct Pruner<'a> {
+    schema: &'a Schema,
+    path: String,
+    unknown: Vec<String>,
+}
+
+impl Pruner<'_> {
+    /// Walks a value with a schema; `embedded` marks a level with metadata of its own.
+    fn known(&mut self, value: &mut Value, id: NodeId, embedded: bool) {
+        let schema = self.schema;
+        let node = schema.node(id);
+        let length = self.path.len();
+        match value {
+            Value::Object(entries) => {
+                let at_root = self.path.is_empty();
+                entries.retain(|name, value| {
+                    if embedded && META_FIELDS.contains(&name.as_str()) {
+                        return true;
+                    }
+                    self.push_field(name);
+                    let keep = match (node.property(name), &node.additional) {
+                        (Some(property), _) => {
+                            self.known(value, property, schema.node(property).embedded);
+                            true
+                        }
+                        (None, Some(Additional::Schema(additional))) => {
+                            self.known(value, *additional, schema.node(*additional).embedded);
+                            true
+                        }
+                        (None, _) if node.preserve_unknown => true,
+                        // `additionalProperties: true` without a schema keeps the key and empties what is below.
+                        (None, Some(Additional::Allowed(_))) => {
+                            self.unspecified(value);
+                            true
+                        }
+                        (None, None) => {
+                            if !(at_root && META_FIELDS.contains(&name.as_str())) {
+                                self.unknown.push(self.path.clone());
+                            }
+                            false
+                        }
+                    };
+                    self.path.truncate(length);
+                    keep
+                });
+            }
+            Value::Array(items) => {
+                for (index, item) in items.iter_mut().enumerate() {
+                    self.path.push_str(&format!("[{index}]"));
+                    match node.items {
+                        Some(item_schema) => self.known(item, item_schema, schema.node(item_schema).embedded),
+                        None if node.preserve_unknown => {}
+                        None => self.unspecified(item),
+                    }
+                    self.path.truncate(length);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Walks a value without any schema: all fields go.
+    fn unspecified(&mut self, value: &mut Value) {
+        let length = self.path.len();
+        match value {
+            Value::Object(entries) => {
+                for name in entries.keys() {
+                    self.push_field(name);
+                    self.unknown.push(self.path.clone());
+                    self.path.truncate(length);
+                }
+                entries.clear();
+            }
+            Value::Array(items) => {
+                for (index, item) in items.iter_mut().enumerate() {
+                    self.path.push_str(&format!("[{index}]"));
+                    self.unspecified(item);
+                    self.path.truncate(length);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn push_field(&mut self, name: &str) {
+        if !self.path.is_empty() {
+            self.path.push('.');
+        }
+        self.path.push_str(name);
+    }
+}

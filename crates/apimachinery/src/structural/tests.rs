@@ -1,0 +1,513 @@
+//! Schemas and objects in, objects and messages out.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::check as check_schema;
+use super::*;
+use crate::apply::{FieldManager, Set, Types, typed};
+use crate::field::Path;
+
+fn spec_schema(spec: Value) -> Schema {
+    Schema::compile(&json!({"type": "object", "properties": {"spec": spec}})).unwrap()
+}
+
+fn texts(errors: &[crate::field::Error]) -> Vec<String> {
+    errors.iter().map(ToString::to_string).collect()
+}
+
+/// Validates `{"spec": value}` and returns the messages.
+fn invalid(spec: Value, value: Value) -> Vec<String> {
+    texts(&spec_schema(spec).validate(&json!({"spec": value}), None))
+}
+
+#[test]
+fn wrong_types_are_named_as_upstream_names_them() {
+    for (schema, value, message) in [
+        (
+            json!({"type": "string"}),
+            json!(1),
+            r#"spec: Invalid value: "integer": spec in body must be of type string: "integer""#,
+        ),
+        (
+            json!({"type": "integer"}),
+            json!("x"),
+            r#"spec: Invalid value: "string": spec in body must be of type integer: "string""#,
+        ),
+        (
+            json!({"type": "integer"}),
+            json!(1.5),
+            r#"spec: Invalid value: "number": spec in body must be of type integer: "number""#,
+        ),
+        (
+            json!({"type": "boolean"}),
+            json!([]),
+            r#"spec: Invalid value: "array": spec in body must be of type boolean: "array""#,
+        ),
+        (
+            json!({"type": "object"}),
+            json!(null),
+            r#"spec: Invalid value: "null": spec in body must be of type object: "null""#,
+        ),
+        (
+            json!({"x-kubernetes-int-or-string": true}),
+            json!(true),
+            r#"spec: Invalid value: "boolean": spec in body must be of type integer,string: "boolean""#,
+        ),
+        (
+            json!({"type": "string", "format": "date-time"}),
+            json!("nope"),
+            r#"spec: Invalid value: "nope": spec in body must be of type date-time: "nope""#,
+        ),
+    ] {
+        let errors = spec_schema(schema.clone()).validate(&json!({"spec": value}), None);
+        assert_eq!(texts(&errors), [message], "{schema}");
+        assert_eq!(errors[0].kind.reason(), "FieldValueTypeInvalid");
+    }
+    for (schema, value) in [
+        (json!({"type": "number"}), json!(1)),
+        (json!({"type": "integer"}), json!(1)),
+        (json!({"type": "object", "nullable": true}), json!(null)),
+        (json!({"x-kubernetes-int-or-string": true}), json!("50%")),
+        (json!({"x-kubernetes-preserve-unknown-fields": true}), json!([1, {"a": null}])),
+    ] {
+        assert_eq!(invalid(schema.clone(), value), Vec::<String>::new(), "{schema}");
+    }
+}
+
+#[test]
+fn constraints_are_reported_in_upstreams_words() {
+    for (schema, value, message) in [
+        (
+            json!({"type": "integer", "minimum": 1}),
+            json!(0),
+            "spec: Invalid value: 0: spec in body should be greater than or equal to 1",
+        ),
+        (
+            json!({"type": "integer", "minimum": 1, "exclusiveMinimum": true}),
+            json!(1),
+            "spec: Invalid value: 1: spec in body should be greater than 1",
+        ),
+        (
+            json!({"type": "integer", "maximum": 3}),
+            json!(4),
+            "spec: Invalid value: 4: spec in body should be less than or equal to 3",
+        ),
+        (
+            json!({"type": "number", "maximum": 0.5}),
+            json!(0.75),
+            "spec: Invalid value: 0.75: spec in body should be less than or equal to 0.5",
+        ),
+        (
+            json!({"type": "integer", "multipleOf": 2}),
+            json!(3),
+            "spec: Invalid value: 3: spec in body should be a multiple of 2",
+        ),
+        (
+            json!({"type": "string", "maxLength": 5}),
+            json!("abcdef"),
+            "spec: Too long: may not be more than 5 bytes",
+        ),
+        (
+            json!({"type": "string", "minLength": 2}),
+            json!("ä"),
+            r#"spec: Invalid value: "ä": spec in body should be at least 2 chars long"#,
+        ),
+        (
+            json!({"type": "string", "pattern": "^a"}),
+            json!("b"),
+            r#"spec: Invalid value: "b": spec in body should match '^a'"#,
+        ),
+        (
+            json!({"type": "string", "enum": ["a", "b"]}),
+            json!("x"),
+            r#"spec: Unsupported value: "x": supported values: "a", "b""#,
+        ),
+        (
+            json!({"type": "array", "items": {"type": "integer"}, "maxItems": 2}),
+            json!([1, 2, 3]),
+            "spec: Too many: 3: must have at most 2 items",
+        ),
+        (
+            json!({"type": "array", "items": {"type": "integer"}, "minItems": 1}),
+            json!([]),
+            "spec: Invalid value: 0: spec in body should have at least 1 items",
+        ),
+        (
+            json!({"type": "object", "minProperties": 1}),
+            json!({}),
+            "spec: Invalid value: 0: spec in body should have at least 1 properties",
+        ),
+        (
+            json!({"type": "object", "maxProperties": 0}),
+            json!({"a": 1}),
+            "spec: Too many: 1: must have at most 0 items",
+        ),
+        (json!({"type": "object", "required": ["a"]}), json!({}), "spec.a: Required value"),
+        (
+            json!({"type": "array", "items": {"type": "object", "properties": {"n": {"type": "string"}}}}),
+            json!([{"n": "x"}, {"n": 1}]),
+            r#"spec[1].n: Invalid value: "integer": spec[1].n in body must be of type string: "integer""#,
+        ),
+        (
+            json!({"type": "object", "additionalProperties": {"type": "integer"}}),
+            json!({"k": "x"}),
+            r#"spec.k: Invalid value: "string": spec.k in body must be of type integer: "string""#,
+        ),
+        (
+            json!({"type": "integer", "format": "int32"}),
+            json!(3_000_000_000i64),
+            r#"<nil>: Invalid value: "": Checked value must be of type integer with format int32 in spec"#,
+        ),
+    ] {
+        assert_eq!(invalid(schema.clone(), value), [message], "{schema}");
+    }
+    assert_eq!(invalid(json!({"type": "string", "maxLength": 1}), json!("ä")), Vec::<String>::new());
+}
+
+#[test]
+fn combinations_explain_the_best_alternative() {
+    let object = |clauses: Value| {
+        let mut schema =
+            json!({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}});
+        for (name, clause) in clauses.as_object().unwrap() {
+            schema[name] = clause.clone();
+        }
+        schema
+    };
+    let one_of = object(json!({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}));
+    assert_eq!(invalid(one_of.clone(), json!({"a": 1})), Vec::<String>::new());
+    assert_eq!(
+        invalid(one_of.clone(), json!({"a": 1, "b": 1})),
+        [
+            r#"<nil>: Invalid value: "": "spec" must validate one and only one schema (oneOf). Found 2 valid alternatives"#
+        ]
+    );
+    assert_eq!(
+        invalid(one_of, json!({})),
+        [
+            r#"<nil>: Invalid value: "": "spec" must validate one and only one schema (oneOf). Found none valid"#,
+            "spec.a: Required value",
+        ]
+    );
+    assert_eq!(
+        invalid(object(json!({"anyOf": [{"required": ["a"]}]})), json!({})),
+        [
+            r#"<nil>: Invalid value: "": "spec" must validate at least one schema (anyOf)"#,
+            "spec.a: Required value"
+        ]
+    );
+    assert_eq!(
+        invalid(object(json!({"allOf": [{"required": ["a"]}]})), json!({})),
+        [
+            "spec.a: Required value",
+            r#"<nil>: Invalid value: "": "spec" must validate all the schemas (allOf). None validated"#,
+        ]
+    );
+    assert_eq!(
+        invalid(object(json!({"not": {"required": ["a"]}})), json!({"a": 1})),
+        [r#"<nil>: Invalid value: "": "spec" must not validate the schema (not)"#]
+    );
+}
+
+#[test]
+fn unchanged_values_are_not_checked_again() {
+    let schema = spec_schema(json!({
+        "type": "object",
+        "properties": {
+            "s": {"type": "string", "maxLength": 1},
+            "l": {
+                "type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
+                "items": {"type": "object", "properties": {"name": {"type": "string"}, "v": {"type": "string", "maxLength": 1}}},
+            },
+        },
+    }));
+    let old = json!({"spec": {"s": "long", "l": [{"name": "a", "v": "long"}, {"name": "b", "v": "x"}]}});
+    let mut new = old.clone();
+    new["spec"]["l"] =
+        json!([{"name": "b", "v": "x"}, {"name": "a", "v": "long"}, {"name": "c", "v": "long"}]);
+    assert_eq!(
+        texts(&schema.validate(&new, Some(&old))),
+        ["spec.l[2].v: Too long: may not be more than 1 bytes"]
+    );
+    assert_eq!(schema.validate(&new, None).len(), 3);
+}
+
+#[test]
+fn set_and_map_lists_refuse_repeated_items() {
+    let set =
+        spec_schema(json!({"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}}));
+    assert_eq!(
+        texts(&set.validate_lists(&json!({"spec": ["a", "b", "a", "a"]}))),
+        [r#"spec[2]: Duplicate value: "a""#]
+    );
+    let map = spec_schema(json!({
+        "type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"],
+        "items": {"type": "object", "properties": {"k": {"type": "string"}}},
+    }));
+    assert_eq!(
+        texts(&map.validate_lists(&json!({"spec": [{"k": "1"}, {"k": "1", "x": 2}]}))),
+        [r#"spec[1]: Duplicate value: {"k":"1"}"#]
+    );
+    let free = spec_schema(json!({
+        "type": "object",
+        "additionalProperties": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "integer"}},
+    }));
+    assert_eq!(
+        texts(&free.validate_lists(&json!({"spec": {"m": [1, 1]}}))),
+        ["spec[m][1]: Duplicate value: 1"]
+    );
+}
+
+#[test]
+fn unspecified_fields_are_pruned_and_named() {
+    let schema = Schema::compile(&json!({
+        "type": "object",
+        "properties": {
+            "spec": {"type": "object", "properties": {
+                "a": {"type": "integer"},
+                "list": {"type": "array", "items": {"type": "object", "properties": {"n": {"type": "integer"}}}},
+                "free": {"type": "object", "additionalProperties": {"type": "object", "properties": {"n": {"type": "integer"}}}},
+                "keep": {"type": "object", "x-kubernetes-preserve-unknown-fields": true, "properties": {"o": {"type": "object"}}},
+                "embedded": {"type": "object", "x-kubernetes-embedded-resource": true, "properties": {"spec": {"type": "object"}}},
+            }},
+        },
+    }))
+    .unwrap();
+    let mut object = json!({
+        "apiVersion": "v1", "kind": "K", "metadata": {"name": "x"}, "extra": 1,
+        "spec": {
+            "a": 1, "b": 2,
+            "list": [{"n": 1, "x": 2}],
+            "free": {"k": {"n": 1, "x": 2}},
+            "keep": {"any": {"thing": 1}, "o": {"gone": 1}},
+            "embedded": {"apiVersion": "v1", "kind": "P", "metadata": {"x": 1}, "spec": {"gone": 1}, "gone": 1},
+        },
+    });
+    assert_eq!(
+        schema.prune(&mut object),
+        [
+            "extra",
+            "spec.b",
+            "spec.embedded.gone",
+            "spec.embedded.spec.gone",
+            "spec.free.k.x",
+            "spec.keep.o.gone",
+            "spec.list[0].x",
+        ]
+    );
+    assert_eq!(
+        object,
+        json!({
+            "apiVersion": "v1", "kind": "K", "metadata": {"name": "x"},
+            "spec": {
+                "a": 1, "list": [{"n": 1}], "free": {"k": {"n": 1}}, "keep": {"any": {"thing": 1}, "o": {}},
+                "embedded": {"apiVersion": "v1", "kind": "P", "metadata": {"x": 1}, "spec": {}},
+            },
+        })
+    );
+    let mut again = object.clone();
+    assert!(schema.prune(&mut again).is_empty());
+    assert_eq!(again, object);
+}
+
+#[test]
+fn defaults_fill_missing_keys_and_refused_nulls() {
+    let schema = spec_schema(json!({
+        "type": "object",
+        "properties": {
+            "a": {"type": "integer", "default": 1},
+            "n": {"type": "integer", "nullable": true, "default": 2},
+            "o": {"type": "object", "properties": {"x": {"type": "string", "default": "d"}}},
+            "p": {"type": "object", "default": {}, "properties": {"y": {"type": "string", "default": "e"}}},
+            "l": {"type": "array", "items": {"type": "object", "properties": {"z": {"type": "integer", "default": 3}}}},
+            "q": {"type": "string"},
+        },
+    }));
+    let defaulted = |spec: Value| {
+        let mut object = json!({"spec": spec});
+        schema.prune_nulls(&mut object);
+        schema.default(&mut object);
+        object["spec"].clone()
+    };
+    assert_eq!(defaulted(json!({})), json!({"a": 1, "n": 2, "p": {"y": "e"}}));
+    assert_eq!(
+        defaulted(json!({"a": null, "n": null, "q": null})),
+        json!({"a": 1, "n": null, "p": {"y": "e"}})
+    );
+    assert_eq!(
+        defaulted(json!({"a": 5, "n": 6, "o": {}, "p": {"y": "f"}, "l": [{}, {"z": 4}]})),
+        json!({"a": 5, "n": 6, "o": {"x": "d"}, "p": {"y": "f"}, "l": [{"z": 3}, {"z": 4}]})
+    );
+    let mut without_spec = json!({});
+    schema.default(&mut without_spec);
+    assert_eq!(without_spec, json!({}));
+}
+
+#[test]
+fn metadata_is_the_servers_own() {
+    let schema = spec_schema(
+        json!({"type": "object", "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true}),
+    );
+    let mut object = json!({
+        "metadata": {"name": "x", "bogus": 1, "labels": {}, "creationTimestamp": null, "generation": 0,
+            "ownerReferences": [{"uid": "u", "odd": 1}]},
+        "spec": {"apiVersion": "v1", "kind": "P", "metadata": {"odd": 1}},
+    });
+    let unknown = schema.coerce_metadata(&mut object, Malformed::Refuse).unwrap();
+    assert_eq!(unknown, ["metadata.bogus", "metadata.ownerReferences[0].odd", "spec.metadata.odd"]);
+    assert_eq!(
+        object,
+        json!({
+            "metadata": {"name": "x", "ownerReferences": [{"apiVersion": "", "kind": "", "name": "", "uid": "u"}]},
+            "spec": {"apiVersion": "v1", "kind": "P", "metadata": {}},
+        })
+    );
+    let mut wrong = json!({"metadata": {"labels": {"a": 1}}});
+    assert_eq!(
+        schema.coerce_metadata(&mut wrong, Malformed::Refuse).unwrap_err().to_string(),
+        r#"metadata: Invalid value: {"labels":{"a":1}}: json: cannot unmarshal number into Go struct field ObjectMeta.labels of type string"#
+    );
+    schema.coerce_metadata(&mut wrong, Malformed::Drop).unwrap();
+    assert_eq!(wrong, json!({"metadata": {}}));
+    assert_eq!(
+        texts(&schema.validate_embedded(&json!({"spec": {"kind": "1-x", "metadata": {"name": "a/b"}}})))[..1],
+        ["spec.apiVersion: Required value"]
+    );
+}
+
+#[test]
+fn schemas_that_are_not_structural_say_why() {
+    let check = |schema: Value| texts(&check_schema(&schema, &Path::new("schema")));
+    assert_eq!(
+        check(json!({"type": "object", "properties": {"spec": {"type": "object"}}})),
+        Vec::<String>::new()
+    );
+    for (schema, message) in [
+        (json!({}), "schema.type: Required value: must not be empty at the root"),
+        (
+            json!({"type": "array", "items": {"type": "string"}}),
+            r#"schema.type: Invalid value: "array": must be object at the root"#,
+        ),
+        (
+            json!({"type": "object", "additionalProperties": true}),
+            "schema.additionalProperties: Forbidden: must not be used at the root",
+        ),
+        (
+            json!({"type": "object", "properties": {"a": {}}}),
+            "schema.properties[a].type: Required value: must not be empty for specified object fields",
+        ),
+        (
+            json!({"type": "object", "properties": {"a": {"type": "array"}}}),
+            "schema.properties[a].items: Required value: must be specified",
+        ),
+        (
+            json!({"type": "object", "properties": {"a": {"type": "array", "items": {}}}}),
+            "schema.properties[a].items.type: Required value: must not be empty for specified array items",
+        ),
+        (
+            json!({"type": "object", "properties": {"a": {"type": "string", "anyOf": [{"type": "string"}]}}}),
+            "schema.properties[a].anyOf[0].type: Forbidden: must be empty to be structural",
+        ),
+        (
+            json!({"type": "object", "anyOf": [{"properties": {"a": {"minimum": 1}}}]}),
+            "schema.properties[a]: Required value: because it is defined in schema.anyOf[0].properties[a]",
+        ),
+        (
+            json!({"type": "object", "properties": {"metadata": {"type": "object", "properties": {"labels": {"type": "object"}}}}}),
+            "schema.properties[metadata]: Forbidden: must not specify anything other than name and generateName, but metadata is implicitly specified",
+        ),
+        (
+            json!({"type": "object", "properties": {"a": {"x-kubernetes-int-or-string": true, "x-kubernetes-preserve-unknown-fields": true}}}),
+            "schema.properties[a].x-kubernetes-preserve-unknown-fields: Invalid value: true: must be false if x-kubernetes-int-or-string is true",
+        ),
+        (
+            json!({"type": "object", "properties": {"a": {"type": "string", "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true}}}),
+            r#"schema.properties[a].type: Invalid value: "string": must be object if x-kubernetes-embedded-resource is true"#,
+        ),
+    ] {
+        assert_eq!(check(schema.clone()), [message], "{schema}");
+    }
+    let int_or_string =
+        json!({"x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}]});
+    assert_eq!(check(json!({"type": "object", "properties": {"a": int_or_string}})), Vec::<String>::new());
+    let broken = check(json!({"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}}));
+    assert!(broken[0].starts_with(
+        "schema.properties[a].pattern: Invalid value: \"(\": must be a valid regular expression"
+    ));
+}
+
+#[test]
+fn unsupported_constructs_do_not_compile() {
+    for (schema, message) in [
+        (json!({"$ref": "#/x"}), "OpenAPIV3Schema '$ref' is not supported"),
+        (json!({"definitions": {"a": {}}}), "OpenAPIV3Schema 'definitions' is not supported"),
+        (json!({"items": [{}]}), "OpenAPIV3Schema 'items' must be a schema, but is an array"),
+    ] {
+        assert_eq!(Schema::compile(&schema).unwrap_err(), message);
+    }
+}
+
+struct Kinds(Arc<Schema>);
+
+impl Types for Kinds {
+    type Type = SchemaType;
+
+    fn type_of(&self, api_version: &str) -> Option<SchemaType> {
+        (api_version == "g/v1").then(|| SchemaType::root(Arc::clone(&self.0)))
+    }
+
+    fn convert(&self, object: &Value, _api_version: &str) -> Result<Value, String> {
+        Ok(object.clone())
+    }
+}
+
+#[test]
+fn schemas_drive_server_side_apply() {
+    let schema = Arc::new(spec_schema(json!({
+        "type": "object",
+        "properties": {
+            "n": {"type": "integer"},
+            "atomic": {"type": "object", "x-kubernetes-map-type": "atomic", "properties": {"a": {"type": "string"}}},
+            "ports": {
+                "type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["port", "protocol"],
+                "items": {"type": "object", "properties": {"port": {"type": "integer"}, "protocol": {"type": "string", "default": "TCP"}}},
+            },
+            "tags": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}},
+            "raw": {"x-kubernetes-preserve-unknown-fields": true},
+        },
+    })));
+    let root = SchemaType::root(Arc::clone(&schema));
+    let object = json!({
+        "apiVersion": "g/v1", "kind": "K",
+        "metadata": {"name": "x", "labels": {"l": "1"}, "finalizers": ["f"], "ownerReferences": [{"uid": "u", "kind": "O"}]},
+        "spec": {"n": 1, "atomic": {"a": "x"}, "ports": [{"port": 80}], "tags": ["t"], "raw": {"deep": {"x": [1]}}},
+    });
+    assert_eq!(
+        typed::field_set(&root, &object)
+            .difference(&Set::of_fields([["apiVersion"].as_slice(), &["kind"], &["metadata", "name"]]))
+            .to_fields_v1(),
+        json!({
+            "f:metadata": {"f:finalizers": {"v:\"f\"": {}}, "f:labels": {"f:l": {}}, "f:ownerReferences": {"k:{\"uid\":\"u\"}": {}}},
+            "f:spec": {
+                "f:n": {}, "f:atomic": {}, "f:ports": {"k:{\"port\":80,\"protocol\":\"TCP\"}": {".": {}, "f:port": {}}},
+                "f:tags": {"v:\"t\"": {}}, "f:raw": {"f:deep": {".": {}, "f:x": {}}},
+            },
+        })
+    );
+    let gvk = crate::gvk::Gvk::new("g", "v1", "K");
+    let (kinds, reset) = (Kinds(schema), BTreeMap::new());
+    let manager = FieldManager { types: &kinds, gvk: &gvk, subresource: "", reset: &reset };
+    let empty = json!({"apiVersion": "g/v1", "kind": "K"});
+    let created = manager.apply(&empty, &object, "a", false, "2026-01-01T00:00:00Z").unwrap();
+    let again = manager.apply(&created, &object, "a", false, "2026-01-02T00:00:00Z").unwrap();
+    assert_eq!(created, again);
+    let mut unknown = object;
+    unknown["spec"]["nope"] = json!(1);
+    assert_eq!(
+        manager.apply(&empty, &unknown, "a", false, "2026-01-01T00:00:00Z").unwrap_err().to_string(),
+        "failed to create typed patch object (/x; g/v1, Kind=K): .spec.nope: field not declared in schema"
+    );
+}

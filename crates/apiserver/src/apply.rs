@@ -1,0 +1,181 @@
+//! Field ownership: who set what, on every write, and server-side apply.
+//!
+//! The mechanics are in `apimachinery::apply`; this file finds the types of a kind and puts the result into the
+//! common write path.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use apimachinery::apply::{FieldManager, Set, Types, keep_times_if_equal};
+use apimachinery::gvk::Gvk;
+use apimachinery::status::Status;
+use apimachinery::structural::SchemaType;
+use bytes::Bytes;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::handlers::context::FieldValidation;
+use crate::handlers::decode;
+use crate::handlers::write::{Change, Outcome, Target, second};
+use crate::object;
+use crate::registry::{Custom, Kind, Source};
+
+/// Records what a write that is no apply changed, and who did it.
+pub(crate) fn track(target: &Target<'_>, old: Option<&Value>, new: &mut Value) {
+    let now = second(Timestamp::now());
+    let live = old.cloned().unwrap_or_else(|| zero(target.kind));
+    let manager = target.options.field_manager.as_str();
+    let written = new.take();
+    *new = match &target.kind.source {
+        Source::Native => {
+            let types = native::merge::Versions { gvk: target.kind.gvk.clone() };
+            manage(target, &types, |fields| fields.update(&live, written, manager, &now))
+        }
+        Source::Custom(custom) => {
+            let types = CustomTypes { custom: custom.clone() };
+            manage(target, &types, |fields| fields.update(&live, written, manager, &now))
+        }
+    };
+    if let Some(old) = old {
+        *new = keep_times_if_equal(old, new.take());
+    }
+}
+
+fn manage<T: Types, R>(target: &Target<'_>, types: &T, run: impl FnOnce(&FieldManager<'_, T>) -> R) -> R {
+    let kind = target.kind;
+    let reset: BTreeMap<String, Set> = match (target.subresource, kind.rules.status) {
+        ("status" | "approval", _) => BTreeMap::from([(kind.api_version.clone(), Set::of_fields([&["spec"][..]]))]),
+        ("", true) => BTreeMap::from([(kind.api_version.clone(), Set::of_fields([&["status"][..]]))]),
+        _ => BTreeMap::new(),
+    };
+    run(&FieldManager { types, gvk: &kind.gvk, subresource: target.subresource, reset: &reset })
+}
+
+/// The object that nobody has written anything to: what Go prints of a fresh one.
+fn zero(kind: &Kind) -> Value {
+    let mut object = json!({"apiVersion": kind.api_version, "kind": kind.gvk.kind, "metadata": {}});
+    if !kind.is_custom() {
+        // A kind that is served has a table.
+        let _ = native::shape::canonicalise(&kind.gvk, &mut object);
+    }
+    object
+}
+
+/// The versions of a custom kind. Without a conversion webhook they differ in nothing but their name.
+struct CustomTypes {
+    custom: Arc<Custom>,
+}
+
+impl Types for CustomTypes {
+    type Type = SchemaType;
+
+    fn type_of(&self, api_version: &str) -> Option<SchemaType> {
+        let gvk = Gvk::from_api_version(api_version, &self.custom.names.kind);
+        let version = self.custom.versions.iter().find(|version| version.name == gvk.version)?;
+        (gvk.group == self.custom.group && version.served).then(|| SchemaType::root(version.schema.clone()))
+    }
+
+    fn convert(&self, object: &Value, api_version: &str) -> Result<Value, String> {
+        let mut object = object.clone();
+        object["apiVersion"] = json!(api_version);
+        Ok(object)
+    }
+}
+
+/// An applied configuration.
+struct Apply<'a> {
+    target: &'a Target<'a>,
+    applied: Value,
+    force: bool,
+    validation: FieldValidation,
+}
+
+impl Apply<'_> {
+    fn merge(&self, live: &Value) -> Result<Value, Status> {
+        let target = self.target;
+        let now = second(Timestamp::now());
+        let manager = target.options.field_manager.as_str();
+        let merged = match &target.kind.source {
+            Source::Native => {
+                let types = native::merge::Versions { gvk: target.kind.gvk.clone() };
+                manage(target, &types, |fields| fields.apply(live, &self.applied, manager, self.force, &now))
+            }
+            Source::Custom(custom) => {
+                let types = CustomTypes { custom: custom.clone() };
+                manage(target, &types, |fields| fields.apply(live, &self.applied, manager, self.force, &now))
+            }
+        };
+        let mut merged = merged.map_err(|error| error.to_status())?;
+        let managed = merged.pointer("/metadata/managedFields").cloned();
+        let unknown = decode::canonicalise(target.kind, &target.kind.gvk, &mut merged)
+            .map_err(|error| decode::cannot_handle(&target.kind.gvk, &target.kind.gvk, &error))?;
+        if let Some(managed) = managed {
+            object::meta_mut(&mut merged).insert("managedFields".to_owned(), managed);
+        }
+        let problems = unknown.into_iter().map(|path| format!("unknown field \"{path}\"")).collect();
+        decode::report(target.context, self.validation, problems)?;
+        Ok(merged)
+    }
+}
+
+impl Change for Apply<'_> {
+    fn apply(&self, old: &Value) -> Result<Value, Status> {
+        let merged = self.merge(old)?;
+        Ok(keep_times_if_equal(old, merged))
+    }
+
+    fn is_patch(&self) -> bool {
+        true
+    }
+
+    fn create(&self) -> Option<Result<Value, Status>> {
+        Some(self.merge(&zero(self.target.kind)))
+    }
+
+    fn manages_fields(&self) -> bool {
+        true
+    }
+}
+
+/// Runs an apply.
+pub(crate) async fn apply(target: &Target<'_>, body: &Bytes) -> Result<Outcome, Status> {
+    let bad = |error: String| Status::bad_request(format!("error decoding YAML: {error}"));
+    let document = crate::yaml::read(body).map_err(bad)?;
+    if target.options.field_validation == FieldValidation::Strict
+        && let Some(error) = document.strict_error()
+    {
+        return Err(Status::bad_request(format!("error strict decoding YAML: {error}")));
+    }
+    if target.options.field_validation == FieldValidation::Warn {
+        document.duplicates.iter().for_each(|problem| target.context.warn(problem.clone()));
+    }
+    let mut applied = document.value;
+    if !applied.is_object() {
+        return Err(bad("an object is expected".to_owned()));
+    }
+    let name = object::meta_str(&applied, "name").to_owned();
+    if !name.is_empty() && name != target.name {
+        return Err(Status::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({})",
+            target.name
+        )));
+    }
+    let namespace = object::meta_str(&applied, "namespace").to_owned();
+    if target.kind.namespaced && !namespace.is_empty() && namespace != target.namespace {
+        return Err(Status::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    let metadata = object::meta_mut(&mut applied);
+    metadata.insert("name".to_owned(), target.name.into());
+    if target.kind.namespaced {
+        metadata.insert("namespace".to_owned(), target.namespace.into());
+    }
+    let change = Apply {
+        target,
+        applied,
+        force: target.options.force.unwrap_or(false),
+        validation: target.options.field_validation,
+    };
+    target.update(&change).await
+}

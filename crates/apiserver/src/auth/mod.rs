@@ -1,0 +1,11 @@
+//! Who is asking (authentication) and whether they may (authorisation).
+
+pub mod escalation;
+pub mod impersonation;
+pub mod pki;
+pub mod rbac;
+pub mod tokens;
+pub mod user;
+pub mod x509;
+
+pub use user::User;

@@ -1,0 +1,336 @@
+//! Role-based access control: rules are compiled once per change of a role or binding, and a decision is a walk
+//! over the few rules of the caller.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use apimachinery::gvk::GroupResource;
+use apimachinery::status::Status;
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use serde::Deserialize;
+use store::Store;
+
+use super::User;
+use super::user::MASTERS;
+use crate::head::Head;
+use crate::http::RequestInfo;
+
+/// What somebody wants to do.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Attributes<'a> {
+    pub verb: &'a str,
+    pub group: &'a str,
+    pub version: &'a str,
+    pub resource: &'a str,
+    pub subresource: &'a str,
+    pub namespace: &'a str,
+    pub name: &'a str,
+    /// Set for paths that are no resources.
+    pub path: Option<&'a str>,
+}
+
+impl<'a> Attributes<'a> {
+    pub fn of(info: &'a RequestInfo) -> Self {
+        if !info.is_resource {
+            return Self { verb: info.verb, path: Some(&info.path), ..Self::default() };
+        }
+        Self {
+            verb: info.verb,
+            group: &info.group,
+            version: &info.version,
+            resource: &info.resource,
+            subresource: &info.subresource,
+            namespace: &info.namespace,
+            name: &info.name,
+            path: None,
+        }
+    }
+}
+
+/// One rule of a role.
+#[derive(Debug, Clone, Default, Deserialize, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Rule {
+    pub verbs: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub api_groups: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub resources: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub resource_names: Vec<String>,
+    #[serde(rename = "nonResourceURLs", skip_serializing_if = "Vec::is_empty")]
+    pub urls: Vec<String>,
+}
+
+impl Rule {
+    pub fn allows(&self, wanted: &Attributes<'_>) -> bool {
+        if !self.verbs.iter().any(|verb| verb == "*" || verb == wanted.verb) {
+            return false;
+        }
+        if let Some(path) = wanted.path {
+            return self.urls.iter().any(|url| match url.strip_suffix('*') {
+                Some(prefix) => path.starts_with(prefix),
+                None => url == path,
+            });
+        }
+        self.api_groups.iter().any(|group| group == "*" || group == wanted.group)
+            && self.resources.iter().any(|resource| resource_matches(resource, wanted))
+            && (self.resource_names.is_empty() || self.resource_names.iter().any(|name| name == wanted.name))
+    }
+}
+
+/// `*`, `res`, `res/sub`, `*/sub`.
+fn resource_matches(rule: &str, wanted: &Attributes<'_>) -> bool {
+    if rule == "*" {
+        return true;
+    }
+    match rule.split_once('/') {
+        None => wanted.subresource.is_empty() && rule == wanted.resource,
+        Some((resource, subresource)) => {
+            subresource == wanted.subresource && !subresource.is_empty() && (resource == "*" || resource == wanted.resource)
+        }
+    }
+}
+
+type Rules = Arc<Vec<Rule>>;
+
+/// The rules of every subject at one revision.
+#[derive(Debug, Default)]
+struct Compiled {
+    revision: u64,
+    cluster: HashMap<String, Vec<Rules>>,
+    /// By namespace, then by subject.
+    namespaced: HashMap<String, HashMap<String, Vec<Rules>>>,
+}
+
+/// The authorizer.
+#[derive(Default)]
+pub struct Rbac {
+    compiled: ArcSwap<Compiled>,
+    /// Parsed roles by collection and name with the revision they were read at; the lock also makes sure that
+    /// only one thread compiles. Nothing else is locked while it is held.
+    roles: Mutex<HashMap<(bool, Box<str>), (u64, Rules)>>,
+}
+
+impl std::fmt::Debug for Rbac {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Rbac").field("revision", &self.compiled.load().revision).finish()
+    }
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawRole {
+    rules: Option<Vec<Rule>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawBinding {
+    role_ref: RawRef,
+    subjects: Option<Vec<RawSubject>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawRef {
+    kind: String,
+    name: Box<str>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawSubject {
+    kind: String,
+    name: String,
+    namespace: String,
+}
+
+impl RawSubject {
+    fn key(&self, namespace: &str) -> Option<String> {
+        match self.kind.as_str() {
+            "User" => Some(user_key(&self.name)),
+            "Group" => Some(group_key(&self.name)),
+            "ServiceAccount" => {
+                let namespace = if self.namespace.is_empty() { namespace } else { &self.namespace };
+                Some(user_key(&format!("system:serviceaccount:{namespace}:{}", self.name)))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn user_key(name: &str) -> String {
+    format!("u:{name}")
+}
+
+fn group_key(name: &str) -> String {
+    format!("g:{name}")
+}
+
+impl Rbac {
+    /// Compiles the roles and bindings as they are now.
+    pub fn refresh(&self, store: &Store<Head>) {
+        let mut cache = self.roles.lock();
+        let revision = store.revision();
+        let mut next: HashMap<(bool, Box<str>), (u64, Rules)> = HashMap::new();
+        for (cluster, collection) in [(true, "clusterroles"), (false, "roles")] {
+            for entry in store.snapshot(collection).iter() {
+                let key = (cluster, entry.name.clone());
+                let known = cache.get(&key).filter(|(read, _)| *read == entry.modified).cloned();
+                let rules = known.unwrap_or_else(|| {
+                    let role: RawRole = serde_json::from_slice(&entry.value).unwrap_or_default();
+                    (entry.modified, Arc::new(role.rules.unwrap_or_default()))
+                });
+                next.insert(key, rules);
+            }
+        }
+        let mut compiled = Compiled { revision, ..Compiled::default() };
+        for entry in store.snapshot("clusterrolebindings").iter() {
+            let binding: RawBinding = serde_json::from_slice(&entry.value).unwrap_or_default();
+            let Some((_, rules)) = next.get(&(true, binding.role_ref.name.clone())) else { continue };
+            for key in binding.subjects.iter().flatten().filter_map(|subject| subject.key("")) {
+                compiled.cluster.entry(key).or_default().push(rules.clone());
+            }
+        }
+        for entry in store.snapshot("rolebindings").iter() {
+            let (namespace, _) = crate::object::split_key(&entry.name);
+            let binding: RawBinding = serde_json::from_slice(&entry.value).unwrap_or_default();
+            let role = if binding.role_ref.kind == "ClusterRole" {
+                next.get(&(true, binding.role_ref.name.clone()))
+            } else {
+                next.get(&(false, crate::object::join_key(namespace, &binding.role_ref.name)))
+            };
+            let Some((_, rules)) = role else { continue };
+            let here = compiled.namespaced.entry(namespace.to_owned()).or_default();
+            for key in binding.subjects.iter().flatten().filter_map(|subject| subject.key(namespace)) {
+                here.entry(key).or_default().push(rules.clone());
+            }
+        }
+        *cache = next;
+        self.compiled.store(Arc::new(compiled));
+    }
+
+    /// Says whether the user may.
+    pub fn allows(&self, user: &User, wanted: &Attributes<'_>) -> bool {
+        user.in_group(MASTERS) || self.compiled.load().allows(user, wanted)
+    }
+
+    /// Returns the 403 if the user may not. Before refusing, it makes sure that it knows the latest roles, so
+    /// that a permission holds from the moment its binding is acknowledged.
+    pub fn check(&self, store: &Store<Head>, user: &User, wanted: &Attributes<'_>) -> Result<(), Status> {
+        if self.allows(user, wanted) {
+            return Ok(());
+        }
+        if self.compiled.load().revision < store.revision() {
+            self.refresh(store);
+            if self.allows(user, wanted) {
+                return Ok(());
+            }
+        }
+        Err(forbidden(user, wanted))
+    }
+
+    /// Returns all rules a user has in a namespace (or cluster-wide, for an empty one).
+    pub fn rules_of(&self, user: &User, namespace: &str) -> Vec<Rule> {
+        let compiled = self.compiled.load();
+        compiled.of(user, namespace).flat_map(|rules| rules.iter().cloned()).collect()
+    }
+
+    /// Returns the rules of a role.
+    pub fn role(&self, cluster: bool, key: &str) -> Option<Rules> {
+        self.roles.lock().get(&(cluster, key.into())).map(|(_, rules)| rules.clone())
+    }
+}
+
+impl Compiled {
+    fn of<'a>(&'a self, user: &'a User, namespace: &'a str) -> impl Iterator<Item = &'a Rules> {
+        let keys = std::iter::once(user_key(&user.name)).chain(user.groups.iter().map(|group| group_key(group)));
+        let local = self.namespaced.get(namespace);
+        keys.flat_map(move |key| {
+            let cluster = self.cluster.get(&key).into_iter().flatten();
+            let local = local.and_then(|subjects| subjects.get(&key)).into_iter().flatten();
+            cluster.chain(local).collect::<Vec<_>>()
+        })
+    }
+
+    fn allows(&self, user: &User, wanted: &Attributes<'_>) -> bool {
+        self.of(user, wanted.namespace).any(|rules| rules.iter().any(|rule| rule.allows(wanted)))
+    }
+}
+
+/// The 403 in upstream's words.
+pub fn forbidden(user: &User, wanted: &Attributes<'_>) -> Status {
+    if let Some(path) = wanted.path {
+        let message = format!("forbidden: User {:?} cannot {} path {:?}", user.name, wanted.verb, path);
+        return Status::new(403, "Forbidden", message).with_details(Default::default());
+    }
+    let resource = if wanted.subresource.is_empty() {
+        wanted.resource.to_owned()
+    } else {
+        format!("{}/{}", wanted.resource, wanted.subresource)
+    };
+    let scope = if wanted.namespace.is_empty() || wanted.resource == "namespaces" {
+        "at the cluster scope".to_owned()
+    } else {
+        format!("in the namespace {:?}", wanted.namespace)
+    };
+    let why = format!(
+        "User {:?} cannot {} resource {resource:?} in API group {:?} {scope}",
+        user.name, wanted.verb, wanted.group
+    );
+    Status::forbidden(&GroupResource::new(wanted.group, wanted.resource), wanted.name, &why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(verbs: &[&str], groups: &[&str], resources: &[&str], names: &[&str]) -> Rule {
+        let own = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect();
+        Rule { verbs: own(verbs), api_groups: own(groups), resources: own(resources), resource_names: own(names), urls: vec![] }
+    }
+
+    fn wanted<'a>(verb: &'a str, group: &'a str, resource: &'a str, subresource: &'a str, name: &'a str) -> Attributes<'a> {
+        Attributes { verb, group, resource, subresource, name, ..Attributes::default() }
+    }
+
+    #[test]
+    fn a_subresource_needs_its_own_rule() {
+        let pods = rule(&["get"], &[""], &["pods"], &[]);
+        assert!(pods.allows(&wanted("get", "", "pods", "", "a")));
+        assert!(!pods.allows(&wanted("get", "", "pods", "log", "a")));
+        assert!(rule(&["get"], &[""], &["pods/log"], &[]).allows(&wanted("get", "", "pods", "log", "a")));
+        assert!(rule(&["get"], &[""], &["*/log"], &[]).allows(&wanted("get", "", "pods", "log", "a")));
+        assert!(rule(&["*"], &["*"], &["*"], &[]).allows(&wanted("get", "x", "pods", "log", "a")));
+    }
+
+    #[test]
+    fn resource_names_restrict() {
+        let one = rule(&["get"], &[""], &["secrets"], &["a"]);
+        assert!(one.allows(&wanted("get", "", "secrets", "", "a")));
+        assert!(!one.allows(&wanted("get", "", "secrets", "", "b")));
+        assert!(!one.allows(&wanted("get", "", "secrets", "", "")));
+    }
+
+    #[test]
+    fn urls_match_by_prefix_only_with_a_star() {
+        let rule = Rule { verbs: vec!["get".into()], urls: vec!["/healthz".into(), "/api/*".into()], ..Rule::default() };
+        let path = |path| Attributes { verb: "get", path: Some(path), ..Attributes::default() };
+        assert!(rule.allows(&path("/healthz")));
+        assert!(!rule.allows(&path("/healthz/x")));
+        assert!(rule.allows(&path("/api/v1")));
+    }
+
+    #[test]
+    fn refusals_read_as_upstream() {
+        let user = User { name: "u".into(), ..User::default() };
+        let mut attributes = wanted("get", "apps", "deployments", "scale", "d");
+        attributes.namespace = "ns";
+        assert_eq!(
+            forbidden(&user, &attributes).message,
+            r#"deployments.apps "d" is forbidden: User "u" cannot get resource "deployments/scale" in API group "apps" in the namespace "ns""#
+        );
+    }
+}

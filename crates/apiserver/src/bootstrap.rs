@@ -1,0 +1,154 @@
+//! What exists from the first moment: namespaces, roles, priority classes, and what aggregated servers look for.
+//!
+//! A restart adds what is missing and leaves the rest alone, but for roles, to which missing permissions are added
+//! as upstream does (unless an annotation says not to).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use apimachinery::status::Status;
+use serde_json::{Value, json};
+
+use crate::auth::pki::Pki;
+use crate::internal::Actor;
+use crate::object;
+use crate::options::{Options, Profile};
+use crate::registry::Kind;
+use crate::server::Server;
+
+const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
+
+/// Writes everything that has to exist.
+pub(crate) async fn run(server: &Arc<Server>, options: &Options, pki: &Pki) -> Result<(), Status> {
+    let actor = Actor::new(server, "system:apiserver");
+    let mut namespaces = vec!["default", "kube-system", "kube-public", "kube-node-lease"];
+    namespaces.extend(options.namespaces.iter().map(String::as_str));
+    for name in namespaces {
+        ensure(&actor, "", "v1", "namespaces", "", json!({"metadata": {"name": name}})).await?;
+    }
+    let rbac = "rbac.authorization.k8s.io";
+    let controllers = options.profile == Profile::Member;
+    for (resource, objects) in [
+        ("clusterroles", native::bootstrap::cluster_roles()),
+        ("clusterrolebindings", native::bootstrap::cluster_role_bindings()),
+        ("roles", native::bootstrap::roles()),
+        ("rolebindings", native::bootstrap::role_bindings()),
+    ] {
+        for role in objects {
+            let name = object::meta_str(&role, "name");
+            // Controllers' own roles are of use only where those controllers are outside.
+            if !controllers && name.starts_with("system:controller:") {
+                continue;
+            }
+            let namespace = object::meta_str(&role, "namespace").to_owned();
+            if !namespace.is_empty() && server.store.get("namespaces", &namespace).is_none() {
+                continue;
+            }
+            ensure_role(&actor, rbac, resource, &namespace, role).await?;
+        }
+    }
+    for class in native::bootstrap::priority_classes() {
+        ensure(&actor, "scheduling.k8s.io", "v1", "priorityclasses", "", class).await?;
+    }
+    let authentication = json!({
+        "metadata": {"name": "extension-apiserver-authentication", "namespace": "kube-system"},
+        "data": {
+            "client-ca-file": pki.ca.cert,
+            "requestheader-client-ca-file": pki.front_proxy_ca.cert,
+            "requestheader-allowed-names": "[\"front-proxy-client\"]",
+            "requestheader-extra-headers-prefix": "[\"X-Remote-Extra-\"]",
+            "requestheader-group-headers": "[\"X-Remote-Group\"]",
+            "requestheader-username-headers": "[\"X-Remote-User\"]",
+            "requestheader-uid-headers": "[\"X-Remote-Uid\"]",
+        },
+    });
+    ensure(&actor, "", "v1", "configmaps", "kube-system", authentication).await?;
+    let service = json!({
+        "metadata": {"name": "kubernetes", "namespace": "default",
+            "labels": {"component": "apiserver", "provider": "kubernetes"}},
+        "spec": {"clusterIP": "10.96.0.1", "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": 5443}]},
+    });
+    ensure(&actor, "", "v1", "services", "default", service).await?;
+    server.rbac.refresh(&server.store);
+    Ok(())
+}
+
+fn kind(actor: &Actor, group: &str, version: &str, resource: &str) -> Result<Arc<Kind>, Status> {
+    let registry = actor.server().registry.load();
+    registry
+        .find(group, version, resource)
+        .cloned()
+        .ok_or_else(|| Status::internal(format!("{resource}.{group}/{version} is not served")))
+}
+
+/// Creates an object unless one of that name exists.
+pub(crate) async fn ensure(
+    actor: &Actor,
+    group: &str,
+    version: &str,
+    resource: &str,
+    namespace: &str,
+    mut object: Value,
+) -> Result<(), Status> {
+    let kind = kind(actor, group, version, resource)?;
+    let key = object::join_key(namespace, object::meta_str(&object, "name"));
+    if actor.server().store.get(&kind.collection, &key).is_some() {
+        return Ok(());
+    }
+    object::stamp(&mut object, &kind.api_version, &kind.gvk.kind, None);
+    match actor.create(&kind, namespace, object).await {
+        Err(status) if status.reason == "AlreadyExists" => Ok(()),
+        other => other.map(|_| ()),
+    }
+}
+
+async fn ensure_role(actor: &Actor, group: &str, resource: &str, namespace: &str, role: Value) -> Result<(), Status> {
+    let kind = kind(actor, group, "v1", resource)?;
+    let name = object::meta_str(&role, "name").to_owned();
+    let key = object::join_key(namespace, &name);
+    let Some(entry) = actor.server().store.get(&kind.collection, &key) else {
+        return ensure(actor, group, "v1", resource, namespace, role).await;
+    };
+    let current = actor.server().read(&kind, &entry);
+    if merged(&current, &role).is_none() {
+        return Ok(());
+    }
+    actor.update(&kind, namespace, &name, "", |old| merged(old, &role)).await.map(|_| ())
+}
+
+/// Returns the stored role with what ours has in addition; `None` if nothing is missing.
+fn merged(stored: &Value, ours: &Value) -> Option<Value> {
+    if stored.pointer(&format!("/metadata/annotations/{}", AUTOUPDATE.replace('/', "~1"))) == Some(&json!("false")) {
+        return None;
+    }
+    let mut new = stored.clone();
+    let mut changed = false;
+    // The rules of an aggregate belong to its controller.
+    let fields: &[&str] = if ours.get("aggregationRule").is_some() { &["subjects"] } else { &["rules", "subjects"] };
+    for field in fields {
+        let wanted = ours.get(*field).and_then(Value::as_array).cloned().unwrap_or_default();
+        let present = stored.get(*field).and_then(Value::as_array).cloned().unwrap_or_default();
+        let missing: Vec<Value> = wanted.into_iter().filter(|item| !covered(&present, item)).collect();
+        if !missing.is_empty() {
+            changed = true;
+            new[*field] = present.into_iter().chain(missing).collect();
+        }
+    }
+    changed.then_some(new)
+}
+
+/// Says whether one of the items has everything that `item` has.
+fn covered(present: &[Value], item: &Value) -> bool {
+    let lists = |value: &Value| -> BTreeMap<String, Value> {
+        value.as_object().map(|fields| fields.clone().into_iter().collect()).unwrap_or_default()
+    };
+    let wanted = lists(item);
+    present.iter().any(|have| {
+        let have = lists(have);
+        wanted.iter().all(|(key, value)| match (value, have.get(key)) {
+            (Value::Array(wanted), Some(Value::Array(have))) => wanted.iter().all(|one| have.contains(one)),
+            (value, Some(have)) => value == have,
+            (_, None) => false,
+        })
+    })
+}

@@ -1,0 +1,151 @@
+//! Service accounts: tokens in Secrets that ask for one, and, in a member, a default account and the cluster's CA in
+//! every namespace.
+
+use std::sync::Arc;
+
+use base64::Engine;
+use serde_json::{Value, json};
+
+use crate::bootstrap::ensure;
+use crate::handlers::delete::{DeleteOptions, Preconditions};
+use crate::internal::Actor;
+use crate::object::{self, Entry};
+use crate::options::Profile;
+use crate::server::Server;
+
+const NAME: &str = "kubernetes.io/service-account.name";
+const UID: &str = "kubernetes.io/service-account.uid";
+const TOKEN_TYPE: &str = "kubernetes.io/service-account-token";
+
+pub(super) async fn run(server: Arc<Server>) {
+    let actor = Actor::new(&server, "system:serviceaccount:kube-system:token-controller");
+    let Ok(mut watch) = server.store.watch_all(server.store.revision()) else { return };
+    for entry in server.store.snapshot("namespaces").iter() {
+        furnish(&actor, &entry.name).await;
+    }
+    for entry in server.store.snapshot("secrets").iter() {
+        fill(&actor, entry).await;
+    }
+    loop {
+        let Ok(batch) = watch.next().await else { return };
+        for event in batch {
+            match (&*event.collection, &event.current) {
+                ("namespaces", Some(entry)) if event.is_create() && !entry.head.deleting => {
+                    furnish(&actor, event.name()).await;
+                }
+                ("secrets", Some(entry)) => fill(&actor, entry).await,
+                ("serviceaccounts", _) => {
+                    // An account that came or went concerns the Secrets of its namespace.
+                    let (namespace, account) = object::split_key(event.name());
+                    if event.current.is_none() || event.is_create() {
+                        revisit(&actor, namespace).await;
+                    }
+                    if event.is_delete() && account == "default" {
+                        furnish(&actor, namespace).await;
+                    }
+                }
+                ("configmaps", None) if event.name().ends_with("/kube-root-ca.crt") => {
+                    furnish(&actor, object::split_key(event.name()).0).await;
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Gives a member's namespace what every namespace has.
+async fn furnish(actor: &Actor, namespace: &str) {
+    let server = actor.server();
+    if server.profile != Profile::Member
+        || server.store.get("namespaces", namespace).is_none_or(|entry| entry.head.deleting)
+    {
+        return;
+    }
+    let account = json!({"metadata": {"name": "default", "namespace": namespace}});
+    let ca = json!({
+        "metadata": {"name": "kube-root-ca.crt", "namespace": namespace, "annotations": {
+            "kubernetes.io/description": "Holds the certificate authority that verifies this cluster's API server."}},
+        "data": {"ca.crt": server.identity.ca_pem},
+    });
+    for (resource, object) in [("serviceaccounts", account), ("configmaps", ca)] {
+        if let Err(status) = ensure(actor, "", "v1", resource, namespace, object).await {
+            tracing::debug!(namespace, error = %status, "cannot furnish a namespace");
+        }
+    }
+}
+
+async fn revisit(actor: &Actor, namespace: &str) {
+    let prefix = format!("{namespace}/");
+    let snapshot = actor.server().store.snapshot("secrets");
+    let entries: Vec<Arc<Entry>> = snapshot
+        .range(std::ops::Bound::Included(&prefix), std::ops::Bound::Unbounded)
+        .take_while(|entry| entry.name.starts_with(&prefix))
+        .cloned()
+        .collect();
+    for entry in entries {
+        fill(actor, &entry).await;
+    }
+}
+
+/// Puts a token into a Secret that asks for one; removes one whose account has gone.
+async fn fill(actor: &Actor, entry: &Arc<Entry>) {
+    let server = actor.server();
+    let Ok(secret) = serde_json::from_slice::<Value>(&entry.value) else { return };
+    if secret.get("type").and_then(Value::as_str) != Some(TOKEN_TYPE) || entry.head.deleting {
+        return;
+    }
+    let registry = server.registry.load_full();
+    let Some(kind) = registry.find("", "v1", "secrets").cloned() else { return };
+    let (namespace, name) = object::split_key(&entry.name);
+    let annotation = |key: &str| {
+        let annotations = secret.pointer("/metadata/annotations");
+        annotations.and_then(|all| all.get(key)).and_then(Value::as_str).unwrap_or("").to_owned()
+    };
+    let account_name = annotation(NAME);
+    let account = server.store.get("serviceaccounts", &object::join_key(namespace, &account_name));
+    let wanted_uid = annotation(UID);
+    let Some(account) = account.filter(|account| wanted_uid.is_empty() || *account.head.uid == *wanted_uid) else {
+        let options = DeleteOptions {
+            preconditions: Some(Preconditions { uid: Some(entry.head.uid.to_string()), resource_version: None }),
+            ..DeleteOptions::default()
+        };
+        if let Err(status) = actor.delete(&kind, namespace, name, &options).await {
+            tracing::debug!(object = %entry.name, error = %status, "cannot remove the token of a missing account");
+        }
+        return;
+    };
+    let has = |key: &str| secret.pointer(&format!("/data/{key}")).and_then(Value::as_str).is_some_and(|v| !v.is_empty());
+    if has("token") && has("ca.crt") && has("namespace") && !wanted_uid.is_empty() {
+        return;
+    }
+    let uid = account.head.uid.to_string();
+    let token = match server.tokens.sign_legacy(namespace, &account_name, &uid, name) {
+        Ok(token) => token,
+        Err(error) => {
+            tracing::error!(%error, "cannot sign a service account token");
+            return;
+        }
+    };
+    let encode = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
+    let result = actor
+        .update(&kind, namespace, name, "", |old| {
+            let mut new = old.clone();
+            if !new["data"].is_object() {
+                new["data"] = json!({});
+            }
+            let data = &mut new["data"];
+            for (key, text) in [("token", token.as_str()), ("ca.crt", &server.identity.ca_pem), ("namespace", namespace)] {
+                if data.get(key).is_none() {
+                    data[key] = json!(encode(text));
+                }
+            }
+            let metadata = object::meta_mut(&mut new);
+            let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
+            annotations[UID] = json!(uid);
+            Some(new)
+        })
+        .await;
+    if let Err(status) = result {
+        tracing::debug!(object = %entry.name, error = %status, "cannot fill in a token");
+    }
+}

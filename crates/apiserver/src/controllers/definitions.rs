@@ -1,0 +1,353 @@
+//! CustomResourceDefinitions: serves what they define, says so in their conditions, and removes all instances before
+//! one goes.
+//!
+//! A definition is served from the moment its `Established` condition can be read: the registry is swapped first,
+//! the condition written after.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use apimachinery::status::Status;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::bootstrap::ensure;
+use crate::handlers::delete::DeleteOptions;
+use crate::handlers::write::second;
+use crate::internal::Actor;
+use crate::object;
+use crate::registry::custom::Names;
+use crate::registry::{Custom, Kind, Registry};
+use crate::server::Server;
+
+pub(crate) const COLLECTION: &str = "apiextensions.k8s.io/customresourcedefinitions";
+const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
+
+/// Serves what is stored. Called before the server is ready, so that nothing is unknown for a moment after a restart.
+pub(crate) fn load(server: &Server) {
+    let mut definitions = HashMap::new();
+    for entry in server.store.snapshot(COLLECTION).iter() {
+        let Ok(definition) = serde_json::from_slice::<Value>(&entry.value) else { continue };
+        if condition(&definition, "Established") == Some("True")
+            && let Some(custom) = compile(&definition)
+        {
+            definitions.insert(custom.name.clone(), custom);
+        }
+    }
+    if definitions.is_empty() && server.registry.load().definitions().is_empty() {
+        return;
+    }
+    let next = server.registry.load().with_definitions(definitions);
+    server.registry.store(Arc::new(next));
+}
+
+fn compile(definition: &Value) -> Option<Arc<Custom>> {
+    match Custom::compile(definition) {
+        Ok(custom) => Some(Arc::new(custom)),
+        Err(error) => {
+            tracing::error!(%error, "cannot serve a definition");
+            None
+        }
+    }
+}
+
+/// Creates or updates the definitions that come with the server, and waits until they are served.
+pub(crate) async fn install(server: &Arc<Server>, wanted: &[Value]) -> Result<(), Status> {
+    let actor = Actor::new(server, "system:apiserver");
+    for definition in wanted {
+        ensure(&actor, "apiextensions.k8s.io", "v1", "customresourcedefinitions", "", definition.clone()).await?;
+        let name = object::meta_str(definition, "name");
+        let registry = server.registry.load_full();
+        if let (Some(kind), Some(entry)) = (definition_kind(&registry), server.store.get(COLLECTION, name)) {
+            let spec = definition.get("spec").cloned().unwrap_or_default();
+            let stored = server.read(&kind, &entry);
+            if !contains(&stored["spec"], &spec) {
+                actor
+                    .update(&kind, "", name, "", |old| {
+                        let mut new = old.clone();
+                        new["spec"] = spec.clone();
+                        Some(new)
+                    })
+                    .await?;
+            }
+        }
+    }
+    for _ in 0..2 {
+        for entry in server.store.snapshot(COLLECTION).iter() {
+            settle(&actor, &entry.name).await;
+        }
+    }
+    Ok(())
+}
+
+/// Says whether everything in `wanted` stands in `stored`, which may have defaults besides.
+fn contains(stored: &Value, wanted: &Value) -> bool {
+    match (stored, wanted) {
+        (Value::Object(stored), Value::Object(wanted)) => {
+            wanted.iter().all(|(key, value)| stored.get(key).is_some_and(|have| contains(have, value)))
+        }
+        (Value::Array(stored), Value::Array(wanted)) => {
+            stored.len() == wanted.len() && stored.iter().zip(wanted).all(|(have, value)| contains(have, value))
+        }
+        (stored, wanted) => stored == wanted,
+    }
+}
+
+pub(super) async fn run(server: Arc<Server>) {
+    let actor = Actor::new(&server, "system:apiserver");
+    let Ok(mut watch) = server.store.watch(COLLECTION, server.store.revision()) else { return };
+    for entry in server.store.snapshot(COLLECTION).iter() {
+        settle(&actor, &entry.name).await;
+    }
+    // A definition that is being emptied is looked at again until it is empty.
+    loop {
+        let waiting = server.store.snapshot(COLLECTION).iter().any(|entry| entry.head.deleting);
+        tokio::select! {
+            batch = watch.next() => {
+                let Ok(batch) = batch else { return };
+                for event in batch {
+                    match &event.current {
+                        Some(entry) => settle(&actor, &entry.name).await,
+                        None => load(&server),
+                    }
+                }
+            }
+            () = tokio::time::sleep(std::time::Duration::from_millis(200)), if waiting => {
+                for entry in server.store.snapshot(COLLECTION).iter().filter(|entry| entry.head.deleting) {
+                    settle(&actor, &entry.name).await;
+                }
+            }
+        }
+    }
+}
+
+fn definition_kind(registry: &Registry) -> Option<Arc<Kind>> {
+    registry.find("apiextensions.k8s.io", "v1", "customresourcedefinitions").cloned()
+}
+
+/// Brings what is served and what a definition's status says into step with its spec.
+async fn settle(actor: &Actor, name: &str) {
+    let server = actor.server();
+    let registry = server.registry.load_full();
+    let Some(kind) = definition_kind(&registry) else { return };
+    let Some(entry) = server.store.get(COLLECTION, name) else { return load(server) };
+    let definition = server.read(&kind, &entry);
+    if entry.head.deleting {
+        return remove(actor, &kind, &definition).await;
+    }
+    let accepted = accept_names(server, &definition);
+    let now = Timestamp::now();
+    let with_status = |old: &Value| -> Option<Value> {
+        let mut new = old.clone();
+        if !object::finalizers(&new).iter().any(|finalizer| finalizer == FINALIZER) {
+            // Written through the status endpoint, which takes finalizers of native kinds.
+            let mut finalizers = object::finalizers(&new);
+            finalizers.push(FINALIZER.to_owned());
+            object::set_finalizers(&mut new, finalizers);
+        }
+        let status = &mut new["status"];
+        status["acceptedNames"] = accepted.names.clone();
+        let established_before = condition_of(status, "Established") == Some("True");
+        set_condition(status, accepted.condition.clone(), now);
+        if accepted.ok && !established_before {
+            set_condition(
+                status,
+                json!({"type": "Established", "status": "True", "reason": "InitialNamesAccepted",
+                    "message": "the initial names have been accepted"}),
+                now,
+            );
+        } else if !accepted.ok && !established_before {
+            set_condition(
+                status,
+                json!({"type": "Established", "status": "False", "reason": "NotAccepted",
+                    "message": "not all names are accepted"}),
+                now,
+            );
+        }
+        let mut stored: Vec<Value> = status["storedVersions"].as_array().cloned().unwrap_or_default();
+        let storage = old.pointer("/spec/versions").and_then(Value::as_array).into_iter().flatten();
+        for version in storage.filter(|version| version["storage"] == true) {
+            if !stored.contains(&version["name"]) {
+                stored.push(version["name"].clone());
+            }
+        }
+        status["storedVersions"] = stored.into();
+        (new != *old).then_some(new)
+    };
+    let served = registry.definitions().get(name);
+    let established = accepted.ok || condition(&definition, "Established") == Some("True");
+    if established {
+        let unchanged = served.is_some_and(|custom| custom.revision == entry.modified);
+        if !unchanged && let Some(custom) = compile_at(&definition, entry.modified) {
+            let mut definitions = registry.definitions().clone();
+            definitions.insert(name.to_owned(), custom);
+            server.registry.store(Arc::new(registry.with_definitions(definitions)));
+        }
+    }
+    if with_status(&definition).is_some()
+        && let Err(status) = actor.update(&kind, "", name, "status", with_status).await
+    {
+        tracing::warn!(object = name, error = %status, "cannot write the status of a definition");
+    }
+}
+
+fn compile_at(definition: &Value, revision: u64) -> Option<Arc<Custom>> {
+    match Custom::compile(definition) {
+        Ok(mut custom) => {
+            custom.revision = revision;
+            Some(Arc::new(custom))
+        }
+        Err(error) => {
+            tracing::error!(%error, "cannot serve a definition");
+            None
+        }
+    }
+}
+
+/// Deletes the instances of a dying definition; lets it go when none is left.
+async fn remove(actor: &Actor, kind: &Arc<Kind>, definition: &Value) {
+    let server = actor.server();
+    let name = object::meta_str(definition, "name").to_owned();
+    if !object::finalizers(definition).iter().any(|finalizer| finalizer == FINALIZER) {
+        return;
+    }
+    let registry = server.registry.load_full();
+    // Serve it as terminating first, so that nothing new comes while the old goes.
+    if registry.definitions().get(&name).is_some_and(|custom| !custom.terminating)
+        && let Some(custom) = compile(definition)
+    {
+        let mut definitions = registry.definitions().clone();
+        definitions.insert(name.clone(), custom);
+        server.registry.store(Arc::new(registry.with_definitions(definitions)));
+    }
+    let registry = server.registry.load_full();
+    let instances = registry.kinds().find(|kind| kind.custom().is_some_and(|custom| custom.name == name)).cloned();
+    let mut left = 0;
+    if let Some(instances) = &instances {
+        for entry in server.store.snapshot(&instances.collection).iter() {
+            let (namespace, instance) = object::split_key(&entry.name);
+            let _ = actor.delete(instances, namespace, instance, &DeleteOptions::default()).await;
+        }
+        left = server.store.snapshot(&instances.collection).len();
+    }
+    let now = Timestamp::now();
+    let finished = left == 0;
+    let result = actor
+        .update(kind, "", &name, "status", |old| {
+            let mut new = old.clone();
+            let terminating = if finished {
+                json!({"type": "Terminating", "status": "False", "reason": "InstanceDeletionCompleted",
+                    "message": "removed all instances"})
+            } else {
+                json!({"type": "Terminating", "status": "True", "reason": "InstanceDeletionInProgress",
+                    "message": "CustomResource deletion is in progress"})
+            };
+            set_condition(&mut new["status"], terminating, now);
+            if finished {
+                let finalizers = object::finalizers(&new).into_iter().filter(|own| own != FINALIZER).collect();
+                object::set_finalizers(&mut new, finalizers);
+            }
+            (new != *old).then_some(new)
+        })
+        .await;
+    if let Err(status) = result {
+        tracing::debug!(object = name, error = %status, "cannot finish a definition");
+    }
+    if finished {
+        load(server);
+    }
+}
+
+/// Which names a definition gets.
+struct Accepted {
+    names: Value,
+    condition: Value,
+    ok: bool,
+}
+
+/// Compares the names a definition wants with those that others of its group have.
+fn accept_names(server: &Server, definition: &Value) -> Accepted {
+    let wanted = Names::read(&definition["spec"]["names"]);
+    let name = object::meta_str(definition, "name");
+    let group = definition.pointer("/spec/group").and_then(Value::as_str).unwrap_or("");
+    let mut taken: Vec<Names> = Vec::new();
+    for entry in server.store.snapshot(COLLECTION).iter().filter(|entry| &*entry.name != name) {
+        let Ok(other) = serde_json::from_slice::<Value>(&entry.value) else { continue };
+        if other.pointer("/spec/group").and_then(Value::as_str) == Some(group) {
+            taken.push(Names::read(&other["status"]["acceptedNames"]));
+        }
+    }
+    let resources: Vec<&str> = taken
+        .iter()
+        .flat_map(|names| [names.plural.as_str(), names.singular.as_str()].into_iter().chain(names.short_names.iter().map(String::as_str)))
+        .filter(|name| !name.is_empty())
+        .collect();
+    let kinds: Vec<&str> = taken
+        .iter()
+        .flat_map(|names| [names.kind.as_str(), names.list_kind.as_str()])
+        .filter(|name| !name.is_empty())
+        .collect();
+    let mut problem: Option<(&str, String)> = None;
+    let current = &definition["status"]["acceptedNames"];
+    let mut names = current.as_object().cloned().unwrap_or_default();
+    let mut check = |field: &str, value: &str, reason: &'static str, taken: &[&str]| {
+        if taken.contains(&value) {
+            problem.get_or_insert((reason, format!("{value:?} is already in use")));
+        } else {
+            names.insert(field.to_owned(), json!(value));
+        }
+    };
+    check("plural", &wanted.plural, "PluralConflict", &resources);
+    check("singular", &wanted.singular, "SingularConflict", &resources);
+    let clash: Vec<&String> = wanted.short_names.iter().filter(|name| resources.contains(&name.as_str())).collect();
+    check("kind", &wanted.kind, "KindConflict", &kinds);
+    check("listKind", &wanted.list_kind, "ListKindConflict", &kinds);
+    if clash.is_empty() {
+        if wanted.short_names.is_empty() {
+            names.remove("shortNames");
+        } else {
+            names.insert("shortNames".to_owned(), json!(wanted.short_names));
+        }
+    } else {
+        let list: Vec<String> = clash.iter().map(|name| format!("{name:?} is already in use")).collect();
+        problem.get_or_insert(("ShortNamesConflict", list.join(", ")));
+    }
+    if wanted.categories.is_empty() {
+        names.remove("categories");
+    } else {
+        names.insert("categories".to_owned(), json!(wanted.categories));
+    }
+    let condition = match &problem {
+        None => json!({"type": "NamesAccepted", "status": "True", "reason": "NoConflicts", "message": "no conflicts found"}),
+        Some((reason, message)) => {
+            json!({"type": "NamesAccepted", "status": "False", "reason": reason, "message": message})
+        }
+    };
+    Accepted { names: names.into(), condition, ok: problem.is_none() }
+}
+
+fn condition<'a>(definition: &'a Value, kind: &str) -> Option<&'a str> {
+    condition_of(&definition["status"], kind)
+}
+
+fn condition_of<'a>(status: &'a Value, kind: &str) -> Option<&'a str> {
+    status["conditions"].as_array()?.iter().find(|known| known["type"] == kind)?["status"].as_str()
+}
+
+/// Sets a condition; the time moves only when the status does.
+fn set_condition(status: &mut Value, mut wanted: Value, now: Timestamp) {
+    wanted["lastTransitionTime"] = json!(second(now));
+    if !status["conditions"].is_array() {
+        status["conditions"] = json!([]);
+    }
+    let Some(list) = status["conditions"].as_array_mut() else { return };
+    match list.iter_mut().find(|known| known["type"] == wanted["type"]) {
+        Some(known) => {
+            if known["status"] == wanted["status"] {
+                wanted["lastTransitionTime"] = known["lastTransitionTime"].clone();
+            }
+            *known = wanted;
+        }
+        None => list.push(wanted),
+    }
+}

@@ -1,0 +1,394 @@
+//! The garbage collector: what is owned goes when its owners are gone.
+//!
+//! The graph is kept from the heads of stored objects alone. Before anything is deleted, the live owner is looked up
+//! again and the deletion is bound to the uid that was looked at: "not seen" is never taken for "gone".
+
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::handlers::delete::{DeleteOptions, Preconditions};
+use crate::head::Owner;
+use crate::internal::Actor;
+use crate::object::{self, Entry};
+use crate::registry::{Kind, Registry};
+use crate::server::Server;
+
+const ORPHAN: &str = "orphan";
+const FOREGROUND: &str = "foregroundDeletion";
+
+/// Where an object is stored.
+type Place = (Arc<str>, Box<str>);
+
+#[derive(Default)]
+struct Graph {
+    /// By uid.
+    places: HashMap<Box<str>, Place>,
+    /// Uids of the dependents of a uid.
+    dependents: HashMap<Box<str>, BTreeSet<Box<str>>>,
+    owners: HashMap<Box<str>, Box<[Owner]>>,
+}
+
+impl Graph {
+    fn put(&mut self, collection: &Arc<str>, entry: &Entry) {
+        let uid = entry.head.uid.clone();
+        if uid.is_empty() {
+            return;
+        }
+        // Most objects own nothing and are owned by nothing; they cost one entry.
+        self.places.insert(uid.clone(), (collection.clone(), entry.name.clone()));
+        let before = self.owners.remove(&uid).unwrap_or_default();
+        for owner in &before {
+            if !entry.head.owners.iter().any(|now| now.uid == owner.uid)
+                && let Some(dependents) = self.dependents.get_mut(&owner.uid)
+            {
+                dependents.remove(&uid);
+            }
+        }
+        for owner in &entry.head.owners {
+            self.dependents.entry(owner.uid.clone()).or_default().insert(uid.clone());
+        }
+        if !entry.head.owners.is_empty() {
+            self.owners.insert(uid, entry.head.owners.clone());
+        }
+    }
+
+    /// Returns the dependents and owners of what has gone.
+    fn remove(&mut self, uid: &str) -> (Vec<Box<str>>, Vec<Box<str>>) {
+        self.places.remove(uid);
+        let owners = self.owners.remove(uid).unwrap_or_default();
+        for owner in &owners {
+            if let Some(dependents) = self.dependents.get_mut(&owner.uid) {
+                dependents.remove(uid);
+                if dependents.is_empty() {
+                    self.dependents.remove(&owner.uid);
+                }
+            }
+        }
+        let dependents = self.dependents.get(uid).map(|uids| uids.iter().cloned().collect()).unwrap_or_default();
+        (dependents, owners.iter().map(|owner| owner.uid.clone()).collect())
+    }
+
+    fn dependents_of(&self, uid: &str) -> Vec<Box<str>> {
+        self.dependents.get(uid).map(|uids| uids.iter().cloned().collect()).unwrap_or_default()
+    }
+}
+
+pub(super) async fn run(server: Arc<Server>) {
+    let collector = Collector { actor: Actor::new(&server, "system:serviceaccount:kube-system:generic-garbage-collector") };
+    let Ok(mut watch) = server.store.watch_all(server.store.revision()) else { return };
+    let mut graph = Graph::default();
+    let mut work: VecDeque<Box<str>> = VecDeque::new();
+    for (collection, _) in server.store.collections() {
+        if &*collection == "events" {
+            continue;
+        }
+        for entry in server.store.snapshot(&collection).iter() {
+            graph.put(&collection, entry);
+            if !entry.head.owners.is_empty() || (entry.head.deleting && entry.head.finalizers) {
+                work.push_back(entry.head.uid.clone());
+            }
+        }
+    }
+    let mut retries: HashMap<Box<str>, u32> = HashMap::new();
+    loop {
+        let mut failed = Vec::new();
+        let mut seen: HashSet<Box<str>> = HashSet::new();
+        while let Some(uid) = work.pop_front() {
+            if !seen.insert(uid.clone()) {
+                continue;
+            }
+            match collector.process(&graph, &uid).await {
+                Ok(()) => {
+                    retries.remove(&uid);
+                }
+                Err(error) => {
+                    tracing::debug!(%uid, %error, "will try again to collect");
+                    failed.push(uid);
+                }
+            }
+        }
+        let delay = failed.iter().map(|uid| {
+            let count = retries.entry(uid.clone()).and_modify(|count| *count += 1).or_insert(1);
+            std::time::Duration::from_millis(50u64 << (*count).min(10))
+        });
+        let delay = delay.min();
+        let batch = tokio::select! {
+            batch = watch.next() => batch,
+            () = async { tokio::time::sleep(delay.unwrap_or_default()).await }, if delay.is_some() => {
+                work.extend(failed);
+                continue;
+            }
+        };
+        work.extend(failed);
+        let Ok(batch) = batch else { return };
+        for event in batch {
+            if &*event.collection == "events" {
+                continue;
+            }
+            match (&event.current, &event.previous) {
+                (Some(entry), _) => {
+                    graph.put(&event.collection, entry);
+                    let uid = &entry.head.uid;
+                    if !entry.head.owners.is_empty() || (entry.head.deleting && entry.head.finalizers) {
+                        work.push_back(uid.clone());
+                    }
+                    // A dependent that no longer blocks may free its owners.
+                    if let Some(previous) = &event.previous {
+                        work.extend(previous.head.owners.iter().map(|owner| owner.uid.clone()));
+                    }
+                }
+                (None, Some(previous)) => {
+                    let (dependents, owners) = graph.remove(&previous.head.uid);
+                    work.extend(dependents);
+                    work.extend(owners);
+                }
+                (None, None) => {}
+            }
+        }
+    }
+}
+
+struct Collector {
+    actor: Actor,
+}
+
+/// How an owner stands.
+enum State {
+    Solid,
+    Absent,
+    /// Is being deleted and waits for its dependents.
+    Waiting,
+}
+
+impl Collector {
+    fn server(&self) -> &Arc<Server> {
+        self.actor.server()
+    }
+
+    /// Looks at one object: does it wait for its dependents, and do its owners still want it?
+    async fn process(&self, graph: &Graph, uid: &str) -> Result<(), String> {
+        let Some((collection, name)) = graph.places.get(uid) else { return Ok(()) };
+        let Some(entry) = self.server().store.get(collection, name).filter(|entry| *entry.head.uid == *uid) else {
+            return Ok(());
+        };
+        let registry = self.server().registry.load_full();
+        let Some(kind) = kind_of(&registry, collection) else { return Ok(()) };
+        if entry.head.deleting && entry.head.finalizers {
+            let finalizers = object::finalizers(&self.server().read(&kind, &entry));
+            if finalizers.iter().any(|finalizer| finalizer == ORPHAN) {
+                return self.orphan_dependents(graph, &registry, &kind, &entry).await;
+            }
+            if finalizers.iter().any(|finalizer| finalizer == FOREGROUND) {
+                self.delete_in_foreground(graph, &registry, &kind, &entry).await?;
+            }
+        }
+        if entry.head.owners.is_empty() {
+            return Ok(());
+        }
+        self.check_owners(graph, &registry, &kind, &entry).await
+    }
+
+    async fn check_owners(&self, graph: &Graph, registry: &Registry, kind: &Arc<Kind>, entry: &Arc<Entry>) -> Result<(), String> {
+        let (namespace, name) = object::split_key(&entry.name);
+        let mut gone: Vec<Box<str>> = Vec::new();
+        let mut waiting: Vec<Box<str>> = Vec::new();
+        let mut solid = 0;
+        for owner in &entry.head.owners {
+            match self.state(registry, namespace, owner) {
+                Some(State::Solid) => solid += 1,
+                Some(State::Absent) => gone.push(owner.uid.clone()),
+                Some(State::Waiting) => waiting.push(owner.uid.clone()),
+                // A kind that nobody serves now: we cannot tell, so nothing happens.
+                None => return Ok(()),
+            }
+        }
+        if gone.is_empty() && waiting.is_empty() {
+            return Ok(());
+        }
+        let uid = entry.head.uid.to_string();
+        if solid > 0 {
+            let dead: Vec<Box<str>> = gone.into_iter().chain(waiting).collect();
+            return self.drop_owners(kind, namespace, name, &uid, &dead).await;
+        }
+        if entry.head.deleting && entry.head.finalizers {
+            return Ok(());
+        }
+        let has_dependents = !graph.dependents_of(&entry.head.uid).is_empty();
+        let policy = if !waiting.is_empty() && has_dependents {
+            self.break_cycle(graph, registry, entry).await?;
+            "Foreground"
+        } else {
+            let finalizers = object::finalizers(&self.server().read(kind, entry));
+            if finalizers.iter().any(|finalizer| finalizer == ORPHAN) {
+                "Orphan"
+            } else if finalizers.iter().any(|finalizer| finalizer == FOREGROUND) {
+                "Foreground"
+            } else {
+                "Background"
+            }
+        };
+        self.delete(kind, namespace, name, &uid, policy).await
+    }
+
+    /// A dependent that itself waits for this object must not hold it: take away its block.
+    async fn break_cycle(&self, graph: &Graph, registry: &Registry, entry: &Entry) -> Result<(), String> {
+        for dependent in graph.dependents_of(&entry.head.uid) {
+            let Some((kind, found)) = self.find(graph, registry, &dependent) else { continue };
+            let waits = found.head.deleting
+                && object::finalizers(&self.server().read(&kind, &found)).iter().any(|f| f == FOREGROUND);
+            if waits {
+                let (namespace, name) = object::split_key(&found.name);
+                self.edit_owners(&kind, namespace, name, &dependent, |owners| {
+                    for owner in owners.iter_mut() {
+                        if owner["uid"].as_str() == Some(&*entry.head.uid) {
+                            owner["blockOwnerDeletion"] = json!(false);
+                        }
+                    }
+                })
+                .await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn state(&self, registry: &Registry, namespace: &str, owner: &Owner) -> Option<State> {
+        let gvk = apimachinery::gvk::Gvk::from_api_version(&owner.api_version, &owner.kind);
+        let kind = registry
+            .find_kind(&gvk.group, &gvk.version, &gvk.kind)
+            .or_else(|| registry.kinds().find(|kind| kind.gvk.group == gvk.group && kind.gvk.kind == gvk.kind))?;
+        if kind.namespaced && namespace.is_empty() {
+            // A cluster-scoped object cannot belong to a namespaced one; upstream reports and leaves it.
+            return None;
+        }
+        let key = object::join_key(if kind.namespaced { namespace } else { "" }, &owner.name);
+        let Some(entry) = self.server().store.get(&kind.collection, &key).filter(|entry| entry.head.uid == owner.uid)
+        else {
+            return Some(State::Absent);
+        };
+        let waits = entry.head.deleting
+            && entry.head.finalizers
+            && object::finalizers(&self.server().read(kind, &entry)).iter().any(|f| f == FOREGROUND);
+        Some(if waits { State::Waiting } else { State::Solid })
+    }
+
+    fn find(&self, graph: &Graph, registry: &Registry, uid: &str) -> Option<(Arc<Kind>, Arc<Entry>)> {
+        let (collection, name) = graph.places.get(uid)?;
+        let entry = self.server().store.get(collection, name).filter(|entry| *entry.head.uid == *uid)?;
+        Some((kind_of(registry, collection)?, entry))
+    }
+
+    /// Takes the owner out of its dependents, then lets it go.
+    async fn orphan_dependents(&self, graph: &Graph, registry: &Registry, kind: &Arc<Kind>, owner: &Entry) -> Result<(), String> {
+        for dependent in graph.dependents_of(&owner.head.uid) {
+            let Some((kind, entry)) = self.find(graph, registry, &dependent) else { continue };
+            let (namespace, name) = object::split_key(&entry.name);
+            self.drop_owners(&kind, namespace, name, &dependent, std::slice::from_ref(&owner.head.uid)).await?;
+        }
+        self.remove_finalizer(kind, owner, ORPHAN).await
+    }
+
+    /// Deletes the dependents; the owner goes when no blocking one is left.
+    async fn delete_in_foreground(&self, graph: &Graph, registry: &Registry, kind: &Arc<Kind>, owner: &Entry) -> Result<(), String> {
+        let mut blocking = false;
+        for dependent in graph.dependents_of(&owner.head.uid) {
+            let Some((kind, entry)) = self.find(graph, registry, &dependent) else { continue };
+            blocking |= entry.head.owners.iter().any(|known| known.uid == owner.head.uid && known.block_deletion);
+            if !entry.head.deleting {
+                Box::pin(self.check_owners(graph, registry, &kind, &entry)).await?;
+            }
+            let _ = kind;
+        }
+        let still = blocking
+            && graph.dependents_of(&owner.head.uid).iter().any(|dependent| {
+                self.find(graph, registry, dependent).is_some_and(|(_, entry)| {
+                    entry.head.owners.iter().any(|known| known.uid == owner.head.uid && known.block_deletion)
+                })
+            });
+        if still {
+            return Ok(());
+        }
+        self.remove_finalizer(kind, owner, FOREGROUND).await
+    }
+
+    async fn remove_finalizer(&self, kind: &Arc<Kind>, entry: &Entry, finalizer: &str) -> Result<(), String> {
+        let (namespace, name) = object::split_key(&entry.name);
+        let uid = entry.head.uid.to_string();
+        let result = self
+            .actor
+            .update(kind, namespace, name, "", |old| {
+                if object::meta_str(old, "uid") != uid {
+                    return None;
+                }
+                let mut new = old.clone();
+                let finalizers = object::finalizers(old).into_iter().filter(|own| own != finalizer).collect();
+                object::set_finalizers(&mut new, finalizers);
+                Some(new)
+            })
+            .await;
+        ignore_missing(result.map(|_| ()))
+    }
+
+    async fn drop_owners(&self, kind: &Arc<Kind>, namespace: &str, name: &str, uid: &str, dead: &[Box<str>]) -> Result<(), String> {
+        self.edit_owners(kind, namespace, name, uid, |owners| {
+            owners.retain(|owner| !dead.iter().any(|dead| owner["uid"].as_str() == Some(dead)));
+        })
+        .await
+    }
+
+    async fn edit_owners(
+        &self,
+        kind: &Arc<Kind>,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+        edit: impl Fn(&mut Vec<Value>) + Send + Sync,
+    ) -> Result<(), String> {
+        let result = self
+            .actor
+            .update(kind, namespace, name, "", |old| {
+                if object::meta_str(old, "uid") != uid {
+                    return None;
+                }
+                let mut new = old.clone();
+                let metadata = object::meta_mut(&mut new);
+                if let Some(Value::Array(owners)) = metadata.get_mut("ownerReferences") {
+                    edit(owners);
+                    if owners.is_empty() {
+                        metadata.remove("ownerReferences");
+                    }
+                }
+                Some(new)
+            })
+            .await;
+        ignore_missing(result.map(|_| ()))
+    }
+
+    async fn delete(&self, kind: &Arc<Kind>, namespace: &str, name: &str, uid: &str, policy: &str) -> Result<(), String> {
+        let options = DeleteOptions {
+            propagation_policy: Some(policy.to_owned()),
+            preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
+            ..DeleteOptions::default()
+        };
+        let result = self.actor.delete(kind, namespace, name, &options).await;
+        ignore_missing(result.map(|_| ()))
+    }
+}
+
+fn ignore_missing(result: Result<(), apimachinery::status::Status>) -> Result<(), String> {
+    match result {
+        Err(status) if status.code == 404 || status.code == 409 => Ok(()),
+        other => other.map_err(|status| status.message),
+    }
+}
+
+fn kind_of(registry: &Registry, collection: &str) -> Option<Arc<Kind>> {
+    let mut kinds = registry.kinds().filter(|kind| &*kind.collection == collection && !kind.rules.computed);
+    let first = kinds.next()?;
+    if first.gvk == first.storage {
+        return Some(first.clone());
+    }
+    Some(kinds.find(|kind| kind.gvk == kind.storage).unwrap_or(first).clone())
+}
+

@@ -1,0 +1,258 @@
+//! Empties namespaces that are being deleted, then lets them go.
+//!
+//! Pods go first, then everything else. What is held by finalizers is waited for; the namespace's conditions say
+//! what is left. Watches: everything, for what disappears from a dying namespace.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::handlers::delete::DeleteOptions;
+use crate::handlers::write::second;
+use crate::internal::Actor;
+use crate::object;
+use crate::registry::Kind;
+use crate::server::Server;
+
+pub(super) async fn run(server: Arc<Server>) {
+    let actor = Actor::new(&server, "system:serviceaccount:kube-system:namespace-controller");
+    let after = server.store.revision();
+    let Ok(mut watch) = server.store.watch_all(after) else { return };
+    let mut dying: BTreeSet<String> = BTreeSet::new();
+    for entry in server.store.snapshot("namespaces").iter() {
+        if entry.head.deleting {
+            dying.insert(entry.name.to_string());
+        }
+    }
+    let mut work: BTreeSet<String> = dying.clone();
+    loop {
+        for namespace in std::mem::take(&mut work) {
+            match empty(&actor, &namespace).await {
+                Progress::Gone => {
+                    dying.remove(&namespace);
+                }
+                Progress::Waiting => {}
+                Progress::Again => {
+                    work.insert(namespace);
+                }
+            }
+        }
+        if !work.is_empty() {
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            continue;
+        }
+        let Ok(batch) = watch.next().await else { return };
+        for event in batch {
+            if &*event.collection == "namespaces" {
+                match &event.current {
+                    Some(entry) if entry.head.deleting => {
+                        dying.insert(entry.name.to_string());
+                        work.insert(entry.name.to_string());
+                    }
+                    Some(_) => {}
+                    None => {
+                        dying.remove(event.name());
+                    }
+                }
+            } else {
+                let (namespace, _) = object::split_key(event.name());
+                if dying.contains(namespace) {
+                    work.insert(namespace.to_owned());
+                }
+            }
+        }
+    }
+}
+
+enum Progress {
+    Gone,
+    /// Something has to disappear first; its event wakes us.
+    Waiting,
+    Again,
+}
+
+/// One pass over a dying namespace.
+async fn empty(actor: &Actor, namespace: &str) -> Progress {
+    let server = actor.server();
+    let registry = server.registry.load_full();
+    let Some(kind) = registry.find("", "v1", "namespaces").cloned() else { return Progress::Gone };
+    match server.store.get("namespaces", namespace) {
+        Some(entry) if entry.head.deleting => {}
+        _ => return Progress::Gone,
+    }
+    let mut kinds: Vec<Arc<Kind>> =
+        registry.stored_kinds().into_iter().filter(|kind| kind.namespaced && kind.allows("delete")).collect();
+    // Pods may depend on what else is there while they end.
+    kinds.sort_by_key(|kind| &*kind.collection != "pods");
+    let mut left = Left::default();
+    for kind in &kinds {
+        if &*kind.collection != "pods" && left.total > 0 && left.pods {
+            break;
+        }
+        delete_all(actor, kind, namespace, &mut left).await;
+    }
+    if left.total > 0 || left.failed.is_some() {
+        let conditions = left.conditions(Timestamp::now());
+        let result =
+            actor.update(&kind, "", namespace, "status", |old| Some(with_conditions(old, &conditions))).await;
+        if let Err(status) = result {
+            tracing::debug!(namespace, error = %status, "cannot report what is left");
+        }
+        return if left.failed.is_some() { Progress::Again } else { Progress::Waiting };
+    }
+    let finished = actor
+        .update(&kind, "", namespace, "finalize", |old| {
+            let mut new = old.clone();
+            if let Some(Value::Array(finalizers)) = new.pointer_mut("/spec/finalizers") {
+                finalizers.retain(|finalizer| finalizer != "kubernetes");
+            }
+            Some(new)
+        })
+        .await;
+    match finished {
+        Ok(_) => Progress::Gone,
+        Err(status) if status.code == 404 => Progress::Gone,
+        Err(status) => {
+            tracing::warn!(namespace, error = %status, "cannot finish a namespace");
+            Progress::Again
+        }
+    }
+}
+
+async fn delete_all(actor: &Actor, kind: &Arc<Kind>, namespace: &str, left: &mut Left) {
+    let server = actor.server();
+    let prefix = format!("{namespace}/");
+    let snapshot = server.store.snapshot(&kind.collection);
+    let entries: Vec<_> = snapshot
+        .range(std::ops::Bound::Included(&prefix), std::ops::Bound::Unbounded)
+        .take_while(|entry| entry.name.starts_with(&prefix))
+        .cloned()
+        .collect();
+    let options = DeleteOptions { propagation_policy: Some("Background".to_owned()), ..DeleteOptions::default() };
+    for entry in entries {
+        let (_, name) = object::split_key(&entry.name);
+        match actor.delete(kind, namespace, name, &options).await {
+            Err(status) if status.code == 404 => {}
+            Err(status) => {
+                left.failed.get_or_insert(status.message);
+                left.add(kind, &[]);
+            }
+            Ok(deleted) => {
+                if server.store.get(&kind.collection, &entry.name).is_some() {
+                    left.add(kind, &object::finalizers(deleted.object()));
+                }
+            }
+        }
+    }
+}
+
+/// What is still in a namespace.
+#[derive(Default)]
+struct Left {
+    total: usize,
+    pods: bool,
+    resources: BTreeMap<String, usize>,
+    finalizers: BTreeMap<String, usize>,
+    failed: Option<String>,
+}
+
+impl Left {
+    fn add(&mut self, kind: &Kind, finalizers: &[String]) {
+        self.total += 1;
+        self.pods |= &*kind.collection == "pods";
+        let resource = format!("{}.{}", kind.resource.resource, kind.resource.group);
+        *self.resources.entry(resource).or_default() += 1;
+        for finalizer in finalizers {
+            *self.finalizers.entry(finalizer.clone()).or_default() += 1;
+        }
+    }
+
+    fn conditions(&self, now: Timestamp) -> Vec<Value> {
+        let condition = |kind: &str, status: bool, reason: &str, message: String| {
+            let status = if status { "True" } else { "False" };
+            json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": second(now)})
+        };
+        let join = |counts: &BTreeMap<String, usize>, words: &str| {
+            let parts: Vec<String> = counts.iter().map(|(what, count)| format!("{what} {words} {count} resource instances")).collect();
+            parts.join(", ")
+        };
+        let mut conditions = vec![
+            condition(
+                "NamespaceDeletionDiscoveryFailure",
+                false,
+                "ResourcesDiscovered",
+                "All resources successfully discovered".to_owned(),
+            ),
+            condition(
+                "NamespaceDeletionGroupVersionParsingFailure",
+                false,
+                "ParsedGroupVersions",
+                "All legacy kube types successfully parsed".to_owned(),
+            ),
+        ];
+        conditions.push(match &self.failed {
+            Some(why) => condition(
+                "NamespaceDeletionContentFailure",
+                true,
+                "ContentDeletionFailed",
+                format!("Failed to delete all resource types, 1 remaining: {why}"),
+            ),
+            None => condition(
+                "NamespaceDeletionContentFailure",
+                false,
+                "ContentDeleted",
+                "All content successfully deleted, may be waiting on finalization".to_owned(),
+            ),
+        });
+        conditions.push(condition(
+            "NamespaceContentRemaining",
+            true,
+            "SomeResourcesRemain",
+            format!("Some resources are remaining: {}", join(&self.resources, "has")),
+        ));
+        conditions.push(if self.finalizers.is_empty() {
+            condition(
+                "NamespaceFinalizersRemaining",
+                false,
+                "ContentHasNoFinalizers",
+                "All content-preserving finalizers finished".to_owned(),
+            )
+        } else {
+            condition(
+                "NamespaceFinalizersRemaining",
+                true,
+                "SomeFinalizersRemain",
+                format!("Some content in the namespace has finalizers remaining: {}", join(&self.finalizers, "in")),
+            )
+        });
+        conditions
+    }
+}
+
+/// Sets conditions, keeping the time of those that say the same as before.
+fn with_conditions(old: &Value, conditions: &[Value]) -> Value {
+    let mut new = old.clone();
+    let mut list = old.pointer("/status/conditions").and_then(Value::as_array).cloned().unwrap_or_default();
+    for condition in conditions {
+        match list.iter_mut().find(|known| known["type"] == condition["type"]) {
+            Some(known) => {
+                let unchanged = known["status"] == condition["status"]
+                    && known["reason"] == condition["reason"]
+                    && known["message"] == condition["message"];
+                if !unchanged {
+                    let same_status = known["status"] == condition["status"];
+                    let since = known["lastTransitionTime"].clone();
+                    *known = condition.clone();
+                    if same_status {
+                        known["lastTransitionTime"] = since;
+                    }
+                }
+            }
+            None => list.push(condition.clone()),
+        }
+    }
+    new["status"]["conditions"] = list.into();
+    new
+}

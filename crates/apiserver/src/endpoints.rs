@@ -1,0 +1,270 @@
+//! Everything that is no resource: discovery, versions, health, metrics, schemas.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use apimachinery::status::Status;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH, VARY};
+use http::{Method, Response, header};
+use serde_json::json;
+
+use crate::handlers::context::Context;
+use crate::http::body::{self, Body};
+use crate::http::respond;
+use crate::openapi;
+use crate::registry::discovery::Aggregated;
+use crate::server::Server;
+
+/// The Kubernetes version this server speaks.
+pub const KUBERNETES_VERSION: &str = "v1.36.3";
+
+/// Answers a request for a path that is no resource.
+pub(crate) async fn answer(server: &Arc<Server>, context: &Context) -> Response<Body> {
+    let path = context.info.path.trim_end_matches('/');
+    let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+    if context.method != Method::GET && context.method != Method::HEAD {
+        return respond::error(&Status::method_not_allowed());
+    }
+    match segments.as_slice() {
+        [""] => root(server),
+        ["version"] => version(),
+        ["healthz" | "livez" | "readyz", ..] => health(server, context, segments[0], segments.get(1).copied()),
+        ["metrics"] => respond::bytes_of(
+            200,
+            server.metrics.render(&server.store),
+            "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        ),
+        ["api" | "apis", ..] => discovery(server, context, &segments),
+        ["openapi", "v2"] => openapi::v2(server, context),
+        ["openapi", "v3"] => openapi::v3_index(server),
+        ["openapi", "v3", rest @ ..] => openapi::v3(server, context, &rest.join("/")),
+        ["swagger-2.0.0.pb-v1"] => openapi::v2(server, context),
+        [".well-known", "openid-configuration"] => crate::issuer::configuration(server),
+        ["openid", "v1", "jwks"] => crate::issuer::keys(server),
+        _ => respond::text(404, "404 page not found\n"),
+    }
+}
+
+fn root(server: &Server) -> Response<Body> {
+    let registry = server.registry.load();
+    let mut paths = vec!["/api".to_owned(), "/apis".to_owned()];
+    for group in registry.groups() {
+        if group.name.is_empty() {
+            paths.push("/api/v1".to_owned());
+            continue;
+        }
+        paths.push(format!("/apis/{}", group.name));
+        paths.extend(group.versions.iter().map(|version| format!("/apis/{}/{version}", group.name)));
+    }
+    for path in ["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"] {
+        paths.push(path.to_owned());
+    }
+    paths.push("/.well-known/openid-configuration".to_owned());
+    paths.push("/openid/v1/jwks".to_owned());
+    paths.sort();
+    respond::bytes_of(200, format!("{:#}", json!({"paths": paths})), "application/json")
+}
+
+fn version() -> Response<Body> {
+    let version = json!({
+        "major": "1",
+        "minor": "36",
+        "emulationMajor": "1",
+        "emulationMinor": "36",
+        "minCompatibilityMajor": "1",
+        "minCompatibilityMinor": "35",
+        "gitVersion": format!("{KUBERNETES_VERSION}+karmada-rs"),
+        "gitCommit": option_env!("KARMADA_RS_COMMIT").unwrap_or("unknown"),
+        "gitTreeState": "clean",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "none",
+        "compiler": "rustc",
+        "platform": format!("{}/{}", std::env::consts::OS, go_architecture()),
+    });
+    respond::bytes_of(200, format!("{version:#}"), "application/json")
+}
+
+fn go_architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+/// One check of the health endpoints.
+struct Check {
+    name: &'static str,
+    /// Checked by `/livez` too; the others only say whether the server is ready.
+    live: bool,
+    failure: Option<String>,
+}
+
+fn checks(server: &Server) -> Vec<Check> {
+    let stopping = server.stop.is_cancelled().then(|| "process is shutting down".to_owned());
+    let waiting = |done: &std::sync::atomic::AtomicBool, what: &str| {
+        (!done.load(Ordering::Acquire)).then(|| format!("not finished: {what}"))
+    };
+    let store = server.store.stats().read_only.map(|why| why.to_string());
+    vec![
+        Check { name: "ping", live: true, failure: None },
+        Check { name: "log", live: true, failure: None },
+        Check { name: "etcd", live: true, failure: store },
+        Check { name: "informer-sync", live: false, failure: None },
+        Check {
+            name: "poststarthook/crd-informer-synced",
+            live: true,
+            failure: waiting(&server.ready.definitions, "custom resource definitions are being installed"),
+        },
+        Check {
+            name: "poststarthook/rbac/bootstrap-roles",
+            live: true,
+            failure: waiting(&server.ready.bootstrapped, "bootstrap objects are being written"),
+        },
+        Check {
+            name: "poststarthook/start-system-namespaces-controller",
+            live: true,
+            failure: waiting(&server.ready.bootstrapped, "bootstrap objects are being written"),
+        },
+        Check { name: "shutdown", live: false, failure: stopping },
+    ]
+}
+
+fn health(server: &Server, context: &Context, endpoint: &str, single: Option<&str>) -> Response<Body> {
+    let checks: Vec<Check> =
+        checks(server).into_iter().filter(|check| endpoint == "readyz" || check.live).collect();
+    let wanted = context.info.path.trim_start_matches('/').trim_start_matches(endpoint).trim_matches('/').to_owned();
+    if single.is_some() {
+        return match checks.iter().find(|check| check.name == wanted) {
+            Some(Check { failure: None, .. }) => respond::text(200, "ok"),
+            Some(Check { failure: Some(why), .. }) => {
+                respond::text(500, format!("internal server error: {why}\n"))
+            }
+            None => respond::text(404, "404 page not found\n"),
+        };
+    }
+    let excluded: Vec<&str> = context.query.all("exclude").collect();
+    let mut lines = String::new();
+    let mut failed = Vec::new();
+    for check in &checks {
+        if excluded.contains(&check.name) {
+            lines.push_str(&format!("[+]{} excluded: ok\n", check.name));
+            continue;
+        }
+        match &check.failure {
+            None => lines.push_str(&format!("[+]{} ok\n", check.name)),
+            Some(why) => {
+                failed.push(check.name);
+                tracing::debug!(check = check.name, %why, "health check fails");
+                lines.push_str(&format!("[-]{} failed: reason withheld\n", check.name));
+            }
+        }
+    }
+    if !failed.is_empty() {
+        return respond::text(500, format!("{lines}{endpoint} check failed\n"));
+    }
+    if context.query.get("verbose").is_some() {
+        return respond::text(200, format!("{lines}{endpoint} check passed\n"));
+    }
+    respond::text(200, "ok")
+}
+
+/// Which form of discovery a client asks for.
+enum Form {
+    Legacy,
+    Aggregated { beta: bool },
+}
+
+fn form(context: &Context) -> Form {
+    let accept = context.header(header::ACCEPT).unwrap_or("");
+    for clause in accept.split(',') {
+        let clause: String = clause.chars().filter(|c| !c.is_whitespace()).collect();
+        let mut parts = clause.split(';');
+        if parts.next() != Some("application/json") {
+            continue;
+        }
+        let parts: Vec<&str> = parts.collect();
+        if parts.contains(&"g=apidiscovery.k8s.io") && parts.contains(&"as=APIGroupDiscoveryList") {
+            if parts.contains(&"v=v2") {
+                return Form::Aggregated { beta: false };
+            }
+            if parts.contains(&"v=v2beta1") {
+                return Form::Aggregated { beta: true };
+            }
+            continue;
+        }
+        if !parts.iter().any(|part| part.starts_with("as=")) {
+            return Form::Legacy;
+        }
+    }
+    Form::Legacy
+}
+
+fn discovery(server: &Server, context: &Context, segments: &[&str]) -> Response<Body> {
+    let registry = server.registry.load_full();
+    let documents = registry.documents();
+    let json = "application/json";
+    match segments {
+        ["api"] => match form(context) {
+            Form::Aggregated { beta: false } => aggregated(context, &documents.core, false),
+            Form::Aggregated { beta: true } => aggregated(context, &documents.core_beta, true),
+            Form::Legacy => {
+                let host = context.header(header::HOST).unwrap_or("");
+                let document = json!({
+                    "kind": "APIVersions",
+                    "versions": ["v1"],
+                    "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": host}],
+                });
+                respond::bytes_of(200, format!("{document}\n"), json)
+            }
+        },
+        ["apis"] => match form(context) {
+            Form::Aggregated { beta: false } => aggregated(context, &documents.named, false),
+            Form::Aggregated { beta: true } => aggregated(context, &documents.named_beta, true),
+            Form::Legacy => respond::bytes_of(200, documents.groups.clone(), json),
+        },
+        ["api", "v1"] => match documents.resources.get(&(String::new(), "v1".to_owned())) {
+            Some(document) => respond::bytes_of(200, document.clone(), json),
+            None => respond::text(404, "404 page not found\n"),
+        },
+        ["apis", group] => match documents.group.get(*group) {
+            Some(document) => respond::bytes_of(200, document.clone(), json),
+            None => respond::text(404, "404 page not found\n"),
+        },
+        ["apis", group, version] => {
+            match documents.resources.get(&((*group).to_owned(), (*version).to_owned())) {
+                Some(document) => respond::bytes_of(200, document.clone(), json),
+                None if registry.group(group).is_some_and(|group| group.native) => {
+                    respond::error(&Status::no_such_route())
+                }
+                None => respond::text(404, "404 page not found\n"),
+            }
+        }
+        ["api", ..] => respond::error(&Status::no_such_route()),
+        _ => respond::text(404, "404 page not found\n"),
+    }
+}
+
+fn aggregated(context: &Context, document: &Aggregated, beta: bool) -> Response<Body> {
+    let content_type = if beta {
+        "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"
+    } else {
+        "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+    };
+    let unchanged = context.header(IF_NONE_MATCH).is_some_and(|tag| tag == document.etag);
+    let mut response = if unchanged {
+        let mut response = Response::new(body::empty());
+        *response.status_mut() = http::StatusCode::NOT_MODIFIED;
+        response
+    } else {
+        respond::bytes_of(200, document.bytes.clone(), content_type)
+    };
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("public"));
+    headers.insert(VARY, HeaderValue::from_static("Accept"));
+    if let Ok(tag) = HeaderValue::from_str(&document.etag) {
+        headers.insert(ETAG, tag);
+    }
+    response
+}

@@ -1,0 +1,154 @@
+//! One request on its way through the handlers.
+
+use std::sync::Arc;
+
+use apimachinery::field::{self, Path};
+use apimachinery::status::Status;
+use bytes::Bytes;
+use http::{HeaderMap, Method, header};
+use parking_lot::Mutex;
+use serde_json::json;
+
+use crate::auth::User;
+use crate::http::negotiate::{self, Accepted, Offer};
+use crate::http::{Query, RequestInfo};
+
+/// What is known of a request besides its body.
+#[derive(Debug)]
+pub struct Context {
+    pub method: Method,
+    pub info: RequestInfo,
+    pub query: Query,
+    pub headers: HeaderMap,
+    pub user: Arc<User>,
+    warnings: Mutex<Vec<String>>,
+}
+
+impl Context {
+    pub fn new(method: Method, info: RequestInfo, query: Query, headers: HeaderMap, user: Arc<User>) -> Self {
+        Self { method, info, query, headers, user, warnings: Mutex::default() }
+    }
+
+    pub fn header(&self, name: header::HeaderName) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+
+    /// Adds a warning to the answer; equal ones are sent once.
+    pub fn warn(&self, text: impl Into<String>) {
+        let text = text.into();
+        let mut warnings = self.warnings.lock();
+        if !text.is_empty() && !warnings.contains(&text) {
+            warnings.push(text);
+        }
+    }
+
+    pub fn take_warnings(&self) -> Vec<String> {
+        std::mem::take(&mut *self.warnings.lock())
+    }
+
+    /// Returns the media type of the body without its parameters, in lower case.
+    pub fn content_type(&self) -> String {
+        let raw = self.header(header::CONTENT_TYPE).unwrap_or("");
+        raw.split(';').next().unwrap_or("").trim().to_ascii_lowercase()
+    }
+
+    /// Negotiates the representation of the answer; browsers and curl get indented JSON.
+    pub fn accept(&self, offer: Offer) -> Result<Accepted, Status> {
+        let mut accepted = negotiate::negotiate(self.header(header::ACCEPT), offer)?;
+        accepted.pretty |= match self.query.get("pretty") {
+            Some(value) => value != "false" && value != "0",
+            None => {
+                let agent = self.header(header::USER_AGENT).unwrap_or("");
+                agent.starts_with("curl") || agent.starts_with("Wget") || agent.starts_with("Mozilla/5.0")
+            }
+        };
+        Ok(accepted)
+    }
+
+    /// Returns who writes, for the record of field ownership.
+    pub fn field_manager(&self) -> String {
+        let manager = self.query.text("fieldManager");
+        if !manager.is_empty() {
+            return manager.to_owned();
+        }
+        let agent = self.header(header::USER_AGENT).unwrap_or("");
+        let prefix = agent.split('/').next().unwrap_or("");
+        if prefix.is_empty() { "unknown".to_owned() } else { prefix.chars().take(128).collect() }
+    }
+}
+
+/// What to do about fields that no one knows and keys that stand twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FieldValidation {
+    Ignore,
+    Warn,
+    Strict,
+}
+
+/// The options that every write takes from its query.
+#[derive(Debug, Clone)]
+pub struct WriteOptions {
+    pub dry_run: bool,
+    pub field_validation: FieldValidation,
+    pub field_manager: String,
+    pub force: Option<bool>,
+}
+
+impl WriteOptions {
+    /// Reads and checks the options; `kind` names them in errors (`CreateOptions`, …).
+    pub fn parse(context: &Context, kind: &str) -> Result<Self, Status> {
+        let mut errors = Vec::new();
+        let dry: Vec<&str> = context.query.all("dryRun").filter(|value| !value.is_empty()).collect();
+        if dry.iter().any(|value| *value != "All") {
+            errors.push(field::Error::not_supported(&Path::new("dryRun"), json!(dry), &["All"]));
+        }
+        let manager = context.query.text("fieldManager");
+        let path = Path::new("fieldManager");
+        if manager.len() > 128 {
+            errors.push(field::Error::too_long(&path, 128));
+        }
+        if let Some(bad) = manager.chars().find(|c| !is_printable(*c)) {
+            let index = manager.find(bad).unwrap_or(0);
+            errors.push(field::Error::invalid(
+                &path,
+                manager,
+                format!("should only contain printable characters: found {bad:?} at position {index}"),
+            ));
+        }
+        let is_apply = context.content_type().starts_with("application/apply-patch");
+        let force = context.query.get("force").map(|value| value != "false" && value != "0");
+        if kind == "PatchOptions" {
+            if is_apply {
+                if manager.is_empty() {
+                    errors.push(field::Error::required(&path, "is required for apply patch"));
+                }
+            } else if force.is_some() {
+                errors.push(field::Error::forbidden(&Path::new("force"), "may not be specified for non-apply patch"));
+            }
+        }
+        let field_validation = match context.query.text("fieldValidation") {
+            "" | "Warn" => FieldValidation::Warn,
+            "Ignore" => FieldValidation::Ignore,
+            "Strict" => FieldValidation::Strict,
+            other => {
+                errors.push(field::Error::not_supported(
+                    &Path::new("fieldValidation"),
+                    other,
+                    &["", "Ignore", "Strict", "Warn"],
+                ));
+                FieldValidation::Warn
+            }
+        };
+        if !errors.is_empty() {
+            return Err(Status::invalid("meta.k8s.io", kind, "", &errors));
+        }
+        Ok(Self { dry_run: !dry.is_empty(), field_validation, field_manager: context.field_manager(), force })
+    }
+}
+
+fn is_printable(c: char) -> bool {
+    !c.is_control() && (c == ' ' || !c.is_whitespace())
+}
+
+/// The body of a request, read as a whole.
+pub type RequestBody = Bytes;

@@ -1,0 +1,265 @@
+//! From the bytes of a request to an object in canonical form.
+//!
+//! What comes out has kind and version, no unknown field, and every default. What was wrong but tolerable is
+//! reported as warnings or refused, as the client asked.
+
+use apimachinery::gvk::Gvk;
+use apimachinery::status::Status;
+use bytes::Bytes;
+use serde_json::Value;
+
+use super::context::{Context, FieldValidation};
+use crate::registry::{Kind, Source};
+
+/// The envelope that protobuf bodies start with.
+const PROTOBUF_MAGIC: &[u8] = b"k8s\0";
+
+/// Decodes a request body that holds an object of `expected`, or of a kind of a subresource.
+pub fn object(context: &Context, kind: &Kind, expected: &Gvk, body: &Bytes, validation: FieldValidation) -> Result<Value, Status> {
+    let content_type = context.content_type();
+    let (mut value, mut problems) = match content_type.as_str() {
+        "" | "application/json" | "application/octet-stream" | "*/*" | "application/x-www-form-urlencoded" => {
+            parse_json(kind, expected, body)?
+        }
+        "application/yaml" | "text/yaml" => parse_yaml(kind, expected, body)?,
+        "application/vnd.kubernetes.protobuf" if !kind.is_custom() => {
+            (parse_protobuf(expected, body)?, Vec::new())
+        }
+        _ => return Err(unsupported_type(kind)),
+    };
+    check_type(kind, expected, &mut value, body)?;
+    let unknown = canonicalise(kind, expected, &mut value).map_err(|error| cannot_handle(expected, expected, &error))?;
+    problems.extend(unknown.into_iter().map(|path| format!("unknown field \"{path}\"")));
+    report(context, validation, problems)?;
+    Ok(value)
+}
+
+/// Refuses or warns about tolerable problems.
+pub fn report(context: &Context, validation: FieldValidation, problems: Vec<String>) -> Result<(), Status> {
+    match validation {
+        FieldValidation::Strict if !problems.is_empty() => {
+            Err(Status::bad_request(format!("strict decoding error: {}", problems.join(", "))))
+        }
+        FieldValidation::Warn => {
+            problems.into_iter().for_each(|problem| context.warn(problem));
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Brings an object into canonical form and applies the defaults; returns the unknown fields that were dropped.
+pub fn canonicalise(kind: &Kind, gvk: &Gvk, value: &mut Value) -> Result<Vec<String>, String> {
+    match &kind.source {
+        Source::Custom(custom) if *gvk == kind.gvk => custom.canonicalise(gvk, value),
+        _ => {
+            let unknown = native::shape::canonicalise(gvk, value).map_err(|error| error.to_string())?;
+            native::defaults::apply(gvk, value);
+            Ok(unknown)
+        }
+    }
+}
+
+fn parse_json(kind: &Kind, expected: &Gvk, body: &Bytes) -> Result<(Value, Vec<String>), Status> {
+    match apimachinery::json::read(body) {
+        Ok(parsed) => {
+            let problems = parsed.complaints();
+            Ok((parsed.value, problems))
+        }
+        Err(error) => Err(unrecognised(kind, expected, body, &format!("json parse error: {error}"))),
+    }
+}
+
+fn parse_yaml(kind: &Kind, expected: &Gvk, body: &Bytes) -> Result<(Value, Vec<String>), Status> {
+    match crate::yaml::read(body) {
+        Ok(parsed) => Ok((parsed.value, parsed.duplicates)),
+        Err(error) => Err(unrecognised(kind, expected, body, &error)),
+    }
+}
+
+fn parse_protobuf(expected: &Gvk, body: &Bytes) -> Result<Value, Status> {
+    if !body.starts_with(PROTOBUF_MAGIC) {
+        let shown = &body[..body.len().min(4)];
+        return Err(Status::bad_request(format!(
+            "the object provided is unrecognized (must be of type {}): provided data does not appear to be a protobuf message, expected prefix {PROTOBUF_MAGIC:?}, got {shown:?} ({})",
+            expected.kind,
+            summary(body)
+        )));
+    }
+    let (gvk, mut value) = native::proto::decode_as(body, Some(expected)).map_err(|error| {
+        Status::bad_request(format!(
+            "the object provided is unrecognized (must be of type {}): {error} ({})",
+            expected.kind,
+            summary(body)
+        ))
+    })?;
+    if let Some(fields) = value.as_object_mut() {
+        fields.insert("apiVersion".to_owned(), gvk.api_version().into());
+        fields.insert("kind".to_owned(), gvk.kind.into());
+    }
+    Ok(value)
+}
+
+/// Checks that the body says what the endpoint is about; a native body may leave it out.
+fn check_type(kind: &Kind, expected: &Gvk, value: &mut Value, body: &Bytes) -> Result<(), Status> {
+    let Some(fields) = value.as_object_mut() else {
+        let what = json_kind(value);
+        return Err(unrecognised(
+            kind,
+            expected,
+            body,
+            &format!(
+                "json parse error: json: cannot unmarshal {what} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}"
+            ),
+        ));
+    };
+    for field in ["apiVersion", "kind"] {
+        match fields.get(field) {
+            None | Some(Value::String(_)) => {}
+            Some(Value::Null) => {
+                fields.remove(field);
+            }
+            Some(other) => {
+                let what = json_kind(other);
+                let go = if field == "kind" { "kind" } else { "apiVersion" };
+                return Err(unrecognised(
+                    kind,
+                    expected,
+                    body,
+                    &format!("json parse error: json: cannot unmarshal {what} into Go struct field .{go} of type string"),
+                ));
+            }
+        }
+    }
+    let text = |field: &str| fields.get(field).and_then(Value::as_str).unwrap_or("").to_owned();
+    let (api_version, name) = (text("apiVersion"), text("kind"));
+    if kind.is_custom() && *expected == kind.gvk {
+        if name.is_empty() {
+            let shown = String::from_utf8_lossy(body).trim_end().to_owned();
+            return Err(unrecognised_custom(expected, &format!("Object 'Kind' is missing in '{shown}'"), body));
+        }
+        if api_version.is_empty() {
+            let shown = String::from_utf8_lossy(body).trim_end().to_owned();
+            return Err(unrecognised_custom(expected, &format!("Object 'apiVersion' is missing in '{shown}'"), body));
+        }
+    }
+    let given = if api_version.is_empty() {
+        Gvk::new(&expected.group, &expected.version, if name.is_empty() { &expected.kind } else { &name })
+    } else {
+        Gvk::from_api_version(&api_version, if name.is_empty() { &expected.kind } else { &name })
+    };
+    if given.kind != expected.kind {
+        if kind.is_custom() {
+            return Err(Status::bad_request(format!(
+                "{} in version \"{}\" cannot be handled as a {}: invalid object kind {}, expected {}",
+                given.kind, given.version, expected.kind, given.kind, expected.kind
+            )));
+        }
+        let error = if native::types::for_kind(&given.group, &given.version, &given.kind).is_some() {
+            format!(
+                "converting ({}.{}) to ({}.{}): unknown conversion",
+                go_package(&given),
+                given.kind,
+                go_internal_package(expected),
+                expected.kind
+            )
+        } else {
+            no_kind(&given)
+        };
+        return Err(cannot_handle(&given, expected, &error));
+    }
+    if given.group != expected.group || given.version != expected.version {
+        if !kind.is_custom() && native::types::for_kind(&given.group, &given.version, &given.kind).is_none() {
+            return Err(cannot_handle(&given, expected, &no_kind(&given)));
+        }
+        return Err(Status::bad_request(format!(
+            "the API version in the data ({}) does not match the expected API version ({})",
+            given.api_version(),
+            expected.api_version()
+        )));
+    }
+    fields.insert("apiVersion".to_owned(), expected.api_version().into());
+    fields.insert("kind".to_owned(), expected.kind.clone().into());
+    Ok(())
+}
+
+fn no_kind(gvk: &Gvk) -> String {
+    format!(
+        "no kind \"{}\" is registered for version \"{}\" in scheme \"pkg/api/legacyscheme/scheme.go:30\"",
+        gvk.kind,
+        gvk.api_version()
+    )
+}
+
+fn go_package(gvk: &Gvk) -> &str {
+    &gvk.version
+}
+
+fn go_internal_package(gvk: &Gvk) -> String {
+    if gvk.group.is_empty() {
+        "core".to_owned()
+    } else {
+        gvk.group.split('.').next().unwrap_or("").to_owned()
+    }
+}
+
+/// `<Kind> in version "<v>" cannot be handled as a <Kind>: …`
+pub fn cannot_handle(given: &Gvk, expected: &Gvk, error: &str) -> Status {
+    Status::bad_request(format!(
+        "{} in version \"{}\" cannot be handled as a {}: {error}",
+        given.kind, given.version, expected.kind
+    ))
+}
+
+fn unrecognised(kind: &Kind, expected: &Gvk, body: &Bytes, error: &str) -> Status {
+    if kind.is_custom() && *expected == kind.gvk {
+        return unrecognised_custom(expected, error.strip_prefix("json parse error: ").unwrap_or(error), body);
+    }
+    Status::bad_request(format!(
+        "the object provided is unrecognized (must be of type {}): couldn't get version/kind; {error} ({})",
+        expected.kind,
+        summary(body)
+    ))
+}
+
+fn unrecognised_custom(expected: &Gvk, error: &str, body: &Bytes) -> Status {
+    Status::bad_request(format!(
+        "the object provided is unrecognized (must be of type {}): {error} ({})",
+        expected.kind,
+        summary(body)
+    ))
+}
+
+/// Shows the start of a body: text if it looks like JSON, hex otherwise.
+fn summary(body: &[u8]) -> String {
+    const SHOWN: usize = 30;
+    let more = if body.len() > SHOWN { " ..." } else { "" };
+    let start = &body[..body.len().min(SHOWN)];
+    match body.first() {
+        None => "<empty>".to_owned(),
+        Some(b'{') => format!("{}{more}", String::from_utf8_lossy(start)),
+        Some(_) => format!("{}{more}", hex::encode(start)),
+    }
+}
+
+fn json_kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+fn unsupported_type(kind: &Kind) -> Status {
+    let list = if kind.is_custom() {
+        "application/json, application/yaml"
+    } else {
+        "application/json, application/yaml, application/vnd.kubernetes.protobuf"
+    };
+    Status::unsupported_media_type(format!(
+        "the body of the request was in an unknown format - accepted media types include: {list}"
+    ))
+}

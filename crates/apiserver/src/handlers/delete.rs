@@ -1,0 +1,386 @@
+//! DELETE of one object and of collections: preconditions, propagation, finalizers, grace.
+
+use std::sync::Arc;
+
+use apimachinery::field::{self, Path};
+use apimachinery::gvk::Gvk;
+use apimachinery::status::{Details, Status};
+use bytes::Bytes;
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::context::{Context, FieldValidation, WriteOptions};
+use super::write::{Target, commit_failure, second};
+use crate::admission::namespace;
+use crate::object::{self, Entry};
+use crate::registry::Kind;
+use crate::server::Server;
+
+const ORPHAN: &str = "orphan";
+const FOREGROUND: &str = "foregroundDeletion";
+
+/// `DeleteOptions`, from the body or the query.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DeleteOptions {
+    pub grace_period_seconds: Option<i64>,
+    pub preconditions: Option<Preconditions>,
+    pub propagation_policy: Option<String>,
+    pub orphan_dependents: Option<bool>,
+    pub dry_run: Option<Vec<String>>,
+    #[serde(rename = "ignoreStoreReadErrorWithClusterBreakingPotential")]
+    pub ignore_read_error: Option<bool>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Preconditions {
+    pub uid: Option<String>,
+    pub resource_version: Option<String>,
+}
+
+impl DeleteOptions {
+    /// Reads the options; a body wins over the query.
+    pub fn parse(context: &Context, kind: &Kind, body: &Bytes) -> Result<Self, Status> {
+        let options = if body.is_empty() { Self::from_query(&context.query)? } else { Self::from_body(context, kind, body)? };
+        let mut errors = Vec::new();
+        let policy = options.propagation_policy.as_deref().unwrap_or("");
+        let path = Path::new("propagationPolicy");
+        if options.propagation_policy.is_some() && options.orphan_dependents.is_some() {
+            errors.push(field::Error::invalid(
+                &path,
+                policy,
+                "orphanDependents and deletionPropagation cannot be both set",
+            ));
+        }
+        if options.propagation_policy.is_some() && !matches!(policy, "Foreground" | "Background" | "Orphan") {
+            let wanted = ["Foreground", "Background", "Orphan", "nil"];
+            errors.push(field::Error::not_supported(&path, policy, &wanted));
+        }
+        let dry = options.dry_run.clone().unwrap_or_default();
+        if dry.iter().any(|value| value != "All") {
+            errors.push(field::Error::not_supported(&Path::new("dryRun"), json!(dry), &["All"]));
+        }
+        if !errors.is_empty() {
+            return Err(Status::invalid("meta.k8s.io", "DeleteOptions", "", &errors));
+        }
+        Ok(options)
+    }
+
+    fn from_query(query: &crate::http::Query) -> Result<Self, Status> {
+        let number = |key: &str| match query.get(key) {
+            None | Some("") => Ok(None),
+            Some(value) => value.parse().map(Some).map_err(|_| {
+                Status::bad_request(format!("strconv.ParseInt: parsing {value:?}: invalid syntax"))
+            }),
+        };
+        let dry: Vec<String> = query.all("dryRun").filter(|v| !v.is_empty()).map(str::to_owned).collect();
+        Ok(Self {
+            grace_period_seconds: number("gracePeriodSeconds")?,
+            preconditions: None,
+            propagation_policy: query.get("propagationPolicy").filter(|v| !v.is_empty()).map(str::to_owned),
+            orphan_dependents: query.get("orphanDependents").map(|value| value != "false" && value != "0"),
+            dry_run: (!dry.is_empty()).then_some(dry),
+            ignore_read_error: None,
+        })
+    }
+
+    fn from_body(context: &Context, kind: &Kind, body: &Bytes) -> Result<Self, Status> {
+        let protobuf = context.content_type() == "application/vnd.kubernetes.protobuf";
+        let mut value = if protobuf {
+            decode_protobuf(body)?
+        } else if matches!(context.content_type().as_str(), "application/yaml" | "text/yaml") {
+            crate::yaml::read(body).map_err(Status::bad_request)?.value
+        } else {
+            apimachinery::json::read(body)
+                .map_err(|error| {
+                    Status::bad_request(format!("couldn't get version/kind; json parse error: {error}"))
+                })?
+                .value
+        };
+        let text = |field: &str| value.get(field).and_then(Value::as_str).unwrap_or("").to_owned();
+        let (api_version, name) = (text("apiVersion"), text("kind"));
+        if !name.is_empty() && name != "DeleteOptions" {
+            let given = Gvk::from_api_version(&api_version, &name);
+            return Err(Status::bad_request(format!(
+                "{name} in version \"{}\" cannot be handled as a DeleteOptions: converting ({}.{name}) to (v1.DeleteOptions): unknown conversion",
+                given.version, given.version
+            )));
+        }
+        if let Some(fields) = value.as_object_mut() {
+            fields.remove("apiVersion");
+            fields.remove("kind");
+        }
+        let _ = kind;
+        serde_json::from_value(value).map_err(|error| {
+            Status::bad_request(format!("DeleteOptions in version \"v1\" cannot be handled as a DeleteOptions: {error}"))
+        })
+    }
+
+    fn is_dry_run(&self) -> bool {
+        self.dry_run.as_ref().is_some_and(|values| !values.is_empty())
+    }
+}
+
+/// Reads options in an envelope, whatever API version it names.
+fn decode_protobuf(body: &Bytes) -> Result<Value, Status> {
+    let default = Gvk::new("meta.k8s.io", "v1", "DeleteOptions");
+    native::proto::decode_as(body, Some(&default))
+        .map(|(_, value)| value)
+        .map_err(|error| Status::bad_request(error.to_string()))
+}
+
+/// What a deletion left behind.
+#[derive(Debug)]
+pub enum Deleted {
+    /// Gone at once; the last state carries the revision of the deletion.
+    Gone(Value),
+    /// Marked; finalizers or a grace period hold it.
+    Pending(Value),
+}
+
+impl Deleted {
+    pub fn object(&self) -> &Value {
+        match self {
+            Self::Gone(object) | Self::Pending(object) => object,
+        }
+    }
+
+    /// Returns what the client is answered: the object or a Status.
+    pub fn answer(self, kind: &Kind) -> Value {
+        match self {
+            Self::Pending(object) => object,
+            Self::Gone(object) if kind.rules.delete_returns_object => object,
+            Self::Gone(object) => success(kind, &object),
+        }
+    }
+}
+
+fn success(kind: &Kind, object: &Value) -> Value {
+    let details = Details {
+        name: object::meta_str(object, "name").to_owned(),
+        group: kind.resource.group.clone(),
+        kind: kind.resource.resource.clone(),
+        uid: object::meta_str(object, "uid").to_owned(),
+        ..Details::default()
+    };
+    json!({
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Success",
+        "details": details,
+    })
+}
+
+/// Deletes one object.
+pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Deleted, Status> {
+    let (server, kind) = (target.server, target.kind);
+    let key = object::join_key(target.namespace, target.name);
+    namespace::check_delete(kind, target.name)?;
+    loop {
+        let Some(entry) = server.store.get(&kind.collection, &key) else {
+            return Err(Status::not_found(&kind.resource, target.name));
+        };
+        check_preconditions(kind, target.name, options, &entry)?;
+        let old = server.read(kind, &entry);
+        target.admit_delete(&old).await?;
+        if options.orphan_dependents.is_none() && options.propagation_policy.is_none() && kind.gvk.kind == "Job" {
+            target.context.warn(
+                "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning",
+            );
+        }
+        let plan = plan(server, kind, &old, options, Timestamp::now());
+        let dry_run = target.options.dry_run || options.is_dry_run();
+        match plan {
+            Plan::Nothing => return Ok(Deleted::Pending(old)),
+            Plan::Mark(mut new) => {
+                if dry_run {
+                    return Ok(Deleted::Pending(new));
+                }
+                let body = target.encode(&new);
+                match target.commit_bytes(target.name, store::Expect::Revision(entry.modified), body).await? {
+                    Some(revision) => {
+                        object::stamp(&mut new, &kind.api_version, &kind.gvk.kind, revision);
+                        return Ok(Deleted::Pending(new));
+                    }
+                    None => continue,
+                }
+            }
+            Plan::Remove => {
+                if dry_run {
+                    return Ok(Deleted::Gone(old));
+                }
+                match remove(server, kind, &entry, &key).await? {
+                    Some(revision) => {
+                        let mut last = old;
+                        server.released(kind, &last);
+                        object::stamp(&mut last, &kind.api_version, &kind.gvk.kind, Some(revision));
+                        return Ok(Deleted::Gone(last));
+                    }
+                    None => continue,
+                }
+            }
+        }
+    }
+}
+
+async fn remove(server: &Arc<Server>, kind: &Kind, entry: &Arc<Entry>, key: &str) -> Result<Option<u64>, Status> {
+    let write = store::Write {
+        collection: kind.collection.clone(),
+        name: key.into(),
+        expect: store::Expect::Revision(entry.modified),
+        change: store::Change::Delete,
+        durability: if kind.rules.buffered { store::Durability::Buffered } else { store::Durability::Durable },
+        ttl: None,
+    };
+    match server.store.commit(write).await {
+        Ok(committed) => Ok(Some(committed.revision)),
+        Err(store::CommitError::Conflict { .. }) => Ok(None),
+        Err(error) => Err(commit_failure(error)),
+    }
+}
+
+fn check_preconditions(kind: &Kind, name: &str, options: &DeleteOptions, entry: &Entry) -> Result<(), Status> {
+    let Some(preconditions) = &options.preconditions else { return Ok(()) };
+    let conflict = |what: &str, wanted: &str, found: &str| {
+        let mut status = Status::conflict(
+            &kind.resource,
+            name,
+            &format!(
+                "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). The object might have been deleted and then recreated"
+            ),
+        );
+        if let Some(details) = &mut status.details {
+            details.kind = kind.gvk.kind.clone();
+        }
+        status.message = status.message.replacen(&kind.resource.to_string(), &kind.gvk.kind, 1);
+        status
+    };
+    if let Some(uid) = &preconditions.uid
+        && **uid != *entry.head.uid
+    {
+        return Err(conflict("UID", uid, &entry.head.uid));
+    }
+    let found = entry.modified.to_string();
+    if let Some(revision) = &preconditions.resource_version
+        && *revision != found
+    {
+        let mut status = conflict("ResourceVersion", revision, &found);
+        status.message = status
+            .message
+            .replace("The object might have been deleted and then recreated", "The object might have been modified");
+        return Err(status);
+    }
+    Ok(())
+}
+
+/// What a deletion has to do to an object now.
+#[derive(Debug, PartialEq)]
+enum Plan {
+    /// Already marked, nothing new.
+    Nothing,
+    Mark(Value),
+    Remove,
+}
+
+fn plan(server: &Server, kind: &Kind, old: &Value, options: &DeleteOptions, now: Timestamp) -> Plan {
+    let mut new = old.clone();
+    let finalizers = wanted_finalizers(kind, old, options);
+    object::set_finalizers(&mut new, finalizers.clone());
+    let deleting = !object::meta_str(old, "deletionTimestamp").is_empty();
+    let is_namespace = &*kind.collection == "namespaces";
+    let grace = if is_namespace { 0 } else { server.grace_period(kind, old, options.grace_period_seconds) };
+    let held_by_spec = is_namespace
+        && old.pointer("/spec/finalizers").and_then(Value::as_array).is_some_and(|list| !list.is_empty());
+    if finalizers.is_empty() && !held_by_spec && grace == 0 {
+        return Plan::Remove;
+    }
+    let metadata = object::meta_mut(&mut new);
+    if deleting {
+        // A later deletion may only shorten the grace period.
+        let current = old.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
+        if grace < current {
+            let shorter = now + jiff::SignedDuration::from_secs(grace);
+            metadata.insert("deletionTimestamp".to_owned(), second(shorter).into());
+            metadata.insert("deletionGracePeriodSeconds".to_owned(), grace.into());
+        }
+    } else {
+        let when = now + jiff::SignedDuration::from_secs(grace);
+        metadata.insert("deletionTimestamp".to_owned(), second(when).into());
+        if is_namespace {
+            new["status"]["phase"] = json!("Terminating");
+        } else {
+            metadata.insert("deletionGracePeriodSeconds".to_owned(), grace.into());
+        }
+        let metadata = object::meta_mut(&mut new);
+        if let Some(generation) = metadata.get("generation").and_then(Value::as_i64).filter(|g| *g > 0) {
+            metadata.insert("generation".to_owned(), (generation + 1).into());
+        }
+    }
+    if new == *old { Plan::Nothing } else { Plan::Mark(new) }
+}
+
+/// Adds or removes the finalizers that stand for a propagation policy.
+fn wanted_finalizers(kind: &Kind, old: &Value, options: &DeleteOptions) -> Vec<String> {
+    let mut finalizers = object::finalizers(old);
+    let has = |name: &str| finalizers.iter().any(|finalizer| finalizer == name);
+    if &*kind.collection == "events" {
+        return finalizers;
+    }
+    let policy = match (options.propagation_policy.as_deref(), options.orphan_dependents) {
+        (Some(policy), _) => policy,
+        (None, Some(true)) => "Orphan",
+        (None, Some(false)) => "Background",
+        (None, None) if has(ORPHAN) => "Orphan",
+        (None, None) if has(FOREGROUND) => "Foreground",
+        (None, None) => match (kind.gvk.group.as_str(), kind.gvk.kind.as_str()) {
+            ("", "ReplicationController") | ("batch", "Job") => "Orphan",
+            _ => "Background",
+        },
+    };
+    let wanted = match policy {
+        "Orphan" => Some(ORPHAN),
+        "Foreground" => Some(FOREGROUND),
+        _ => None,
+    };
+    finalizers.retain(|finalizer| {
+        (finalizer != ORPHAN && finalizer != FOREGROUND) || Some(finalizer.as_str()) == wanted
+    });
+    if let Some(wanted) = wanted
+        && !finalizers.iter().any(|finalizer| finalizer == wanted)
+    {
+        finalizers.push(wanted.to_owned());
+    }
+    finalizers
+}
+
+/// Deletes every object that a list with the same selectors would show; answers with that list.
+pub async fn delete_collection(
+    server: &Arc<Server>,
+    context: &Context,
+    kind: &Arc<Kind>,
+    namespace: &str,
+    options: &DeleteOptions,
+) -> Result<Vec<Value>, Status> {
+    let selection = super::list::Selection::parse(context, kind, namespace)?;
+    let entries = selection.entries(server, kind);
+    let write = WriteOptions {
+        dry_run: options.is_dry_run(),
+        field_validation: FieldValidation::Ignore,
+        field_manager: String::new(),
+        force: None,
+    };
+    let mut items = Vec::with_capacity(entries.len());
+    for entry in entries {
+        let (namespace, name) = object::split_key(&entry.name);
+        let target = Target { server, context, kind, namespace, name, subresource: "", options: &write };
+        match delete(&target, options).await {
+            Ok(deleted) => items.push(deleted.object().clone()),
+            Err(status) if status.code == 404 => {}
+            Err(status) => return Err(status),
+        }
+    }
+    Ok(items)
+}

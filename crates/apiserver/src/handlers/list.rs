@@ -1,0 +1,539 @@
+//! GET of one object and of collections: selectors, revisions, pages, representations.
+
+use std::borrow::Cow;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use apimachinery::field::{self, Path};
+use apimachinery::selector::{FieldSelector, LabelSelector};
+use apimachinery::status::Status;
+use base64::Engine;
+use bytes::Bytes;
+use http::Response;
+use native::resources::FieldLabels;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::context::Context;
+use super::table;
+use crate::head::Head;
+use crate::http::body::{self, Body};
+use crate::http::negotiate::{Accepted, Media, Offer, Shape};
+use crate::http::respond;
+use crate::object::{self, Entry};
+use crate::registry::{Kind, Source};
+use crate::server::Server;
+
+/// Lists are sent in pieces of about this size, so that no list is in memory as a whole.
+const PIECE: usize = 64 * 1024;
+
+/// Which objects of a collection a request is about.
+#[derive(Debug, Clone)]
+pub struct Selection {
+    pub namespace: String,
+    pub labels: LabelSelector,
+    pub fields: FieldSelector,
+}
+
+impl Selection {
+    pub fn parse(context: &Context, kind: &Kind, namespace: &str) -> Result<Self, Status> {
+        let labels = LabelSelector::parse(context.query.text("labelSelector"))
+            .map_err(|error| Status::bad_request(error.to_string()))?;
+        let fields = FieldSelector::parse(context.query.text("fieldSelector"))
+            .map_err(|error| Status::bad_request(error.to_string()))?;
+        for term in fields.terms() {
+            check_field(kind, &term.field)?;
+        }
+        // The old watch path names one object.
+        let named = context.info.verb == "watch"
+            && !context.info.name.is_empty()
+            && fields.required_value("metadata.name").is_none();
+        let fields = if named { FieldSelector::equal("metadata.name", &context.info.name) } else { fields };
+        Ok(Self { namespace: namespace.to_owned(), labels, fields })
+    }
+
+    /// Says whether everything in the namespace (or everywhere) is meant.
+    pub fn is_everything(&self) -> bool {
+        self.labels.is_everything() && self.fields.is_empty()
+    }
+
+    pub fn in_namespace(&self, key: &str) -> bool {
+        self.namespace.is_empty() || object::split_key(key).0 == self.namespace
+    }
+
+    pub fn matches(&self, kind: &Kind, entry: &Entry) -> bool {
+        if !self.in_namespace(&entry.name) || !self.labels.matches(&entry.head.labels[..]) {
+            return false;
+        }
+        if self.fields.is_empty() {
+            return true;
+        }
+        let (namespace, name) = object::split_key(&entry.name);
+        let mut parsed: Option<Value> = None;
+        self.fields.matches(|field| match field {
+            "metadata.name" => Cow::Borrowed(name),
+            "metadata.namespace" => Cow::Borrowed(namespace),
+            other => {
+                let object = parsed.get_or_insert_with(|| {
+                    let mut object = object::decode(&kind.api_version, &kind.gvk.kind, entry);
+                    if !kind.serves_stored_bytes() {
+                        kind.present(&mut object);
+                    }
+                    object
+                });
+                Cow::Owned(selectable_value(kind, object, other))
+            }
+        })
+    }
+
+    /// Returns the selected objects at the latest revision, in the order of their names.
+    pub fn entries(&self, server: &Server, kind: &Kind) -> Vec<Arc<Entry>> {
+        let snapshot = server.store.snapshot(&kind.collection);
+        self.walk(&snapshot, None).filter(|entry| self.matches(kind, entry)).cloned().collect()
+    }
+
+    /// Walks the part of a snapshot that can hold selected objects, from after `start` on.
+    fn walk<'a>(
+        &self,
+        snapshot: &'a store::Snapshot<Head>,
+        start: Option<&str>,
+    ) -> Box<dyn Iterator<Item = &'a Arc<Entry>> + Send + 'a> {
+        if let Some(name) = self.fields.required_value("metadata.name")
+            && !self.namespace.is_empty()
+        {
+            let key = object::join_key(&self.namespace, name);
+            let wanted = start.is_none_or(|start| *key > *start);
+            return Box::new(snapshot.get(&key).filter(|_| wanted).into_iter());
+        }
+        let prefix = if self.namespace.is_empty() { String::new() } else { format!("{}/", self.namespace) };
+        let from = match start {
+            Some(start) => Bound::Excluded(start.to_owned()),
+            None => Bound::Included(prefix.clone()),
+        };
+        let borrowed = match &from {
+            Bound::Excluded(text) => Bound::Excluded(text.as_str()),
+            Bound::Included(text) => Bound::Included(text.as_str()),
+            Bound::Unbounded => Bound::Unbounded,
+        };
+        Box::new(snapshot.range(borrowed, Bound::Unbounded).take_while(move |entry| entry.name.starts_with(&prefix)))
+    }
+}
+
+fn check_field(kind: &Kind, name: &str) -> Result<(), Status> {
+    let known = match &kind.source {
+        Source::Native => match field_labels(kind) {
+            FieldLabels::Default => vec!["metadata.name".to_owned(), "metadata.namespace".to_owned()],
+            FieldLabels::Own(labels) => labels.iter().map(|label| label.label.to_owned()).collect(),
+        },
+        Source::Custom(custom) => {
+            let mut known = vec!["metadata.name".to_owned()];
+            if kind.namespaced {
+                known.push("metadata.namespace".to_owned());
+            }
+            known.extend(custom.selectable_fields(&kind.gvk.version));
+            known
+        }
+    };
+    if known.iter().any(|field| field == name) {
+        return Ok(());
+    }
+    let default_set = !kind.is_custom() && field_labels(kind) == FieldLabels::Default;
+    Err(Status::bad_request(if default_set {
+        format!("{name:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
+    } else {
+        format!("field label not supported: {name}")
+    }))
+}
+
+/// Returns the value of a selectable field; absent is empty.
+fn selectable_value(kind: &Kind, object: &Value, name: &str) -> String {
+    let text = |value: Option<&Value>| match value {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Bool(flag)) => flag.to_string(),
+        Some(Value::Number(number)) => number.to_string(),
+        _ => String::new(),
+    };
+    let at = |path: &str| object.pointer(&format!("/{}", path.replace('.', "/")));
+    let FieldLabels::Own(labels) = field_labels(kind) else { return text(at(name)) };
+    let Some(label) = labels.iter().find(|label| label.label == name) else { return text(at(name)) };
+    let found = label.paths.iter().map(|path| text(at(path))).find(|found| !found.is_empty());
+    found.unwrap_or_else(|| match (kind.gvk.kind.as_str(), name) {
+        // Zero values that Go prints and JSON leaves out.
+        ("Pod", "spec.hostNetwork") | ("Node", "spec.unschedulable") => "false".to_owned(),
+        ("Job", "status.successful") | ("ReplicationController", "status.replicas") => "0".to_owned(),
+        _ => String::new(),
+    })
+}
+
+fn field_labels(kind: &Kind) -> FieldLabels {
+    native::resources::find(&kind.gvk.group, &kind.gvk.version, &kind.resource.resource)
+        .map_or(FieldLabels::Default, |resource| resource.fields)
+}
+
+/// Which state of the world a list shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    Latest,
+    NotOlderThan(u64),
+    Exactly(u64),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct ContinueToken {
+    v: String,
+    rv: i64,
+    start: String,
+}
+
+/// Answers a list.
+pub async fn list(server: &Arc<Server>, context: &Context, kind: &Arc<Kind>, namespace: &str) -> Result<Response<Body>, Status> {
+    let accepted = context.accept(Offer {
+        protobuf: !kind.is_custom(),
+        yaml: true,
+        table: true,
+        metadata: false,
+        metadata_list: true,
+        native: !kind.is_custom(),
+    })?;
+    let selection = Selection::parse(context, kind, namespace)?;
+    let limit = number(context, "limit")?.unwrap_or(0).max(0) as usize;
+    let (at, start) = page_start(server, context, kind, namespace, limit)?;
+    let snapshot = match at {
+        At::Latest => server.store.snapshot(&kind.collection),
+        At::NotOlderThan(revision) => {
+            server.wait_for(revision).await?;
+            server.store.snapshot(&kind.collection)
+        }
+        At::Exactly(revision) => {
+            if revision > server.store.revision() {
+                server.wait_for(revision).await?;
+            }
+            server.store.snapshot_at(&kind.collection, revision).map_err(|error| match error {
+                store::AtError::Future { current } => Status::too_large_resource_version(revision, current),
+                _ => expired(start.as_deref(), namespace),
+            })?
+        }
+    };
+    let revision = snapshot.revision();
+    let mut entries: Vec<Arc<Entry>> = Vec::new();
+    let mut rest = false;
+    let everything = selection.is_everything();
+    for entry in selection.walk(&snapshot, start.as_deref()) {
+        if !everything && !selection.matches(kind, entry) {
+            continue;
+        }
+        if limit > 0 && entries.len() == limit {
+            rest = true;
+            break;
+        }
+        entries.push(entry.clone());
+    }
+    let mut metadata = json!({"resourceVersion": revision.to_string()});
+    if rest {
+        let last = entries.last().map(|entry| entry.name.to_string()).unwrap_or_default();
+        if everything {
+            let remaining = selection.walk(&snapshot, Some(&last)).count();
+            metadata["remainingItemCount"] = json!(remaining);
+        }
+        metadata["continue"] = json!(continue_token(revision as i64, &last, namespace));
+    } else if kind.is_custom() {
+        metadata["continue"] = json!("");
+    }
+    if accepted.media == Media::Json && accepted.shape == Shape::Object && !accepted.pretty && kind.serves_stored_bytes() {
+        let gzip = super::wants_gzip(context);
+        return Ok(stream_items(kind, metadata, entries, gzip));
+    }
+    let document = match accepted.shape {
+        Shape::Object => {
+            let items: Vec<Value> = entries
+                .iter()
+                .map(|entry| {
+                    let mut object = server.read(kind, entry);
+                    if !kind.is_custom()
+                        && let Some(fields) = object.as_object_mut()
+                    {
+                        fields.remove("apiVersion");
+                        fields.remove("kind");
+                    }
+                    object
+                })
+                .collect();
+            json!({"kind": kind.list_kind, "apiVersion": kind.api_version, "metadata": metadata, "items": items})
+        }
+        Shape::Table { beta } => {
+            let include = table::Include::parse(context)?;
+            table::list(server, kind, &entries, metadata, include, beta)
+        }
+        Shape::Metadata | Shape::MetadataList => {
+            let items: Vec<Value> = entries.iter().map(|entry| table::partial(&server.read(kind, entry))).collect();
+            json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": items})
+        }
+    };
+    Ok(respond::value(200, &document, accepted))
+}
+
+fn number(context: &Context, key: &str) -> Result<Option<i64>, Status> {
+    match context.query.get(key) {
+        None | Some("") => Ok(None),
+        Some(value) => value
+            .parse()
+            .map(Some)
+            .map_err(|_| Status::bad_request(format!("strconv.ParseInt: parsing {value:?}: invalid syntax"))),
+    }
+}
+
+/// Checks the options that only make sense together.
+pub fn check_options(context: &Context, watching: bool) -> Result<(), Status> {
+    let version = context.query.text("resourceVersion");
+    let matching = context.query.text("resourceVersionMatch");
+    let initial = context.query.get("sendInitialEvents").filter(|value| !value.is_empty());
+    let path = Path::new("resourceVersionMatch");
+    let mut errors = Vec::new();
+    if watching {
+        match (initial, matching) {
+            (Some(_), "NotOlderThan") => {}
+            (Some(_), _) => {
+                errors.push(field::Error::forbidden(
+                    &path,
+                    "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+                ));
+            }
+            (None, "") => {}
+            (None, _) => {
+                errors.push(field::Error::forbidden(
+                    &path,
+                    "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+                ));
+            }
+        }
+    } else {
+        if initial.is_some() {
+            errors.push(field::Error::forbidden(
+                &Path::new("sendInitialEvents"),
+                "sendInitialEvents is forbidden for list",
+            ));
+        }
+        if !matching.is_empty() {
+            if version.is_empty() {
+                errors.push(field::Error::forbidden(
+                    &path,
+                    "resourceVersionMatch is forbidden unless resourceVersion is provided",
+                ));
+            }
+            if !context.query.text("continue").is_empty() {
+                errors.push(field::Error::forbidden(&path, "resourceVersionMatch is forbidden when continue is provided"));
+            }
+            match matching {
+                "NotOlderThan" => {}
+                "Exact" if version == "0" => errors.push(field::Error::forbidden(
+                    &path,
+                    "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
+                )),
+                "Exact" => {}
+                other => {
+                    errors.push(field::Error::not_supported(&path, other, &["Exact", "NotOlderThan", ""]));
+                }
+            }
+        }
+    }
+    if errors.is_empty() { Ok(()) } else { Err(Status::invalid("meta.k8s.io", "ListOptions", "", &errors)) }
+}
+
+/// Finds where a list starts: at which revision, after which name.
+fn page_start(
+    server: &Server,
+    context: &Context,
+    kind: &Kind,
+    namespace: &str,
+    limit: usize,
+) -> Result<(At, Option<String>), Status> {
+    check_options(context, false)?;
+    let version = context.query.text("resourceVersion");
+    let token = context.query.text("continue");
+    if !token.is_empty() {
+        if !version.is_empty() && version != "0" {
+            return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
+        }
+        let (revision, start) = parse_token(token, namespace)?;
+        let at = if revision < 0 { At::Latest } else { At::Exactly(revision as u64) };
+        return Ok((at, Some(start)));
+    }
+    if version.is_empty() || version == "0" {
+        return Ok((At::Latest, None));
+    }
+    let revision = version.parse::<u64>().map_err(|_| {
+        Status::bad_request(format!("invalid resource version {version:?}: strconv.ParseUint: parsing {version:?}: invalid syntax"))
+    })?;
+    let _ = (server, kind);
+    let at = match context.query.text("resourceVersionMatch") {
+        "Exact" => At::Exactly(revision),
+        "" if limit > 0 => At::Exactly(revision),
+        _ => At::NotOlderThan(revision),
+    };
+    Ok((at, None))
+}
+
+fn expired(start: Option<&str>, namespace: &str) -> Status {
+    match start {
+        None => Status::expired("The resourceVersion for the provided list is too old."),
+        Some(start) => {
+            let mut status = Status::expired(
+                "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.",
+            );
+            status.continue_token = Some(continue_token(-1, start, namespace));
+            status
+        }
+    }
+}
+
+/// Makes the token for the page after the object called `last` in its collection.
+fn continue_token(revision: i64, last: &str, namespace: &str) -> String {
+    let relative = if namespace.is_empty() { last } else { last.split_once('/').map_or(last, |(_, name)| name) };
+    let token = ContinueToken { v: "meta.k8s.io/v1".to_owned(), rv: revision, start: format!("/{relative}\u{0}") };
+    let text = serde_json::to_vec(&token).expect("a token is plain data");
+    base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(text)
+}
+
+fn parse_token(text: &str, namespace: &str) -> Result<(i64, String), Status> {
+    let bad = |why: &str| Status::bad_request(format!("continue key is not valid: {why}"));
+    let bytes = base64::engine::general_purpose::URL_SAFE_NO_PAD
+        .decode(text.trim_end_matches('='))
+        .map_err(|error| bad(&error.to_string()))?;
+    let token: ContinueToken = serde_json::from_slice(&bytes).map_err(|error| bad(&error.to_string()))?;
+    if token.v != "meta.k8s.io/v1" {
+        return Err(bad(&format!("server does not recognize this encoded version {:?}", token.v)));
+    }
+    if token.rv == 0 {
+        return Err(bad("incorrect encoded start resourceVersion (version meta.k8s.io/v1)"));
+    }
+    if token.start.is_empty() {
+        return Err(bad("encoded start key empty (version meta.k8s.io/v1)"));
+    }
+    if token.start.split('/').any(|part| part.trim_end_matches('\u{0}') == "..") {
+        return Err(bad(&token.start));
+    }
+    let relative = token.start.trim_start_matches('/').trim_end_matches('\u{0}');
+    let start = if namespace.is_empty() { relative.to_owned() } else { format!("{namespace}/{relative}") };
+    Ok((token.rv, start))
+}
+
+/// Sends a list in pieces; the items are the stored bytes.
+fn stream_items(kind: &Arc<Kind>, metadata: Value, entries: Vec<Arc<Entry>>, gzip: bool) -> Response<Body> {
+    let head = format!(
+        "{{\"kind\":\"{}\",\"apiVersion\":\"{}\",\"metadata\":{metadata},\"items\":[",
+        kind.list_kind, kind.api_version
+    );
+    let size: usize = entries.iter().map(|entry| entry.value.len() + 64).sum();
+    let mut pieces = ItemPieces { kind: kind.clone(), entries: entries.into_iter(), first: true, state: Some(head) };
+    if gzip && size > super::GZIP_FROM {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::with_capacity(size / 4), flate2::Compression::fast());
+        for piece in &mut pieces {
+            use std::io::Write;
+            encoder.write_all(&piece).expect("memory takes what is written");
+        }
+        let bytes = encoder.finish().expect("memory takes what is written");
+        let mut response = respond::bytes_of(200, bytes, "application/json");
+        super::mark_gzip(&mut response);
+        return response;
+    }
+    if size <= PIECE {
+        let all: Vec<u8> = pieces.flat_map(|piece| piece.to_vec()).collect();
+        return respond::bytes_of(200, all, "application/json");
+    }
+    respond::stream(200, body::pieces(pieces), "application/json")
+}
+
+struct ItemPieces {
+    kind: Arc<Kind>,
+    entries: std::vec::IntoIter<Arc<Entry>>,
+    first: bool,
+    /// The start of the document until it is sent; `None` after the end.
+    state: Option<String>,
+}
+
+impl Iterator for ItemPieces {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        let head = self.state.take()?;
+        let mut out = Vec::with_capacity(PIECE + 4096);
+        out.extend_from_slice(head.as_bytes());
+        for entry in self.entries.by_ref() {
+            if !self.first {
+                out.push(b',');
+            }
+            self.first = false;
+            if self.kind.is_custom() {
+                object::write_full(&mut out, &self.kind.api_version, &self.kind.gvk.kind, &entry, entry.modified);
+            } else {
+                object::write_bare(&mut out, &entry, entry.modified);
+            }
+            if out.len() >= PIECE {
+                self.state = Some(String::new());
+                return Some(out.into());
+            }
+        }
+        out.extend_from_slice(b"]}\n");
+        Some(out.into())
+    }
+}
+
+/// Answers a GET of one object.
+pub async fn get(server: &Arc<Server>, context: &Context, kind: &Arc<Kind>, namespace: &str, name: &str) -> Result<Response<Body>, Status> {
+    let accepted = context.accept(object_offer(kind))?;
+    let version = context.query.text("resourceVersion");
+    if !version.is_empty() && version != "0" {
+        let revision = version.parse::<u64>().map_err(|_| {
+            Status::bare_internal(format!(
+                "invalid resource version {version:?}: strconv.ParseUint: parsing {version:?}: invalid syntax"
+            ))
+        })?;
+        server.wait_for(revision).await?;
+    }
+    let key = object::join_key(namespace, name);
+    let Some(entry) = server.store.get(&kind.collection, &key) else {
+        return Err(Status::not_found(&kind.resource, name));
+    };
+    if accepted == Accepted::JSON && kind.serves_stored_bytes() {
+        let mut out = Vec::with_capacity(entry.value.len() + 128);
+        object::write_full(&mut out, &kind.api_version, &kind.gvk.kind, &entry, entry.modified);
+        out.push(b'\n');
+        return Ok(respond::bytes_of(200, out, "application/json"));
+    }
+    let object = server.read(kind, &entry);
+    answer(server, context, kind, 200, object, accepted)
+}
+
+/// What the endpoints of one object can answer with.
+pub fn object_offer(kind: &Kind) -> Offer {
+    Offer {
+        protobuf: !kind.is_custom(),
+        yaml: true,
+        table: true,
+        metadata: true,
+        metadata_list: false,
+        native: !kind.is_custom(),
+    }
+}
+
+/// Answers with an object in the accepted representation.
+pub fn answer(
+    server: &Server,
+    context: &Context,
+    kind: &Kind,
+    code: u16,
+    object: Value,
+    accepted: Accepted,
+) -> Result<Response<Body>, Status> {
+    let is_status = object.get("kind").and_then(Value::as_str) == Some("Status");
+    let document = match accepted.shape {
+        _ if is_status => object,
+        Shape::Object => object,
+        Shape::Table { beta } => {
+            let include = table::Include::parse(context)?;
+            table::single(server, kind, object, include, beta)
+        }
+        Shape::Metadata | Shape::MetadataList => table::partial(&object),
+    };
+    Ok(respond::value(code, &document, accepted))
+}

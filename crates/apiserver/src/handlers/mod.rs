@@ -1,0 +1,247 @@
+//! Requests for resources: routing to the verbs, and everything the verbs share.
+
+pub mod context;
+pub mod decode;
+pub mod delete;
+pub mod list;
+pub mod reviews;
+pub mod scale;
+pub mod table;
+pub mod token;
+pub mod update;
+pub mod watch;
+pub mod write;
+
+use std::sync::Arc;
+
+use apimachinery::status::Status;
+use bytes::Bytes;
+use http::{HeaderValue, Method, Response, header};
+use serde_json::json;
+
+use self::context::{Context, WriteOptions};
+use self::delete::DeleteOptions;
+use self::write::Target;
+use crate::http::body::Body;
+use crate::http::negotiate::Offer;
+use crate::http::respond;
+use crate::registry::Kind;
+use crate::server::Server;
+
+/// The largest request body that is read.
+pub const MAX_BODY: usize = 3 * 1024 * 1024;
+/// Answers from this size on are compressed for clients that take it.
+pub const GZIP_FROM: usize = 128 * 1024;
+
+/// Answers a request for a resource.
+pub async fn resource(server: &Arc<Server>, context: &Context, body: Bytes) -> Response<Body> {
+    match route(server, context, body).await {
+        Ok(response) => response,
+        Err(Failure::Status(status)) => {
+            let offer =
+                Offer { protobuf: true, yaml: true, table: true, metadata: true, metadata_list: true, native: false };
+            let accepted = context.accept(offer).unwrap_or(crate::http::negotiate::Accepted::JSON);
+            respond::error_as(&status, accepted)
+        }
+        Err(Failure::PageNotFound) => respond::text(404, "404 page not found\n"),
+    }
+}
+
+/// Why a request is not answered with what it asked for.
+pub enum Failure {
+    Status(Box<Status>),
+    /// The plain-text 404 of paths that no group claims.
+    PageNotFound,
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        Self::Status(Box::new(status))
+    }
+}
+
+async fn route(server: &Arc<Server>, context: &Context, body: Bytes) -> Result<Response<Body>, Failure> {
+    let info = &context.info;
+    let registry = server.registry.load_full();
+    let group = registry.group(&info.group).ok_or(Failure::PageNotFound)?;
+    if info.prefix == "api" && !info.group.is_empty() || info.prefix == "apis" && info.group.is_empty() {
+        return Err(Failure::PageNotFound);
+    }
+    let lost = || if group.native { Failure::from(Status::no_such_route()) } else { Failure::PageNotFound };
+    let kind = registry.find(&info.group, &info.version, &info.resource).ok_or_else(lost)?.clone();
+    let is_namespace = &*kind.collection == "namespaces";
+    let namespace = if is_namespace || !kind.namespaced { "" } else { info.namespace.as_str() };
+    if !kind.namespaced && !is_namespace && !info.namespace.is_empty() {
+        return Err(lost());
+    }
+    let path_name = if matches!(info.verb, "list" | "watch" | "deletecollection") { "" } else { info.name.as_str() };
+    if kind.namespaced && namespace.is_empty() && !path_name.is_empty() {
+        return Err(lost());
+    }
+    if context.method == Method::HEAD || context.method == Method::OPTIONS {
+        return Err(Status::method_not_allowed().into());
+    }
+    if let Some(custom) = kind.custom()
+        && let Some(warning) = custom.deprecation(&kind.gvk)
+    {
+        context.warn(warning);
+    }
+    if !info.subresource.is_empty() {
+        return subresource(server, context, &kind, namespace, body).await;
+    }
+    if kind.rules.computed {
+        return reviews::answer(server, context, &kind, namespace, &body).await;
+    }
+    if !kind.allows(info.verb) {
+        return Err(Status::method_not_allowed().into());
+    }
+    let all_namespaces = kind.namespaced && namespace.is_empty();
+    if all_namespaces && matches!(info.verb, "create" | "deletecollection") {
+        return Err(Status::method_not_allowed().into());
+    }
+    let response = match info.verb {
+        "get" => list::get(server, context, &kind, namespace, &info.name).await?,
+        "list" => list::list(server, context, &kind, namespace).await?,
+        "watch" => watch::watch(server, context, &kind, namespace).await?,
+        "create" => {
+            if !info.name.is_empty() {
+                return Err(Status::method_not_allowed().into());
+            }
+            create(server, context, &kind, namespace, &body).await?
+        }
+        "update" | "patch" if info.name.is_empty() => {
+            if kind.is_custom() {
+                return Err(Status::bad_request("name must be provided").into());
+            }
+            return Err(Status::method_not_allowed().into());
+        }
+        "update" | "patch" => change(server, context, &kind, namespace, "", &body).await?,
+        "delete" => {
+            let accepted = context.accept(list::object_offer(&kind))?;
+            let options = DeleteOptions::parse(context, &kind, &body)?;
+            let write = WriteOptions::parse(context, "DeleteOptions")?;
+            let target =
+                Target { server, context, kind: &kind, namespace, name: &info.name, subresource: "", options: &write };
+            let deleted = delete::delete(&target, &options).await?;
+            list::answer(server, context, &kind, 200, deleted.answer(&kind), accepted)?
+        }
+        "deletecollection" => {
+            let options = DeleteOptions::parse(context, &kind, &body)?;
+            let items = delete::delete_collection(server, context, &kind, namespace, &options).await?;
+            let revision = server.store.revision().to_string();
+            let document = json!({
+                "kind": kind.list_kind,
+                "apiVersion": kind.api_version,
+                "metadata": {"resourceVersion": revision},
+                "items": items,
+            });
+            let accepted = context.accept(list::object_offer(&kind))?;
+            respond::value(200, &document, accepted)
+        }
+        _ => return Err(Status::method_not_allowed().into()),
+    };
+    Ok(response)
+}
+
+async fn create(
+    server: &Arc<Server>,
+    context: &Context,
+    kind: &Arc<Kind>,
+    namespace: &str,
+    body: &Bytes,
+) -> Result<Response<Body>, Status> {
+    let accepted = context.accept(list::object_offer(kind))?;
+    let options = WriteOptions::parse(context, "CreateOptions")?;
+    let object = decode::object(context, kind, &kind.gvk, body, options.field_validation)?;
+    let target = Target { server, context, kind, namespace, name: "", subresource: "", options: &options };
+    let outcome = target.create(object).await?;
+    list::answer(server, context, kind, 201, outcome.object, accepted)
+}
+
+/// PUT or PATCH of an object or of its status.
+async fn change(
+    server: &Arc<Server>,
+    context: &Context,
+    kind: &Arc<Kind>,
+    namespace: &str,
+    subresource: &str,
+    body: &Bytes,
+) -> Result<Response<Body>, Status> {
+    let accepted = context.accept(list::object_offer(kind))?;
+    let is_patch = context.info.verb == "patch";
+    let options = WriteOptions::parse(context, if is_patch { "PatchOptions" } else { "UpdateOptions" })?;
+    let name = context.info.name.as_str();
+    let target = Target { server, context, kind, namespace, name, subresource, options: &options };
+    let outcome = if is_patch {
+        update::patch(&target, body).await?
+    } else {
+        target.update(&update::Replace::decode(&target, body)?).await?
+    };
+    let code = if outcome.created { 201 } else { 200 };
+    list::answer(server, context, kind, code, outcome.object, accepted)
+}
+
+async fn subresource(
+    server: &Arc<Server>,
+    context: &Context,
+    kind: &Arc<Kind>,
+    namespace: &str,
+    body: Bytes,
+) -> Result<Response<Body>, Failure> {
+    let info = &context.info;
+    let Some(subresource) = kind.subresource(&info.subresource) else {
+        return Err(if kind.is_custom() {
+            Status::not_found(&kind.resource, &info.name).into()
+        } else {
+            Status::no_such_route().into()
+        });
+    };
+    if !subresource.verbs.iter().any(|verb| verb == info.verb) {
+        return Err(Status::method_not_allowed().into());
+    }
+    match (info.subresource.as_str(), info.verb) {
+        ("status" | "approval", "get") => Ok(list::get(server, context, kind, namespace, &info.name).await?),
+        ("status" | "approval" | "finalize", "update" | "patch") => {
+            Ok(change(server, context, kind, namespace, &info.subresource, &body).await?)
+        }
+        ("scale", verb) => {
+            let accepted = context.accept(Offer { table: false, metadata: false, ..list::object_offer(kind) })?;
+            if verb == "get" {
+                let key = crate::object::join_key(namespace, &info.name);
+                let entry = server
+                    .store
+                    .get(&kind.collection, &key)
+                    .ok_or_else(|| Status::not_found(&kind.resource, &info.name))?;
+                let scale = scale::of(kind, &server.read(kind, &entry))?;
+                return Ok(respond::value(200, &scale, accepted));
+            }
+            let options =
+                WriteOptions::parse(context, if verb == "patch" { "PatchOptions" } else { "UpdateOptions" })?;
+            let target =
+                Target { server, context, kind, namespace, name: &info.name, subresource: "scale", options: &options };
+            let outcome = scale::write(&target, &body, verb == "patch").await?;
+            Ok(respond::value(200, &outcome.object, accepted))
+        }
+        ("token", "create") => Ok(token::request(server, context, kind, namespace, &body).await?),
+        _ => match server.extensions.subresource(server, context, kind, namespace, body).await {
+            Some(result) => Ok(result?),
+            None => Err(Status::new(
+                501,
+                "NotImplemented",
+                format!("{}/{} is not served here: this control plane runs no pods", info.resource, info.subresource),
+            )
+            .into()),
+        },
+    }
+}
+
+/// Says whether the client takes compressed answers.
+pub fn wants_gzip(context: &Context) -> bool {
+    context.header(header::ACCEPT_ENCODING).is_some_and(|value| value.split(',').any(|part| part.trim().starts_with("gzip")))
+}
+
+/// Marks an answer as compressed.
+pub fn mark_gzip(response: &mut Response<Body>) {
+    response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    response.headers_mut().append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
+}

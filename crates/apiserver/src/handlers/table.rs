@@ -1,0 +1,106 @@
+//! Tables for `kubectl get`, and objects reduced to their metadata.
+
+use std::sync::Arc;
+
+use apimachinery::status::Status;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::context::Context;
+use crate::object::{self, Entry};
+use crate::registry::{Kind, Source};
+use crate::server::Server;
+
+/// How much of the object stands beside each row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Include {
+    None,
+    Metadata,
+    Object,
+}
+
+impl Include {
+    pub fn parse(context: &Context) -> Result<Self, Status> {
+        match context.query.text("includeObject") {
+            "" | "Metadata" => Ok(Self::Metadata),
+            "None" => Ok(Self::None),
+            "Object" => Ok(Self::Object),
+            other => Err(Status::bad_request(format!("unrecognized includeObject value: {other:?}"))),
+        }
+    }
+}
+
+fn document(metadata: Value, columns: Vec<Value>, rows: Vec<Value>, beta: bool) -> Value {
+    let version = if beta { "meta.k8s.io/v1beta1" } else { "meta.k8s.io/v1" };
+    json!({
+        "kind": "Table",
+        "apiVersion": version,
+        "metadata": metadata,
+        "columnDefinitions": columns,
+        "rows": rows,
+    })
+}
+
+/// Returns the table of a list.
+pub fn list(server: &Server, kind: &Kind, entries: &[Arc<Entry>], metadata: Value, include: Include, beta: bool) -> Value {
+    let now = Timestamp::now();
+    let rows = entries.iter().map(|entry| row(kind, server.read(kind, entry), include, now)).collect();
+    document(metadata, columns(kind), rows, beta)
+}
+
+/// Returns the table of one object.
+pub fn single(_server: &Server, kind: &Kind, object: Value, include: Include, beta: bool) -> Value {
+    let metadata = json!({"resourceVersion": object::meta_str(&object, "resourceVersion")});
+    document(metadata, columns(kind), vec![row(kind, object, include, Timestamp::now())], beta)
+}
+
+/// Returns the table of one watch event; only the first one carries the columns.
+pub fn event(kind: &Kind, object: Value, include: Include, beta: bool, first: bool) -> Value {
+    let metadata = json!({"resourceVersion": object::meta_str(&object, "resourceVersion")});
+    let columns = if first { columns(kind) } else { Vec::new() };
+    let mut table = document(metadata, columns, vec![row(kind, object, include, Timestamp::now())], beta);
+    if !first {
+        table["columnDefinitions"] = Value::Null;
+    }
+    table
+}
+
+fn columns(kind: &Kind) -> Vec<Value> {
+    match &kind.source {
+        Source::Native => native::tables::columns(&kind.gvk)
+            .iter()
+            .map(|column| {
+                json!({
+                    "name": column.name,
+                    "type": column.kind,
+                    "format": column.format,
+                    "description": column.description,
+                    "priority": column.priority,
+                })
+            })
+            .collect(),
+        Source::Custom(custom) => custom.table_columns(&kind.gvk.version),
+    }
+}
+
+fn row(kind: &Kind, object: Value, include: Include, now: Timestamp) -> Value {
+    let cells = match &kind.source {
+        Source::Native => native::tables::cells(&kind.gvk, &object, now),
+        Source::Custom(custom) => custom.table_cells(&kind.gvk.version, &object, now),
+    };
+    let beside = match include {
+        Include::None => Value::Null,
+        Include::Metadata => partial(&object),
+        Include::Object => object,
+    };
+    json!({"cells": cells, "object": beside})
+}
+
+/// Returns the metadata of an object alone.
+pub fn partial(object: &Value) -> Value {
+    json!({
+        "kind": "PartialObjectMetadata",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": object.get("metadata").cloned().unwrap_or_else(|| json!({})),
+    })
+}

@@ -1,0 +1,290 @@
+//! PUT and PATCH: from what the client sent to the new state of the object.
+
+use apimachinery::field::{self, Path};
+use apimachinery::gvk::Gvk;
+use apimachinery::status::Status;
+use bytes::Bytes;
+use serde_json::Value;
+
+use super::context::{Context, FieldValidation, WriteOptions};
+use super::decode;
+use super::write::{Change, Outcome, Target};
+use crate::object;
+use crate::registry::Kind;
+
+/// A complete replacement.
+#[derive(Debug)]
+pub struct Replace {
+    object: Value,
+}
+
+impl Replace {
+    /// Decodes the body and checks that it names the object in the path.
+    pub fn decode(target: &Target<'_>, body: &Bytes) -> Result<Self, Status> {
+        let mut object =
+            decode::object(target.context, target.kind, &target.kind.gvk, body, target.options.field_validation)?;
+        check_names(target, &mut object)?;
+        Ok(Self { object })
+    }
+
+    pub fn new(object: Value) -> Self {
+        Self { object }
+    }
+}
+
+/// Checks the names in a body against those in the path, and fills them in.
+pub fn check_names(target: &Target<'_>, object: &mut Value) -> Result<(), Status> {
+    let name = object::meta_str(object, "name").to_owned();
+    if name.is_empty() {
+        return Err(Status::bad_request("name must be provided").replace_if_named(target));
+    }
+    if name != target.name {
+        return Err(Status::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({})",
+            target.name
+        )));
+    }
+    let namespace = object::meta_str(object, "namespace").to_owned();
+    if target.kind.namespaced && !namespace.is_empty() && namespace != target.namespace {
+        return Err(Status::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    if target.kind.namespaced {
+        object::meta_mut(object).insert("namespace".to_owned(), target.namespace.into());
+    } else {
+        object::meta_mut(object).remove("namespace");
+    }
+    Ok(())
+}
+
+trait NamedBy {
+    fn replace_if_named(self, target: &Target<'_>) -> Self;
+}
+
+impl NamedBy for Status {
+    /// A body without a name is told which name the path has.
+    fn replace_if_named(mut self, target: &Target<'_>) -> Self {
+        self.message = format!(
+            "the name of the object (based on URL) was undeterminable: name must be provided ({})",
+            target.name
+        );
+        self
+    }
+}
+
+impl Change for Replace {
+    fn apply(&self, _old: &Value) -> Result<Value, Status> {
+        Ok(self.object.clone())
+    }
+
+    fn is_patch(&self) -> bool {
+        false
+    }
+
+    fn create(&self) -> Option<Result<Value, Status>> {
+        Some(Ok(self.object.clone()))
+    }
+}
+
+/// The kinds of patches, by media type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PatchType {
+    Json,
+    Merge,
+    Strategic,
+    Apply,
+}
+
+impl PatchType {
+    /// Returns the type, or the 415 for a kind that does not take it.
+    pub fn parse(context: &Context, kind: &Kind) -> Result<Self, Status> {
+        let patch = match context.content_type().as_str() {
+            "application/json-patch+json" => Self::Json,
+            "application/merge-patch+json" => Self::Merge,
+            "application/strategic-merge-patch+json" if !kind.is_custom() => Self::Strategic,
+            "application/apply-patch+yaml" => Self::Apply,
+            _ if kind.is_custom() => {
+                return Err(Status::unsupported_media_type(
+                    "the body of the request was in an unknown format - accepted media types include: application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
+                ));
+            }
+            _ => return Err(Status::unsupported_media_type("415: Unsupported Media Type")),
+        };
+        Ok(patch)
+    }
+}
+
+/// A JSON, merge or strategic merge patch.
+#[derive(Debug)]
+pub struct Patch<'a> {
+    context: &'a Context,
+    kind: &'a Kind,
+    /// What the patched document is: the kind itself, or a Scale.
+    gvk: Gvk,
+    patch: PatchType,
+    document: Value,
+    validation: FieldValidation,
+}
+
+impl<'a> Patch<'a> {
+    pub fn decode(
+        context: &'a Context,
+        kind: &'a Kind,
+        gvk: Gvk,
+        patch: PatchType,
+        body: &Bytes,
+        options: &WriteOptions,
+    ) -> Result<Self, Status> {
+        if body.len() > super::MAX_BODY {
+            return Err(Status::too_large(format!("Request entity too large: limit is {}", super::MAX_BODY)));
+        }
+        let parsed = apimachinery::json::read(body)
+            .map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))?;
+        let problems = parsed.complaints();
+        if options.field_validation == FieldValidation::Strict && !problems.is_empty() {
+            return Err(patch_invalid(
+                &parsed.value.to_string(),
+                &format!("strict decoding error: {}", problems.join(", ")),
+            ));
+        }
+        if options.field_validation == FieldValidation::Warn {
+            problems.into_iter().for_each(|problem| context.warn(problem));
+        }
+        match patch {
+            PatchType::Json => {
+                let Some(operations) = parsed.value.as_array() else {
+                    let what = match &parsed.value {
+                        Value::Object(_) => "object",
+                        Value::String(_) => "string",
+                        Value::Number(_) => "number",
+                        Value::Bool(_) => "bool",
+                        _ => "value",
+                    };
+                    return Err(Status::bad_request(format!(
+                        "error decoding patch: json: cannot unmarshal {what} into Go value of type jsonpatch.Patch"
+                    )));
+                };
+                if operations.len() > apimachinery::patch::json::MAX_OPERATIONS {
+                    return Err(Status::too_large(format!(
+                        "Request entity too large: The allowed maximum operations in a JSON patch is {}, got {}",
+                        apimachinery::patch::json::MAX_OPERATIONS,
+                        operations.len()
+                    )));
+                }
+            }
+            PatchType::Merge | PatchType::Strategic if !parsed.value.is_object() => {
+                return Err(Status::bad_request(
+                    "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}",
+                ));
+            }
+            _ => {}
+        }
+        Ok(Self { context, kind, gvk, patch, document: parsed.value, validation: options.field_validation })
+    }
+}
+
+impl Patch<'_> {
+    /// Patches a document and brings the result into canonical form.
+    pub fn patch(&self, old: &Value) -> Result<Value, Status> {
+        let mut new = match self.patch {
+            PatchType::Json => apimachinery::patch::json::apply(old, &self.document).map_err(|error| match error {
+                apimachinery::patch::json::Error::TooMany(_) => {
+                    Status::too_large(format!("Request entity too large: {error}"))
+                }
+                apimachinery::patch::json::Error::Decode(_) => Status::bad_request(error.to_string()),
+                apimachinery::patch::json::Error::Rejected(_) => rejected(),
+            })?,
+            PatchType::Merge => {
+                let mut new = old.clone();
+                apimachinery::patch::merge::apply(&mut new, self.document.clone());
+                new
+            }
+            PatchType::Strategic => {
+                let schema = native::merge::schema(&self.gvk)
+                    .ok_or_else(|| Status::internal(format!("{} has no schema to merge by", self.gvk)))?;
+                let empty = serde_json::Map::new();
+                let (from, patch) =
+                    (old.as_object().unwrap_or(&empty), self.document.as_object().unwrap_or(&empty));
+                let merged = apimachinery::patch::strategic::apply(from, patch, &schema);
+                merged.map(Value::Object).map_err(|error| match error.code() {
+                    400 => Status::bad_request(error.to_string()),
+                    422 => rejected(),
+                    _ => Status::bare_internal(error.to_string()),
+                })?
+            }
+            PatchType::Apply => return Err(Status::internal("apply is not a patch of documents")),
+        };
+        let shown = new.to_string();
+        let expected = (self.gvk.api_version(), self.gvk.kind.clone());
+        let given = (text(&new, "apiVersion"), text(&new, "kind"));
+        if given != expected {
+            let detail = if given.1.is_empty() {
+                format!("Object 'Kind' is missing in '{shown}'")
+            } else {
+                format!(
+                    "no kind \"{}\" is registered for version \"{}\" in scheme \"pkg/api/legacyscheme/scheme.go:30\"",
+                    given.1, given.0
+                )
+            };
+            return Err(patch_invalid(&shown, &detail));
+        }
+        let unknown = decode::canonicalise(self.kind, &self.gvk, &mut new)
+            .map_err(|error| patch_invalid(&shown, &error))?;
+        let problems: Vec<String> = unknown.into_iter().map(|path| format!("unknown field \"{path}\"")).collect();
+        match self.validation {
+            FieldValidation::Strict if !problems.is_empty() => {
+                return Err(patch_invalid(&shown, &format!("strict decoding error: {}", problems.join(", "))));
+            }
+            FieldValidation::Warn => problems.into_iter().for_each(|problem| self.context.warn(problem)),
+            _ => {}
+        }
+        Ok(new)
+    }
+}
+
+impl Change for Patch<'_> {
+    fn apply(&self, old: &Value) -> Result<Value, Status> {
+        let new = self.patch(old)?;
+        for field in ["name", "namespace"] {
+            let (before, after) = (object::meta_str(old, field), object::meta_str(&new, field));
+            if before != after {
+                return Err(Status::bad_request(if field == "name" {
+                    format!("the name of the object ({after}) does not match the name on the URL ({before})")
+                } else {
+                    "the namespace of the provided object does not match the namespace sent on the request".to_owned()
+                }));
+            }
+        }
+        Ok(new)
+    }
+
+    fn is_patch(&self) -> bool {
+        true
+    }
+}
+
+fn text(object: &Value, field: &str) -> String {
+    object.get(field).and_then(Value::as_str).unwrap_or("").to_owned()
+}
+
+/// The answer to a JSON patch that does not apply: the reason is not told.
+fn rejected() -> Status {
+    Status::new(422, "Invalid", "the server rejected our request due to an error in our request")
+}
+
+/// The answer to a patch whose result is no valid object.
+fn patch_invalid(shown: &str, detail: &str) -> Status {
+    Status::invalid("", "", "", &[field::Error::invalid(&Path::new("patch"), shown, detail)])
+}
+
+/// Runs a PATCH of any type on an object or its status.
+pub async fn patch(target: &Target<'_>, body: &Bytes) -> Result<Outcome, Status> {
+    let patch = PatchType::parse(target.context, target.kind)?;
+    if patch == PatchType::Apply {
+        return crate::apply::apply(target, body).await;
+    }
+    let change =
+        Patch::decode(target.context, target.kind, target.kind.gvk.clone(), patch, body, target.options)?;
+    target.update(&change).await
+}

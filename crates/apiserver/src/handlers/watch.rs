@@ -1,0 +1,301 @@
+//! Watches: everything that happens to the selected objects, in order, each thing once.
+//!
+//! A watch is a cursor into the store's history, so a slow client costs nothing but its connection. What fails
+//! after the request was understood is reported inside the stream, as reflectors expect.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use apimachinery::status::Status;
+use bytes::Bytes;
+use http::Response;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::context::Context;
+use super::list::{Selection, check_options};
+use super::table;
+use crate::head::Head;
+use crate::http::body::{self, Body};
+use crate::http::negotiate::{Accepted, Media, Offer, Shape};
+use crate::http::respond;
+use crate::object::{self, Entry};
+use crate::registry::Kind;
+use crate::server::Server;
+
+/// Frames waiting for a client; a full channel holds the cursor back, nothing is lost.
+const QUEUE: usize = 16;
+/// Events are put into one piece up to this size.
+const PIECE: usize = 64 * 1024;
+/// How often an idle watch is told how far it has come.
+const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+
+/// Where a watch begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Start {
+    /// All present objects first, no older than this revision.
+    Everything { at_least: u64 },
+    /// Changes after this revision.
+    After(u64),
+    /// Changes from now on.
+    Now { at_least: u64 },
+}
+
+/// Answers a watch.
+pub async fn watch(server: &Arc<Server>, context: &Context, kind: &Arc<Kind>, namespace: &str) -> Result<Response<Body>, Status> {
+    let accepted = context.accept(Offer {
+        protobuf: !kind.is_custom(),
+        yaml: false,
+        table: true,
+        metadata: true,
+        metadata_list: false,
+        native: !kind.is_custom(),
+    })?;
+    check_options(context, true)?;
+    let selection = Selection::parse(context, kind, namespace)?;
+    let start = parse_start(context)?;
+    let include = match accepted.shape {
+        Shape::Table { .. } => table::Include::parse(context)?,
+        _ => table::Include::None,
+    };
+    let (sender, receiver) = mpsc::channel(QUEUE);
+    let stream = Stream {
+        server: server.clone(),
+        kind: kind.clone(),
+        selection,
+        accepted,
+        include,
+        bookmarks: context.query.flag("allowWatchBookmarks"),
+        deadline: Instant::now() + timeout(context)?,
+        sender,
+        buffer: Vec::new(),
+        first_table: true,
+    };
+    let content_type = match accepted.media {
+        Media::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
+        _ => "application/json",
+    };
+    server.watches.spawn(stream.run(start));
+    Ok(respond::stream(200, body::channel(receiver), content_type))
+}
+
+fn parse_start(context: &Context) -> Result<Start, Status> {
+    let version = context.query.text("resourceVersion");
+    let revision = if version.is_empty() {
+        0
+    } else {
+        version.parse::<u64>().map_err(|_| {
+            Status::bare_internal(format!(
+                "invalid resource version {version:?}: strconv.ParseUint: parsing {version:?}: invalid syntax"
+            ))
+        })?
+    };
+    Ok(match context.query.get("sendInitialEvents").filter(|value| !value.is_empty()) {
+        Some(value) if value == "true" || value == "1" => Start::Everything { at_least: revision },
+        Some(_) if revision == 0 => Start::Now { at_least: 0 },
+        Some(_) => Start::After(revision),
+        None if revision == 0 => Start::Everything { at_least: 0 },
+        None => Start::After(revision),
+    })
+}
+
+fn timeout(context: &Context) -> Result<Duration, Status> {
+    let seconds = context.query.text("timeoutSeconds");
+    if seconds.is_empty() {
+        // Random, so that the watches of a restarted client do not all end together.
+        return Ok(Duration::from_secs(rand::random_range(1800..3600)));
+    }
+    let seconds: i64 = seconds
+        .parse()
+        .map_err(|_| Status::bad_request(format!("strconv.ParseInt: parsing {seconds:?}: invalid syntax")))?;
+    Ok(if seconds <= 0 {
+        Duration::from_secs(rand::random_range(1800..3600))
+    } else {
+        Duration::from_secs(seconds as u64)
+    })
+}
+
+/// The client has gone, or the stream is over.
+struct Closed;
+
+struct Stream {
+    server: Arc<Server>,
+    kind: Arc<Kind>,
+    selection: Selection,
+    accepted: Accepted,
+    include: table::Include,
+    bookmarks: bool,
+    deadline: Instant,
+    sender: mpsc::Sender<Bytes>,
+    buffer: Vec<u8>,
+    first_table: bool,
+}
+
+impl Stream {
+    async fn run(mut self, start: Start) {
+        // An error means that nobody is listening any more.
+        let _ = self.follow(start).await;
+    }
+
+    async fn follow(&mut self, start: Start) -> Result<(), Closed> {
+        let mut watch = match self.begin(start).await {
+            Ok(watch) => watch,
+            Err(status) => {
+                self.error(&status);
+                return self.flush().await;
+            }
+        };
+        self.flush().await?;
+        let stop = self.server.stop.clone();
+        // The last bookmark comes shortly before the end, so that the client resumes where it stopped.
+        let last_bookmark = self.deadline.checked_sub(Duration::from_secs(2)).unwrap_or(self.deadline);
+        let mut last_sent = last_bookmark <= Instant::now();
+        let mut next_bookmark = Instant::now() + jittered(BOOKMARK_EVERY);
+        loop {
+            let bookmark_at = if last_sent { next_bookmark } else { next_bookmark.min(last_bookmark) };
+            tokio::select! {
+                batch = watch.next() => match batch {
+                    Ok(batch) => {
+                        for event in &batch {
+                            self.event(event);
+                            if self.buffer.len() > PIECE {
+                                self.flush().await?;
+                            }
+                        }
+                        self.flush().await?;
+                    }
+                    Err(store::Lost::Behind { oldest }) => {
+                        self.error(&too_old(watch.progress(), oldest));
+                        return self.flush().await;
+                    }
+                    Err(_) => return Ok(()),
+                },
+                () = tokio::time::sleep_until(bookmark_at), if self.bookmarks => {
+                    self.bookmark(watch.progress(), false);
+                    self.flush().await?;
+                    last_sent |= Instant::now() >= last_bookmark;
+                    next_bookmark = Instant::now() + jittered(BOOKMARK_EVERY);
+                }
+                () = tokio::time::sleep_until(self.deadline) => return Ok(()),
+                () = self.sender.closed() => return Err(Closed),
+                () = stop.cancelled() => return Ok(()),
+            }
+        }
+    }
+
+    /// Sends what is there already and returns the cursor for what follows.
+    async fn begin(&mut self, start: Start) -> Result<store::Watch<Head>, Status> {
+        let collection = self.kind.collection.clone();
+        let after = match start {
+            Start::After(revision) => revision,
+            Start::Now { at_least } => at_least.max(self.server.store.revision()),
+            Start::Everything { at_least } => {
+                self.server.wait_for(at_least).await?;
+                let snapshot = self.server.store.snapshot(&collection);
+                for entry in snapshot.iter() {
+                    if self.selection.matches(&self.kind, entry) {
+                        self.send("ADDED", entry, entry.modified);
+                        if self.buffer.len() > PIECE && self.flush().await.is_err() {
+                            break;
+                        }
+                    }
+                }
+                if self.bookmarks {
+                    self.bookmark(snapshot.revision(), true);
+                }
+                snapshot.revision()
+            }
+        };
+        self.server.store.watch(&collection, after).map_err(|compacted| too_old(after, compacted.oldest))
+    }
+
+    /// Sends what an event means to this watch: objects come into its selection, change in it, or leave it.
+    fn event(&mut self, event: &store::Event<Head>) {
+        let matches = |entry: &Option<Arc<Entry>>| entry.as_ref().filter(|entry| self.selection.matches(&self.kind, entry)).cloned();
+        let (before, after) = (matches(&event.previous), matches(&event.current));
+        match (before, after) {
+            (None, Some(entry)) => self.send("ADDED", &entry, event.revision),
+            (Some(_), Some(entry)) => self.send("MODIFIED", &entry, event.revision),
+            (Some(entry), None) => self.send("DELETED", &entry, event.revision),
+            (None, None) => {}
+        }
+    }
+
+    fn send(&mut self, what: &str, entry: &Entry, revision: u64) {
+        if self.accepted.media == Media::Json && self.accepted.shape == Shape::Object && self.kind.serves_stored_bytes() {
+            self.buffer.extend_from_slice(b"{\"type\":\"");
+            self.buffer.extend_from_slice(what.as_bytes());
+            self.buffer.extend_from_slice(b"\",\"object\":");
+            object::write_full(&mut self.buffer, &self.kind.api_version, &self.kind.gvk.kind, entry, revision);
+            self.buffer.extend_from_slice(b"}\n");
+            return;
+        }
+        let mut object = self.server.read(&self.kind, entry);
+        object::stamp(&mut object, &self.kind.api_version, &self.kind.gvk.kind, Some(revision));
+        let document = match self.accepted.shape {
+            Shape::Object => object,
+            Shape::Table { beta } => {
+                let first = std::mem::take(&mut self.first_table);
+                table::event(&self.kind, object, self.include, beta, first)
+            }
+            Shape::Metadata | Shape::MetadataList => table::partial(&object),
+        };
+        self.frame(what, &document);
+    }
+
+    fn bookmark(&mut self, revision: u64, initial_end: bool) {
+        let (api_version, kind) = match self.accepted.shape {
+            Shape::Metadata | Shape::MetadataList => ("meta.k8s.io/v1", "PartialObjectMetadata"),
+            _ => (self.kind.api_version.as_str(), self.kind.gvk.kind.as_str()),
+        };
+        let mut metadata = json!({"resourceVersion": revision.to_string()});
+        if initial_end {
+            metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        }
+        let object = json!({"kind": kind, "apiVersion": api_version, "metadata": metadata});
+        let document = match self.accepted.shape {
+            Shape::Table { beta } => {
+                let mut table = table::event(&self.kind, object.clone(), self.include, beta, false);
+                table["rows"] = json!([{"cells": [], "object": object}]);
+                table
+            }
+            _ => object,
+        };
+        self.frame("BOOKMARK", &document);
+    }
+
+    fn error(&mut self, status: &Status) {
+        self.frame("ERROR", &status.to_value());
+    }
+
+    fn frame(&mut self, what: &str, document: &Value) {
+        match self.accepted.media {
+            Media::Protobuf => match respond::encode(document, Accepted { media: Media::Protobuf, ..Accepted::JSON }) {
+                Ok(enveloped) => self.buffer.extend_from_slice(&native::proto::watch_frame(what, &enveloped)),
+                Err(error) => tracing::warn!(%error, "cannot encode a watch event"),
+            },
+            _ => {
+                let event = json!({"type": what, "object": document});
+                serde_json::to_writer(&mut self.buffer, &event).expect("a tree can be written to memory");
+                self.buffer.push(b'\n');
+            }
+        }
+    }
+
+    async fn flush(&mut self) -> Result<(), Closed> {
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        let piece = Bytes::from(std::mem::take(&mut self.buffer));
+        self.sender.send(piece).await.map_err(|_| Closed)
+    }
+}
+
+fn too_old(asked: u64, oldest: u64) -> Status {
+    Status::expired(format!("too old resource version: {asked} ({oldest})"))
+}
+
+fn jittered(period: Duration) -> Duration {
+    period + Duration::from_millis(rand::random_range(0..1000))
+}

@@ -1,0 +1,601 @@
+//! Creates and changes objects: the one way anything gets into the store.
+//!
+//! A write is a loop around a compare-and-set: read, compute, admit, validate, commit; whoever lost the race
+//! against another writer starts over with what that one wrote, unless the client insisted on a revision.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use apimachinery::field::{self, Path};
+use apimachinery::status::Status;
+use jiff::Timestamp;
+use serde_json::{Map, Value};
+
+use super::context::{Context, WriteOptions};
+use super::decode;
+use crate::admission::{Attributes, Operation, namespace};
+use crate::head::Head;
+use crate::object::{self, Entry};
+use crate::registry::{Kind, Source};
+use crate::server::Server;
+
+/// How long events live after their last change.
+const EVENT_TTL: Duration = Duration::from_secs(3600);
+
+/// What a write is about.
+#[derive(Debug, Clone, Copy)]
+pub struct Target<'a> {
+    pub server: &'a Arc<Server>,
+    pub context: &'a Context,
+    pub kind: &'a Arc<Kind>,
+    pub namespace: &'a str,
+    pub name: &'a str,
+    /// Empty for the object itself, else `status`, `approval`, `finalize`, …
+    pub subresource: &'a str,
+    pub options: &'a WriteOptions,
+}
+
+/// What became of a write.
+#[derive(Debug)]
+pub struct Outcome {
+    pub object: Value,
+    pub created: bool,
+}
+
+/// How the new state of an object is found from the old one.
+pub trait Change: Send + Sync {
+    /// Returns the new object, in canonical form and with defaults. The old one is as the client would read it.
+    fn apply(&self, old: &Value) -> Result<Value, Status>;
+
+    /// A patch does not have to carry a revision, whatever the kind says.
+    fn is_patch(&self) -> bool;
+
+    /// Returns what to create if there is nothing to change.
+    fn create(&self) -> Option<Result<Value, Status>> {
+        None
+    }
+
+    /// Says whether the change takes care of field ownership itself.
+    fn manages_fields(&self) -> bool {
+        false
+    }
+}
+
+impl Target<'_> {
+    fn key(&self) -> Box<str> {
+        object::join_key(self.namespace, self.name)
+    }
+
+    /// Creates an object that was decoded and defaulted.
+    pub async fn create(&self, object: Value) -> Result<Outcome, Status> {
+        self.create_with(object, false).await
+    }
+
+    async fn create_with(&self, mut object: Value, fields_managed: bool) -> Result<Outcome, Status> {
+        self.settle_namespace(&mut object)?;
+        if !object::meta_str(&object, "resourceVersion").is_empty() {
+            return Err(Status::bare_internal("resourceVersion should not be set on objects to be created"));
+        }
+        self.wipe_system_metadata(&mut object);
+        let given_name = object::meta_str(&object, "name").to_owned();
+        namespace::check_create(self.server, self.kind, self.namespace, &given_name)?;
+        if let Some(custom) = self.kind.custom()
+            && custom.terminating
+        {
+            return Err(Status::forbidden(
+                &self.kind.resource,
+                &given_name,
+                "create not allowed while custom resource definition is terminating",
+            ));
+        }
+        self.mutate(Operation::Create, &mut object, None).await?;
+
+        let prefix = object::meta_str(&object, "generateName").to_owned();
+        let generated = given_name.is_empty() && !prefix.is_empty();
+        let mut attempts = if generated { 8 } else { 1 };
+        let blank = object;
+        loop {
+            let mut object = blank.clone();
+            attempts -= 1;
+            let now = Timestamp::now();
+            let uid = uuid::Uuid::new_v4().to_string();
+            {
+                let metadata = object::meta_mut(&mut object);
+                if generated {
+                    metadata.insert("name".to_owned(), generate_name(&prefix).into());
+                }
+                metadata.insert("uid".to_owned(), uid.clone().into());
+                metadata.insert("creationTimestamp".to_owned(), second(now).into());
+                if self.kind.rules.generation {
+                    metadata.insert("generation".to_owned(), 1.into());
+                }
+            }
+            self.prepare_create(&mut object, now, &uid)?;
+            let name = object::meta_str(&object, "name").to_owned();
+            let errors = self.kind.validate_create(&object);
+            if !errors.is_empty() {
+                return Err(self.invalid(&name, &errors));
+            }
+            self.warnings(&object, None);
+            self.admit(Operation::Create, Some(&mut object), None, &name).await?;
+            let held = self.server.before_commit(self, &mut object, None)?;
+            if !fields_managed {
+                crate::apply::track(self, None, &mut object);
+            }
+            let committed = self.commit(&name, store::Expect::Absent, &object).await;
+            self.server.settle(held, matches!(committed, Ok(Some(_))));
+            match committed {
+                Ok(Some(revision)) => {
+                    object::stamp(&mut object, &self.kind.api_version, &self.kind.gvk.kind, revision);
+                    return Ok(Outcome { object, created: true });
+                }
+                Ok(None) => {
+                    if generated && attempts > 0 {
+                        continue;
+                    }
+                    return Err(self.already_exists(&name, generated));
+                }
+                Err(status) => return Err(status),
+            }
+        }
+    }
+
+    fn already_exists(&self, name: &str, generated: bool) -> Status {
+        let mut status = Status::already_exists(&self.kind.resource, name);
+        if generated {
+            status.message.push_str(", the server was not able to generate a unique name for the object");
+        } else if self
+            .server
+            .store
+            .get(&self.kind.collection, &object::join_key(self.namespace, name))
+            .is_some_and(|entry| entry.head.deleting)
+        {
+            status.message = format!("object is being deleted: {}", status.message);
+        }
+        status
+    }
+
+    /// Changes an object; creates it where the change and the kind allow that.
+    pub async fn update(&self, change: &dyn Change) -> Result<Outcome, Status> {
+        loop {
+            let Some(entry) = self.server.store.get(&self.kind.collection, &self.key()) else {
+                let allowed = change.is_patch() || self.kind.rules.create_on_update;
+                return match change.create().filter(|_| allowed && self.subresource.is_empty()) {
+                    Some(object) => {
+                        let mut object = object?;
+                        self.server.authorize_also(self.context, "create")?;
+                        object::meta_mut(&mut object).remove("resourceVersion");
+                        self.create_with(object, change.manages_fields()).await
+                    }
+                    None => Err(Status::not_found(&self.kind.resource, self.name)),
+                };
+            };
+            match self.try_update(&entry, change).await? {
+                Some(outcome) => return Ok(outcome),
+                None => continue,
+            }
+        }
+    }
+
+    /// One round: `None` means that another writer was faster and the round has to be repeated.
+    async fn try_update(&self, entry: &Arc<Entry>, change: &dyn Change) -> Result<Option<Outcome>, Status> {
+        let old = self.server.read(self.kind, entry);
+        let mut new = change.apply(&old)?;
+        let pinned = self.check_revision(&new, entry.modified, change.is_patch())?;
+        self.check_uid(&new, &old, change.is_patch())?;
+        self.restore_metadata(&mut new, &old);
+        self.mutate(Operation::Update, &mut new, Some(&old)).await?;
+        self.prepare_update(&mut new, &old)?;
+        let errors = self.validate_update(&new, &old);
+        if !errors.is_empty() {
+            return Err(self.invalid(self.name, &errors));
+        }
+        self.warnings(&new, Some(&old));
+        self.admit(Operation::Update, Some(&mut new), Some(&old), self.name).await?;
+        if is_finished(&new, &old) {
+            return self.finish_deletion(entry, new).await;
+        }
+        let held = self.server.before_commit(self, &mut new, Some(&old))?;
+        if !change.manages_fields() {
+            crate::apply::track(self, Some(&old), &mut new);
+        }
+        let body = self.encode(&new);
+        if body == entry.value || (self.kind.storage != self.kind.gvk && new == old) {
+            self.server.settle(held, false);
+            return Ok(Some(Outcome { object: old, created: false }));
+        }
+        let committed = self.commit_bytes(self.name, store::Expect::Revision(entry.modified), body).await;
+        self.server.settle(held, matches!(committed, Ok(Some(_))));
+        match committed {
+            Ok(Some(revision)) => {
+                object::stamp(&mut new, &self.kind.api_version, &self.kind.gvk.kind, revision.or(Some(entry.modified)));
+                Ok(Some(Outcome { object: new, created: false }))
+            }
+            Ok(None) if pinned => Err(Status::modified(&self.kind.resource, self.name)),
+            Ok(None) => Ok(None),
+            Err(status) => Err(status),
+        }
+    }
+
+    /// The last finalizer has gone: the update deletes the object.
+    async fn finish_deletion(&self, entry: &Arc<Entry>, mut new: Value) -> Result<Option<Outcome>, Status> {
+        if self.options.dry_run {
+            return Ok(Some(Outcome { object: new, created: false }));
+        }
+        let write = store::Write {
+            collection: self.kind.collection.clone(),
+            name: self.key(),
+            expect: store::Expect::Revision(entry.modified),
+            change: store::Change::Delete,
+            durability: self.durability(),
+            ttl: None,
+        };
+        match self.server.store.commit(write).await {
+            Ok(committed) => {
+                self.server.released(self.kind, &new);
+                object::stamp(&mut new, &self.kind.api_version, &self.kind.gvk.kind, Some(committed.revision));
+                Ok(Some(Outcome { object: new, created: false }))
+            }
+            Err(store::CommitError::Conflict { .. }) => Ok(None),
+            Err(error) => Err(commit_failure(error)),
+        }
+    }
+
+    fn settle_namespace(&self, object: &mut Value) -> Result<(), Status> {
+        let given = object::meta_str(object, "namespace").to_owned();
+        let metadata = object::meta_mut(object);
+        if !self.kind.namespaced {
+            metadata.remove("namespace");
+        } else if given.is_empty() {
+            metadata.insert("namespace".to_owned(), self.namespace.into());
+        } else if given != self.namespace {
+            return Err(Status::bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request",
+            ));
+        }
+        Ok(())
+    }
+
+    fn wipe_system_metadata(&self, object: &mut Value) {
+        let metadata = object::meta_mut(object);
+        for field in
+            ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion"]
+        {
+            metadata.remove(field);
+        }
+        if self.kind.is_custom() || self.kind.rules.generation {
+            metadata.remove("generation");
+        }
+        dedup_owners(metadata, self.context);
+    }
+
+    /// Checks the revision the client sent; returns whether it sent one.
+    fn check_revision(&self, new: &Value, current: u64, is_patch: bool) -> Result<bool, Status> {
+        let sent = object::meta_str(new, "resourceVersion");
+        if sent.is_empty() || sent == "0" {
+            if !is_patch && !self.kind.rules.unconditional_update && self.subresource != "scale" {
+                let error = field::Error::invalid(
+                    &Path::new("metadata").child("resourceVersion"),
+                    0,
+                    "must be specified for an update",
+                );
+                return Err(Status::invalid(&self.kind.gvk.group, &self.kind.resource.resource, self.name, &[error]));
+            }
+            return Ok(false);
+        }
+        let Ok(revision) = sent.parse::<u64>() else {
+            return Err(Status::bare_internal(format!(
+                "invalid resource version {sent:?}: strconv.ParseUint: parsing {sent:?}: invalid syntax"
+            )));
+        };
+        if revision != current {
+            return Err(Status::modified(&self.kind.resource, self.name));
+        }
+        // A patch carries the revision it was computed from; the client pinned it only if the patch named it,
+        // and then it was compared above.
+        Ok(!is_patch)
+    }
+
+    fn check_uid(&self, new: &Value, old: &Value, is_patch: bool) -> Result<(), Status> {
+        let (sent, stored) = (object::meta_str(new, "uid"), object::meta_str(old, "uid"));
+        if sent.is_empty() || sent == stored || is_patch {
+            return Ok(());
+        }
+        Err(Status::conflict(
+            &self.kind.resource,
+            self.name,
+            &format!("Precondition failed: UID in precondition: {sent}, UID in object meta: {stored}"),
+        ))
+    }
+
+    /// Puts back what a client may leave out but not change.
+    fn restore_metadata(&self, new: &mut Value, old: &Value) {
+        let stored = old.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
+        let tracks_generation = self.kind.is_custom() || self.kind.rules.generation;
+        let metadata = object::meta_mut(new);
+        let mut keep = |field: &str, always: bool| match stored.get(field) {
+            Some(value) if always || !metadata.contains_key(field) => {
+                metadata.insert(field.to_owned(), value.clone());
+            }
+            None if always => {
+                metadata.remove(field);
+            }
+            _ => {}
+        };
+        keep("uid", false);
+        keep("namespace", true);
+        keep("creationTimestamp", true);
+        keep("deletionTimestamp", false);
+        keep("deletionGracePeriodSeconds", false);
+        keep("resourceVersion", true);
+        if tracks_generation {
+            keep("generation", true);
+        }
+        metadata.remove("selfLink");
+        if !metadata.contains_key("managedFields")
+            && let Some(managed) = stored.get("managedFields")
+        {
+            metadata.insert("managedFields".to_owned(), managed.clone());
+        }
+        dedup_owners(metadata, self.context);
+    }
+
+    async fn mutate(&self, operation: Operation, object: &mut Value, old: Option<&Value>) -> Result<(), Status> {
+        if !self.server.admission.handles(operation, self.kind, self.subresource) {
+            return Ok(());
+        }
+        let name = object::meta_str(object, "name").to_owned();
+        let mut attributes = Attributes {
+            operation,
+            kind: self.kind,
+            namespace: self.namespace,
+            name: &name,
+            subresource: self.subresource,
+            user: &self.context.user,
+            dry_run: self.options.dry_run,
+            object: Some(object),
+            old,
+            warnings: Vec::new(),
+        };
+        let result = self.server.admission.mutate(&mut attributes).await;
+        attributes.warnings.drain(..).for_each(|warning| self.context.warn(warning));
+        result?;
+        // What a plug-in changed gets the same treatment as what a client sent.
+        decode::canonicalise(self.kind, &self.kind.gvk, object)
+            .map(|_| ())
+            .map_err(|error| decode::cannot_handle(&self.kind.gvk, &self.kind.gvk, &error))
+    }
+
+    async fn admit(
+        &self,
+        operation: Operation,
+        object: Option<&mut Value>,
+        old: Option<&Value>,
+        name: &str,
+    ) -> Result<(), Status> {
+        if !self.server.admission.handles(operation, self.kind, self.subresource) {
+            return Ok(());
+        }
+        let mut attributes = Attributes {
+            operation,
+            kind: self.kind,
+            namespace: self.namespace,
+            name,
+            subresource: self.subresource,
+            user: &self.context.user,
+            dry_run: self.options.dry_run,
+            object,
+            old,
+            warnings: Vec::new(),
+        };
+        let result = self.server.admission.validate(&mut attributes).await;
+        attributes.warnings.drain(..).for_each(|warning| self.context.warn(warning));
+        result
+    }
+
+    /// Asks the plug-ins whether an object may be deleted.
+    pub async fn admit_delete(&self, old: &Value) -> Result<(), Status> {
+        self.admit(Operation::Delete, None, Some(old), self.name).await
+    }
+
+    fn prepare_create(&self, object: &mut Value, now: Timestamp, uid: &str) -> Result<(), Status> {
+        match &self.kind.source {
+            Source::Native => {
+                let extra = self.extra();
+                native::prepare::for_create(&self.kind.gvk, object, &self.preparation(now, uid, &extra));
+            }
+            Source::Custom(custom) => custom.prepare_create(&self.kind.gvk, object),
+        }
+        Ok(())
+    }
+
+    fn extra(&self) -> Value {
+        serde_json::to_value(&self.context.user.extra).unwrap_or_default()
+    }
+
+    fn preparation<'a>(&'a self, now: Timestamp, uid: &'a str, extra: &'a Value) -> native::prepare::Context<'a> {
+        let user = &self.context.user;
+        native::prepare::Context {
+            user: &user.name,
+            user_uid: &user.uid,
+            groups: &user.groups,
+            extra: (!user.extra.is_empty()).then_some(extra),
+            now,
+            uid,
+        }
+    }
+
+    fn prepare_update(&self, new: &mut Value, old: &Value) -> Result<(), Status> {
+        match &self.kind.source {
+            Source::Native => {
+                let extra = self.extra();
+                let context = self.preparation(Timestamp::now(), "", &extra);
+                match self.subresource {
+                    "" => native::prepare::for_update(&self.kind.gvk, new, old, &context),
+                    "approval" => native::prepare::for_approval(new, old, &context),
+                    "finalize" => {
+                        let finalizers = new.pointer("/spec/finalizers").cloned();
+                        *new = old.clone();
+                        match finalizers.filter(|list| list.as_array().is_some_and(|list| !list.is_empty())) {
+                            Some(list) => new["spec"]["finalizers"] = list,
+                            None => {
+                                if let Some(spec) = new.get_mut("spec").and_then(Value::as_object_mut) {
+                                    spec.remove("finalizers");
+                                }
+                            }
+                        }
+                    }
+                    _ => native::prepare::for_status_update(&self.kind.gvk, new, old, &context),
+                }
+            }
+            Source::Custom(custom) => {
+                custom.prepare_update(self.subresource, new, old);
+                if self.subresource != "status" && custom.spec_changed(&self.kind.gvk.version, old, new) {
+                    bump_generation(new);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> field::Errors {
+        match &self.kind.source {
+            Source::Native if !self.subresource.is_empty() => {
+                native::validation::status_update(&self.kind.gvk, new, old)
+            }
+            _ => self.kind.validate_update(new, old),
+        }
+    }
+
+    fn warnings(&self, object: &Value, old: Option<&Value>) {
+        if let Source::Native = self.kind.source
+            && self.subresource.is_empty()
+        {
+            let warnings = match old {
+                None => native::prepare::warnings(&self.kind.gvk, object),
+                Some(old) => native::prepare::warnings_on_update(&self.kind.gvk, object, old),
+            };
+            warnings.into_iter().for_each(|warning| self.context.warn(warning));
+        }
+    }
+
+    pub fn invalid(&self, name: &str, errors: &[field::Error]) -> Status {
+        Status::invalid(&self.kind.gvk.group, &self.kind.gvk.kind, name, errors)
+    }
+
+    fn durability(&self) -> store::Durability {
+        if self.kind.rules.buffered { store::Durability::Buffered } else { store::Durability::Durable }
+    }
+
+    /// Encodes an object for the store, in the version it is stored in.
+    pub fn encode(&self, object: &Value) -> bytes::Bytes {
+        if self.kind.storage == self.kind.gvk || self.kind.is_custom() {
+            return object::encode(object);
+        }
+        let mut stored = object.clone();
+        self.kind.to_storage(&mut stored);
+        object::encode(&stored)
+    }
+
+    async fn commit(
+        &self,
+        name: &str,
+        expect: store::Expect,
+        object: &Value,
+    ) -> Result<Option<Option<u64>>, Status> {
+        self.commit_bytes(name, expect, self.encode(object)).await
+    }
+
+    /// Commits; `Ok(None)` means that the expectation failed, `Ok(Some(None))` a dry run.
+    pub async fn commit_bytes(
+        &self,
+        name: &str,
+        expect: store::Expect,
+        value: bytes::Bytes,
+    ) -> Result<Option<Option<u64>>, Status> {
+        let key = object::join_key(self.namespace, name);
+        if self.options.dry_run {
+            let exists = self.server.store.get(&self.kind.collection, &key).is_some();
+            let lost = matches!(expect, store::Expect::Absent) && exists;
+            return Ok((!lost).then_some(None));
+        }
+        let head = <Head as store::Head>::parse(&self.kind.collection, &key, &value);
+        let write = store::Write {
+            collection: self.kind.collection.clone(),
+            name: key,
+            expect,
+            change: store::Change::Put { value, head },
+            durability: self.durability(),
+            ttl: (&*self.kind.collection == "events").then_some(EVENT_TTL),
+        };
+        match self.server.store.commit(write).await {
+            Ok(committed) => Ok(Some(Some(committed.revision))),
+            Err(store::CommitError::Conflict { .. }) => Ok(None),
+            Err(error) => Err(commit_failure(error)),
+        }
+    }
+}
+
+/// Turns a failure of the store into what a client is told.
+pub fn commit_failure(error: store::CommitError<Head>) -> Status {
+    match error {
+        store::CommitError::TooLarge { .. } => Status::bare_internal("etcdserver: request is too large"),
+        store::CommitError::ReadOnly { .. } => Status::unavailable(format!("the store does not take writes: {error}")),
+        store::CommitError::Closed => Status::unavailable("the server is shutting down"),
+        other => Status::internal(other),
+    }
+}
+
+/// Says whether an update has removed the last obstacle to a pending deletion.
+fn is_finished(new: &Value, old: &Value) -> bool {
+    let deleting = !object::meta_str(old, "deletionTimestamp").is_empty();
+    let grace = old.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
+    let blocked_by_spec = new.pointer("/spec/finalizers").and_then(Value::as_array).is_some_and(|list| !list.is_empty())
+        && new.get("kind").and_then(Value::as_str) == Some("Namespace")
+        && new.get("apiVersion").and_then(Value::as_str) == Some("v1");
+    deleting && grace == 0 && object::finalizers(new).is_empty() && !blocked_by_spec
+}
+
+fn bump_generation(object: &mut Value) {
+    let metadata = object::meta_mut(object);
+    let generation = metadata.get("generation").and_then(Value::as_i64).unwrap_or(0);
+    metadata.insert("generation".to_owned(), (generation + 1).into());
+}
+
+/// Removes repeated owner references, which are tolerated with a warning.
+fn dedup_owners(metadata: &mut Map<String, Value>, context: &Context) {
+    let Some(Value::Array(owners)) = metadata.get_mut("ownerReferences") else { return };
+    let before = owners.len();
+    let mut kept: Vec<Value> = Vec::with_capacity(before);
+    for owner in owners.drain(..) {
+        if !kept.contains(&owner) {
+            kept.push(owner);
+        }
+    }
+    if kept.len() < before {
+        context.warn(
+            ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests",
+        );
+    }
+    *owners = kept;
+}
+
+/// Returns a timestamp as Kubernetes prints it: to the second, in UTC.
+pub fn second(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// Appends five characters from Kubernetes' alphabet without vowels and look-alikes.
+pub fn generate_name(prefix: &str) -> String {
+    const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    const MAX_PREFIX: usize = 58;
+    let mut end = prefix.len().min(MAX_PREFIX);
+    while !prefix.is_char_boundary(end) {
+        end -= 1;
+    }
+    let mut name = prefix[..end].to_owned();
+    for _ in 0..5 {
+        name.push(ALPHABET[rand::random_range(0..ALPHABET.len())] as char);
+    }
+    name
+}

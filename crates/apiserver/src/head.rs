@@ -1,0 +1,89 @@
+//! What the server keeps parsed beside each stored object: enough for selectors, ownership and deletion
+//! without reading the body again.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+/// The small parsed part of a stored object.
+#[derive(Debug, Default, Clone)]
+pub struct Head {
+    pub uid: Box<str>,
+    /// Sorted by key.
+    pub labels: Box<[(Box<str>, Box<str>)]>,
+    pub owners: Box<[Owner]>,
+    pub deleting: bool,
+    pub finalizers: bool,
+}
+
+/// An owner reference, as the garbage collector needs it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owner {
+    pub uid: Box<str>,
+    pub api_version: Box<str>,
+    pub kind: Box<str>,
+    pub name: Box<str>,
+    pub block_deletion: bool,
+}
+
+impl Head {
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.labels.binary_search_by(|(k, _)| (**k).cmp(key)).ok().map(|index| &*self.labels[index].1)
+    }
+}
+
+impl store::Head for Head {
+    /// An unreadable value gives an empty head: the object stays visible and can be deleted.
+    fn parse(_collection: &str, _name: &str, value: &[u8]) -> Self {
+        let Ok(raw) = serde_json::from_slice::<RawObject>(value) else { return Self::default() };
+        raw.metadata.into()
+    }
+}
+
+#[derive(Deserialize, Default)]
+struct RawObject {
+    #[serde(default)]
+    metadata: RawMeta,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawMeta {
+    uid: String,
+    labels: BTreeMap<Box<str>, Box<str>>,
+    owner_references: Vec<RawOwner>,
+    deletion_timestamp: Option<String>,
+    finalizers: Vec<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawOwner {
+    uid: Box<str>,
+    api_version: Box<str>,
+    kind: Box<str>,
+    name: Box<str>,
+    block_owner_deletion: Option<bool>,
+}
+
+impl From<RawMeta> for Head {
+    fn from(raw: RawMeta) -> Self {
+        Self {
+            uid: raw.uid.into(),
+            labels: raw.labels.into_iter().collect(),
+            owners: raw
+                .owner_references
+                .into_iter()
+                .map(|owner| Owner {
+                    uid: owner.uid,
+                    api_version: owner.api_version,
+                    kind: owner.kind,
+                    name: owner.name,
+                    block_deletion: owner.block_owner_deletion.unwrap_or(false),
+                })
+                .collect(),
+            deleting: raw.deletion_timestamp.is_some(),
+            finalizers: !raw.finalizers.is_empty(),
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Connections: TLS, HTTP/1.1 and HTTP/2, and their orderly end.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::auth::pki::Pair;
+use crate::auth::x509::{Judge, Lenient};
+use crate::serve::{Peer, serve};
+use crate::server::Server;
+
+/// A client that has not finished its handshake or request head by then is dropped.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+const HEADERS: Duration = Duration::from_secs(30);
+/// One connection of client-go carries all watches of a process.
+const MAX_STREAMS: u32 = 1000;
+/// How long connections may take to end once the server stops.
+const GOODBYE: Duration = Duration::from_secs(5);
+
+/// Returns the TLS configuration: any client certificate passes the handshake and is judged per request.
+pub fn tls(serving: &Pair) -> Result<Arc<ServerConfig>, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let certs: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(serving.cert.as_bytes())
+        .collect::<Result<_, _>>()
+        .map_err(|error| rustls::Error::General(error.to_string()))?;
+    let key = PrivateKeyDer::from_pem_slice(serving.key.as_bytes())
+        .map_err(|error| rustls::Error::General(error.to_string()))?;
+    let mut config = ServerConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()?
+        .with_client_cert_verifier(Arc::new(Lenient::new(provider)))
+        .with_single_cert(certs, key)?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// Binds the address; the error names it.
+pub async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|error| std::io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))
+}
+
+/// Accepts connections until told to stop, then waits a moment for the open ones.
+pub async fn run(server: Arc<Server>, listener: TcpListener, config: Arc<ServerConfig>, judge: Judge, stop: CancellationToken) {
+    let acceptor = TlsAcceptor::from(config);
+    let connections = TaskTracker::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    let connection = Connection {
+                        server: server.clone(),
+                        acceptor: acceptor.clone(),
+                        judge: judge.clone(),
+                        stop: stop.clone(),
+                    };
+                    connections.spawn(connection.run(stream));
+                }
+                Err(error) => {
+                    // Out of file descriptors, mostly: give the others a moment to end.
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            },
+            () = stop.cancelled() => break,
+        }
+    }
+    drop(listener);
+    connections.close();
+    if tokio::time::timeout(GOODBYE, connections.wait()).await.is_err() {
+        tracing::info!(open = connections.len(), "closing connections that did not end by themselves");
+    }
+}
+
+struct Connection {
+    server: Arc<Server>,
+    acceptor: TlsAcceptor,
+    judge: Judge,
+    stop: CancellationToken,
+}
+
+impl Connection {
+    async fn run(self, stream: TcpStream) {
+        // Answers are small and latency counts.
+        let _ = stream.set_nodelay(true);
+        let stream = match tokio::time::timeout(HANDSHAKE, self.acceptor.accept(stream)).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "TLS handshake failed");
+                return;
+            }
+            Err(_) => return,
+        };
+        let certificates: Arc<[CertificateDer<'static>]> = stream
+            .get_ref()
+            .1
+            .peer_certificates()
+            .map(|certs| certs.iter().map(|cert| cert.clone().into_owned()).collect())
+            .unwrap_or_default();
+        let peer = Peer::Remote { certificates, judge: self.judge };
+        let server = self.server;
+        let service = service_fn(move |request| {
+            let (server, peer) = (server.clone(), peer.clone());
+            async move { Ok::<_, Infallible>(serve(server, request, peer).await) }
+        });
+        let mut builder = auto::Builder::new(TokioExecutor::new());
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS).max_buf_size(256 * 1024);
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(MAX_STREAMS)
+            .max_header_list_size(256 * 1024)
+            .initial_stream_window_size(256 * 1024)
+            .initial_connection_window_size(1024 * 1024)
+            .keep_alive_interval(Duration::from_secs(30))
+            .keep_alive_timeout(Duration::from_secs(20));
+        let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+        let mut connection = std::pin::pin!(connection);
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = self.stop.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%error, "connection ended");
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! HTTP: connections, what a request asks for, what representation it wants, how answers are written.
+
+pub mod body;
+pub mod listener;
+pub mod negotiate;
+pub mod request;
+pub mod respond;
+
+pub use body::Body;
+pub use request::{Query, RequestInfo};

@@ -1,0 +1,239 @@
+//! What a request asks for, read from its method, path and query alone.
+
+use http::Method;
+use std::borrow::Cow;
+
+/// The decoded query, in the order sent. Later duplicates are kept: Kubernetes takes the first of each.
+#[derive(Debug, Default, Clone)]
+pub struct Query(Vec<(String, String)>);
+
+impl Query {
+    pub fn parse(raw: Option<&str>) -> Self {
+        let pairs = raw
+            .unwrap_or("")
+            .split('&')
+            .filter(|part| !part.is_empty())
+            .map(|part| {
+                let (key, value) = part.split_once('=').unwrap_or((part, ""));
+                (percent_decode(key, true).into_owned(), percent_decode(value, true).into_owned())
+            })
+            .collect();
+        Self(pairs)
+    }
+
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.0.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str())
+    }
+
+    /// Returns the value, with absent and empty alike.
+    pub fn text(&self, key: &str) -> &str {
+        self.get(key).unwrap_or("")
+    }
+
+    pub fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter(move |(k, _)| k == key).map(|(_, value)| value.as_str())
+    }
+
+    /// Reads a boolean as Kubernetes' query conversion does: present and neither `false` nor `0` is true.
+    pub fn flag(&self, key: &str) -> bool {
+        self.get(key).is_some_and(|value| !value.eq_ignore_ascii_case("false") && value != "0")
+    }
+}
+
+/// Decodes `%XX` (and `+` in queries). Broken escapes stay as they are.
+pub fn percent_decode(text: &str, plus_is_space: bool) -> Cow<'_, str> {
+    if !text.bytes().any(|byte| byte == b'%' || (plus_is_space && byte == b'+')) {
+        return Cow::Borrowed(text);
+    }
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut index = 0;
+    while index < bytes.len() {
+        let hex = (bytes[index] == b'%').then(|| bytes.get(index + 1..index + 3)).flatten();
+        if let Some(byte) = hex.and_then(|hex| std::str::from_utf8(hex).ok()).and_then(|hex| u8::from_str_radix(hex, 16).ok())
+        {
+            out.push(byte);
+            index += 3;
+            continue;
+        }
+        out.push(if plus_is_space && bytes[index] == b'+' { b' ' } else { bytes[index] });
+        index += 1;
+    }
+    Cow::Owned(String::from_utf8_lossy(&out).into_owned())
+}
+
+/// A request's target, as authorisation and routing see it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RequestInfo {
+    pub path: String,
+    pub is_resource: bool,
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`; the lower-case method for
+    /// non-resource paths.
+    pub verb: &'static str,
+    /// `api` or `apis`.
+    pub prefix: &'static str,
+    pub group: String,
+    pub version: String,
+    pub namespace: String,
+    pub resource: String,
+    pub subresource: String,
+    pub name: String,
+    /// What follows the subresource, for proxies.
+    pub rest: String,
+}
+
+impl RequestInfo {
+    /// Reads the target from method, path and query.
+    pub fn parse(method: &Method, path: &str, query: &Query) -> Self {
+        let mut info = Self { path: path.to_owned(), verb: method_verb(method), ..Self::default() };
+        let segments: Vec<Cow<'_, str>> =
+            path.trim_matches('/').split('/').map(|part| percent_decode(part, false)).collect();
+        let mut parts = segments.iter().map(AsRef::as_ref);
+        let (group, version) = match parts.next() {
+            Some("api") => {
+                info.prefix = "api";
+                ("", parts.next())
+            }
+            Some("apis") => {
+                info.prefix = "apis";
+                (parts.next().unwrap_or(""), parts.next())
+            }
+            _ => return info,
+        };
+        let Some(version) = version else { return info };
+        let mut rest: Vec<&str> = parts.collect();
+        if rest.is_empty() || rest == [""] {
+            return info;
+        }
+        info.is_resource = true;
+        info.group = group.to_owned();
+        info.version = version.to_owned();
+        info.verb = match *method {
+            Method::POST => "create",
+            Method::PUT => "update",
+            Method::PATCH => "patch",
+            Method::DELETE => "delete",
+            Method::GET | Method::HEAD => "get",
+            _ => "",
+        };
+        let mut deprecated_watch = false;
+        if rest[0] == "watch" && rest.len() > 1 {
+            deprecated_watch = true;
+            rest.remove(0);
+        }
+        if rest[0] == "namespaces" && rest.len() > 1 {
+            info.namespace = rest[1].to_owned();
+            // `namespaces/x/status` and `/finalize` are parts of the Namespace itself.
+            if rest.len() > 2 && !matches!(rest[2], "status" | "finalize") {
+                rest.drain(..2);
+            }
+        }
+        info.resource = rest[0].to_owned();
+        if let Some(name) = rest.get(1) {
+            info.name = (*name).to_owned();
+        }
+        if let Some(subresource) = rest.get(2) {
+            info.subresource = (*subresource).to_owned();
+        }
+        if rest.len() > 3 {
+            info.rest = rest[3..].join("/");
+        }
+        if info.resource == "namespaces" {
+            info.namespace = info.name.clone();
+        }
+        if info.name.is_empty() {
+            if info.verb == "get" {
+                info.verb = "list";
+            } else if info.verb == "delete" {
+                info.verb = "deletecollection";
+            }
+        }
+        let watching = deprecated_watch || query.flag("watch");
+        if watching && (info.verb == "list" || (deprecated_watch && info.verb == "get")) {
+            info.verb = "watch";
+        }
+        if matches!(info.verb, "list" | "watch" | "deletecollection") && info.name.is_empty() {
+            // A list of one name is authorised like that name, so that resourceNames works for it.
+            if let Some(name) = single_name(query.text("fieldSelector")) {
+                info.name = name;
+            }
+        }
+        info
+    }
+
+    /// Says whether the request stays open: those do not count against limits and deadlines.
+    pub fn is_long_running(&self) -> bool {
+        self.verb == "watch" || matches!(self.subresource.as_str(), "proxy" | "log" | "exec" | "attach" | "portforward")
+    }
+
+    /// Returns `resource` or `resource/subresource`.
+    pub fn full_resource(&self) -> String {
+        if self.subresource.is_empty() {
+            self.resource.clone()
+        } else {
+            format!("{}/{}", self.resource, self.subresource)
+        }
+    }
+}
+
+fn method_verb(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "get",
+        Method::POST => "post",
+        Method::PUT => "put",
+        Method::PATCH => "patch",
+        Method::DELETE => "delete",
+        Method::HEAD => "head",
+        Method::OPTIONS => "options",
+        _ => "other",
+    }
+}
+
+fn single_name(selector: &str) -> Option<String> {
+    selector.split(',').find_map(|term| {
+        let name = term.strip_prefix("metadata.name=")?;
+        let name = name.strip_prefix('=').unwrap_or(name);
+        (!name.is_empty() && !name.contains(['\\', '/'])).then(|| name.to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(method: Method, target: &str, verb: &str, resource: &str, namespace: &str, name: &str) {
+        let (path, query) = target.split_once('?').map_or((target, None), |(path, query)| (path, Some(query)));
+        let info = RequestInfo::parse(&method, path, &Query::parse(query));
+        assert_eq!(
+            (info.verb, info.full_resource().as_str(), info.namespace.as_str(), info.name.as_str()),
+            (verb, resource, namespace, name),
+            "{target}"
+        );
+    }
+
+    #[test]
+    fn paths_map_to_verbs_and_resources() {
+        check(Method::GET, "/api/v1/pods", "list", "pods", "", "");
+        check(Method::GET, "/api/v1/namespaces/a/pods?watch=1", "watch", "pods", "a", "");
+        check(Method::GET, "/api/v1/namespaces/a/pods?watch=false", "list", "pods", "a", "");
+        check(Method::GET, "/api/v1/watch/namespaces/a/pods/x", "watch", "pods", "a", "x");
+        check(Method::PUT, "/api/v1/namespaces/a/finalize", "update", "namespaces/finalize", "a", "a");
+        check(Method::GET, "/api/v1/namespaces/a", "get", "namespaces", "a", "a");
+        check(Method::DELETE, "/apis/apps/v1/namespaces/a/deployments", "deletecollection", "deployments", "a", "");
+        check(Method::PATCH, "/apis/apps/v1/namespaces/a/deployments/d/scale", "patch", "deployments/scale", "a", "d");
+        check(Method::GET, "/api/v1/secrets?fieldSelector=metadata.name%3Dx", "list", "secrets", "", "x");
+    }
+
+    #[test]
+    fn discovery_paths_are_no_resources() {
+        for path in ["/", "/api", "/apis/apps", "/apis/apps/v1", "/healthz", "/version/"] {
+            assert!(!RequestInfo::parse(&Method::GET, path, &Query::default()).is_resource, "{path}");
+        }
+    }
+
+    #[test]
+    fn broken_escapes_are_kept() {
+        assert_eq!(percent_decode("a%2Fb%zz%2", false), "a/b%zz%2");
+        assert_eq!(percent_decode("a+b", true), "a b");
+    }
+}

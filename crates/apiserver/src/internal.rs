@@ -1,0 +1,101 @@
+//! How the server's own controllers write: through the same path as everyone, under a name of their own.
+
+use std::sync::Arc;
+
+use apimachinery::status::Status;
+use http::{HeaderMap, Method};
+use serde_json::Value;
+
+use crate::auth::User;
+use crate::handlers::context::{Context, FieldValidation, WriteOptions};
+use crate::handlers::decode;
+use crate::handlers::delete::{self, DeleteOptions, Deleted};
+use crate::handlers::write::{Change, Outcome, Target};
+use crate::http::{Query, RequestInfo};
+use crate::registry::Kind;
+use crate::server::Server;
+
+/// A part of the server that writes.
+#[derive(Debug)]
+pub(crate) struct Actor {
+    server: Arc<Server>,
+    context: Context,
+    options: WriteOptions,
+}
+
+impl Actor {
+    pub(crate) fn new(server: &Arc<Server>, name: &str) -> Self {
+        let context = Context::new(
+            Method::PUT,
+            RequestInfo::default(),
+            Query::default(),
+            HeaderMap::new(),
+            Arc::new(User::system(name)),
+        );
+        let options = WriteOptions {
+            dry_run: false,
+            field_validation: FieldValidation::Ignore,
+            field_manager: name.rsplit(':').next().unwrap_or(name).to_owned(),
+            force: None,
+        };
+        Self { server: server.clone(), context, options }
+    }
+
+    pub(crate) fn server(&self) -> &Arc<Server> {
+        &self.server
+    }
+
+    fn target<'a>(&'a self, kind: &'a Arc<Kind>, namespace: &'a str, name: &'a str, subresource: &'a str) -> Target<'a> {
+        Target {
+            server: &self.server,
+            context: &self.context,
+            kind,
+            namespace,
+            name,
+            subresource,
+            options: &self.options,
+        }
+    }
+
+    /// Creates an object.
+    pub(crate) async fn create(&self, kind: &Arc<Kind>, namespace: &str, mut object: Value) -> Result<Value, Status> {
+        decode::canonicalise(kind, &kind.gvk, &mut object)
+            .map_err(|error| decode::cannot_handle(&kind.gvk, &kind.gvk, &error))?;
+        Ok(self.target(kind, namespace, "", "").create(object).await?.object)
+    }
+
+    /// Changes an object; the closure returns `None` to leave it as it is.
+    pub(crate) async fn update(
+        &self,
+        kind: &Arc<Kind>,
+        namespace: &str,
+        name: &str,
+        subresource: &str,
+        change: impl Fn(&Value) -> Option<Value> + Send + Sync,
+    ) -> Result<Outcome, Status> {
+        let change = Edit { kind, change };
+        self.target(kind, namespace, name, subresource).update(&change).await
+    }
+
+    pub(crate) async fn delete(&self, kind: &Arc<Kind>, namespace: &str, name: &str, options: &DeleteOptions) -> Result<Deleted, Status> {
+        delete::delete(&self.target(kind, namespace, name, ""), options).await
+    }
+}
+
+struct Edit<'a, F> {
+    kind: &'a Kind,
+    change: F,
+}
+
+impl<F: Fn(&Value) -> Option<Value> + Send + Sync> Change for Edit<'_, F> {
+    fn apply(&self, old: &Value) -> Result<Value, Status> {
+        let Some(mut new) = (self.change)(old) else { return Ok(old.clone()) };
+        decode::canonicalise(self.kind, &self.kind.gvk, &mut new)
+            .map_err(|error| decode::cannot_handle(&self.kind.gvk, &self.kind.gvk, &error))?;
+        Ok(new)
+    }
+
+    fn is_patch(&self) -> bool {
+        true
+    }
+}

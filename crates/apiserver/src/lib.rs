@@ -1,0 +1,41 @@
+//! The embedded Kubernetes API server: one process, no etcd, no kube-apiserver.
+//!
+//! In: HTTPS requests from clients, or in-memory ones from the same process. Out: what kube-apiserver would answer.
+//! It knows Kubernetes, not federation: Karmada's kinds are definitions plus admission plug-ins handed in.
+//!
+//! The path of a request: `http::listener` → `serve` (who, how many, may they) → `handlers` (decode, admit,
+//! validate, commit) → `store`. Native kinds and custom ones take the same path; `registry` holds what differs.
+
+pub mod admin;
+pub mod admission;
+mod allocator;
+mod apply;
+pub mod auth;
+mod bootstrap;
+mod controllers;
+mod duration;
+mod endpoints;
+pub mod handlers;
+mod head;
+pub mod http;
+mod internal;
+mod issuer;
+mod limits;
+pub mod local;
+mod metrics;
+mod object;
+mod gnostic;
+mod openapi;
+mod openapi_custom;
+mod options;
+pub mod registry;
+mod serve;
+pub mod server;
+mod start;
+mod yaml;
+
+pub use endpoints::KUBERNETES_VERSION;
+pub use options::{Options, Profile};
+pub use serve::{Peer, serve};
+pub use server::{Extension, Server};
+pub use start::{Error, Handle, start};

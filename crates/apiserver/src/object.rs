@@ -1,0 +1,184 @@
+//! How an object is laid out in the store and put together again for the wire.
+//!
+//! The stored body is compact JSON without `apiVersion`, `kind` and `metadata.resourceVersion`, and with
+//! `metadata` first: `{"metadata":{…},"data":{…}}`. So every answer is a short prefix, which names the kind and
+//! the revision, followed by a slice of the stored bytes. Nothing is parsed to serve a read, and the same bytes
+//! serve every version of a kind that differs in nothing but its `apiVersion`.
+
+use bytes::Bytes;
+use serde_json::{Map, Value};
+
+use crate::head::Head;
+
+/// What every stored body starts with; the rest of the metadata follows.
+const BODY_START: &[u8] = b"{\"metadata\":{";
+
+pub(crate) type Entry = store::Entry<Head>;
+
+/// Splits a name in a collection into namespace and name; cluster-scoped names have no slash.
+pub(crate) fn split_key(key: &str) -> (&str, &str) {
+    key.split_once('/').unwrap_or(("", key))
+}
+
+/// Joins namespace and name to the name in a collection.
+pub(crate) fn join_key(namespace: &str, name: &str) -> Box<str> {
+    if namespace.is_empty() { name.into() } else { format!("{namespace}/{name}").into_boxed_str() }
+}
+
+/// Encodes an object for the store. Assumes that `metadata` is an object with at least one field besides the
+/// revision, which holds for everything that was given a name.
+pub(crate) fn encode(object: &Value) -> Bytes {
+    let mut out = Vec::with_capacity(512);
+    out.extend_from_slice(b"{\"metadata\":{");
+    let mut first = true;
+    if let Some(metadata) = object.get("metadata").and_then(Value::as_object) {
+        for (key, value) in metadata {
+            if key != "resourceVersion" {
+                write_member(&mut out, &mut first, key, value);
+            }
+        }
+    }
+    out.push(b'}');
+    first = false;
+    if let Some(fields) = object.as_object() {
+        for (key, value) in fields {
+            if !matches!(key.as_str(), "apiVersion" | "kind" | "metadata") {
+                write_member(&mut out, &mut first, key, value);
+            }
+        }
+    }
+    out.push(b'}');
+    out.shrink_to_fit();
+    Bytes::from(out)
+}
+
+fn write_member(out: &mut Vec<u8>, first: &mut bool, key: &str, value: &Value) {
+    if !*first {
+        out.push(b',');
+    }
+    *first = false;
+    serde_json::to_writer(&mut *out, key).expect("a string can be written to memory");
+    out.push(b':');
+    serde_json::to_writer(&mut *out, value).expect("a tree can be written to memory");
+}
+
+/// Writes the object as clients see it: with kind, version and revision.
+pub(crate) fn write_full(out: &mut Vec<u8>, api_version: &str, kind: &str, entry: &Entry, revision: u64) {
+    out.extend_from_slice(b"{\"kind\":\"");
+    out.extend_from_slice(kind.as_bytes());
+    out.extend_from_slice(b"\",\"apiVersion\":\"");
+    out.extend_from_slice(api_version.as_bytes());
+    out.extend_from_slice(b"\",\"metadata\":{\"resourceVersion\":\"");
+    write_rest(out, entry, revision);
+}
+
+/// Writes the object as an item of a native list: without kind and version.
+pub(crate) fn write_bare(out: &mut Vec<u8>, entry: &Entry, revision: u64) {
+    out.extend_from_slice(b"{\"metadata\":{\"resourceVersion\":\"");
+    write_rest(out, entry, revision);
+}
+
+fn write_rest(out: &mut Vec<u8>, entry: &Entry, revision: u64) {
+    let mut buffer = itoa::Buffer::new();
+    out.extend_from_slice(buffer.format(revision).as_bytes());
+    out.push(b'"');
+    let rest = entry.value.get(BODY_START.len()..).unwrap_or(b"}}");
+    if rest.first() != Some(&b'}') {
+        out.push(b',');
+    }
+    out.extend_from_slice(rest);
+}
+
+/// Parses a stored body into a tree with kind, version and revision.
+pub(crate) fn decode(api_version: &str, kind: &str, entry: &Entry) -> Value {
+    let mut object = serde_json::from_slice::<Value>(&entry.value).unwrap_or_else(|_| Value::Object(Map::new()));
+    stamp(&mut object, api_version, kind, Some(entry.modified));
+    object
+}
+
+/// Sets kind, version and revision (or takes the revision away).
+pub(crate) fn stamp(object: &mut Value, api_version: &str, kind: &str, revision: Option<u64>) {
+    let Some(fields) = object.as_object_mut() else { return };
+    fields.insert("apiVersion".to_owned(), Value::String(api_version.to_owned()));
+    fields.insert("kind".to_owned(), Value::String(kind.to_owned()));
+    let metadata = fields.entry("metadata").or_insert_with(|| Value::Object(Map::new()));
+    if let Some(metadata) = metadata.as_object_mut() {
+        match revision {
+            Some(revision) => {
+                metadata.insert("resourceVersion".to_owned(), Value::String(revision.to_string()));
+            }
+            None => {
+                metadata.remove("resourceVersion");
+            }
+        }
+    }
+}
+
+/// Reads a string in the metadata; absent and wrongly typed count as empty.
+pub(crate) fn meta_str<'a>(object: &'a Value, field: &str) -> &'a str {
+    object.get("metadata").and_then(|metadata| metadata.get(field)).and_then(Value::as_str).unwrap_or("")
+}
+
+/// Returns the metadata, which is created if the object has none.
+pub(crate) fn meta_mut(object: &mut Value) -> &mut Map<String, Value> {
+    if !object.is_object() {
+        *object = Value::Object(Map::new());
+    }
+    let fields = object.as_object_mut().expect("just made an object");
+    let metadata = fields.entry("metadata").or_insert_with(|| Value::Object(Map::new()));
+    if !metadata.is_object() {
+        *metadata = Value::Object(Map::new());
+    }
+    metadata.as_object_mut().expect("just made an object")
+}
+
+/// Returns the finalizers.
+pub(crate) fn finalizers(object: &Value) -> Vec<String> {
+    object
+        .pointer("/metadata/finalizers")
+        .and_then(Value::as_array)
+        .map(|list| list.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+        .unwrap_or_default()
+}
+
+/// Replaces the finalizers; an empty list removes the field.
+pub(crate) fn set_finalizers(object: &mut Value, finalizers: Vec<String>) {
+    let metadata = meta_mut(object);
+    if finalizers.is_empty() {
+        metadata.remove("finalizers");
+    } else {
+        metadata.insert("finalizers".to_owned(), finalizers.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn entry(object: &Value, revision: u64) -> Entry {
+        let value = encode(object);
+        Entry { name: "a".into(), created: 1, modified: revision, head: Head::default(), value }
+    }
+
+    #[test]
+    fn an_object_survives_the_store() {
+        let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"k": "v"},
+            "metadata": {"name": "a", "resourceVersion": "7", "uid": "u"}});
+        let entry = entry(&object, 7);
+        assert_eq!(&entry.value[..], br#"{"metadata":{"name":"a","uid":"u"},"data":{"k":"v"}}"#);
+        assert_eq!(decode("v1", "ConfigMap", &entry), object);
+        let mut out = Vec::new();
+        write_full(&mut out, "v1", "ConfigMap", &entry, 7);
+        assert_eq!(serde_json::from_slice::<Value>(&out).unwrap(), object);
+    }
+
+    #[test]
+    fn empty_metadata_gives_valid_json() {
+        let entry = entry(&json!({"metadata": {}}), 3);
+        let mut out = Vec::new();
+        write_bare(&mut out, &entry, 3);
+        assert_eq!(serde_json::from_slice::<Value>(&out).unwrap(), json!({"metadata": {"resourceVersion": "3"}}));
+    }
+}

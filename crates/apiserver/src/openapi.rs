@@ -1,0 +1,225 @@
+//! The OpenAPI documents: those of the native kinds as recorded, with the custom kinds of the moment merged in.
+//!
+//! Documents are large and rarely asked for: they are unpacked and merged per request, and the digests that make up
+//! the index are kept until the definitions change.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use http::header::{CACHE_CONTROL, ETAG, EXPIRES, HeaderValue, IF_NONE_MATCH, LOCATION, VARY};
+use http::{Response, StatusCode, header};
+use parking_lot::Mutex;
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha512};
+
+use crate::handlers::context::Context;
+use crate::handlers::{GZIP_FROM, mark_gzip, wants_gzip};
+use crate::http::body::{self, Body};
+use crate::http::respond;
+use crate::registry::custom::Version;
+use crate::registry::{Custom, Registry};
+use crate::server::Server;
+
+/// The digests of the v3 documents, for one state of the registry.
+static DIGESTS: Mutex<Option<Digests>> = Mutex::new(None);
+
+struct Digests {
+    registry: usize,
+    by_path: HashMap<String, String>,
+}
+
+/// Returns the index of the v3 documents.
+pub(crate) fn v3_index(server: &Server) -> Response<Body> {
+    let registry = server.registry.load_full();
+    let mut paths: Vec<String> = registry
+        .groups()
+        .iter()
+        .flat_map(|group| {
+            group.versions.iter().map(|version| {
+                if group.name.is_empty() { format!("api/{version}") } else { format!("apis/{}/{version}", group.name) }
+            })
+        })
+        .collect();
+    paths.extend(native::openapi::v3_paths().map(str::to_owned));
+    paths.sort();
+    paths.dedup();
+    let digests = digests(&registry, &paths);
+    let entries: Map<String, Value> = paths
+        .into_iter()
+        .filter_map(|path| {
+            let digest = digests.get(&path)?;
+            Some((path.clone(), json!({"serverRelativeURL": format!("/openapi/v3/{path}?hash={digest}")})))
+        })
+        .collect();
+    let document = json!({"paths": entries});
+    respond::bytes_of(200, document.to_string(), "text/plain; charset=utf-8")
+}
+
+/// Answers a request for one v3 document.
+pub(crate) fn v3(server: &Server, context: &Context, path: &str) -> Response<Body> {
+    let registry = server.registry.load_full();
+    let Some(document) = v3_document(&registry, path) else {
+        return respond::text(404, "404 page not found\n");
+    };
+    let digest = digest(&document);
+    let asked = context.query.get("hash").filter(|hash| !hash.is_empty());
+    if let Some(hash) = asked
+        && hash != digest
+    {
+        let mut response = Response::new(body::empty());
+        *response.status_mut() = StatusCode::MOVED_PERMANENTLY;
+        if let Ok(location) = HeaderValue::from_str(&format!("/openapi/v3/{path}?hash={digest}")) {
+            response.headers_mut().insert(LOCATION, location);
+        }
+        return response;
+    }
+    let mut response = negotiated(context, document, &digest, "application/json");
+    if asked.is_some() {
+        let headers = response.headers_mut();
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
+        let year = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(24 * 365);
+        if let Ok(expires) = HeaderValue::from_str(&year.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()) {
+            headers.insert(EXPIRES, expires);
+        }
+    }
+    response
+}
+
+/// Answers a request for the v2 document, as JSON or as gnostic protobuf.
+pub(crate) fn v2(server: &Server, context: &Context) -> Response<Body> {
+    let registry = server.registry.load_full();
+    let accept = context.header(header::ACCEPT).unwrap_or("");
+    let protobuf = accept.contains("application/com.github.proto-openapi.spec.v2")
+        || context.info.path.trim_end_matches('/').ends_with("swagger-2.0.0.pb-v1");
+    let document = v2_document(&registry);
+    let digest = digest(&document);
+    if protobuf {
+        let tree: Value = match serde_json::from_slice(&document) {
+            Ok(tree) => tree,
+            Err(error) => return respond::error(&apimachinery::status::Status::internal(error)),
+        };
+        let bytes = crate::gnostic::encode(&tree);
+        return negotiated(context, bytes, &digest, "application/com.github.proto-openapi.spec.v2.v1.0+protobuf");
+    }
+    negotiated(context, document, &digest, "application/json")
+}
+
+fn negotiated(context: &Context, document: Vec<u8>, digest: &str, content_type: &'static str) -> Response<Body> {
+    let tag = format!("\"{digest}\"");
+    let mut response = if context.header(IF_NONE_MATCH).is_some_and(|known| known == tag) {
+        let mut response = Response::new(body::empty());
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+        response
+    } else if wants_gzip(context) && document.len() > GZIP_FROM {
+        use std::io::Write;
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(&document).expect("memory takes what is written");
+        let packed = encoder.finish().expect("memory takes what is written");
+        let mut response = respond::bytes_of(200, packed, content_type);
+        mark_gzip(&mut response);
+        response
+    } else {
+        respond::bytes_of(200, document, content_type)
+    };
+    let headers = response.headers_mut();
+    headers.append(VARY, HeaderValue::from_static("Accept"));
+    if let Ok(tag) = HeaderValue::from_str(&tag) {
+        headers.insert(ETAG, tag);
+    }
+    response
+}
+
+fn digest(document: &[u8]) -> String {
+    hex::encode_upper(Sha512::digest(document))
+}
+
+fn digests(registry: &Arc<Registry>, paths: &[String]) -> HashMap<String, String> {
+    let identity = Arc::as_ptr(registry) as usize;
+    if let Some(known) = DIGESTS.lock().as_ref().filter(|known| known.registry == identity) {
+        return known.by_path.clone();
+    }
+    let by_path: HashMap<String, String> = paths
+        .iter()
+        .filter_map(|path| Some((path.clone(), digest(&v3_document(registry, path)?))))
+        .collect();
+    *DIGESTS.lock() = Some(Digests { registry: identity, by_path: by_path.clone() });
+    by_path
+}
+
+/// Splits `apis/<group>/<version>` or `api/<version>`.
+fn group_version(path: &str) -> Option<(&str, &str)> {
+    match path.split('/').collect::<Vec<_>>().as_slice() {
+        ["api", version] => Some(("", version)),
+        ["apis", group, version] => Some((group, version)),
+        _ => None,
+    }
+}
+
+fn customs<'a>(registry: &'a Registry, group: &str, version: &str) -> Vec<(&'a Arc<Custom>, &'a Version)> {
+    let mut found: Vec<_> = registry
+        .definitions()
+        .values()
+        .filter(|custom| custom.group == group)
+        .flat_map(|custom| custom.versions.iter().map(move |version| (custom, version)))
+        .filter(|(_, own)| own.served && own.name == version)
+        .collect();
+    found.sort_by(|a, b| a.0.name.cmp(&b.0.name));
+    found
+}
+
+fn v3_document(registry: &Registry, path: &str) -> Option<Vec<u8>> {
+    let recorded = native::openapi::v3(path);
+    let found = group_version(path).map(|(group, version)| customs(registry, group, version)).unwrap_or_default();
+    if found.is_empty() {
+        return recorded.map(|document| document.to_vec());
+    }
+    let mut document: Value = match recorded {
+        Some(recorded) => serde_json::from_slice(&recorded).ok()?,
+        None => json!({
+            "openapi": "3.0.0",
+            "info": {"title": "Kubernetes CRD Swagger", "version": "v0.1.0"},
+            "paths": {},
+            "components": {"schemas": {}},
+        }),
+    };
+    let meta: Value = serde_json::from_slice(&native::openapi::v3("apis/apps/v1")?).ok()?;
+    for (custom, version) in found {
+        let schemas = document["components"]["schemas"].as_object_mut()?;
+        let name = definition_name(custom, version);
+        schemas.insert(name.clone(), crate::openapi_custom::object_schema(custom, version, true));
+        schemas.insert(format!("{name}List"), crate::openapi_custom::list_schema(custom, version, &name, true));
+        crate::openapi_custom::add_meta_schemas(schemas, &meta);
+        for (path, item) in crate::openapi_custom::v3_paths(custom, version, &name) {
+            document["paths"][path] = item;
+        }
+    }
+    serde_json::to_vec(&document).ok()
+}
+
+fn v2_document(registry: &Registry) -> Vec<u8> {
+    let recorded = native::openapi::v2();
+    if registry.definitions().is_empty() {
+        return recorded.to_vec();
+    }
+    let Ok(mut document) = serde_json::from_slice::<Value>(&recorded) else { return recorded.to_vec() };
+    let mut definitions: Vec<&Arc<Custom>> = registry.definitions().values().collect();
+    definitions.sort_by(|a, b| a.name.cmp(&b.name));
+    for custom in definitions {
+        for version in custom.versions.iter().filter(|version| version.served) {
+            let name = definition_name(custom, version);
+            document["definitions"][&name] = crate::openapi_custom::object_schema(custom, version, false);
+            document["definitions"][format!("{name}List")] =
+                crate::openapi_custom::list_schema(custom, version, &name, false);
+            for (path, item) in crate::openapi_custom::v2_paths(custom, version, &name) {
+                document["paths"][path] = item;
+            }
+        }
+    }
+    serde_json::to_vec(&document).unwrap_or_else(|_| recorded.to_vec())
+}
+
+/// `com.example.v1.Foo` for group `example.com`.
+fn definition_name(custom: &Custom, version: &Version) -> String {
+    let reversed: Vec<&str> = custom.group.rsplit('.').collect();
+    format!("{}.{}.{}", reversed.join("."), version.name, custom.names.kind)
+}

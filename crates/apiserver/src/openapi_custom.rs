@@ -1,0 +1,310 @@
+//! What the OpenAPI documents say about custom kinds: their schemas, and enough of their paths for clients to find
+//! out how they are patched and validated.
+
+use apimachinery::gvk::Gvk;
+use serde_json::{Map, Value, json};
+
+use crate::registry::Custom;
+use crate::registry::custom::Version;
+
+const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+const LIST_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta";
+
+fn reference(name: &str, v3: bool) -> Value {
+    if v3 {
+        json!({"allOf": [{"$ref": format!("#/components/schemas/{name}")}], "default": {}})
+    } else {
+        json!({"$ref": format!("#/definitions/{name}")})
+    }
+}
+
+fn plain_reference(name: &str, v3: bool) -> Value {
+    let prefix = if v3 { "#/components/schemas/" } else { "#/definitions/" };
+    json!({"$ref": format!("{prefix}{name}")})
+}
+
+fn gvk_extension(custom: &Custom, version: &Version, kind: &str) -> Value {
+    json!([{"group": custom.group, "version": version.name, "kind": kind}])
+}
+
+/// Returns the schema of objects of a version.
+pub(crate) fn object_schema(custom: &Custom, version: &Version, v3: bool) -> Value {
+    let mut schema = version.document.clone();
+    if !v3 {
+        simplify(&mut schema);
+    }
+    let properties = &mut schema["properties"];
+    if !properties.is_object() {
+        *properties = json!({});
+    }
+    properties["apiVersion"] = json!({"type": "string",
+        "description": "The version of the schema this object is written in. Servers turn it into the latest one they know and may refuse unknown ones."});
+    properties["kind"] = json!({"type": "string",
+        "description": "What this object is. Servers may infer it from the endpoint a client writes to; it cannot be changed."});
+    let mut metadata = reference(META, v3);
+    metadata["description"] = json!("Standard metadata: name, labels, annotations, owners.");
+    properties["metadata"] = metadata;
+    schema["x-kubernetes-group-version-kind"] = gvk_extension(custom, version, &custom.names.kind);
+    schema
+}
+
+/// Takes away what swagger 2.0 cannot say.
+fn simplify(schema: &mut Value) {
+    let Some(fields) = schema.as_object_mut() else { return };
+    for field in ["nullable", "oneOf", "anyOf", "allOf", "not", "default"] {
+        fields.remove(field);
+    }
+    if fields.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(true)) {
+        fields.remove("type");
+    }
+    if let Some(Value::Object(properties)) = fields.get_mut("properties") {
+        properties.values_mut().for_each(simplify);
+    }
+    for field in ["items", "additionalProperties"] {
+        if let Some(below) = fields.get_mut(field) {
+            simplify(below);
+        }
+    }
+}
+
+/// Returns the schema of lists of a version.
+pub(crate) fn list_schema(custom: &Custom, version: &Version, item: &str, v3: bool) -> Value {
+    json!({
+        "type": "object",
+        "description": format!("A list of {}.", custom.names.kind),
+        "required": ["items"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": plain_reference(LIST_META, v3),
+            "items": {"type": "array", "items": plain_reference(item, v3)},
+        },
+        "x-kubernetes-group-version-kind": gvk_extension(custom, version, &custom.names.list_kind),
+    })
+}
+
+/// Adds the schemas of metadata that every document refers to.
+pub(crate) fn add_meta_schemas(schemas: &mut Map<String, Value>, source: &Value) {
+    let Some(known) = source.pointer("/components/schemas").and_then(Value::as_object) else { return };
+    for (name, schema) in known {
+        if name.starts_with("io.k8s.apimachinery.pkg.apis.meta.v1.") {
+            schemas.entry(name.clone()).or_insert_with(|| schema.clone());
+        }
+    }
+}
+
+struct Endpoint {
+    path: String,
+    /// Method, action, whether it takes a body.
+    operations: &'static [(&'static str, &'static str)],
+    namespaced: bool,
+    named: bool,
+    list: bool,
+}
+
+fn endpoints(custom: &Custom, version: &Version) -> Vec<Endpoint> {
+    let base = format!("/apis/{}/{}", custom.group, version.name);
+    let plural = &custom.names.plural;
+    let here = if custom.namespaced {
+        format!("{base}/namespaces/{{namespace}}/{plural}")
+    } else {
+        format!("{base}/{plural}")
+    };
+    const COLLECTION: &[(&str, &str)] = &[("get", "list"), ("post", "post"), ("delete", "deletecollection")];
+    const ITEM: &[(&str, &str)] = &[("get", "get"), ("put", "put"), ("patch", "patch"), ("delete", "delete")];
+    const PART: &[(&str, &str)] = &[("get", "get"), ("put", "put"), ("patch", "patch")];
+    let make = |path: String, operations, named, list| Endpoint {
+        path,
+        operations,
+        namespaced: custom.namespaced,
+        named,
+        list,
+    };
+    let mut endpoints = vec![
+        make(here.clone(), COLLECTION, false, true),
+        make(format!("{here}/{{name}}"), ITEM, true, false),
+    ];
+    if version.status {
+        endpoints.push(make(format!("{here}/{{name}}/status"), PART, true, false));
+    }
+    if version.scale.is_some() {
+        endpoints.push(make(format!("{here}/{{name}}/scale"), PART, true, false));
+    }
+    if custom.namespaced {
+        let mut everywhere = make(format!("{base}/{plural}"), &[("get", "list")], false, true);
+        everywhere.namespaced = false;
+        endpoints.push(everywhere);
+    }
+    endpoints
+}
+
+const PATCHES: [&str; 3] = ["application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml"];
+
+fn operation_id(custom: &Custom, version: &Version, action: &str, endpoint: &Endpoint) -> String {
+    let camel = |text: &str| -> String {
+        text.split(['.', '-', '/'])
+            .map(|word| {
+                let mut letters = word.chars();
+                letters.next().map(|first| first.to_uppercase().collect::<String>() + letters.as_str()).unwrap_or_default()
+            })
+            .collect()
+    };
+    let scope = if endpoint.namespaced { "Namespaced" } else { "" };
+    let suffix = endpoint.path.rsplit('}').next().unwrap_or("");
+    let suffix = if endpoint.named { camel(suffix) } else { String::new() };
+    let verb = match action {
+        "get" => "read",
+        "post" => "create",
+        "put" => "replace",
+        "deletecollection" => "deleteCollection",
+        other => other,
+    };
+    let everywhere = if endpoint.list && custom.namespaced && !endpoint.namespaced { "ForAllNamespaces" } else { "" };
+    format!("{verb}{}{}{scope}{}{suffix}{everywhere}", camel(&custom.group), camel(&version.name), custom.names.kind)
+}
+
+fn query(name: &str, kind: &str, v3: bool) -> Value {
+    let descriptions = match name {
+        "fieldValidation" => "What to do about unknown and repeated fields: Ignore, Warn or Strict.",
+        "fieldManager" => "Who makes this change.",
+        "dryRun" => "With `All`, everything is checked and nothing is stored.",
+        "pretty" => "Print the answer indented.",
+        "force" => "Take over fields that others own.",
+        _ => "",
+    };
+    let mut parameter = json!({"name": name, "in": "query", "description": descriptions});
+    if v3 {
+        parameter["schema"] = json!({"type": kind, "uniqueItems": true});
+    } else {
+        parameter["type"] = json!(kind);
+        parameter["uniqueItems"] = json!(true);
+    }
+    parameter
+}
+
+fn path_parameters(endpoint: &Endpoint, v3: bool) -> Vec<Value> {
+    let mut names = Vec::new();
+    if endpoint.named {
+        names.push(("name", "The object's name."));
+    }
+    if endpoint.namespaced {
+        names.push(("namespace", "The object's namespace."));
+    }
+    let mut parameters: Vec<Value> = names
+        .into_iter()
+        .map(|(name, description)| {
+            let mut parameter = json!({"name": name, "in": "path", "required": true, "description": description});
+            if v3 {
+                parameter["schema"] = json!({"type": "string", "uniqueItems": true});
+            } else {
+                parameter["type"] = json!("string");
+                parameter["uniqueItems"] = json!(true);
+            }
+            parameter
+        })
+        .collect();
+    parameters.push(query("pretty", "string", v3));
+    parameters
+}
+
+fn operation(custom: &Custom, version: &Version, endpoint: &Endpoint, action: &str, item: &str, v3: bool) -> Value {
+    let gvk = Gvk::new(&custom.group, &version.name, &custom.names.kind);
+    let answer = if endpoint.list && action == "list" { format!("{item}List") } else { item.to_owned() };
+    let answer = if matches!(action, "delete" | "deletecollection") {
+        "io.k8s.apimachinery.pkg.apis.meta.v1.Status".to_owned()
+    } else {
+        answer
+    };
+    let response = |description: &str| {
+        if v3 {
+            json!({"description": description, "content": {
+                "application/json": {"schema": plain_reference(&answer, true)},
+                "application/yaml": {"schema": plain_reference(&answer, true)}}})
+        } else {
+            json!({"description": description, "schema": plain_reference(&answer, false)})
+        }
+    };
+    let tag = format!("{}_{}", camel_lower(&custom.group), version.name);
+    let mut operation = json!({
+        "tags": [tag],
+        "operationId": operation_id(custom, version, action, endpoint),
+        "responses": {"200": response("OK"), "401": {"description": "Unauthorized"}},
+        "x-kubernetes-action": action,
+        "x-kubernetes-group-version-kind": {"group": gvk.group, "version": gvk.version, "kind": gvk.kind},
+    });
+    let mut parameters = Vec::new();
+    if matches!(action, "post" | "put" | "patch") {
+        for name in ["dryRun", "fieldManager", "fieldValidation"] {
+            parameters.push(query(name, "string", v3));
+        }
+        if action != "patch" {
+            operation["responses"]["201"] = response("Created");
+        }
+    }
+    if action == "patch" {
+        parameters.push(query("force", "boolean", v3));
+    }
+    if matches!(action, "post" | "put" | "patch") {
+        let patch = "io.k8s.apimachinery.pkg.apis.meta.v1.Patch";
+        let body = if action == "patch" { plain_reference(patch, v3) } else { plain_reference(item, v3) };
+        let types: &[&str] =
+            if action == "patch" { &PATCHES } else { &["application/json", "application/yaml"] };
+        if v3 {
+            let content: Map<String, Value> =
+                types.iter().map(|kind| ((*kind).to_owned(), json!({"schema": body}))).collect();
+            operation["requestBody"] = json!({"content": content, "required": true});
+        } else {
+            operation["consumes"] = json!(types);
+            parameters.push(json!({"name": "body", "in": "body", "required": true, "schema": body}));
+        }
+    }
+    if !v3 {
+        operation["produces"] = json!(["application/json", "application/yaml"]);
+        operation["schemes"] = json!(["https"]);
+    }
+    if !parameters.is_empty() {
+        operation["parameters"] = parameters.into();
+    }
+    operation
+}
+
+fn camel_lower(text: &str) -> String {
+    let words: Vec<&str> = text.split(['.', '-']).collect();
+    let mut out = String::new();
+    for (index, word) in words.iter().enumerate() {
+        let mut letters = word.chars();
+        match letters.next() {
+            Some(first) if index > 0 => {
+                out.extend(first.to_uppercase());
+                out.push_str(letters.as_str());
+            }
+            Some(first) => {
+                out.push(first);
+                out.push_str(letters.as_str());
+            }
+            None => {}
+        }
+    }
+    out
+}
+
+fn paths(custom: &Custom, version: &Version, item: &str, v3: bool) -> Vec<(String, Value)> {
+    endpoints(custom, version)
+        .into_iter()
+        .map(|endpoint| {
+            let mut operations = json!({"parameters": path_parameters(&endpoint, v3)});
+            for (method, action) in endpoint.operations {
+                operations[*method] = operation(custom, version, &endpoint, action, item, v3);
+            }
+            (endpoint.path.clone(), operations)
+        })
+        .collect()
+}
+
+pub(crate) fn v3_paths(custom: &Custom, version: &Version, item: &str) -> Vec<(String, Value)> {
+    paths(custom, version, item, true)
+}
+
+pub(crate) fn v2_paths(custom: &Custom, version: &Version, item: &str) -> Vec<(String, Value)> {
+    paths(custom, version, item, false)
+}

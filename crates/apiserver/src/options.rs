@@ -1,0 +1,67 @@
+//! How a server is set up.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::admission::Admit;
+use crate::server::Extension;
+
+/// What a server is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// The control plane: templates, policies, no pod-side admission.
+    Karmada,
+    /// A simulated cluster: service accounts and root certificates in every namespace.
+    Member,
+}
+
+/// Everything a server needs to start.
+#[derive(Clone)]
+pub struct Options {
+    /// Where state and keys live; `None` keeps everything in memory.
+    pub data_dir: Option<PathBuf>,
+    pub bind: SocketAddr,
+    pub profile: Profile,
+    /// Names and addresses, besides the usual ones, that the serving certificate is valid for.
+    pub extra_names: Vec<String>,
+    /// The address clients are told; by default what is bound.
+    pub advertise: Option<String>,
+    /// Static bearer tokens: `token,user,uid,"group1,group2"` per line.
+    pub token_file: Option<PathBuf>,
+    pub plugins: Vec<Arc<dyn Admit>>,
+    pub extension: Option<Arc<dyn Extension>>,
+    /// Definitions that are installed before the server is ready.
+    pub definitions: Vec<Value>,
+    /// Namespaces that exist from the start, besides Kubernetes' own.
+    pub namespaces: Vec<String>,
+    pub compact_every: Duration,
+    /// Name of the cluster, context and user in the kubeconfig.
+    pub context_name: String,
+    pub max_reads: usize,
+    pub max_writes: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            data_dir: None,
+            bind: ([127, 0, 0, 1], 0).into(),
+            profile: Profile::Karmada,
+            extra_names: Vec::new(),
+            advertise: None,
+            token_file: None,
+            plugins: Vec::new(),
+            extension: None,
+            definitions: Vec::new(),
+            namespaces: Vec::new(),
+            compact_every: Duration::from_secs(300),
+            context_name: "karmada-apiserver".to_owned(),
+            max_reads: 400,
+            max_writes: 200,
+        }
+    }
+}

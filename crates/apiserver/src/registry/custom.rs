@@ -1,0 +1,407 @@
+//! A CustomResourceDefinition, compiled: what its versions look like and how their objects are checked.
+
+use std::sync::Arc;
+
+use apimachinery::field;
+use apimachinery::gvk::{Gvk, GroupResource};
+use apimachinery::structural::Malformed;
+use jiff::Timestamp;
+use native::validation::meta;
+use serde_json::{Value, json};
+
+use super::kind::{Kind, Rules, Source, Subresource};
+use crate::handlers::scale::Paths;
+use crate::object;
+
+/// One definition with all its versions.
+#[derive(Debug)]
+pub struct Custom {
+    /// Name of the definition: `<plural>.<group>`.
+    pub name: String,
+    pub uid: String,
+    pub group: String,
+    pub names: Names,
+    pub namespaced: bool,
+    pub versions: Vec<Version>,
+    /// The version objects are stored in.
+    pub storage_version: String,
+    /// The definition is being deleted: nothing new may be created.
+    pub terminating: bool,
+    /// All versions have the same schema, so that stored bytes serve each of them.
+    pub uniform: bool,
+    /// The revision of the definition this was compiled from.
+    pub revision: u64,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Names {
+    pub plural: String,
+    pub singular: String,
+    pub kind: String,
+    pub list_kind: String,
+    pub short_names: Vec<String>,
+    pub categories: Vec<String>,
+}
+
+#[derive(Debug)]
+pub struct Version {
+    pub name: String,
+    pub served: bool,
+    pub schema: Arc<apimachinery::structural::Schema>,
+    pub status: bool,
+    pub scale: Option<Paths>,
+    pub columns: Vec<Column>,
+    pub selectable: Vec<String>,
+    pub deprecated: bool,
+    pub deprecation_warning: Option<String>,
+    pub has_defaults: bool,
+    /// The schema as written, for OpenAPI.
+    pub document: Value,
+}
+
+/// An additional printer column.
+#[derive(Debug)]
+pub struct Column {
+    pub name: String,
+    pub kind: String,
+    pub format: String,
+    pub description: String,
+    pub priority: i64,
+    pub path: Option<apimachinery::jsonpath::Path>,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("definition {name}: {what}")]
+pub struct Error {
+    name: String,
+    what: String,
+}
+
+fn text(value: &Value, pointer: &str) -> String {
+    value.pointer(pointer).and_then(Value::as_str).unwrap_or("").to_owned()
+}
+
+fn texts(value: &Value, pointer: &str) -> Vec<String> {
+    let list = value.pointer(pointer).and_then(Value::as_array).into_iter().flatten();
+    list.filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+impl Names {
+    /// Reads `spec.names` or `status.acceptedNames`.
+    pub fn read(value: &Value) -> Self {
+        Self {
+            plural: text(value, "/plural"),
+            singular: text(value, "/singular"),
+            kind: text(value, "/kind"),
+            list_kind: text(value, "/listKind"),
+            short_names: texts(value, "/shortNames"),
+            categories: texts(value, "/categories"),
+        }
+    }
+}
+
+impl Custom {
+    /// Compiles a definition as stored.
+    pub fn compile(definition: &Value) -> Result<Self, Error> {
+        let name = object::meta_str(definition, "name").to_owned();
+        let names = Names::read(&definition["spec"]["names"]);
+        let mut versions = Vec::new();
+        let mut storage_version = String::new();
+        for version in definition.pointer("/spec/versions").and_then(Value::as_array).into_iter().flatten() {
+            let document = version.pointer("/schema/openAPIV3Schema").cloned().unwrap_or_else(|| json!({"type": "object"}));
+            let schema = apimachinery::structural::Schema::compile(&document)
+                .map_err(|what| Error { name: name.clone(), what })?;
+            if version["storage"] == true {
+                storage_version = text(version, "/name");
+            }
+            versions.push(Version {
+                name: text(version, "/name"),
+                served: version["served"] == true,
+                schema: Arc::new(schema),
+                status: version.pointer("/subresources/status").is_some(),
+                scale: version.pointer("/subresources/scale").map(|scale| Paths {
+                    spec: text(scale, "/specReplicasPath"),
+                    status: text(scale, "/statusReplicasPath"),
+                    selector: Some(text(scale, "/labelSelectorPath")).filter(|path| !path.is_empty()),
+                }),
+                columns: columns(version),
+                selectable: version["selectableFields"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .map(|field| text(field, "/jsonPath").trim_start_matches('.').to_owned())
+                    .collect(),
+                deprecated: version["deprecated"] == true,
+                deprecation_warning: version["deprecationWarning"].as_str().map(str::to_owned),
+                has_defaults: has_defaults(&document),
+                document,
+            });
+        }
+        let uniform = versions.windows(2).all(|pair| pair[0].document == pair[1].document);
+        Ok(Self {
+            uid: object::meta_str(definition, "uid").to_owned(),
+            group: text(definition, "/spec/group"),
+            names,
+            namespaced: text(definition, "/spec/scope") == "Namespaced",
+            versions,
+            storage_version,
+            terminating: !object::meta_str(definition, "deletionTimestamp").is_empty(),
+            uniform,
+            revision: 0,
+            name,
+        })
+    }
+
+    /// Returns the served resources of a definition.
+    pub fn kinds(this: &Arc<Self>) -> Vec<Arc<Kind>> {
+        this.versions.iter().filter(|version| version.served).map(|version| this.kind(this, version)).collect()
+    }
+
+    fn kind(&self, this: &Arc<Self>, version: &Version) -> Arc<Kind> {
+        let gvk = Gvk::new(&self.group, &version.name, &self.names.kind);
+        let own = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        let mut subresources = Vec::new();
+        if version.status {
+            subresources.push(Subresource {
+                name: "status".to_owned(),
+                gvk: gvk.clone(),
+                verbs: own(&["get", "patch", "update"]),
+            });
+        }
+        if version.scale.is_some() {
+            subresources.push(Subresource {
+                name: "scale".to_owned(),
+                gvk: crate::handlers::scale::gvk(),
+                verbs: own(&["get", "patch", "update"]),
+            });
+        }
+        Arc::new(Kind {
+            api_version: gvk.api_version(),
+            list_kind: self.names.list_kind.clone(),
+            resource: GroupResource::new(&self.group, &self.names.plural),
+            singular: self.names.singular.clone(),
+            short_names: self.names.short_names.clone(),
+            categories: self.names.categories.clone(),
+            namespaced: self.namespaced,
+            verbs: own(&["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"]),
+            subresources,
+            collection: format!("{}/{}", self.group, self.names.plural).into(),
+            source: Source::Custom(this.clone()),
+            rules: Rules { generation: true, status: version.status, ..Rules::default() },
+            storage: Gvk::new(&self.group, &self.storage_version, &self.names.kind),
+            gvk,
+        })
+    }
+
+    fn version(&self, name: &str) -> &Version {
+        self.versions
+            .iter()
+            .find(|version| version.name == name)
+            .expect("a kind is made only for versions that the definition has")
+    }
+
+    /// Says whether what is stored can be sent as it is. Defaults may have been added to the schema since it was
+    /// written, so only schemas without defaults qualify.
+    pub fn serves_stored_bytes(&self, version: &str) -> bool {
+        self.uniform && !self.version(version).has_defaults
+    }
+
+    /// Brings a stored object into the form of a version: converted, pruned, with the defaults of today.
+    pub fn present(&self, gvk: &Gvk, object: &mut Value) {
+        let schema = &self.version(&gvk.version).schema;
+        schema.prune(object);
+        schema.prune_nulls(object);
+        schema.default(object);
+    }
+
+    /// Drops unknown fields and fills in defaults; returns the paths of what was dropped.
+    pub fn canonicalise(&self, gvk: &Gvk, object: &mut Value) -> Result<Vec<String>, String> {
+        let schema = &self.version(&gvk.version).schema;
+        let mut unknown =
+            schema.coerce_metadata(object, Malformed::Refuse).map_err(|error| error.to_string())?;
+        unknown.extend(schema.prune(object));
+        schema.default(object);
+        Ok(unknown)
+    }
+
+    pub fn prepare_create(&self, gvk: &Gvk, object: &mut Value) {
+        if self.version(&gvk.version).status
+            && let Some(fields) = object.as_object_mut()
+        {
+            fields.remove("status");
+        }
+    }
+
+    /// Puts back what an endpoint does not change: the status through the object, all but the status through
+    /// `/status`.
+    pub fn prepare_update(&self, subresource: &str, new: &mut Value, old: &Value) {
+        if subresource == "status" {
+            let status = new.get("status").cloned();
+            let managed = new.pointer("/metadata/managedFields").cloned();
+            *new = old.clone();
+            let fields = new.as_object_mut().expect("stored objects are objects");
+            match status {
+                Some(status) => fields.insert("status".to_owned(), status),
+                None => fields.remove("status"),
+            };
+            if let Some(managed) = managed {
+                object::meta_mut(new).insert("managedFields".to_owned(), managed);
+            }
+            return;
+        }
+        let version = text(new, "/apiVersion");
+        let version = version.rsplit('/').next().unwrap_or("");
+        if self.version(version).status
+            && let Some(fields) = new.as_object_mut()
+        {
+            match old.get("status") {
+                Some(status) => fields.insert("status".to_owned(), status.clone()),
+                None => fields.remove("status"),
+            };
+        }
+    }
+
+    /// Says whether anything but metadata (and the status, where it is a subresource) differs.
+    pub fn spec_changed(&self, version: &str, old: &Value, new: &Value) -> bool {
+        let status = self.version(version).status;
+        let rest = |object: &Value| {
+            let mut fields = object.as_object().cloned().unwrap_or_default();
+            for field in ["metadata", "apiVersion", "kind"] {
+                fields.remove(field);
+            }
+            if status {
+                fields.remove("status");
+            }
+            fields
+        };
+        rest(old) != rest(new)
+    }
+
+    pub fn validate_create(&self, gvk: &Gvk, namespaced: bool, object: &Value) -> field::Errors {
+        let mut errors = meta::create(object, namespaced, meta::NameRule::Subdomain, meta::Finalizers::Qualified);
+        errors.extend(self.version(&gvk.version).check(object, None));
+        errors
+    }
+
+    pub fn validate_update(&self, gvk: &Gvk, _namespaced: bool, object: &Value, old: &Value) -> field::Errors {
+        let mut errors = meta::update(object, old, meta::Finalizers::Qualified);
+        errors.extend(self.version(&gvk.version).check(object, Some(old)));
+        errors
+    }
+
+    pub fn selectable_fields(&self, version: &str) -> Vec<String> {
+        self.version(version).selectable.clone()
+    }
+
+    pub fn scale_paths(&self, version: &str) -> Option<Paths> {
+        self.version(version).scale.clone()
+    }
+
+    /// Returns the warning that goes with every request for a deprecated version.
+    pub fn deprecation(&self, gvk: &Gvk) -> Option<String> {
+        let version = self.version(&gvk.version);
+        if !version.deprecated {
+            return None;
+        }
+        if let Some(warning) = &version.deprecation_warning {
+            return Some(warning.clone());
+        }
+        let own = format!("{} {}", gvk.api_version(), gvk.kind);
+        let mut better: Vec<&Version> =
+            self.versions.iter().filter(|version| version.served && !version.deprecated).collect();
+        better.sort_by(|a, b| super::version_order(&a.name, &b.name));
+        Some(match better.first() {
+            Some(better) => format!("{own} is deprecated; use {}/{} {}", self.group, better.name, gvk.kind),
+            None => format!("{own} is deprecated"),
+        })
+    }
+
+    pub fn table_columns(&self, version: &str) -> Vec<Value> {
+        let mut columns = vec![json!({
+            "name": "Name",
+            "type": "string",
+            "format": "name",
+            "description": "The name of the object, unique among its kind in a namespace.",
+            "priority": 0,
+        })];
+        columns.extend(self.version(version).columns.iter().map(|column| {
+            json!({
+                "name": column.name,
+                "type": column.kind,
+                "format": column.format,
+                "description": column.description,
+                "priority": column.priority,
+            })
+        }));
+        columns
+    }
+
+    pub fn table_cells(&self, version: &str, object: &Value, now: Timestamp) -> Vec<Value> {
+        let mut cells = vec![json!(object::meta_str(object, "name"))];
+        cells.extend(self.version(version).columns.iter().map(|column| column.cell(object, now)));
+        cells
+    }
+}
+
+impl Version {
+    fn check(&self, object: &Value, stored: Option<&Value>) -> field::Errors {
+        let mut errors = self.schema.validate(object, stored);
+        errors.extend(self.schema.validate_embedded(object));
+        errors.extend(self.schema.validate_lists(object));
+        errors
+    }
+}
+
+/// Says whether a schema sets a default anywhere.
+fn has_defaults(schema: &Value) -> bool {
+    let Some(fields) = schema.as_object() else { return false };
+    let below = |field: &str| fields.get(field).is_some_and(has_defaults);
+    let properties = fields.get("properties").and_then(Value::as_object);
+    fields.contains_key("default")
+        || properties.is_some_and(|properties| properties.values().any(has_defaults))
+        || below("items")
+        || below("additionalProperties")
+}
+
+fn columns(version: &Value) -> Vec<Column> {
+    let given = version["additionalPrinterColumns"].as_array().filter(|columns| !columns.is_empty());
+    let Some(given) = given else {
+        return vec![Column {
+            name: "Age".to_owned(),
+            kind: "date".to_owned(),
+            format: String::new(),
+            description: "How long ago the object was created.".to_owned(),
+            priority: 0,
+            path: apimachinery::jsonpath::Path::parse(".metadata.creationTimestamp").ok(),
+        }];
+    };
+    given
+        .iter()
+        .map(|column| Column {
+            name: text(column, "/name"),
+            kind: text(column, "/type"),
+            format: text(column, "/format"),
+            description: text(column, "/description"),
+            priority: column["priority"].as_i64().unwrap_or(0),
+            path: apimachinery::jsonpath::Path::parse(&text(column, "/jsonPath")).ok(),
+        })
+        .collect()
+}
+
+impl Column {
+    fn cell(&self, object: &Value, now: Timestamp) -> Value {
+        let Some(path) = &self.path else { return Value::Null };
+        let found = path.find(object);
+        let Some(first) = found.first() else { return Value::Null };
+        match self.kind.as_str() {
+            "integer" => first.as_i64().or_else(|| first.as_f64().map(|n| n as i64)).map_or(Value::Null, Value::from),
+            "number" => first.as_f64().map_or(Value::Null, |number| json!(number)),
+            "boolean" => first.as_bool().map_or(Value::Null, Value::from),
+            "date" => match first.as_str().filter(|text| text.parse::<Timestamp>().is_ok()) {
+                Some(when) => json!(native::tables::age(when, now)),
+                None => json!("<invalid>"),
+            },
+            _ => json!(found.iter().map(|value| apimachinery::jsonpath::print(value)).collect::<Vec<_>>().join(" ")),
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! One served resource: what it is called, where it is stored, which rules it follows.
+//!
+//! Native kinds take their facts from the tables in `native`, custom ones from their definition; every handler
+//! works on this one type.
+
+use std::sync::Arc;
+
+use apimachinery::field;
+use apimachinery::gvk::{Gvk, GroupResource};
+use serde_json::Value;
+
+use super::custom::Custom;
+
+/// A resource in one served version.
+#[derive(Debug)]
+pub struct Kind {
+    pub gvk: Gvk,
+    pub api_version: String,
+    pub list_kind: String,
+    pub resource: GroupResource,
+    pub singular: String,
+    pub short_names: Vec<String>,
+    pub categories: Vec<String>,
+    pub namespaced: bool,
+    pub verbs: Vec<String>,
+    pub subresources: Vec<Subresource>,
+    /// Where the objects are stored: all versions of a kind share one collection.
+    pub collection: Arc<str>,
+    pub source: Source,
+    pub rules: Rules,
+    /// The version objects are stored in, as an `apiVersion`, and the kind it has there.
+    pub storage: Gvk,
+}
+
+#[derive(Debug, Clone)]
+pub struct Subresource {
+    pub name: String,
+    pub gvk: Gvk,
+    pub verbs: Vec<String>,
+}
+
+#[derive(Debug, Clone)]
+pub enum Source {
+    Native,
+    Custom(Arc<Custom>),
+}
+
+/// How writes of a kind behave.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Rules {
+    pub generation: bool,
+    pub unconditional_update: bool,
+    pub create_on_update: bool,
+    pub status: bool,
+    /// Answers that are computed, not stored (reviews).
+    pub computed: bool,
+    /// A deletion without finalizers answers with the object instead of a Status.
+    pub delete_returns_object: bool,
+    /// Acknowledged before they are on disk: events and leases, which are many and short-lived.
+    pub buffered: bool,
+}
+
+impl Kind {
+    pub fn is_custom(&self) -> bool {
+        matches!(self.source, Source::Custom(_))
+    }
+
+    pub fn custom(&self) -> Option<&Arc<Custom>> {
+        match &self.source {
+            Source::Custom(custom) => Some(custom),
+            Source::Native => None,
+        }
+    }
+
+    pub fn subresource(&self, name: &str) -> Option<&Subresource> {
+        self.subresources.iter().find(|subresource| subresource.name == name)
+    }
+
+    pub fn allows(&self, verb: &str) -> bool {
+        self.verbs.iter().any(|allowed| allowed == verb)
+    }
+
+    /// Says whether stored bytes can be served as they are in this version.
+    pub fn serves_stored_bytes(&self) -> bool {
+        match &self.source {
+            Source::Native => self.storage == self.gvk,
+            Source::Custom(custom) => custom.serves_stored_bytes(&self.gvk.version),
+        }
+    }
+
+    /// Turns an object as stored into what this version shows.
+    pub fn present(&self, object: &mut Value) {
+        match &self.source {
+            Source::Native => {
+                if self.storage != self.gvk {
+                    convert(object, &self.storage, &self.gvk);
+                }
+            }
+            Source::Custom(custom) => custom.present(&self.gvk, object),
+        }
+    }
+
+    /// Turns an object of this version into what is stored.
+    pub fn to_storage(&self, object: &mut Value) {
+        if let Source::Native = self.source
+            && self.storage != self.gvk
+        {
+            convert(object, &self.gvk, &self.storage);
+        }
+    }
+
+    /// Checks a new object.
+    pub fn validate_create(&self, object: &Value) -> field::Errors {
+        match &self.source {
+            Source::Native => native::validation::create(&self.gvk, object),
+            Source::Custom(custom) => custom.validate_create(&self.gvk, self.namespaced, object),
+        }
+    }
+
+    /// Checks a changed object against the one it replaces.
+    pub fn validate_update(&self, object: &Value, old: &Value) -> field::Errors {
+        match &self.source {
+            Source::Native => native::validation::update(&self.gvk, object, old),
+            Source::Custom(custom) => custom.validate_update(&self.gvk, self.namespaced, object, old),
+        }
+    }
+}
+
+/// Converts between versions of a native kind; an object that cannot be converted stays as it is, which happens
+/// only to what somebody wrote past this server.
+fn convert(object: &mut Value, from: &Gvk, to: &Gvk) {
+    match native::convert::convert(object.clone(), from, to) {
+        Ok(converted) => *object = converted,
+        Err(error) => tracing::error!(%error, "cannot convert a stored object"),
+    }
+}

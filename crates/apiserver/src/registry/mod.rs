@@ -1,0 +1,164 @@
+//! Everything this server serves at one moment: an immutable table that is swapped as a whole when a
+//! CustomResourceDefinition comes, changes or goes.
+
+pub mod custom;
+pub mod discovery;
+pub mod kind;
+mod natives;
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
+pub use custom::Custom;
+pub use kind::{Kind, Source, Subresource};
+
+/// The served resources and the documents derived from them.
+#[derive(Debug)]
+pub struct Registry {
+    kinds: HashMap<(String, String, String), Arc<Kind>>,
+    groups: Vec<Group>,
+    /// By name of the definition.
+    definitions: HashMap<String, Arc<Custom>>,
+    documents: OnceLock<discovery::Documents>,
+}
+
+/// An API group with its versions, the preferred one first.
+#[derive(Debug, Clone)]
+pub struct Group {
+    pub name: String,
+    pub versions: Vec<String>,
+    pub priority: i32,
+    pub native: bool,
+}
+
+impl Registry {
+    /// Returns the table of the native kinds alone.
+    pub fn natives() -> Self {
+        Self::build(natives::kinds(), HashMap::new())
+    }
+
+    /// Returns a table with the given definitions instead of the present ones.
+    pub fn with_definitions(&self, definitions: HashMap<String, Arc<Custom>>) -> Self {
+        let natives = self.kinds.values().filter(|kind| !kind.is_custom()).cloned().collect();
+        Self::build(natives, definitions)
+    }
+
+    fn build(natives: Vec<Arc<Kind>>, definitions: HashMap<String, Arc<Custom>>) -> Self {
+        let mut kinds: HashMap<_, _> = HashMap::new();
+        let mut versions: HashMap<String, Vec<String>> = HashMap::new();
+        let customs = definitions.values().flat_map(Custom::kinds);
+        for kind in natives.into_iter().chain(customs) {
+            let known = versions.entry(kind.gvk.group.clone()).or_default();
+            if !known.contains(&kind.gvk.version) {
+                known.push(kind.gvk.version.clone());
+            }
+            let key = (kind.gvk.group.clone(), kind.gvk.version.clone(), kind.resource.resource.clone());
+            kinds.insert(key, kind);
+        }
+        let mut groups: Vec<Group> = versions
+            .into_iter()
+            .map(|(name, mut versions)| {
+                versions.sort_by(|a, b| version_order(a, b));
+                let priority = natives::priority(&name);
+                Group { native: priority.is_some(), priority: priority.unwrap_or(1000), name, versions }
+            })
+            .collect();
+        groups.sort_by(|a, b| b.priority.cmp(&a.priority).then_with(|| a.name.cmp(&b.name)));
+        Self { kinds, groups, definitions, documents: OnceLock::new() }
+    }
+
+    pub fn find(&self, group: &str, version: &str, resource: &str) -> Option<&Arc<Kind>> {
+        // The key type owns its strings; a lookup per request is cheap enough beside everything else.
+        self.kinds.get(&(group.to_owned(), version.to_owned(), resource.to_owned()))
+    }
+
+    /// Returns the resource that serves a kind, in the version asked for.
+    pub fn find_kind(&self, group: &str, version: &str, kind: &str) -> Option<&Arc<Kind>> {
+        self.kinds.values().find(|k| k.gvk.kind == kind && k.gvk.group == group && k.gvk.version == version)
+    }
+
+    pub fn group(&self, name: &str) -> Option<&Group> {
+        self.groups.iter().find(|group| group.name == name)
+    }
+
+    pub fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    pub fn kinds(&self) -> impl Iterator<Item = &Arc<Kind>> {
+        self.kinds.values()
+    }
+
+    /// Returns one entry per stored resource, in its preferred served version.
+    pub fn stored_kinds(&self) -> Vec<Arc<Kind>> {
+        let mut by_collection: HashMap<&str, &Arc<Kind>> = HashMap::new();
+        for kind in self.kinds.values().filter(|kind| !kind.rules.computed) {
+            by_collection
+                .entry(&kind.collection)
+                .and_modify(|known| {
+                    let better = (kind.gvk == kind.storage) && (known.gvk != known.storage);
+                    if better {
+                        *known = kind;
+                    }
+                })
+                .or_insert(kind);
+        }
+        let mut kinds: Vec<_> = by_collection.into_values().cloned().collect();
+        kinds.sort_by(|a, b| a.collection.cmp(&b.collection));
+        kinds
+    }
+
+    pub fn kinds_of(&self, group: &str, version: &str) -> Vec<Arc<Kind>> {
+        let mut kinds: Vec<_> = self
+            .kinds
+            .values()
+            .filter(|kind| kind.gvk.group == group && kind.gvk.version == version)
+            .cloned()
+            .collect();
+        kinds.sort_by(|a, b| a.resource.resource.cmp(&b.resource.resource));
+        kinds
+    }
+
+    pub fn definitions(&self) -> &HashMap<String, Arc<Custom>> {
+        &self.definitions
+    }
+
+    /// Returns the discovery documents, which are made at the first request for one.
+    pub fn documents(&self) -> &discovery::Documents {
+        self.documents.get_or_init(|| discovery::Documents::build(self))
+    }
+}
+
+/// Orders versions as Kubernetes prefers them: GA before beta before alpha, higher numbers first, odd names last.
+pub fn version_order(a: &str, b: &str) -> std::cmp::Ordering {
+    version_rank(b).cmp(&version_rank(a)).then_with(|| a.cmp(b))
+}
+
+/// `v2` → (3, 2, 0), `v1beta2` → (2, 1, 2), `v1alpha1` → (1, 1, 1), anything else → (0, 0, 0).
+fn version_rank(version: &str) -> (u8, u32, u32) {
+    let Some(rest) = version.strip_prefix('v') else { return (0, 0, 0) };
+    let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    let Ok(major) = rest[..digits].parse() else { return (0, 0, 0) };
+    let suffix = &rest[digits..];
+    if suffix.is_empty() {
+        return (3, major, 0);
+    }
+    for (word, stage) in [("beta", 2), ("alpha", 1)] {
+        if let Some(number) = suffix.strip_prefix(word) {
+            return number.parse().map_or((0, 0, 0), |number| (stage, major, number));
+        }
+    }
+    (0, 0, 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_ordered_by_maturity() {
+        let mut versions = vec!["v1alpha1", "foo", "v2", "v1beta1", "v1", "v11", "v2beta1", "v1beta2"];
+        versions.sort_by(|a, b| version_order(a, b));
+        assert_eq!(versions, ["v11", "v2", "v1", "v2beta1", "v1beta2", "v1beta1", "v1alpha1", "foo"]);
+    }
+}

@@ -1,0 +1,286 @@
+//! What happens to every request before and after its handler: identity, limits, authorisation, warnings,
+//! measurements.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use apimachinery::status::Status;
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, HeaderName, HeaderValue, WARNING};
+use http::{HeaderMap, Request, Response};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use rustls::pki_types::CertificateDer;
+use tracing::Instrument;
+
+use crate::auth::rbac::Attributes;
+use crate::auth::x509::Judge;
+use crate::auth::{User, impersonation};
+use crate::handlers::{self, context::Context};
+use crate::http::body::Body;
+use crate::http::{Query, RequestInfo, respond};
+use crate::metrics::{DurationLabels, KindLabels, RequestLabels};
+use crate::server::Server;
+use crate::endpoints;
+
+/// Nothing but watches and proxies takes longer.
+const DEADLINE: Duration = Duration::from_secs(60);
+static AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
+
+/// Who is at the other end of a connection.
+#[derive(Debug, Clone)]
+pub enum Peer {
+    /// A TLS client with the certificates it showed.
+    Remote { certificates: Arc<[CertificateDer<'static>]>, judge: Judge },
+    /// A part of this process with an identity of its own.
+    Local(Arc<User>),
+}
+
+/// Answers one request.
+pub async fn serve<B>(server: Arc<Server>, request: Request<B>, peer: Peer) -> Response<Body>
+where
+    B: http_body::Body<Data = Bytes> + Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let (parts, body) = request.into_parts();
+    let query = Query::parse(parts.uri.query());
+    let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
+    let span = tracing::debug_span!("request", verb = info.verb, path = %parts.uri.path());
+    async move {
+        let started = Instant::now();
+        let labels = Labels::of(&info);
+        let audit_id = audit_id(&parts.headers);
+        let mut response = match admit(&server, &parts, &info, &query, &peer).await {
+            Ok((user, permit)) => {
+                let long = info.is_long_running();
+                let inflight = labels.begin(&server, long);
+                let context = Context::new(parts.method, info, query, parts.headers, user);
+                let answer = answer(&server, &context, body);
+                let mut response = if long {
+                    answer.await
+                } else {
+                    let deadline = deadline(&context);
+                    tokio::time::timeout(deadline, answer).await.unwrap_or_else(|_| respond::error(&timed_out()))
+                };
+                add_warnings(&mut response, context.take_warnings());
+                drop((permit, inflight));
+                response
+            }
+            Err(status) => {
+                if status.code == 429 {
+                    server.metrics.dropped.inc();
+                }
+                respond::error(&status)
+            }
+        };
+        response.headers_mut().insert(AUDIT_ID.clone(), audit_id);
+        labels.end(&server, response.status().as_u16(), started.elapsed());
+        tracing::debug!(code = response.status().as_u16(), "answered");
+        response
+    }
+    .instrument(span)
+    .await
+}
+
+/// Finds out who asks, whether there is room, and whether they may.
+async fn admit(
+    server: &Server,
+    parts: &http::request::Parts,
+    info: &RequestInfo,
+    query: &Query,
+    peer: &Peer,
+) -> Result<(Arc<User>, Option<tokio::sync::OwnedSemaphorePermit>), Status> {
+    if let Some(timeout) = query.get("timeout").filter(|value| !value.is_empty())
+        && crate::duration::parse(timeout).is_none()
+    {
+        return Err(Status::bad_request(format!(
+            "invalid timeout specified in the request URL - time: invalid duration {timeout:?}"
+        )));
+    }
+    let user = authenticate(server, &parts.headers, peer)?;
+    let user = impersonation::impersonate(server, user, &parts.headers)?;
+    let local = matches!(peer, Peer::Local(_));
+    let permit = if local { None } else { server.limits.enter(&user, info).await? };
+    server.rbac.check(&server.store, &user, &Attributes::of(info))?;
+    Ok((user, permit))
+}
+
+fn authenticate(server: &Server, headers: &HeaderMap, peer: &Peer) -> Result<Arc<User>, Status> {
+    let (certificates, judge) = match peer {
+        Peer::Local(user) => return Ok(user.clone()),
+        Peer::Remote { certificates, judge } => (certificates, judge),
+    };
+    if !certificates.is_empty()
+        && let Some(user) = judge.identify(certificates)
+    {
+        return Ok(Arc::new(user));
+    }
+    let bearer = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|value| {
+        let (scheme, token) = value.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+    });
+    match bearer {
+        Some(token) if !token.is_empty() => {
+            let audiences = [server.identity.issuer.clone()];
+            match server.tokens.identify(&server.store, token, &audiences) {
+                Some((user, _)) => Ok(Arc::new(user)),
+                None => Err(Status::unauthorized()),
+            }
+        }
+        // A certificate that we do not trust is a failed credential, not the lack of one.
+        _ if !certificates.is_empty() => Err(Status::unauthorized()),
+        _ => Ok(Arc::new(User::anonymous())),
+    }
+}
+
+async fn answer<B>(server: &Arc<Server>, context: &Context, body: B) -> Response<Body>
+where
+    B: http_body::Body<Data = Bytes> + Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let body = match read(body).await {
+        Ok(body) => body,
+        Err(status) => return respond::error(&status),
+    };
+    if context.info.is_resource {
+        handlers::resource(server, context, body).await
+    } else {
+        endpoints::answer(server, context).await
+    }
+}
+
+/// Reads a body as a whole, up to the limit.
+async fn read<B>(body: B) -> Result<Bytes, Status>
+where
+    B: http_body::Body<Data = Bytes> + Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let limited = Limited::new(body, handlers::MAX_BODY);
+    match std::pin::pin!(limited).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => {
+            Err(Status::too_large(format!("Request entity too large: limit is {}", handlers::MAX_BODY)))
+        }
+        Err(error) => Err(Status::bad_request(format!("cannot read the request body: {error}"))),
+    }
+}
+
+fn deadline(context: &Context) -> Duration {
+    let asked = context.query.get("timeout").and_then(crate::duration::parse).filter(|asked| !asked.is_zero());
+    asked.map_or(DEADLINE, |asked| asked.min(DEADLINE))
+}
+
+fn timed_out() -> Status {
+    Status::new(504, "Timeout", "request did not complete within the allotted timeout").with_details(Default::default())
+}
+
+fn audit_id(headers: &HeaderMap) -> HeaderValue {
+    headers.get(&AUDIT_ID).filter(|value| value.len() <= 64).cloned().unwrap_or_else(|| {
+        HeaderValue::from_str(&uuid::Uuid::new_v4().to_string()).expect("a uuid is a valid header value")
+    })
+}
+
+/// Adds `Warning` headers, within the budget that keeps headers acceptable to proxies.
+fn add_warnings(response: &mut Response<Body>, warnings: Vec<String>) {
+    const BUDGET: usize = 4096;
+    const CUT: usize = 256;
+    let total: usize = warnings.iter().map(|warning| warning.chars().count()).sum();
+    let mut spent = 0;
+    for warning in warnings {
+        let text: String = if total > BUDGET { warning.chars().take(CUT).collect() } else { warning };
+        spent += text.chars().count();
+        if spent > BUDGET {
+            return;
+        }
+        let quoted: String = text
+            .chars()
+            .filter(|c| !c.is_control())
+            .flat_map(|c| if matches!(c, '"' | '\\') { vec!['\\', c] } else { vec![c] })
+            .collect();
+        if let Ok(value) = HeaderValue::from_bytes(format!("299 - \"{quoted}\"").as_bytes()) {
+            response.headers_mut().append(WARNING, value);
+        }
+    }
+}
+
+/// The labels of a request in the metrics.
+struct Labels {
+    verb: String,
+    group: String,
+    version: String,
+    resource: String,
+    subresource: String,
+    scope: &'static str,
+    reading: bool,
+    counted: bool,
+}
+
+impl Labels {
+    fn of(info: &RequestInfo) -> Self {
+        let scope = if !info.is_resource {
+            ""
+        } else if !info.name.is_empty() {
+            "resource"
+        } else if !info.namespace.is_empty() {
+            "namespace"
+        } else {
+            "cluster"
+        };
+        Self {
+            verb: info.verb.to_ascii_uppercase(),
+            group: info.group.clone(),
+            version: info.version.clone(),
+            resource: info.resource.clone(),
+            subresource: info.subresource.clone(),
+            scope,
+            reading: matches!(info.verb, "get" | "list" | "watch"),
+            counted: info.is_resource,
+        }
+    }
+
+    fn duration(&self) -> DurationLabels {
+        DurationLabels {
+            verb: self.verb.clone(),
+            group: self.group.clone(),
+            version: self.version.clone(),
+            resource: self.resource.clone(),
+        }
+    }
+
+    /// Counts the request in until the returned guard is dropped.
+    fn begin(&self, server: &Arc<Server>, long: bool) -> impl Drop + use<> {
+        struct Guard(Option<prometheus_client::metrics::gauge::Gauge>);
+        impl Drop for Guard {
+            fn drop(&mut self) {
+                if let Some(gauge) = &self.0 {
+                    gauge.dec();
+                }
+            }
+        }
+        let gauge = (!long).then(|| {
+            let request_kind = if self.reading { "readOnly" } else { "mutating" }.to_owned();
+            server.metrics.inflight.get_or_create(&KindLabels { request_kind }).clone()
+        });
+        if let Some(gauge) = &gauge {
+            gauge.inc();
+        }
+        Guard(gauge)
+    }
+
+    fn end(&self, server: &Server, code: u16, elapsed: Duration) {
+        // What a client made up must not become a label.
+        if !self.counted || code == 404 {
+            return;
+        }
+        let labels = RequestLabels {
+            verb: self.verb.clone(),
+            group: self.group.clone(),
+            version: self.version.clone(),
+            resource: self.resource.clone(),
+            subresource: self.subresource.clone(),
+            scope: self.scope.to_owned(),
+            code: code.to_string(),
+        };
+        server.metrics.requests.get_or_create(&labels).inc();
+        server.metrics.durations.get_or_create(&self.duration()).observe(elapsed.as_secs_f64());
+    }
+}

@@ -1,0 +1,185 @@
+//! The server's shared state, and the few operations on it that handlers need.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use apimachinery::status::Status;
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http::Response;
+use native::prepare::service::Allocation;
+use serde_json::Value;
+use store::Store;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::admission::Chain;
+use crate::allocator::Allocator;
+use crate::auth::rbac::{Attributes, Rbac};
+use crate::auth::tokens::Tokens;
+use crate::handlers::context::Context;
+use crate::handlers::write::Target;
+use crate::head::Head;
+use crate::http::Body;
+use crate::metrics::Metrics;
+use crate::object::{self, Entry};
+use crate::options::Profile;
+use crate::registry::{Kind, Registry};
+
+/// How long a read waits for a revision that has not happened yet.
+const REVISION_WAIT: Duration = Duration::from_secs(3);
+
+/// Everything a request can touch.
+pub struct Server {
+    pub store: Store<Head>,
+    pub registry: ArcSwap<Registry>,
+    pub rbac: Rbac,
+    pub tokens: Tokens,
+    pub admission: Chain,
+    pub allocator: Allocator,
+    pub metrics: Metrics,
+    pub profile: Profile,
+    pub extensions: Arc<dyn Extension>,
+    /// Cancelled when the server is to stop.
+    pub stop: CancellationToken,
+    /// Open watches; a clean shutdown waits for them.
+    pub watches: TaskTracker,
+    pub identity: Identity,
+    pub ready: Readiness,
+    pub limits: crate::limits::Limits,
+}
+
+/// What the server tells others about itself.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// The CA that clients verify the server with, PEM.
+    pub ca_pem: String,
+    /// The issuer of service account tokens.
+    pub issuer: String,
+    pub started: jiff::Timestamp,
+}
+
+/// Which parts of the start have finished; `/readyz` names those that have not.
+#[derive(Debug, Default)]
+pub struct Readiness {
+    pub bootstrapped: std::sync::atomic::AtomicBool,
+    pub definitions: std::sync::atomic::AtomicBool,
+}
+
+/// Subresources that somebody else serves, such as `clusters/proxy`.
+pub trait Extension: Send + Sync {
+    /// Returns `None` for what it does not know.
+    fn subresource<'a>(
+        &'a self,
+        server: &'a Arc<Server>,
+        context: &'a Context,
+        kind: &'a Kind,
+        namespace: &'a str,
+        body: Bytes,
+    ) -> BoxFuture<'a, Option<Result<Response<Body>, Status>>>;
+}
+
+/// Serves no further subresource.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct NoExtension;
+
+impl Extension for NoExtension {
+    fn subresource<'a>(
+        &'a self,
+        _: &'a Arc<Server>,
+        _: &'a Context,
+        _: &'a Kind,
+        _: &'a str,
+        _: Bytes,
+    ) -> BoxFuture<'a, Option<Result<Response<Body>, Status>>> {
+        Box::pin(std::future::ready(None))
+    }
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Server").field("profile", &self.profile).finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Returns an object as clients of `kind` see it.
+    pub fn read(&self, kind: &Kind, entry: &Entry) -> Value {
+        let mut object = object::decode(&kind.storage.api_version(), &kind.gvk.kind, entry);
+        if !kind.serves_stored_bytes() {
+            kind.present(&mut object);
+        }
+        object::stamp(&mut object, &kind.api_version, &kind.gvk.kind, Some(entry.modified));
+        object
+    }
+
+    /// Waits until the store has reached a revision, but not for long.
+    pub async fn wait_for(&self, revision: u64) -> Result<(), Status> {
+        if revision <= self.store.revision() {
+            return Ok(());
+        }
+        let waited = tokio::time::timeout(REVISION_WAIT, self.store.wait_for(revision)).await;
+        waited.map_err(|_| Status::too_large_resource_version(revision, self.store.revision()))
+    }
+
+    /// Checks that the caller may use a further verb on the same resource.
+    pub fn authorize_also(&self, context: &Context, verb: &str) -> Result<(), Status> {
+        let attributes = Attributes { verb, ..Attributes::of(&context.info) };
+        self.rbac.check(&self.store, &context.user, &attributes)
+    }
+
+    /// Runs what has to happen between validation and the commit: addresses for services, guards on roles.
+    /// What it took is settled with [`Server::settle`].
+    pub fn before_commit(
+        &self,
+        target: &Target<'_>,
+        object: &mut Value,
+        old: Option<&Value>,
+    ) -> Result<Option<Allocation>, Status> {
+        match &*target.kind.collection {
+            "services/specs" if target.subresource.is_empty() => {
+                if target.options.dry_run {
+                    return Ok(None);
+                }
+                let name = object::meta_str(object, "name").to_owned();
+                self.allocator.assign(object, old).map(Some).map_err(|errors| target.invalid(&name, &errors))
+            }
+            "roles" | "clusterroles" | "rolebindings" | "clusterrolebindings" => {
+                crate::auth::escalation::check(self, target, object, old).map(|()| None)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Keeps or gives back what a write took.
+    pub fn settle(&self, held: Option<Allocation>, written: bool) {
+        match held {
+            Some(held) if written => held.commit(&self.allocator),
+            Some(held) => held.revert(&self.allocator),
+            None => {}
+        }
+    }
+
+    /// Takes back what an object held, once it is gone.
+    pub fn released(&self, kind: &Kind, object: &Value) {
+        if &*kind.collection == "services/specs" {
+            self.allocator.release(object);
+        }
+    }
+
+    /// Returns how long an object lives on after its deletion was asked for. Only pods that run somewhere do.
+    pub fn grace_period(&self, kind: &Kind, object: &Value, asked: Option<i64>) -> i64 {
+        if kind.gvk.kind != "Pod" || !kind.gvk.group.is_empty() {
+            return 0;
+        }
+        let phase = object.pointer("/status/phase").and_then(Value::as_str).unwrap_or("");
+        let node = object.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or("");
+        if node.is_empty() || phase == "Succeeded" || phase == "Failed" {
+            return 0;
+        }
+        let own = object.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(30);
+        let grace = asked.unwrap_or(own);
+        if grace < 0 { 1 } else { grace }
+    }
+}

@@ -1,0 +1,167 @@
+//! Starting and stopping a server.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use apimachinery::status::Status;
+use arc_swap::ArcSwap;
+use store::Store;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::admission::Chain;
+use crate::allocator::Allocator;
+use crate::auth::pki::{self, Pki};
+use crate::auth::rbac::Rbac;
+use crate::auth::tokens::{self, Tokens};
+use crate::auth::x509::Judge;
+use crate::http::listener;
+use crate::limits::Limits;
+use crate::metrics::Metrics;
+use crate::options::Options;
+use crate::registry::Registry;
+use crate::server::{Identity, NoExtension, Readiness, Server};
+use crate::{bootstrap, controllers};
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("cannot create {path}")]
+    Directory { path: PathBuf, source: std::io::Error },
+    #[error("cannot open the store")]
+    Store(#[from] store::OpenError),
+    #[error(transparent)]
+    Pki(#[from] pki::Error),
+    #[error(transparent)]
+    Tokens(#[from] tokens::Error),
+    #[error("cannot set up TLS")]
+    Tls(#[from] rustls::Error),
+    #[error(transparent)]
+    Listen(std::io::Error),
+    #[error(transparent)]
+    Admin(#[from] crate::admin::Error),
+    #[error("cannot write what has to exist from the start")]
+    Bootstrap(#[from] Status),
+}
+
+/// A running server.
+#[derive(Debug)]
+pub struct Handle {
+    pub server: Arc<Server>,
+    pub address: SocketAddr,
+    pub url: String,
+    /// The administrator's kubeconfig.
+    pub kubeconfig: String,
+    pub pki: Pki,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+    listening: CancellationToken,
+    data_dir: Option<PathBuf>,
+}
+
+/// Starts a server; returns once it answers requests and is ready.
+pub async fn start(options: Options) -> Result<Handle, Error> {
+    let pki_dir = match &options.data_dir {
+        Some(dir) => Some(private_dir(dir)?),
+        None => None,
+    };
+    let listener = listener::bind(options.bind).await.map_err(Error::Listen)?;
+    let address = listener.local_addr().map_err(Error::Listen)?;
+    let mut names = options.extra_names.clone();
+    names.push(address.ip().to_string());
+    names.extend(options.advertise.clone());
+    let store_options = match &options.data_dir {
+        Some(dir) => store::Options::file(dir.join("store")),
+        None => store::Options::memory(),
+    };
+    // Keys and data have nothing to do with each other: make the one while the other is read.
+    let names_for_pki = names.clone();
+    let pki = tokio::task::spawn_blocking(move || Pki::load_or_create(pki_dir.as_deref(), &names_for_pki));
+    let store = tokio::task::spawn_blocking(move || Store::open(store_options));
+    let pki = pki.await.expect("making keys does not panic")?;
+    let store = store.await.expect("opening the store does not panic")?;
+
+    let issuer = "https://kubernetes.default.svc.cluster.local".to_owned();
+    let stop = CancellationToken::new();
+    let server = Arc::new(Server {
+        store,
+        registry: ArcSwap::from_pointee(Registry::natives()),
+        rbac: Rbac::default(),
+        tokens: Tokens::new(&pki.service_account_key, &issuer, options.token_file.as_deref())?,
+        admission: Chain::new(options.plugins.clone()),
+        allocator: Allocator::default(),
+        metrics: Metrics::default(),
+        profile: options.profile,
+        extensions: options.extension.clone().unwrap_or_else(|| Arc::new(NoExtension)),
+        stop: stop.clone(),
+        watches: TaskTracker::new(),
+        identity: Identity { ca_pem: pki.ca.cert.clone(), issuer, started: jiff::Timestamp::now() },
+        ready: Readiness::default(),
+        limits: Limits::new(options.max_reads, options.max_writes),
+    });
+    server.allocator.load(&server.store);
+    server.rbac.refresh(&server.store);
+    let tls = listener::tls(&pki.serving)?;
+    let judge = Judge::new(&pki.ca.cert, Arc::new(rustls::crypto::ring::default_provider()))?;
+    let tasks = TaskTracker::new();
+    let listening = CancellationToken::new();
+    tasks.spawn(listener::run(server.clone(), listener, tls, judge, listening.clone()));
+
+    if let Some(dir) = &options.data_dir {
+        tasks.spawn(crate::admin::listen(&server, dir)?);
+    }
+    controllers::definitions::load(&server);
+    bootstrap::run(&server, &options, &pki).await?;
+    server.ready.bootstrapped.store(true, Ordering::Release);
+    controllers::definitions::install(&server, &options.definitions).await?;
+    server.ready.definitions.store(true, Ordering::Release);
+    controllers::spawn(&server, &tasks, options.compact_every);
+
+    let host = options.advertise.clone().unwrap_or_else(|| match address.ip() {
+        ip if ip.is_unspecified() => "127.0.0.1".to_owned(),
+        std::net::IpAddr::V6(ip) => format!("[{ip}]"),
+        ip => ip.to_string(),
+    });
+    let url = format!("https://{host}:{}", address.port());
+    let kubeconfig = pki.kubeconfig(&url, &options.context_name);
+    tasks.close();
+    Ok(Handle { server, address, url, kubeconfig, pki, stop, tasks, listening, data_dir: options.data_dir })
+}
+
+/// Makes the data directory and its `pki`, closed to others.
+fn private_dir(dir: &Path) -> Result<PathBuf, Error> {
+    use std::os::unix::fs::DirBuilderExt;
+    let pki = dir.join("pki");
+    for path in [dir, &pki] {
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .map_err(|source| Error::Directory { path: path.to_owned(), source })?;
+    }
+    Ok(pki)
+}
+
+impl Handle {
+    /// Writes the administrator's kubeconfig into the data directory and returns its path.
+    pub fn write_kubeconfig(&self, name: &str) -> Result<Option<PathBuf>, Error> {
+        let Some(dir) = &self.data_dir else { return Ok(None) };
+        let path = dir.join(name);
+        pki::write_private(&path, self.kubeconfig.as_bytes())?;
+        Ok(Some(path))
+    }
+
+    /// Ends the server: no new requests, watches closed, controllers stopped, everything on disk.
+    pub async fn stop(self) {
+        self.listening.cancel();
+        self.stop.cancel();
+        self.server.watches.close();
+        let _ = tokio::time::timeout(Duration::from_secs(5), self.server.watches.wait()).await;
+        if tokio::time::timeout(Duration::from_secs(10), self.tasks.wait()).await.is_err() {
+            tracing::warn!(tasks = self.tasks.len(), "some tasks did not end in time");
+        }
+        self.server.store.close().await;
+    }
+}

@@ -1,0 +1,18 @@
+//! `karmada crds`: Karmada's definitions, for a control plane that runs on kube-apiserver.
+
+use std::io::Write;
+
+use clap::Args;
+
+/// Print the CustomResourceDefinitions of all kinds, to be applied to an existing kube-apiserver.
+#[derive(Debug, Args)]
+pub struct Arguments {}
+
+pub fn run(_: Arguments) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    for definition in api::crd::all() {
+        // JSON is YAML; kubectl takes it as it is.
+        writeln!(out, "---\n{definition:#}")?;
+    }
+    Ok(())
+}

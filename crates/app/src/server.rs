@@ -1,0 +1,110 @@
+//! `karmada server`: the control plane.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use apiserver::{Options, Profile};
+use clap::{Args, ValueEnum};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Run the control plane: the API server with everything a control plane needs, in one process.
+///
+/// The first start makes keys and certificates and writes DIR/karmada.kubeconfig for the administrator.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Where state, keys and the kubeconfig are kept; created if it does not exist.
+    #[arg(long, value_name = "DIR", default_value = "karmada-data", env = "KARMADA_DATA_DIR")]
+    data_dir: PathBuf,
+    /// Address and port to serve HTTPS on; port 0 picks a free one.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:5443")]
+    bind: SocketAddr,
+    /// Where objects are stored.
+    #[arg(long, value_enum, default_value_t = StoreKind::Embedded)]
+    store: StoreKind,
+    /// Host name or address that clients are told to connect to; by default what is bound.
+    #[arg(long, value_name = "HOST")]
+    advertise_address: Option<String>,
+    /// Further names and addresses the serving certificate is valid for.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    cert_extra_sans: Vec<String>,
+    /// File of static bearer tokens, one `token,user,uid,"group1,group2"` per line.
+    #[arg(long, value_name = "FILE")]
+    token_auth_file: Option<PathBuf>,
+    /// Start from a backup made by `karmada backup`; the data directory must not hold a store yet.
+    #[arg(long, value_name = "FILE")]
+    restore: Option<PathBuf>,
+    /// How often history is compacted, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
+    compaction_interval: u64,
+    /// Reads that are worked on at once.
+    #[arg(long, value_name = "N", default_value_t = 400)]
+    max_requests_inflight: usize,
+    /// Writes that are worked on at once.
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    max_mutating_requests_inflight: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum StoreKind {
+    /// A database in the data directory.
+    Embedded,
+    /// An etcd cluster.
+    Etcd,
+}
+
+pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let started = Instant::now();
+    if arguments.store == StoreKind::Etcd {
+        bail!("--store etcd is not available in this version; use --store embedded");
+    }
+    let store_dir = arguments.data_dir.join("store");
+    if let Some(from) = &arguments.restore {
+        restore(from, &store_dir)?;
+    }
+    let options = Options {
+        data_dir: Some(arguments.data_dir.clone()),
+        bind: arguments.bind,
+        profile: Profile::Karmada,
+        extra_names: arguments.cert_extra_sans,
+        advertise: arguments.advertise_address,
+        token_file: arguments.token_auth_file,
+        definitions: api::crd::all().into_iter().chain(api::crd::aggregated()).collect(),
+        namespaces: vec!["karmada-system".to_owned(), "karmada-cluster".to_owned()],
+        compact_every: Duration::from_secs(arguments.compaction_interval),
+        max_reads: arguments.max_requests_inflight.max(1),
+        max_writes: arguments.max_mutating_requests_inflight.max(1),
+        ..Options::default()
+    };
+    // Before the server is up, so that a signal during the start is not lost.
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let handle = apiserver::start(options)
+        .await
+        .with_context(|| format!("cannot start the server on {}", arguments.data_dir.display()))?;
+    let kubeconfig = handle.write_kubeconfig("karmada.kubeconfig")?.unwrap_or_default();
+    tracing::info!(
+        url = handle.url,
+        kubeconfig = %kubeconfig.display(),
+        milliseconds = started.elapsed().as_millis(),
+        "ready"
+    );
+    tokio::select! {
+        _ = terminate.recv() => tracing::info!("stopping: SIGTERM"),
+        _ = interrupt.recv() => tracing::info!("stopping: interrupted"),
+    }
+    tokio::select! {
+        () = handle.stop() => tracing::info!("stopped"),
+        _ = terminate.recv() => tracing::warn!("stopped at once: second signal"),
+        _ = interrupt.recv() => tracing::warn!("stopped at once: second signal"),
+    }
+    Ok(())
+}
+
+fn restore(from: &Path, to: &Path) -> anyhow::Result<()> {
+    let restored = store::restore(from, to)
+        .with_context(|| format!("cannot restore {} to {}", from.display(), to.display()))?;
+    tracing::info!(entries = restored.entries, revision = restored.revision, "restored");
+    Ok(())
+}

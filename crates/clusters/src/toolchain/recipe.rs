@@ -1,0 +1,165 @@
+//! What is built, from which module, under which name: the only place that knows versions.
+
+use std::fmt;
+
+/// One upstream module and the programs we take from it.
+#[derive(Debug)]
+pub struct Recipe {
+    /// Our short name; part of the folder's name in the cache.
+    pub name: &'static str,
+    pub module: &'static str,
+    pub version: &'static str,
+    /// Program name and the package it is built from. The package's last path element is what Go calls the result.
+    pub(crate) builds: &'static [(&'static str, &'static str)],
+    /// Set where upstream has no buildable main package in a module of its own: the text of our `main.go`.
+    pub(crate) main: Option<&'static str>,
+    /// Variables to stamp with the version at link time.
+    pub(crate) stamps: &'static [&'static str],
+}
+
+/// A program in the cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    pub name: &'static str,
+    pub version: &'static str,
+    pub(crate) built_as: &'static str,
+}
+
+/// The parts of a Kubernetes cluster, and its client.
+pub static KUBERNETES: Recipe = Recipe {
+    name: "kubernetes",
+    module: "k8s.io/kubernetes",
+    version: "v1.36.3",
+    builds: &[
+        ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
+        ("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
+        ("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
+        ("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
+    ],
+    main: None,
+    stamps: &["k8s.io/component-base/version", "k8s.io/client-go/pkg/version"],
+};
+
+/// The database. Its server module is a library with an entry point, hence the `main.go`.
+pub static ETCD: Recipe = Recipe {
+    name: "etcd",
+    module: "go.etcd.io/etcd/server/v3",
+    version: "v3.7.3",
+    builds: &[("etcd", ".")],
+    main: Some(
+        "// Runs etcd as a program of its own.\npackage main\n\nimport (\n\t\"os\"\n\n\t\"go.etcd.io/etcd/server/v3/etcdmain\"\n)\n\nfunc main() { etcdmain.Main(os.Args) }\n",
+    ),
+    stamps: &[],
+};
+
+/// The kubelet's stand-in: nodes that are Ready and pods that run, without a container.
+pub static KWOK: Recipe = Recipe {
+    name: "kwok",
+    module: "sigs.k8s.io/kwok",
+    version: "v0.7.0",
+    builds: &[("kwok", "sigs.k8s.io/kwok/cmd/kwok")],
+    main: None,
+    stamps: &[],
+};
+
+/// The originals, as oracles. Built only on demand.
+pub static KARMADA: Recipe = Recipe {
+    name: "karmada",
+    module: "github.com/karmada-io/karmada",
+    version: "v1.17.1",
+    builds: &[
+        ("karmada-scheduler", "github.com/karmada-io/karmada/cmd/scheduler"),
+        ("karmada-controller-manager", "github.com/karmada-io/karmada/cmd/controller-manager"),
+        ("karmada-webhook", "github.com/karmada-io/karmada/cmd/webhook"),
+        ("karmada-aggregated-apiserver", "github.com/karmada-io/karmada/cmd/aggregated-apiserver"),
+        ("karmadactl", "github.com/karmada-io/karmada/cmd/karmadactl"),
+        ("karmada-agent", "github.com/karmada-io/karmada/cmd/agent"),
+    ],
+    main: None,
+    stamps: &["github.com/karmada-io/karmada/pkg/version"],
+};
+
+/// All that a member cluster needs. The biggest comes first, so that a machine with little patience fails early.
+pub static MEMBER_RECIPES: [&Recipe; 3] = [&KUBERNETES, &ETCD, &KWOK];
+
+impl Recipe {
+    /// Returns the programs this recipe gives.
+    pub fn programs(&self) -> impl Iterator<Item = Program> + '_ {
+        self.builds.iter().map(|(name, package)| Program {
+            name,
+            version: self.version,
+            // "." is our own module, which Go names after the last element of its path: the recipe's name.
+            built_as: if *package == "." { self.name } else { last_element(package) },
+        })
+    }
+
+    /// Returns the program called `name`. Panics when this recipe has none: names are constants of ours.
+    pub fn program(&self, name: &str) -> Program {
+        self.programs().find(|program| program.name == name).expect("a program that the recipe names")
+    }
+
+    pub(crate) fn packages(&self) -> impl Iterator<Item = &'static str> + '_ {
+        self.builds.iter().map(|(_, package)| *package)
+    }
+
+    pub(crate) fn names(&self) -> String {
+        self.builds.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Returns linker flags: no symbol tables (a third of the size), and the version, which a plain build would not know.
+    pub(crate) fn link_flags(&self) -> String {
+        let mut parts = self.version.trim_start_matches('v').split('.');
+        let (major, minor) = (parts.next().unwrap_or("0"), parts.next().unwrap_or("0"));
+        let mut flags = "-s -w".to_string();
+        for package in self.stamps {
+            for (variable, value) in [("gitVersion", self.version), ("gitMajor", major), ("gitMinor", minor)]
+            {
+                flags.push_str(&format!(" -X {package}.{variable}={value}"));
+            }
+        }
+        flags
+    }
+}
+
+impl fmt::Display for Recipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.name, self.version)
+    }
+}
+
+fn last_element(package: &'static str) -> &'static str {
+    package.rsplit('/').next().unwrap_or(package)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_stamped_into_every_version_package() {
+        let flags = KUBERNETES.link_flags();
+        assert!(flags.starts_with("-s -w "));
+        assert!(flags.contains("-X k8s.io/component-base/version.gitVersion=v1.36.3"));
+        assert!(flags.contains("-X k8s.io/component-base/version.gitMinor=36"));
+    }
+
+    #[test]
+    fn a_program_may_be_called_otherwise_than_its_package() {
+        assert_eq!(KARMADA.program("karmada-scheduler").built_as, "scheduler");
+        assert_eq!(ETCD.program("etcd").built_as, "etcd");
+    }
+
+    #[test]
+    fn no_two_programs_share_a_name() {
+        let mut names: Vec<_> = MEMBER_RECIPES
+            .iter()
+            .copied()
+            .chain([&KARMADA])
+            .flat_map(|r| r.programs().map(|p| p.name))
+            .collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}

@@ -1,0 +1,26 @@
+//! What a resource means: replicas, health, status, dependencies, retention.
+//!
+//! A federation handles kinds it has never heard of, so the questions it must ask about an object ("how many
+//! replicas?", "is it healthy?", "what does it need beside it?") are answered here, by the first of several
+//! layers that knows the kind: declarative customisations, webhooks, bundled third-party rules, native rules.
+//! The native rules are in this crate; the other layers plug in through [`Layer`].
+//!
+//! Objects are `serde_json::Value` trees. Nothing here reads a clock or touches the world: the one operation
+//! that stamps times takes `now` as an argument.
+
+mod chain;
+mod dependency;
+mod error;
+mod fields;
+pub mod native;
+mod operation;
+pub mod pods;
+mod prune;
+mod replicas;
+
+pub use chain::{Interpreter, Layer};
+pub use dependency::verify_dependencies;
+pub use error::{Error, Result};
+pub use operation::Operation;
+pub use prune::prune;
+pub use replicas::Replicas;

@@ -1,0 +1,280 @@
+//! What is wrong with an object of a native kind, in kube-apiserver's words.
+//!
+//! In: an object in Go shape, defaulted and prepared; for updates also the stored one. Out: field errors in the
+//! order upstream reports them, all of them, not just the first. A rule that is not implemented fails open: the
+//! member cluster that gets the object will judge it again. `COVERAGE.md` lists what is and what is not checked.
+
+mod admission;
+mod autoscaling;
+mod check;
+mod config;
+mod containers;
+mod cron;
+mod jobs;
+pub mod meta;
+mod networking;
+pub(crate) mod node;
+mod pod;
+mod policy;
+mod probes;
+mod rbac;
+mod scheduling;
+mod security;
+mod service;
+mod storage;
+mod volumes;
+mod workloads;
+
+use apimachinery::field::{Errors, Path};
+use apimachinery::gvk::Gvk;
+use serde_json::Value;
+
+use meta::Finalizers;
+pub use meta::NameRule;
+use node::Node;
+
+/// Returns what is wrong with a new object.
+///
+/// *Assumptions*: names, addresses and node ports have been generated and allocated.
+pub fn create(gvk: &Gvk, object: &Value) -> Errors {
+    let mut errors = metadata(gvk, object);
+    let root = Node::from(object);
+    match (gvk.group.as_str(), gvk.kind.as_str()) {
+        ("", "Pod") => pod::create(&mut errors, root),
+        ("apps", "StatefulSet") => workloads::stateful_set(&mut errors, root, false),
+        ("batch", "Job") => jobs::job(&mut errors, root),
+        ("batch", "CronJob") => jobs::cron_job(&mut errors, root, None),
+        ("", "Event") => policy::event(&mut errors, root, true),
+        ("events.k8s.io", "Event") => policy::event(&mut errors, root, false),
+        _ => both(gvk, root, &mut errors),
+    }
+    errors
+}
+
+/// Rules that hold for new and for changed objects alike.
+fn both(gvk: &Gvk, root: Node<'_>, errors: &mut Errors) {
+    match (gvk.group.as_str(), gvk.kind.as_str()) {
+        ("", "PodTemplate") => pod::template(errors, root.at("template"), &Path::new("template")),
+        ("", "ReplicationController") => workloads::replication_controller(errors, root),
+        ("apps", "Deployment") => workloads::deployment(errors, root),
+        ("apps", "ReplicaSet") => workloads::replica_set(errors, root),
+        ("apps", "DaemonSet") => workloads::daemon_set(errors, root),
+        ("apps", "ControllerRevision") => workloads::controller_revision(errors, root),
+        ("", "Service") => service::service(errors, root),
+        ("", "Endpoints") => networking::endpoints(errors, root),
+        ("discovery.k8s.io", "EndpointSlice") => networking::endpoint_slice(errors, root),
+        ("networking.k8s.io", "Ingress") => networking::ingress(errors, root),
+        ("networking.k8s.io", "IngressClass") => networking::ingress_class(errors, root),
+        ("networking.k8s.io", "NetworkPolicy") => networking::network_policy(errors, root),
+        ("autoscaling", "HorizontalPodAutoscaler") => autoscaling::autoscaler(errors, root),
+        ("policy", "PodDisruptionBudget") => policy::disruption_budget(errors, root),
+        ("", "ConfigMap") => config::config_map(errors, root),
+        ("", "Secret") => config::secret(errors, root),
+        ("", "Namespace") => policy::namespace(errors, root),
+        ("", "ResourceQuota") => policy::resource_quota(errors, root),
+        ("", "LimitRange") => policy::limit_range(errors, root),
+        ("", "PersistentVolume") => storage::persistent_volume(errors, root),
+        ("", "PersistentVolumeClaim") => storage::claim(errors, root),
+        ("storage.k8s.io", "StorageClass") => storage::storage_class(errors, root),
+        ("scheduling.k8s.io", "PriorityClass") => policy::priority_class(errors, root),
+        ("node.k8s.io", "RuntimeClass") => policy::runtime_class(errors, root),
+        ("coordination.k8s.io", "Lease") => policy::lease(errors, root),
+        ("rbac.authorization.k8s.io", "Role") => rbac::role(errors, root, true),
+        ("rbac.authorization.k8s.io", "ClusterRole") => rbac::role(errors, root, false),
+        ("rbac.authorization.k8s.io", "RoleBinding") => rbac::binding(errors, root, true),
+        ("rbac.authorization.k8s.io", "ClusterRoleBinding") => rbac::binding(errors, root, false),
+        ("certificates.k8s.io", "CertificateSigningRequest") => admission::signing_request(errors, root),
+        ("apiregistration.k8s.io", "APIService") => admission::api_service(errors, root),
+        ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration") => {
+            admission::webhooks(errors, root, false);
+        }
+        ("admissionregistration.k8s.io", "MutatingWebhookConfiguration") => {
+            admission::webhooks(errors, root, true);
+        }
+        _ => {}
+    }
+}
+
+/// Returns what is wrong with replacing `old` by `object` through the main resource.
+///
+/// *Assumptions*: the object went through `prepare::for_update`.
+pub fn update(gvk: &Gvk, object: &Value, old: &Value) -> Errors {
+    let mut errors = update_metadata(gvk, object, old);
+    let (new, stored) = (Node::from(object), Node::from(old));
+    match (gvk.group.as_str(), gvk.kind.as_str()) {
+        ("", "Pod") => {
+            pod::update(&mut errors, new, stored);
+            return errors;
+        }
+        ("apps", "StatefulSet") => {
+            workloads::stateful_set(&mut errors, new, true);
+            workloads::stateful_set_update(&mut errors, new, stored);
+        }
+        ("batch", "Job") => {
+            jobs::job(&mut errors, new);
+            jobs::job_update(&mut errors, new, stored);
+        }
+        ("batch", "CronJob") => jobs::cron_job(&mut errors, new, Some(stored)),
+        // Updates are how recorders count; upstream only looks at who reports through the newer spelling.
+        ("" | "events.k8s.io", "Event") => return errors,
+        ("", "Service") => {
+            service::update(&mut errors, new, stored);
+            both(gvk, new, &mut errors);
+        }
+        ("", "Secret") => {
+            check::immutable(&mut errors, &Path::new("type"), new.at("type"), stored.at("type"));
+            config::immutable_update(&mut errors, new, stored);
+            both(gvk, new, &mut errors);
+        }
+        ("", "ConfigMap") => {
+            config::immutable_update(&mut errors, new, stored);
+            both(gvk, new, &mut errors);
+        }
+        ("scheduling.k8s.io", "PriorityClass") => policy::priority_class_update(&mut errors, new, stored),
+        ("storage.k8s.io", "StorageClass") => storage::storage_class_update(&mut errors, new, stored),
+        _ => {
+            both(gvk, new, &mut errors);
+            after_both(gvk, new, stored, &mut errors);
+        }
+    }
+    errors
+}
+
+/// What must not change, for kinds whose new state is judged first.
+fn after_both(gvk: &Gvk, new: Node<'_>, old: Node<'_>, errors: &mut Errors) {
+    let mut immutable = |keys: &[&str]| {
+        let path = keys.iter().fold(Path::default(), |path, key| path.child(key));
+        check::immutable(errors, &path, new.dig(keys), old.dig(keys));
+    };
+    match (gvk.group.as_str(), gvk.kind.as_str()) {
+        ("apps", "Deployment" | "ReplicaSet" | "DaemonSet") => immutable(&["spec", "selector"]),
+        ("apps", "ControllerRevision") => immutable(&["data"]),
+        ("discovery.k8s.io", "EndpointSlice") => immutable(&["addressType"]),
+        ("networking.k8s.io", "IngressClass") => immutable(&["spec", "controller"]),
+        ("node.k8s.io", "RuntimeClass") => immutable(&["handler"]),
+        ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => {
+            rbac::binding_update(errors, new, old);
+        }
+        ("", "PersistentVolume") => storage::persistent_volume_update(errors, new, old),
+        ("", "PersistentVolumeClaim") => storage::claim_update(errors, new, old),
+        ("", "ResourceQuota") => policy::resource_quota_update(errors, new, old),
+        _ => {}
+    }
+}
+
+/// Returns what is wrong with replacing `old` by `object` through `/status` (or `/approval`).
+pub fn status_update(gvk: &Gvk, object: &Value, old: &Value) -> Errors {
+    let mut errors = update_metadata(gvk, object, old);
+    let root = Node::from(object);
+    let (status, path) = (root.at("status"), Path::new("status"));
+    let counts: &[&str] = match (gvk.group.as_str(), gvk.kind.as_str()) {
+        ("apps", "Deployment") => &[
+            "observedGeneration",
+            "replicas",
+            "updatedReplicas",
+            "readyReplicas",
+            "availableReplicas",
+            "unavailableReplicas",
+        ],
+        ("", "ReplicationController") | ("apps", "ReplicaSet") => {
+            &["replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "observedGeneration"]
+        }
+        ("apps", "StatefulSet") => {
+            &["replicas", "readyReplicas", "currentReplicas", "updatedReplicas", "observedGeneration"]
+        }
+        ("apps", "DaemonSet") => &[
+            "currentNumberScheduled",
+            "numberMisscheduled",
+            "desiredNumberScheduled",
+            "numberReady",
+            "observedGeneration",
+            "updatedNumberScheduled",
+            "numberAvailable",
+            "numberUnavailable",
+        ],
+        ("batch", "Job") => &["active", "succeeded", "failed", "ready", "terminating"],
+        ("autoscaling", "HorizontalPodAutoscaler") => &["currentReplicas", "desiredReplicas"],
+        ("policy", "PodDisruptionBudget") => {
+            &["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"]
+        }
+        ("", "Namespace") => {
+            policy::namespace_status(&mut errors, root);
+            &[]
+        }
+        ("certificates.k8s.io", "CertificateSigningRequest") => {
+            both(gvk, root, &mut errors);
+            &[]
+        }
+        _ => &[],
+    };
+    check::none_negative(&mut errors, &path, status, counts);
+    errors
+}
+
+fn metadata(gvk: &Gvk, object: &Value) -> Errors {
+    let namespaced = is_namespaced(gvk);
+    match (gvk.group.as_str(), gvk.kind.as_str()) {
+        ("apiregistration.k8s.io", "APIService") => {
+            let root = Node::from(object);
+            meta::common(object, namespaced, finalizers(gvk), |name, _| {
+                admission::api_service_name(root, name)
+            })
+        }
+        _ => meta::create(object, namespaced, name_rule(gvk), finalizers(gvk)),
+    }
+}
+
+/// Kinds outside Kubernetes' own tree of validators only ask for qualified finalizers.
+fn finalizers(gvk: &Gvk) -> Finalizers {
+    match gvk.group.as_str() {
+        "apiextensions.k8s.io" | "apiregistration.k8s.io" => Finalizers::Qualified,
+        _ => Finalizers::StandardOrDomain,
+    }
+}
+
+/// Upstream looks at the metadata twice, once for every kind and once with the kind's own rules, so that
+/// causes come doubled while the message shows each once. The names are not judged again: they cannot change.
+fn update_metadata(gvk: &Gvk, object: &Value, old: &Value) -> Errors {
+    let mut errors = meta::create(object, is_namespaced(gvk), NameRule::PathSegment, Finalizers::Qualified);
+    errors.extend(meta::update(object, old, Finalizers::Qualified));
+    errors.extend(meta::update(object, old, finalizers(gvk)));
+    errors
+}
+
+/// Returns which names objects of a native kind may have.
+pub fn name_rule(gvk: &Gvk) -> NameRule {
+    match (gvk.group.as_str(), gvk.kind.as_str()) {
+        ("", "Namespace" | "Service") | ("apps", "StatefulSet") => NameRule::Label,
+        ("", "Event")
+        | ("events.k8s.io", "Event")
+        | ("rbac.authorization.k8s.io", _)
+        | ("policy", "PodDisruptionBudget")
+        | ("certificates.k8s.io", "CertificateSigningRequest") => NameRule::PathSegment,
+        _ => NameRule::Subdomain,
+    }
+}
+
+/// Do objects of this native kind live in namespaces?
+pub fn is_namespaced(gvk: &Gvk) -> bool {
+    !matches!(
+        (gvk.group.as_str(), gvk.kind.as_str()),
+        ("", "Namespace" | "Node" | "PersistentVolume" | "ComponentStatus")
+            | ("rbac.authorization.k8s.io", "ClusterRole" | "ClusterRoleBinding")
+            | ("networking.k8s.io", "IngressClass" | "IPAddress" | "ServiceCIDR")
+            | (
+                "storage.k8s.io",
+                "StorageClass" | "CSIDriver" | "CSINode" | "VolumeAttachment" | "VolumeAttributesClass"
+            )
+            | ("resource.k8s.io", "DeviceClass" | "ResourceSlice")
+            | (
+                "scheduling.k8s.io"
+                    | "node.k8s.io"
+                    | "certificates.k8s.io"
+                    | "admissionregistration.k8s.io"
+                    | "apiextensions.k8s.io"
+                    | "apiregistration.k8s.io"
+                    | "flowcontrol.apiserver.k8s.io",
+                _
+            )
+    )
+}

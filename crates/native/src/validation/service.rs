@@ -1,0 +1,307 @@
+//! Services. Addresses and node ports are allocated before validation, so they are seen here.
+
+use apimachinery::field::{Error, Errors, Path};
+use apimachinery::names;
+use serde_json::json;
+
+use super::check::{self, complaints};
+use super::meta;
+use super::node::{Node, same};
+
+const ONLY_BALANCERS: &str = "may only be used when `type` is 'LoadBalancer'";
+
+pub(super) fn service(errors: &mut Errors, root: Node<'_>) {
+    let (spec, path) = (root.at("spec"), Path::new("spec"));
+    let kind = spec.at("type").text();
+    let first_ip = spec.at("clusterIPs").items().next().map_or("", Node::text);
+    let headless = first_ip == "None";
+    if spec.at("ports").is_empty() && !headless && kind != "ExternalName" {
+        errors.push(Error::required(&path.child("ports"), ""));
+    }
+    match kind {
+        "LoadBalancer" | "NodePort" if headless => {
+            let text = format!("may not be set to 'None' for {kind} services");
+            errors.push(Error::invalid(&path.child("clusterIPs").index(0), first_ip, text));
+        }
+        "ExternalName" => external_name(errors, spec, &path),
+        _ => {}
+    }
+    let mut seen: Vec<&str> = Vec::new();
+    let require_name = spec.at("ports").len() > 1;
+    for (index, port) in spec.at("ports").items().enumerate() {
+        service_port(errors, port, require_name, &mut seen, &path.child("ports").index(index));
+    }
+    errors.extend(meta::labels(spec.at("selector"), &path.child("selector")));
+    affinity(errors, spec, &path);
+    if kind != "ExternalName" {
+        addresses(errors, spec, &path);
+    }
+    for (index, address) in spec.at("externalIPs").texts().into_iter().enumerate() {
+        let at = path.child("externalIPs").index(index);
+        let wrong = names::ip(address);
+        if wrong.is_empty() {
+            errors.extend(super::networking::endpoint_ip(address, &at));
+        } else {
+            complaints(errors, &at, address, wrong);
+        }
+    }
+    check::required_enum(
+        errors,
+        &path.child("type"),
+        spec.at("type"),
+        &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"],
+    );
+    port_clashes(errors, spec, &path.child("ports"));
+    balancer(errors, spec, &path);
+    traffic(errors, spec, &path);
+}
+
+fn external_name(errors: &mut Errors, spec: Node<'_>, path: &Path) {
+    for field in ["clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+        if !spec.at(field).is_empty() {
+            errors.push(Error::forbidden(&path.child(field), "may not be set for ExternalName services"));
+        }
+    }
+    let name = spec.at("externalName").text();
+    let name = name.strip_suffix('.').unwrap_or(name);
+    let at = path.child("externalName");
+    if name.is_empty() {
+        errors.push(Error::required(&at, ""));
+    } else {
+        complaints(errors, &at, name, names::dns1123_subdomain(name));
+    }
+}
+
+fn service_port<'a>(
+    errors: &mut Errors,
+    port: Node<'a>,
+    require_name: bool,
+    seen: &mut Vec<&'a str>,
+    path: &Path,
+) {
+    let name = port.at("name").text();
+    if !name.is_empty() {
+        complaints(errors, &path.child("name"), name, names::dns1123_label(name));
+        if seen.contains(&name) {
+            errors.push(Error::duplicate(&path.child("name"), name));
+        } else {
+            seen.push(name);
+        }
+    } else if require_name {
+        errors.push(Error::required(&path.child("name"), ""));
+    }
+    let number = port.at("port").int();
+    let wrong = names::port_number(number);
+    errors.extend(wrong.into_iter().map(|text| Error::invalid(&path.child("port"), number, text)));
+    check::required_enum(errors, &path.child("protocol"), port.at("protocol"), &["SCTP", "TCP", "UDP"]);
+    check::port_or_name(errors, &path.child("targetPort"), port.at("targetPort"));
+    if let Some(protocol) = port.at("appProtocol").opt_text() {
+        complaints(errors, &path.child("appProtocol"), protocol, names::qualified_name(protocol));
+    }
+}
+
+fn affinity(errors: &mut Errors, spec: Node<'_>, path: &Path) {
+    check::required_enum(
+        errors,
+        &path.child("sessionAffinity"),
+        spec.at("sessionAffinity"),
+        &["ClientIP", "None"],
+    );
+    let (config, at) = (spec.at("sessionAffinityConfig"), path.child("sessionAffinityConfig"));
+    match spec.at("sessionAffinity").text() {
+        "ClientIP" => {
+            let seconds = config.dig(&["clientIP", "timeoutSeconds"]);
+            let at = at.child("clientIP").child("timeoutSeconds");
+            match seconds.opt_int() {
+                Some(1..=86400) => {}
+                Some(number) => {
+                    let text = "must be greater than 0 and less than 86400";
+                    errors.push(Error::invalid(&at, number, text));
+                }
+                None => errors.push(Error::required(&at, "when session affinity type is ClientIP")),
+            }
+        }
+        "None" if config.exists() => {
+            errors.push(Error::forbidden(&at, "must not be set when session affinity is None"));
+        }
+        _ => {}
+    }
+}
+
+/// `clusterIP`, `clusterIPs`, families and their policy must tell one story.
+fn addresses(errors: &mut Errors, spec: Node<'_>, path: &Path) {
+    let (single, list) = (spec.at("clusterIP").text(), spec.at("clusterIPs"));
+    let at = path.child("clusterIPs");
+    let addresses = list.texts();
+    match (single, addresses.first()) {
+        ("", None) => {}
+        ("", Some(_)) => {
+            let text = "must be empty when `clusterIP` is not specified";
+            errors.push(Error::invalid(&at, list.value(), text));
+        }
+        (_, None) => errors.push(Error::required(&at, "")),
+        (single, Some(first)) if single != *first => {
+            errors.push(Error::invalid(&at, list.value(), "first value must match `clusterIP`"));
+        }
+        _ => {}
+    }
+    let mut seen: Vec<&str> = Vec::new();
+    for (index, family) in spec.at("ipFamilies").texts().into_iter().enumerate() {
+        let at = path.child("ipFamilies").index(index);
+        if !matches!(family, "IPv4" | "IPv6") {
+            errors.push(Error::not_supported(&at, family, &["IPv4", "IPv6"]));
+        }
+        if seen.contains(&family) {
+            errors.push(Error::duplicate(&at, family));
+        }
+        seen.push(family);
+    }
+    check::optional_enum(
+        errors,
+        &path.child("ipFamilyPolicy"),
+        spec.at("ipFamilyPolicy"),
+        &["PreferDualStack", "RequireDualStack", "SingleStack"],
+    );
+    for (index, address) in addresses.iter().enumerate() {
+        if index == 0 && *address == "None" {
+            if addresses.len() > 1 {
+                let text = "'None' must be the first and only value";
+                errors.push(Error::invalid(&at, list.value(), text));
+            }
+            continue;
+        }
+        complaints(errors, &at.index(index), address, names::ip(address));
+    }
+    if addresses.len() > 2 {
+        errors.push(Error::invalid(&at, list.value(), "may only hold up to 2 values"));
+    }
+}
+
+fn port_clashes(errors: &mut Errors, spec: Node<'_>, path: &Path) {
+    let ports = || spec.at("ports").items().enumerate();
+    if spec.at("type").text() == "ClusterIP" {
+        for (index, _) in ports().filter(|(_, port)| port.at("nodePort").int() != 0) {
+            let text = "may not be used when `type` is 'ClusterIP'";
+            errors.push(Error::forbidden(&path.index(index).child("nodePort"), text));
+        }
+    }
+    let mut seen: Vec<(&str, i64)> = Vec::new();
+    for (index, port) in ports().filter(|(_, port)| port.at("nodePort").int() != 0) {
+        let key = (port.at("protocol").text(), port.at("nodePort").int());
+        if seen.contains(&key) {
+            errors.push(Error::duplicate(&path.index(index).child("nodePort"), key.1));
+        }
+        seen.push(key);
+    }
+    let mut seen: Vec<(&str, i64)> = Vec::new();
+    for (index, port) in ports() {
+        let key = (port.at("protocol").text(), port.at("port").int());
+        if seen.contains(&key) {
+            let shown = json!({
+                "Name": "", "Protocol": key.0, "AppProtocol": null, "Port": key.1, "TargetPort": 0, "NodePort": 0,
+            });
+            errors.push(Error::duplicate(&path.index(index), shown));
+        }
+        seen.push(key);
+    }
+}
+
+fn balancer(errors: &mut Errors, spec: Node<'_>, path: &Path) {
+    let is_balancer = spec.at("type").text() == "LoadBalancer";
+    // The capital letter is upstream's.
+    let at = path.child("LoadBalancerSourceRanges");
+    let ranges = spec.at("loadBalancerSourceRanges").texts();
+    if !ranges.is_empty() && !is_balancer {
+        errors.push(Error::forbidden(&at, ONLY_BALANCERS));
+    }
+    for (index, range) in ranges.into_iter().enumerate() {
+        complaints(errors, &at.index(index), range.trim(), names::cidr(range.trim()));
+    }
+    if spec.at("allocateLoadBalancerNodePorts").exists() && !is_balancer {
+        errors.push(Error::forbidden(&path.child("allocateLoadBalancerNodePorts"), ONLY_BALANCERS));
+    }
+    if let Some(class) = spec.at("loadBalancerClass").opt_text() {
+        let at = path.child("loadBalancerClass");
+        if is_balancer {
+            complaints(errors, &at, class, names::qualified_name(class));
+        } else {
+            errors.push(Error::forbidden(&at, ONLY_BALANCERS));
+        }
+    }
+}
+
+fn traffic(errors: &mut Errors, spec: Node<'_>, path: &Path) {
+    let kind = spec.at("type").text();
+    let reachable = matches!(kind, "NodePort" | "LoadBalancer")
+        || (kind == "ClusterIP" && !spec.at("externalIPs").is_empty());
+    let (policy, at) = (spec.at("externalTrafficPolicy"), path.child("externalTrafficPolicy"));
+    if reachable {
+        check::required_enum(errors, &at, policy, &["Cluster", "Local"]);
+    } else if !policy.is_empty() {
+        let text = "may only be set for externally-accessible services";
+        errors.push(Error::invalid(&at, policy.text(), text));
+    }
+    let (port, at) = (spec.at("healthCheckNodePort").int(), path.child("healthCheckNodePort"));
+    if kind == "LoadBalancer" && policy.text() == "Local" {
+        if port == 0 {
+            errors.push(Error::required(&at, ""));
+        } else {
+            let wrong = names::port_number(port);
+            errors.extend(wrong.into_iter().map(|text| Error::invalid(&at, port, text)));
+        }
+    } else if port != 0 {
+        let text = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
+        errors.push(Error::invalid(&at, port, text));
+    }
+    let (internal, at) = (spec.at("internalTrafficPolicy"), path.child("internalTrafficPolicy"));
+    if matches!(kind, "NodePort" | "LoadBalancer" | "ClusterIP") {
+        check::required_enum(errors, &at, internal, &["Cluster", "Local"]);
+    } else {
+        check::optional_enum(errors, &at, internal, &["Cluster", "Local"]);
+    }
+    check::optional_enum(
+        errors,
+        &path.child("trafficDistribution"),
+        spec.at("trafficDistribution"),
+        &["PreferClose", "PreferSameZone", "PreferSameNode"],
+    );
+}
+
+/// What an update must keep: the primary address above all.
+pub(super) fn update(errors: &mut Errors, new: Node<'_>, old: Node<'_>) {
+    let path = Path::new("spec");
+    let (new, old) = (new.at("spec"), old.at("spec"));
+    let is = |spec: Node<'_>, kind: &str| spec.at("type").text() == kind;
+    if !is(new, "ExternalName") && !is(old, "ExternalName") {
+        let (after, before) = (new.at("clusterIPs").texts(), old.at("clusterIPs").texts());
+        let at = path.child("clusterIPs");
+        if let Some(first) = before.first() {
+            match after.first() {
+                None => {
+                    let text = "primary clusterIP can not be unset";
+                    errors.push(Error::invalid(&at.index(0), new.at("clusterIPs").value(), text));
+                }
+                Some(address) if address != first => {
+                    let text = "may not change once set";
+                    errors.push(Error::invalid(&at.index(0), new.at("clusterIPs").value(), text));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    if is(new, "LoadBalancer")
+        && is(old, "LoadBalancer")
+        && !same(new.at("loadBalancerClass"), old.at("loadBalancerClass"))
+    {
+        let at = path.child("loadBalancerClass");
+        errors.push(Error::invalid(&at, new.at("loadBalancerClass").value(), "may not change once set"));
+    }
+    let needs_check =
+        |spec: Node<'_>| is(spec, "LoadBalancer") && spec.at("externalTrafficPolicy").text() == "Local";
+    if needs_check(new)
+        && needs_check(old)
+        && !same(new.at("healthCheckNodePort"), old.at("healthCheckNodePort"))
+    {
+        errors.push(Error::forbidden(&path.child("healthCheckNodePort"), check::IMMUTABLE));
+    }
+}

@@ -1,0 +1,173 @@
+//! What a write gets and keeps: status, generations, metadata, Service addresses.
+
+use std::cell::RefCell;
+
+use apimachinery::gvk::Gvk;
+use native::prepare::service::{self, Allocation, Allocator};
+use native::prepare::{self, Context};
+use native::validation;
+use serde_json::{Value, json};
+
+fn ctx() -> Context<'static> {
+    let now = "2026-01-01T00:00:00Z".parse().expect("a time");
+    Context { user: "alice", user_uid: "7", groups: &[], extra: None, now, uid: "u" }
+}
+
+fn deployment() -> Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": "d", "namespace": "n", "uid": "u", "generation": 3, "labels": {"a": "b"},
+            "resourceVersion": "5", "creationTimestamp": "2025-01-01T00:00:00Z"},
+        "spec": {"replicas": 1},
+        "status": {"replicas": 1},
+    })
+}
+
+fn apps(kind: &str) -> Gvk {
+    Gvk::new("apps", "v1", kind)
+}
+
+#[test]
+fn the_main_resource_keeps_the_status_and_moves_the_generation_with_the_spec() {
+    let old = deployment();
+    let mut new = old.clone();
+    new["status"] = json!({"replicas": 9});
+    new["metadata"]["generation"] = json!(77);
+    prepare::for_update(&apps("Deployment"), &mut new, &old, &ctx());
+    assert_eq!(new, old);
+
+    new["spec"]["replicas"] = json!(2);
+    prepare::for_update(&apps("Deployment"), &mut new, &old, &ctx());
+    assert_eq!(new["metadata"]["generation"], 4);
+}
+
+#[test]
+fn the_status_resource_keeps_the_spec_and_the_labels_of_a_deployment() {
+    let old = deployment();
+    let mut new = old.clone();
+    new["spec"]["replicas"] = json!(9);
+    new["metadata"]["labels"] = json!({"x": "y"});
+    new["metadata"]["annotations"] = json!({"kept": "yes"});
+    new["status"] = json!({"replicas": 2});
+    prepare::for_status_update(&apps("Deployment"), &mut new, &old, &ctx());
+    let mut expected = old;
+    expected["metadata"]["annotations"] = json!({"kept": "yes"});
+    expected["status"] = json!({"replicas": 2});
+    assert_eq!(new, expected);
+}
+
+#[test]
+fn system_metadata_of_a_client_is_wiped_on_creation_and_restored_on_update() {
+    let mut new =
+        json!({"metadata": {"name": "c", "uid": "mine", "deletionTimestamp": "x", "selfLink": "/s"}});
+    prepare::metadata_for_create(&mut new, "u", ctx().now);
+    assert_eq!(
+        new,
+        json!({"metadata": {"name": "c", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}})
+    );
+
+    let old = json!({"metadata": {"uid": "u", "creationTimestamp": "t", "deletionTimestamp": "d", "generation": 2}});
+    let mut new = json!({"metadata": {"creationTimestamp": "forged", "generation": 9}});
+    prepare::metadata_for_update(&mut new, &old);
+    assert_eq!(new, old);
+}
+
+#[test]
+fn a_signing_request_shows_who_asks_whatever_it_claims() {
+    let gvk = Gvk::new("certificates.k8s.io", "v1", "CertificateSigningRequest");
+    let mut csr =
+        json!({"metadata": {"name": "c"}, "spec": {"username": "root", "groups": ["system:masters"]}});
+    prepare::for_create(&gvk, &mut csr, &ctx());
+    assert_eq!(csr["spec"], json!({"username": "alice", "uid": "7"}));
+}
+
+#[test]
+fn no_finalizer_is_added_while_an_object_is_deleted() {
+    let mut old = deployment();
+    old["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    let mut new = old.clone();
+    new["metadata"]["finalizers"] = json!(["a.b/c"]);
+    let errors = validation::update(&apps("Deployment"), &new, &old);
+    let text = "metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted, \
+                found new finalizers []string{\"a.b/c\"}";
+    assert!(errors.iter().any(|error| error.to_string() == text), "{errors:?}");
+}
+
+#[test]
+fn only_exact_duplicates_among_owners_are_dropped() {
+    let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "1"});
+    let other = json!({"apiVersion": "v1", "kind": "Pod", "name": "q", "uid": "1"});
+    let mut object = json!({"metadata": {"ownerReferences": [owner, other, owner]}});
+    let warning = prepare::warnings::drop_duplicate_owners(&mut object).expect("there was a duplicate");
+    assert!(warning.ends_with("duplicate UID(s) observed: 1"), "{warning}");
+    assert_eq!(object, json!({"metadata": {"ownerReferences": [owner, other]}}));
+    assert_eq!(prepare::warnings::drop_duplicate_owners(&mut object), None);
+}
+
+/// Refuses every port but the first it hands out, and remembers what was released.
+#[derive(Default)]
+struct Stingy {
+    ports: RefCell<u16>,
+    released: RefCell<Vec<String>>,
+}
+
+impl Allocator for Stingy {
+    fn cluster_ip(&self, wanted: Option<&str>) -> Result<String, String> {
+        match wanted {
+            Some("10.96.0.1") => Err("provided IP is already allocated".to_owned()),
+            wanted => Ok(wanted.unwrap_or("10.96.0.9").to_owned()),
+        }
+    }
+
+    fn node_port(&self, _wanted: Option<u16>) -> Result<u16, String> {
+        let mut ports = self.ports.borrow_mut();
+        *ports += 1;
+        if *ports == 1 { Ok(30000) } else { Err("provided port is already allocated".to_owned()) }
+    }
+
+    fn release_cluster_ip(&self, address: &str) {
+        self.released.borrow_mut().push(address.to_owned());
+    }
+
+    fn release_node_port(&self, port: u16) {
+        self.released.borrow_mut().push(port.to_string());
+    }
+}
+
+#[test]
+fn a_failed_allocation_leaves_nothing_taken() {
+    let allocator = Stingy::default();
+    let ports = json!([{"port": 1, "protocol": "TCP"}, {"port": 2, "protocol": "TCP", "nodePort": 30001}]);
+    let mut object = json!({"spec": {"type": "NodePort", "ports": ports}});
+    let errors = service::allocate(&mut object, None, &allocator).expect_err("the second port is refused");
+    assert_eq!(
+        errors[0].to_string(),
+        "spec.ports[1].nodePort: Invalid value: 30001: provided port is already allocated"
+    );
+    assert_eq!(*allocator.released.borrow(), ["10.96.0.9", "30000"]);
+}
+
+#[test]
+fn a_taken_address_is_refused_in_upstreams_words() {
+    let mut object =
+        json!({"spec": {"type": "ClusterIP", "clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"]}});
+    let errors = service::allocate(&mut object, None, &Stingy::default()).expect_err("the address is taken");
+    assert_eq!(
+        errors[0].to_string(),
+        "spec.clusterIPs: Invalid value: [\"10.96.0.1\"]: failed to allocate IP 10.96.0.1: provided IP is already allocated"
+    );
+}
+
+#[test]
+fn a_service_holds_its_addresses_and_ports_until_it_is_deleted() {
+    let service = json!({"spec": {"type": "LoadBalancer", "clusterIPs": ["10.96.0.9"], "healthCheckNodePort": 31000,
+        "ports": [{"nodePort": 30000}, {"nodePort": 30000}]}});
+    let expected = Allocation {
+        freed_ips: vec!["10.96.0.9".to_owned()],
+        freed_ports: vec![30000, 31000],
+        ..Allocation::default()
+    };
+    assert_eq!(service::held(&service), expected);
+    let headless = json!({"spec": {"type": "ClusterIP", "clusterIPs": ["None"]}});
+    assert_eq!(service::held(&headless), Allocation::default());
+}

@@ -1,0 +1,135 @@
+//! Runs the cases of `testdata/overrides/*.yaml`: an object, a cluster, override policies, and the object that
+//! comes out, or the failure.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use api::cluster::Cluster;
+use api::policy::{ClusterOverridePolicy, OverridePolicy};
+use propagation::overrides::{Overrides, record};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Case {
+    name: String,
+    object: Value,
+    #[serde(default)]
+    cluster: Value,
+    #[serde(default)]
+    policies: Vec<Value>,
+    /// Short for one cluster-wide policy `p` without selectors, with these overriders.
+    #[serde(default)]
+    overriders: Value,
+    #[serde(default)]
+    expected: Option<Value>,
+    /// Fields of the expected object by JSON pointer, for when the whole object would only repeat the input.
+    #[serde(default)]
+    expected_fields: Option<std::collections::BTreeMap<String, Value>>,
+    #[serde(default)]
+    error: Option<String>,
+    /// Names of the applied policies in the order of application.
+    #[serde(default)]
+    applied: Option<Vec<String>>,
+    #[serde(default)]
+    recorded_cluster: Option<String>,
+    #[serde(default)]
+    recorded: Option<String>,
+}
+
+impl Case {
+    fn overrides(&self) -> Overrides {
+        let mut policies = self.policies.clone();
+        if !self.overriders.is_null() {
+            policies.push(json!({
+                "kind": "ClusterOverridePolicy",
+                "metadata": {"name": "p"},
+                "spec": {"overrideRules": [{"overriders": self.overriders}]},
+            }));
+        }
+        let mut overrides = Overrides::default();
+        for policy in policies {
+            if policy["kind"] == "ClusterOverridePolicy" {
+                let policy: ClusterOverridePolicy = serde_json::from_value(policy).expect("a cluster policy");
+                overrides.insert_cluster(Arc::new(policy));
+            } else {
+                let policy: OverridePolicy = serde_json::from_value(policy).expect("a policy");
+                overrides.insert(Arc::new(policy));
+            }
+        }
+        overrides
+    }
+
+    fn cluster(&self) -> Cluster {
+        let cluster =
+            if self.cluster.is_null() { json!({"metadata": {"name": "m1"}}) } else { self.cluster.clone() };
+        serde_json::from_value(cluster).expect("a cluster")
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let mut object = self.object.clone();
+        let result = self.overrides().apply(&mut object, &self.cluster());
+        let applied = match (result, &self.error) {
+            (Ok(applied), None) => applied,
+            (Err(failure), Some(error)) if failure.error.to_string() == *error => failure.applied.clone(),
+            (Ok(_), Some(error)) => return Err(format!("expected the error {error}, got {object:#}")),
+            (Err(failure), _) => return Err(format!("unexpected error: {}", failure.error)),
+        };
+        if let Some(expected) = &self.expected
+            && object != *expected
+        {
+            return Err(format!("expected {expected:#}, got {object:#}"));
+        }
+        for (pointer, expected) in self.expected_fields.iter().flatten() {
+            let actual = object.pointer(pointer).unwrap_or(&Value::Null);
+            if actual != expected {
+                return Err(format!("expected {expected} at {pointer}, got {actual}"));
+            }
+        }
+        let names: Vec<&str> =
+            applied.cluster.iter().chain(&applied.namespaced).map(|item| item.policy.as_str()).collect();
+        if let Some(expected) = &self.applied
+            && names != *expected
+        {
+            return Err(format!("expected the policies {expected:?}, got {names:?}"));
+        }
+        for (expected, actual) in
+            [(&self.recorded_cluster, &applied.cluster), (&self.recorded, &applied.namespaced)]
+        {
+            if expected.is_some() && *expected != record(actual) {
+                return Err(format!("expected the record {expected:?}, got {:?}", record(actual)));
+            }
+        }
+        let checks = self.expected.is_some() || self.expected_fields.is_some() || self.error.is_some();
+        if checks { Ok(()) } else { Err("the case expects nothing".into()) }
+    }
+}
+
+#[test]
+fn every_case_gives_what_it_says() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/overrides");
+    let mut files: Vec<_> = fs::read_dir(&root)
+        .expect("the case directory")
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
+    files.sort();
+    let mut failures = Vec::new();
+    let mut count = 0;
+    for file in files {
+        let text = fs::read_to_string(&file).expect("a readable case file");
+        for document in text.split("\n---\n") {
+            let value = apimachinery::yaml::read(document).expect("valid YAML").value;
+            let case: Case = serde_json::from_value(value)
+                .unwrap_or_else(|error| panic!("{} is not a list of cases: {error}", file.display()));
+            count += 1;
+            if let Err(reason) = case.check() {
+                let file = file.file_name().expect("a file").display();
+                failures.push(format!("{file}: {}: {reason}\n", case.name));
+            }
+        }
+    }
+    assert!(count > 0, "there are cases");
+    assert!(failures.is_empty(), "{} of {count} cases differ:\n{}", failures.len(), failures.join("\n"));
+}

@@ -1,0 +1,482 @@
+//! The one writer: gives every write its revision and makes batches durable and visible.
+//!
+//! A thread of its own, since fsync blocks. It sleeps until there is a write, a flush or an expiry, then:
+//!
+//! 1. Buffered writes of the batch are checked, numbered, made visible and acknowledged.
+//! 2. Durable ones are checked and numbered next, against what is visible and what the batch did before them.
+//! 3. Everything not yet on disk, including earlier buffered writes, becomes one transaction with one fsync.
+//! 4. The durable writes become visible, then acknowledged.
+//!
+//! While 3 runs, the next batch gathers: group commit without a timer. Writes in one batch were all waiting at
+//! the same time, so any order among them is right. What is visible is always a prefix of the revisions, and so
+//! is what is on disk: a transaction contains every revision up to its last.
+//!
+//! If the disk fails, the batch is refused and the store becomes read-only. Revisions of the refused batch are
+//! skipped for good. The first write after a pause then tries to write the whole store into a fresh file.
+
+use std::{
+    num::NonZeroU64,
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use tokio::sync::oneshot;
+
+use crate::{
+    Change, CommitError, Committed, Durability, Entry, Event, Expect, Revision, Write,
+    disk::{Changes, Disk, Versions},
+    error::OpenError,
+    expiry::Expiries,
+    format::{Meta, RESERVE},
+    store::Shared,
+};
+
+/// Writes per batch: bounds the size of a transaction and the time the lock is held.
+const MAX_BATCH: usize = 1_024;
+/// Bytes of values per batch, for the same reason.
+const MAX_BATCH_BYTES: usize = 16 << 20;
+/// Buffered bytes that are flushed without waiting any longer.
+const MAX_UNSYNCED_BYTES: usize = 8 << 20;
+const MAX_RETRY: Duration = Duration::from_secs(30);
+/// Deadlines are in wall-clock time, which may be set; so never sleep longer than this towards one.
+const MAX_SLEEP: Duration = Duration::from_secs(60);
+
+/// A write and whoever waits for it.
+pub(crate) struct Pending<H> {
+    pub(crate) write: Write<H>,
+    pub(crate) done: oneshot::Sender<Reply<H>>,
+}
+
+pub(crate) type Reply<H> = Result<Committed<H>, CommitError<H>>;
+
+/// What others ask of the sequencer.
+pub(crate) struct Queue<H> {
+    pub(crate) writes: std::collections::VecDeque<Pending<H>>,
+    /// Look at the clock again.
+    pub(crate) nudged: bool,
+    pub(crate) closing: bool,
+    /// Set by the sequencer when it is gone.
+    pub(crate) closed: bool,
+}
+
+impl<H> Default for Queue<H> {
+    fn default() -> Self {
+        Self { writes: Default::default(), nudged: false, closing: false, closed: false }
+    }
+}
+
+pub(crate) struct Sequencer<H> {
+    shared: Arc<Shared<H>>,
+    /// `None`: memory only.
+    disk: Option<Disk>,
+    /// The last revision handed out. Ahead of the visible one during a batch and after a failed one.
+    revision: Revision,
+    /// What is reserved on disk.
+    reserved: Revision,
+    unsynced: Changes<H>,
+    flush_at: Option<Instant>,
+    expiries: Expiries,
+    last_sweep_ms: u64,
+    failure: Option<Failure>,
+}
+
+struct Failure {
+    reason: Arc<str>,
+    retry_at: Instant,
+    pause: Duration,
+}
+
+/// Checked and numbered writes that nobody sees yet.
+struct Staged<H> {
+    events: Vec<Arc<Event<H>>>,
+    replies: Vec<(oneshot::Sender<Reply<H>>, Reply<H>)>,
+}
+
+impl<H: Send + Sync + 'static> Sequencer<H> {
+    pub(crate) fn new(
+        shared: Arc<Shared<H>>,
+        disk: Option<Disk>,
+        revision: Revision,
+        reserved: Revision,
+        expiries: Expiries,
+    ) -> Self {
+        Self {
+            shared,
+            disk,
+            revision,
+            reserved,
+            unsynced: Changes::default(),
+            flush_at: None,
+            expiries,
+            last_sweep_ms: 0,
+            failure: None,
+        }
+    }
+
+    /// Runs until the store is closed.
+    pub(crate) fn run(mut self) {
+        // Also when something here panics: nobody must wait for a thread that is gone.
+        let _farewell = Farewell(Arc::clone(&self.shared));
+        loop {
+            let (batch, closing) = self.wait();
+            self.process(batch);
+            self.expire();
+            if self.flush_at.is_some_and(|at| closing || at <= Instant::now())
+                || self.unsynced.bytes > MAX_UNSYNCED_BYTES
+            {
+                self.flush();
+            }
+            if closing {
+                self.finish();
+                return;
+            }
+        }
+    }
+
+    /// Sleeps until there is something to do. Closing is reported only once the queue is empty.
+    fn wait(&mut self) -> (Vec<Pending<H>>, bool) {
+        let shared = Arc::clone(&self.shared);
+        let mut queue = shared.queue.lock();
+        while queue.writes.is_empty() && !queue.closing && !queue.nudged {
+            match self.wake_in() {
+                None => shared.wake.wait(&mut queue),
+                Some(pause) if pause.is_zero() => break,
+                Some(pause) => {
+                    if shared.wake.wait_for(&mut queue, pause).timed_out() {
+                        break;
+                    }
+                }
+            }
+        }
+        queue.nudged = false;
+        let mut bytes = 0;
+        let mut take = 0;
+        while let Some(pending) = queue.writes.get(take)
+            && take < MAX_BATCH
+            && bytes <= MAX_BATCH_BYTES
+        {
+            bytes += pending.write.value_len();
+            take += 1;
+        }
+        let batch = queue.writes.drain(..take).collect();
+        (batch, queue.closing && queue.writes.is_empty())
+    }
+
+    fn wake_in(&self) -> Option<Duration> {
+        let flush = self.flush_at.map(|at| at.saturating_duration_since(Instant::now()));
+        // While the disk refuses writes, expiry has to wait for the next attempt to write.
+        let expiry = self.expiries.next_ms().filter(|_| self.failure.is_none()).map(|at_ms| {
+            let now_ms = self.shared.options.clock.now_ms();
+            let earliest_ms = at_ms.max(self.sweep_from_ms(now_ms));
+            Duration::from_millis(earliest_ms.saturating_sub(now_ms)).min(MAX_SLEEP)
+        });
+        [flush, expiry].into_iter().flatten().min()
+    }
+
+    /// The next sweep is not before this. A clock that was set back must not stop sweeping.
+    fn sweep_from_ms(&self, now_ms: u64) -> u64 {
+        let pause = millis(self.shared.options.ttl_sweep);
+        if self.last_sweep_ms > now_ms { now_ms } else { self.last_sweep_ms.saturating_add(pause) }
+    }
+
+    fn process(&mut self, batch: Vec<Pending<H>>) {
+        if batch.is_empty() {
+            return;
+        }
+        if !self.writable() {
+            for pending in batch {
+                self.refuse(pending.done);
+            }
+            return;
+        }
+        let in_memory = self.disk.is_none();
+        let (buffered, durable): (Vec<_>, Vec<_>) = batch
+            .into_iter()
+            .partition(|pending| in_memory || pending.write.durability == Durability::Buffered);
+        if !buffered.is_empty() {
+            self.process_buffered(buffered);
+        }
+        if !durable.is_empty() {
+            self.process_durable(durable);
+        }
+    }
+
+    fn process_buffered(&mut self, batch: Vec<Pending<H>>) {
+        // A revision may be shown before it is on disk only if the disk knows it is taken.
+        let enough = self.revision + batch.len() as u64;
+        if self.disk.is_some() && enough > self.reserved && self.sync(enough + RESERVE).is_err() {
+            for pending in batch {
+                self.refuse(pending.done);
+            }
+            return;
+        }
+        let staged = self.stage(batch);
+        if self.disk.is_some() && !staged.events.is_empty() {
+            for event in &staged.events {
+                self.unsynced.add(event);
+            }
+            self.flush_at.get_or_insert_with(|| Instant::now() + self.shared.options.flush_after);
+        }
+        self.publish(staged);
+    }
+
+    fn process_durable(&mut self, batch: Vec<Pending<H>>) {
+        // After a failed flush in the same round.
+        if self.failure.is_some() {
+            for pending in batch {
+                self.refuse(pending.done);
+            }
+            return;
+        }
+        let staged = self.stage(batch);
+        if staged.events.is_empty() {
+            self.publish(staged);
+            return;
+        }
+        for event in &staged.events {
+            self.unsynced.add(event);
+        }
+        let reserved =
+            if self.reserved < self.revision + RESERVE / 2 { self.revision + RESERVE } else { self.reserved };
+        match self.sync(reserved) {
+            Ok(()) => self.publish(staged),
+            Err(()) => {
+                for (done, _) in staged.replies {
+                    self.refuse(done);
+                }
+            }
+        }
+    }
+
+    /// Checks and numbers writes, in order.
+    fn stage(&mut self, batch: Vec<Pending<H>>) -> Staged<H> {
+        let shared = Arc::clone(&self.shared);
+        let now_ms = shared.options.clock.now_ms();
+        let state = shared.state.read();
+        let mut staged = Staged { events: Vec::with_capacity(batch.len()), replies: Vec::new() };
+        // What the batch itself has changed so far.
+        let mut overlay = Versions::<H>::new();
+        for Pending { mut write, done } in batch {
+            write.collection = state.interned(write.collection);
+            let key = (Arc::clone(&write.collection), write.name.clone());
+            let overlaid = overlay.get(&key).cloned();
+            let in_flight = overlaid.is_some();
+            let current = overlaid.unwrap_or_else(|| state.get(&write.collection, &write.name).cloned());
+            match self.check(write, current, now_ms) {
+                Ok(event) => {
+                    overlay.insert(key, event.current.clone());
+                    let committed = Committed {
+                        revision: event.revision,
+                        entry: event.current.clone(),
+                        previous: event.previous.clone(),
+                    };
+                    staged.events.push(Arc::new(event));
+                    staged.replies.push((done, Ok(committed)));
+                }
+                // The refusal shows a version that is not on disk yet: it has to wait for it.
+                Err(error) if in_flight => staged.replies.push((done, Err(error))),
+                Err(error) => drop(done.send(Err(error))),
+            }
+        }
+        staged
+    }
+
+    fn check(
+        &mut self,
+        write: Write<H>,
+        current: Option<Arc<Entry<H>>>,
+        now_ms: u64,
+    ) -> Result<Event<H>, CommitError<H>> {
+        let holds = match (write.expect, &current) {
+            (Expect::Any, _) | (Expect::Absent, None) => true,
+            (Expect::Revision(expected), Some(entry)) => entry.modified == expected,
+            (Expect::Absent, Some(_)) | (Expect::Revision(_), None) => false,
+        };
+        let entry = match (write.change, &current) {
+            _ if !holds => return Err(CommitError::Conflict { current }),
+            (Change::Delete, None) => return Err(CommitError::NotFound),
+            (Change::Delete, Some(_)) => None,
+            (Change::Put { value, head }, _) => {
+                let modified = self.revision + 1;
+                Some(Arc::new(Entry {
+                    name: write.name,
+                    created: current.as_ref().map_or(modified, |entry| entry.created),
+                    modified,
+                    expires_ms: write.ttl.and_then(|ttl| NonZeroU64::new(now_ms.saturating_add(millis(ttl)))),
+                    value,
+                    head,
+                }))
+            }
+        };
+        self.revision += 1;
+        Ok(Event { revision: self.revision, collection: write.collection, current: entry, previous: current })
+    }
+
+    /// Makes staged writes visible and answers.
+    fn publish(&mut self, staged: Staged<H>) {
+        let shared = Arc::clone(&self.shared);
+        if !staged.events.is_empty() {
+            for event in &staged.events {
+                self.expiries.follow(event);
+            }
+            shared.counters.writes.fetch_add(staged.events.len() as u64, Ordering::Relaxed);
+            let now_ms = shared.options.clock.now_ms();
+            let applied =
+                shared.state.write().apply(staged.events, self.revision, now_ms, &shared.options.history);
+            for changed in &applied.changed {
+                changed.notify_waiters();
+            }
+            shared.visible.notify_waiters();
+        }
+        for (done, reply) in staged.replies {
+            // Whoever no longer waits does not want to know.
+            drop(done.send(reply));
+        }
+    }
+
+    /// Deletes what has expired.
+    fn expire(&mut self) {
+        let now_ms = self.shared.options.clock.now_ms();
+        if self.failure.is_some()
+            || self.expiries.next_ms().is_none_or(|at_ms| at_ms > now_ms)
+            || now_ms < self.sweep_from_ms(now_ms)
+        {
+            return;
+        }
+        let due = self.expiries.due(now_ms, MAX_BATCH);
+        if due.len() < MAX_BATCH {
+            self.last_sweep_ms = now_ms;
+        }
+        let deletions = due.into_iter().map(|deadline| {
+            let expect = Expect::Revision(deadline.modified);
+            // Losing the deletion in a crash is fine, since the deadline is on disk.
+            let write = Write::delete(deadline.collection, deadline.name, expect).buffered();
+            Pending { write, done: oneshot::channel().0 }
+        });
+        self.process(deletions.collect());
+    }
+
+    /// Puts buffered writes on disk.
+    fn flush(&mut self) {
+        if self.unsynced.is_empty() || self.failure.is_some() {
+            self.flush_at = None;
+        } else {
+            // A failure is remembered and answered to the next write.
+            let _ = self.sync(self.reserved);
+        }
+    }
+
+    /// Puts everything that is not yet on disk there, and reserves revisions.
+    fn sync(&mut self, reserved: Revision) -> Result<(), ()> {
+        let meta = self.meta(reserved, false);
+        let Some(disk) = &mut self.disk else { return Ok(()) };
+        let started = Instant::now();
+        let result = disk.commit(&self.unsynced, &meta);
+        self.shared.counters.synced(started.elapsed());
+        let changes = std::mem::take(&mut self.unsynced);
+        self.flush_at = None;
+        match result {
+            Ok(()) => {
+                self.reserved = reserved;
+                Ok(())
+            }
+            Err(error) => {
+                let reason = format!("cannot write to {}: {error}", disk.path().display());
+                tracing::error!(error = %reason, changes = changes.len(), "the store is read-only");
+                self.fail(reason.into(), self.shared.options.retry_after);
+                Err(())
+            }
+        }
+    }
+
+    fn fail(&mut self, reason: Arc<str>, pause: Duration) {
+        *self.shared.read_only.write() = Some(Arc::clone(&reason));
+        self.failure = Some(Failure { reason, retry_at: Instant::now() + pause, pause });
+    }
+
+    fn refuse(&self, done: oneshot::Sender<Reply<H>>) {
+        let reason =
+            self.failure.as_ref().map_or_else(|| Arc::from("the disk failed"), |f| Arc::clone(&f.reason));
+        drop(done.send(Err(CommitError::ReadOnly { reason })));
+    }
+
+    /// Returns whether writes are possible, trying to make them so if the disk had failed.
+    fn writable(&mut self) -> bool {
+        let Some(failure) = &self.failure else { return true };
+        if Instant::now() < failure.retry_at {
+            return false;
+        }
+        let pause = (failure.pause * 2).min(MAX_RETRY);
+        match self.rewrite() {
+            Ok(()) => {
+                tracing::info!("the store is writable again");
+                self.failure = None;
+                *self.shared.read_only.write() = None;
+                true
+            }
+            Err(error) => {
+                let source = std::error::Error::source(&error).map(|s| format!(": {s}")).unwrap_or_default();
+                self.fail(format!("{error}{source}").into(), pause);
+                false
+            }
+        }
+    }
+
+    /// Writes all that is visible into a fresh file.
+    fn rewrite(&mut self) -> Result<(), OpenError> {
+        let reserved = self.reserved.max(self.revision) + RESERVE;
+        let meta = self.meta(reserved, false);
+        let image = self.shared.state.read().image(meta);
+        let Some(disk) = &mut self.disk else { return Ok(()) };
+        disk.rewrite(&image)?;
+        self.reserved = reserved;
+        self.unsynced = Changes::default();
+        self.flush_at = None;
+        Ok(())
+    }
+
+    fn meta(&self, reserved: Revision, clean: bool) -> Meta {
+        let state = self.shared.state.read();
+        Meta { revision: self.revision, reserved, compacted: state.compacted, gap: state.gap, clean }
+    }
+
+    /// Leaves a mark that nothing was lost.
+    fn finish(&mut self) {
+        if self.failure.is_some() && !self.writable() {
+            return;
+        }
+        let meta = self.meta(self.revision, true);
+        if let Some(disk) = &mut self.disk
+            && let Err(error) = disk.commit(&self.unsynced, &meta)
+        {
+            tracing::warn!(error = %error, "the store could not be closed in order, its next start will repair it");
+        }
+        self.disk = None;
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Tells everybody that no more will come.
+struct Farewell<H>(Arc<Shared<H>>);
+
+impl<H> Drop for Farewell<H> {
+    fn drop(&mut self) {
+        let unanswered = {
+            let mut queue = self.0.queue.lock();
+            queue.closed = true;
+            std::mem::take(&mut queue.writes)
+        };
+        drop(unanswered);
+        let changed: Vec<_> = {
+            let mut state = self.0.state.write();
+            state.closed = true;
+            state.shards.values().map(|shard| Arc::clone(&shard.changed)).collect()
+        };
+        changed.iter().for_each(|changed| changed.notify_waiters());
+        self.0.visible.notify_waiters();
+        self.0.ended.notify_waiters();
+    }
+}

@@ -1,0 +1,96 @@
+//! Copies while the store runs, and stores from copies.
+
+use store::{AtError, Compacted, Expect, OpenError, Options, RESTORE_JUMP, Store, restore};
+
+use crate::support::{Mark, put, set, show, soon};
+
+#[tokio::test]
+async fn a_backup_holds_one_revision_although_writers_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::<Mark>::open(Options::file(dir.path().join("data"))).unwrap();
+    // Each round writes the same number into two collections, first "left", then "right".
+    let writer = tokio::spawn({
+        let store = store.clone();
+        async move {
+            for round in 0_u32..300 {
+                for collection in ["left", "right"] {
+                    let name = format!("n{}", round % 7);
+                    let value = round.to_string();
+                    store.commit(put(collection, &name, Expect::Any, &value).buffered()).await.unwrap();
+                }
+            }
+        }
+    });
+    soon(store.wait_for(50)).await;
+    let (file, source) = (dir.path().join("copy"), store.clone());
+    let backup = soon(tokio::task::spawn_blocking(move || source.backup(&file))).await.unwrap().unwrap();
+    writer.await.unwrap();
+
+    let restored = restore(&dir.path().join("copy"), &dir.path().join("restored")).unwrap();
+    assert_eq!(restored.entries, backup.entries);
+    let copy = Store::<Mark>::open(Options::file(dir.path().join("restored"))).unwrap();
+    for collection in ["left", "right"] {
+        let expected = store.snapshot_at(collection, backup.revision).unwrap();
+        assert_eq!(show(&copy.snapshot(collection)), show(&expected), "{collection} at {}", backup.revision);
+    }
+}
+
+#[tokio::test]
+async fn a_restored_store_is_far_ahead_and_refuses_revisions_of_the_lost_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("copy");
+    let store = Store::<Mark>::open(Options::memory()).unwrap();
+    set(&store, "c", "a", "1").await; // 2
+    set(&store, "d", "a", "1").await; // 3
+    assert_eq!(store.backup(&file).unwrap().revision, 3);
+    set(&store, "c", "a", "lost").await; // 4, shown to clients, but not in the backup
+
+    let data = dir.path().join("restored");
+    let revision = restore(&file, &data).unwrap().revision;
+    assert_eq!(revision, 3 + RESTORE_JUMP);
+    let copy = Store::<Mark>::open(Options::file(&data)).unwrap();
+    assert_eq!(copy.revision(), revision);
+    assert_eq!(show(&copy.snapshot("c")), ["a=1@2/2"]);
+    assert_eq!(copy.watch("c", 4).map(|_| ()).unwrap_err(), Compacted { oldest: revision });
+    assert_eq!(copy.snapshot_at("c", 4).map(|_| ()).unwrap_err(), AtError::Compacted { oldest: revision });
+    assert!(copy.watch("c", 3).is_ok(), "who has seen nothing of what was lost goes on");
+    assert!(set(&copy, "c", "a", "2").await.revision > revision);
+    copy.close().await;
+    let copy = Store::<Mark>::open(Options::file(&data)).unwrap();
+    assert_eq!(copy.watch("d", 500).map(|_| ()).unwrap_err(), Compacted { oldest: revision }, "also later");
+}
+
+#[tokio::test]
+async fn nothing_is_overwritten_and_only_backups_are_restored() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("copy");
+    let store = Store::<Mark>::open(Options::file(dir.path().join("data"))).unwrap();
+    set(&store, "c", "a", "1").await;
+    store.backup(&file).unwrap();
+    assert!(matches!(store.backup(&file), Err(OpenError::Exists { .. })));
+    assert!(matches!(restore(&file, &dir.path().join("data")), Err(OpenError::Exists { .. })));
+    std::fs::write(dir.path().join("text"), "no backup").unwrap();
+    let error = restore(&dir.path().join("text"), &dir.path().join("new")).unwrap_err();
+    assert!(error.to_string().contains("text"), "{error}");
+    assert!(!dir.path().join("new/store.redb").exists());
+    assert!(restore(&dir.path().join("missing"), &dir.path().join("new")).is_err());
+    restore(&file, &dir.path().join("new")).unwrap();
+}
+
+#[tokio::test]
+async fn a_damaged_backup_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("copy");
+    let store = Store::<Mark>::open(Options::memory()).unwrap();
+    for n in 0..200 {
+        set(&store, "c", &format!("n{n}"), &"x".repeat(500)).await;
+    }
+    store.backup(&file).unwrap();
+    let mut bytes = std::fs::read(&file).unwrap();
+    let at = bytes.windows(100).position(|window| window.iter().all(|b| *b == b'x')).unwrap();
+    bytes[at + 50] = b'y';
+    std::fs::write(&file, bytes).unwrap();
+    let error = restore(&file, &dir.path().join("new")).unwrap_err();
+    assert!(error.to_string().contains("copy"), "{error}");
+    assert!(!dir.path().join("new/store.redb").exists());
+}

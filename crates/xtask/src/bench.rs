@@ -1,0 +1,51 @@
+//! `cargo xtask bench`: finds the benchmarks that exist and runs the one that is asked for.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::workspace::{Workspace, cargo};
+
+pub(crate) fn run(name: Option<&str>) -> Result<()> {
+    let workspace = Workspace::load()?;
+    let benches: Vec<(&str, &str)> = workspace
+        .crates
+        .iter()
+        .flat_map(|each| each.benches.iter().map(|bench| (each.name.as_str(), bench.as_str())))
+        .collect();
+    let Some(wanted) = name else {
+        println!("{}", list(&benches));
+        return Ok(());
+    };
+    let Some((crate_name, bench)) = benches.iter().find(|(_, bench)| *bench == wanted) else {
+        bail!("there is no benchmark called {wanted}\n{}", list(&benches));
+    };
+    let status = Command::new(cargo())
+        .args(["bench", "--package", crate_name, "--bench", bench])
+        .status()
+        .context("cannot run cargo bench")?;
+    if !status.success() {
+        bail!("the benchmark {wanted} failed");
+    }
+    Ok(())
+}
+
+fn list(benches: &[(&str, &str)]) -> String {
+    if benches.is_empty() {
+        return "There are no benchmarks yet: a file in a crate's `benches` folder becomes one.".to_string();
+    }
+    let lines: Vec<String> =
+        benches.iter().map(|(crate_name, bench)| format!("  {bench:<24} ({crate_name})")).collect();
+    format!("Benchmarks:\n{}", lines.join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_benchmark_is_invented() {
+        assert!(list(&[]).starts_with("There are no benchmarks yet"));
+        assert_eq!(list(&[("store", "writes")]), "Benchmarks:\n  writes                   (store)");
+    }
+}

@@ -1,0 +1,239 @@
+//! `cargo xtask ci`: every check that a change must pass, in one command.
+//!
+//! A check is a [`Step`] in [`steps`]; add yours there. Steps run one after the other, cheapest first, and all of them run even
+//! if one fails, so that one run shows everything. Output is passed through as it comes.
+//!
+//! What can overlap, does: the programs of the real clusters are built by Go in the background, at low priority, while cargo
+//! compiles. Everything uses the one dev profile, so dependencies are compiled once for tests and once, without code, for lints and docs.
+
+mod arrows;
+mod fleet;
+mod hygiene;
+
+use std::{
+    cell::OnceCell,
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{
+    clusters::PROGRAM,
+    workspace::{Workspace, cargo},
+};
+use fleet::Fleet;
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Run only these steps, separated by commas.
+    #[arg(long, value_delimiter = ',', value_name = "STEPS")]
+    only: Vec<String>,
+    /// Leave these steps out, separated by commas.
+    #[arg(long, value_delimiter = ',', value_name = "STEPS")]
+    skip: Vec<String>,
+    /// Look only at these crates, separated by commas. For working on one crate; a change must pass with all.
+    #[arg(long, value_delimiter = ',', value_name = "CRATES")]
+    package: Vec<String>,
+    /// Show the steps and what they check.
+    #[arg(long)]
+    list: bool,
+}
+
+/// One check.
+struct Step {
+    name: &'static str,
+    about: &'static str,
+    /// Whether it uses real clusters; then their programs are built while earlier steps run.
+    clusters: bool,
+    run: fn(&Context) -> Result<()>,
+}
+
+/// The checks, in the order in which they run. Put a new one before `doc`, or wherever it fails soonest.
+fn steps() -> Vec<Step> {
+    let step = |name, about, run| Step { name, about, clusters: false, run };
+    vec![
+        step("fmt", "the code is formatted (the files listed are not; `cargo fmt` does it)", |context| {
+            // Without a selection, `cargo fmt` wants to be told to look at all crates in its own words.
+            let scope: &[String] =
+                if context.packages.is_empty() { &["--all".to_string()] } else { &context.scope() };
+            context.run(Command::new(cargo()).arg("fmt").args(scope).args(["--", "--check", "-l"]))
+        }),
+        step("arrows", "crates depend only on those they may, and pure crates stay pure", arrows::check),
+        step("hygiene", "every source file says what it is for, and none is too long", hygiene::check),
+        step("clippy", "no lint has anything to say", |context| {
+            let deny = ["--all-targets", "--", "--deny", "warnings"];
+            context.run(Command::new(cargo()).arg("clippy").args(context.scope()).args(deny))
+        }),
+        Step { clusters: true, ..step("test", "all tests pass, with real clusters where Go is there", test) },
+        step("doc", "the documentation builds without a warning", |context| {
+            context.run(
+                Command::new(cargo())
+                    .arg("doc")
+                    .args(context.scope())
+                    .args(["--no-deps", "--quiet"])
+                    .env("RUSTDOCFLAGS", "--deny warnings"),
+            )
+        }),
+    ]
+}
+
+/// What steps share.
+struct Context {
+    workspace: Workspace,
+    /// The crates to look at; none means all.
+    packages: Vec<String>,
+    /// Clusters for whoever wants them, started at the first wish, ended with the context.
+    fleet: OnceCell<Option<Fleet>>,
+    programs: fleet::Programs,
+}
+
+impl Context {
+    /// Returns the folder of the run's clusters, starting them if need be; None where there is no Go toolchain.
+    fn clusters(&self) -> Result<Option<&Path>> {
+        if self.fleet.get().is_none() {
+            let fleet = Fleet::start(&self.workspace, &self.programs)?;
+            let _ = self.fleet.set(fleet); // nobody else can have set it: there is one thread
+        }
+        Ok(self.fleet.get().and_then(|fleet| fleet.as_ref()).map(Fleet::dir))
+    }
+
+    /// Returns the arguments by which cargo knows what to look at.
+    fn scope(&self) -> Vec<String> {
+        if self.packages.is_empty() {
+            return vec!["--workspace".to_string()];
+        }
+        self.packages.iter().flat_map(|package| ["--package".to_string(), package.clone()]).collect()
+    }
+
+    fn run(&self, command: &mut Command) -> Result<()> {
+        let status = command
+            .current_dir(&self.workspace.root)
+            .status()
+            .with_context(|| format!("cannot run {}", command.get_program().to_string_lossy()))?;
+        if !status.success() {
+            bail!("it ended with {status}");
+        }
+        Ok(())
+    }
+}
+
+fn test(context: &Context) -> Result<()> {
+    // Compile first: clusters that idle meanwhile would only take the compiler's time.
+    context.run(Command::new(cargo()).arg("test").args(context.scope()).arg("--no-run"))?;
+    if !context.packages.is_empty() {
+        // With the whole workspace it is among what was just built.
+        context.run(Command::new(cargo()).args(["build", "--package", "clusters", "--bin", PROGRAM]))?;
+    }
+    let mut command = Command::new(cargo());
+    command.arg("test").args(context.scope()).arg("--no-fail-fast");
+    if let Some(dir) = context.clusters()? {
+        command.env(fleet::CLUSTERS_VARIABLE, dir);
+    }
+    context.run(&mut command)
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let steps = chosen(steps(), &arguments.only, &arguments.skip)?;
+    if arguments.list {
+        for step in &steps {
+            println!("{:<10} {}", step.name, step.about);
+        }
+        return Ok(());
+    }
+    let programs = if steps.iter().any(|step| step.clusters) {
+        fleet::Programs::build_in_background()
+    } else {
+        fleet::Programs::unwanted()
+    };
+    let context = Context {
+        workspace: Workspace::load()?,
+        packages: arguments.package.clone(),
+        fleet: OnceCell::new(),
+        programs,
+    };
+    let started = Instant::now();
+    let mut results: Vec<(&str, Duration, Result<()>)> = Vec::new();
+    for step in &steps {
+        eprintln!("\n==> {}: {}", step.name, step.about);
+        let before = Instant::now();
+        let result = (step.run)(&context);
+        let took = before.elapsed();
+        match &result {
+            Ok(()) => eprintln!("==> {} passed after {:.1} s", step.name, took.as_secs_f32()),
+            Err(error) => eprintln!("==> {} FAILED after {:.1} s: {error:#}", step.name, took.as_secs_f32()),
+        }
+        results.push((step.name, took, result));
+    }
+    drop(context); // ends the clusters
+    eprintln!("\n{}", summary(&results, started.elapsed()));
+    let failed = results.iter().filter(|(_, _, result)| result.is_err()).count();
+    if failed > 0 {
+        bail!("{failed} of {} steps failed", results.len());
+    }
+    Ok(())
+}
+
+fn chosen(steps: Vec<Step>, only: &[String], skip: &[String]) -> Result<Vec<Step>> {
+    let names: Vec<&str> = steps.iter().map(|step| step.name).collect();
+    if let Some(unknown) = only.iter().chain(skip).find(|wanted| !names.contains(&wanted.as_str())) {
+        bail!("there is no step called {unknown}; there are {}", names.join(", "));
+    }
+    let wanted = |step: &Step| {
+        let named = |list: &[String]| list.iter().any(|name| name == step.name);
+        (only.is_empty() || named(only)) && !named(skip)
+    };
+    Ok(steps.into_iter().filter(wanted).collect())
+}
+
+fn summary(results: &[(&str, Duration, Result<()>)], total: Duration) -> String {
+    let mut lines: Vec<String> = results
+        .iter()
+        .map(|(name, took, result)| {
+            let verdict = if result.is_ok() { "passed" } else { "FAILED" };
+            format!("  {name:<10} {verdict} {:>8.1} s", took.as_secs_f32())
+        })
+        .collect();
+    lines.push(format!("  {:<10}        {:>8.1} s", "total", total.as_secs_f32()));
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(only: &[&str], skip: &[&str]) -> Result<Vec<&'static str>> {
+        let strings = |list: &[&str]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
+        Ok(chosen(steps(), &strings(only), &strings(skip))?.iter().map(|step| step.name).collect())
+    }
+
+    #[test]
+    fn steps_run_in_their_order_whatever_the_order_of_the_wish() {
+        assert_eq!(names(&["clippy", "fmt"], &[]).expect("known steps"), ["fmt", "clippy"]);
+    }
+
+    #[test]
+    fn steps_can_be_left_out() {
+        let left = names(&[], &["test", "doc"]).expect("known steps");
+        assert!(left.contains(&"fmt") && !left.contains(&"test") && !left.contains(&"doc"));
+    }
+
+    #[test]
+    fn an_unknown_step_is_an_error_that_names_the_known_ones() {
+        let error = names(&["typo"], &[]).expect_err("there is none").to_string();
+        assert!(error.contains("typo") && error.contains("clippy"), "{error}");
+    }
+
+    #[test]
+    fn the_summary_tells_failure_from_success() {
+        let results = [
+            ("fmt", Duration::from_secs(1), Ok(())),
+            ("test", Duration::from_secs(2), Err(anyhow::anyhow!("x"))),
+        ];
+        assert_eq!(
+            summary(&results, Duration::from_secs(3)),
+            "  fmt        passed      1.0 s\n  test       FAILED      2.0 s\n  total                  3.0 s"
+        );
+    }
+}

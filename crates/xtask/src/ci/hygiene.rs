@@ -1,0 +1,106 @@
+//! Every source file says what it is for, and none is too long to be read.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::Context;
+
+/// Nine of ten files should stay under 700 lines; at this length a file certainly has two reasons to change.
+const MOST_LINES: usize = 1_500;
+
+/// Folders of data: golden files, tables, what others wrote.
+const DATA: &[&str] =
+    &["testdata", "data", "snapshots", "generated", "target", "node_modules", "proptest-regressions"];
+
+/// What people write and read. Everything else is data.
+const SOURCES: &[&str] = &["rs", "sh", "md", "js", "ts", "css", "html", "py", "toml"];
+
+pub(super) fn check(context: &Context) -> Result<()> {
+    let mut files = Vec::new();
+    collect(&context.workspace.root, &mut files)?;
+    files.sort();
+    let mut complaints = Vec::new();
+    for path in files {
+        let shown = path.strip_prefix(&context.workspace.root).unwrap_or(&path).display().to_string();
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {shown}"))?;
+        let is_rust = path.extension().is_some_and(|extension| extension == "rs");
+        complaints.extend(judge(is_rust, &text).map(|complaint| format!("{shown} {complaint}")));
+    }
+    if complaints.is_empty() {
+        return Ok(());
+    }
+    bail!("\n  {}", complaints.join("\n  "));
+}
+
+fn judge(is_rust: bool, text: &str) -> Option<String> {
+    if is_rust && !opens_with_docs(text) {
+        return Some("does not say at its top what it is for (`//! …`)".to_string());
+    }
+    let lines = text.lines().count();
+    (lines > MOST_LINES).then(|| format!("has {lines} lines, more than {MOST_LINES}"))
+}
+
+/// Attributes may stand before the docs.
+fn opens_with_docs(text: &str) -> bool {
+    text.lines()
+        .map(str::trim)
+        .find(|line| !line.is_empty() && !line.starts_with("#!["))
+        .is_some_and(|line| line.starts_with("//!") && line.len() > "//!".len())
+}
+
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    for entry in entries {
+        let entry = entry.with_context(|| format!("cannot read {}", folder.display()))?;
+        let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+        let kind = entry.file_type().with_context(|| format!("cannot read {}", path.display()))?;
+        if kind.is_dir() {
+            if !name.starts_with('.') && !DATA.contains(&name.as_str()) {
+                collect(&path, files)?;
+            }
+        } else if kind.is_file() {
+            let extension = path.extension().map(|extension| extension.to_string_lossy().into_owned());
+            if extension.is_some_and(|extension| SOURCES.contains(&extension.as_str())) {
+                files.push(path);
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rust_file_must_say_what_it_is_for() {
+        assert_eq!(judge(true, "//! Says it.\nfn main() {}\n"), None);
+        assert_eq!(judge(true, "#![allow(x)]\n\n//! Says it.\n"), None);
+        assert!(judge(true, "use std::fs;\n\n//! Too late.\n").is_some());
+        assert!(judge(true, "//!\nfn main() {}\n").is_some(), "an empty line says nothing");
+        assert_eq!(judge(false, "#!/bin/sh\n"), None);
+    }
+
+    #[test]
+    fn a_long_file_is_noticed() {
+        let text = "//! Long.\n".repeat(MOST_LINES + 1);
+        assert_eq!(judge(true, &text), Some("has 1501 lines, more than 1500".to_string()));
+    }
+
+    #[test]
+    fn data_folders_and_hidden_folders_are_not_looked_at() {
+        let root = tempfile::tempdir().expect("a folder for the test");
+        for path in ["src/a.rs", "testdata/b.rs", ".git/c.rs", "src/d.json"] {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().expect("a parent")).expect("create");
+            fs::write(path, "").expect("write");
+        }
+        let mut files = Vec::new();
+        collect(root.path(), &mut files).expect("collect");
+        assert_eq!(files, [root.path().join("src/a.rs")]);
+    }
+}

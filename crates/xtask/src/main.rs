@@ -1,0 +1,51 @@
+//! The project's own commands: `cargo xtask ci`, `cargo xtask clusters …`, `cargo xtask bench …`.
+//!
+//! Kept small on purpose: it compiles in seconds, and whatever needs the async stack is a program of its own that is called.
+
+mod bench;
+mod ci;
+mod clusters;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "xtask", bin_name = "cargo xtask", about = "The project's own commands")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Run every check that a change must pass.
+    Ci(ci::Arguments),
+    /// Real Kubernetes clusters on this machine: up, down, status, logs, trouble, build.
+    #[command(disable_help_flag = true)]
+    Clusters {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Run a benchmark, or list them.
+    Bench {
+        /// The benchmark's name; without it, all are listed.
+        name: Option<String>,
+    },
+}
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
+        Verb::Ci(arguments) => ci::run(&arguments),
+        Verb::Clusters { arguments } => clusters::run(&arguments),
+        Verb::Bench { name } => bench::run(name.as_deref()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
