@@ -101,10 +101,10 @@ fn column(column: &Column) -> String {
 }
 
 /// Describes the waiting records, depth first, skipping what the page has already.
-fn records<'a>(
+fn records(
     definition: &Definition,
     version: &Version,
-    waiting: &mut Vec<(bool, &'a Schema)>,
+    waiting: &mut Vec<(bool, &Schema)>,
     described: &mut BTreeSet<String>,
     page: &mut String,
 ) {

@@ -241,7 +241,7 @@ fn validate_versions(spec: &Value, path: &Path, errors: &mut Errors) {
             }
         }
     }
-    each_part(versions, "subresources", path, errors, |part, path, errors| subresources(part, path, errors));
+    each_part(versions, "subresources", path, errors, subresources);
     each_part(versions, "additionalPrinterColumns", path, errors, |part, path, errors| {
         for (index, column) in part.as_array().map(Vec::as_slice).unwrap_or_default().iter().enumerate() {
             printer_column(column, &path.index(index), errors);

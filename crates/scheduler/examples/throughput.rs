@@ -40,7 +40,7 @@ fn cluster(index: usize) -> Arc<Cluster> {
         (0..9).map(|grade| json!({"grade": grade, "count": (index * 7 + grade) % 5})).collect();
     let cluster = json!({
         "apiVersion": "cluster.karmada.io/v1alpha1", "kind": "Cluster",
-        "metadata": {"name": format!("member-{index:04}"), "labels": {"env": if index % 3 == 0 { "test" } else { "prod" }, "team": format!("t{}", index % 11)}},
+        "metadata": {"name": format!("member-{index:04}"), "labels": {"env": if index.is_multiple_of(3) { "test" } else { "prod" }, "team": format!("t{}", index % 11)}},
         "spec": {"syncMode": "Push", "region": format!("region-{}", index % 8), "provider": "p", "taints": taints, "resourceModels": grades},
         "status": {
             "apiEnablements": apis,

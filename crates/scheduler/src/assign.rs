@@ -180,7 +180,7 @@ fn by_room(
         std::cmp::Ordering::Equal => Mode::Unchanged,
     };
     let free = || candidates.iter().map(|candidate| (candidate.member, candidate.allocatable));
-    let (target, mut room, kept): (i64, Vec<(u32, i64)>, &[(u32, i64)]) = match mode {
+    let (target, mut room, kept): (i64, Assigned, &[(u32, i64)]) = match mode {
         Mode::Stateless | Mode::Unchanged => {
             let note = Division { tier: 0, strategy: task.strategy, mode, target: 0, weights: Vec::new() };
             return Ok((scheduled, note));

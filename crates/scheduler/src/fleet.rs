@@ -227,7 +227,8 @@ impl Member {
         let mut property = |text: &str| (!text.is_empty()).then(|| symbols.intern(text));
         let (provider, region) = (property(&cluster.spec.provider), property(&cluster.spec.region));
         // The keys by which fieldSelector addresses the two.
-        (symbols.intern("provider"), symbols.intern("region"));
+        symbols.intern("provider");
+        symbols.intern("region");
         Self {
             name: name_of(&cluster).into(),
             name_symbol: symbols.intern(name_of(&cluster)),

@@ -24,13 +24,12 @@ pub enum TieRule {
 impl TieRule {
     /// Returns the rule of a workload: the lowest bit of the FNV-1a hash of its UID decides.
     pub fn of_uid(uid: &str) -> Self {
-        if !uid.is_empty() && fnv1a(uid.as_bytes()) & 1 == 1 { Self::LargerName } else { Self::SmallerName }
+        if !uid.is_empty() && api::names::fnv1a_32(uid) & 1 == 1 {
+            Self::LargerName
+        } else {
+            Self::SmallerName
+        }
     }
-}
-
-/// Returns the 32-bit FNV-1a hash.
-fn fnv1a(bytes: &[u8]) -> u32 {
-    bytes.iter().fold(2_166_136_261, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(16_777_619))
 }
 
 /// Divides `seats` among the parties, given as `(name, votes)`; names must be distinct. A name is whatever orders as
@@ -181,8 +180,8 @@ mod tests {
 
     #[test]
     fn the_uid_decides_the_direction_of_ties() {
-        assert_eq!(fnv1a(b"uid-a"), 0x80c4_a5d3);
-        assert_eq!(fnv1a(b"uid-b"), 0x81c4_a766);
+        assert_eq!(api::names::fnv1a_32("uid-a"), 0x80c4_a5d3);
+        assert_eq!(api::names::fnv1a_32("uid-b"), 0x81c4_a766);
         assert_eq!(TieRule::of_uid("uid-a"), TieRule::LargerName);
         assert_eq!(TieRule::of_uid("uid-b"), TieRule::SmallerName);
         assert_eq!(TieRule::of_uid(""), TieRule::SmallerName);

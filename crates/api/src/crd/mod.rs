@@ -94,14 +94,14 @@ impl Definition {
             Subresources::Status => out["subresources"] = json!({ "status": {} }),
         }
         if !version.columns.is_empty() {
-            out["additionalPrinterColumns"] = version.columns.iter().map(Column::to_json).collect();
+            out["additionalPrinterColumns"] = version.columns.iter().map(|column| column.to_json()).collect();
         }
         out
     }
 }
 
 impl Column {
-    fn to_json(&self) -> Value {
+    fn to_json(self) -> Value {
         let mut out = json!({ "name": self.name, "type": self.type_, "jsonPath": self.json_path });
         if !self.description.is_empty() {
             out["description"] = self.description.into();

@@ -124,7 +124,10 @@ impl Reader<'_> {
             match self.next_token().ok_or(Error::End)? {
                 b'"' => {}
                 byte => {
-                    return Err(Error::Syntax { byte, context: "looking for beginning of object key string" });
+                    return Err(Error::Syntax {
+                        byte,
+                        context: "looking for beginning of object key string",
+                    });
                 }
             }
             let key = self.string()?;

@@ -53,8 +53,7 @@ impl<'a> Reader<'a> {
         if self.rest.starts_with(is_name_start) {
             steps.push(Step::Field(self.name()));
         }
-        loop {
-            let Some(next) = self.rest.chars().next() else { break };
+        while let Some(next) = self.rest.chars().next() {
             if stops.contains(next) {
                 break;
             }

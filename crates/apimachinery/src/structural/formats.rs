@@ -234,7 +234,7 @@ fn is_base64(text: &str) -> bool {
     let body = text.trim_end_matches('=');
     let padding = text.len() - body.len();
     !text.is_empty()
-        && text.len() % 4 == 0
+        && text.len().is_multiple_of(4)
         && padding <= 2
         && body.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'+' || byte == b'/')
 }

@@ -280,7 +280,7 @@ impl Validator<'_> {
         let whole = value.as_i64();
         if node.kind == Some(Kind::Integer)
             && rules.format == "int32"
-            && !whole.is_some_and(|number| i32::try_from(number).is_ok())
+            && whole.is_none_or(|number| i32::try_from(number).is_err())
         {
             let message = format!("Checked value must be of type integer with format int32 in {path}");
             out.errors.push(self.placeless(message));

@@ -20,10 +20,7 @@ pub(super) struct Scalar {
 
 impl Scalar {
     pub(super) fn new(text: &str, plain: bool, tag: Option<&Tag>) -> Self {
-        let tag = tag.and_then(|tag| match tag.core_suffix() {
-            Some(suffix) => Some(suffix.to_owned()),
-            None => Some(tag.to_string()),
-        });
+        let tag = tag.map(|tag| tag.core_suffix().map_or_else(|| tag.to_string(), str::to_owned));
         Self { text: text.to_owned(), plain, tag }
     }
 

@@ -146,7 +146,7 @@ pub(super) fn keep_allocated(root: &mut Object, old: &Value) {
                 return;
             }
             let name = text(port, "name");
-            let same_name = old.at("ports").items().filter(|old| old.at("name").text() == name).last();
+            let same_name = old.at("ports").items().rfind(|old| old.at("name").text() == name);
             let number = same_name.map_or(0, |old| old.at("nodePort").int());
             let reused =
                 u16::try_from(number).is_ok_and(|port| before.contains(&port) && after.contains(&port));

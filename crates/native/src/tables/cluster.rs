@@ -55,8 +55,7 @@ pub(super) fn cells(gvk: &Gvk, row: Row<'_>) -> Vec<Value> {
 }
 
 fn node(row: Row<'_>) -> Vec<Value> {
-    let ready =
-        row.status("conditions").items().filter(|condition| condition.at("type").text() == "Ready").last();
+    let ready = row.status("conditions").items().rfind(|condition| condition.at("type").text() == "Ready");
     let mut status = match ready {
         Some(condition) if condition.at("status").text() == "True" => "Ready",
         Some(_) => "NotReady",

@@ -47,7 +47,7 @@ fn reference(errors: &mut Errors, target: Node<'_>, path: &Path) {
         }
     }
     let version = target.at("apiVersion").text();
-    if !version.split_once('/').is_some_and(|(group, _)| !group.is_empty()) {
+    if version.split_once('/').is_none_or(|(group, _)| group.is_empty()) {
         let at = path.child("apiVersion");
         errors.push(Error::invalid(&at, version, "apiVersion must specify API group"));
     }

@@ -67,15 +67,11 @@ pub(super) fn secret(errors: &mut Errors, root: Node<'_>) {
         "kubernetes.io/tls" => require(&["tls.crt", "tls.key"]),
         "kubernetes.io/dockercfg" => json_entry(errors, data, ".dockercfg"),
         "kubernetes.io/dockerconfigjson" => json_entry(errors, data, ".dockerconfigjson"),
-        "kubernetes.io/basic-auth" => {
-            if !data.at("username").exists() && !data.at("password").exists() {
-                require(&["username", "password"]);
-            }
+        "kubernetes.io/basic-auth" if !data.at("username").exists() && !data.at("password").exists() => {
+            require(&["username", "password"]);
         }
-        "kubernetes.io/ssh-auth" => {
-            if decoded_len(data.at("ssh-privatekey")) == 0 {
-                errors.push(Error::required(&path.key("ssh-privatekey"), ""));
-            }
+        "kubernetes.io/ssh-auth" if decoded_len(data.at("ssh-privatekey")) == 0 => {
+            errors.push(Error::required(&path.key("ssh-privatekey"), ""));
         }
         _ => {}
     }

@@ -89,11 +89,9 @@ fn source(errors: &mut Errors, volume: Node<'_>, path: &Path) {
 
 fn one_source(errors: &mut Errors, kind: &str, source: Node<'_>, path: &Path) {
     match kind {
-        "emptyDir" => {
-            if check::quantity(source.at("sizeLimit")).sign() < 0 {
-                let text = "SizeLimit field must be a valid resource quantity";
-                errors.push(Error::forbidden(&path.child("sizeLimit"), text));
-            }
+        "emptyDir" if check::quantity(source.at("sizeLimit")).sign() < 0 => {
+            let text = "SizeLimit field must be a valid resource quantity";
+            errors.push(Error::forbidden(&path.child("sizeLimit"), text));
         }
         "hostPath" => host_path(errors, source, path),
         "secret" => {

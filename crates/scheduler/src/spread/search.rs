@@ -203,7 +203,7 @@ mod tests {
         let sum = |path: &[&Group<'_>]| -> (i64, i64) {
             (path.iter().map(|group| group.weight).sum(), path.iter().map(|group| group.value).sum())
         };
-        found.sort_by(|a, b| sum(b).cmp(&sum(a)));
+        found.sort_by_key(|path| std::cmp::Reverse(sum(path)));
         let mut best = found.first()?.clone();
         for path in &found[1..] {
             if path.len() < best.len() && path.iter().zip(&best).all(|(a, b)| a.name == b.name) {

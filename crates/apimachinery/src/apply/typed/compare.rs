@@ -94,8 +94,8 @@ impl Walker {
                 let (left_items, right_items) = (items(left), items(right));
                 match schema.list() {
                     Some(list)
-                        if !matches!(list, List::Atomic(_))
-                            && !(left_items.is_empty() && right_items.is_empty()) =>
+                        if !(matches!(list, List::Atomic(_))
+                            || left_items.is_empty() && right_items.is_empty()) =>
                     {
                         self.lists(&list, left_items, right_items)?;
                         Ok(false)

@@ -41,8 +41,8 @@ fn pair<S: TypeSchema>(
             let (left_items, right_items) = (items(left), items(right));
             match schema.list() {
                 Some(list)
-                    if !matches!(list, List::Atomic(_))
-                        && !(left_items.is_empty() && right_items.is_empty()) =>
+                    if !(matches!(list, List::Atomic(_))
+                        || left_items.is_empty() && right_items.is_empty()) =>
                 {
                     let merged = merge_lists(&list, &left_items, &right_items)?;
                     Ok((!merged.is_empty()).then_some(Value::Array(merged)))

@@ -1,0 +1,36 @@
+//! Karmada's controllers: they keep the control plane and the members in step with what users wrote.
+//!
+//! They talk to a Kubernetes API through a `kube::Client` and know nothing of the server behind it. Each file is one
+//! controller; whatever decides is in the pure crates (`propagation`, `scheduler`, `interpreter`).
+//!
+//! The control-plane side (`plane`) turns templates and policies into bindings, placements and Works, and collects
+//! their status. The member side (`members`) registers clusters, carries Works out and reports what became of them.
+//! The two meet at the Work.
+
+pub mod members;
+pub mod plane;
+pub mod selection;
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use selection::Selection;
+
+/// What every controller gets.
+#[derive(Clone)]
+pub struct Context {
+    /// The control plane.
+    pub client: kube::Client,
+    /// Cancelled when the controllers are to stop.
+    pub stop: CancellationToken,
+    /// Connections to the members, shared by all controllers.
+    pub members: Arc<member::Members>,
+}
+
+/// Starts the selected controllers; they end when the token is cancelled.
+pub fn spawn(context: &Context, selection: &Selection, tasks: &TaskTracker) {
+    plane::spawn(context, selection, tasks);
+    members::spawn(context, selection, tasks);
+}
