@@ -5,11 +5,11 @@
 //! compare encoded objects (the scheduler's applied-placement annotation, for one), so we reproduce it.
 //! Three macros declare everything once, and derive the Rust type, its encoding and its schema from it:
 //!
-//! - [`record!`](crate::wire::record) a struct. Each field says its JSON name, its presence, its type and, in
+//! - `record!` a struct. Each field says its JSON name, its presence, its type and, in
 //!   braces, the limits that go into the schema. Doc comments become the descriptions.
-//! - [`choice!`](crate::wire::choice) a string with known values. Unknown ones survive a round trip, because a
+//! - `choice!` a string with known values. Unknown ones survive a round trip, because a
 //!   single odd object must not make a whole list undecodable.
-//! - [`kind!`](crate::wire::kind) a top-level kind, usable with `kube::Api`.
+//! - `kind!` a top-level kind, usable with `kube::Api`.
 //!
 //! Presence is one of: `required` (always written, key demanded by the schema), `optional` (omitted when
 //! zero), `always` (optional in the schema, but written even when empty, as Go does for structs), `demanded`

@@ -3,6 +3,7 @@
 //! Plug-ins run outside the store's critical section; an update that lost its race runs them again.
 
 pub mod namespace;
+pub mod nodes;
 
 use std::sync::Arc;
 

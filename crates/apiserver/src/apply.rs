@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use apimachinery::apply::{FieldManager, Set, Types, keep_times_if_equal};
+use apimachinery::apply::{FieldManager, Set, Types};
 use apimachinery::gvk::Gvk;
 use apimachinery::status::Status;
 use apimachinery::structural::SchemaType;
@@ -36,9 +36,6 @@ pub(crate) fn track(target: &Target<'_>, old: Option<&Value>, new: &mut Value) {
             manage(target, &types, |fields| fields.update(&live, written, manager, &now))
         }
     };
-    if let Some(old) = old {
-        *new = keep_times_if_equal(old, new.take());
-    }
 }
 
 fn manage<T: Types, R>(target: &Target<'_>, types: &T, run: impl FnOnce(&FieldManager<'_, T>) -> R) -> R {
@@ -120,8 +117,7 @@ impl Apply<'_> {
 
 impl Change for Apply<'_> {
     fn apply(&self, old: &Value) -> Result<Value, Status> {
-        let merged = self.merge(old)?;
-        Ok(keep_times_if_equal(old, merged))
+        self.merge(old)
     }
 
     fn is_patch(&self) -> bool {

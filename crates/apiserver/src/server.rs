@@ -140,6 +140,10 @@ impl Server {
         match &*target.kind.collection {
             "services/specs" if target.subresource.is_empty() => {
                 if target.options.dry_run {
+                    // The answer shows what a real write would get; nothing is kept, and clashes do not matter.
+                    if let Ok(held) = self.allocator.assign(object, old) {
+                        held.revert(&self.allocator);
+                    }
                     return Ok(None);
                 }
                 let name = object::meta_str(object, "name").to_owned();

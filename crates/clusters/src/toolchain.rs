@@ -164,7 +164,7 @@ impl Build<'_> {
         let also = log.try_clone().map_err(|source| io_error("open", &log_path, source))?;
         let mut command = go(self.folder);
         command
-            .args(["build", "-mod=mod", "-trimpath", "-ldflags", &self.recipe.link_flags(), "-o"])
+            .args(["build", "-mod=mod", "-ldflags", &self.recipe.link_flags(), "-o"])
             // The closing slash makes Go put one program per package into the folder.
             .arg(format!("{}/", staging.display()))
             .args(self.recipe.packages())

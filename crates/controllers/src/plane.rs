@@ -1,8 +1,192 @@
 //! The control-plane side: templates, policies, bindings, placements, Works, and status on its way back.
+//!
+//! All controllers of this side share one set of mirrors (a watch and a copy per kind) and read nothing else. Each
+//! owns a queue of keys; changes in the mirrors push keys, workers reconcile them. They start once the mirrors are
+//! complete: what has not been seen yet must not look as if it did not exist.
+//!
+//! Code map: `mirror`, `queue`, `write`, `events` are the machinery · `templates` finds and mirrors every kind ·
+//! `detector` and `policies` bind templates to policies · `dependencies` brings along what they need · `scheduling`
+//! chooses clusters · `bindings` writes Works · `status` brings reports back · `namespaces` mirrors namespaces into all
+//! clusters.
 
+mod bindings;
+mod dependencies;
+mod detector;
+mod events;
+mod mirror;
+mod namespaces;
+mod policies;
+mod queue;
+mod scheduling;
+mod status;
+mod templates;
+mod works;
+mod write;
+
+use std::sync::Arc;
+
+use api::cluster::Cluster;
+use api::features::Features;
+use api::policy::{ClusterOverridePolicy, ClusterPropagationPolicy, OverridePolicy, PropagationPolicy};
+use api::work::{ClusterResourceBinding, ResourceBinding};
+use interpreter::Interpreter;
+use kube::{Api, Client};
+use parking_lot::RwLock;
+use propagation::overrides::Overrides;
+use propagation::skip::SkipRules;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::{Context, Selection};
+use events::Events;
+use mirror::Mirror;
+use templates::Templates;
+use works::Works;
+use write::Error;
+
+/// Namespaces whose objects are nobody's workload, unless told otherwise.
+const SKIPPED_NAMESPACES: [&str; 1] = ["kube-.*"];
+
+/// What the controllers of this side share.
+struct Plane {
+    client: Client,
+    interpreter: Interpreter,
+    features: Features,
+    events: Events,
+    templates: Arc<Templates>,
+    policies: Mirror<PropagationPolicy>,
+    cluster_policies: Mirror<ClusterPropagationPolicy>,
+    override_policies: Mirror<OverridePolicy>,
+    cluster_override_policies: Mirror<ClusterOverridePolicy>,
+    overrides: RwLock<Overrides>,
+    clusters: Mirror<Cluster>,
+    bindings: Mirror<ResourceBinding>,
+    cluster_bindings: Mirror<ClusterResourceBinding>,
+    works: Works,
+}
+
+/// Identifies a binding of either scope; the namespace of a ClusterResourceBinding is empty.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct BindingKey {
+    namespace: String,
+    name: String,
+}
 
 /// Starts the selected controllers of this side.
-pub fn spawn(_context: &Context, _selection: &Selection, _tasks: &TaskTracker) {}
+///
+/// The detector and the dependencies distributor have no name in upstream's flag; here they answer to
+/// `resource-detector` and `dependencies-distributor`, so that a process can run the scheduler alone.
+pub fn spawn(context: &Context, selection: &Selection, tasks: &TaskTracker) {
+    let stop = context.stop.clone();
+    let skip = SkipRules::new("", SKIPPED_NAMESPACES).expect("the built-in rules are valid");
+    let (events, writer) = Events::new(context.client.clone(), stop.clone());
+    tasks.spawn(writer);
+    let plane = Arc::new(Plane {
+        client: context.client.clone(),
+        interpreter: Interpreter::native(),
+        features: Features::default(),
+        events,
+        templates: Templates::new(context.client.clone(), skip),
+        policies: Mirror::default(),
+        cluster_policies: Mirror::default(),
+        override_policies: Mirror::default(),
+        cluster_override_policies: Mirror::default(),
+        overrides: RwLock::default(),
+        clusters: Mirror::default(),
+        bindings: Mirror::default(),
+        cluster_bindings: Mirror::default(),
+        works: Works::default(),
+    });
+    plane.follow_overrides();
+    plane.follow_works();
+    let mut starts: Vec<Start> = Vec::new();
+    let mut start = |name: &str, wire: fn(&Arc<Plane>) -> Start| {
+        if selection.has(name) {
+            starts.push(wire(&plane));
+        }
+    };
+    start("resource-detector", detector::wire);
+    start("dependencies-distributor", dependencies::wire);
+    start("scheduler", scheduling::wire);
+    start("binding", bindings::wire);
+    start("bindingStatus", status::wire);
+    start("namespace", namespaces::wire);
+    if starts.is_empty() {
+        return;
+    }
+    plane.mirror(tasks, &stop);
+    let tasks_of_workers = tasks.clone();
+    tasks.spawn(async move {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = plane.complete() => {}
+        }
+        for start in starts {
+            start(&tasks_of_workers, &stop);
+        }
+    });
+}
+
+/// Starts the workers of a controller that is wired to the mirrors already.
+type Start = Box<dyn FnOnce(&TaskTracker, &CancellationToken) + Send>;
+
+impl Plane {
+    /// Keeps the index of overrides in step with the policies. Wired first, so that whoever is told of a change of
+    /// policies finds the index up to date.
+    fn follow_overrides(self: &Arc<Self>) {
+        let plane = Arc::clone(self);
+        self.override_policies.subscribe(move |change| {
+            let mut overrides = plane.overrides.write();
+            match &change.new {
+                Some(policy) => overrides.insert(Arc::clone(policy)),
+                None => overrides.remove(&change.key.0, &change.key.1),
+            }
+        });
+        let plane = Arc::clone(self);
+        self.cluster_override_policies.subscribe(move |change| {
+            let mut overrides = plane.overrides.write();
+            match &change.new {
+                Some(policy) => overrides.insert_cluster(Arc::clone(policy)),
+                None => overrides.remove_cluster(&change.key.1),
+            }
+        });
+    }
+
+    fn mirror(self: &Arc<Self>, tasks: &TaskTracker, stop: &CancellationToken) {
+        macro_rules! mirrored {
+            ($($mirror:ident),*) => {$({
+                let (plane, stop) = (Arc::clone(self), stop.clone());
+                tasks.spawn(async move {
+                    plane.$mirror.run(Api::all(plane.client.clone()), |object| object, stop).await;
+                });
+            })*};
+        }
+        mirrored!(
+            policies,
+            cluster_policies,
+            override_policies,
+            cluster_override_policies,
+            clusters,
+            bindings,
+            cluster_bindings
+        );
+        let (plane, works_stop) = (Arc::clone(self), stop.clone());
+        tasks.spawn(async move {
+            let api = Api::all(plane.client.clone());
+            plane.works.mirror.run(api, |work| work, works_stop).await;
+        });
+        tasks.spawn(Arc::clone(&self.templates).run(tasks.clone(), stop.clone()));
+    }
+
+    /// Waits until everything but the templates is known; those are asked for when missing.
+    async fn complete(&self) {
+        self.policies.complete().await;
+        self.cluster_policies.complete().await;
+        self.override_policies.complete().await;
+        self.cluster_override_policies.complete().await;
+        self.clusters.complete().await;
+        self.bindings.complete().await;
+        self.cluster_bindings.complete().await;
+        self.works.mirror.complete().await;
+    }
+}

@@ -1,5 +1,23 @@
 //! Connections to member clusters: clients, caches, health.
+//!
+//! In: Cluster objects and the Secrets they name. Out: one [`Member`] per cluster, with a client, an in-flight limit of
+//! its own (a slow cluster delays nobody else), caches of the objects we manage there, and requests whose errors say
+//! what they mean. Decides nothing about what belongs into a member.
 
-/// All members this process is connected to.
-#[derive(Debug, Default)]
-pub struct Members {}
+mod connection;
+mod error;
+mod health;
+mod kinds;
+mod load;
+mod member;
+mod members;
+mod mirror;
+
+pub use connection::Connection;
+pub use error::{Error, Result};
+pub use health::{Health, probe};
+pub use kinds::{Kind, Kinds};
+pub use load::{Load, NodeRecord, PodRecord};
+pub use member::{Lookup, Member};
+pub use members::{Members, Observer, ObservedChange};
+pub use mirror::{Change, Key, Mirror};

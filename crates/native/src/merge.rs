@@ -174,6 +174,13 @@ impl apply::Types for Versions {
         schema(&Gvk::from_api_version(api_version, &self.gvk.kind))
     }
 
+    fn empty(&self, gvk: &Gvk) -> Value {
+        let mut object = serde_json::json!({"apiVersion": gvk.api_version(), "kind": gvk.kind});
+        // A kind without a table has nothing that is always printed.
+        let _ = shape::canonicalise(gvk, &mut object);
+        object
+    }
+
     fn convert(&self, object: &Value, api_version: &str) -> Result<Value, String> {
         let text = |name: &str| object.get(name).and_then(Value::as_str).unwrap_or_default();
         let from = Gvk::from_api_version(text("apiVersion"), text("kind"));

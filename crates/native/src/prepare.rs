@@ -3,7 +3,7 @@
 //!
 //! In: the object after decoding, defaulting and mutating admission; the stored one for updates; who writes
 //! and when. Out: the object ready for validation. Defaults themselves live in [`crate::defaults`]; addresses
-//! and node ports are allocated after validation, by [`service::allocate`].
+//! and node ports come from [`service::allocate`], which runs between preparation and validation.
 
 mod kinds;
 mod metadata;

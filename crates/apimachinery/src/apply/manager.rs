@@ -38,6 +38,11 @@ pub trait Types {
 
     /// Returns the object in another version of the same kind.
     fn convert(&self, object: &Value, api_version: &str) -> Result<Value, String>;
+
+    /// Returns an object of the kind to which nobody has written: with what is always printed, such as `spec: {}`.
+    fn empty(&self, gvk: &Gvk) -> Value {
+        serde_json::json!({"apiVersion": gvk.api_version(), "kind": gvk.kind})
+    }
 }
 
 /// Why an apply failed.
@@ -209,7 +214,7 @@ impl<T: Types> FieldManager<'_, T> {
     }
 
     fn empty_object(&self) -> Value {
-        serde_json::json!({"apiVersion": self.gvk.api_version(), "kind": self.gvk.kind})
+        self.types.empty(self.gvk)
     }
 
     /// Clients may edit managed fields through the main endpoint; leaving them out keeps the stored ones.

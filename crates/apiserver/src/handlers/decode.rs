@@ -5,6 +5,7 @@
 
 use apimachinery::gvk::Gvk;
 use apimachinery::status::Status;
+use base64::Engine;
 use bytes::Bytes;
 use serde_json::Value;
 
@@ -30,7 +31,12 @@ pub fn object(context: &Context, kind: &Kind, expected: &Gvk, body: &Bytes, vali
     check_type(kind, expected, &mut value, body)?;
     let unknown = canonicalise(kind, expected, &mut value).map_err(|error| cannot_handle(expected, expected, &error))?;
     problems.extend(unknown.into_iter().map(|path| format!("unknown field \"{path}\"")));
-    report(context, validation, problems)?;
+    report(context, validation, problems).map_err(|mut status| {
+        if !kind.is_custom() || *expected != kind.gvk {
+            status = cannot_handle(expected, expected, &status.message);
+        }
+        status
+    })?;
     Ok(value)
 }
 
@@ -55,8 +61,34 @@ pub fn canonicalise(kind: &Kind, gvk: &Gvk, value: &mut Value) -> Result<Vec<Str
         _ => {
             let unknown = native::shape::canonicalise(gvk, value).map_err(|error| error.to_string())?;
             native::defaults::apply(gvk, value);
+            if gvk.group.is_empty() && gvk.kind == "Secret" {
+                merge_string_data(value);
+            }
+            if *gvk == kind.gvk && kind.storage != kind.gvk {
+                // Some defaults exist only in the version that is stored.
+                kind.to_storage(value);
+                native::defaults::apply(&kind.storage, value);
+                kind.present(value);
+            }
             Ok(unknown)
         }
+    }
+}
+
+/// Moves the plain text of a Secret to where the encoded values are: it is never stored, nor owned, as text.
+fn merge_string_data(secret: &mut Value) {
+    let Some(Value::Object(texts)) = secret.as_object_mut().and_then(|fields| fields.remove("stringData")) else {
+        return;
+    };
+    if texts.is_empty() {
+        return;
+    }
+    if !secret["data"].is_object() {
+        secret["data"] = Value::Object(Default::default());
+    }
+    for (key, text) in texts {
+        let encoded = base64::engine::general_purpose::STANDARD.encode(text.as_str().unwrap_or(""));
+        secret["data"][key] = encoded.into();
     }
 }
 

@@ -255,7 +255,8 @@ fn check_preconditions(kind: &Kind, name: &str, options: &DeleteOptions, entry: 
         if let Some(details) = &mut status.details {
             details.kind = kind.gvk.kind.clone();
         }
-        status.message = status.message.replacen(&kind.resource.to_string(), &kind.gvk.kind, 1);
+        let named = apimachinery::gvk::GroupResource::new(&kind.gvk.group, &kind.gvk.kind).to_string();
+        status.message = status.message.replacen(&kind.resource.to_string(), &named, 1);
         status
     };
     if let Some(uid) = &preconditions.uid

@@ -86,6 +86,12 @@ async fn route(server: &Arc<Server>, context: &Context, body: Bytes) -> Result<R
     {
         context.warn(warning);
     }
+    if !kind.is_custom()
+        && (info.subresource.is_empty() || kind.subresource(&info.subresource).is_some())
+        && let Some(warning) = native::prepare::warnings::deprecation(&kind.gvk)
+    {
+        context.warn(warning);
+    }
     if !info.subresource.is_empty() {
         return subresource(server, context, &kind, namespace, body).await;
     }

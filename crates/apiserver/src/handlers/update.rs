@@ -271,6 +271,7 @@ fn text(object: &Value, field: &str) -> String {
 /// The answer to a JSON patch that does not apply: the reason is not told.
 fn rejected() -> Status {
     Status::new(422, "Invalid", "the server rejected our request due to an error in our request")
+        .with_details(Default::default())
 }
 
 /// The answer to a patch whose result is no valid object.

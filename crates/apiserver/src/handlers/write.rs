@@ -88,6 +88,10 @@ impl Target<'_> {
                 "create not allowed while custom resource definition is terminating",
             ));
         }
+        if !fields_managed {
+            // What the server itself adds from here on belongs to nobody.
+            crate::apply::track(self, None, &mut object);
+        }
         self.mutate(Operation::Create, &mut object, None).await?;
 
         let prefix = object::meta_str(&object, "generateName").to_owned();
@@ -119,9 +123,6 @@ impl Target<'_> {
             self.warnings(&object, None);
             self.admit(Operation::Create, Some(&mut object), None, &name).await?;
             let held = self.server.before_commit(self, &mut object, None)?;
-            if !fields_managed {
-                crate::apply::track(self, None, &mut object);
-            }
             let committed = self.commit(&name, store::Expect::Absent, &object).await;
             self.server.settle(held, matches!(committed, Ok(Some(_))));
             match committed {
@@ -184,6 +185,9 @@ impl Target<'_> {
         let pinned = self.check_revision(&new, entry.modified, change.is_patch())?;
         self.check_uid(&new, &old, change.is_patch())?;
         self.restore_metadata(&mut new, &old);
+        if !change.manages_fields() {
+            crate::apply::track(self, Some(&old), &mut new);
+        }
         self.mutate(Operation::Update, &mut new, Some(&old)).await?;
         self.prepare_update(&mut new, &old)?;
         let errors = self.validate_update(&new, &old);
@@ -196,9 +200,7 @@ impl Target<'_> {
             return self.finish_deletion(entry, new).await;
         }
         let held = self.server.before_commit(self, &mut new, Some(&old))?;
-        if !change.manages_fields() {
-            crate::apply::track(self, Some(&old), &mut new);
-        }
+        new = apimachinery::apply::keep_times_if_equal(&old, new);
         let body = self.encode(&new);
         if body == entry.value || (self.kind.storage != self.kind.gvk && new == old) {
             self.server.settle(held, false);
@@ -403,6 +405,9 @@ impl Target<'_> {
             Source::Native => {
                 let extra = self.extra();
                 native::prepare::for_create(&self.kind.gvk, object, &self.preparation(now, uid, &extra));
+                if &*self.kind.collection == "minions" {
+                    crate::admission::nodes::taint_new(object);
+                }
             }
             Source::Custom(custom) => custom.prepare_create(&self.kind.gvk, object),
         }
@@ -480,7 +485,9 @@ impl Target<'_> {
     }
 
     pub fn invalid(&self, name: &str, errors: &[field::Error]) -> Status {
-        Status::invalid(&self.kind.gvk.group, &self.kind.gvk.kind, name, errors)
+        // Both groups' events are one kind inside.
+        let group = if self.kind.gvk.kind == "Event" { "" } else { &self.kind.gvk.group };
+        Status::invalid(group, &self.kind.gvk.kind, name, errors)
     }
 
     fn durability(&self) -> store::Durability {

@@ -1,7 +1,8 @@
 //! What a Service gets from the cluster: addresses, families, node ports; and what it keeps or loses on update.
 //!
-//! Allocation runs after validation, because it has effects. The API server hands in its [`Allocator`]; what
-//! was taken or became free comes back as an [`Allocation`], to be released when the write failed or succeeded.
+//! Allocation runs after preparation and before validation, as upstream: validation looks at what was allocated.
+//! The API server hands in its [`Allocator`]; what was taken or became free comes back as an [`Allocation`], to be
+//! reverted when the write is refused or fails and committed once it is stored.
 //! One address family only: this is a single-stack IPv4 control plane.
 
 use apimachinery::field::{Error, Errors, Path};
@@ -214,7 +215,7 @@ pub(super) fn drop_what_the_type_lost(root: &mut Object, old: &Value) {
     }
 }
 
-/// Fills address, families and node ports of a valid Service.
+/// Fills address, families and node ports of a prepared Service.
 ///
 /// *Guarantees*: on error nothing stays taken.
 pub fn allocate(

@@ -1,0 +1,213 @@
+//! Events: what users see under `kubectl describe`.
+//!
+//! Written in the background, so that no reconcile waits for them. The same news about the same object becomes one
+//! event with a count. When more come in than can be written, the rest is dropped: an event is a courtesy, not a record.
+
+use std::collections::{HashMap, VecDeque};
+
+use api::work::ObjectReference;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference as Involved};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::{Client, Resource};
+use propagation::Object;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+/// How many events may wait; a burst of a thousand templates with a handful each fits.
+const WAITING: usize = 8192;
+/// How many events are remembered for counting.
+const REMEMBERED: usize = 4096;
+
+#[derive(Clone)]
+pub(crate) struct Events(mpsc::Sender<News>);
+
+struct News {
+    component: &'static str,
+    about: Involved,
+    kind: &'static str,
+    reason: &'static str,
+    message: String,
+}
+
+/// What an event can be about.
+pub(crate) trait Subject {
+    fn involved(&self) -> Involved;
+}
+
+impl Subject for Value {
+    fn involved(&self) -> Involved {
+        self.reference().involved()
+    }
+}
+
+impl Subject for ObjectReference {
+    fn involved(&self) -> Involved {
+        let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        Involved {
+            api_version: text(&self.api_version),
+            kind: text(&self.kind),
+            namespace: text(&self.namespace),
+            name: text(&self.name),
+            uid: text(&self.uid),
+            resource_version: text(&self.resource_version),
+            field_path: None,
+        }
+    }
+}
+
+/// Returns the reference by which events name an object of a known kind.
+pub(crate) fn about<K: Resource<DynamicType = ()>>(object: &K) -> Involved {
+    object.object_ref(&())
+}
+
+impl Subject for Involved {
+    fn involved(&self) -> Involved {
+        self.clone()
+    }
+}
+
+impl Events {
+    /// Returns the handle, and the task that writes.
+    pub(crate) fn new(client: Client, stop: CancellationToken) -> (Self, impl Future<Output = ()>) {
+        let (sender, receiver) = mpsc::channel(WAITING);
+        (Self(sender), write(client, receiver, stop))
+    }
+
+    pub(crate) fn normal(
+        &self,
+        component: &'static str,
+        about: &impl Subject,
+        reason: &'static str,
+        message: impl Into<String>,
+    ) {
+        self.emit(component, about, "Normal", reason, message.into());
+    }
+
+    pub(crate) fn warning(
+        &self,
+        component: &'static str,
+        about: &impl Subject,
+        reason: &'static str,
+        message: impl Into<String>,
+    ) {
+        self.emit(component, about, "Warning", reason, message.into());
+    }
+
+    pub(crate) fn emit(
+        &self,
+        component: &'static str,
+        about: &impl Subject,
+        kind: &'static str,
+        reason: &'static str,
+        message: String,
+    ) {
+        let news = News { component, about: about.involved(), kind, reason, message };
+        if self.0.try_send(news).is_err() {
+            tracing::debug!(reason, "event dropped");
+        }
+    }
+}
+
+/// What makes two events the same news: object, component, reason and message.
+type Identity = (String, &'static str, &'static str, String);
+
+#[derive(Default)]
+struct Memory {
+    written: HashMap<Identity, (String, i32)>,
+    order: VecDeque<Identity>,
+}
+
+async fn write(client: Client, mut news: mpsc::Receiver<News>, stop: CancellationToken) {
+    let mut memory = Memory::default();
+    let mut counter: u64 = 0;
+    loop {
+        let news = tokio::select! {
+            () = stop.cancelled() => return,
+            news = news.recv() => news,
+        };
+        let Some(news) = news else { return };
+        counter += 1;
+        if let Err(error) = write_one(&client, news, &mut memory, counter).await {
+            // Events about an object in a namespace that is going away are refused; so be it.
+            tracing::debug!(%error, "event not written");
+        }
+    }
+}
+
+async fn write_one(
+    client: &Client,
+    news: News,
+    memory: &mut Memory,
+    counter: u64,
+) -> Result<(), kube::Error> {
+    let now = Timestamp::now();
+    let time = Time(Timestamp::from_second(now.as_second()).unwrap_or(now));
+    // Events on cluster-scoped objects land in the default namespace.
+    let namespace = news.about.namespace.clone().unwrap_or_else(|| "default".to_owned());
+    let api: Api<Event> = Api::namespaced(client.clone(), &namespace);
+    let object = format!(
+        "{}/{}/{}/{}",
+        news.about.kind.as_deref().unwrap_or(""),
+        namespace,
+        news.about.name.as_deref().unwrap_or(""),
+        news.about.uid.as_deref().unwrap_or("")
+    );
+    let identity = (object, news.component, news.reason, news.message.clone());
+    if let Some((name, count)) = memory.written.get_mut(&identity) {
+        let patch = json!({"count": *count + 1, "lastTimestamp": time});
+        match api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await {
+            Ok(_) => {
+                *count += 1;
+                return Ok(());
+            }
+            // It has expired; a new one follows.
+            Err(error) if super::write::is_not_found(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let name = format!(
+        "{}.{:x}{counter:x}",
+        news.about.name.as_deref().unwrap_or(""),
+        now.as_nanosecond().unsigned_abs()
+    );
+    let event = Event {
+        metadata: ObjectMeta {
+            name: Some(name.clone()),
+            namespace: Some(namespace),
+            ..ObjectMeta::default()
+        },
+        involved_object: news.about,
+        reason: Some(news.reason.to_owned()),
+        message: Some(shortened(news.message)),
+        type_: Some(news.kind.to_owned()),
+        source: Some(EventSource { component: Some(news.component.to_owned()), host: None }),
+        reporting_component: Some(news.component.to_owned()),
+        first_timestamp: Some(time.clone()),
+        last_timestamp: Some(time),
+        count: Some(1),
+        ..Event::default()
+    };
+    api.create(&PostParams::default(), &event).await?;
+    if memory.written.insert(identity.clone(), (name, 1)).is_none() {
+        memory.order.push_back(identity);
+    }
+    if memory.order.len() > REMEMBERED
+        && let Some(oldest) = memory.order.pop_front()
+    {
+        memory.written.remove(&oldest);
+    }
+    Ok(())
+}
+
+/// Messages may have 1024 bytes.
+fn shortened(mut message: String) -> String {
+    if message.len() > 1024 {
+        let end = (0..=1021).rev().find(|end| message.is_char_boundary(*end)).unwrap_or(0);
+        message.truncate(end);
+        message.push_str("...");
+    }
+    message
+}

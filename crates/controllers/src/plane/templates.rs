@@ -1,0 +1,275 @@
+//! The templates: objects of every kind that can be propagated, mirrored as kinds come and go.
+//!
+//! Kinds are discovered at the start, whenever a definition or an aggregated API changes, and now and then, in case
+//! a server announces a kind late. A kind that discovery no longer shows is forgotten; nothing is concluded about
+//! its objects.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::work::ObjectReference;
+use apimachinery::gvk::Gvk;
+use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
+use kube::discovery::{Discovery, Scope, verbs};
+use kube::Client;
+use parking_lot::RwLock;
+use propagation::Object;
+use propagation::skip::SkipRules;
+use serde_json::Value;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::mirror::{Change, Mirror};
+use super::write::{Error, is_not_found};
+
+/// How long after a definition changed discovery is asked once more: a server may announce a kind a moment after it
+/// has accepted the definition.
+const SECOND_LOOK: Duration = Duration::from_secs(1);
+/// How often discovery is asked when nothing happens.
+const PERIOD: Duration = Duration::from_secs(30);
+
+/// Identifies a template.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct TemplateKey {
+    pub(crate) kind: Gvk,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+impl TemplateKey {
+    pub(crate) fn of(template: &Value) -> Self {
+        Self {
+            kind: template.gvk(),
+            namespace: template.namespace().to_owned(),
+            name: template.name().to_owned(),
+        }
+    }
+
+    pub(crate) fn of_reference(reference: &ObjectReference) -> Self {
+        Self {
+            kind: Gvk::from_api_version(&reference.api_version, &reference.kind),
+            namespace: reference.namespace.clone(),
+            name: reference.name.clone(),
+        }
+    }
+}
+
+type Told = Box<dyn Fn(&Change<Value>) + Send + Sync>;
+
+pub(crate) struct Templates {
+    client: Client,
+    skip: SkipRules,
+    kinds: RwLock<BTreeMap<Gvk, Kind>>,
+    subscribers: RwLock<Vec<Told>>,
+    definitions_changed: Notify,
+}
+
+#[derive(Clone)]
+struct Kind {
+    resource: ApiResource,
+    namespaced: bool,
+    mirror: Arc<Mirror<Value>>,
+    stop: CancellationToken,
+}
+
+impl Templates {
+    pub(crate) fn new(client: Client, skip: SkipRules) -> Arc<Self> {
+        Arc::new(Self {
+            client,
+            skip,
+            kinds: RwLock::default(),
+            subscribers: RwLock::default(),
+            definitions_changed: Notify::new(),
+        })
+    }
+
+    /// Calls `told` on every change of any template.
+    pub(crate) fn subscribe(&self, told: impl Fn(&Change<Value>) + Send + Sync + 'static) {
+        self.subscribers.write().push(Box::new(told));
+    }
+
+    pub(crate) fn skip(&self) -> &SkipRules {
+        &self.skip
+    }
+
+    /// Returns the mirrored template.
+    pub(crate) fn get(&self, key: &TemplateKey) -> Option<Arc<Value>> {
+        let mirror = self.kinds.read().get(&key.kind).map(|kind| Arc::clone(&kind.mirror))?;
+        mirror.get(&key.namespace, &key.name)
+    }
+
+    /// Returns all mirrored templates of a kind.
+    pub(crate) fn all(&self, kind: &Gvk) -> Vec<Arc<Value>> {
+        let mirror = self.kinds.read().get(kind).map(|kind| Arc::clone(&kind.mirror));
+        mirror.map(|mirror| mirror.all()).unwrap_or_default()
+    }
+
+    /// Returns the template at least as new as the reference says: from the mirror, or from the API when the mirror
+    /// is behind.
+    pub(crate) async fn fetch(&self, reference: &ObjectReference) -> Result<Option<Arc<Value>>, Error> {
+        let key = TemplateKey::of_reference(reference);
+        if let Some(template) = self.get(&key)
+            && !is_older(template.resource_version(), &reference.resource_version)
+        {
+            return Ok(Some(template));
+        }
+        let kind = self.kind(&key.kind)?;
+        match self.api(&kind, &key.namespace).get(&key.name).await {
+            Ok(object) => Ok(Some(Arc::new(tree(object, &kind.resource)))),
+            Err(error) if is_not_found(&error) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Patches a template; returns it as it now is, or nothing if it is gone.
+    pub(crate) async fn patch(&self, key: &TemplateKey, patch: Value) -> Result<Option<Value>, Error> {
+        let kind = self.kind(&key.kind)?;
+        let api = self.api(&kind, &key.namespace);
+        match api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
+            Ok(object) => Ok(Some(tree(object, &kind.resource))),
+            Err(error) if is_not_found(&error) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Patches a template's status; that it is gone is fine.
+    pub(crate) async fn patch_status(&self, key: &TemplateKey, patch: Value) -> Result<(), Error> {
+        let kind = self.kind(&key.kind)?;
+        let api = self.api(&kind, &key.namespace);
+        match api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
+            Ok(_) => Ok(()),
+            Err(error) if is_not_found(&error) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn kind(&self, kind: &Gvk) -> Result<Kind, Error> {
+        self.kinds.read().get(kind).cloned().ok_or_else(|| Error::UnknownKind(kind.to_string()))
+    }
+
+    fn api(&self, kind: &Kind, namespace: &str) -> Api<DynamicObject> {
+        if kind.namespaced {
+            Api::namespaced_with(self.client.clone(), namespace, &kind.resource)
+        } else {
+            Api::all_with(self.client.clone(), &kind.resource)
+        }
+    }
+
+    /// Discovers and mirrors kinds until told to stop.
+    pub(crate) async fn run(self: Arc<Self>, tasks: TaskTracker, stop: CancellationToken) {
+        let mut wait = Duration::ZERO;
+        loop {
+            let next = tokio::select! {
+                () = stop.cancelled() => break,
+                () = self.definitions_changed.notified() => SECOND_LOOK,
+                () = tokio::time::sleep(wait) => PERIOD,
+            };
+            wait = next;
+            if let Err(error) = self.discover(&tasks, &stop).await {
+                tracing::warn!(%error, "kinds cannot be discovered");
+                wait = SECOND_LOOK;
+            }
+        }
+        self.subscribers.write().clear();
+    }
+
+    async fn discover(self: &Arc<Self>, tasks: &TaskTracker, stop: &CancellationToken) -> Result<(), Error> {
+        let discovery = match Discovery::new(self.client.clone()).run_aggregated().await {
+            Ok(discovery) => discovery,
+            // Older servers know the one-by-one form only.
+            Err(_) => Discovery::new(self.client.clone()).run().await?,
+        };
+        let mut served = BTreeSet::new();
+        for (resource, namespaced) in preferred(&discovery) {
+            let gvk = Gvk::new(&resource.group, &resource.version, &resource.kind);
+            if self.skip.skips_kind(&gvk) || !served.insert(gvk.clone()) {
+                continue;
+            }
+            if !self.kinds.read().contains_key(&gvk) {
+                self.start(gvk, resource, namespaced, tasks, stop);
+            }
+        }
+        let gone: Vec<Gvk> =
+            self.kinds.read().keys().filter(|kind| !served.contains(*kind)).cloned().collect();
+        for gvk in gone {
+            if let Some(kind) = self.kinds.write().remove(&gvk) {
+                tracing::debug!(kind = %gvk, "no longer served");
+                kind.stop.cancel();
+            }
+        }
+        Ok(())
+    }
+
+    fn start(
+        self: &Arc<Self>,
+        gvk: Gvk,
+        resource: ApiResource,
+        namespaced: bool,
+        tasks: &TaskTracker,
+        stop: &CancellationToken,
+    ) {
+        tracing::debug!(kind = %gvk, "watched");
+        let mirror = Arc::new(Mirror::default());
+        let templates = Arc::clone(self);
+        let defines_kinds = matches!(gvk.kind.as_str(), "CustomResourceDefinition" | "APIService");
+        mirror.subscribe(move |change: &Change<Value>| {
+            if defines_kinds && !change.initial {
+                templates.definitions_changed.notify_one();
+            }
+            let object = change.new.as_ref().or(change.old.as_ref());
+            if object.is_some_and(|object| templates.skip.skips(object)) {
+                return;
+            }
+            for told in templates.subscribers.read().iter() {
+                told(change);
+            }
+        });
+        let kind = Kind { resource, namespaced, mirror, stop: stop.child_token() };
+        self.kinds.write().insert(gvk, kind.clone());
+        let api = Api::<DynamicObject>::all_with(self.client.clone(), &kind.resource);
+        tasks.spawn(async move {
+            let resource = kind.resource;
+            kind.mirror.run(api, |object| tree(object, &resource), kind.stop).await;
+        });
+    }
+}
+
+/// Returns each resource once, in the version the server prefers for it, if it can be listed, watched and deleted.
+fn preferred(discovery: &Discovery) -> Vec<(ApiResource, bool)> {
+    let mut found = Vec::new();
+    for group in discovery.groups() {
+        let mut seen = BTreeSet::new();
+        let versions = std::iter::once(group.preferred_version_or_latest()).chain(group.versions());
+        for version in versions {
+            for (resource, capabilities) in group.versioned_resources(version) {
+                let usable = [verbs::LIST, verbs::WATCH, verbs::DELETE]
+                    .into_iter()
+                    .all(|verb| capabilities.supports_operation(verb));
+                if seen.insert(resource.plural.clone()) && usable {
+                    found.push((resource, capabilities.scope == Scope::Namespaced));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Items of a list do not say what they are.
+fn tree(mut object: DynamicObject, resource: &ApiResource) -> Value {
+    object.metadata.managed_fields = None;
+    object.types = Some(kube::core::TypeMeta {
+        api_version: resource.api_version.clone(),
+        kind: resource.kind.clone(),
+    });
+    serde_json::to_value(object).unwrap_or_default()
+}
+
+/// Compares resource versions; what is no number is not older than anything.
+fn is_older(version: &str, than: &str) -> bool {
+    match (version.parse::<u64>(), than.parse::<u64>()) {
+        (Ok(version), Ok(than)) => version < than,
+        _ => false,
+    }
+}

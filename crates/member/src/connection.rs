@@ -1,0 +1,160 @@
+//! What it takes to reach a member, and the client made of it.
+
+use api::cluster::Cluster;
+use api::constants::{SECRET_CA_BUNDLE, SECRET_TOKEN};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::api::core::v1::Secret;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
+use serde_json::json;
+
+use crate::{Error, Result};
+
+/// Address and credentials of a member. Two equal ones need no new client.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Connection {
+    cluster: String,
+    endpoint: String,
+    token: String,
+    certificates: Vec<u8>,
+    skip_verification: bool,
+    proxy: String,
+}
+
+/// Without the credentials.
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Connection")
+            .field("cluster", &self.cluster)
+            .field("endpoint", &self.endpoint)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Connection {
+    /// Reads the Secret that a Cluster names and puts the two together.
+    pub async fn read(control: &Client, cluster: &Cluster) -> Result<Self> {
+        let name = cluster.metadata.name.clone().unwrap_or_default();
+        let Some(reference) = &cluster.spec.secret_ref else { return Err(Error::NoSecret { cluster: name }) };
+        let secret = Api::<Secret>::namespaced(control.clone(), &reference.namespace)
+            .get(&reference.name)
+            .await
+            .map_err(|source| Error::Secret { cluster: name.clone(), source: Box::new(source) })?;
+        Self::new(cluster, &secret)
+    }
+
+    /// Puts a Cluster and its Secret together.
+    pub fn new(cluster: &Cluster, secret: &Secret) -> Result<Self> {
+        let name = cluster.metadata.name.clone().unwrap_or_default();
+        let spec = &cluster.spec;
+        if spec.api_endpoint.is_empty() {
+            return Err(Error::NoEndpoint { cluster: name });
+        }
+        let entry = |key: &'static str| {
+            secret
+                .data
+                .as_ref()
+                .and_then(|data| data.get(key))
+                .filter(|value| !value.0.is_empty())
+                .ok_or_else(|| Error::NoCredential { cluster: name.clone(), key })
+        };
+        let token = String::from_utf8(entry(SECRET_TOKEN)?.0.clone())
+            .map_err(|_| Error::NoCredential { cluster: name.clone(), key: SECRET_TOKEN })?;
+        let certificates = if spec.insecure_skip_tls_verification {
+            Vec::new()
+        } else {
+            entry(SECRET_CA_BUNDLE)?.0.clone()
+        };
+        Ok(Self {
+            endpoint: spec.api_endpoint.clone(),
+            token,
+            certificates,
+            skip_verification: spec.insecure_skip_tls_verification,
+            proxy: spec.proxy_url.clone(),
+            cluster: name,
+        })
+    }
+
+    /// Makes a client. Nothing is sent yet.
+    pub async fn client(&self) -> Result<Client> {
+        let failed = || Error::Client { cluster: self.cluster.clone(), endpoint: self.endpoint.clone() };
+        // The way through a kubeconfig leaves the reading of certificates and proxies to the client library.
+        let mut cluster = json!({ "server": self.endpoint });
+        if self.skip_verification {
+            cluster["insecure-skip-tls-verify"] = true.into();
+        } else {
+            cluster["certificate-authority-data"] = STANDARD.encode(&self.certificates).into();
+        }
+        if !self.proxy.is_empty() {
+            cluster["proxy-url"] = self.proxy.clone().into();
+        }
+        let kubeconfig: Kubeconfig = serde_json::from_value(json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "member",
+            "clusters": [{ "name": "member", "cluster": cluster }],
+            "users": [{ "name": "member", "user": { "token": self.token } }],
+            "contexts": [{ "name": "member", "context": { "cluster": "member", "user": "member" } }],
+        }))
+        .map_err(|_| failed())?;
+        let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+            .await
+            .map_err(|_| failed())?;
+        config.connect_timeout = Some(std::time::Duration::from_secs(5));
+        // Retries are decided by whoever asks, per object, not inside the client.
+        config.default_retry = false;
+        Client::try_from(config).map_err(|_| failed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cluster(spec: serde_json::Value) -> Cluster {
+        serde_json::from_value(json!({ "metadata": { "name": "m1" }, "spec": spec })).unwrap()
+    }
+
+    fn secret(entries: &[(&str, &str)]) -> Secret {
+        Secret {
+            data: Some(
+                entries
+                    .iter()
+                    .map(|(key, value)| ((*key).to_owned(), k8s_openapi::ByteString(value.as_bytes().to_vec())))
+                    .collect(),
+            ),
+            ..Secret::default()
+        }
+    }
+
+    #[test]
+    fn a_token_is_needed_and_certificates_unless_nobody_checks_them() {
+        let push = cluster(json!({ "syncMode": "Push", "apiEndpoint": "https://m1:6443" }));
+        assert_eq!(
+            Connection::new(&push, &secret(&[])).unwrap_err().to_string(),
+            r#"the secret for cluster m1 is missing a non-empty value for "token""#
+        );
+        assert_eq!(
+            Connection::new(&push, &secret(&[("token", "t")])).unwrap_err().to_string(),
+            r#"the secret for cluster m1 is missing a non-empty value for "caBundle""#
+        );
+        assert!(Connection::new(&push, &secret(&[("token", "t"), ("caBundle", "c")])).is_ok());
+        let careless = cluster(
+            json!({ "syncMode": "Push", "apiEndpoint": "https://m1", "insecureSkipTLSVerification": true }),
+        );
+        assert!(Connection::new(&careless, &secret(&[("token", "t")])).is_ok());
+        let nowhere = cluster(json!({ "syncMode": "Push" }));
+        assert!(matches!(
+            Connection::new(&nowhere, &secret(&[("token", "t")])),
+            Err(Error::NoEndpoint { .. })
+        ));
+    }
+
+    #[test]
+    fn credentials_are_never_printed() {
+        let careless = cluster(
+            json!({ "syncMode": "Push", "apiEndpoint": "https://m1", "insecureSkipTLSVerification": true }),
+        );
+        let connection = Connection::new(&careless, &secret(&[("token", "very-secret")])).unwrap();
+        assert!(!format!("{connection:?}").contains("very-secret"));
+    }
+}

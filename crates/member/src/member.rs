@@ -1,0 +1,268 @@
+//! One member: its client, its in-flight limit, the copies of what we manage there, and requests for objects of any
+//! kind.
+//!
+//! Reads and writes carry a deadline, so that a frozen member costs one in-flight slot of its own and nothing else.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use kube::api::{DeleteParams, DynamicObject, GetParams, PostParams, Preconditions};
+use kube::core::Request;
+use kube::runtime::watcher;
+use kube::{Api, Client, Resource};
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+
+use crate::{Change, Connection, Error, Key, Kind, Load, Mirror, ObservedChange, Observer, Result};
+
+/// As long as Karmada gives a member.
+const DEADLINE: Duration = Duration::from_secs(32);
+
+/// Objects that are worked on in one member at once. API servers take a few hundred requests in flight from all their
+/// clients; a tenth of that keeps the pipe full without crowding others out.
+const IN_FLIGHT: usize = 32;
+
+/// A member cluster.
+pub struct Member {
+    name: String,
+    client: Client,
+    pub(crate) connection: Connection,
+    permits: Arc<Semaphore>,
+    observer: Option<Observer>,
+    stop: CancellationToken,
+    copies: Mutex<HashMap<Kind, Arc<Mirror<Value>>>>,
+    load: OnceLock<Arc<Load>>,
+    /// What we last wrote: a fingerprint of the wish and the resource version it led to. Where the member's defaults
+    /// make an object differ from the wish forever, this tells that there is nothing to do.
+    written: Mutex<HashMap<(Kind, Key), (u64, String)>>,
+}
+
+impl std::fmt::Debug for Member {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Member").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// What a copy knows of an object.
+#[derive(Debug, Clone)]
+pub enum Lookup {
+    /// The copy is not complete yet and has not seen it.
+    Unknown,
+    /// The complete copy does not have it: it does not exist, or is not ours.
+    Missing,
+    Found(Arc<Value>),
+}
+
+impl Member {
+    pub(crate) async fn connect(
+        name: String,
+        connection: Connection,
+        observer: Option<Observer>,
+    ) -> Result<Self> {
+        let client = connection.client().await?;
+        Ok(Self {
+            name,
+            client,
+            connection,
+            permits: Arc::new(Semaphore::new(IN_FLIGHT)),
+            observer,
+            stop: CancellationToken::new(),
+            copies: Mutex::default(),
+            load: OnceLock::new(),
+            written: Mutex::default(),
+        })
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Cancelled when the member has left or is reached in another way now.
+    pub fn stopped(&self) -> &CancellationToken {
+        &self.stop
+    }
+
+    /// Waits for one of the member's in-flight slots.
+    pub async fn permit(&self) -> OwnedSemaphorePermit {
+        self.permits.clone().acquire_owned().await.expect("the semaphore is never closed")
+    }
+
+    /// Returns the copy of the managed objects of a kind; the first call starts its watch.
+    pub fn managed(&self, kind: &Kind) -> Arc<Mirror<Value>> {
+        let mut copies = self.copies.lock();
+        if let Some(copy) = copies.get(kind) {
+            return copy.clone();
+        }
+        let copy = Arc::new(Mirror::default());
+        copies.insert(kind.clone(), copy.clone());
+        let api = Api::<DynamicObject>::all_with(self.client.clone(), &kind.resource);
+        let config =
+            watcher::Config::default().labels(&format!("{}={}", api::labels::MANAGED, api::labels::TRUE));
+        let (stop, observer, name, resource) =
+            (self.stop.clone(), self.observer.clone(), self.name.clone(), kind.resource.clone());
+        let following = copy.clone();
+        tokio::spawn(async move {
+            let convert = |object| {
+                let mut value = serde_json::to_value(&object).unwrap_or_default();
+                value["apiVersion"] = resource.api_version.clone().into();
+                value["kind"] = resource.kind.clone().into();
+                slim(value)
+            };
+            let notify = |change: &Change<'_, Value>| tell(observer.as_ref(), &name, change);
+            following.follow(api, config, stop, convert, notify).await;
+        });
+        copy
+    }
+
+    /// Returns the kinds that are watched.
+    pub fn watched(&self) -> Vec<Kind> {
+        self.copies.lock().keys().cloned().collect()
+    }
+
+    /// Returns what the copy knows of an object, after giving a new copy a moment to fill.
+    pub async fn look_up(&self, kind: &Kind, key: &Key) -> Lookup {
+        let copy = self.managed(kind);
+        if let Some(found) = copy.get(key) {
+            return Lookup::Found(found);
+        }
+        // A list takes milliseconds; where it takes longer, asking for the one object is quicker.
+        if !copy.wait(Duration::from_secs(2)).await {
+            return Lookup::Unknown;
+        }
+        copy.get(key).map_or(Lookup::Missing, Lookup::Found)
+    }
+
+    /// Returns nodes and pods; the first call starts their watches.
+    pub fn load(&self) -> Arc<Load> {
+        self.load
+            .get_or_init(|| {
+                let load = Arc::new(Load::default());
+                let (following, client, stop) = (load.clone(), self.client.clone(), self.stop.clone());
+                tokio::spawn(async move { following.follow(client, stop).await });
+                load
+            })
+            .clone()
+    }
+
+    /// Begins all watches anew: the member answers again.
+    pub fn revive(&self) {
+        for copy in self.copies.lock().values() {
+            copy.revive();
+        }
+        if let Some(load) = self.load.get() {
+            load.nodes.revive();
+            load.pods.revive();
+        }
+    }
+
+    /// Reads an object from the member itself. `None`: it says there is no such object, or no such kind.
+    pub async fn get(&self, kind: &Kind, key: &Key) -> Result<Option<Value>> {
+        let request = self.path(kind, key).get(&key.name, &GetParams::default());
+        match self.send(request).await {
+            Ok(object) => Ok(Some(slim(object))),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Creates an object and remembers it in the copy.
+    pub async fn create(&self, kind: &Kind, key: &Key, object: &Value) -> Result<Arc<Value>> {
+        let body = serde_json::to_vec(object).expect("a JSON tree can be encoded");
+        let created = self.send(self.path(kind, key).create(&PostParams::default(), body)).await?;
+        Ok(self.remember(kind, key, created))
+    }
+
+    /// Replaces an object and remembers it in the copy.
+    pub async fn update(&self, kind: &Kind, key: &Key, object: &Value) -> Result<Arc<Value>> {
+        let body = serde_json::to_vec(object).expect("a JSON tree can be encoded");
+        let updated =
+            self.send(self.path(kind, key).replace(&key.name, &PostParams::default(), body)).await?;
+        Ok(self.remember(kind, key, updated))
+    }
+
+    /// Deletes exactly the object with this UID. Whether it may be deleted is for the caller to know.
+    pub async fn delete(&self, kind: &Kind, key: &Key, uid: &str) -> Result<()> {
+        let parameters = DeleteParams {
+            preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
+            // Jobs would otherwise leave their pods behind.
+            ..DeleteParams::background()
+        };
+        self.written.lock().remove(&(kind.clone(), key.clone()));
+        match self.send(self.path(kind, key).delete(&key.name, &parameters)).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.is_not_found() => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Notes that a wish, given by its fingerprint, led to a resource version.
+    pub fn note(&self, kind: &Kind, key: &Key, wish: u64, version: &str) {
+        self.written.lock().insert((kind.clone(), key.clone()), (wish, version.to_owned()));
+    }
+
+    /// Returns whether this wish was written already and led to just this resource version.
+    pub fn has_written(&self, kind: &Kind, key: &Key, wish: u64, version: &str) -> bool {
+        let written = self.written.lock();
+        written
+            .get(&(kind.clone(), key.clone()))
+            .is_some_and(|(known, led_to)| *known == wish && led_to == version)
+    }
+
+    fn remember(&self, kind: &Kind, key: &Key, answer: Value) -> Arc<Value> {
+        let object = slim(answer);
+        let version = object["metadata"]["resourceVersion"].as_str().unwrap_or("").to_owned();
+        let copy = self.copies.lock().get(kind).cloned();
+        if let Some(change) = copy.as_ref().and_then(|copy| copy.put(key, &version, object.clone())) {
+            tell(self.observer.as_ref(), &self.name, &change);
+        }
+        Arc::new(object)
+    }
+
+    fn path(&self, kind: &Kind, key: &Key) -> Request {
+        let namespace = kind.namespaced.then_some(key.namespace.as_str());
+        Request::new(DynamicObject::url_path(&kind.resource, namespace))
+    }
+
+    async fn send(
+        &self,
+        request: std::result::Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+    ) -> Result<Value> {
+        let request = request.map_err(|error| Error::of(&self.name, kube::Error::BuildRequest(error)))?;
+        tokio::time::timeout(DEADLINE, self.client.request::<Value>(request))
+            .await
+            .map_err(|_| Error::Timeout { cluster: self.name.clone(), after: DEADLINE })?
+            .map_err(|error| Error::of(&self.name, error))
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+fn tell(observer: Option<&Observer>, cluster: &str, change: &Change<'_, Value>) {
+    if let Some(observer) = observer {
+        observer(&ObservedChange {
+            cluster,
+            old: change.old.as_deref(),
+            new: change.new.as_deref(),
+            ours: change.ours,
+        });
+    }
+}
+
+/// Field ownership is often half of an object and nobody here asks for it.
+fn slim(mut object: Value) -> Value {
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("managedFields");
+    }
+    object
+}
