@@ -79,7 +79,12 @@ pub async fn backup(socket: &Path, to: &Path) -> Result<Option<String>, Error> {
     let failed = |source| Error::Socket { path: socket.to_owned(), source };
     let mut stream = match UnixStream::connect(socket).await {
         Ok(stream) => stream,
-        Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused) => {
+        Err(error)
+            if matches!(
+                error.kind(),
+                std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused
+            ) =>
+        {
             return Ok(None);
         }
         Err(error) => return Err(failed(error)),

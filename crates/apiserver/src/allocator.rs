@@ -47,7 +47,11 @@ impl Allocator {
     }
 
     /// Gives a Service what it needs; the result is settled when the write has succeeded or failed.
-    pub fn assign(&self, object: &mut Value, old: Option<&Value>) -> Result<Allocation, apimachinery::field::Errors> {
+    pub fn assign(
+        &self,
+        object: &mut Value,
+        old: Option<&Value>,
+    ) -> Result<Allocation, apimachinery::field::Errors> {
         service::allocate(object, old, self)
     }
 }
@@ -89,7 +93,8 @@ impl service::Allocator for Allocator {
         if let Some(port) = wanted {
             if !PORTS.contains(&port) {
                 return Err(
-                    "provided port is not in the valid range. The range of valid ports is 30000-32767".to_owned()
+                    "provided port is not in the valid range. The range of valid ports is 30000-32767"
+                        .to_owned(),
                 );
             }
             if !used.ports.insert(port) {

@@ -41,7 +41,9 @@ pub(crate) fn track(target: &Target<'_>, old: Option<&Value>, new: &mut Value) {
 fn manage<T: Types, R>(target: &Target<'_>, types: &T, run: impl FnOnce(&FieldManager<'_, T>) -> R) -> R {
     let kind = target.kind;
     let reset: BTreeMap<String, Set> = match (target.subresource, kind.rules.status) {
-        ("status" | "approval", _) => BTreeMap::from([(kind.api_version.clone(), Set::of_fields([&["spec"][..]]))]),
+        ("status" | "approval", _) => {
+            BTreeMap::from([(kind.api_version.clone(), Set::of_fields([&["spec"][..]]))])
+        }
         ("", true) => BTreeMap::from([(kind.api_version.clone(), Set::of_fields([&["status"][..]]))]),
         _ => BTreeMap::new(),
     };

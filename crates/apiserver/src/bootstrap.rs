@@ -102,7 +102,13 @@ pub(crate) async fn ensure(
     }
 }
 
-async fn ensure_role(actor: &Actor, group: &str, resource: &str, namespace: &str, role: Value) -> Result<(), Status> {
+async fn ensure_role(
+    actor: &Actor,
+    group: &str,
+    resource: &str,
+    namespace: &str,
+    role: Value,
+) -> Result<(), Status> {
     let kind = kind(actor, group, "v1", resource)?;
     let name = object::meta_str(&role, "name").to_owned();
     let key = object::join_key(namespace, &name);
@@ -118,13 +124,16 @@ async fn ensure_role(actor: &Actor, group: &str, resource: &str, namespace: &str
 
 /// Returns the stored role with what ours has in addition; `None` if nothing is missing.
 fn merged(stored: &Value, ours: &Value) -> Option<Value> {
-    if stored.pointer(&format!("/metadata/annotations/{}", AUTOUPDATE.replace('/', "~1"))) == Some(&json!("false")) {
+    if stored.pointer(&format!("/metadata/annotations/{}", AUTOUPDATE.replace('/', "~1")))
+        == Some(&json!("false"))
+    {
         return None;
     }
     let mut new = stored.clone();
     let mut changed = false;
     // The rules of an aggregate belong to its controller.
-    let fields: &[&str] = if ours.get("aggregationRule").is_some() { &["subjects"] } else { &["rules", "subjects"] };
+    let fields: &[&str] =
+        if ours.get("aggregationRule").is_some() { &["subjects"] } else { &["rules", "subjects"] };
     for field in fields {
         let wanted = ours.get(*field).and_then(Value::as_array).cloned().unwrap_or_default();
         let present = stored.get(*field).and_then(Value::as_array).cloned().unwrap_or_default();

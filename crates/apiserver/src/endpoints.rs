@@ -28,7 +28,9 @@ pub(crate) async fn answer(server: &Arc<Server>, context: &Context) -> Response<
     match segments.as_slice() {
         [""] => root(server),
         ["version"] => version(),
-        ["healthz" | "livez" | "readyz", ..] => health(server, context, segments[0], segments.get(1).copied()),
+        ["healthz" | "livez" | "readyz", ..] => {
+            health(server, context, segments[0], segments.get(1).copied())
+        }
         ["metrics"] => respond::bytes_of(
             200,
             server.metrics.render(&server.store),
@@ -133,7 +135,8 @@ fn checks(server: &Server) -> Vec<Check> {
 fn health(server: &Server, context: &Context, endpoint: &str, single: Option<&str>) -> Response<Body> {
     let checks: Vec<Check> =
         checks(server).into_iter().filter(|check| endpoint == "readyz" || check.live).collect();
-    let wanted = context.info.path.trim_start_matches('/').trim_start_matches(endpoint).trim_matches('/').to_owned();
+    let wanted =
+        context.info.path.trim_start_matches('/').trim_start_matches(endpoint).trim_matches('/').to_owned();
     if single.is_some() {
         return match checks.iter().find(|check| check.name == wanted) {
             Some(Check { failure: None, .. }) => respond::text(200, "ok"),

@@ -19,9 +19,15 @@ enum Kind {
     One(&'static Message),
     Many(&'static Message),
     /// An object whose keys become names: `{name: 1, value: 2}` in the given field of a wrapper message.
-    Named { wrapper_field: u32, value: &'static Message },
+    Named {
+        wrapper_field: u32,
+        value: &'static Message,
+    },
     /// A message inside another one with this field number.
-    Wrapped { field: u32, message: &'static Message },
+    Wrapped {
+        field: u32,
+        message: &'static Message,
+    },
     /// A type or a list of types.
     Types,
     Additional,
@@ -29,12 +35,15 @@ enum Kind {
     SecurityDefinitions,
 }
 
+/// Returns the fields to descend through and the message that describes the content.
+type Choice = fn(&Value) -> (&'static [u32], &'static Message);
+
 struct Message {
     fields: &'static [(&'static str, u32, Kind)],
     /// The field of `x-…` keys; 0 where there is none.
     extensions: u32,
     /// Chooses another message by the content: parameters and responses.
-    choice: Option<fn(&Value) -> (&'static [u32], &'static Message)>,
+    choice: Option<Choice>,
 }
 
 const fn message(fields: &'static [(&'static str, u32, Kind)], extensions: u32) -> Message {
@@ -59,10 +68,8 @@ static DOCUMENT: Message = message(
     16,
 );
 
-static INFO: Message = message(
-    &[("title", 1, Kind::Text), ("version", 2, Kind::Text), ("description", 3, Kind::Text)],
-    7,
-);
+static INFO: Message =
+    message(&[("title", 1, Kind::Text), ("version", 2, Kind::Text), ("description", 3, Kind::Text)], 7);
 
 static PATH: Message = message(
     &[
@@ -383,8 +390,10 @@ mod tests {
     fn a_schema_is_written_field_by_field() {
         // definitions (9) → named (1) → name "A", value → type (22) → value "object".
         let document = json!({"definitions": {"A": {"type": "object"}}});
-        let wanted: &[u8] =
-            &[0x4a, 18, 0x0a, 16, 0x0a, 1, b'A', 0x12, 11, 0xb2, 0x01, 8, 0x0a, 6, b'o', b'b', b'j', b'e', b'c', b't'];
+        let wanted: &[u8] = &[
+            0x4a, 18, 0x0a, 16, 0x0a, 1, b'A', 0x12, 11, 0xb2, 0x01, 8, 0x0a, 6, b'o', b'b', b'j', b'e',
+            b'c', b't',
+        ];
         assert_eq!(encode(&document), wanted);
     }
 }

@@ -45,7 +45,13 @@ impl Actor {
         &self.server
     }
 
-    fn target<'a>(&'a self, kind: &'a Arc<Kind>, namespace: &'a str, name: &'a str, subresource: &'a str) -> Target<'a> {
+    fn target<'a>(
+        &'a self,
+        kind: &'a Arc<Kind>,
+        namespace: &'a str,
+        name: &'a str,
+        subresource: &'a str,
+    ) -> Target<'a> {
         Target {
             server: &self.server,
             context: &self.context,
@@ -58,7 +64,12 @@ impl Actor {
     }
 
     /// Creates an object.
-    pub(crate) async fn create(&self, kind: &Arc<Kind>, namespace: &str, mut object: Value) -> Result<Value, Status> {
+    pub(crate) async fn create(
+        &self,
+        kind: &Arc<Kind>,
+        namespace: &str,
+        mut object: Value,
+    ) -> Result<Value, Status> {
         decode::canonicalise(kind, &kind.gvk, &mut object)
             .map_err(|error| decode::cannot_handle(&kind.gvk, &kind.gvk, &error))?;
         Ok(self.target(kind, namespace, "", "").create(object).await?.object)
@@ -77,7 +88,13 @@ impl Actor {
         self.target(kind, namespace, name, subresource).update(&change).await
     }
 
-    pub(crate) async fn delete(&self, kind: &Arc<Kind>, namespace: &str, name: &str, options: &DeleteOptions) -> Result<Deleted, Status> {
+    pub(crate) async fn delete(
+        &self,
+        kind: &Arc<Kind>,
+        namespace: &str,
+        name: &str,
+        options: &DeleteOptions,
+    ) -> Result<Deleted, Status> {
         delete::delete(&self.target(kind, namespace, name, ""), options).await
     }
 }

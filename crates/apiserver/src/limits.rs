@@ -26,7 +26,11 @@ impl Limits {
     }
 
     /// Waits for a place. Administrators and long-running requests do not need one.
-    pub async fn enter(&self, user: &User, info: &RequestInfo) -> Result<Option<OwnedSemaphorePermit>, Status> {
+    pub async fn enter(
+        &self,
+        user: &User,
+        info: &RequestInfo,
+    ) -> Result<Option<OwnedSemaphorePermit>, Status> {
         if info.is_long_running() || user.in_group(MASTERS) || !info.is_resource {
             return Ok(None);
         }

@@ -42,7 +42,9 @@ pub(crate) struct ResourceLabels {
 }
 
 fn durations() -> Histogram {
-    Histogram::new([0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0])
+    Histogram::new([
+        0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+    ])
 }
 
 /// The server's own figures.
@@ -71,11 +73,23 @@ impl Default for Metrics {
         // The library appends `_total` to counters.
         registry.register("apiserver_request", "Requests by verb, resource and code", requests.clone());
         registry.register("apiserver_request_duration_seconds", "How long answers took", durations.clone());
-        registry.register("apiserver_current_inflight_requests", "Requests being worked on", inflight.clone());
-        registry.register("apiserver_longrunning_requests", "Open watches and proxied streams", long_running.clone());
+        registry.register(
+            "apiserver_current_inflight_requests",
+            "Requests being worked on",
+            inflight.clone(),
+        );
+        registry.register(
+            "apiserver_longrunning_requests",
+            "Open watches and proxied streams",
+            long_running.clone(),
+        );
         registry.register("apiserver_storage_objects", "Stored objects by resource", objects.clone());
         registry.register("apiserver_storage_revision", "The latest revision of the store", revision.clone());
-        registry.register("apiserver_dropped_requests", "Requests refused because too many waited", dropped.clone());
+        registry.register(
+            "apiserver_dropped_requests",
+            "Requests refused because too many waited",
+            dropped.clone(),
+        );
         Self { registry, requests, durations, inflight, long_running, objects, revision, dropped }
     }
 }

@@ -91,7 +91,8 @@ fn write_rest(out: &mut Vec<u8>, entry: &Entry, revision: u64) {
 
 /// Parses a stored body into a tree with kind, version and revision.
 pub(crate) fn decode(api_version: &str, kind: &str, entry: &Entry) -> Value {
-    let mut object = serde_json::from_slice::<Value>(&entry.value).unwrap_or_else(|_| Value::Object(Map::new()));
+    let mut object =
+        serde_json::from_slice::<Value>(&entry.value).unwrap_or_else(|_| Value::Object(Map::new()));
     stamp(&mut object, api_version, kind, Some(entry.modified));
     object
 }
@@ -159,7 +160,7 @@ mod tests {
 
     fn entry(object: &Value, revision: u64) -> Entry {
         let value = encode(object);
-        Entry { name: "a".into(), created: 1, modified: revision, head: Head::default(), value }
+        Entry { name: "a".into(), created: 1, modified: revision, expires_ms: None, head: Head::default(), value }
     }
 
     #[test]
@@ -179,6 +180,9 @@ mod tests {
         let entry = entry(&json!({"metadata": {}}), 3);
         let mut out = Vec::new();
         write_bare(&mut out, &entry, 3);
-        assert_eq!(serde_json::from_slice::<Value>(&out).unwrap(), json!({"metadata": {"resourceVersion": "3"}}));
+        assert_eq!(
+            serde_json::from_slice::<Value>(&out).unwrap(),
+            json!({"metadata": {"resourceVersion": "3"}})
+        );
     }
 }

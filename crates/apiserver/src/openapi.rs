@@ -36,7 +36,11 @@ pub(crate) fn v3_index(server: &Server) -> Response<Body> {
         .iter()
         .flat_map(|group| {
             group.versions.iter().map(|version| {
-                if group.name.is_empty() { format!("api/{version}") } else { format!("apis/{}/{version}", group.name) }
+                if group.name.is_empty() {
+                    format!("api/{version}")
+                } else {
+                    format!("apis/{}/{version}", group.name)
+                }
             })
         })
         .collect();
@@ -99,12 +103,22 @@ pub(crate) fn v2(server: &Server, context: &Context) -> Response<Body> {
             Err(error) => return respond::error(&apimachinery::status::Status::internal(error)),
         };
         let bytes = crate::gnostic::encode(&tree);
-        return negotiated(context, bytes, &digest, "application/com.github.proto-openapi.spec.v2.v1.0+protobuf");
+        return negotiated(
+            context,
+            bytes,
+            &digest,
+            "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
+        );
     }
     negotiated(context, document, &digest, "application/json")
 }
 
-fn negotiated(context: &Context, document: Vec<u8>, digest: &str, content_type: &'static str) -> Response<Body> {
+fn negotiated(
+    context: &Context,
+    document: Vec<u8>,
+    digest: &str,
+    content_type: &'static str,
+) -> Response<Body> {
     let tag = format!("\"{digest}\"");
     let mut response = if context.header(IF_NONE_MATCH).is_some_and(|known| known == tag) {
         let mut response = Response::new(body::empty());
@@ -138,10 +152,8 @@ fn digests(registry: &Arc<Registry>, paths: &[String]) -> HashMap<String, String
     if let Some(known) = DIGESTS.lock().as_ref().filter(|known| known.registry == identity) {
         return known.by_path.clone();
     }
-    let by_path: HashMap<String, String> = paths
-        .iter()
-        .filter_map(|path| Some((path.clone(), digest(&v3_document(registry, path)?))))
-        .collect();
+    let by_path: HashMap<String, String> =
+        paths.iter().filter_map(|path| Some((path.clone(), digest(&v3_document(registry, path)?)))).collect();
     *DIGESTS.lock() = Some(Digests { registry: identity, by_path: by_path.clone() });
     by_path
 }
@@ -169,7 +181,8 @@ fn customs<'a>(registry: &'a Registry, group: &str, version: &str) -> Vec<(&'a A
 
 fn v3_document(registry: &Registry, path: &str) -> Option<Vec<u8>> {
     let recorded = native::openapi::v3(path);
-    let found = group_version(path).map(|(group, version)| customs(registry, group, version)).unwrap_or_default();
+    let found =
+        group_version(path).map(|(group, version)| customs(registry, group, version)).unwrap_or_default();
     if found.is_empty() {
         return recorded.map(|document| document.to_vec());
     }
@@ -187,7 +200,8 @@ fn v3_document(registry: &Registry, path: &str) -> Option<Vec<u8>> {
         let schemas = document["components"]["schemas"].as_object_mut()?;
         let name = definition_name(custom, version);
         schemas.insert(name.clone(), crate::openapi_custom::object_schema(custom, version, true));
-        schemas.insert(format!("{name}List"), crate::openapi_custom::list_schema(custom, version, &name, true));
+        schemas
+            .insert(format!("{name}List"), crate::openapi_custom::list_schema(custom, version, &name, true));
         crate::openapi_custom::add_meta_schemas(schemas, &meta);
         for (path, item) in crate::openapi_custom::v3_paths(custom, version, &name) {
             document["paths"][path] = item;

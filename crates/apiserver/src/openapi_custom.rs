@@ -138,14 +138,18 @@ fn endpoints(custom: &Custom, version: &Version) -> Vec<Endpoint> {
     endpoints
 }
 
-const PATCHES: [&str; 3] = ["application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml"];
+const PATCHES: [&str; 3] =
+    ["application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml"];
 
 fn operation_id(custom: &Custom, version: &Version, action: &str, endpoint: &Endpoint) -> String {
     let camel = |text: &str| -> String {
         text.split(['.', '-', '/'])
             .map(|word| {
                 let mut letters = word.chars();
-                letters.next().map(|first| first.to_uppercase().collect::<String>() + letters.as_str()).unwrap_or_default()
+                letters
+                    .next()
+                    .map(|first| first.to_uppercase().collect::<String>() + letters.as_str())
+                    .unwrap_or_default()
             })
             .collect()
     };
@@ -159,8 +163,14 @@ fn operation_id(custom: &Custom, version: &Version, action: &str, endpoint: &End
         "deletecollection" => "deleteCollection",
         other => other,
     };
-    let everywhere = if endpoint.list && custom.namespaced && !endpoint.namespaced { "ForAllNamespaces" } else { "" };
-    format!("{verb}{}{}{scope}{}{suffix}{everywhere}", camel(&custom.group), camel(&version.name), custom.names.kind)
+    let everywhere =
+        if endpoint.list && custom.namespaced && !endpoint.namespaced { "ForAllNamespaces" } else { "" };
+    format!(
+        "{verb}{}{}{scope}{}{suffix}{everywhere}",
+        camel(&custom.group),
+        camel(&version.name),
+        custom.names.kind
+    )
 }
 
 fn query(name: &str, kind: &str, v3: bool) -> Value {
@@ -193,7 +203,8 @@ fn path_parameters(endpoint: &Endpoint, v3: bool) -> Vec<Value> {
     let mut parameters: Vec<Value> = names
         .into_iter()
         .map(|(name, description)| {
-            let mut parameter = json!({"name": name, "in": "path", "required": true, "description": description});
+            let mut parameter =
+                json!({"name": name, "in": "path", "required": true, "description": description});
             if v3 {
                 parameter["schema"] = json!({"type": "string", "uniqueItems": true});
             } else {
@@ -207,7 +218,14 @@ fn path_parameters(endpoint: &Endpoint, v3: bool) -> Vec<Value> {
     parameters
 }
 
-fn operation(custom: &Custom, version: &Version, endpoint: &Endpoint, action: &str, item: &str, v3: bool) -> Value {
+fn operation(
+    custom: &Custom,
+    version: &Version,
+    endpoint: &Endpoint,
+    action: &str,
+    item: &str,
+    v3: bool,
+) -> Value {
     let gvk = Gvk::new(&custom.group, &version.name, &custom.names.kind);
     let answer = if endpoint.list && action == "list" { format!("{item}List") } else { item.to_owned() };
     let answer = if matches!(action, "delete" | "deletecollection") {

@@ -15,12 +15,12 @@ use tracing::Instrument;
 use crate::auth::rbac::Attributes;
 use crate::auth::x509::Judge;
 use crate::auth::{User, impersonation};
+use crate::endpoints;
 use crate::handlers::{self, context::Context};
 use crate::http::body::Body;
 use crate::http::{Query, RequestInfo, respond};
 use crate::metrics::{DurationLabels, KindLabels, RequestLabels};
 use crate::server::Server;
-use crate::endpoints;
 
 /// Nothing but watches and proxies takes longer.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -59,7 +59,9 @@ where
                     answer.await
                 } else {
                     let deadline = deadline(&context);
-                    tokio::time::timeout(deadline, answer).await.unwrap_or_else(|_| respond::error(&timed_out()))
+                    tokio::time::timeout(deadline, answer)
+                        .await
+                        .unwrap_or_else(|_| respond::error(&timed_out()))
                 };
                 add_warnings(&mut response, context.take_warnings());
                 drop((permit, inflight));
@@ -165,12 +167,14 @@ where
 }
 
 fn deadline(context: &Context) -> Duration {
-    let asked = context.query.get("timeout").and_then(crate::duration::parse).filter(|asked| !asked.is_zero());
+    let asked =
+        context.query.get("timeout").and_then(crate::duration::parse).filter(|asked| !asked.is_zero());
     asked.map_or(DEADLINE, |asked| asked.min(DEADLINE))
 }
 
 fn timed_out() -> Status {
-    Status::new(504, "Timeout", "request did not complete within the allotted timeout").with_details(Default::default())
+    Status::new(504, "Timeout", "request did not complete within the allotted timeout")
+        .with_details(Default::default())
 }
 
 fn audit_id(headers: &HeaderMap) -> HeaderValue {

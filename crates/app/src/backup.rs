@@ -9,7 +9,7 @@ use clap::Args;
 ///
 /// `karmada server --restore FILE` starts from such a file.
 #[derive(Debug, Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// The server's data directory.
     #[arg(long, value_name = "DIR", default_value = "karmada-data", env = "KARMADA_DATA_DIR")]
     data_dir: PathBuf,
@@ -18,10 +18,13 @@ pub struct Arguments {
     to: PathBuf,
 }
 
-pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
+pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let store = arguments.data_dir.join("store");
     if !store.exists() {
-        bail!("{} holds no store; --data-dir names the directory that `karmada server` was given", store.display());
+        bail!(
+            "{} holds no store; --data-dir names the directory that `karmada server` was given",
+            store.display()
+        );
     }
     if arguments.to.exists() {
         bail!("{} exists already; name a new file", arguments.to.display());

@@ -6,9 +6,9 @@ use clap::Args;
 
 /// Print the CustomResourceDefinitions of all kinds, to be applied to an existing kube-apiserver.
 #[derive(Debug, Args)]
-pub struct Arguments {}
+pub(crate) struct Arguments {}
 
-pub fn run(_: Arguments) -> anyhow::Result<()> {
+pub(crate) fn run(_: Arguments) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     for definition in api::crd::all() {
         // JSON is YAML; kubectl takes it as it is.

@@ -2,6 +2,7 @@
 
 mod backup;
 mod crds;
+mod plugin;
 mod server;
 
 use std::io::Write;

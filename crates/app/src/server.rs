@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use apiserver::{Options, Profile};
 use clap::{Args, ValueEnum};
+use crate::plugin;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Run the control plane: the API server with everything a control plane needs, in one process.
 ///
 /// The first start makes keys and certificates and writes DIR/karmada.kubeconfig for the administrator.
 #[derive(Debug, Args)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Where state, keys and the kubeconfig are kept; created if it does not exist.
     #[arg(long, value_name = "DIR", default_value = "karmada-data", env = "KARMADA_DATA_DIR")]
     data_dir: PathBuf,
@@ -54,7 +55,7 @@ enum StoreKind {
     Etcd,
 }
 
-pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
+pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let started = Instant::now();
     if arguments.store == StoreKind::Etcd {
         bail!("--store etcd is not available in this version; use --store embedded");
@@ -72,6 +73,7 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         token_file: arguments.token_auth_file,
         definitions: api::crd::all().into_iter().chain(api::crd::aggregated()).collect(),
         namespaces: vec!["karmada-system".to_owned(), "karmada-cluster".to_owned()],
+        plugins: vec![std::sync::Arc::new(plugin::Karmada::default())],
         compact_every: Duration::from_secs(arguments.compaction_interval),
         max_reads: arguments.max_requests_inflight.max(1),
         max_writes: arguments.max_mutating_requests_inflight.max(1),

@@ -10,7 +10,12 @@ use crate::object;
 use crate::server::Server;
 
 /// Refuses a role that has, or a binding that gives, more than the caller holds, unless they may escalate or bind.
-pub fn check(server: &Server, target: &Target<'_>, object: &Value, old: Option<&Value>) -> Result<(), Status> {
+pub fn check(
+    server: &Server,
+    target: &Target<'_>,
+    object: &Value,
+    old: Option<&Value>,
+) -> Result<(), Status> {
     let user = &target.context.user;
     if user.in_group(MASTERS) {
         return Ok(());
@@ -32,7 +37,8 @@ pub fn check(server: &Server, target: &Target<'_>, object: &Value, old: Option<&
             rules_of(object)
         }
     } else {
-        let reference = |field: &str| object.pointer(&format!("/roleRef/{field}")).and_then(Value::as_str).unwrap_or("");
+        let reference =
+            |field: &str| object.pointer(&format!("/roleRef/{field}")).and_then(Value::as_str).unwrap_or("");
         if let Some(old) = old
             && old.get("subjects") == object.get("subjects")
             && old.get("roleRef") == object.get("roleRef")
@@ -44,7 +50,11 @@ pub fn check(server: &Server, target: &Target<'_>, object: &Value, old: Option<&
         if may(server, target, "bind", resource, reference("name")) {
             return Ok(());
         }
-        let key = if cluster { reference("name").into() } else { object::join_key(target.namespace, reference("name")) };
+        let key = if cluster {
+            reference("name").into()
+        } else {
+            object::join_key(target.namespace, reference("name"))
+        };
         server.rbac.refresh(&server.store);
         match server.rbac.role(cluster, &key) {
             Some(rules) => rules.to_vec(),
@@ -56,7 +66,8 @@ pub fn check(server: &Server, target: &Target<'_>, object: &Value, old: Option<&
     };
     server.rbac.refresh(&server.store);
     let held = server.rbac.rules_of(user, target.namespace);
-    let missing: Vec<Rule> = granted.iter().flat_map(single_rules).filter(|rule| !covered(&held, rule)).collect();
+    let missing: Vec<Rule> =
+        granted.iter().flat_map(single_rules).filter(|rule| !covered(&held, rule)).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -141,9 +152,9 @@ fn covered(held: &[Rule], wanted: &Rule) -> bool {
             });
         }
         let resource = wanted.resources[0].as_str();
-        let by_wildcard = resource
-            .split_once('/')
-            .is_some_and(|(_, subresource)| own.resources.iter().any(|mine| *mine == format!("*/{subresource}")));
+        let by_wildcard = resource.split_once('/').is_some_and(|(_, subresource)| {
+            own.resources.iter().any(|mine| *mine == format!("*/{subresource}"))
+        });
         has(&own.api_groups, &wanted.api_groups[0])
             && (has(&own.resources, resource) || by_wildcard)
             && (own.resource_names.is_empty()

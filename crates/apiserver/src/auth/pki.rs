@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine;
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyPair, KeyUsagePurpose, SanType,
 };
 use serde_json::json;
 
@@ -207,7 +207,11 @@ fn write_pair(dir: &Path, name: &str, pair: &Pair) -> Result<(), Error> {
     write_private(&dir.join(format!("{name}.crt")), pair.cert.as_bytes())
 }
 
-fn load_or(dir: Option<&Path>, name: &str, make: impl FnOnce() -> Result<String, Error>) -> Result<String, Error> {
+fn load_or(
+    dir: Option<&Path>,
+    name: &str,
+    make: impl FnOnce() -> Result<String, Error>,
+) -> Result<String, Error> {
     let Some(path) = dir.map(|dir| dir.join(name)) else { return make() };
     match std::fs::read_to_string(&path) {
         Ok(text) => Ok(text),

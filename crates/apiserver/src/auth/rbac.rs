@@ -88,12 +88,16 @@ fn resource_matches(rule: &str, wanted: &Attributes<'_>) -> bool {
     match rule.split_once('/') {
         None => wanted.subresource.is_empty() && rule == wanted.resource,
         Some((resource, subresource)) => {
-            subresource == wanted.subresource && !subresource.is_empty() && (resource == "*" || resource == wanted.resource)
+            subresource == wanted.subresource
+                && !subresource.is_empty()
+                && (resource == "*" || resource == wanted.resource)
         }
     }
 }
 
 type Rules = Arc<Vec<Rule>>;
+/// Parsed roles by kind (true: ClusterRole) and key, with the revision they were read at.
+type ParsedRoles = HashMap<(bool, Box<str>), (u64, Rules)>;
 
 /// The rules of every subject at one revision.
 #[derive(Debug, Default)]
@@ -110,7 +114,7 @@ pub struct Rbac {
     compiled: ArcSwap<Compiled>,
     /// Parsed roles by collection and name with the revision they were read at; the lock also makes sure that
     /// only one thread compiles. Nothing else is locked while it is held.
-    roles: Mutex<HashMap<(bool, Box<str>), (u64, Rules)>>,
+    roles: Mutex<ParsedRoles>,
 }
 
 impl std::fmt::Debug for Rbac {
@@ -174,7 +178,7 @@ impl Rbac {
     pub fn refresh(&self, store: &Store<Head>) {
         let mut cache = self.roles.lock();
         let revision = store.revision();
-        let mut next: HashMap<(bool, Box<str>), (u64, Rules)> = HashMap::new();
+        let mut next = ParsedRoles::new();
         for (cluster, collection) in [(true, "clusterroles"), (false, "roles")] {
             for entry in store.snapshot(collection).iter() {
                 let key = (cluster, entry.name.clone());
@@ -246,7 +250,8 @@ impl Rbac {
 
 impl Compiled {
     fn of<'a>(&'a self, user: &'a User, namespace: &'a str) -> impl Iterator<Item = &'a Rules> {
-        let keys = std::iter::once(user_key(&user.name)).chain(user.groups.iter().map(|group| group_key(group)));
+        let keys =
+            std::iter::once(user_key(&user.name)).chain(user.groups.iter().map(|group| group_key(group)));
         let local = self.namespaced.get(namespace);
         keys.flat_map(move |key| {
             let cluster = self.cluster.get(&key).into_iter().flatten();
@@ -289,10 +294,22 @@ mod tests {
 
     fn rule(verbs: &[&str], groups: &[&str], resources: &[&str], names: &[&str]) -> Rule {
         let own = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect();
-        Rule { verbs: own(verbs), api_groups: own(groups), resources: own(resources), resource_names: own(names), urls: vec![] }
+        Rule {
+            verbs: own(verbs),
+            api_groups: own(groups),
+            resources: own(resources),
+            resource_names: own(names),
+            urls: vec![],
+        }
     }
 
-    fn wanted<'a>(verb: &'a str, group: &'a str, resource: &'a str, subresource: &'a str, name: &'a str) -> Attributes<'a> {
+    fn wanted<'a>(
+        verb: &'a str,
+        group: &'a str,
+        resource: &'a str,
+        subresource: &'a str,
+        name: &'a str,
+    ) -> Attributes<'a> {
         Attributes { verb, group, resource, subresource, name, ..Attributes::default() }
     }
 
@@ -316,7 +333,11 @@ mod tests {
 
     #[test]
     fn urls_match_by_prefix_only_with_a_star() {
-        let rule = Rule { verbs: vec!["get".into()], urls: vec!["/healthz".into(), "/api/*".into()], ..Rule::default() };
+        let rule = Rule {
+            verbs: vec!["get".into()],
+            urls: vec!["/healthz".into(), "/api/*".into()],
+            ..Rule::default()
+        };
         let path = |path| Attributes { verb: "get", path: Some(path), ..Attributes::default() };
         assert!(rule.allows(&path("/healthz")));
         assert!(!rule.allows(&path("/healthz/x")));

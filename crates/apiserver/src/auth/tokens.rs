@@ -46,9 +46,15 @@ pub struct Claims {
     pub legacy_namespace: Option<String>,
     #[serde(rename = "kubernetes.io/serviceaccount/secret.name", skip_serializing_if = "Option::is_none")]
     pub legacy_secret: Option<String>,
-    #[serde(rename = "kubernetes.io/serviceaccount/service-account.name", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        rename = "kubernetes.io/serviceaccount/service-account.name",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub legacy_name: Option<String>,
-    #[serde(rename = "kubernetes.io/serviceaccount/service-account.uid", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        rename = "kubernetes.io/serviceaccount/service-account.uid",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub legacy_uid: Option<String>,
 }
 
@@ -117,7 +123,15 @@ impl Tokens {
             base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(digest)
         };
         let public_point = pair.public_key_raw().to_vec();
-        Ok(Self { fixed, encoding, decoding, key_id, issuer: issuer.to_owned(), public_key_pem, public_point })
+        Ok(Self {
+            fixed,
+            encoding,
+            decoding,
+            key_id,
+            issuer: issuer.to_owned(),
+            public_key_pem,
+            public_point,
+        })
     }
 
     /// Returns the public key as an uncompressed point.
@@ -138,7 +152,13 @@ impl Tokens {
     }
 
     /// Makes a token that lives in a Secret and does not expire.
-    pub fn sign_legacy(&self, namespace: &str, account: &str, uid: &str, secret: &str) -> Result<String, Error> {
+    pub fn sign_legacy(
+        &self,
+        namespace: &str,
+        account: &str,
+        uid: &str,
+        secret: &str,
+    ) -> Result<String, Error> {
         self.sign(&Claims {
             aud: Vec::new(),
             exp: None,
@@ -156,7 +176,12 @@ impl Tokens {
     }
 
     /// Returns who a token belongs to and which of the audiences it is for; `None` if it is not to be trusted.
-    pub fn identify(&self, store: &Store<Head>, token: &str, audiences: &[String]) -> Option<(User, Vec<String>)> {
+    pub fn identify(
+        &self,
+        store: &Store<Head>,
+        token: &str,
+        audiences: &[String],
+    ) -> Option<(User, Vec<String>)> {
         let digest: [u8; 32] = Sha256::digest(token).into();
         if let Some(user) = self.fixed.get(&digest) {
             return Some((user.clone(), audiences.to_vec()));

@@ -25,7 +25,11 @@ impl User {
 
     /// Returns an identity that may do everything: the server itself, acting for its own controllers.
     pub fn system(name: &str) -> Self {
-        Self { name: name.to_owned(), groups: vec![MASTERS.to_owned(), AUTHENTICATED.to_owned()], ..Self::default() }
+        Self {
+            name: name.to_owned(),
+            groups: vec![MASTERS.to_owned(), AUTHENTICATED.to_owned()],
+            ..Self::default()
+        }
     }
 
     /// Adds the group that everyone who showed a credential belongs to.

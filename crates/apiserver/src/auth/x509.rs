@@ -95,8 +95,12 @@ impl Judge {
         self.verifier.verify_client_cert(leaf, intermediates, UnixTime::now()).ok()?;
         let (_, cert) = x509_parser::parse_x509_certificate(leaf).ok()?;
         let name = cert.subject().iter_common_name().next()?.as_str().ok()?.to_owned();
-        let groups =
-            cert.subject().iter_organization().filter_map(|group| group.as_str().ok()).map(str::to_owned).collect();
+        let groups = cert
+            .subject()
+            .iter_organization()
+            .filter_map(|group| group.as_str().ok())
+            .map(str::to_owned)
+            .collect();
         let mut user = User { name, groups, ..User::default() };
         user.extra.insert(
             "authentication.kubernetes.io/credential-id".to_owned(),

@@ -104,9 +104,13 @@ async fn fill(actor: &Actor, entry: &Arc<Entry>) {
     let account_name = annotation(NAME);
     let account = server.store.get("serviceaccounts", &object::join_key(namespace, &account_name));
     let wanted_uid = annotation(UID);
-    let Some(account) = account.filter(|account| wanted_uid.is_empty() || *account.head.uid == *wanted_uid) else {
+    let Some(account) = account.filter(|account| wanted_uid.is_empty() || *account.head.uid == *wanted_uid)
+    else {
         let options = DeleteOptions {
-            preconditions: Some(Preconditions { uid: Some(entry.head.uid.to_string()), resource_version: None }),
+            preconditions: Some(Preconditions {
+                uid: Some(entry.head.uid.to_string()),
+                resource_version: None,
+            }),
             ..DeleteOptions::default()
         };
         if let Err(status) = actor.delete(&kind, namespace, name, &options).await {
@@ -114,7 +118,9 @@ async fn fill(actor: &Actor, entry: &Arc<Entry>) {
         }
         return;
     };
-    let has = |key: &str| secret.pointer(&format!("/data/{key}")).and_then(Value::as_str).is_some_and(|v| !v.is_empty());
+    let has = |key: &str| {
+        secret.pointer(&format!("/data/{key}")).and_then(Value::as_str).is_some_and(|v| !v.is_empty())
+    };
     if has("token") && has("ca.crt") && has("namespace") && !wanted_uid.is_empty() {
         return;
     }
@@ -134,7 +140,9 @@ async fn fill(actor: &Actor, entry: &Arc<Entry>) {
                 new["data"] = json!({});
             }
             let data = &mut new["data"];
-            for (key, text) in [("token", token.as_str()), ("ca.crt", &server.identity.ca_pem), ("namespace", namespace)] {
+            for (key, text) in
+                [("token", token.as_str()), ("ca.crt", &server.identity.ca_pem), ("namespace", namespace)]
+            {
                 if data.get(key).is_none() {
                     data[key] = json!(encode(text));
                 }

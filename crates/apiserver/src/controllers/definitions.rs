@@ -55,7 +55,8 @@ fn compile(definition: &Value) -> Option<Arc<Custom>> {
 pub(crate) async fn install(server: &Arc<Server>, wanted: &[Value]) -> Result<(), Status> {
     let actor = Actor::new(server, "system:apiserver");
     for definition in wanted {
-        ensure(&actor, "apiextensions.k8s.io", "v1", "customresourcedefinitions", "", definition.clone()).await?;
+        ensure(&actor, "apiextensions.k8s.io", "v1", "customresourcedefinitions", "", definition.clone())
+            .await?;
         let name = object::meta_str(definition, "name");
         let registry = server.registry.load_full();
         if let (Some(kind), Some(entry)) = (definition_kind(&registry), server.store.get(COLLECTION, name)) {
@@ -87,7 +88,8 @@ fn contains(stored: &Value, wanted: &Value) -> bool {
             wanted.iter().all(|(key, value)| stored.get(key).is_some_and(|have| contains(have, value)))
         }
         (Value::Array(stored), Value::Array(wanted)) => {
-            stored.len() == wanted.len() && stored.iter().zip(wanted).all(|(have, value)| contains(have, value))
+            stored.len() == wanted.len()
+                && stored.iter().zip(wanted).all(|(have, value)| contains(have, value))
         }
         (stored, wanted) => stored == wanted,
     }
@@ -221,7 +223,8 @@ async fn remove(actor: &Actor, kind: &Arc<Kind>, definition: &Value) {
         server.registry.store(Arc::new(registry.with_definitions(definitions)));
     }
     let registry = server.registry.load_full();
-    let instances = registry.kinds().find(|kind| kind.custom().is_some_and(|custom| custom.name == name)).cloned();
+    let instances =
+        registry.kinds().find(|kind| kind.custom().is_some_and(|custom| custom.name == name)).cloned();
     let mut left = 0;
     if let Some(instances) = &instances {
         for entry in server.store.snapshot(&instances.collection).iter() {
@@ -244,7 +247,8 @@ async fn remove(actor: &Actor, kind: &Arc<Kind>, definition: &Value) {
             };
             set_condition(&mut new["status"], terminating, now);
             if finished {
-                let finalizers = object::finalizers(&new).into_iter().filter(|own| own != FINALIZER).collect();
+                let finalizers =
+                    object::finalizers(&new).into_iter().filter(|own| own != FINALIZER).collect();
                 object::set_finalizers(&mut new, finalizers);
             }
             (new != *old).then_some(new)
@@ -279,7 +283,11 @@ fn accept_names(server: &Server, definition: &Value) -> Accepted {
     }
     let resources: Vec<&str> = taken
         .iter()
-        .flat_map(|names| [names.plural.as_str(), names.singular.as_str()].into_iter().chain(names.short_names.iter().map(String::as_str)))
+        .flat_map(|names| {
+            [names.plural.as_str(), names.singular.as_str()]
+                .into_iter()
+                .chain(names.short_names.iter().map(String::as_str))
+        })
         .filter(|name| !name.is_empty())
         .collect();
     let kinds: Vec<&str> = taken
@@ -299,7 +307,8 @@ fn accept_names(server: &Server, definition: &Value) -> Accepted {
     };
     check("plural", &wanted.plural, "PluralConflict", &resources);
     check("singular", &wanted.singular, "SingularConflict", &resources);
-    let clash: Vec<&String> = wanted.short_names.iter().filter(|name| resources.contains(&name.as_str())).collect();
+    let clash: Vec<&String> =
+        wanted.short_names.iter().filter(|name| resources.contains(&name.as_str())).collect();
     check("kind", &wanted.kind, "KindConflict", &kinds);
     check("listKind", &wanted.list_kind, "ListKindConflict", &kinds);
     if clash.is_empty() {
@@ -318,7 +327,9 @@ fn accept_names(server: &Server, definition: &Value) -> Accepted {
         names.insert("categories".to_owned(), json!(wanted.categories));
     }
     let condition = match &problem {
-        None => json!({"type": "NamesAccepted", "status": "True", "reason": "NoConflicts", "message": "no conflicts found"}),
+        None => {
+            json!({"type": "NamesAccepted", "status": "True", "reason": "NoConflicts", "message": "no conflicts found"})
+        }
         Some((reason, message)) => {
             json!({"type": "NamesAccepted", "status": "False", "reason": reason, "message": message})
         }

@@ -66,7 +66,8 @@ impl Graph {
                 }
             }
         }
-        let dependents = self.dependents.get(uid).map(|uids| uids.iter().cloned().collect()).unwrap_or_default();
+        let dependents =
+            self.dependents.get(uid).map(|uids| uids.iter().cloned().collect()).unwrap_or_default();
         (dependents, owners.iter().map(|owner| owner.uid.clone()).collect())
     }
 
@@ -76,7 +77,9 @@ impl Graph {
 }
 
 pub(super) async fn run(server: Arc<Server>) {
-    let collector = Collector { actor: Actor::new(&server, "system:serviceaccount:kube-system:generic-garbage-collector") };
+    let collector = Collector {
+        actor: Actor::new(&server, "system:serviceaccount:kube-system:generic-garbage-collector"),
+    };
     let Ok(mut watch) = server.store.watch_all(server.store.revision()) else { return };
     let mut graph = Graph::default();
     let mut work: VecDeque<Box<str>> = VecDeque::new();
@@ -170,7 +173,8 @@ impl Collector {
     /// Looks at one object: does it wait for its dependents, and do its owners still want it?
     async fn process(&self, graph: &Graph, uid: &str) -> Result<(), String> {
         let Some((collection, name)) = graph.places.get(uid) else { return Ok(()) };
-        let Some(entry) = self.server().store.get(collection, name).filter(|entry| *entry.head.uid == *uid) else {
+        let Some(entry) = self.server().store.get(collection, name).filter(|entry| *entry.head.uid == *uid)
+        else {
             return Ok(());
         };
         let registry = self.server().registry.load_full();
@@ -190,7 +194,13 @@ impl Collector {
         self.check_owners(graph, &registry, &kind, &entry).await
     }
 
-    async fn check_owners(&self, graph: &Graph, registry: &Registry, kind: &Arc<Kind>, entry: &Arc<Entry>) -> Result<(), String> {
+    async fn check_owners(
+        &self,
+        graph: &Graph,
+        registry: &Registry,
+        kind: &Arc<Kind>,
+        entry: &Arc<Entry>,
+    ) -> Result<(), String> {
         let (namespace, name) = object::split_key(&entry.name);
         let mut gone: Vec<Box<str>> = Vec::new();
         let mut waiting: Vec<Box<str>> = Vec::new();
@@ -255,15 +265,16 @@ impl Collector {
 
     fn state(&self, registry: &Registry, namespace: &str, owner: &Owner) -> Option<State> {
         let gvk = apimachinery::gvk::Gvk::from_api_version(&owner.api_version, &owner.kind);
-        let kind = registry
-            .find_kind(&gvk.group, &gvk.version, &gvk.kind)
-            .or_else(|| registry.kinds().find(|kind| kind.gvk.group == gvk.group && kind.gvk.kind == gvk.kind))?;
+        let kind = registry.find_kind(&gvk.group, &gvk.version, &gvk.kind).or_else(|| {
+            registry.kinds().find(|kind| kind.gvk.group == gvk.group && kind.gvk.kind == gvk.kind)
+        })?;
         if kind.namespaced && namespace.is_empty() {
             // A cluster-scoped object cannot belong to a namespaced one; upstream reports and leaves it.
             return None;
         }
         let key = object::join_key(if kind.namespaced { namespace } else { "" }, &owner.name);
-        let Some(entry) = self.server().store.get(&kind.collection, &key).filter(|entry| entry.head.uid == owner.uid)
+        let Some(entry) =
+            self.server().store.get(&kind.collection, &key).filter(|entry| entry.head.uid == owner.uid)
         else {
             return Some(State::Absent);
         };
@@ -280,21 +291,35 @@ impl Collector {
     }
 
     /// Takes the owner out of its dependents, then lets it go.
-    async fn orphan_dependents(&self, graph: &Graph, registry: &Registry, kind: &Arc<Kind>, owner: &Entry) -> Result<(), String> {
+    async fn orphan_dependents(
+        &self,
+        graph: &Graph,
+        registry: &Registry,
+        kind: &Arc<Kind>,
+        owner: &Entry,
+    ) -> Result<(), String> {
         for dependent in graph.dependents_of(&owner.head.uid) {
             let Some((kind, entry)) = self.find(graph, registry, &dependent) else { continue };
             let (namespace, name) = object::split_key(&entry.name);
-            self.drop_owners(&kind, namespace, name, &dependent, std::slice::from_ref(&owner.head.uid)).await?;
+            self.drop_owners(&kind, namespace, name, &dependent, std::slice::from_ref(&owner.head.uid))
+                .await?;
         }
         self.remove_finalizer(kind, owner, ORPHAN).await
     }
 
     /// Deletes the dependents; the owner goes when no blocking one is left.
-    async fn delete_in_foreground(&self, graph: &Graph, registry: &Registry, kind: &Arc<Kind>, owner: &Entry) -> Result<(), String> {
+    async fn delete_in_foreground(
+        &self,
+        graph: &Graph,
+        registry: &Registry,
+        kind: &Arc<Kind>,
+        owner: &Entry,
+    ) -> Result<(), String> {
         let mut blocking = false;
         for dependent in graph.dependents_of(&owner.head.uid) {
             let Some((kind, entry)) = self.find(graph, registry, &dependent) else { continue };
-            blocking |= entry.head.owners.iter().any(|known| known.uid == owner.head.uid && known.block_deletion);
+            blocking |=
+                entry.head.owners.iter().any(|known| known.uid == owner.head.uid && known.block_deletion);
             if !entry.head.deleting {
                 Box::pin(self.check_owners(graph, registry, &kind, &entry)).await?;
             }
@@ -330,7 +355,14 @@ impl Collector {
         ignore_missing(result.map(|_| ()))
     }
 
-    async fn drop_owners(&self, kind: &Arc<Kind>, namespace: &str, name: &str, uid: &str, dead: &[Box<str>]) -> Result<(), String> {
+    async fn drop_owners(
+        &self,
+        kind: &Arc<Kind>,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+        dead: &[Box<str>],
+    ) -> Result<(), String> {
         self.edit_owners(kind, namespace, name, uid, |owners| {
             owners.retain(|owner| !dead.iter().any(|dead| owner["uid"].as_str() == Some(dead)));
         })
@@ -365,7 +397,14 @@ impl Collector {
         ignore_missing(result.map(|_| ()))
     }
 
-    async fn delete(&self, kind: &Arc<Kind>, namespace: &str, name: &str, uid: &str, policy: &str) -> Result<(), String> {
+    async fn delete(
+        &self,
+        kind: &Arc<Kind>,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+        policy: &str,
+    ) -> Result<(), String> {
         let options = DeleteOptions {
             propagation_policy: Some(policy.to_owned()),
             preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
@@ -391,4 +430,3 @@ fn kind_of(registry: &Registry, collection: &str) -> Option<Arc<Kind>> {
     }
     Some(kinds.find(|kind| kind.gvk == kind.storage).unwrap_or(first).clone())
 }
-

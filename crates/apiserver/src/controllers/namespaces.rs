@@ -130,7 +130,8 @@ async fn delete_all(actor: &Actor, kind: &Arc<Kind>, namespace: &str, left: &mut
         .take_while(|entry| entry.name.starts_with(&prefix))
         .cloned()
         .collect();
-    let options = DeleteOptions { propagation_policy: Some("Background".to_owned()), ..DeleteOptions::default() };
+    let options =
+        DeleteOptions { propagation_policy: Some("Background".to_owned()), ..DeleteOptions::default() };
     for entry in entries {
         let (_, name) = object::split_key(&entry.name);
         match actor.delete(kind, namespace, name, &options).await {
@@ -175,7 +176,10 @@ impl Left {
             json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": second(now)})
         };
         let join = |counts: &BTreeMap<String, usize>, words: &str| {
-            let parts: Vec<String> = counts.iter().map(|(what, count)| format!("{what} {words} {count} resource instances")).collect();
+            let parts: Vec<String> = counts
+                .iter()
+                .map(|(what, count)| format!("{what} {words} {count} resource instances"))
+                .collect();
             parts.join(", ")
         };
         let mut conditions = vec![
@@ -224,7 +228,10 @@ impl Left {
                 "NamespaceFinalizersRemaining",
                 true,
                 "SomeFinalizersRemain",
-                format!("Some content in the namespace has finalizers remaining: {}", join(&self.finalizers, "in")),
+                format!(
+                    "Some content in the namespace has finalizers remaining: {}",
+                    join(&self.finalizers, "in")
+                ),
             )
         });
         conditions

@@ -21,7 +21,10 @@ pub(super) async fn run(server: Arc<Server>) {
         let mut any = false;
         for event in &batch {
             roles |= &*event.collection == "clusterroles";
-            any |= matches!(&*event.collection, "clusterroles" | "roles" | "clusterrolebindings" | "rolebindings");
+            any |= matches!(
+                &*event.collection,
+                "clusterroles" | "roles" | "clusterrolebindings" | "rolebindings"
+            );
         }
         if any {
             server.rbac.refresh(&server.store);
@@ -35,14 +38,17 @@ pub(super) async fn run(server: Arc<Server>) {
 async fn aggregate(actor: &Actor) {
     let server = actor.server();
     let registry = server.registry.load_full();
-    let Some(kind) = registry.find("rbac.authorization.k8s.io", "v1", "clusterroles").cloned() else { return };
+    let Some(kind) = registry.find("rbac.authorization.k8s.io", "v1", "clusterroles").cloned() else {
+        return;
+    };
     let snapshot = server.store.snapshot("clusterroles");
     let roles: Vec<(Arc<object::Entry>, Value)> = snapshot
         .iter()
         .map(|entry| (entry.clone(), serde_json::from_slice(&entry.value).unwrap_or(Value::Null)))
         .collect();
     for (entry, role) in &roles {
-        let Some(selectors) = role.pointer("/aggregationRule/clusterRoleSelectors").and_then(Value::as_array) else {
+        let Some(selectors) = role.pointer("/aggregationRule/clusterRoleSelectors").and_then(Value::as_array)
+        else {
             continue;
         };
         let mut rules: Vec<Value> = Vec::new();

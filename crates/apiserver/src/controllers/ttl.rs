@@ -21,7 +21,8 @@ pub(super) async fn run(server: Arc<Server>) {
     }
     loop {
         let now = Timestamp::now();
-        let ripe: Vec<Box<str>> = due.iter().filter(|(_, when)| **when <= now).map(|(key, _)| key.clone()).collect();
+        let ripe: Vec<Box<str>> =
+            due.iter().filter(|(_, when)| **when <= now).map(|(key, _)| key.clone()).collect();
         for key in ripe {
             due.remove(&key);
             delete(&actor, &key).await;

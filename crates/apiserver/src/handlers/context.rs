@@ -123,7 +123,10 @@ impl WriteOptions {
                     errors.push(field::Error::required(&path, "is required for apply patch"));
                 }
             } else if force.is_some() {
-                errors.push(field::Error::forbidden(&Path::new("force"), "may not be specified for non-apply patch"));
+                errors.push(field::Error::forbidden(
+                    &Path::new("force"),
+                    "may not be specified for non-apply patch",
+                ));
             }
         }
         let field_validation = match context.query.text("fieldValidation") {

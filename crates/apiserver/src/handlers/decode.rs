@@ -16,12 +16,20 @@ use crate::registry::{Kind, Source};
 const PROTOBUF_MAGIC: &[u8] = b"k8s\0";
 
 /// Decodes a request body that holds an object of `expected`, or of a kind of a subresource.
-pub fn object(context: &Context, kind: &Kind, expected: &Gvk, body: &Bytes, validation: FieldValidation) -> Result<Value, Status> {
+pub fn object(
+    context: &Context,
+    kind: &Kind,
+    expected: &Gvk,
+    body: &Bytes,
+    validation: FieldValidation,
+) -> Result<Value, Status> {
     let content_type = context.content_type();
     let (mut value, mut problems) = match content_type.as_str() {
-        "" | "application/json" | "application/octet-stream" | "*/*" | "application/x-www-form-urlencoded" => {
-            parse_json(kind, expected, body)?
-        }
+        ""
+        | "application/json"
+        | "application/octet-stream"
+        | "*/*"
+        | "application/x-www-form-urlencoded" => parse_json(kind, expected, body)?,
         "application/yaml" | "text/yaml" => parse_yaml(kind, expected, body)?,
         "application/vnd.kubernetes.protobuf" if !kind.is_custom() => {
             (parse_protobuf(expected, body)?, Vec::new())
@@ -29,7 +37,8 @@ pub fn object(context: &Context, kind: &Kind, expected: &Gvk, body: &Bytes, vali
         _ => return Err(unsupported_type(kind)),
     };
     check_type(kind, expected, &mut value, body)?;
-    let unknown = canonicalise(kind, expected, &mut value).map_err(|error| cannot_handle(expected, expected, &error))?;
+    let unknown = canonicalise(kind, expected, &mut value)
+        .map_err(|error| cannot_handle(expected, expected, &error))?;
     problems.extend(unknown.into_iter().map(|path| format!("unknown field \"{path}\"")));
     report(context, validation, problems).map_err(|mut status| {
         if !kind.is_custom() || *expected != kind.gvk {
@@ -77,7 +86,8 @@ pub fn canonicalise(kind: &Kind, gvk: &Gvk, value: &mut Value) -> Result<Vec<Str
 
 /// Moves the plain text of a Secret to where the encoded values are: it is never stored, nor owned, as text.
 fn merge_string_data(secret: &mut Value) {
-    let Some(Value::Object(texts)) = secret.as_object_mut().and_then(|fields| fields.remove("stringData")) else {
+    let Some(Value::Object(texts)) = secret.as_object_mut().and_then(|fields| fields.remove("stringData"))
+    else {
         return;
     };
     if texts.is_empty() {
@@ -158,7 +168,9 @@ fn check_type(kind: &Kind, expected: &Gvk, value: &mut Value, body: &Bytes) -> R
                     kind,
                     expected,
                     body,
-                    &format!("json parse error: json: cannot unmarshal {what} into Go struct field .{go} of type string"),
+                    &format!(
+                        "json parse error: json: cannot unmarshal {what} into Go struct field .{go} of type string"
+                    ),
                 ));
             }
         }
@@ -168,11 +180,19 @@ fn check_type(kind: &Kind, expected: &Gvk, value: &mut Value, body: &Bytes) -> R
     if kind.is_custom() && *expected == kind.gvk {
         if name.is_empty() {
             let shown = String::from_utf8_lossy(body).trim_end().to_owned();
-            return Err(unrecognised_custom(expected, &format!("Object 'Kind' is missing in '{shown}'"), body));
+            return Err(unrecognised_custom(
+                expected,
+                &format!("Object 'Kind' is missing in '{shown}'"),
+                body,
+            ));
         }
         if api_version.is_empty() {
             let shown = String::from_utf8_lossy(body).trim_end().to_owned();
-            return Err(unrecognised_custom(expected, &format!("Object 'apiVersion' is missing in '{shown}'"), body));
+            return Err(unrecognised_custom(
+                expected,
+                &format!("Object 'apiVersion' is missing in '{shown}'"),
+                body,
+            ));
         }
     }
     let given = if api_version.is_empty() {
@@ -245,7 +265,11 @@ pub fn cannot_handle(given: &Gvk, expected: &Gvk, error: &str) -> Status {
 
 fn unrecognised(kind: &Kind, expected: &Gvk, body: &Bytes, error: &str) -> Status {
     if kind.is_custom() && *expected == kind.gvk {
-        return unrecognised_custom(expected, error.strip_prefix("json parse error: ").unwrap_or(error), body);
+        return unrecognised_custom(
+            expected,
+            error.strip_prefix("json parse error: ").unwrap_or(error),
+            body,
+        );
     }
     Status::bad_request(format!(
         "the object provided is unrecognized (must be of type {}): couldn't get version/kind; {error} ({})",

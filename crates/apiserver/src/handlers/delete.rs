@@ -43,7 +43,11 @@ pub struct Preconditions {
 impl DeleteOptions {
     /// Reads the options; a body wins over the query.
     pub fn parse(context: &Context, kind: &Kind, body: &Bytes) -> Result<Self, Status> {
-        let options = if body.is_empty() { Self::from_query(&context.query)? } else { Self::from_body(context, kind, body)? };
+        let options = if body.is_empty() {
+            Self::from_query(&context.query)?
+        } else {
+            Self::from_body(context, kind, body)?
+        };
         let mut errors = Vec::new();
         let policy = options.propagation_policy.as_deref().unwrap_or("");
         let path = Path::new("propagationPolicy");
@@ -114,7 +118,9 @@ impl DeleteOptions {
         }
         let _ = kind;
         serde_json::from_value(value).map_err(|error| {
-            Status::bad_request(format!("DeleteOptions in version \"v1\" cannot be handled as a DeleteOptions: {error}"))
+            Status::bad_request(format!(
+                "DeleteOptions in version \"v1\" cannot be handled as a DeleteOptions: {error}"
+            ))
         })
     }
 
@@ -186,7 +192,10 @@ pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Dele
         check_preconditions(kind, target.name, options, &entry)?;
         let old = server.read(kind, &entry);
         target.admit_delete(&old).await?;
-        if options.orphan_dependents.is_none() && options.propagation_policy.is_none() && kind.gvk.kind == "Job" {
+        if options.orphan_dependents.is_none()
+            && options.propagation_policy.is_none()
+            && kind.gvk.kind == "Job"
+        {
             target.context.warn(
                 "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning",
             );
@@ -226,13 +235,22 @@ pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Dele
     }
 }
 
-async fn remove(server: &Arc<Server>, kind: &Kind, entry: &Arc<Entry>, key: &str) -> Result<Option<u64>, Status> {
+async fn remove(
+    server: &Arc<Server>,
+    kind: &Kind,
+    entry: &Arc<Entry>,
+    key: &str,
+) -> Result<Option<u64>, Status> {
     let write = store::Write {
         collection: kind.collection.clone(),
         name: key.into(),
         expect: store::Expect::Revision(entry.modified),
         change: store::Change::Delete,
-        durability: if kind.rules.buffered { store::Durability::Buffered } else { store::Durability::Durable },
+        durability: if kind.rules.buffered {
+            store::Durability::Buffered
+        } else {
+            store::Durability::Durable
+        },
         ttl: None,
     };
     match server.store.commit(write).await {
@@ -242,7 +260,12 @@ async fn remove(server: &Arc<Server>, kind: &Kind, entry: &Arc<Entry>, key: &str
     }
 }
 
-fn check_preconditions(kind: &Kind, name: &str, options: &DeleteOptions, entry: &Entry) -> Result<(), Status> {
+fn check_preconditions(
+    kind: &Kind,
+    name: &str,
+    options: &DeleteOptions,
+    entry: &Entry,
+) -> Result<(), Status> {
     let Some(preconditions) = &options.preconditions else { return Ok(()) };
     let conflict = |what: &str, wanted: &str, found: &str| {
         let mut status = Status::conflict(
@@ -269,9 +292,10 @@ fn check_preconditions(kind: &Kind, name: &str, options: &DeleteOptions, entry: 
         && *revision != found
     {
         let mut status = conflict("ResourceVersion", revision, &found);
-        status.message = status
-            .message
-            .replace("The object might have been deleted and then recreated", "The object might have been modified");
+        status.message = status.message.replace(
+            "The object might have been deleted and then recreated",
+            "The object might have been modified",
+        );
         return Err(status);
     }
     Ok(())
@@ -301,7 +325,8 @@ fn plan(server: &Server, kind: &Kind, old: &Value, options: &DeleteOptions, now:
     let metadata = object::meta_mut(&mut new);
     if deleting {
         // A later deletion may only shorten the grace period.
-        let current = old.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
+        let current =
+            old.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
         if grace < current {
             let shorter = now + jiff::SignedDuration::from_secs(grace);
             metadata.insert("deletionTimestamp".to_owned(), second(shorter).into());

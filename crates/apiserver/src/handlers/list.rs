@@ -115,7 +115,11 @@ impl Selection {
             Bound::Included(text) => Bound::Included(text.as_str()),
             Bound::Unbounded => Bound::Unbounded,
         };
-        Box::new(snapshot.range(borrowed, Bound::Unbounded).take_while(move |entry| entry.name.starts_with(&prefix)))
+        Box::new(
+            snapshot
+                .range(borrowed, Bound::Unbounded)
+                .take_while(move |entry| entry.name.starts_with(&prefix)),
+        )
     }
 }
 
@@ -186,7 +190,12 @@ struct ContinueToken {
 }
 
 /// Answers a list.
-pub async fn list(server: &Arc<Server>, context: &Context, kind: &Arc<Kind>, namespace: &str) -> Result<Response<Body>, Status> {
+pub async fn list(
+    server: &Arc<Server>,
+    context: &Context,
+    kind: &Arc<Kind>,
+    namespace: &str,
+) -> Result<Response<Body>, Status> {
     let accepted = context.accept(Offer {
         protobuf: !kind.is_custom(),
         yaml: true,
@@ -239,7 +248,11 @@ pub async fn list(server: &Arc<Server>, context: &Context, kind: &Arc<Kind>, nam
     } else if kind.is_custom() {
         metadata["continue"] = json!("");
     }
-    if accepted.media == Media::Json && accepted.shape == Shape::Object && !accepted.pretty && kind.serves_stored_bytes() {
+    if accepted.media == Media::Json
+        && accepted.shape == Shape::Object
+        && !accepted.pretty
+        && kind.serves_stored_bytes()
+    {
         let gzip = super::wants_gzip(context);
         return Ok(stream_items(kind, metadata, entries, gzip));
     }
@@ -265,7 +278,8 @@ pub async fn list(server: &Arc<Server>, context: &Context, kind: &Arc<Kind>, nam
             table::list(server, kind, &entries, metadata, include, beta)
         }
         Shape::Metadata | Shape::MetadataList => {
-            let items: Vec<Value> = entries.iter().map(|entry| table::partial(&server.read(kind, entry))).collect();
+            let items: Vec<Value> =
+                entries.iter().map(|entry| table::partial(&server.read(kind, entry))).collect();
             json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": items})
         }
     };
@@ -321,7 +335,10 @@ pub fn check_options(context: &Context, watching: bool) -> Result<(), Status> {
                 ));
             }
             if !context.query.text("continue").is_empty() {
-                errors.push(field::Error::forbidden(&path, "resourceVersionMatch is forbidden when continue is provided"));
+                errors.push(field::Error::forbidden(
+                    &path,
+                    "resourceVersionMatch is forbidden when continue is provided",
+                ));
             }
             match matching {
                 "NotOlderThan" => {}
@@ -352,7 +369,9 @@ fn page_start(
     let token = context.query.text("continue");
     if !token.is_empty() {
         if !version.is_empty() && version != "0" {
-            return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
+            return Err(Status::bad_request(
+                "specifying resource version is not allowed when using continue",
+            ));
         }
         let (revision, start) = parse_token(token, namespace)?;
         let at = if revision < 0 { At::Latest } else { At::Exactly(revision as u64) };
@@ -362,7 +381,9 @@ fn page_start(
         return Ok((At::Latest, None));
     }
     let revision = version.parse::<u64>().map_err(|_| {
-        Status::bad_request(format!("invalid resource version {version:?}: strconv.ParseUint: parsing {version:?}: invalid syntax"))
+        Status::bad_request(format!(
+            "invalid resource version {version:?}: strconv.ParseUint: parsing {version:?}: invalid syntax"
+        ))
     })?;
     let _ = (server, kind);
     let at = match context.query.text("resourceVersionMatch") {
@@ -388,8 +409,10 @@ fn expired(start: Option<&str>, namespace: &str) -> Status {
 
 /// Makes the token for the page after the object called `last` in its collection.
 fn continue_token(revision: i64, last: &str, namespace: &str) -> String {
-    let relative = if namespace.is_empty() { last } else { last.split_once('/').map_or(last, |(_, name)| name) };
-    let token = ContinueToken { v: "meta.k8s.io/v1".to_owned(), rv: revision, start: format!("/{relative}\u{0}") };
+    let relative =
+        if namespace.is_empty() { last } else { last.split_once('/').map_or(last, |(_, name)| name) };
+    let token =
+        ContinueToken { v: "meta.k8s.io/v1".to_owned(), rv: revision, start: format!("/{relative}\u{0}") };
     let text = serde_json::to_vec(&token).expect("a token is plain data");
     base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(text)
 }
@@ -424,9 +447,11 @@ fn stream_items(kind: &Arc<Kind>, metadata: Value, entries: Vec<Arc<Entry>>, gzi
         kind.list_kind, kind.api_version
     );
     let size: usize = entries.iter().map(|entry| entry.value.len() + 64).sum();
-    let mut pieces = ItemPieces { kind: kind.clone(), entries: entries.into_iter(), first: true, state: Some(head) };
+    let mut pieces =
+        ItemPieces { kind: kind.clone(), entries: entries.into_iter(), first: true, state: Some(head) };
     if gzip && size > super::GZIP_FROM {
-        let mut encoder = flate2::write::GzEncoder::new(Vec::with_capacity(size / 4), flate2::Compression::fast());
+        let mut encoder =
+            flate2::write::GzEncoder::new(Vec::with_capacity(size / 4), flate2::Compression::fast());
         for piece in &mut pieces {
             use std::io::Write;
             encoder.write_all(&piece).expect("memory takes what is written");
@@ -464,7 +489,13 @@ impl Iterator for ItemPieces {
             }
             self.first = false;
             if self.kind.is_custom() {
-                object::write_full(&mut out, &self.kind.api_version, &self.kind.gvk.kind, &entry, entry.modified);
+                object::write_full(
+                    &mut out,
+                    &self.kind.api_version,
+                    &self.kind.gvk.kind,
+                    &entry,
+                    entry.modified,
+                );
             } else {
                 object::write_bare(&mut out, &entry, entry.modified);
             }
@@ -479,7 +510,13 @@ impl Iterator for ItemPieces {
 }
 
 /// Answers a GET of one object.
-pub async fn get(server: &Arc<Server>, context: &Context, kind: &Arc<Kind>, namespace: &str, name: &str) -> Result<Response<Body>, Status> {
+pub async fn get(
+    server: &Arc<Server>,
+    context: &Context,
+    kind: &Arc<Kind>,
+    namespace: &str,
+    name: &str,
+) -> Result<Response<Body>, Status> {
     let accepted = context.accept(object_offer(kind))?;
     let version = context.query.text("resourceVersion");
     if !version.is_empty() && version != "0" {

@@ -38,8 +38,14 @@ pub async fn resource(server: &Arc<Server>, context: &Context, body: Bytes) -> R
     match route(server, context, body).await {
         Ok(response) => response,
         Err(Failure::Status(status)) => {
-            let offer =
-                Offer { protobuf: true, yaml: true, table: true, metadata: true, metadata_list: true, native: false };
+            let offer = Offer {
+                protobuf: true,
+                yaml: true,
+                table: true,
+                metadata: true,
+                metadata_list: true,
+                native: false,
+            };
             let accepted = context.accept(offer).unwrap_or(crate::http::negotiate::Accepted::JSON);
             respond::error_as(&status, accepted)
         }
@@ -74,7 +80,8 @@ async fn route(server: &Arc<Server>, context: &Context, body: Bytes) -> Result<R
     if !kind.namespaced && !is_namespace && !info.namespace.is_empty() {
         return Err(lost());
     }
-    let path_name = if matches!(info.verb, "list" | "watch" | "deletecollection") { "" } else { info.name.as_str() };
+    let path_name =
+        if matches!(info.verb, "list" | "watch" | "deletecollection") { "" } else { info.name.as_str() };
     if kind.namespaced && namespace.is_empty() && !path_name.is_empty() {
         return Err(lost());
     }
@@ -126,8 +133,15 @@ async fn route(server: &Arc<Server>, context: &Context, body: Bytes) -> Result<R
             let accepted = context.accept(list::object_offer(&kind))?;
             let options = DeleteOptions::parse(context, &kind, &body)?;
             let write = WriteOptions::parse(context, "DeleteOptions")?;
-            let target =
-                Target { server, context, kind: &kind, namespace, name: &info.name, subresource: "", options: &write };
+            let target = Target {
+                server,
+                context,
+                kind: &kind,
+                namespace,
+                name: &info.name,
+                subresource: "",
+                options: &write,
+            };
             let deleted = delete::delete(&target, &options).await?;
             list::answer(server, context, &kind, 200, deleted.answer(&kind), accepted)?
         }
@@ -211,7 +225,8 @@ async fn subresource(
             Ok(change(server, context, kind, namespace, &info.subresource, &body).await?)
         }
         ("scale", verb) => {
-            let accepted = context.accept(Offer { table: false, metadata: false, ..list::object_offer(kind) })?;
+            let accepted =
+                context.accept(Offer { table: false, metadata: false, ..list::object_offer(kind) })?;
             if verb == "get" {
                 let key = crate::object::join_key(namespace, &info.name);
                 let entry = server
@@ -223,8 +238,15 @@ async fn subresource(
             }
             let options =
                 WriteOptions::parse(context, if verb == "patch" { "PatchOptions" } else { "UpdateOptions" })?;
-            let target =
-                Target { server, context, kind, namespace, name: &info.name, subresource: "scale", options: &options };
+            let target = Target {
+                server,
+                context,
+                kind,
+                namespace,
+                name: &info.name,
+                subresource: "scale",
+                options: &options,
+            };
             let outcome = scale::write(&target, &body, verb == "patch").await?;
             Ok(respond::value(200, &outcome.object, accepted))
         }
@@ -234,7 +256,10 @@ async fn subresource(
             None => Err(Status::new(
                 501,
                 "NotImplemented",
-                format!("{}/{} is not served here: this control plane runs no pods", info.resource, info.subresource),
+                format!(
+                    "{}/{} is not served here: this control plane runs no pods",
+                    info.resource, info.subresource
+                ),
             )
             .into()),
         },
@@ -243,7 +268,9 @@ async fn subresource(
 
 /// Says whether the client takes compressed answers.
 pub fn wants_gzip(context: &Context) -> bool {
-    context.header(header::ACCEPT_ENCODING).is_some_and(|value| value.split(',').any(|part| part.trim().starts_with("gzip")))
+    context
+        .header(header::ACCEPT_ENCODING)
+        .is_some_and(|value| value.split(',').any(|part| part.trim().starts_with("gzip")))
 }
 
 /// Marks an answer as compressed.

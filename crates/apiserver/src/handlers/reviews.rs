@@ -31,8 +31,14 @@ pub async fn answer(
     if !kind.allows(context.info.verb) {
         return Err(Status::method_not_allowed().into());
     }
-    let offer =
-        Offer { protobuf: true, yaml: true, table: false, metadata: false, metadata_list: false, native: true };
+    let offer = Offer {
+        protobuf: true,
+        yaml: true,
+        table: false,
+        metadata: false,
+        metadata_list: false,
+        native: true,
+    };
     let accepted = context.accept(offer)?;
     if kind.resource.resource == "componentstatuses" {
         return Ok(respond::value(200, &component_statuses(server, context)?, accepted));
@@ -111,7 +117,8 @@ fn access_review(server: &Server, kind: &Kind, user: &User, review: &mut Value) 
         object.and_then(|object| object.get(name)).and_then(Value::as_str).unwrap_or("").to_owned()
     };
     let invalid = |detail: &str| {
-        let error = field::Error::invalid(&Path::new("spec").child("resourceAttributes"), Value::Null, detail);
+        let error =
+            field::Error::invalid(&Path::new("spec").child("resourceAttributes"), Value::Null, detail);
         Status::invalid(&kind.gvk.group, &kind.gvk.kind, "", &[error])
     };
     let allowed = match (resource, path) {
@@ -119,7 +126,9 @@ fn access_review(server: &Server, kind: &Kind, user: &User, review: &mut Value) 
             return Err(invalid("cannot be specified in combination with nonResourceAttributes"));
         }
         (None, None) => {
-            return Err(invalid("exactly one of nonResourceAttributes or resourceAttributes must be specified"));
+            return Err(invalid(
+                "exactly one of nonResourceAttributes or resourceAttributes must be specified",
+            ));
         }
         (Some(_), None) => {
             let get = |name| field(resource, name);
@@ -193,6 +202,8 @@ fn component_statuses(server: &Server, context: &Context) -> Result<Value, Statu
             item["apiVersion"] = json!("v1");
             Ok(item)
         }
-        other => Err(Status::not_found(&apimachinery::gvk::GroupResource::new("", "componentstatuses"), other)),
+        other => {
+            Err(Status::not_found(&apimachinery::gvk::GroupResource::new("", "componentstatuses"), other))
+        }
     }
 }

@@ -92,8 +92,10 @@ fn selector_text(kind: &Kind, object: &Value) -> String {
     let Some(selector) = object.pointer("/spec/selector") else { return String::new() };
     if kind.gvk.kind == "ReplicationController" {
         let labels = selector.as_object().into_iter().flatten();
-        return LabelSelector::from_labels(labels.map(|(key, value)| (key.as_str(), value.as_str().unwrap_or(""))))
-            .to_string();
+        return LabelSelector::from_labels(
+            labels.map(|(key, value)| (key.as_str(), value.as_str().unwrap_or(""))),
+        )
+        .to_string();
     }
     LabelSelector::from_object(Some(selector)).map(|selector| selector.to_string()).unwrap_or_default()
 }

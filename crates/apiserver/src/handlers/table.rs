@@ -42,7 +42,14 @@ fn document(metadata: Value, columns: Vec<Value>, rows: Vec<Value>, beta: bool) 
 }
 
 /// Returns the table of a list.
-pub fn list(server: &Server, kind: &Kind, entries: &[Arc<Entry>], metadata: Value, include: Include, beta: bool) -> Value {
+pub fn list(
+    server: &Server,
+    kind: &Kind,
+    entries: &[Arc<Entry>],
+    metadata: Value,
+    include: Include,
+    beta: bool,
+) -> Value {
     let now = Timestamp::now();
     let rows = entries.iter().map(|entry| row(kind, server.read(kind, entry), include, now)).collect();
     document(metadata, columns(kind), rows, beta)

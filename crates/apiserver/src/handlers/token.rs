@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use apimachinery::field::{self, Path};
-use apimachinery::gvk::{Gvk, GroupResource};
+use apimachinery::gvk::{GroupResource, Gvk};
 use apimachinery::status::Status;
 use bytes::Bytes;
 use http::Response;
@@ -32,8 +32,14 @@ pub async fn request(
     namespace: &str,
     body: &Bytes,
 ) -> Result<Response<Body>, Status> {
-    let offer =
-        Offer { protobuf: true, yaml: true, table: false, metadata: false, metadata_list: false, native: true };
+    let offer = Offer {
+        protobuf: true,
+        yaml: true,
+        table: false,
+        metadata: false,
+        metadata_list: false,
+        native: true,
+    };
     let accepted = context.accept(offer)?;
     let options = WriteOptions::parse(context, "CreateOptions")?;
     let gvk = Gvk::new("authentication.k8s.io", "v1", "TokenRequest");
@@ -51,7 +57,11 @@ pub async fn request(
         errors.push(field::Error::invalid(&path, seconds, "may not specify a duration less than 10 minutes"));
     }
     if seconds > LONGEST {
-        errors.push(field::Error::invalid(&path, seconds, "may not specify a duration larger than 2^32 seconds"));
+        errors.push(field::Error::invalid(
+            &path,
+            seconds,
+            "may not specify a duration larger than 2^32 seconds",
+        ));
     }
     if !errors.is_empty() {
         return Err(Status::invalid(&gvk.group, &gvk.kind, "", &errors));
@@ -79,7 +89,10 @@ pub async fn request(
         kubernetes: Some(Kubernetes {
             namespace: namespace.to_owned(),
             pod: bound.as_ref().filter(|(kind, _)| kind == "Pod").map(|(_, reference)| reference.clone()),
-            secret: bound.as_ref().filter(|(kind, _)| kind == "Secret").map(|(_, reference)| reference.clone()),
+            secret: bound
+                .as_ref()
+                .filter(|(kind, _)| kind == "Secret")
+                .map(|(_, reference)| reference.clone()),
             serviceaccount: Reference { name: account_name.to_owned(), uid: account.head.uid.to_string() },
         }),
         nbf: Some(now.as_second()),
@@ -104,8 +117,13 @@ pub async fn request(
 }
 
 /// Finds the object whose life the token shares.
-fn bound_object(server: &Server, namespace: &str, request: &Value) -> Result<Option<(String, Reference)>, Status> {
-    let Some(reference) = request.pointer("/spec/boundObjectRef").filter(|reference| reference.is_object()) else {
+fn bound_object(
+    server: &Server,
+    namespace: &str,
+    request: &Value,
+) -> Result<Option<(String, Reference)>, Status> {
+    let Some(reference) = request.pointer("/spec/boundObjectRef").filter(|reference| reference.is_object())
+    else {
         return Ok(None);
     };
     let text = |field: &str| reference.get(field).and_then(Value::as_str).unwrap_or("").to_owned();
@@ -127,7 +145,9 @@ fn bound_object(server: &Server, namespace: &str, request: &Value) -> Result<Opt
         return Err(Status::conflict(
             &resource,
             &name,
-            &format!("the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"),
+            &format!(
+                "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
+            ),
         ));
     }
     Ok(Some((kind, Reference { name, uid: entry.head.uid.to_string() })))

@@ -21,8 +21,13 @@ pub struct Replace {
 impl Replace {
     /// Decodes the body and checks that it names the object in the path.
     pub fn decode(target: &Target<'_>, body: &Bytes) -> Result<Self, Status> {
-        let mut object =
-            decode::object(target.context, target.kind, &target.kind.gvk, body, target.options.field_validation)?;
+        let mut object = decode::object(
+            target.context,
+            target.kind,
+            &target.kind.gvk,
+            body,
+            target.options.field_validation,
+        )?;
         check_names(target, &mut object)?;
         Ok(Self { object })
     }
@@ -188,13 +193,15 @@ impl Patch<'_> {
     /// Patches a document and brings the result into canonical form.
     pub fn patch(&self, old: &Value) -> Result<Value, Status> {
         let mut new = match self.patch {
-            PatchType::Json => apimachinery::patch::json::apply(old, &self.document).map_err(|error| match error {
-                apimachinery::patch::json::Error::TooMany(_) => {
-                    Status::too_large(format!("Request entity too large: {error}"))
-                }
-                apimachinery::patch::json::Error::Decode(_) => Status::bad_request(error.to_string()),
-                apimachinery::patch::json::Error::Rejected(_) => rejected(),
-            })?,
+            PatchType::Json => {
+                apimachinery::patch::json::apply(old, &self.document).map_err(|error| match error {
+                    apimachinery::patch::json::Error::TooMany(_) => {
+                        Status::too_large(format!("Request entity too large: {error}"))
+                    }
+                    apimachinery::patch::json::Error::Decode(_) => Status::bad_request(error.to_string()),
+                    apimachinery::patch::json::Error::Rejected(_) => rejected(),
+                })?
+            }
             PatchType::Merge => {
                 let mut new = old.clone();
                 apimachinery::patch::merge::apply(&mut new, self.document.clone());
@@ -231,10 +238,14 @@ impl Patch<'_> {
         }
         let unknown = decode::canonicalise(self.kind, &self.gvk, &mut new)
             .map_err(|error| patch_invalid(&shown, &error))?;
-        let problems: Vec<String> = unknown.into_iter().map(|path| format!("unknown field \"{path}\"")).collect();
+        let problems: Vec<String> =
+            unknown.into_iter().map(|path| format!("unknown field \"{path}\"")).collect();
         match self.validation {
             FieldValidation::Strict if !problems.is_empty() => {
-                return Err(patch_invalid(&shown, &format!("strict decoding error: {}", problems.join(", "))));
+                return Err(patch_invalid(
+                    &shown,
+                    &format!("strict decoding error: {}", problems.join(", ")),
+                ));
             }
             FieldValidation::Warn => problems.into_iter().for_each(|problem| self.context.warn(problem)),
             _ => {}
@@ -252,7 +263,8 @@ impl Change for Patch<'_> {
                 return Err(Status::bad_request(if field == "name" {
                     format!("the name of the object ({after}) does not match the name on the URL ({before})")
                 } else {
-                    "the namespace of the provided object does not match the namespace sent on the request".to_owned()
+                    "the namespace of the provided object does not match the namespace sent on the request"
+                        .to_owned()
                 }));
             }
         }

@@ -43,7 +43,12 @@ enum Start {
 }
 
 /// Answers a watch.
-pub async fn watch(server: &Arc<Server>, context: &Context, kind: &Arc<Kind>, namespace: &str) -> Result<Response<Body>, Status> {
+pub async fn watch(
+    server: &Arc<Server>,
+    context: &Context,
+    kind: &Arc<Kind>,
+    namespace: &str,
+) -> Result<Response<Body>, Status> {
     let accepted = context.accept(Offer {
         protobuf: !kind.is_custom(),
         yaml: false,
@@ -212,7 +217,9 @@ impl Stream {
 
     /// Sends what an event means to this watch: objects come into its selection, change in it, or leave it.
     fn event(&mut self, event: &store::Event<Head>) {
-        let matches = |entry: &Option<Arc<Entry>>| entry.as_ref().filter(|entry| self.selection.matches(&self.kind, entry)).cloned();
+        let matches = |entry: &Option<Arc<Entry>>| {
+            entry.as_ref().filter(|entry| self.selection.matches(&self.kind, entry)).cloned()
+        };
         let (before, after) = (matches(&event.previous), matches(&event.current));
         match (before, after) {
             (None, Some(entry)) => self.send("ADDED", &entry, event.revision),
@@ -223,11 +230,20 @@ impl Stream {
     }
 
     fn send(&mut self, what: &str, entry: &Entry, revision: u64) {
-        if self.accepted.media == Media::Json && self.accepted.shape == Shape::Object && self.kind.serves_stored_bytes() {
+        if self.accepted.media == Media::Json
+            && self.accepted.shape == Shape::Object
+            && self.kind.serves_stored_bytes()
+        {
             self.buffer.extend_from_slice(b"{\"type\":\"");
             self.buffer.extend_from_slice(what.as_bytes());
             self.buffer.extend_from_slice(b"\",\"object\":");
-            object::write_full(&mut self.buffer, &self.kind.api_version, &self.kind.gvk.kind, entry, revision);
+            object::write_full(
+                &mut self.buffer,
+                &self.kind.api_version,
+                &self.kind.gvk.kind,
+                entry,
+                revision,
+            );
             self.buffer.extend_from_slice(b"}\n");
             return;
         }
@@ -271,10 +287,14 @@ impl Stream {
 
     fn frame(&mut self, what: &str, document: &Value) {
         match self.accepted.media {
-            Media::Protobuf => match respond::encode(document, Accepted { media: Media::Protobuf, ..Accepted::JSON }) {
-                Ok(enveloped) => self.buffer.extend_from_slice(&native::proto::watch_frame(what, &enveloped)),
-                Err(error) => tracing::warn!(%error, "cannot encode a watch event"),
-            },
+            Media::Protobuf => {
+                match respond::encode(document, Accepted { media: Media::Protobuf, ..Accepted::JSON }) {
+                    Ok(enveloped) => {
+                        self.buffer.extend_from_slice(&native::proto::watch_frame(what, &enveloped))
+                    }
+                    Err(error) => tracing::warn!(%error, "cannot encode a watch event"),
+                }
+            }
             _ => {
                 let event = json!({"type": what, "object": document});
                 serde_json::to_writer(&mut self.buffer, &event).expect("a tree can be written to memory");

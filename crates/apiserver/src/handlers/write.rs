@@ -210,7 +210,12 @@ impl Target<'_> {
         self.server.settle(held, matches!(committed, Ok(Some(_))));
         match committed {
             Ok(Some(revision)) => {
-                object::stamp(&mut new, &self.kind.api_version, &self.kind.gvk.kind, revision.or(Some(entry.modified)));
+                object::stamp(
+                    &mut new,
+                    &self.kind.api_version,
+                    &self.kind.gvk.kind,
+                    revision.or(Some(entry.modified)),
+                );
                 Ok(Some(Outcome { object: new, created: false }))
             }
             Ok(None) if pinned => Err(Status::modified(&self.kind.resource, self.name)),
@@ -235,7 +240,12 @@ impl Target<'_> {
         match self.server.store.commit(write).await {
             Ok(committed) => {
                 self.server.released(self.kind, &new);
-                object::stamp(&mut new, &self.kind.api_version, &self.kind.gvk.kind, Some(committed.revision));
+                object::stamp(
+                    &mut new,
+                    &self.kind.api_version,
+                    &self.kind.gvk.kind,
+                    Some(committed.revision),
+                );
                 Ok(Some(Outcome { object: new, created: false }))
             }
             Err(store::CommitError::Conflict { .. }) => Ok(None),
@@ -260,9 +270,14 @@ impl Target<'_> {
 
     fn wipe_system_metadata(&self, object: &mut Value) {
         let metadata = object::meta_mut(object);
-        for field in
-            ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion"]
-        {
+        for field in [
+            "uid",
+            "creationTimestamp",
+            "deletionTimestamp",
+            "deletionGracePeriodSeconds",
+            "selfLink",
+            "resourceVersion",
+        ] {
             metadata.remove(field);
         }
         if self.kind.is_custom() || self.kind.rules.generation {
@@ -281,7 +296,12 @@ impl Target<'_> {
                     0,
                     "must be specified for an update",
                 );
-                return Err(Status::invalid(&self.kind.gvk.group, &self.kind.resource.resource, self.name, &[error]));
+                return Err(Status::invalid(
+                    &self.kind.gvk.group,
+                    &self.kind.resource.resource,
+                    self.name,
+                    &[error],
+                ));
             }
             return Ok(false);
         }
@@ -342,7 +362,12 @@ impl Target<'_> {
         dedup_owners(metadata, self.context);
     }
 
-    async fn mutate(&self, operation: Operation, object: &mut Value, old: Option<&Value>) -> Result<(), Status> {
+    async fn mutate(
+        &self,
+        operation: Operation,
+        object: &mut Value,
+        old: Option<&Value>,
+    ) -> Result<(), Status> {
         if !self.server.admission.handles(operation, self.kind, self.subresource) {
             return Ok(());
         }
@@ -418,7 +443,12 @@ impl Target<'_> {
         serde_json::to_value(&self.context.user.extra).unwrap_or_default()
     }
 
-    fn preparation<'a>(&'a self, now: Timestamp, uid: &'a str, extra: &'a Value) -> native::prepare::Context<'a> {
+    fn preparation<'a>(
+        &'a self,
+        now: Timestamp,
+        uid: &'a str,
+        extra: &'a Value,
+    ) -> native::prepare::Context<'a> {
         let user = &self.context.user;
         native::prepare::Context {
             user: &user.name,
@@ -547,7 +577,9 @@ impl Target<'_> {
 pub fn commit_failure(error: store::CommitError<Head>) -> Status {
     match error {
         store::CommitError::TooLarge { .. } => Status::bare_internal("etcdserver: request is too large"),
-        store::CommitError::ReadOnly { .. } => Status::unavailable(format!("the store does not take writes: {error}")),
+        store::CommitError::ReadOnly { .. } => {
+            Status::unavailable(format!("the store does not take writes: {error}"))
+        }
         store::CommitError::Closed => Status::unavailable("the server is shutting down"),
         other => Status::internal(other),
     }
@@ -557,9 +589,10 @@ pub fn commit_failure(error: store::CommitError<Head>) -> Status {
 fn is_finished(new: &Value, old: &Value) -> bool {
     let deleting = !object::meta_str(old, "deletionTimestamp").is_empty();
     let grace = old.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
-    let blocked_by_spec = new.pointer("/spec/finalizers").and_then(Value::as_array).is_some_and(|list| !list.is_empty())
-        && new.get("kind").and_then(Value::as_str) == Some("Namespace")
-        && new.get("apiVersion").and_then(Value::as_str) == Some("v1");
+    let blocked_by_spec =
+        new.pointer("/spec/finalizers").and_then(Value::as_array).is_some_and(|list| !list.is_empty())
+            && new.get("kind").and_then(Value::as_str) == Some("Namespace")
+            && new.get("apiVersion").and_then(Value::as_str) == Some("v1");
     deleting && grace == 0 && object::finalizers(new).is_empty() && !blocked_by_spec
 }
 

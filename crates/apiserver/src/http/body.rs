@@ -33,7 +33,10 @@ impl<I: Iterator<Item = Bytes> + Unpin> http_body::Body for Pieces<I> {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         Poll::Ready(self.0.next().map(|piece| Ok(Frame::data(piece))))
     }
 }

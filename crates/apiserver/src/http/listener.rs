@@ -53,7 +53,13 @@ pub async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
 }
 
 /// Accepts connections until told to stop, then waits a moment for the open ones.
-pub async fn run(server: Arc<Server>, listener: TcpListener, config: Arc<ServerConfig>, judge: Judge, stop: CancellationToken) {
+pub async fn run(
+    server: Arc<Server>,
+    listener: TcpListener,
+    config: Arc<ServerConfig>,
+    judge: Judge,
+    stop: CancellationToken,
+) {
     let acceptor = TlsAcceptor::from(config);
     let connections = TaskTracker::new();
     loop {

@@ -132,7 +132,9 @@ impl<'a> Clause<'a> {
             Some("PartialObjectMetadataList") if offer.metadata_list && self.meta() => Shape::MetadataList,
             Some(_) => return None,
         };
-        if media == Media::Protobuf && !(offer.protobuf || matches!(shape, Shape::Metadata | Shape::MetadataList)) {
+        if media == Media::Protobuf
+            && !(offer.protobuf || matches!(shape, Shape::Metadata | Shape::MetadataList))
+        {
             return None;
         }
         Some(Accepted { media, shape, pretty: self.pretty })

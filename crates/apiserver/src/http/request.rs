@@ -50,7 +50,8 @@ pub fn percent_decode(text: &str, plus_is_space: bool) -> Cow<'_, str> {
     let mut index = 0;
     while index < bytes.len() {
         let hex = (bytes[index] == b'%').then(|| bytes.get(index + 1..index + 3)).flatten();
-        if let Some(byte) = hex.and_then(|hex| std::str::from_utf8(hex).ok()).and_then(|hex| u8::from_str_radix(hex, 16).ok())
+        if let Some(byte) =
+            hex.and_then(|hex| std::str::from_utf8(hex).ok()).and_then(|hex| u8::from_str_radix(hex, 16).ok())
         {
             out.push(byte);
             index += 3;
@@ -163,7 +164,8 @@ impl RequestInfo {
 
     /// Says whether the request stays open: those do not count against limits and deadlines.
     pub fn is_long_running(&self) -> bool {
-        self.verb == "watch" || matches!(self.subresource.as_str(), "proxy" | "log" | "exec" | "attach" | "portforward")
+        self.verb == "watch"
+            || matches!(self.subresource.as_str(), "proxy" | "log" | "exec" | "attach" | "portforward")
     }
 
     /// Returns `resource` or `resource/subresource`.
@@ -202,7 +204,8 @@ mod tests {
     use super::*;
 
     fn check(method: Method, target: &str, verb: &str, resource: &str, namespace: &str, name: &str) {
-        let (path, query) = target.split_once('?').map_or((target, None), |(path, query)| (path, Some(query)));
+        let (path, query) =
+            target.split_once('?').map_or((target, None), |(path, query)| (path, Some(query)));
         let info = RequestInfo::parse(&method, path, &Query::parse(query));
         assert_eq!(
             (info.verb, info.full_resource().as_str(), info.namespace.as_str(), info.name.as_str()),
@@ -219,8 +222,22 @@ mod tests {
         check(Method::GET, "/api/v1/watch/namespaces/a/pods/x", "watch", "pods", "a", "x");
         check(Method::PUT, "/api/v1/namespaces/a/finalize", "update", "namespaces/finalize", "a", "a");
         check(Method::GET, "/api/v1/namespaces/a", "get", "namespaces", "a", "a");
-        check(Method::DELETE, "/apis/apps/v1/namespaces/a/deployments", "deletecollection", "deployments", "a", "");
-        check(Method::PATCH, "/apis/apps/v1/namespaces/a/deployments/d/scale", "patch", "deployments/scale", "a", "d");
+        check(
+            Method::DELETE,
+            "/apis/apps/v1/namespaces/a/deployments",
+            "deletecollection",
+            "deployments",
+            "a",
+            "",
+        );
+        check(
+            Method::PATCH,
+            "/apis/apps/v1/namespaces/a/deployments/d/scale",
+            "patch",
+            "deployments/scale",
+            "a",
+            "d",
+        );
         check(Method::GET, "/api/v1/secrets?fieldSelector=metadata.name%3Dx", "list", "secrets", "", "x");
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use apimachinery::field;
-use apimachinery::gvk::{Gvk, GroupResource};
+use apimachinery::gvk::{GroupResource, Gvk};
 use apimachinery::structural::Malformed;
 use jiff::Timestamp;
 use native::validation::meta;
@@ -108,7 +108,10 @@ impl Custom {
         let mut versions = Vec::new();
         let mut storage_version = String::new();
         for version in definition.pointer("/spec/versions").and_then(Value::as_array).into_iter().flatten() {
-            let document = version.pointer("/schema/openAPIV3Schema").cloned().unwrap_or_else(|| json!({"type": "object"}));
+            let document = version
+                .pointer("/schema/openAPIV3Schema")
+                .cloned()
+                .unwrap_or_else(|| json!({"type": "object"}));
             let schema = apimachinery::structural::Schema::compile(&document)
                 .map_err(|what| Error { name: name.clone(), what })?;
             if version["storage"] == true {
@@ -154,7 +157,11 @@ impl Custom {
 
     /// Returns the served resources of a definition.
     pub fn kinds(this: &Arc<Self>) -> Vec<Arc<Kind>> {
-        this.versions.iter().filter(|version| version.served).map(|version| this.kind(this, version)).collect()
+        this.versions
+            .iter()
+            .filter(|version| version.served)
+            .map(|version| this.kind(this, version))
+            .collect()
     }
 
     fn kind(&self, this: &Arc<Self>, version: &Version) -> Arc<Kind> {
@@ -278,12 +285,19 @@ impl Custom {
     }
 
     pub fn validate_create(&self, gvk: &Gvk, namespaced: bool, object: &Value) -> field::Errors {
-        let mut errors = meta::create(object, namespaced, meta::NameRule::Subdomain, meta::Finalizers::Qualified);
+        let mut errors =
+            meta::create(object, namespaced, meta::NameRule::Subdomain, meta::Finalizers::Qualified);
         errors.extend(self.version(&gvk.version).check(object, None));
         errors
     }
 
-    pub fn validate_update(&self, gvk: &Gvk, _namespaced: bool, object: &Value, old: &Value) -> field::Errors {
+    pub fn validate_update(
+        &self,
+        gvk: &Gvk,
+        _namespaced: bool,
+        object: &Value,
+        old: &Value,
+    ) -> field::Errors {
         let mut errors = meta::update(object, old, meta::Finalizers::Qualified);
         errors.extend(self.version(&gvk.version).check(object, Some(old)));
         errors
@@ -394,14 +408,18 @@ impl Column {
         let found = path.find(object);
         let Some(first) = found.first() else { return Value::Null };
         match self.kind.as_str() {
-            "integer" => first.as_i64().or_else(|| first.as_f64().map(|n| n as i64)).map_or(Value::Null, Value::from),
+            "integer" => {
+                first.as_i64().or_else(|| first.as_f64().map(|n| n as i64)).map_or(Value::Null, Value::from)
+            }
             "number" => first.as_f64().map_or(Value::Null, |number| json!(number)),
             "boolean" => first.as_bool().map_or(Value::Null, Value::from),
             "date" => match first.as_str().filter(|text| text.parse::<Timestamp>().is_ok()) {
                 Some(when) => json!(native::tables::age(when, now)),
                 None => json!("<invalid>"),
             },
-            _ => json!(found.iter().map(|value| apimachinery::jsonpath::print(value)).collect::<Vec<_>>().join(" ")),
+            _ => json!(
+                found.iter().map(|value| apimachinery::jsonpath::print(value)).collect::<Vec<_>>().join(" ")
+            ),
         }
     }
 }

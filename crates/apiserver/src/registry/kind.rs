@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use apimachinery::field;
-use apimachinery::gvk::{Gvk, GroupResource};
+use apimachinery::gvk::{GroupResource, Gvk};
 use serde_json::Value;
 
 use super::custom::Custom;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use apimachinery::gvk::{Gvk, GroupResource};
+use apimachinery::gvk::{GroupResource, Gvk};
 
 use super::kind::{Kind, Rules, Source, Subresource};
 
@@ -65,7 +65,9 @@ fn kind(resource: &'static native::resources::Resource) -> Arc<Kind> {
     let gvk = Gvk::new(&resource.group, &resource.version, &resource.kind);
     let storage = match (gvk.group.as_str(), gvk.kind.as_str()) {
         ("events.k8s.io", "Event") => Gvk::new("", "v1", "Event"),
-        ("autoscaling", "HorizontalPodAutoscaler") => Gvk::new("autoscaling", "v2", "HorizontalPodAutoscaler"),
+        ("autoscaling", "HorizontalPodAutoscaler") => {
+            Gvk::new("autoscaling", "v2", "HorizontalPodAutoscaler")
+        }
         _ => gvk.clone(),
     };
     let name = resource.plural.as_str();
