@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use apimachinery::status::Status;
+use futures::future::try_join_all;
 use serde_json::{Value, json};
 
 use crate::auth::pki::Pki;
@@ -23,16 +24,20 @@ pub(crate) async fn run(server: &Arc<Server>, options: &Options, pki: &Pki) -> R
     let actor = Actor::new(server, "system:apiserver");
     let mut namespaces = vec!["default", "kube-system", "kube-public", "kube-node-lease"];
     namespaces.extend(options.namespaces.iter().map(String::as_str));
-    for name in namespaces {
-        ensure(&actor, "", "v1", "namespaces", "", json!({"metadata": {"name": name}})).await?;
-    }
+    // Writes that wait for the disk together cost one sync.
+    let creations = namespaces
+        .into_iter()
+        .map(|name| ensure(&actor, "", "v1", "namespaces", "", json!({"metadata": {"name": name}})));
+    try_join_all(creations).await?;
     let rbac = "rbac.authorization.k8s.io";
     let controllers = options.profile == Profile::Member;
+    let objects = native::bootstrap::objects();
+    let mut roles = Vec::new();
     for (resource, objects) in [
-        ("clusterroles", native::bootstrap::cluster_roles()),
-        ("clusterrolebindings", native::bootstrap::cluster_role_bindings()),
-        ("roles", native::bootstrap::roles()),
-        ("rolebindings", native::bootstrap::role_bindings()),
+        ("clusterroles", objects.cluster_roles),
+        ("clusterrolebindings", objects.cluster_role_bindings),
+        ("roles", objects.roles),
+        ("rolebindings", objects.role_bindings),
     ] {
         for role in objects {
             let name = object::meta_str(&role, "name");
@@ -44,12 +49,15 @@ pub(crate) async fn run(server: &Arc<Server>, options: &Options, pki: &Pki) -> R
             if !namespace.is_empty() && server.store.get("namespaces", &namespace).is_none() {
                 continue;
             }
-            ensure_role(&actor, rbac, resource, &namespace, role).await?;
+            roles.push(ensure_role(&actor, rbac, resource, namespace, role));
         }
     }
-    for class in native::bootstrap::priority_classes() {
-        ensure(&actor, "scheduling.k8s.io", "v1", "priorityclasses", "", class).await?;
-    }
+    try_join_all(roles).await?;
+    let classes = objects
+        .priority_classes
+        .into_iter()
+        .map(|class| ensure(&actor, "scheduling.k8s.io", "v1", "priorityclasses", "", class));
+    try_join_all(classes).await?;
     let authentication = json!({
         "metadata": {"name": "extension-apiserver-authentication", "namespace": "kube-system"},
         "data": {
@@ -106,9 +114,10 @@ async fn ensure_role(
     actor: &Actor,
     group: &str,
     resource: &str,
-    namespace: &str,
+    namespace: String,
     role: Value,
 ) -> Result<(), Status> {
+    let namespace = namespace.as_str();
     let kind = kind(actor, group, "v1", resource)?;
     let name = object::meta_str(&role, "name").to_owned();
     let key = object::join_key(namespace, &name);

@@ -160,7 +160,14 @@ mod tests {
 
     fn entry(object: &Value, revision: u64) -> Entry {
         let value = encode(object);
-        Entry { name: "a".into(), created: 1, modified: revision, expires_ms: None, head: Head::default(), value }
+        Entry {
+            name: "a".into(),
+            created: 1,
+            modified: revision,
+            expires_ms: None,
+            head: Head::default(),
+            value,
+        }
     }
 
     #[test]

@@ -12,8 +12,7 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 
 /// The groups whose kinds have rules of their own.
-const GROUPS: [&str; 4] =
-    [api::policy::GROUP, api::work::GROUP, api::networking::GROUP, api::cluster::GROUP];
+const GROUPS: [&str; 4] = [api::policy::GROUP, api::work::GROUP, api::networking::GROUP, api::cluster::GROUP];
 
 #[derive(Debug, Default)]
 pub(crate) struct Karmada {
@@ -27,8 +26,7 @@ impl Admit for Karmada {
 
     fn handles(&self, operation: Write, kind: &Kind, subresource: &str) -> bool {
         // Anything may be protected against deletion; a status never comes here.
-        subresource.is_empty()
-            && (operation == Write::Delete || GROUPS.contains(&kind.gvk.group.as_str()))
+        subresource.is_empty() && (operation == Write::Delete || GROUPS.contains(&kind.gvk.group.as_str()))
     }
 
     fn mutate<'a>(&'a self, attributes: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
@@ -66,7 +64,9 @@ impl Karmada {
         let mut cluster = read(object)?;
         match old {
             None => admission::cluster::prepare_create(&mut cluster, &self.settings.features),
-            Some(old) => admission::cluster::prepare_update(&mut cluster, &read(old)?, &self.settings.features),
+            Some(old) => {
+                admission::cluster::prepare_update(&mut cluster, &read(old)?, &self.settings.features)
+            }
         }
         admission::cluster::canonicalize(&mut cluster, jiff::Timestamp::now());
         let mut new = serde_json::to_value(&cluster).map_err(Status::internal)?;
@@ -173,7 +173,8 @@ mod tests {
         let handle = server().await;
         let client = local::client(&handle.server, apiserver::auth::User::system("system:admin"));
         let policies = policies(client);
-        let made = policies.create(&PostParams::default(), &policy("good", json!({}))).await.expect("created");
+        let made =
+            policies.create(&PostParams::default(), &policy("good", json!({}))).await.expect("created");
         let labels = made.metadata.labels.unwrap_or_default();
         assert!(labels.contains_key("propagationpolicy.karmada.io/permanent-id"), "{labels:?}");
         let tolerations = made.data["spec"]["placement"]["clusterTolerations"].as_array().map(Vec::len);
@@ -182,7 +183,10 @@ mod tests {
         let both = json!({"clusterAffinity": {}, "clusterAffinities": [{"affinityName": "a"}]});
         let error = policies.create(&PostParams::default(), &policy("bad", both)).await.expect_err("refused");
         let text = error.to_string();
-        assert!(text.contains("admission webhook \"propagationpolicy.karmada.io\" denied the request: "), "{text}");
+        assert!(
+            text.contains("admission webhook \"propagationpolicy.karmada.io\" denied the request: "),
+            "{text}"
+        );
         handle.stop().await;
     }
 }

@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::plugin;
 use anyhow::{Context, bail};
 use apiserver::{Options, Profile};
 use clap::{Args, ValueEnum};
-use crate::plugin;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Run the control plane: the API server with everything a control plane needs, in one process.

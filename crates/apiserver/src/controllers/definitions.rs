@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use apimachinery::status::Status;
+use futures::future::{join_all, try_join_all};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -41,6 +42,15 @@ pub(crate) fn load(server: &Server) {
     server.registry.store(Arc::new(next));
 }
 
+/// Serves a definition from now on, beside those that are served already.
+fn serve(server: &Server, custom: Arc<Custom>) {
+    server.registry.rcu(|registry| {
+        let mut definitions = registry.definitions().clone();
+        definitions.insert(custom.name.clone(), custom.clone());
+        registry.with_definitions(definitions)
+    });
+}
+
 fn compile(definition: &Value) -> Option<Arc<Custom>> {
     match Custom::compile(definition) {
         Ok(custom) => Some(Arc::new(custom)),
@@ -54,28 +64,33 @@ fn compile(definition: &Value) -> Option<Arc<Custom>> {
 /// Creates or updates the definitions that come with the server, and waits until they are served.
 pub(crate) async fn install(server: &Arc<Server>, wanted: &[Value]) -> Result<(), Status> {
     let actor = Actor::new(server, "system:apiserver");
-    for definition in wanted {
-        ensure(&actor, "apiextensions.k8s.io", "v1", "customresourcedefinitions", "", definition.clone())
-            .await?;
-        let name = object::meta_str(definition, "name");
-        let registry = server.registry.load_full();
-        if let (Some(kind), Some(entry)) = (definition_kind(&registry), server.store.get(COLLECTION, name)) {
-            let spec = definition.get("spec").cloned().unwrap_or_default();
-            let stored = server.read(&kind, &entry);
-            if !contains(&stored["spec"], &spec) {
-                actor
-                    .update(&kind, "", name, "", |old| {
-                        let mut new = old.clone();
-                        new["spec"] = spec.clone();
-                        Some(new)
-                    })
-                    .await?;
-            }
-        }
-    }
+    try_join_all(wanted.iter().map(|definition| install_one(&actor, definition))).await?;
+    // All together: writes that wait for the disk together cost one sync. What was not accepted because of another one
+    // in the first pass may be in the second.
     for _ in 0..2 {
-        for entry in server.store.snapshot(COLLECTION).iter() {
-            settle(&actor, &entry.name).await;
+        let names: Vec<Box<str>> =
+            server.store.snapshot(COLLECTION).iter().map(|entry| entry.name.clone()).collect();
+        join_all(names.iter().map(|name| settle(&actor, name))).await;
+    }
+    Ok(())
+}
+
+async fn install_one(actor: &Actor, definition: &Value) -> Result<(), Status> {
+    let server = actor.server();
+    ensure(actor, "apiextensions.k8s.io", "v1", "customresourcedefinitions", "", definition.clone()).await?;
+    let name = object::meta_str(definition, "name");
+    let registry = server.registry.load_full();
+    if let (Some(kind), Some(entry)) = (definition_kind(&registry), server.store.get(COLLECTION, name)) {
+        let spec = definition.get("spec").cloned().unwrap_or_default();
+        let stored = server.read(&kind, &entry);
+        if !contains(&stored["spec"], &spec) {
+            actor
+                .update(&kind, "", name, "", |old| {
+                    let mut new = old.clone();
+                    new["spec"] = spec.clone();
+                    Some(new)
+                })
+                .await?;
         }
     }
     Ok(())
@@ -181,9 +196,7 @@ async fn settle(actor: &Actor, name: &str) {
     if established {
         let unchanged = served.is_some_and(|custom| custom.revision == entry.modified);
         if !unchanged && let Some(custom) = compile_at(&definition, entry.modified) {
-            let mut definitions = registry.definitions().clone();
-            definitions.insert(name.to_owned(), custom);
-            server.registry.store(Arc::new(registry.with_definitions(definitions)));
+            serve(server, custom);
         }
     }
     if with_status(&definition).is_some()
@@ -218,9 +231,7 @@ async fn remove(actor: &Actor, kind: &Arc<Kind>, definition: &Value) {
     if registry.definitions().get(&name).is_some_and(|custom| !custom.terminating)
         && let Some(custom) = compile(definition)
     {
-        let mut definitions = registry.definitions().clone();
-        definitions.insert(name.clone(), custom);
-        server.registry.store(Arc::new(registry.with_definitions(definitions)));
+        serve(server, custom);
     }
     let registry = server.registry.load_full();
     let instances =
