@@ -16,7 +16,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Manages many Kubernetes clusters as one.
 #[derive(Debug, Parser)]
-#[command(name = "karmada", version, about, propagate_version = true)]
+#[command(name = "karmada", version, propagate_version = true)]
 struct Arguments {
     /// What to log to stderr: error, warn, info, debug, trace, or a filter such as `apiserver=debug`.
     #[arg(long, global = true, env = "KARMADA_LOG", default_value = "info", value_name = "FILTER")]

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use apimachinery::crd::{self, Condition, Naming};
 use apimachinery::status::Status;
 use futures::future::{join_all, try_join_all};
 use jiff::Timestamp;
@@ -17,7 +18,6 @@ use crate::handlers::delete::DeleteOptions;
 use crate::handlers::write::second;
 use crate::internal::Actor;
 use crate::object;
-use crate::registry::custom::Names;
 use crate::registry::{Custom, Kind, Registry};
 use crate::server::Server;
 
@@ -29,7 +29,7 @@ pub(crate) fn load(server: &Server) {
     let mut definitions = HashMap::new();
     for entry in server.store.snapshot(COLLECTION).iter() {
         let Ok(definition) = serde_json::from_slice::<Value>(&entry.value) else { continue };
-        if condition(&definition, "Established") == Some("True")
+        if crd::is_true(&definition, "Established")
             && let Some(custom) = compile(&definition)
         {
             definitions.insert(custom.name.clone(), custom);
@@ -152,7 +152,8 @@ async fn settle(actor: &Actor, name: &str) {
     if entry.head.deleting {
         return remove(actor, &kind, &definition).await;
     }
-    let accepted = accept_names(server, &definition);
+    let naming = names_of(server, &definition);
+    let accepted = naming.conditions[0].status == "True";
     let now = Timestamp::now();
     let with_status = |old: &Value| -> Option<Value> {
         let mut new = old.clone();
@@ -163,36 +164,16 @@ async fn settle(actor: &Actor, name: &str) {
             object::set_finalizers(&mut new, finalizers);
         }
         let status = &mut new["status"];
-        status["acceptedNames"] = accepted.names.clone();
-        let established_before = condition_of(status, "Established") == Some("True");
-        set_condition(status, accepted.condition.clone(), now);
-        if accepted.ok && !established_before {
-            set_condition(
-                status,
-                json!({"type": "Established", "status": "True", "reason": "InitialNamesAccepted",
-                    "message": "the initial names have been accepted"}),
-                now,
-            );
-        } else if !accepted.ok && !established_before {
-            set_condition(
-                status,
-                json!({"type": "Established", "status": "False", "reason": "NotAccepted",
-                    "message": "not all names are accepted"}),
-                now,
-            );
-        }
-        let mut stored: Vec<Value> = status["storedVersions"].as_array().cloned().unwrap_or_default();
-        let storage = old.pointer("/spec/versions").and_then(Value::as_array).into_iter().flatten();
-        for version in storage.filter(|version| version["storage"] == true) {
-            if !stored.contains(&version["name"]) {
-                stored.push(version["name"].clone());
-            }
-        }
-        status["storedVersions"] = stored.into();
+        status["acceptedNames"] = naming.accepted.clone();
+        let [names_accepted, established] = naming.conditions.clone();
+        set_condition(status, names_accepted, now);
+        // It is served by the time this is written, so there is nothing to install.
+        set_condition(status, if accepted { crd::established() } else { established }, now);
+        crd::record_storage_version(&mut new);
         (new != *old).then_some(new)
     };
     let served = registry.definitions().get(name);
-    let established = accepted.ok || condition(&definition, "Established") == Some("True");
+    let established = accepted || crd::is_true(&definition, "Established");
     if established {
         let unchanged = served.is_some_and(|custom| custom.revision == entry.modified);
         if !unchanged && let Some(custom) = compile_at(&definition, entry.modified) {
@@ -249,12 +230,16 @@ async fn remove(actor: &Actor, kind: &Arc<Kind>, definition: &Value) {
     let result = actor
         .update(kind, "", &name, "status", |old| {
             let mut new = old.clone();
-            let terminating = if finished {
-                json!({"type": "Terminating", "status": "False", "reason": "InstanceDeletionCompleted",
-                    "message": "removed all instances"})
+            let (status, reason, message) = if finished {
+                ("False", "InstanceDeletionCompleted", "removed all instances")
             } else {
-                json!({"type": "Terminating", "status": "True", "reason": "InstanceDeletionInProgress",
-                    "message": "CustomResource deletion is in progress"})
+                ("True", "InstanceDeletionInProgress", "CustomResource deletion is in progress")
+            };
+            let terminating = Condition {
+                kind: "Terminating",
+                status,
+                reason: reason.to_owned(),
+                message: message.to_owned(),
             };
             set_condition(&mut new["status"], terminating, now);
             if finished {
@@ -273,92 +258,30 @@ async fn remove(actor: &Actor, kind: &Arc<Kind>, definition: &Value) {
     }
 }
 
-/// Which names a definition gets.
-struct Accepted {
-    names: Value,
-    condition: Value,
-    ok: bool,
-}
-
-/// Compares the names a definition wants with those that others of its group have.
-fn accept_names(server: &Server, definition: &Value) -> Accepted {
-    let wanted = Names::read(&definition["spec"]["names"]);
+/// Decides which names a definition gets, beside the other ones of its group.
+fn names_of(server: &Server, definition: &Value) -> Naming {
     let name = object::meta_str(definition, "name");
-    let group = definition.pointer("/spec/group").and_then(Value::as_str).unwrap_or("");
-    let mut taken: Vec<Names> = Vec::new();
-    for entry in server.store.snapshot(COLLECTION).iter().filter(|entry| &*entry.name != name) {
-        let Ok(other) = serde_json::from_slice::<Value>(&entry.value) else { continue };
-        if other.pointer("/spec/group").and_then(Value::as_str) == Some(group) {
-            taken.push(Names::read(&other["status"]["acceptedNames"]));
-        }
-    }
-    let resources: Vec<&str> = taken
+    let group = definition.pointer("/spec/group");
+    let others: Vec<Value> = server
+        .store
+        .snapshot(COLLECTION)
         .iter()
-        .flat_map(|names| {
-            [names.plural.as_str(), names.singular.as_str()]
-                .into_iter()
-                .chain(names.short_names.iter().map(String::as_str))
-        })
-        .filter(|name| !name.is_empty())
+        .filter(|entry| &*entry.name != name)
+        .filter_map(|entry| serde_json::from_slice::<Value>(&entry.value).ok())
+        .filter(|other| other.pointer("/spec/group") == group)
         .collect();
-    let kinds: Vec<&str> = taken
-        .iter()
-        .flat_map(|names| [names.kind.as_str(), names.list_kind.as_str()])
-        .filter(|name| !name.is_empty())
-        .collect();
-    let mut problem: Option<(&str, String)> = None;
-    let current = &definition["status"]["acceptedNames"];
-    let mut names = current.as_object().cloned().unwrap_or_default();
-    let mut check = |field: &str, value: &str, reason: &'static str, taken: &[&str]| {
-        if taken.contains(&value) {
-            problem.get_or_insert((reason, format!("{value:?} is already in use")));
-        } else {
-            names.insert(field.to_owned(), json!(value));
-        }
-    };
-    check("plural", &wanted.plural, "PluralConflict", &resources);
-    check("singular", &wanted.singular, "SingularConflict", &resources);
-    let clash: Vec<&String> =
-        wanted.short_names.iter().filter(|name| resources.contains(&name.as_str())).collect();
-    check("kind", &wanted.kind, "KindConflict", &kinds);
-    check("listKind", &wanted.list_kind, "ListKindConflict", &kinds);
-    if clash.is_empty() {
-        if wanted.short_names.is_empty() {
-            names.remove("shortNames");
-        } else {
-            names.insert("shortNames".to_owned(), json!(wanted.short_names));
-        }
-    } else {
-        let list: Vec<String> = clash.iter().map(|name| format!("{name:?} is already in use")).collect();
-        problem.get_or_insert(("ShortNamesConflict", list.join(", ")));
-    }
-    if wanted.categories.is_empty() {
-        names.remove("categories");
-    } else {
-        names.insert("categories".to_owned(), json!(wanted.categories));
-    }
-    let condition = match &problem {
-        None => {
-            json!({"type": "NamesAccepted", "status": "True", "reason": "NoConflicts", "message": "no conflicts found"})
-        }
-        Some((reason, message)) => {
-            json!({"type": "NamesAccepted", "status": "False", "reason": reason, "message": message})
-        }
-    };
-    Accepted { names: names.into(), condition, ok: problem.is_none() }
-}
-
-fn condition<'a>(definition: &'a Value, kind: &str) -> Option<&'a str> {
-    condition_of(&definition["status"], kind)
-}
-
-fn condition_of<'a>(status: &'a Value, kind: &str) -> Option<&'a str> {
-    status["conditions"].as_array()?.iter().find(|known| known["type"] == kind)?["status"].as_str()
+    crd::decide_names(definition, &others.iter().collect::<Vec<_>>(), &[], &[])
 }
 
 /// Sets a condition; the time moves only when the status does.
-fn set_condition(status: &mut Value, mut wanted: Value, now: Timestamp) {
-    wanted["lastTransitionTime"] = json!(second(now));
+fn set_condition(status: &mut Value, wanted: Condition, now: Timestamp) {
+    let mut wanted = json!({
+        "type": wanted.kind,
+        "status": wanted.status,
+        "reason": wanted.reason,
+        "message": wanted.message,
+        "lastTransitionTime": second(now),
+    });
     if !status["conditions"].is_array() {
         status["conditions"] = json!([]);
     }

@@ -70,6 +70,9 @@ pub fn canonicalise(kind: &Kind, gvk: &Gvk, value: &mut Value) -> Result<Vec<Str
         _ => {
             let unknown = native::shape::canonicalise(gvk, value).map_err(|error| error.to_string())?;
             native::defaults::apply(gvk, value);
+            if is_definition(gvk) {
+                apimachinery::crd::default(value);
+            }
             if gvk.group.is_empty() && gvk.kind == "Secret" {
                 merge_string_data(value);
             }
@@ -82,6 +85,11 @@ pub fn canonicalise(kind: &Kind, gvk: &Gvk, value: &mut Value) -> Result<Vec<Str
             Ok(unknown)
         }
     }
+}
+
+/// Says whether a kind is the CustomResourceDefinition.
+pub fn is_definition(gvk: &Gvk) -> bool {
+    gvk.group == "apiextensions.k8s.io" && gvk.kind == "CustomResourceDefinition"
 }
 
 /// Moves the plain text of a Secret to where the encoded values are: it is never stored, nor owned, as text.

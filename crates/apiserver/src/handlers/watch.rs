@@ -20,6 +20,7 @@ use crate::head::Head;
 use crate::http::body::{self, Body};
 use crate::http::negotiate::{Accepted, Media, Offer, Shape};
 use crate::http::respond;
+use crate::metrics::DurationLabels;
 use crate::object::{self, Entry};
 use crate::registry::Kind;
 use crate::server::Server;
@@ -139,8 +140,17 @@ struct Stream {
 
 impl Stream {
     async fn run(mut self, start: Start) {
+        let labels = DurationLabels {
+            verb: "WATCH".to_owned(),
+            group: self.kind.gvk.group.clone(),
+            version: self.kind.gvk.version.clone(),
+            resource: self.kind.resource.resource.clone(),
+        };
+        let open = self.server.metrics.long_running.get_or_create_owned(&labels);
+        open.inc();
         // An error means that nobody is listening any more.
         let _ = self.follow(start).await;
+        open.dec();
     }
 
     async fn follow(&mut self, start: Start) -> Result<(), Closed> {

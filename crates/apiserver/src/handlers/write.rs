@@ -430,6 +430,9 @@ impl Target<'_> {
             Source::Native => {
                 let extra = self.extra();
                 native::prepare::for_create(&self.kind.gvk, object, &self.preparation(now, uid, &extra));
+                if decode::is_definition(&self.kind.gvk) {
+                    apimachinery::crd::prepare_create(object);
+                }
                 if &*self.kind.collection == "minions" {
                     crate::admission::nodes::taint_new(object);
                 }

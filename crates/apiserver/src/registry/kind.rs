@@ -10,6 +10,7 @@ use apimachinery::gvk::{GroupResource, Gvk};
 use serde_json::Value;
 
 use super::custom::Custom;
+use crate::handlers::decode::is_definition;
 
 /// A resource in one served version.
 #[derive(Debug)]
@@ -112,7 +113,13 @@ impl Kind {
     /// Checks a new object.
     pub fn validate_create(&self, object: &Value) -> field::Errors {
         match &self.source {
-            Source::Native => native::validation::create(&self.gvk, object),
+            Source::Native => {
+                let mut errors = native::validation::create(&self.gvk, object);
+                if is_definition(&self.gvk) {
+                    errors.extend(apimachinery::crd::validate(object));
+                }
+                errors
+            }
             Source::Custom(custom) => custom.validate_create(&self.gvk, self.namespaced, object),
         }
     }
@@ -120,7 +127,13 @@ impl Kind {
     /// Checks a changed object against the one it replaces.
     pub fn validate_update(&self, object: &Value, old: &Value) -> field::Errors {
         match &self.source {
-            Source::Native => native::validation::update(&self.gvk, object, old),
+            Source::Native => {
+                let mut errors = native::validation::update(&self.gvk, object, old);
+                if is_definition(&self.gvk) {
+                    errors.extend(apimachinery::crd::validate_update(object, old));
+                }
+                errors
+            }
             Source::Custom(custom) => custom.validate_update(&self.gvk, self.namespaced, object, old),
         }
     }

@@ -63,8 +63,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("xtask", &["clusters"]),
 ];
 
-/// Any crate may use these in its tests.
-const TEST_TOOLS: &[&str] = &["clusters", "testkit"];
+/// Any crate may use these in its tests; the server, since it is what controllers are tried on without Go.
+const TEST_TOOLS: &[&str] = &["apiserver", "clusters", "testkit"];
 
 /// Crates without IO: values in, values out.
 const PURE: &[&str] =
