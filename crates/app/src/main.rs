@@ -1,6 +1,7 @@
 //! The `karmada` binary: reads arguments, sets up logging, runs a role.
 
 mod backup;
+mod controllers;
 mod crds;
 mod plugin;
 mod server;
@@ -28,6 +29,9 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Server(server::Arguments),
+    Controllers(controllers::Arguments),
+    Join(cli::JoinArguments),
+    Unjoin(cli::UnjoinArguments),
     Backup(backup::Arguments),
     Crds(crds::Arguments),
 }
@@ -50,6 +54,9 @@ fn main() -> ExitCode {
     let result = runtime.block_on(async {
         match arguments.command {
             Command::Server(arguments) => server::run(arguments).await,
+            Command::Controllers(arguments) => controllers::run(arguments).await,
+            Command::Join(arguments) => cli::join(arguments).await,
+            Command::Unjoin(arguments) => cli::unjoin(arguments).await,
             Command::Backup(arguments) => backup::run(arguments).await,
             Command::Crds(arguments) => crds::run(arguments),
         }

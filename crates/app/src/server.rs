@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::controllers::Running;
 use crate::plugin;
 use anyhow::{Context, bail};
 use apiserver::{Options, Profile};
@@ -36,6 +37,9 @@ pub(crate) struct Arguments {
     /// Start from a backup made by `karmada backup`; the data directory must not hold a store yet.
     #[arg(long, value_name = "FILE")]
     restore: Option<PathBuf>,
+    /// Controllers that run in this process, by upstream's names: `*` for all, `name`, `-name`; empty for none.
+    #[arg(long, value_name = "LIST", default_value = "*")]
+    controllers: String,
     /// How often history is compacted, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     compaction_interval: u64,
@@ -86,6 +90,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("cannot start the server on {}", arguments.data_dir.display()))?;
     let kubeconfig = handle.write_kubeconfig("karmada.kubeconfig")?.unwrap_or_default();
+    let client = apiserver::local::client(&handle.server, apiserver::auth::User::system("system:karmada-controllers"));
+    let running = Running::start(client, &arguments.controllers);
     tracing::info!(
         url = handle.url,
         kubeconfig = %kubeconfig.display(),
@@ -96,8 +102,13 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         _ = terminate.recv() => tracing::info!("stopping: SIGTERM"),
         _ = interrupt.recv() => tracing::info!("stopping: interrupted"),
     }
+    let stop = async {
+        // The controllers first: they are clients of the server.
+        running.stop().await;
+        handle.stop().await;
+    };
     tokio::select! {
-        () = handle.stop() => tracing::info!("stopped"),
+        () = stop => tracing::info!("stopped"),
         _ = terminate.recv() => tracing::warn!("stopped at once: second signal"),
         _ = interrupt.recv() => tracing::warn!("stopped at once: second signal"),
     }

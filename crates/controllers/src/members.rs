@@ -1,8 +1,192 @@
 //! The member side: clusters, execution of Works, and what became of them.
+//!
+//! Three watches on the control plane (Clusters, Works, execution namespaces) and one per managed kind on each member
+//! feed a few queues; each queue belongs to one controller. Nothing is polled, except the members' health, every
+//! [`Timing::status_period`].
+//!
+//! A member that is down costs nothing but its own in-flight slots: its Works are put aside until its Cluster is Ready
+//! again, and then taken up all at once.
 
+mod cluster;
+mod cluster_status;
+mod enablements;
+mod events;
+mod execution;
+mod monitor;
+mod queue;
+mod readiness;
+mod removal;
+mod sources;
+mod summary;
+mod work_status;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::cluster::{Cluster, ClusterSyncMode};
+use api::conditions;
+use api::work::Work;
+use interpreter::Interpreter;
+use k8s_openapi::api::core::v1::Namespace;
+use member::{Key, Kinds, Mirror};
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::queue::Queue;
 use crate::{Context, Selection};
 
+/// How often and how patiently; upstream's flags and defaults.
+#[derive(Debug, Clone)]
+pub struct Timing {
+    /// `--cluster-status-update-frequency`
+    pub status_period: Duration,
+    /// `--cluster-success-threshold`
+    pub success_threshold: Duration,
+    /// `--cluster-failure-threshold`
+    pub failure_threshold: Duration,
+    /// `--cluster-monitor-period`
+    pub monitor_period: Duration,
+    /// `--cluster-monitor-grace-period`
+    pub monitor_grace_period: Duration,
+    /// `--cluster-startup-grace-period`
+    pub startup_grace_period: Duration,
+    /// `--cluster-cache-sync-timeout`
+    pub cache_sync_timeout: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            status_period: Duration::from_secs(10),
+            success_threshold: Duration::from_secs(30),
+            failure_threshold: Duration::from_secs(30),
+            monitor_period: Duration::from_secs(5),
+            monitor_grace_period: Duration::from_secs(40),
+            startup_grace_period: Duration::from_secs(60),
+            cache_sync_timeout: Duration::from_secs(120),
+        }
+    }
+}
+
 /// Starts the selected controllers of this side.
-pub fn spawn(_context: &Context, _selection: &Selection, _tasks: &TaskTracker) {}
+pub fn spawn(context: &Context, selection: &Selection, tasks: &TaskTracker) {
+    spawn_with(context, selection, tasks, Timing::default());
+}
+
+/// Starts the selected controllers of this side with other periods than the usual ones.
+pub fn spawn_with(context: &Context, selection: &Selection, tasks: &TaskTracker, timing: Timing) {
+    let enabled = Enabled {
+        cluster: selection.has("cluster"),
+        cluster_status: selection.has("clusterStatus"),
+        execution: selection.has("execution"),
+        work_status: selection.has("workStatus"),
+    };
+    if enabled == Enabled::default() {
+        return;
+    }
+    let shared = Arc::new(Shared {
+        client: context.client.clone(),
+        members: context.members.clone(),
+        stop: context.stop.clone(),
+        tasks: tasks.clone(),
+        timing,
+        enabled,
+        recorder: events::Recorder::start(context.client.clone(), context.stop.clone(), tasks),
+        interpreter: Interpreter::native(),
+        kinds: Kinds::default(),
+        clusters: Mirror::default(),
+        works: Mirror::default(),
+        namespaces: Mirror::default(),
+        links: Arc::default(),
+        registrations: Arc::default(),
+        executions: Arc::default(),
+        reports: Arc::default(),
+        probes: Mutex::default(),
+    });
+    sources::start(&shared);
+    shared.links.run(&shared, |shared, name| async move { sources::link(&shared, &name).await });
+    if enabled.cluster {
+        shared
+            .registrations
+            .run(&shared, |shared, name| async move { cluster::reconcile(&shared, &name).await });
+        tasks.spawn(monitor::run(shared.clone()));
+    }
+    if enabled.execution {
+        shared
+            .executions
+            .run(&shared, |shared, key| async move { execution::reconcile(&shared, &key).await });
+    }
+    if enabled.work_status {
+        shared.reports.run(&shared, |shared, key| async move { work_status::reconcile(&shared, &key).await });
+    }
+}
+
+/// Which controllers of this side run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Enabled {
+    cluster: bool,
+    cluster_status: bool,
+    execution: bool,
+    work_status: bool,
+}
+
+/// What the controllers of this side share.
+struct Shared {
+    client: kube::Client,
+    members: Arc<member::Members>,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+    timing: Timing,
+    enabled: Enabled,
+    recorder: events::Recorder,
+    interpreter: Interpreter,
+    kinds: Kinds,
+    clusters: Mirror<Cluster>,
+    works: Mirror<Work>,
+    /// Execution namespaces and others of the system's own.
+    namespaces: Mirror<Namespace>,
+    /// Clusters whose connection is to be looked at.
+    links: Arc<Queue<String>>,
+    /// Clusters for the cluster controller.
+    registrations: Arc<Queue<String>>,
+    /// Works for the execution controller.
+    executions: Arc<Queue<Key>>,
+    /// Works for the work status controller.
+    reports: Arc<Queue<Key>>,
+    /// The running status loops by cluster.
+    probes: Mutex<HashMap<String, sources::Probe>>,
+}
+
+impl Shared {
+    fn cluster(&self, name: &str) -> Option<Arc<Cluster>> {
+        self.clusters.get(&Key::new("", name))
+    }
+
+    /// Takes up everything that is to run in a cluster.
+    fn enqueue_works_of(&self, cluster: &str) {
+        let space = api::names::execution_space(cluster);
+        for key in self.works.keys(|key| key.namespace == space) {
+            if self.enabled.execution {
+                self.executions.add(key.clone());
+            }
+            if self.enabled.work_status {
+                self.reports.add(key);
+            }
+        }
+    }
+}
+
+/// Returns whether this process, rather than an agent, looks after the cluster.
+fn is_push(cluster: &Cluster) -> bool {
+    cluster.spec.sync_mode == ClusterSyncMode::Push
+}
+
+fn is_ready(cluster: &Cluster) -> bool {
+    cluster.status.condition(conditions::cluster::READY).is_some_and(|condition| condition.status == "True")
+}
+
+fn is_leaving(cluster: &Cluster) -> bool {
+    cluster.metadata.deletion_timestamp.is_some()
+}

@@ -178,7 +178,7 @@ impl Plane {
         tasks.spawn(Arc::clone(&self.templates).run(tasks.clone(), stop.clone()));
     }
 
-    /// Waits until everything but the templates is known; those are asked for when missing.
+    /// Waits until everything is known.
     async fn complete(&self) {
         self.policies.complete().await;
         self.cluster_policies.complete().await;
@@ -188,5 +188,6 @@ impl Plane {
         self.bindings.complete().await;
         self.cluster_bindings.complete().await;
         self.works.mirror.complete().await;
+        self.templates.complete().await;
     }
 }

@@ -61,11 +61,8 @@ impl Connection {
         };
         let token = String::from_utf8(entry(SECRET_TOKEN)?.0.clone())
             .map_err(|_| Error::NoCredential { cluster: name.clone(), key: SECRET_TOKEN })?;
-        let certificates = if spec.insecure_skip_tls_verification {
-            Vec::new()
-        } else {
-            entry(SECRET_CA_BUNDLE)?.0.clone()
-        };
+        let certificates =
+            if spec.insecure_skip_tls_verification { Vec::new() } else { entry(SECRET_CA_BUNDLE)?.0.clone() };
         Ok(Self {
             endpoint: spec.api_endpoint.clone(),
             token,
@@ -119,7 +116,9 @@ mod tests {
             data: Some(
                 entries
                     .iter()
-                    .map(|(key, value)| ((*key).to_owned(), k8s_openapi::ByteString(value.as_bytes().to_vec())))
+                    .map(|(key, value)| {
+                        ((*key).to_owned(), k8s_openapi::ByteString(value.as_bytes().to_vec()))
+                    })
                     .collect(),
             ),
             ..Secret::default()

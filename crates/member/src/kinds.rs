@@ -45,7 +45,10 @@ impl Kinds {
             Ok(None) => find(member.client(), &gvk)
                 .await
                 .map_err(|error| Error::of(member.name(), error))?
-                .ok_or_else(|| Error::UnknownKind { kind: kind.to_owned(), version: api_version.to_owned() })?,
+                .ok_or_else(|| Error::UnknownKind {
+                kind: kind.to_owned(),
+                version: api_version.to_owned(),
+            })?,
             Err(error) => return Err(Error::of("control plane", error)),
         };
         self.known.write().insert(key, found.clone());

@@ -19,5 +19,5 @@ pub use health::{Health, probe};
 pub use kinds::{Kind, Kinds};
 pub use load::{Load, NodeRecord, PodRecord};
 pub use member::{Lookup, Member};
-pub use members::{Members, Observer, ObservedChange};
+pub use members::{Members, ObservedChange, Observer};
 pub use mirror::{Change, Key, Mirror};

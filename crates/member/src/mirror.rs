@@ -42,7 +42,11 @@ impl Key {
 
 impl std::fmt::Display for Key {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.namespace.is_empty() { out.write_str(&self.name) } else { write!(out, "{}/{}", self.namespace, self.name) }
+        if self.namespace.is_empty() {
+            out.write_str(&self.name)
+        } else {
+            write!(out, "{}/{}", self.namespace, self.name)
+        }
     }
 }
 

@@ -170,7 +170,12 @@ async fn reconcile<B: Stored>(plane: &Plane, mirror: &Mirror<B>, key: &BindingKe
         .collect();
     if let Err(error) = delete_all(plane, &left).await {
         let message = error.to_string();
-        plane.events.warning(component::<B>(), &about(binding.as_ref()), reasons::CLEANUP_WORK_FAILED, message);
+        plane.events.warning(
+            component::<B>(),
+            &about(binding.as_ref()),
+            reasons::CLEANUP_WORK_FAILED,
+            message,
+        );
         return Err(error);
     }
     // The old copy must be gone before a new one is made; its end brings us back here.

@@ -113,10 +113,11 @@ async fn ensure_work(plane: &Plane, namespace: &Value, cluster: &Cluster) -> Res
 
 fn desired(plane: &Plane, namespace: &Value, name: &str, cluster: &Cluster) -> Result<DesiredWork, Error> {
     let mut manifest = namespace.clone();
-    let applied =
-        plane.overrides.read().apply(&mut manifest, cluster).map_err(|failure| {
-            propagation::Error::Override { cluster: name.to_owned(), failure }
-        })?;
+    let applied = plane
+        .overrides
+        .read()
+        .apply(&mut manifest, cluster)
+        .map_err(|failure| propagation::Error::Override { cluster: name.to_owned(), failure })?;
     let mut annotations = BTreeMap::new();
     if let Some(record) = record(&applied.cluster) {
         annotations.insert(APPLIED_CLUSTER_OVERRIDES.to_owned(), record);

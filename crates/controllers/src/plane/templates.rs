@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use api::work::ObjectReference;
 use apimachinery::gvk::Gvk;
+use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
 use kube::discovery::{Discovery, Scope, verbs};
-use kube::Client;
 use parking_lot::RwLock;
 use propagation::Object;
 use propagation::skip::SkipRules;
 use serde_json::Value;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -29,6 +29,9 @@ use super::write::{Error, is_not_found};
 const SECOND_LOOK: Duration = Duration::from_secs(1);
 /// How often discovery is asked when nothing happens.
 const PERIOD: Duration = Duration::from_secs(30);
+
+/// How long the start waits for kinds that do not answer.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Identifies a template.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -64,6 +67,7 @@ pub(crate) struct Templates {
     kinds: RwLock<BTreeMap<Gvk, Kind>>,
     subscribers: RwLock<Vec<Told>>,
     definitions_changed: Notify,
+    discovered: watch::Sender<bool>,
 }
 
 #[derive(Clone)]
@@ -82,6 +86,7 @@ impl Templates {
             kinds: RwLock::default(),
             subscribers: RwLock::default(),
             definitions_changed: Notify::new(),
+            discovered: watch::Sender::new(false),
         })
     }
 
@@ -157,6 +162,22 @@ impl Templates {
         }
     }
 
+    /// Waits until the objects of all kinds are known; a kind that cannot be listed is not waited for any longer
+    /// than [`PATIENCE`].
+    pub(crate) async fn complete(&self) {
+        // The sender lives as long as `self`, so that waiting cannot fail.
+        let _ = self.discovered.subscribe().wait_for(|discovered| *discovered).await;
+        let mirrors: Vec<_> = self.kinds.read().values().map(|kind| Arc::clone(&kind.mirror)).collect();
+        let all = async {
+            for mirror in mirrors {
+                mirror.complete().await;
+            }
+        };
+        if tokio::time::timeout(PATIENCE, all).await.is_err() {
+            tracing::warn!("some kinds cannot be listed; their objects are looked up one by one");
+        }
+    }
+
     /// Discovers and mirrors kinds until told to stop.
     pub(crate) async fn run(self: Arc<Self>, tasks: TaskTracker, stop: CancellationToken) {
         let mut wait = Duration::ZERO;
@@ -170,6 +191,8 @@ impl Templates {
             if let Err(error) = self.discover(&tasks, &stop).await {
                 tracing::warn!(%error, "kinds cannot be discovered");
                 wait = SECOND_LOOK;
+            } else {
+                self.discovered.send_replace(true);
             }
         }
         self.subscribers.write().clear();
@@ -259,10 +282,8 @@ fn preferred(discovery: &Discovery) -> Vec<(ApiResource, bool)> {
 /// Items of a list do not say what they are.
 fn tree(mut object: DynamicObject, resource: &ApiResource) -> Value {
     object.metadata.managed_fields = None;
-    object.types = Some(kube::core::TypeMeta {
-        api_version: resource.api_version.clone(),
-        kind: resource.kind.clone(),
-    });
+    object.types =
+        Some(kube::core::TypeMeta { api_version: resource.api_version.clone(), kind: resource.kind.clone() });
     serde_json::to_value(object).unwrap_or_default()
 }
 

@@ -98,12 +98,7 @@ where
 }
 
 /// As [`update`], for the status.
-pub(crate) async fn update_status<K>(
-    api: &Api<K>,
-    old: &K,
-    new: &K,
-    guard: Guard,
-) -> Result<Option<K>, Error>
+pub(crate) async fn update_status<K>(api: &Api<K>, old: &K, new: &K, guard: Guard) -> Result<Option<K>, Error>
 where
     K: Resource + Clone + Serialize + DeserializeOwned + Debug,
 {

@@ -1,0 +1,97 @@
+//! The same requests to kube-apiserver and to ours, and what comes back side by side.
+//!
+//! In: `testdata/differential/kinds.yaml` (an object per kind, from which requests are derived), `requests.yaml`
+//! (requests written by hand) and `known.yaml` (differences that are known, with reasons). Out: a failure for every
+//! difference that is not known, and for every known one that is gone.
+//!
+//! Needs the programs of the `clusters` crate. Where they cannot be had, it says so loudly and does nothing.
+//! `KARMADA_RS_DIFFERENTIAL=<part of a case's name>` limits a run to some cases; then nothing is said about known
+//! differences that did not show.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod kinds;
+mod known;
+mod normal;
+mod requests;
+mod suite;
+
+use apiserver::Options;
+use clusters::toolchain::{ETCD, KUBERNETES, Toolchain};
+use clusters::{ClusterOptions, Fleet, FleetOptions};
+
+use crate::known::Known;
+use crate::suite::Suite;
+use crate::support::Api;
+
+/// Karmada runs kube-apiserver without the first two, since it runs no pods. The third computes the priority of pods,
+/// and the last gives them tolerations: both matter to who schedules pods, and ours leaves pods as written.
+const WITHOUT_PLUGINS: &str = "--disable-admission-plugins=StorageObjectInUseProtection,ServiceAccount,Priority,DefaultTolerationSeconds";
+/// The suite does not shrink unnoticed.
+const AT_LEAST: usize = 600;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_servers_answer_the_same() {
+    let toolchain = Toolchain::from_env().expect("a place for the programs");
+    if !toolchain.can_provide(&[&KUBERNETES, &ETCD]) {
+        eprintln!("********************************************************************************");
+        eprintln!("** LEFT OUT: this test compares with a real kube-apiserver, and there is no   **");
+        eprintln!("** Go toolchain to build one with. Install Go and run it again.               **");
+        eprintln!("********************************************************************************");
+        return;
+    }
+    let options = ClusterOptions::api_server("partner").apiserver_arg(WITHOUT_PLUGINS);
+    let fleet = Fleet::start(FleetOptions::of([options]))
+        .await
+        .unwrap_or_else(|error| panic!("no partner: {}", error.chain()));
+    let partner = fleet.cluster("partner").expect("the cluster that was asked for");
+    let kubeconfig = std::fs::read_to_string(partner.direct_kubeconfig()).expect("the partner's kubeconfig");
+    let handle = apiserver::start(Options::default()).await.expect("our server starts");
+
+    let only = std::env::var("KARMADA_RS_DIFFERENTIAL").ok();
+    let mut suite = Suite::new(
+        Api::from_kubeconfig(&kubeconfig).await,
+        Api::from_kubeconfig(&handle.kubeconfig).await,
+        only.clone(),
+    );
+    kinds::run(&mut suite).await;
+    requests::run(&mut suite).await;
+    handle.stop().await;
+    fleet.down().await.expect("the partner ends");
+
+    println!("{} requests sent to both servers, {} answers differ", suite.count, suite.differences.len());
+    let known = Known::read();
+    let surprises = known.unlisted(&suite.differences);
+    for difference in &surprises {
+        println!("{difference}");
+    }
+    let gone = if only.is_none() { known.stale(&suite.differences) } else { Vec::new() };
+    for case in &gone {
+        println!("==== {case}: listed as a known difference, but the answers are the same");
+    }
+    assert!(
+        surprises.is_empty() && gone.is_empty(),
+        "{} new differences, {} that are gone",
+        surprises.len(),
+        gone.len()
+    );
+    assert!(only.is_some() || suite.count >= AT_LEAST, "only {} requests", suite.count);
+}
+
+#[test]
+fn the_compatibility_page_gives_every_reason() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/compatibility.md");
+    let page = std::fs::read_to_string(path).expect("the page about compatibility");
+    let flat = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let page = flat(&page);
+    for entry in Known::read().entries {
+        assert!(page.contains(&flat(&entry.reason)), "docs/compatibility.md lacks: {}", entry.reason);
+    }
+}
+
+/// Returns a file of `testdata/differential`, read when the test runs: changing it needs no build.
+fn testdata(name: &str) -> String {
+    let path = format!("{}/testdata/differential/{name}", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}

@@ -1,0 +1,146 @@
+//! Sends a request to both servers and keeps what differs.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde_json::Value;
+
+use crate::normal;
+use crate::support::{Answer, Api, Call};
+
+/// Both servers, and what was found so far.
+pub(crate) struct Suite {
+    theirs: Side,
+    ours: Side,
+    only: Option<String>,
+    pub(crate) count: usize,
+    pub(crate) differences: Vec<Difference>,
+}
+
+/// One server and the values that later requests take from its answers: versions, tokens, uids.
+struct Side {
+    api: Api,
+    values: BTreeMap<String, String>,
+}
+
+/// Two answers to one request.
+pub(crate) struct Difference {
+    pub(crate) case: String,
+    request: String,
+    theirs: Seen,
+    ours: Seen,
+}
+
+/// An answer without what may differ between any two servers.
+#[derive(Debug, PartialEq)]
+struct Seen {
+    code: u16,
+    body: Value,
+    warnings: Vec<String>,
+    content_type: String,
+}
+
+impl Suite {
+    pub(crate) fn new(theirs: Api, ours: Api, only: Option<String>) -> Self {
+        let side = |api| Side { api, values: BTreeMap::new() };
+        Self { theirs: side(theirs), ours: side(ours), only, count: 0, differences: Vec::new() }
+    }
+
+    /// Says whether a group of cases, named by its first word, is to be run.
+    pub(crate) fn wants(&self, group: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| only.starts_with(group))
+    }
+
+    /// Sends to both and compares.
+    pub(crate) async fn compare(&mut self, case: &str, call: &Call) {
+        self.compare_and_keep(case, call, &BTreeMap::new()).await;
+    }
+
+    /// Sends to both and compares; `keep` names values to take from the answers, by JSON pointer. A kept value is
+    /// used as `${name}`, each server getting its own.
+    pub(crate) async fn compare_and_keep(
+        &mut self,
+        case: &str,
+        call: &Call,
+        keep: &BTreeMap<String, String>,
+    ) {
+        let (theirs, ours) = self.both(call).await;
+        self.count += 1;
+        for (name, pointer) in keep {
+            self.theirs.values.insert(name.clone(), theirs.at(pointer));
+            self.ours.values.insert(name.clone(), ours.at(pointer));
+        }
+        let (theirs, ours) = (Seen::of(&theirs), Seen::of(&ours));
+        if theirs != ours {
+            let request = format!("{} {}", call.method, call.path);
+            self.differences.push(Difference { case: case.to_owned(), request, theirs, ours });
+        }
+    }
+
+    /// Sends to both and does not look at the answers: for setting up and clearing away.
+    pub(crate) async fn both(&self, call: &Call) -> (Answer, Answer) {
+        let (for_them, for_us) = (self.theirs.fill(call), self.ours.fill(call));
+        tokio::join!(self.theirs.api.send(&for_them), self.ours.api.send(&for_us))
+    }
+}
+
+impl Side {
+    fn fill(&self, call: &Call) -> Call {
+        let mut call = call.clone();
+        for (name, value) in &self.values {
+            let mark = format!("${{{name}}}");
+            call.path = call.path.replace(&mark, value);
+            if let Some(body) = &call.body
+                && let Ok(text) = std::str::from_utf8(body)
+                && text.contains(&mark)
+            {
+                call.body = Some(text.replace(&mark, value).into_bytes());
+            }
+        }
+        call
+    }
+}
+
+impl Seen {
+    fn of(answer: &Answer) -> Self {
+        let mut warnings: Vec<String> = answer
+            .headers
+            .get_all("warning")
+            .iter()
+            .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
+            .collect();
+        warnings.sort();
+        let content_type = answer.headers.get("content-type").and_then(|value| value.to_str().ok());
+        Self {
+            code: answer.code,
+            body: normal::body(&answer.body),
+            warnings,
+            content_type: content_type.unwrap_or_default().to_owned(),
+        }
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let mut lines = vec![format!("code {}", self.code), format!("content-type {}", self.content_type)];
+        lines.extend(self.warnings.iter().map(|warning| format!("warning {warning}")));
+        let text = match &self.body {
+            Value::String(text) => text.clone(),
+            body => serde_json::to_string_pretty(body).expect("a value prints"),
+        };
+        lines.extend(text.lines().map(str::to_owned));
+        lines
+    }
+}
+
+impl fmt::Display for Difference {
+    /// Prints the lines that only one of the two has, kube-apiserver's with `-`, ours with `+`.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(out, "==== {}\n     {}", self.case, self.request)?;
+        let (theirs, ours) = (self.theirs.lines(), self.ours.lines());
+        for (mark, lines, others) in [('-', &theirs, &ours), ('+', &ours, &theirs)] {
+            for line in lines.iter().filter(|line| !others.contains(line)).take(12) {
+                writeln!(out, "  {mark} {}", line.chars().take(400).collect::<String>())?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,370 @@
+//! Carries out Works: what they contain exists in the member as wanted, and is gone when they are.
+//!
+//! Watches: Work (root, by generation), managed objects in the members (changed or deleted by others), Clusters that
+//!          become Ready or leave.
+//! Writes:  objects in the member; the Work's Dispatching and Applied conditions; its finalizer.
+//!
+//! `execution-controller`, `execution` in `--controllers`. Whatever is already as wanted costs no request: the copy of
+//! the managed objects tells. A copy may be behind or incomplete, so nothing is concluded from an object that is not in
+//! it: a creation that meets an existing object, or an update that meets a newer one, starts over from the member's
+//! own answer. Deletions are in [`super::removal`] alone.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use api::conditions::work as conditions;
+use api::labels::finalizers;
+use api::work::Work;
+use api::{events, names};
+use jiff::Timestamp;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use member::{Key, Kind, Lookup, Member};
+use propagation::Object;
+use propagation::apply::{self, Decision};
+use propagation::status::{condition, set_condition};
+use serde_json::{Value, json};
+
+use super::queue::Outcome;
+use super::{Shared, is_leaving, is_push, is_ready, removal, sources};
+
+const COMPONENT: &str = "execution-controller";
+const MESSAGE_DISPATCHING: &str = "Work is being dispatched to member clusters.";
+const MESSAGE_SUSPENDED: &str = "Work dispatching is in a suspended state.";
+const MESSAGE_APPLIED: &str = "Manifest has been successfully applied";
+
+/// How often one manifest is tried against a member that keeps changing it; as upstream's conflict retry.
+const ATTEMPTS: usize = 5;
+
+/// Why a manifest could not be carried out.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error(transparent)]
+    Member(#[from] member::Error),
+    #[error(transparent)]
+    Propagation(#[from] propagation::Error),
+    #[error("{0}")]
+    Foreign(String),
+    #[error("{0} keeps being changed by others")]
+    Restless(String),
+}
+
+pub(super) async fn reconcile(shared: &Arc<Shared>, key: &Key) -> Outcome {
+    let Some(work) = shared.works.get(key) else { return Outcome::Done };
+    let Some(cluster_name) = names::cluster_of_execution_space(&key.namespace) else { return Outcome::Done };
+    // A Cluster or connection that is missing takes up all its Works when it comes.
+    let Some(cluster) = shared.cluster(cluster_name).filter(|cluster| is_push(cluster)) else {
+        return Outcome::Done;
+    };
+    if work.metadata.deletion_timestamp.is_some() {
+        let preserve = work.spec.preserve_resources_on_deletion == Some(true);
+        return if is_ready(&cluster) || preserve {
+            let Some(member) = shared.members.get(cluster_name) else { return Outcome::Done };
+            let _permit = member.permit().await;
+            withdraw(shared, &member, key, &work, preserve).await
+        } else if is_leaving(&cluster) {
+            // It cannot be reached and is being removed: its objects stay where they are.
+            release(shared, key, &work).await
+        } else {
+            Outcome::Done
+        };
+    }
+    let suspended = work.spec.suspend_dispatching == Some(true);
+    let mut wanted = vec![dispatching(suspended)];
+    if suspended || !is_ready(&cluster) {
+        return write_conditions(shared, key, &work, wanted, Outcome::Done).await;
+    }
+    let Some(member) = shared.members.get(cluster_name) else {
+        return write_conditions(shared, key, &work, wanted, Outcome::Done).await;
+    };
+    let _permit = member.permit().await;
+    let (applied, outcome) = carry_out(shared, &member, key, &work).await;
+    wanted.push(applied);
+    write_conditions(shared, key, &work, wanted, outcome).await
+}
+
+/// Type, status, reason and message of a condition to be.
+type Wanted = (&'static str, &'static str, &'static str, String);
+
+fn dispatching(suspended: bool) -> Wanted {
+    if suspended {
+        (conditions::DISPATCHING, "False", conditions::REASON_SUSPENDED, MESSAGE_SUSPENDED.to_owned())
+    } else {
+        (conditions::DISPATCHING, "True", conditions::REASON_DISPATCHING, MESSAGE_DISPATCHING.to_owned())
+    }
+}
+
+/// Applies all manifests; returns the Applied condition and how to go on.
+async fn carry_out(shared: &Shared, member: &Member, key: &Key, work: &Work) -> (Wanted, Outcome) {
+    let manifests = &work.spec.workload.manifests;
+    let mut errors = Vec::new();
+    let mut wrote = false;
+    for manifest in manifests {
+        let place = format!("{}/{}", manifest.namespace(), manifest.name());
+        match carry_out_one(shared, member, manifest).await {
+            Ok(false) => {}
+            Ok(true) => {
+                wrote = true;
+                let message = format!("Successfully applied resource({place}) to cluster {}", member.name());
+                shared.recorder.say_of_template(COMPONENT, manifest, events::SYNC_SUCCEED, message);
+            }
+            Err(error) => {
+                let message = format!(
+                    "Failed to create or update resource({place}) in member cluster({}): {error}",
+                    member.name()
+                );
+                shared.recorder.say_of_template(COMPONENT, manifest, events::SYNC_FAILED, message);
+                errors.push(error.to_string());
+            }
+        }
+    }
+    if errors.is_empty() {
+        if wrote {
+            let message = format!("Sync work({key}) to cluster({}) successful.", member.name());
+            shared.recorder.say(COMPONENT, work, events::SYNC_SUCCEED, message);
+        }
+        let applied = (conditions::APPLIED, "True", conditions::REASON_APPLIED, MESSAGE_APPLIED.to_owned());
+        return (applied, Outcome::Done);
+    }
+    let text = aggregate(&errors);
+    let message = format!("Failed to sync work({key}) to cluster({}), err: {text}", member.name());
+    shared.recorder.say(COMPONENT, work, events::SYNC_FAILED, message);
+    let total = manifests.len();
+    let message = format!("Failed to apply all manifests ({}/{total}): {text}", total - errors.len());
+    ((conditions::APPLIED, "False", conditions::REASON_NOT_APPLIED, message), Outcome::Retry)
+}
+
+/// As Go joins errors: one stands alone, several in brackets, none twice.
+fn aggregate(errors: &[String]) -> String {
+    let mut distinct: Vec<&str> = Vec::new();
+    for error in errors {
+        if !distinct.contains(&error.as_str()) {
+            distinct.push(error);
+        }
+    }
+    if let [one] = distinct[..] { one.to_owned() } else { format!("[{}]", distinct.join(", ")) }
+}
+
+/// Brings one object in line with its manifest; returns whether anything was written.
+async fn carry_out_one(shared: &Shared, member: &Member, manifest: &Value) -> Result<bool, Error> {
+    let kind = shared.kinds.resolve(&shared.client, member, manifest.api_version(), manifest.kind()).await?;
+    let key = object_key(&kind, manifest);
+    let mut observed = match member.look_up(&kind, &key).await {
+        Lookup::Found(object) => Some(object),
+        // If it exists after all, the creation says so.
+        Lookup::Missing => None,
+        Lookup::Unknown => member.get(&kind, &key).await?.map(Arc::new),
+    };
+    let wish = fingerprint(manifest);
+    for _ in 0..ATTEMPTS {
+        let Some(object) = &observed else {
+            match member.create(&kind, &key, manifest).await {
+                Ok(created) => {
+                    member.note(&kind, &key, wish, created.resource_version());
+                    return Ok(true);
+                }
+                Err(error) if error.is_already_exists() => {
+                    observed = member.get(&kind, &key).await?.map(Arc::new);
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        };
+        if apply::is_managed(object) && member.has_written(&kind, &key, wish, object.resource_version()) {
+            return Ok(false);
+        }
+        match apply::decide(manifest, object, &shared.interpreter)? {
+            Decision::Keep => return Ok(false),
+            Decision::Foreign => {
+                return Err(Error::Foreign(apply::foreign_message(manifest, member.name())));
+            }
+            Decision::Update(update) => match member.update(&kind, &key, &update).await {
+                Ok(updated) => {
+                    member.note(&kind, &key, wish, updated.resource_version());
+                    return Ok(updated.resource_version() != object.resource_version());
+                }
+                Err(error) if error.is_conflict() || error.is_not_found() => {
+                    observed = member.get(&kind, &key).await?.map(Arc::new);
+                }
+                Err(error) => return Err(error.into()),
+            },
+        }
+    }
+    Err(Error::Restless(manifest.describe()))
+}
+
+fn object_key(kind: &Kind, manifest: &Value) -> Key {
+    Key::new(if kind.namespaced { manifest.namespace() } else { "" }, manifest.name())
+}
+
+/// Tells one wish from another within this process.
+fn fingerprint(manifest: &Value) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    manifest.to_string().hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Takes a Work's objects out of the member, or only our marks off them, and lets the Work go.
+async fn withdraw(shared: &Arc<Shared>, member: &Member, key: &Key, work: &Work, preserve: bool) -> Outcome {
+    if !has_finalizer(work) {
+        return Outcome::Done;
+    }
+    for manifest in &work.spec.workload.manifests {
+        let result = if preserve {
+            let_go(shared, member, manifest).await
+        } else {
+            take_out(shared, member, manifest, key).await
+        };
+        if let Err(error) = result {
+            let message = format!("Failed to sync work({key}) to cluster({}), err: {error}", member.name());
+            shared.recorder.say(COMPONENT, work, events::SYNC_FAILED, message);
+            tracing::debug!(controller = COMPONENT, object = %key, cluster = member.name(), %error, "not withdrawn");
+            return Outcome::Retry;
+        }
+    }
+    release(shared, key, work).await
+}
+
+async fn take_out(shared: &Shared, member: &Member, manifest: &Value, work: &Key) -> Result<(), Error> {
+    let kind =
+        match shared.kinds.resolve(&shared.client, member, manifest.api_version(), manifest.kind()).await {
+            Ok(kind) => kind,
+            // Neither side knows the kind any more, and with it went its objects.
+            Err(member::Error::UnknownKind { .. }) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+    let removed = removal::remove(member, &kind, &object_key(&kind, manifest), work).await?;
+    tracing::debug!(object = manifest.describe(), cluster = member.name(), ?removed, "withdrawn");
+    Ok(())
+}
+
+/// Takes our marks off an object that stays.
+async fn let_go(shared: &Shared, member: &Member, manifest: &Value) -> Result<(), Error> {
+    let kind = shared.kinds.resolve(&shared.client, member, manifest.api_version(), manifest.kind()).await?;
+    let key = object_key(&kind, manifest);
+    let mut released = manifest.clone();
+    apply::release(&mut released);
+    for _ in 0..ATTEMPTS {
+        let Some(observed) = member.get(&kind, &key).await? else { return Ok(()) };
+        // Without our mark it is no longer ours to touch.
+        let Decision::Update(update) = apply::decide(&released, &observed, &shared.interpreter)? else {
+            return Ok(());
+        };
+        match member.update(&kind, &key, &update).await {
+            Ok(_) => return Ok(()),
+            Err(error) if error.is_conflict() || error.is_not_found() => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(Error::Restless(manifest.describe()))
+}
+
+fn has_finalizer(work: &Work) -> bool {
+    work.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == finalizers::EXECUTION)
+}
+
+/// Lets the Work go.
+async fn release(shared: &Arc<Shared>, key: &Key, work: &Work) -> Outcome {
+    if !has_finalizer(work) {
+        return Outcome::Done;
+    }
+    let rest: Vec<&String> =
+        work.metadata.finalizers.iter().flatten().filter(|name| *name != finalizers::EXECUTION).collect();
+    let patch = json!({ "metadata": {
+        "resourceVersion": work.metadata.resource_version, "finalizers": rest,
+    } });
+    let works = Api::<Work>::namespaced(shared.client.clone(), &key.namespace);
+    match works.patch(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+        Ok(_) => Outcome::Done,
+        Err(kube::Error::Api(status)) if status.code == 404 => Outcome::Done,
+        Err(kube::Error::Api(status)) if status.code == 409 => Outcome::Retry,
+        Err(error) => {
+            tracing::warn!(controller = COMPONENT, object = %key, %error, "cannot let the Work go");
+            Outcome::Retry
+        }
+    }
+}
+
+/// Writes the conditions that differ; returns how to go on.
+async fn write_conditions(
+    shared: &Arc<Shared>,
+    key: &Key,
+    work: &Work,
+    wanted: Vec<Wanted>,
+    outcome: Outcome,
+) -> Outcome {
+    let Some(conditions) = merged(work, &wanted, Timestamp::now()) else { return outcome };
+    let patch = json!({ "status": { "conditions": conditions } });
+    let works = Api::<Work>::namespaced(shared.client.clone(), &key.namespace);
+    match works.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+        Ok(answer) => {
+            if let Some((_, _, _, message)) = wanted.iter().find(|wanted| dispatching_changes(work, wanted)) {
+                shared.recorder.say(COMPONENT, work, events::WORK_DISPATCHING, message.clone());
+            }
+            let version = answer.metadata.resource_version.clone().unwrap_or_default();
+            if let Some(change) = shared.works.put(key, &version, answer) {
+                sources::work_changed(shared, &change);
+            }
+            outcome
+        }
+        Err(kube::Error::Api(status)) if status.code == 404 => Outcome::Done,
+        Err(kube::Error::Api(status)) if status.code == 409 => Outcome::Retry,
+        Err(error) => {
+            tracing::warn!(controller = COMPONENT, object = %key, %error, "cannot write the conditions");
+            Outcome::Retry
+        }
+    }
+}
+
+fn dispatching_changes(work: &Work, (kind, status, _, _): &Wanted) -> bool {
+    *kind == conditions::DISPATCHING
+        && !work.status.conditions.iter().any(|known| known.type_ == *kind && known.status == *status)
+}
+
+/// Returns the conditions of a Work with the wanted ones in them, or `None` if they are there already.
+fn merged(
+    work: &Work,
+    wanted: &[Wanted],
+    now: Timestamp,
+) -> Option<Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition>> {
+    let mut conditions = work.status.conditions.clone();
+    let mut changed = false;
+    for (kind, status, reason, message) in wanted {
+        changed |= set_condition(&mut conditions, condition(kind, status, reason, message, now));
+    }
+    changed.then_some(conditions)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_that_are_there_are_not_written_again() {
+        let wanted = [
+            dispatching(false),
+            (conditions::APPLIED, "True", "AppliedSuccessful", MESSAGE_APPLIED.to_owned()),
+        ];
+        let mut work = Work::default();
+        work.status.conditions = merged(&work, &wanted, Timestamp::UNIX_EPOCH).unwrap();
+        assert_eq!(work.status.conditions.len(), 2);
+        let later = Timestamp::from_second(100).unwrap();
+        assert_eq!(merged(&work, &wanted, later), None);
+        assert!(dispatching_changes(&work, &dispatching(true)));
+        assert!(!dispatching_changes(&work, &dispatching(false)));
+        let suspended = merged(&work, &[dispatching(true)], later).unwrap();
+        assert_eq!(
+            (suspended[0].status.as_str(), suspended[0].reason.as_str()),
+            ("False", "SuspendDispatching")
+        );
+        assert_eq!(suspended[0].message, "Work dispatching is in a suspended state.");
+    }
+
+    #[test]
+    fn errors_are_joined_as_go_joins_them() {
+        let of =
+            |errors: &[&str]| aggregate(&errors.iter().map(|error| (*error).to_owned()).collect::<Vec<_>>());
+        assert_eq!(of(&["a"]), "a");
+        assert_eq!(of(&["a", "b", "a"]), "[a, b]");
+    }
+}

@@ -1,0 +1,125 @@
+//! Brings the state of managed objects back into their Work.
+//!
+//! Watches: managed objects in the members (their marks name the Work), Works that have been applied.
+//! Writes:  Work.status.manifestStatuses.
+//!
+//! `work-status-controller`, `workStatus` in `--controllers`. An object that has vanished leaves its last state in
+//! place, as upstream.
+
+use std::sync::Arc;
+
+use api::labels::annotations::{WORK_NAME, WORK_NAMESPACE};
+use api::work::{ManifestStatus, ResourceHealth, Work};
+use api::{events, names};
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use member::{Key, Member};
+use propagation::{Object, status};
+use serde_json::{Value, json};
+
+use super::queue::Outcome;
+use super::{Shared, is_push, sources};
+
+const COMPONENT: &str = "work-status-controller";
+
+pub(super) async fn reconcile(shared: &Arc<Shared>, key: &Key) -> Outcome {
+    let Some(work) = shared.works.get(key) else { return Outcome::Done };
+    let Some(cluster) = names::cluster_of_execution_space(&key.namespace) else { return Outcome::Done };
+    if work.metadata.deletion_timestamp.is_some()
+        || !shared.cluster(cluster).is_some_and(|cluster| is_push(&cluster))
+    {
+        return Outcome::Done;
+    }
+    // A new connection takes up all Works of its cluster.
+    let Some(member) = shared.members.get(cluster) else { return Outcome::Done };
+    let observed = observe(shared, &member, key, &work).await;
+    let Some(reports) = reports(shared, &work, &observed) else { return Outcome::Retry };
+    if reports == work.status.manifest_statuses {
+        return Outcome::Done;
+    }
+    let patch = json!({ "status": { "manifestStatuses": reports } });
+    let works = Api::<Work>::namespaced(shared.client.clone(), &key.namespace);
+    match works.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+        Ok(answer) => {
+            say(shared, &work, &reports);
+            let version = answer.metadata.resource_version.clone().unwrap_or_default();
+            if let Some(change) = shared.works.put(key, &version, answer) {
+                sources::work_changed(shared, &change);
+            }
+            Outcome::Done
+        }
+        Err(kube::Error::Api(answer)) if answer.code == 404 => Outcome::Done,
+        Err(kube::Error::Api(answer)) if answer.code == 409 => Outcome::Retry,
+        Err(error) => {
+            tracing::warn!(controller = COMPONENT, object = %key, %error, "cannot write the status");
+            Outcome::Retry
+        }
+    }
+}
+
+/// Returns the objects of a Work that exist in the member and belong to it, by the index of their manifest.
+async fn observe(shared: &Shared, member: &Member, key: &Key, work: &Work) -> Vec<Option<Arc<Value>>> {
+    let mut observed = Vec::new();
+    for manifest in &work.spec.workload.manifests {
+        let kind =
+            shared.kinds.resolve(&shared.client, member, manifest.api_version(), manifest.kind()).await;
+        // A copy that is still being filled reports each of its objects when it has it.
+        let object = kind.ok().and_then(|kind| {
+            let copy = member.managed(&kind);
+            copy.get(&Key::new(manifest.namespace(), manifest.name()))
+        });
+        observed.push(object.filter(|object| {
+            object.annotation(WORK_NAMESPACE) == Some(&key.namespace)
+                && object.annotation(WORK_NAME) == Some(&key.name)
+        }));
+    }
+    observed
+}
+
+/// Returns the state of each manifest, or `None` if one cannot be interpreted.
+fn reports(shared: &Shared, work: &Work, observed: &[Option<Arc<Value>>]) -> Option<Vec<ManifestStatus>> {
+    let mut reports = Vec::new();
+    for (ordinal, object) in observed.iter().enumerate() {
+        let Some(object) = object else {
+            let known = |status: &&ManifestStatus| usize::try_from(status.identifier.ordinal) == Ok(ordinal);
+            reports.extend(work.status.manifest_statuses.iter().find(known).cloned());
+            continue;
+        };
+        match status::report(work, object, &shared.interpreter) {
+            Ok(report) => {
+                if let Some(error) = report.health_error {
+                    let message =
+                        format!("Interpret health of object({}) failed, err: {error}.", path(object));
+                    shared.recorder.say(COMPONENT, work, events::INTERPRET_HEALTH_FAILED, message);
+                }
+                reports.push(report.status);
+            }
+            Err(error) => {
+                let message = format!("Reflect status for object({}) failed, err: {error}.", path(object));
+                shared.recorder.say(COMPONENT, work, events::REFLECT_STATUS_FAILED, message);
+                return None;
+            }
+        }
+    }
+    Some(reports)
+}
+
+fn say(shared: &Shared, work: &Work, reports: &[ManifestStatus]) {
+    for report in reports {
+        let id = &report.identifier;
+        let path = format!("{}/{}/{}", id.kind, id.namespace, id.name);
+        let message = format!("Reflect status for object({path}) succeed.");
+        shared.recorder.say(COMPONENT, work, events::REFLECT_STATUS_SUCCEED, message);
+        let health = match &report.health {
+            Some(ResourceHealth::Healthy) => "healthy",
+            Some(ResourceHealth::Unhealthy) => "unhealthy",
+            _ => continue,
+        };
+        let message = format!("Interpret health of object({path}) as {health}.");
+        shared.recorder.say(COMPONENT, work, events::INTERPRET_HEALTH_SUCCEED, message);
+    }
+}
+
+fn path(object: &Value) -> String {
+    format!("{}/{}/{}", object.kind(), object.namespace(), object.name())
+}

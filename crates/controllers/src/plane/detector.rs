@@ -1,0 +1,438 @@
+//! Binds templates to policies: finds the policy of a template, claims it, and keeps its binding as the policy says.
+//!
+//! Watches: templates of every kind, both kinds of propagation policies (see `policies`), override policies that a
+//! propagation policy waits for, bindings that vanish.
+//! Writes: the claim on the template; the binding's metadata and what the policy says in its spec.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use api::events as reasons;
+use api::labels::RESOURCE_TEMPLATE_CLAIMED_BY;
+use api::policy::{ClusterPropagationPolicy, PropagationPolicy, PropagationSpec};
+use api::work::{ClusterResourceBinding, ResourceBinding};
+use interpreter::Operation;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Api;
+use parking_lot::{Mutex, RwLock};
+use propagation::activation::{changed_by_karmada, specification_changed};
+use propagation::binding::{self, Inputs};
+use propagation::claim::{self, Claim, Holder};
+use propagation::index::WaitingSet;
+use propagation::policies::{self as choosing, Choice, Policy, PolicyIndex};
+use propagation::{Binding, Object};
+use serde_json::Value;
+
+use super::mirror::{Change, Key, Mirror};
+use super::policies::Kept;
+use super::queue::Queue;
+use super::templates::TemplateKey;
+use super::write::{Error, Guard, Stored, tree_difference};
+use super::{BindingKey, Plane, Start, bindings, policies, write};
+
+const TEMPLATE_WORKERS: usize = 8;
+const POLICY_WORKERS: usize = 2;
+pub(super) const COMPONENT: &str = "resource-detector";
+
+/// What the detector knows besides the mirrors.
+pub(super) struct Detector {
+    pub(super) plane: Arc<Plane>,
+    pub(super) templates: Arc<Queue<TemplateKey>>,
+    pub(super) policies: Arc<Queue<Key>>,
+    pub(super) cluster_policies: Arc<Queue<Key>>,
+    pub(super) policy_index: RwLock<PolicyIndex<PropagationPolicy>>,
+    pub(super) cluster_policy_index: RwLock<PolicyIndex<ClusterPropagationPolicy>>,
+    /// Templates that no policy selects yet.
+    pub(super) waiting: Mutex<WaitingSet>,
+    /// Templates whose policy waits for override policies.
+    blocked: Mutex<HashSet<TemplateKey>>,
+    /// Why templates are in the queue.
+    touches: Mutex<HashMap<TemplateKey, Touch>>,
+    /// Bindings by the permanent id of the policy that claims them.
+    claimed: Mutex<HashMap<String, BTreeSet<BindingKey>>>,
+}
+
+/// What is known of a template that waits to be looked at.
+#[derive(Debug, Clone, Copy, Default)]
+struct Touch {
+    /// A user may have changed it; lazy policies wait for that.
+    by_user: bool,
+    /// It was seen changing, so that its version in the binding is news.
+    fresh: bool,
+}
+
+pub(super) fn wire(plane: &Arc<Plane>) -> Start {
+    let detector = Arc::new(Detector {
+        plane: Arc::clone(plane),
+        templates: Queue::new("resource-detector"),
+        policies: Queue::new("propagationPolicy reconciler"),
+        cluster_policies: Queue::new("clusterPropagationPolicy reconciler"),
+        policy_index: RwLock::default(),
+        cluster_policy_index: RwLock::default(),
+        waiting: Mutex::default(),
+        blocked: Mutex::default(),
+        touches: Mutex::default(),
+        claimed: Mutex::default(),
+    });
+    let of = Arc::clone(&detector);
+    plane.templates.subscribe(move |change| of.template_changed(change));
+    let of = Arc::clone(&detector);
+    plane.bindings.subscribe(move |change| of.binding_changed(change));
+    let of = Arc::clone(&detector);
+    plane.cluster_bindings.subscribe(move |change| of.binding_changed(change));
+    let of = Arc::clone(&detector);
+    plane.override_policies.subscribe(move |change| of.override_changed(change));
+    let of = Arc::clone(&detector);
+    plane.cluster_override_policies.subscribe(move |change| of.override_changed(change));
+    policies::subscribe(&detector);
+
+    Box::new(move |tasks, stop| {
+        let of = Arc::clone(&detector);
+        detector.templates.spawn(TEMPLATE_WORKERS, tasks, stop, move |key: TemplateKey| {
+            let of = Arc::clone(&of);
+            async move { of.reconcile_template(key).await }
+        });
+        let of = Arc::clone(&detector);
+        detector.policies.spawn(POLICY_WORKERS, tasks, stop, move |key: Key| {
+            let of = Arc::clone(&of);
+            async move { policies::reconcile(&of, &of.plane.policies, &key).await }
+        });
+        let of = Arc::clone(&detector);
+        detector.cluster_policies.spawn(POLICY_WORKERS, tasks, stop, move |key: Key| {
+            let of = Arc::clone(&of);
+            async move { policies::reconcile(&of, &of.plane.cluster_policies, &key).await }
+        });
+    })
+}
+
+/// Returns the ids of the policies that claim an object.
+fn claim_ids(metadata: &ObjectMeta) -> impl Iterator<Item = &String> {
+    let labels = metadata.labels.iter();
+    labels.flat_map(|labels| {
+        [api::labels::PROPAGATION_POLICY_PERMANENT_ID, api::labels::CLUSTER_PROPAGATION_POLICY_PERMANENT_ID]
+            .into_iter()
+            .filter_map(|key| labels.get(key))
+    })
+}
+
+impl Detector {
+    fn template_changed(&self, change: &Change<Value>) {
+        let Some(object) = change.new.as_ref().or(change.old.as_ref()) else { return };
+        let touch = match (&change.old, &change.new) {
+            (Some(old), Some(new)) if !specification_changed(old, new) => return,
+            (Some(old), Some(new)) => Touch { by_user: !changed_by_karmada(old, new), fresh: true },
+            _ => Touch { by_user: true, fresh: !change.initial },
+        };
+        self.push(TemplateKey::of(object), touch);
+    }
+
+    fn push(&self, key: TemplateKey, touch: Touch) {
+        {
+            let mut touches = self.touches.lock();
+            let known = touches.entry(key.clone()).or_default();
+            known.by_user |= touch.by_user;
+            known.fresh |= touch.fresh;
+        }
+        self.templates.push(key);
+    }
+
+    /// Has a template looked at because its policy changed, which is not the same as the template changing.
+    pub(super) fn push_for_policy(&self, key: TemplateKey, lazy: bool) {
+        self.push(key, Touch { by_user: !lazy, fresh: false });
+    }
+
+    fn binding_changed<B: Binding>(&self, change: &Change<B>) {
+        let ids = |binding: &Option<Arc<B>>| -> BTreeSet<String> {
+            binding.iter().flat_map(|binding| claim_ids(binding.metadata()).cloned()).collect()
+        };
+        let (old, new) = (ids(&change.old), ids(&change.new));
+        if old != new {
+            let key = BindingKey { namespace: change.key.0.clone(), name: change.key.1.clone() };
+            let mut claimed = self.claimed.lock();
+            for id in old.difference(&new) {
+                if let Some(keys) = claimed.get_mut(id) {
+                    keys.remove(&key);
+                    if keys.is_empty() {
+                        claimed.remove(id);
+                    }
+                }
+            }
+            for id in new.difference(&old) {
+                claimed.entry(id.clone()).or_default().insert(key.clone());
+            }
+        }
+        // The template may live on, or be a new one that waits for the binding of its predecessor to go.
+        if let (Some(old), None) = (&change.old, &change.new) {
+            self.push(TemplateKey::of_reference(&old.spec().resource), Touch::default());
+        }
+    }
+
+    fn override_changed<P>(&self, change: &Change<P>) {
+        if change.old.is_none() {
+            let blocked = std::mem::take(&mut *self.blocked.lock());
+            for key in blocked {
+                self.push(key, Touch::default());
+            }
+        }
+    }
+
+    /// Returns the bindings that the policy with this permanent id claims.
+    pub(super) fn bindings_of(&self, policy_id: &str) -> Vec<BindingKey> {
+        self.claimed.lock().get(policy_id).into_iter().flatten().cloned().collect()
+    }
+
+    async fn reconcile_template(&self, key: TemplateKey) -> Result<(), Error> {
+        let touch = self.touches.lock().remove(&key).unwrap_or_default();
+        let result = self.bind_template(&key, touch).await;
+        if result.is_err() {
+            let mut touches = self.touches.lock();
+            let known = touches.entry(key).or_default();
+            known.by_user |= touch.by_user;
+            known.fresh |= touch.fresh;
+        }
+        result
+    }
+
+    fn stop_waiting(&self, key: &TemplateKey) {
+        let api_version = key.kind.api_version();
+        self.waiting.lock().remove(&api_version, &key.kind.kind, &key.namespace, &key.name);
+    }
+
+    async fn bind_template(&self, key: &TemplateKey, touch: Touch) -> Result<(), Error> {
+        let Some(template) = self.plane.templates.get(key) else {
+            self.stop_waiting(key);
+            return Ok(());
+        };
+        // What is on its way out gets no new binding; its old one goes with it.
+        let taken = template.label(RESOURCE_TEMPLATE_CLAIMED_BY).is_some_and(|holder| !holder.is_empty());
+        if template.is_deleting() || taken {
+            self.stop_waiting(key);
+            return Ok(());
+        }
+        if let Some(claim) = Claim::read(&template) {
+            return match &claim.holder {
+                Holder::Policy { namespace, name } => {
+                    let policy = self.plane.policies.get(namespace, name);
+                    self.keep(&template, &claim, policy, touch).await
+                }
+                Holder::ClusterPolicy { name } => {
+                    let policy = self.plane.cluster_policies.get("", name);
+                    self.keep(&template, &claim, policy, touch).await
+                }
+            };
+        }
+        let Some(choice) = self.choose(&template).or_else(|| {
+            self.waiting.lock().insert(&template);
+            // A policy that came between the two lines has not seen the template waiting.
+            self.choose(&template)
+        }) else {
+            return Ok(());
+        };
+        self.stop_waiting(key);
+        match choice {
+            Choice::Policy(policy) => self.apply(&template, policy.as_ref(), touch).await,
+            Choice::ClusterPolicy(policy) => self.apply(&template, policy.as_ref(), touch).await,
+        }
+    }
+
+    fn choose(&self, template: &Value) -> Option<Choice> {
+        choosing::choose(&self.policy_index.read(), &self.cluster_policy_index.read(), template)
+    }
+
+    /// Looks after a template that is claimed already.
+    async fn keep<P: Kept>(
+        &self,
+        template: &Value,
+        claim: &Claim,
+        policy: Option<Arc<P>>,
+        touch: Touch,
+    ) -> Result<(), Error> {
+        self.stop_waiting(&TemplateKey::of(template));
+        let Some(policy) = policy else { return self.release(template, claim).await };
+        // A policy that goes takes its claims off first, which brings the template back here.
+        if policy.is_deleting() {
+            return Ok(());
+        }
+        // One that no longer selects the template releases it itself: only the binding tells whether it is this
+        // template or the same object under another API group that the policy once claimed.
+        if !policy.selects(template) {
+            if !touch.fresh {
+                P::queue(self).push((policy.namespace().to_owned(), policy.name().to_owned()));
+            }
+            return Ok(());
+        }
+        self.apply(template, policy.as_ref(), touch).await
+    }
+
+    async fn apply<P: Policy>(&self, template: &Value, policy: &P, touch: Touch) -> Result<(), Error> {
+        let key = TemplateKey::of(template);
+        let missing = {
+            let overrides = self.plane.overrides.read();
+            let wanted = policy.spec().dependent_overrides.iter();
+            wanted.filter(|name| !overrides.contains(policy.namespace(), name)).cloned().collect::<Vec<_>>()
+        };
+        if !missing.is_empty() {
+            self.blocked.lock().insert(key);
+            return Err(Error::Waiting(format!("for override policies {}", missing.join(", "))));
+        }
+        let claim = Claim::of(policy)?;
+        let result = self.claim_and_bind(template, policy, &claim, touch).await;
+        match &result {
+            Ok(true) => {
+                let message = format!("Apply {} ({}) succeed", kind_of::<P>(), describe(policy));
+                self.plane.events.normal(COMPONENT, template, reasons::APPLY_POLICY_SUCCEED, message);
+            }
+            Err(error) if !error.is_conflict() => {
+                let message = format!("Apply {} ({}) failed: {error}", kind_of::<P>(), describe(policy));
+                self.plane.events.warning(COMPONENT, template, reasons::APPLY_POLICY_FAILED, message);
+            }
+            _ => {}
+        }
+        result.map(drop)
+    }
+
+    /// Returns whether the binding had to be written.
+    async fn claim_and_bind<P: Policy>(
+        &self,
+        template: &Value,
+        policy: &P,
+        claim: &Claim,
+        touch: Touch,
+    ) -> Result<bool, Error> {
+        let Some(template) = self.claim(template, claim).await? else { return Ok(false) };
+        if policy.is_lazy() && !touch.by_user {
+            return Ok(false);
+        }
+        let priority_class = self.priority_class(policy.spec()).await?;
+        let inputs = Inputs {
+            template: &template,
+            policy: policy.spec(),
+            claim,
+            interpreter: &self.plane.interpreter,
+            features: &self.plane.features,
+            priority_class,
+        };
+        let plane = &self.plane;
+        if template.namespace().is_empty() {
+            self.bind::<ClusterResourceBinding>(&plane.cluster_bindings, &inputs, touch).await
+        } else {
+            self.bind::<ResourceBinding>(&plane.bindings, &inputs, touch).await
+        }
+    }
+
+    /// Marks the template as the policy's; returns it as it then is, or nothing if it is gone.
+    pub(super) async fn claim(&self, template: &Value, claim: &Claim) -> Result<Option<Value>, Error> {
+        let mut marked = template.clone();
+        if !claim.mark(&mut marked) {
+            return Ok(Some(marked));
+        }
+        match tree_difference(template, &marked, Guard::Fields) {
+            Some(patch) => self.plane.templates.patch(&TemplateKey::of(template), patch).await,
+            None => Ok(Some(marked)),
+        }
+    }
+
+    async fn priority_class(&self, policy: &PropagationSpec) -> Result<Option<i32>, Error> {
+        let Some(wanted) = &policy.schedule_priority else { return Ok(None) };
+        let api: Api<PriorityClass> = Api::all(self.plane.client.clone());
+        Ok(api.get_opt(&wanted.priority_class_name).await?.and_then(|class| class.value))
+    }
+
+    async fn bind<B: Stored>(
+        &self,
+        mirror: &Mirror<B>,
+        inputs: &Inputs<'_>,
+        touch: Touch,
+    ) -> Result<bool, Error> {
+        let template = inputs.template;
+        let counts_replicas = self.plane.interpreter.supports(&template.gvk(), Operation::InterpretReplica);
+        let mut desired: B = match binding::build(inputs) {
+            Ok(desired) => desired,
+            Err(error) => {
+                if let propagation::Error::Interpret { .. } = &error {
+                    let message = error.to_string();
+                    self.plane.events.warning(COMPONENT, template, reasons::GET_REPLICAS_FAILED, message);
+                }
+                return Err(error.into());
+            }
+        };
+        let api = B::api(&self.plane.client, template.namespace());
+        let name = Binding::metadata(&desired).name.clone().unwrap_or_default();
+        let written = match mirror.get(template.namespace(), &name) {
+            Some(existing) => {
+                let mut wanted = (*existing).clone();
+                match binding::update(&mut wanted, &desired, inputs.policy, inputs.claim)? {
+                    binding::Change::None => false,
+                    binding::Change::VersionOnly if !touch.fresh => false,
+                    _ if existing.metadata().deletion_timestamp.is_some() => {
+                        return Err(Error::Waiting(format!("for binding {name} to go")));
+                    }
+                    _ => write::update(&api, &existing, &wanted, Guard::Fields).await?.is_some(),
+                }
+            }
+            None => {
+                // Admission would give it an identity; control planes without our admission have bindings, too.
+                let labels = Binding::metadata_mut(&mut desired).labels.get_or_insert_default();
+                labels.insert(B::PERMANENT_ID.to_owned(), uuid::Uuid::new_v4().to_string());
+                write::create(&api, &desired).await?;
+                true
+            }
+        };
+        if written && counts_replicas {
+            let message = format!("Get replicas of {} succeed", template.describe());
+            self.plane.events.normal(COMPONENT, template, reasons::GET_REPLICAS_SUCCEED, message);
+        }
+        Ok(written)
+    }
+
+    /// Takes a claim off the binding and then off the template, whose change brings it back into the queue.
+    pub(super) async fn release(&self, template: &Value, claim: &Claim) -> Result<(), Error> {
+        let name = api::names::binding(template.kind(), template.name());
+        let key = BindingKey { namespace: template.namespace().to_owned(), name };
+        self.release_binding(&key, claim).await?;
+        let mut released = template.clone();
+        if claim::release(&mut released, claim)
+            && let Some(patch) = tree_difference(template, &released, Guard::Version)
+        {
+            self.plane.templates.patch(&TemplateKey::of(template), patch).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn release_binding(&self, key: &BindingKey, claim: &Claim) -> Result<(), Error> {
+        let plane = &self.plane;
+        if key.namespace.is_empty() {
+            release_binding(plane, &plane.cluster_bindings, key, claim).await
+        } else {
+            release_binding(plane, &plane.bindings, key, claim).await
+        }
+    }
+}
+
+async fn release_binding<B: Stored>(
+    plane: &Plane,
+    mirror: &Mirror<B>,
+    key: &BindingKey,
+    claim: &Claim,
+) -> Result<(), Error> {
+    let Some(binding) = mirror.get(&key.namespace, &key.name) else { return Ok(()) };
+    let mut released = (*binding).clone();
+    if !claim::release_metadata(Binding::metadata_mut(&mut released), claim) {
+        return Ok(());
+    }
+    debug_assert_eq!(bindings::key(binding.as_ref()), *key);
+    let api = B::api(&plane.client, &key.namespace);
+    match write::update(&api, binding.as_ref(), &released, Guard::Version).await {
+        Err(Error::Api(error)) if write::is_not_found(&error) => Ok(()),
+        result => result.map(drop),
+    }
+}
+
+pub(super) fn kind_of<P: Policy>() -> &'static str {
+    if P::NAMESPACED { "policy" } else { "cluster policy" }
+}
+
+pub(super) fn describe<P: Policy>(policy: &P) -> String {
+    api::names::namespaced_key(policy.namespace(), policy.name())
+}

@@ -1,0 +1,409 @@
+//! The member side end to end: a control plane and a member, both in this process, the member reached over HTTPS.
+//!
+//! Joins the member by the command that users call, writes Works by hand, and looks at what becomes of them on both
+//! sides. Waits for states, each with a deadline, never for a duration.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::cluster::Cluster;
+use api::work::{ResourceHealth, Work};
+use apiserver::auth::User;
+use apiserver::{Handle, Options, Profile};
+use clap::Parser;
+use controllers::members::Timing;
+use controllers::{Context, Selection};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+const SPACE: &str = "karmada-es-m1";
+
+/// The commands as the binary has them.
+#[derive(Parser)]
+enum Command {
+    Join(cli::JoinArguments),
+    Unjoin(cli::UnjoinArguments),
+}
+
+async fn command(line: &[&str]) {
+    let done = match Command::parse_from([&["karmada"], line].concat()) {
+        Command::Join(arguments) => cli::join(arguments).await,
+        Command::Unjoin(arguments) => cli::unjoin(arguments).await,
+    };
+    done.unwrap_or_else(|error| panic!("{line:?}: {error:#}"));
+}
+
+struct World {
+    control: Handle,
+    member: Handle,
+    directory: tempfile::TempDir,
+    client: Client,
+    member_client: Client,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl World {
+    /// A control plane with the member side's controllers, and a member that has joined.
+    async fn new() -> Self {
+        let control = apiserver::start(Options {
+            definitions: api::crd::all().into_iter().chain(api::crd::aggregated()).collect(),
+            namespaces: vec!["karmada-system".to_owned(), "karmada-cluster".to_owned()],
+            ..Options::default()
+        })
+        .await
+        .unwrap();
+        let member = apiserver::start(Options {
+            profile: Profile::Member,
+            context_name: "m1".into(),
+            ..Options::default()
+        })
+        .await
+        .unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("control"), &control.kubeconfig).unwrap();
+        std::fs::write(directory.path().join("member"), &member.kubeconfig).unwrap();
+        let client = apiserver::local::client(&control.server, User::system("system:admin"));
+        let member_client = apiserver::local::client(&member.server, User::system("system:admin"));
+        let world = Self {
+            control,
+            member,
+            directory,
+            client,
+            member_client,
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        };
+        world.start_controllers();
+        let (control, member) = world.kubeconfigs();
+        command(&["join", "m1", "--kubeconfig", &control, "--cluster-kubeconfig", &member]).await;
+        world
+    }
+
+    fn start_controllers(&self) {
+        let context = Context {
+            client: self.client.clone(),
+            stop: self.stop.clone(),
+            members: Arc::new(member::Members::default()),
+        };
+        let selection = Selection::parse("cluster,clusterStatus,execution,workStatus");
+        controllers::members::spawn_with(&context, &selection, &self.tasks, Timing::default());
+    }
+
+    fn kubeconfigs(&self) -> (String, String) {
+        let path = |name: &str| -> String {
+            let path: PathBuf = self.directory.path().join(name);
+            path.to_string_lossy().into_owned()
+        };
+        (path("control"), path("member"))
+    }
+
+    fn works(&self) -> Api<Work> {
+        Api::namespaced(self.client.clone(), SPACE)
+    }
+
+    fn config_maps(&self) -> Api<ConfigMap> {
+        Api::namespaced(self.member_client.clone(), "default")
+    }
+
+    async fn ready(&self) -> Cluster {
+        let clusters = Api::<Cluster>::all(self.client.clone());
+        eventually("the cluster is ready and has an execution namespace", async || {
+            let cluster = clusters.get("m1").await.map_err(|error| error.to_string())?;
+            let ready = cluster.status.condition("Ready").is_some_and(|condition| condition.status == "True");
+            if ready && cluster.spec.taints.is_empty() { Ok(cluster) } else { Err(format!("{cluster:?}")) }
+        })
+        .await
+    }
+
+    async fn end(self) {
+        self.stop.cancel();
+        self.tasks.close();
+        tokio::time::timeout(DEADLINE, self.tasks.wait()).await.expect("the controllers end when told to");
+        self.control.stop().await;
+        self.member.stop().await;
+    }
+}
+
+async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Result<T, String>) -> T {
+    let mut seen = "nothing".to_owned();
+    let found = tokio::time::timeout(DEADLINE, async {
+        loop {
+            match look().await {
+                Ok(found) => return found,
+                Err(instead) => seen = instead,
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    found.unwrap_or_else(|_| panic!("not within {DEADLINE:?}: {what}; last seen: {seen}"))
+}
+
+/// A Work as the binding controller renders it.
+fn work(name: &str, mut manifest: Value) -> Work {
+    manifest["metadata"]["labels"]["karmada.io/managed"] = "true".into();
+    manifest["metadata"]["annotations"] = json!({
+        "work.karmada.io/namespace": SPACE, "work.karmada.io/name": name,
+        "resourcetemplate.karmada.io/uid": "", "resourcetemplate.karmada.io/generation": "1",
+    });
+    propagation::render::stamp(&mut manifest, None);
+    serde_json::from_value(json!({
+        "apiVersion": "work.karmada.io/v1alpha1", "kind": "Work",
+        "metadata": { "name": name, "namespace": SPACE, "finalizers": ["karmada.io/execution-controller"] },
+        "spec": { "workload": { "manifests": [manifest] } },
+    }))
+    .unwrap()
+}
+
+fn config_map(name: &str, value: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": { "name": name, "namespace": "default" }, "data": { "key": value },
+    })
+}
+
+fn applied(work: &Work) -> Option<String> {
+    work.status
+        .conditions
+        .iter()
+        .find(|condition| condition.type_ == "Applied")
+        .map(|condition| format!("{}/{}: {}", condition.status, condition.reason, condition.message))
+}
+
+async fn value_of(maps: &Api<ConfigMap>, name: &str) -> Result<String, String> {
+    let map = maps.get(name).await.map_err(|error| error.to_string())?;
+    map.data.and_then(|mut data| data.remove("key")).ok_or_else(|| "no data".to_owned())
+}
+
+async fn wait_for_value(maps: &Api<ConfigMap>, name: &str, wanted: &str) {
+    eventually(&format!("{name} says {wanted}"), async || match value_of(maps, name).await {
+        Ok(value) if value == wanted => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+}
+
+async fn wait_until_gone(works: &Api<Work>, name: &str) {
+    eventually("the Work is gone", async || match works.get_opt(name).await {
+        Ok(None) => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_joins_runs_what_works_say_and_leaves() {
+    let world = World::new().await;
+    let cluster = world.ready().await;
+    assert!(!cluster.status.kubernetes_version.is_empty());
+    assert!(cluster.status.api_enablements.iter().any(|api| api.group_version == "apps/v1"));
+    assert!(cluster.metadata.finalizers.unwrap().contains(&"karmada.io/cluster-controller".to_owned()));
+    let works = world.works();
+    let maps = world.config_maps();
+
+    // Create.
+    works.create(&PostParams::default(), &work("map", config_map("map", "one"))).await.unwrap();
+    wait_for_value(&maps, "map", "one").await;
+    let done = eventually("the Work is applied and reported", async || {
+        let work = works.get("map").await.map_err(|error| error.to_string())?;
+        if applied(&work).is_some() && !work.status.manifest_statuses.is_empty() {
+            Ok(work)
+        } else {
+            Err(format!("{:?}", work.status))
+        }
+    })
+    .await;
+    assert_eq!(
+        applied(&done).as_deref(),
+        Some("True/AppliedSuccessful: Manifest has been successfully applied")
+    );
+    let report = &done.status.manifest_statuses[0];
+    assert_eq!(
+        (report.identifier.kind.as_str(), report.health.clone()),
+        ("ConfigMap", Some(ResourceHealth::Healthy))
+    );
+
+    // Update.
+    let mut changed = works.get("map").await.unwrap();
+    changed.spec.workload.manifests[0]["data"]["key"] = "two".into();
+    works.replace("map", &PostParams::default(), &changed).await.unwrap();
+    wait_for_value(&maps, "map", "two").await;
+
+    // Somebody changes it in the member, then deletes it there.
+    let meddling = json!({ "data": { "key": "three", "more": "mine" } });
+    maps.patch("map", &PatchParams::default(), &Patch::Merge(&meddling)).await.unwrap();
+    eventually("the change is undone", async || {
+        let map = maps.get("map").await.map_err(|error| error.to_string())?;
+        let data = map.data.clone().unwrap_or_default();
+        if data.len() == 1 && data["key"] == "two" { Ok(()) } else { Err(format!("{map:?}")) }
+    })
+    .await;
+    let before = maps.get("map").await.unwrap().metadata.uid;
+    maps.delete("map", &DeleteParams::default()).await.unwrap();
+    eventually("it is made anew", async || {
+        let map = maps.get("map").await.map_err(|error| error.to_string())?;
+        if map.metadata.uid != before { Ok(()) } else { Err("the old one".to_owned()) }
+    })
+    .await;
+
+    // Delete.
+    works.delete("map", &DeleteParams::default()).await.unwrap();
+    wait_until_gone(&works, "map").await;
+    eventually("it is gone from the member", async || match maps.get_opt("map").await {
+        Ok(None) => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+
+    // Leave: what still runs there goes too, and so do the accounts.
+    works.create(&PostParams::default(), &work("last", config_map("last", "x"))).await.unwrap();
+    wait_for_value(&maps, "last", "x").await;
+    let (control, member) = world.kubeconfigs();
+    command(&["unjoin", "m1", "--kubeconfig", &control, "--cluster-kubeconfig", &member]).await;
+    assert!(Api::<Cluster>::all(world.client.clone()).get_opt("m1").await.unwrap().is_none());
+    assert!(Api::<Namespace>::all(world.client.clone()).get_opt(SPACE).await.unwrap().is_none());
+    assert!(maps.get_opt("last").await.unwrap().is_none());
+    let secrets = Api::<Secret>::namespaced(world.client.clone(), "karmada-cluster");
+    eventually("the credentials are gone", async || match secrets.get_opt("m1").await {
+        Ok(None) => Ok(()),
+        other => Err(format!("{:?}", other.map(|secret| secret.map(|secret| secret.metadata)))),
+    })
+    .await;
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn status_comes_back_and_what_is_not_ours_is_left_alone() {
+    let world = World::new().await;
+    world.ready().await;
+    let works = world.works();
+    let maps = world.config_maps();
+
+    // The status of a Deployment in the member is reported with its Work.
+    let deployment = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "web", "namespace": "default" },
+        "spec": {
+            "replicas": 2, "selector": { "matchLabels": { "app": "web" } },
+            "template": {
+                "metadata": { "labels": { "app": "web" } },
+                "spec": { "containers": [{ "name": "web", "image": "nginx" }] },
+            },
+        },
+    });
+    works.create(&PostParams::default(), &work("web", deployment)).await.unwrap();
+    let deployments = Api::<Deployment>::namespaced(world.member_client.clone(), "default");
+    eventually("the deployment is there", async || {
+        deployments.get("web").await.map(|_| ()).map_err(|error| error.to_string())
+    })
+    .await;
+    let status = json!({ "status": {
+        "observedGeneration": 1, "replicas": 2, "readyReplicas": 2, "updatedReplicas": 2, "availableReplicas": 2,
+    } });
+    deployments.patch_status("web", &PatchParams::default(), &Patch::Merge(&status)).await.unwrap();
+    eventually("the status is in the Work", async || {
+        let work = works.get("web").await.map_err(|error| error.to_string())?;
+        let report = work.status.manifest_statuses.first().ok_or("no report")?;
+        let ready = report.status.as_ref().map(|status| status["readyReplicas"].clone());
+        if ready == Some(json!(2)) { Ok(()) } else { Err(format!("{report:?}")) }
+    })
+    .await;
+
+    // A foreign object of the same name is neither taken over nor deleted.
+    let foreign: ConfigMap = serde_json::from_value(config_map("foreign", "theirs")).unwrap();
+    maps.create(&PostParams::default(), &foreign).await.unwrap();
+    works.create(&PostParams::default(), &work("foreign", config_map("foreign", "ours"))).await.unwrap();
+    let refused = eventually("the refusal is reported", async || {
+        let work = works.get("foreign").await.map_err(|error| error.to_string())?;
+        applied(&work).ok_or_else(|| format!("{:?}", work.status))
+    })
+    .await;
+    assert!(refused.starts_with("False/AppliedFailed: Failed to apply all manifests (0/1): "), "{refused}");
+    assert_eq!(value_of(&maps, "foreign").await.as_deref(), Ok("theirs"));
+    works.delete("foreign", &DeleteParams::default()).await.unwrap();
+    wait_until_gone(&works, "foreign").await;
+    assert_eq!(value_of(&maps, "foreign").await.as_deref(), Ok("theirs"));
+
+    // A suspended Work does not reach the member until it is resumed.
+    let mut held = work("held", config_map("held", "x"));
+    held.spec.suspend_dispatching = Some(true);
+    works.create(&PostParams::default(), &held).await.unwrap();
+    eventually("the suspension is reported", async || {
+        let work = works.get("held").await.map_err(|error| error.to_string())?;
+        let suspended =
+            work.status.conditions.iter().any(|condition| condition.reason == "SuspendDispatching");
+        if suspended { Ok(()) } else { Err(format!("{:?}", work.status)) }
+    })
+    .await;
+    assert!(maps.get_opt("held").await.unwrap().is_none());
+    let resume = json!({ "spec": { "suspendDispatching": false } });
+    works.patch("held", &PatchParams::default(), &Patch::Merge(&resume)).await.unwrap();
+    wait_for_value(&maps, "held", "x").await;
+
+    // A Work that preserves its objects leaves them behind without our marks.
+    let mut kept = work("kept", config_map("kept", "x"));
+    kept.spec.preserve_resources_on_deletion = Some(true);
+    works.create(&PostParams::default(), &kept).await.unwrap();
+    wait_for_value(&maps, "kept", "x").await;
+    works.delete("kept", &DeleteParams::default()).await.unwrap();
+    wait_until_gone(&works, "kept").await;
+    let left = maps.get("kept").await.unwrap();
+    let marks: Vec<String> = [left.metadata.labels, left.metadata.annotations]
+        .into_iter()
+        .flatten()
+        .flat_map(std::collections::BTreeMap::into_keys)
+        .filter(|key| key.contains("karmada.io"))
+        .collect();
+    assert!(marks.is_empty(), "{marks:?}");
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_writes_nothing_that_is_already_right() {
+    let mut world = World::new().await;
+    world.ready().await;
+    let works = world.works();
+    let maps = world.config_maps();
+    for index in 0..20 {
+        let name = format!("map-{index}");
+        works.create(&PostParams::default(), &work(&name, config_map(&name, "x"))).await.unwrap();
+    }
+    let versions = async || -> Result<Vec<String>, String> {
+        let list = works.list(&Default::default()).await.map_err(|error| error.to_string())?;
+        let finished = |work: &&Work| applied(work).is_some() && !work.status.manifest_statuses.is_empty();
+        if list.items.iter().filter(finished).count() != 20 {
+            return Err(format!("{} finished", list.items.iter().filter(finished).count()));
+        }
+        let here = list.items.into_iter().filter_map(|work| work.metadata.resource_version);
+        let there = maps.list(&Default::default()).await.map_err(|error| error.to_string())?;
+        let there = there.items.into_iter().filter_map(|map| map.metadata.resource_version);
+        Ok(here.chain(there).collect())
+    };
+    let before = eventually("all is applied and reported", versions).await;
+
+    world.stop.cancel();
+    world.tasks.close();
+    tokio::time::timeout(DEADLINE, world.tasks.wait()).await.expect("the controllers end when told to");
+    world.stop = CancellationToken::new();
+    world.tasks = TaskTracker::new();
+    world.start_controllers();
+    // One more Work shows that the new controllers have caught up: its cluster's Works were taken up before it.
+    works.create(&PostParams::default(), &work("marker", config_map("marker", "x"))).await.unwrap();
+    wait_for_value(&maps, "marker", "x").await;
+    works.delete("marker", &DeleteParams::default()).await.unwrap();
+    wait_until_gone(&works, "marker").await;
+    eventually("the marker is gone", async || match maps.get_opt("marker").await {
+        Ok(None) => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    assert_eq!(versions().await.unwrap(), before);
+    world.end().await;
+}

@@ -1,0 +1,501 @@
+//! The control-plane controllers on our own API server, in one process: from a template and its policies to Works,
+//! and from the Works' reports back to the template. The test plays the members.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::cluster::Cluster;
+use api::policy::{ClusterPropagationPolicy, OverridePolicy, PropagationPolicy};
+use api::work::{ClusterResourceBinding, ResourceBinding, Work};
+use apiserver::auth::User;
+use controllers::{Context, Selection};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{
+    Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams,
+    PostParams,
+};
+use kube::{Client, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// A control plane with its controllers.
+struct Plane {
+    handle: apiserver::Handle,
+    client: Client,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Plane {
+    async fn start() -> Self {
+        let options = apiserver::Options {
+            definitions: api::crd::all().into_iter().chain(api::crd::aggregated()).collect(),
+            ..apiserver::Options::default()
+        };
+        let handle = apiserver::start(options).await.expect("the server starts");
+        let client = apiserver::local::client(&handle.server, User::system("system:admin"));
+        let plane = Self { handle, client, stop: CancellationToken::new(), tasks: TaskTracker::new() };
+        for name in ["m1", "m2"] {
+            plane.join(name).await;
+        }
+        plane.run();
+        plane
+    }
+
+    /// Runs the controllers of this side, all of them.
+    fn run(&self) {
+        let context = Context {
+            client: self.client.clone(),
+            stop: self.stop.clone(),
+            members: Arc::new(member::Members::default()),
+        };
+        controllers::plane::spawn(&context, &Selection::default(), &self.tasks);
+    }
+
+    /// Registers a cluster that is ready and serves what the tests propagate.
+    async fn join(&self, name: &str) {
+        let space = json!({"metadata": {"name": format!("karmada-es-{name}")}});
+        self.create::<Namespace>(&Api::all(self.client.clone()), space).await;
+        let clusters: Api<Cluster> = Api::all(self.client.clone());
+        self.create(&clusters, json!({"metadata": {"name": name}, "spec": {"syncMode": "Push"}})).await;
+        let status = json!({"status": {
+            "apiEnablements": [
+                {"groupVersion": "apps/v1", "resources": [{"name": "deployments", "kind": "Deployment"}]},
+                {"groupVersion": "v1", "resources": [{"name": "configmaps", "kind": "ConfigMap"}]},
+                {"groupVersion": "example.io/v1", "resources": [{"name": "widgets", "kind": "Widget"}]},
+            ],
+            "conditions": [{
+                "type": "Ready", "status": "True", "reason": "ClusterReady", "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }],
+        }});
+        clusters
+            .patch_status(name, &PatchParams::default(), &Patch::Merge(status))
+            .await
+            .expect("the cluster reports");
+    }
+
+    async fn create<K>(&self, api: &Api<K>, object: Value) -> K
+    where
+        K: Resource + Clone + Serialize + DeserializeOwned + std::fmt::Debug,
+    {
+        let object: K = serde_json::from_value(object).expect("a valid object");
+        api.create(&PostParams::default(), &object).await.expect("the object is accepted")
+    }
+
+    fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<Scope = kube::core::NamespaceResourceScope, DynamicType = ()>,
+    {
+        Api::namespaced(self.client.clone(), "default")
+    }
+
+    fn works(&self, cluster: &str) -> Api<Work> {
+        Api::namespaced(self.client.clone(), &format!("karmada-es-{cluster}"))
+    }
+
+    async fn work(&self, cluster: &str, name: &str) -> Option<Work> {
+        self.works(cluster).get_opt(name).await.expect("the API answers")
+    }
+
+    /// Lets Works go that are being deleted, as the member side does once the member's object is gone.
+    async fn finish_deletions(&self) {
+        let all: Api<Work> = Api::all(self.client.clone());
+        for work in all.list(&ListParams::default()).await.expect("the API answers") {
+            if work.metadata.deletion_timestamp.is_some() {
+                let api: Api<Work> =
+                    Api::namespaced(self.client.clone(), work.metadata.namespace.as_deref().unwrap_or(""));
+                let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+                // Gone already is as good.
+                let _ = api.patch(&work.name_any(), &PatchParams::default(), &patch).await;
+            }
+        }
+    }
+
+    /// Reports a Work as applied, with this status of the member's object.
+    async fn report(&self, cluster: &str, name: &str, status: Value) {
+        let patch = json!({"status": {
+            "conditions": [{
+                "type": "Applied", "status": "True", "reason": "AppliedSuccessful", "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }],
+            "manifestStatuses": [{
+                "identifier": {
+                    "ordinal": 0, "group": "apps", "version": "v1", "kind": "Deployment",
+                    "resource": "deployments", "namespace": "default", "name": "nginx",
+                },
+                "status": status,
+                "health": "Healthy",
+            }],
+        }});
+        self.works(cluster)
+            .patch_status(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .expect("the report is accepted");
+    }
+
+    async fn stop(self) {
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+        self.handle.stop().await;
+    }
+}
+
+/// Waits until `look` finds what it looks for.
+async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, look: impl Fn() -> F) -> T {
+    let waiting = async {
+        loop {
+            if let Some(found) = look().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    match tokio::time::timeout(Duration::from_secs(60), waiting).await {
+        Ok(found) => found,
+        Err(_) => panic!("in vain: {what}"),
+    }
+}
+
+fn deployment(replicas: i32) -> Value {
+    json!({
+        "metadata": {"name": "nginx", "namespace": "default", "labels": {"app": "nginx"}},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app": "nginx"}},
+            "template": {
+                "metadata": {"labels": {"app": "nginx"}},
+                "spec": {"containers": [{"name": "nginx", "image": "nginx:1.19.0"}]},
+            },
+        },
+    })
+}
+
+fn policy(clusters: &[&str]) -> Value {
+    json!({
+        "metadata": {"name": "nginx", "namespace": "default"},
+        "spec": {
+            "resourceSelectors": [{"apiVersion": "apps/v1", "kind": "Deployment", "name": "nginx"}],
+            "placement": {
+                "clusterAffinity": {"clusterNames": clusters},
+                "replicaScheduling": {
+                    "replicaSchedulingType": "Divided",
+                    "replicaDivisionPreference": "Weighted",
+                },
+            },
+        },
+    })
+}
+
+/// The name of the Work of Deployment default/nginx.
+const WORK: &str = "nginx-687f7fb96f";
+
+fn replicas(work: &Work) -> Option<i64> {
+    work.spec.workload.manifests.first()?["spec"]["replicas"].as_i64()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_template_is_placed_overridden_scaled_moved_and_leaves_nothing_behind() {
+    let plane = Plane::start().await;
+    let deployments: Api<Deployment> = plane.api();
+    let bindings: Api<ResourceBinding> = plane.api();
+    let policies: Api<PropagationPolicy> = plane.api();
+
+    // An override for one of two clusters, a template, and a policy that divides it.
+    plane
+        .create::<OverridePolicy>(
+            &plane.api(),
+            json!({
+                "metadata": {"name": "registry", "namespace": "default"},
+                "spec": {
+                    "resourceSelectors": [{"apiVersion": "apps/v1", "kind": "Deployment", "name": "nginx"}],
+                    "overrideRules": [{
+                        "targetCluster": {"clusterNames": ["m2"]},
+                        "overriders": {"imageOverrider": [
+                            {"component": "Registry", "operator": "add", "value": "registry.m2"},
+                        ]},
+                    }],
+                },
+            }),
+        )
+        .await;
+    plane.create(&deployments, deployment(4)).await;
+    plane.create(&policies, policy(&["m1", "m2"])).await;
+
+    let works = eventually("one Work per cluster", || async {
+        Some([plane.work("m1", WORK).await?, plane.work("m2", WORK).await?])
+    })
+    .await;
+    let images = works.each_ref().map(|work| {
+        let manifest = &work.spec.workload.manifests[0];
+        manifest["spec"]["template"]["spec"]["containers"][0]["image"].as_str().unwrap_or("").to_owned()
+    });
+    assert_eq!(images, ["nginx:1.19.0", "registry.m2/nginx:1.19.0"]);
+    assert_eq!(works.each_ref().map(replicas), [Some(2), Some(2)]);
+
+    let binding = bindings.get("nginx-deployment").await.expect("the binding exists");
+    let template = deployments.get("nginx").await.expect("the template exists");
+    assert_eq!(binding.metadata.finalizers, Some(vec!["karmada.io/binding-controller".to_owned()]));
+    assert_eq!(binding.owner_references()[0].uid, template.uid().unwrap_or_default());
+    assert_eq!(
+        template.annotations().get("propagationpolicy.karmada.io/name").map(String::as_str),
+        Some("nginx"),
+        "the template is claimed"
+    );
+    let id = binding.labels().get("resourcebinding.karmada.io/permanent-id").cloned();
+    assert!(id.is_some());
+    for work in &works {
+        assert_eq!(work.labels().get("resourcebinding.karmada.io/permanent-id").cloned(), id);
+        assert_eq!(work.finalizers(), ["karmada.io/execution-controller"]);
+    }
+
+    // The members report; binding and template show it.
+    for cluster in ["m1", "m2"] {
+        let status = json!({"replicas": 2, "readyReplicas": 2, "updatedReplicas": 2, "availableReplicas": 2});
+        plane.report(cluster, WORK, status).await;
+    }
+    eventually("FullyApplied on the binding", || async {
+        let binding = bindings.get("nginx-deployment").await.ok()?;
+        let conditions = &binding.status.conditions;
+        let applied = conditions.iter().find(|condition| condition.type_ == "FullyApplied")?;
+        let scheduled = conditions.iter().any(|c| c.type_ == "Scheduled" && c.status == "True");
+        (applied.status == "True" && scheduled && binding.status.aggregated_status.len() == 2).then_some(())
+    })
+    .await;
+    eventually("the sum of replicas on the template", || async {
+        let status = deployments.get("nginx").await.ok()?.status?;
+        (status.ready_replicas == Some(4)).then_some(())
+    })
+    .await;
+
+    // Scaling reaches the Works.
+    let scale = Patch::Merge(json!({"spec": {"replicas": 6}}));
+    deployments.patch("nginx", &PatchParams::default(), &scale).await.expect("it scales");
+    eventually("six replicas in the Works", || async {
+        let counts = [replicas(&plane.work("m1", WORK).await?), replicas(&plane.work("m2", WORK).await?)];
+        (counts.into_iter().flatten().sum::<i64>() == 6).then_some(())
+    })
+    .await;
+
+    // A placement that leaves a cluster out takes the Work away there, and nowhere else.
+    let moved = Patch::Merge(json!({"spec": policy(&["m2"])["spec"]}));
+    policies.patch("nginx", &PatchParams::default(), &moved).await.expect("the policy changes");
+    eventually("everything in m2", || async {
+        plane.finish_deletions().await;
+        let gone = plane.work("m1", WORK).await.is_none();
+        (gone && replicas(&plane.work("m2", WORK).await?) == Some(6)).then_some(())
+    })
+    .await;
+
+    // A policy that goes takes its claim along and leaves what runs.
+    policies.delete("nginx", &DeleteParams::default()).await.expect("the policy goes");
+    eventually("the claim is gone", || async {
+        let template = deployments.get("nginx").await.ok()?;
+        let binding = bindings.get("nginx-deployment").await.ok()?;
+        let claim = "propagationpolicy.karmada.io/permanent-id";
+        let free = !template.labels().contains_key(claim) && !binding.labels().contains_key(claim);
+        (free && policies.get_opt("nginx").await.ok()?.is_none()).then_some(())
+    })
+    .await;
+    assert!(plane.work("m2", WORK).await.is_some_and(|work| work.metadata.deletion_timestamp.is_none()));
+
+    // The template goes, and with it all the rest.
+    deployments.delete("nginx", &DeleteParams::default()).await.expect("the template goes");
+    eventually("no binding and no Work", || async {
+        plane.finish_deletions().await;
+        let binding = bindings.get_opt("nginx-deployment").await.ok()?;
+        (binding.is_none() && plane.work("m2", WORK).await.is_none()).then_some(())
+    })
+    .await;
+    plane.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_writes_nothing_and_later_clusters_are_served() {
+    let mut plane = Plane::start().await;
+    let all_works: Api<Work> = Api::all(plane.client.clone());
+    let bindings: Api<ResourceBinding> = plane.api();
+    let settings: Api<ConfigMap> = plane.api();
+    plane
+        .create(
+            &settings,
+            json!({"metadata": {"name": "settings", "namespace": "default"}, "data": {"key": "value"}}),
+        )
+        .await;
+    plane
+        .create::<PropagationPolicy>(
+            &plane.api(),
+            json!({
+                "metadata": {"name": "settings", "namespace": "default"},
+                "spec": {
+                    "resourceSelectors": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "settings"}],
+                    "placement": {"clusterAffinity": {}},
+                },
+            }),
+        )
+        .await;
+    let namespaces: Api<Namespace> = Api::all(plane.client.clone());
+    plane.create(&namespaces, json!({"metadata": {"name": "shop"}})).await;
+    // Two clusters, each with the ConfigMap and the namespace.
+    let settled = |expected: usize| {
+        let (all_works, bindings) = (all_works.clone(), bindings.clone());
+        async move {
+            let binding = bindings.get_opt("settings-configmap").await.ok()??;
+            let observed = binding.status.scheduler_observed_generation;
+            let works = all_works.list(&ListParams::default()).await.ok()?.items;
+            let clusters = binding.spec.clusters.len();
+            let complete = works.len() == expected && clusters * 2 == expected;
+            (complete && binding.metadata.generation == Some(observed)).then_some((binding, works))
+        }
+    };
+    eventually("Works for both clusters", || settled(4)).await;
+    // The scheduler's last note may still be on its way into the other controllers; they have nothing to write.
+    plane.stop.cancel();
+    plane.tasks.close();
+    plane.tasks.wait().await;
+    let versions = |(binding, works): (ResourceBinding, Vec<Work>)| {
+        let mut versions: Vec<Option<String>> = works.iter().map(ResourceExt::resource_version).collect();
+        versions.push(binding.resource_version());
+        versions
+    };
+    let before = versions(eventually("the same objects", || settled(4)).await);
+    let template = settings.get("settings").await.expect("the template exists").resource_version();
+
+    plane.stop = CancellationToken::new();
+    plane.tasks = TaskTracker::new();
+    plane.run();
+    // A third cluster shows that the controllers are at work again, and have been through everything.
+    plane.join("m3").await;
+    let (binding, works) = eventually("Works for the third cluster", || settled(6)).await;
+    assert_eq!(binding.spec.clusters.len(), 3);
+    let old: Vec<Work> =
+        works.into_iter().filter(|work| work.namespace().as_deref() != Some("karmada-es-m3")).collect();
+    let after = versions((binding, old));
+    // All but the binding, which has one more cluster, are as they were.
+    assert_eq!(before[..4], after[..4]);
+    assert_eq!(settings.get("settings").await.expect("the template exists").resource_version(), template);
+    plane.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_template_refers_to_travels_along_and_goes_with_it() {
+    let plane = Plane::start().await;
+    let deployments: Api<Deployment> = plane.api();
+    let bindings: Api<ResourceBinding> = plane.api();
+    let all_works: Api<Work> = Api::all(plane.client.clone());
+    let mut template = deployment(1);
+    template["spec"]["template"]["spec"]["volumes"] =
+        json!([{"name": "settings", "configMap": {"name": "settings"}}]);
+    let mut with_dependencies = policy(&["m1"]);
+    with_dependencies["spec"]["propagateDeps"] = true.into();
+    plane.create(&plane.api::<PropagationPolicy>(), with_dependencies).await;
+    plane.create(&deployments, template).await;
+    eventually("a Work of the Deployment", || plane.work("m1", WORK)).await;
+    // The dependency may come later than who needs it.
+    plane
+        .create::<ConfigMap>(
+            &plane.api(),
+            json!({"metadata": {"name": "settings", "namespace": "default"}, "data": {"key": "value"}}),
+        )
+        .await;
+    let carried = |kind: &'static str| {
+        let all_works = all_works.clone();
+        async move {
+            let works = all_works.list(&ListParams::default()).await.ok()?.items;
+            works.into_iter().find(|work| work.spec.workload.manifests[0]["kind"] == kind)
+        }
+    };
+    let work = eventually("a Work of the ConfigMap", || carried("ConfigMap")).await;
+    assert_eq!(work.namespace().as_deref(), Some("karmada-es-m1"));
+    let attached = bindings.get("settings-configmap").await.expect("the attached binding exists");
+    assert_eq!(attached.spec.placement, None);
+    assert_eq!(attached.spec.required_by[0].name, "nginx-deployment");
+    assert_eq!(attached.spec.required_by[0].clusters[0].name, "m1");
+
+    deployments.delete("nginx", &DeleteParams::default()).await.expect("the template goes");
+    eventually("no Work is left", || async {
+        plane.finish_deletions().await;
+        let works = all_works.list(&ListParams::default()).await.ok()?.items;
+        works.is_empty().then_some(())
+    })
+    .await;
+    let attached = bindings.get("settings-configmap").await.expect("the attached binding stays");
+    assert!(attached.spec.required_by.is_empty());
+    plane.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kind_that_appears_later_waits_for_its_cluster_and_is_placed_when_it_joins() {
+    let plane = Plane::start().await;
+    let definitions: Api<CustomResourceDefinition> = Api::all(plane.client.clone());
+    plane
+        .create(
+            &definitions,
+            json!({
+                "metadata": {"name": "widgets.example.io"},
+                "spec": {
+                    "group": "example.io",
+                    "scope": "Cluster",
+                    "names": {"plural": "widgets", "singular": "widget", "kind": "Widget", "listKind": "WidgetList"},
+                    "versions": [{
+                        "name": "v1", "served": true, "storage": true,
+                        "schema": {"openAPIV3Schema": {
+                            "type": "object", "x-kubernetes-preserve-unknown-fields": true,
+                        }},
+                    }],
+                },
+            }),
+        )
+        .await;
+    plane
+        .create::<ClusterPropagationPolicy>(
+            &Api::all(plane.client.clone()),
+            json!({
+                "metadata": {"name": "widgets"},
+                "spec": {
+                    "resourceSelectors": [{"apiVersion": "example.io/v1", "kind": "Widget"}],
+                    "placement": {"clusterAffinity": {"clusterNames": ["m3"]}},
+                },
+            }),
+        )
+        .await;
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("example.io", "v1", "Widget"));
+    let widgets: Api<DynamicObject> = Api::all_with(plane.client.clone(), &resource);
+    let widget = DynamicObject::new("a", &resource).data(json!({"spec": {"size": 1}}));
+    eventually("the definition is served", || async {
+        widgets.create(&PostParams::default(), &widget).await.ok()
+    })
+    .await;
+    let bindings: Api<ClusterResourceBinding> = Api::all(plane.client.clone());
+    eventually("the binding says that no cluster fits", || async {
+        let binding = bindings.get_opt("a-widget").await.ok()??;
+        let scheduled = binding.status.conditions.iter().find(|condition| condition.type_ == "Scheduled")?;
+        (scheduled.status == "False" && scheduled.reason == "NoClusterFit").then_some(())
+    })
+    .await;
+
+    plane.join("m3").await;
+    let works = plane.works("m3");
+    eventually("the Work in the cluster that joined", || async {
+        let works = works.list(&ListParams::default()).await.ok()?.items;
+        works.into_iter().find(|work| work.spec.workload.manifests[0]["spec"]["size"] == 1)
+    })
+    .await;
+    let scheduled = eventually("the binding says that it is scheduled", || async {
+        let binding = bindings.get_opt("a-widget").await.ok()??;
+        let is_scheduled = |binding: &ClusterResourceBinding| {
+            binding.status.conditions.iter().any(|c| c.type_ == "Scheduled" && c.status == "True")
+        };
+        is_scheduled(&binding).then_some(binding)
+    })
+    .await;
+    assert_eq!(scheduled.spec.clusters[0].name, "m3");
+    plane.stop().await;
+}
