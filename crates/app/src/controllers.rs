@@ -36,7 +36,9 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
                 .await
                 .with_context(|| format!("the kubeconfig {} cannot be used", path.display()))?
         }
-        None => kube::Config::infer().await.context("no kubeconfig is given and none is found; use --kubeconfig")?,
+        None => kube::Config::infer()
+            .await
+            .context("no kubeconfig is given and none is found; use --kubeconfig")?,
     };
     let client = kube::Client::try_from(config).context("cannot make a client from the kubeconfig")?;
     let version = client.apiserver_version().await.context("the control plane does not answer")?;

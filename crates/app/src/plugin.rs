@@ -177,8 +177,8 @@ mod tests {
             policies.create(&PostParams::default(), &policy("good", json!({}))).await.expect("created");
         let labels = made.metadata.labels.unwrap_or_default();
         assert!(labels.contains_key("propagationpolicy.karmada.io/permanent-id"), "{labels:?}");
-        let tolerations = made.data["spec"]["placement"]["clusterTolerations"].as_array().map(Vec::len);
-        assert_eq!(tolerations, Some(2), "{}", made.data);
+        let selector = &made.data["spec"]["resourceSelectors"][0];
+        assert_eq!(selector["namespace"], "default", "{selector}");
 
         let both = json!({"clusterAffinity": {}, "clusterAffinities": [{"affinityName": "a"}]});
         let error = policies.create(&PostParams::default(), &policy("bad", both)).await.expect_err("refused");

@@ -90,7 +90,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("cannot start the server on {}", arguments.data_dir.display()))?;
     let kubeconfig = handle.write_kubeconfig("karmada.kubeconfig")?.unwrap_or_default();
-    let client = apiserver::local::client(&handle.server, apiserver::auth::User::system("system:karmada-controllers"));
+    let client =
+        apiserver::local::client(&handle.server, apiserver::auth::User::system("system:karmada-controllers"));
     let running = Running::start(client, &arguments.controllers);
     tracing::info!(
         url = handle.url,

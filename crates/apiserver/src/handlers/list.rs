@@ -141,6 +141,9 @@ fn check_field(kind: &Kind, name: &str) -> Result<(), Status> {
     if known.iter().any(|field| field == name) {
         return Ok(());
     }
+    if &*kind.collection == "jobs" {
+        return Err(Status::bad_request(format!("field label {name:?} not supported for Job")));
+    }
     let default_set = !kind.is_custom() && field_labels(kind) == FieldLabels::Default;
     Err(Status::bad_request(if default_set {
         format!("{name:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
@@ -382,7 +385,8 @@ fn page_start(
     }
     let revision = version.parse::<u64>().map_err(|_| {
         Status::bad_request(format!(
-            "invalid resource version {version:?}: strconv.ParseUint: parsing {version:?}: invalid syntax"
+            "invalid resource version: resourceVersion: Invalid value: {version:?}: strconv.ParseUint: parsing \
+             {version:?}: invalid syntax"
         ))
     })?;
     let _ = (server, kind);
@@ -522,7 +526,7 @@ pub async fn get(
     if !version.is_empty() && version != "0" {
         let revision = version.parse::<u64>().map_err(|_| {
             Status::bare_internal(format!(
-                "invalid resource version {version:?}: strconv.ParseUint: parsing {version:?}: invalid syntax"
+                "resourceVersion: Invalid value: {version:?}: strconv.ParseUint: parsing {version:?}: invalid syntax"
             ))
         })?;
         server.wait_for(revision).await?;

@@ -147,7 +147,14 @@ async fn route(server: &Arc<Server>, context: &Context, body: Bytes) -> Result<R
         }
         "deletecollection" => {
             let options = DeleteOptions::parse(context, &kind, &body)?;
-            let items = delete::delete_collection(server, context, &kind, namespace, &options).await?;
+            let mut items = delete::delete_collection(server, context, &kind, namespace, &options).await?;
+            if !kind.is_custom() {
+                // As in any list of a native kind, the items do not repeat what the list says.
+                for fields in items.iter_mut().filter_map(serde_json::Value::as_object_mut) {
+                    fields.remove("apiVersion");
+                    fields.remove("kind");
+                }
+            }
             let revision = server.store.revision().to_string();
             let document = json!({
                 "kind": kind.list_kind,

@@ -134,8 +134,8 @@ fn bound_object(
         _ => {
             let gvk = Gvk::from_api_version(&text("apiVersion"), &kind);
             return Err(Status::bad_request(format!(
-                "cannot bind token to object of type {}, Kind={kind}",
-                gvk.api_version()
+                "cannot bind token to object of type {}/{}, Kind={kind}",
+                gvk.group, gvk.version
             )));
         }
     };

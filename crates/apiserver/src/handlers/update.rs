@@ -114,7 +114,10 @@ impl PatchType {
                     "the body of the request was in an unknown format - accepted media types include: application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
                 ));
             }
-            _ => return Err(Status::unsupported_media_type("415: Unsupported Media Type")),
+            _ => {
+                let status = Status::unsupported_media_type("415: Unsupported Media Type");
+                return Err(status.with_details(Default::default()));
+            }
         };
         Ok(patch)
     }
@@ -144,8 +147,10 @@ impl<'a> Patch<'a> {
         if body.len() > super::MAX_BODY {
             return Err(Status::too_large(format!("Request entity too large: limit is {}", super::MAX_BODY)));
         }
+        // Upstream a strategic patch is decoded elsewhere, where nobody adds these words.
+        let prefix = if matches!(patch, PatchType::Strategic) { "" } else { "error decoding patch: " };
         let parsed = apimachinery::json::read(body)
-            .map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))?;
+            .map_err(|error| Status::bad_request(format!("{prefix}{error}")))?;
         let problems = parsed.complaints();
         if options.field_validation == FieldValidation::Strict && !problems.is_empty() {
             return Err(patch_invalid(
@@ -167,7 +172,7 @@ impl<'a> Patch<'a> {
                         _ => "value",
                     };
                     return Err(Status::bad_request(format!(
-                        "error decoding patch: json: cannot unmarshal {what} into Go value of type jsonpatch.Patch"
+                        "error decoding patch: json: cannot unmarshal {what} into Go value of type []handlers.jsonPatchOp"
                     )));
                 };
                 if operations.len() > apimachinery::patch::json::MAX_OPERATIONS {
@@ -179,9 +184,9 @@ impl<'a> Patch<'a> {
                 }
             }
             PatchType::Merge | PatchType::Strategic if !parsed.value.is_object() => {
-                return Err(Status::bad_request(
-                    "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}",
-                ));
+                return Err(Status::bad_request(format!(
+                    "{prefix}json: cannot unmarshal array into Go value of type map[string]interface {{}}"
+                )));
             }
             _ => {}
         }

@@ -93,7 +93,7 @@ fn parse_start(context: &Context) -> Result<Start, Status> {
     } else {
         version.parse::<u64>().map_err(|_| {
             Status::bare_internal(format!(
-                "invalid resource version {version:?}: strconv.ParseUint: parsing {version:?}: invalid syntax"
+                "resourceVersion: Invalid value: {version:?}: strconv.ParseUint: parsing {version:?}: invalid syntax"
             ))
         })?
     };

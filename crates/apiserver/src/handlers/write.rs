@@ -307,7 +307,7 @@ impl Target<'_> {
         }
         let Ok(revision) = sent.parse::<u64>() else {
             return Err(Status::bare_internal(format!(
-                "invalid resource version {sent:?}: strconv.ParseUint: parsing {sent:?}: invalid syntax"
+                "strconv.ParseUint: parsing {sent:?}: invalid syntax"
             )));
         };
         if revision != current {

@@ -77,6 +77,11 @@ pub fn negotiate(accept: Option<&str>, offer: Offer) -> Result<Accepted, Status>
         types.push(Media::Protobuf.name());
     }
     let list = types.join(", ");
+    if offer.native && clauses.iter().all(|clause| clause.media(offer).is_none()) {
+        // Upstream the router of native kinds refuses these before any negotiation, in its own words.
+        let text = format!("406: Not Acceptable\n\nAvailable representations: {list}");
+        return Err(Status::not_acceptable(text).with_details(Default::default()));
+    }
     Err(Status::not_acceptable(format!("only the following media types are accepted: {list}")))
 }
 
@@ -111,14 +116,18 @@ impl<'a> Clause<'a> {
         Some(clause)
     }
 
+    fn media(&self, offer: Offer) -> Option<Media> {
+        match (self.kind, self.subtype) {
+            ("*", "*") | ("application", "json") => Some(Media::Json),
+            ("application", "*") if !offer.native => Some(Media::Json),
+            ("application", "yaml") if offer.yaml => Some(Media::Yaml),
+            ("application", "vnd.kubernetes.protobuf") => Some(Media::Protobuf),
+            _ => None,
+        }
+    }
+
     fn matches(&self, offer: Offer) -> Option<Accepted> {
-        let media = match (self.kind, self.subtype) {
-            ("*", "*") | ("application", "json") => Media::Json,
-            ("application", "*") if !offer.native => Media::Json,
-            ("application", "yaml") if offer.yaml => Media::Yaml,
-            ("application", "vnd.kubernetes.protobuf") => Media::Protobuf,
-            _ => return None,
-        };
+        let media = self.media(offer)?;
         let shape = match self.convert {
             None => Shape::Object,
             Some("Table") if offer.table && self.group == "meta.k8s.io" && media != Media::Protobuf => {

@@ -46,6 +46,9 @@ fn field(name: &str, value: Value) -> Value {
     match name {
         "managedFields" => managed_fields(value),
         "resourceVersion" if filled => "RV".into(),
+        "clusterIP" if filled && value != "None" => "ADDRESS".into(),
+        "clusterIPs" if value != serde_json::json!(["None"]) => "ADDRESSES".into(),
+        "serverAddress" => "ADDRESS".into(),
         "continue" if filled => "CONTINUE".into(),
         "lastTransitionTime" | "lastPhaseTransitionTime" if filled => "TIME".into(),
         _ if filled && name.to_ascii_lowercase().ends_with("timestamp") => "TIME".into(),
@@ -76,7 +79,8 @@ static RULES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
         (r#"resourceVersion\\*":\\*"\d+"#, "resourceVersion:RV"),
         (r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "TIME"),
         // Names that generateName completed: the suite's prefixes end in "gen-".
-        (r"\bgen-[a-z0-9]{5}\b", "gen-NAME"),
+        (r"\b(gen-|Gen_)[a-z0-9]{5}\b", "gen-NAME"),
+        (r"ResourceVersion in record \(\d+\)", "ResourceVersion in record (RV)"),
         (r"(?s)in scheme .*$", "in scheme"),
         // A quoted object: Go prints maps in random order, and types we do not have.
         (r#"(?s)is invalid: patch: Invalid value: .*": "#, "is invalid: patch: Invalid value: OBJECT: "),

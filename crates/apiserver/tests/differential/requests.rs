@@ -20,7 +20,7 @@ struct Scene {
 #[serde(deny_unknown_fields)]
 struct Step {
     case: String,
-    /// Method and path.
+    /// Method and path. The method `WAIT` asks with GET until both answer with 200.
     send: String,
     /// Sent as JSON.
     body: Option<Value>,
@@ -64,10 +64,14 @@ async fn play(suite: &mut Suite, scene: &Scene) {
         for number in 1..=step.times {
             let call = call(scene, step, number);
             let case = format!("{} {}", scene.scene, step.case);
-            if step.unseen {
+            if call.method == "WAIT" {
+                suite.wait(&call.path).await;
+            } else if step.unseen {
                 suite.both(&call).await;
             } else {
-                suite.compare_and_keep(&case, &call, &step.keep).await;
+                let code = suite.compare_and_keep(&case, &call, &step.keep).await;
+                // What only prepares has to succeed, or the two servers agree about nothing.
+                assert!(!step.case.starts_with("prepare") || code < 300, "{case} is refused with {code}");
             }
         }
     }

@@ -51,9 +51,9 @@ impl Suite {
         self.only.as_ref().is_none_or(|only| only.starts_with(group))
     }
 
-    /// Sends to both and compares.
-    pub(crate) async fn compare(&mut self, case: &str, call: &Call) {
-        self.compare_and_keep(case, call, &BTreeMap::new()).await;
+    /// Sends to both and compares. Returns the code of kube-apiserver.
+    pub(crate) async fn compare(&mut self, case: &str, call: &Call) -> u16 {
+        self.compare_and_keep(case, call, &BTreeMap::new()).await
     }
 
     /// Sends to both and compares; `keep` names values to take from the answers, by JSON pointer. A kept value is
@@ -63,18 +63,28 @@ impl Suite {
         case: &str,
         call: &Call,
         keep: &BTreeMap<String, String>,
-    ) {
+    ) -> u16 {
         let (theirs, ours) = self.both(call).await;
         self.count += 1;
         for (name, pointer) in keep {
             self.theirs.values.insert(name.clone(), theirs.at(pointer));
             self.ours.values.insert(name.clone(), ours.at(pointer));
         }
+        let code = theirs.code;
         let (theirs, ours) = (Seen::of(&theirs), Seen::of(&ours));
         if theirs != ours {
             let request = format!("{} {}", call.method, call.path);
             self.differences.push(Difference { case: case.to_owned(), request, theirs, ours });
         }
+        code
+    }
+
+    /// Waits until both serve a path: definitions take a moment.
+    pub(crate) async fn wait(&self, path: &str) {
+        tokio::join!(
+            self.theirs.api.until(path, |answer| answer.code == 200),
+            self.ours.api.until(path, |answer| answer.code == 200)
+        );
     }
 
     /// Sends to both and does not look at the answers: for setting up and clearing away.

@@ -49,6 +49,9 @@ pub(super) struct Detector {
     blocked: Mutex<HashSet<TemplateKey>>,
     /// Why templates are in the queue.
     touches: Mutex<HashMap<TemplateKey, Touch>>,
+    /// Templates as they were when we claimed and bound them. The watch shows them once more, perhaps with a status
+    /// that has come meanwhile; that is no news for the binding.
+    bound: Mutex<HashMap<TemplateKey, Value>>,
     /// Bindings by the permanent id of the policy that claims them.
     claimed: Mutex<HashMap<String, BTreeSet<BindingKey>>>,
 }
@@ -73,6 +76,7 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
         waiting: Mutex::default(),
         blocked: Mutex::default(),
         touches: Mutex::default(),
+        bound: Mutex::default(),
         claimed: Mutex::default(),
     });
     let of = Arc::clone(&detector);
@@ -201,6 +205,7 @@ impl Detector {
 
     async fn bind_template(&self, key: &TemplateKey, touch: Touch) -> Result<(), Error> {
         let Some(template) = self.plane.templates.get(key) else {
+            self.bound.lock().remove(key);
             self.stop_waiting(key);
             return Ok(());
         };
@@ -300,7 +305,9 @@ impl Detector {
         claim: &Claim,
         touch: Touch,
     ) -> Result<bool, Error> {
+        let version = template.resource_version();
         let Some(template) = self.claim(template, claim).await? else { return Ok(false) };
+        let claimed_now = template.resource_version() != version;
         if policy.is_lazy() && !touch.by_user {
             return Ok(false);
         }
@@ -314,11 +321,22 @@ impl Detector {
             priority_class,
         };
         let plane = &self.plane;
-        if template.namespace().is_empty() {
-            self.bind::<ClusterResourceBinding>(&plane.cluster_bindings, &inputs, touch).await
+        let written = if template.namespace().is_empty() {
+            self.bind::<ClusterResourceBinding>(&plane.cluster_bindings, &inputs, touch).await?
         } else {
-            self.bind::<ResourceBinding>(&plane.bindings, &inputs, touch).await
+            self.bind::<ResourceBinding>(&plane.bindings, &inputs, touch).await?
+        };
+        if claimed_now {
+            self.bound.lock().insert(TemplateKey::of(&template), template);
         }
+        Ok(written)
+    }
+
+    /// Returns whether the template is, in all that a binding is made of, the one that was bound right after it was
+    /// claimed.
+    fn is_bound_already(&self, template: &Value) -> bool {
+        let bound = self.bound.lock().remove(&TemplateKey::of(template));
+        bound.is_some_and(|bound| !specification_changed(&bound, template))
     }
 
     /// Marks the template as the policy's; returns it as it then is, or nothing if it is gone.
@@ -363,8 +381,11 @@ impl Detector {
             Some(existing) => {
                 let mut wanted = (*existing).clone();
                 match binding::update(&mut wanted, &desired, inputs.policy, inputs.claim)? {
-                    binding::Change::None => false,
-                    binding::Change::VersionOnly if !touch.fresh => false,
+                    binding::Change::None => {
+                        self.bound.lock().remove(&TemplateKey::of(template));
+                        false
+                    }
+                    binding::Change::VersionOnly if !touch.fresh || self.is_bound_already(template) => false,
                     _ if existing.metadata().deletion_timestamp.is_some() => {
                         return Err(Error::Waiting(format!("for binding {name} to go")));
                     }

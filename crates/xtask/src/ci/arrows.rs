@@ -64,7 +64,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Any crate may use these in its tests; the server, since it is what controllers are tried on without Go.
-const TEST_TOOLS: &[&str] = &["apiserver", "clusters", "testkit"];
+const TEST_TOOLS: &[&str] = &["apiserver", "cli", "clusters", "testkit"];
 
 /// Crates without IO: values in, values out.
 const PURE: &[&str] =
