@@ -107,6 +107,24 @@ async fn an_application_is_divided_overridden_repaired_moved_and_removed() {
         karmada(&[&join[..], &accounts[..]].concat());
     }
     let plane = client(&server.kubeconfig).await;
+    let clusters: Api<DynamicObject> =
+        Api::all_with(plane.clone(), &dynamic("cluster.karmada.io", "v1alpha1", "Cluster", "clusters"));
+    // A binding that is placed does not move when another cluster comes: both have to be there first.
+    for name in names {
+        let started = Instant::now();
+        loop {
+            let cluster = clusters.get(name).await.expect("a joined cluster");
+            let conditions = cluster.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            let ready = conditions.iter().any(|c| c["type"] == "Ready" && c["status"] == "True");
+            if ready
+                && cluster.data["status"]["apiEnablements"].as_array().is_some_and(|list| !list.is_empty())
+            {
+                break;
+            }
+            assert!(started.elapsed() < DEADLINE, "{name} does not become ready: {}", cluster.data);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
     let namespace = format!("app-e2e-{}", std::process::id());
     let namespaces: Api<DynamicObject> =
         Api::all_with(plane.clone(), &dynamic("", "v1", "Namespace", "namespaces"));
@@ -190,7 +208,11 @@ async fn an_application_is_divided_overridden_repaired_moved_and_removed() {
     for (name, member) in names.iter().zip(members.iter()) {
         let kubeconfig = member.kubeconfig().to_string_lossy().into_owned();
         let accounts = ["--cluster-namespace", "app-e2e-accounts"];
-        let unjoin = ["unjoin", name, "--kubeconfig", &control, "--cluster-kubeconfig", &kubeconfig];
+        // Unlike `join`, `unjoin` takes the cluster's name for the context's unless told otherwise.
+        let file = kube::config::Kubeconfig::read_from(member.kubeconfig()).expect("a kubeconfig");
+        let context = file.current_context.expect("a current context");
+        let mut unjoin = vec!["unjoin", name, "--kubeconfig", &control, "--cluster-kubeconfig", &kubeconfig];
+        unjoin.extend(["--cluster-context", &context]);
         karmada(&[&unjoin[..], &accounts[..]].concat());
     }
 }
