@@ -14,6 +14,7 @@ use std::{
     num::NonZeroU64,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -31,6 +32,10 @@ use crate::{
 
 pub(crate) const FILE: &str = "store.redb";
 const LOCK: &str = "lock";
+
+/// How often and at which distance a lock that somebody holds is tried: two seconds in all.
+const LOCK_TRIES: u32 = 100;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// redb caches pages itself; since nobody reads from the file, it needs room for the inner pages and the
 /// transaction at hand only.
@@ -168,11 +173,16 @@ pub(crate) fn lock_dir(dir: &Path) -> Result<File, OpenError> {
     let at_dir = |source| OpenError::Directory { dir: dir.into(), source };
     create_private_dir(dir).map_err(at_dir)?;
     let lock = private_file().create(true).truncate(false).open(dir.join(LOCK)).map_err(at_dir)?;
-    match lock.try_lock() {
-        Ok(()) => Ok(lock),
-        Err(TryLockError::WouldBlock) => Err(OpenError::Locked { dir: dir.into() }),
-        Err(TryLockError::Error(source)) => Err(at_dir(source)),
+    // Whoever had it may be about to let go: a server that is being replaced, or a child of ours that was forked while
+    // the lock was held and has not started its own program yet.
+    for _ in 0..LOCK_TRIES {
+        match lock.try_lock() {
+            Ok(()) => return Ok(lock),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+            Err(TryLockError::Error(source)) => return Err(at_dir(source)),
+        }
     }
+    Err(OpenError::Locked { dir: dir.into() })
 }
 
 /// Values include secrets, so nobody else may read the directory or its files.
