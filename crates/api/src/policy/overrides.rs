@@ -113,7 +113,7 @@ record! {
         /// Which image to change. Absent means the images of all containers, but not of init containers, of a Pod,
         /// ReplicaSet, Deployment, StatefulSet, DaemonSet or Job.
         "predicate" optional predicate: Option<ImagePredicate>;
-        /// The part of the image name to change, in [registry/]repository[:tag or @digest].
+        /// The part of the image name to change, which reads registry, repository and tag or digest.
         "component" required component: ImageComponent;
         /// What to do with that part; add appends the value to it.
         "operator" required operator: OverriderOperator;
