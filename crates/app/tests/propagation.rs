@@ -1,9 +1,10 @@
 //! The whole way on real members: the binary as users start it, two clusters joined, an application propagated,
 //! divided, overridden, scaled, repaired, moved and removed.
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
@@ -24,18 +25,25 @@ impl Server {
     fn start() -> Self {
         let dir = tempfile::tempdir().expect("a folder for the test");
         let data = dir.path().join("data");
-        let child = Command::new(env!("CARGO_BIN_EXE_karmada"))
-            .args(["--log", "warn", "server", "--bind", "127.0.0.1:0", "--data-dir"])
+        let mut child = Command::new(env!("CARGO_BIN_EXE_karmada"))
+            .args(["server", "--bind", "127.0.0.1:0", "--data-dir"])
             .arg(&data)
             .stdin(Stdio::null())
+            .stderr(Stdio::piped())
             .spawn()
             .expect("the binary starts");
+        // The log says when it is ready; it is read on, so that the server never waits for a reader.
+        let log = BufReader::new(child.stderr.take().expect("a piped log"));
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for line in log.lines().map_while(Result::ok) {
+                if line.contains("ready") {
+                    let _ = ready.send(());
+                }
+            }
+        });
+        is_ready.recv_timeout(DEADLINE).expect("the server is ready in time");
         let kubeconfig = data.join("karmada.kubeconfig");
-        let started = Instant::now();
-        while !kubeconfig.exists() {
-            assert!(started.elapsed() < DEADLINE, "the server is not ready in time");
-            std::thread::sleep(Duration::from_millis(20));
-        }
         Self { child, kubeconfig, _dir: dir }
     }
 }
@@ -60,19 +68,24 @@ fn karmada(arguments: &[&str]) {
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Waits until a Deployment is as wanted; shows what it was when time runs out.
-async fn until(api: &Api<Deployment>, name: &str, what: &str, wanted: impl Fn(Option<&Deployment>) -> bool) {
-    let started = Instant::now();
-    loop {
-        let found = api.get_opt(name).await.ok().flatten();
-        if wanted(found.as_ref()) {
-            return;
-        }
-        if started.elapsed() > DEADLINE {
-            let shown = serde_json::to_string_pretty(&found).unwrap_or_default();
+/// Follows an object until it is as wanted; shows what it is when time runs out.
+async fn until<K>(api: &Api<K>, name: &str, what: &str, wanted: impl Fn(Option<&K>) -> bool)
+where
+    K: kube::Resource
+        + Clone
+        + std::fmt::Debug
+        + Send
+        + serde::de::DeserializeOwned
+        + serde::Serialize
+        + 'static,
+{
+    let reached = kube::runtime::wait::await_condition(api.clone(), name, |found: Option<&K>| wanted(found));
+    match tokio::time::timeout(DEADLINE, reached).await {
+        Ok(result) => drop(result.unwrap_or_else(|error| panic!("{what}: {error}"))),
+        Err(_) => {
+            let shown = serde_json::to_string_pretty(&api.get_opt(name).await.ok()).unwrap_or_default();
             panic!("{what}: not within {DEADLINE:?}; last seen: {shown}");
         }
-        tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 
@@ -111,19 +124,13 @@ async fn an_application_is_divided_overridden_repaired_moved_and_removed() {
         Api::all_with(plane.clone(), &dynamic("cluster.karmada.io", "v1alpha1", "Cluster", "clusters"));
     // A binding that is placed does not move when another cluster comes: both have to be there first.
     for name in names {
-        let started = Instant::now();
-        loop {
-            let cluster = clusters.get(name).await.expect("a joined cluster");
-            let conditions = cluster.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
-            let ready = conditions.iter().any(|c| c["type"] == "Ready" && c["status"] == "True");
-            if ready
-                && cluster.data["status"]["apiEnablements"].as_array().is_some_and(|list| !list.is_empty())
-            {
-                break;
-            }
-            assert!(started.elapsed() < DEADLINE, "{name} does not become ready: {}", cluster.data);
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+        until(&clusters, name, "a joined cluster is ready", |cluster| {
+            let status = cluster.map(|cluster| &cluster.data["status"]).unwrap_or(&Value::Null);
+            let conditions = status["conditions"].as_array().map_or(&[][..], Vec::as_slice);
+            conditions.iter().any(|c| c["type"] == "Ready" && c["status"] == "True")
+                && status["apiEnablements"].as_array().is_some_and(|list| !list.is_empty())
+        })
+        .await;
     }
     let namespace = format!("app-e2e-{}", std::process::id());
     let namespaces: Api<DynamicObject> =
@@ -188,22 +195,17 @@ async fn an_application_is_divided_overridden_repaired_moved_and_removed() {
         .await;
     until(&one, "web", "nothing left in the first member", |d| d.is_none()).await;
 
+    let work_kind = dynamic("work.karmada.io", "v1alpha1", "Work", "works");
+    let works: Api<DynamicObject> = Api::all_with(plane.clone(), &work_kind);
+    let all = works.list(&ListParams::default()).await.expect("the Works");
     templates.delete("web", &DeleteParams::default()).await.expect("the template is deleted");
     until(&two, "web", "nothing left in the second member", |d| d.is_none()).await;
-    let works: Api<DynamicObject> =
-        Api::all_with(plane.clone(), &dynamic("work.karmada.io", "v1alpha1", "Work", "works"));
-    let started = Instant::now();
-    loop {
-        let left = works.list(&ListParams::default()).await.expect("a list");
-        let own = left
-            .items
-            .iter()
-            .filter(|work| work.metadata.name.as_deref().is_some_and(|n| n.starts_with("web-")));
-        if own.count() == 0 {
-            break;
-        }
-        assert!(started.elapsed() < DEADLINE, "a Work is left");
-        tokio::time::sleep(Duration::from_millis(100)).await;
+    for work in all.items.iter().filter(|w| w.metadata.name.as_deref().is_some_and(|n| n.starts_with("web-")))
+    {
+        let space = work.metadata.namespace.as_deref().expect("a Work has a namespace");
+        let here: Api<DynamicObject> = Api::namespaced_with(plane.clone(), space, &work_kind);
+        until(&here, work.metadata.name.as_deref().expect("a name"), "no Work is left", |w| w.is_none())
+            .await;
     }
     for (name, member) in names.iter().zip(members.iter()) {
         let kubeconfig = member.kubeconfig().to_string_lossy().into_owned();
