@@ -1,4 +1,5 @@
-//! How the server's own controllers write: through the same path as everyone, under a name of their own.
+//! How controllers in the same process write without a request: through the same path as everyone, under a name of
+//! their own. The server's own controllers do so, and those of a simulated cluster.
 
 use std::sync::Arc;
 
@@ -17,14 +18,14 @@ use crate::server::Server;
 
 /// A part of the server that writes.
 #[derive(Debug)]
-pub(crate) struct Actor {
+pub struct Actor {
     server: Arc<Server>,
     context: Context,
     options: WriteOptions,
 }
 
 impl Actor {
-    pub(crate) fn new(server: &Arc<Server>, name: &str) -> Self {
+    pub fn new(server: &Arc<Server>, name: &str) -> Self {
         let context = Context::new(
             Method::PUT,
             RequestInfo::default(),
@@ -41,7 +42,7 @@ impl Actor {
         Self { server: server.clone(), context, options }
     }
 
-    pub(crate) fn server(&self) -> &Arc<Server> {
+    pub fn server(&self) -> &Arc<Server> {
         &self.server
     }
 
@@ -64,7 +65,7 @@ impl Actor {
     }
 
     /// Creates an object.
-    pub(crate) async fn create(
+    pub async fn create(
         &self,
         kind: &Arc<Kind>,
         namespace: &str,
@@ -76,7 +77,7 @@ impl Actor {
     }
 
     /// Changes an object; the closure returns `None` to leave it as it is.
-    pub(crate) async fn update(
+    pub async fn update(
         &self,
         kind: &Arc<Kind>,
         namespace: &str,
@@ -88,7 +89,7 @@ impl Actor {
         self.target(kind, namespace, name, subresource).update(&change).await
     }
 
-    pub(crate) async fn delete(
+    pub async fn delete(
         &self,
         kind: &Arc<Kind>,
         namespace: &str,

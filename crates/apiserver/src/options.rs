@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::admission::Admit;
+use crate::gate::Gate;
 use crate::server::Extension;
 
 /// What a server is for.
@@ -43,6 +44,10 @@ pub struct Options {
     pub context_name: String,
     pub max_reads: usize,
     pub max_writes: usize,
+    /// Acknowledges writes before they are on disk: a crash loses the last moments. For data that only simulates.
+    pub relaxed: bool,
+    /// Lets the owner shut clients out or slow them down.
+    pub gate: Gate,
 }
 
 impl Default for Options {
@@ -62,6 +67,8 @@ impl Default for Options {
             context_name: "karmada-apiserver".to_owned(),
             max_reads: 400,
             max_writes: 200,
+            relaxed: false,
+            gate: Gate::default(),
         }
     }
 }

@@ -101,6 +101,9 @@ async fn admit(
     let user = authenticate(server, &parts.headers, peer)?;
     let user = impersonation::impersonate(server, user, &parts.headers)?;
     let local = matches!(peer, Peer::Local(_));
+    if !local {
+        server.gate.delay().await;
+    }
     let permit = if local { None } else { server.limits.enter(&user, info).await? };
     server.rbac.check(&server.store, &user, &Attributes::of(info))?;
     Ok((user, permit))

@@ -48,6 +48,9 @@ pub struct Server {
     pub identity: Identity,
     pub ready: Readiness,
     pub limits: crate::limits::Limits,
+    /// Writes are acknowledged before they are on disk.
+    pub relaxed: bool,
+    pub gate: crate::gate::Gate,
 }
 
 /// What the server tells others about itself.

@@ -87,7 +87,7 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     let stop = CancellationToken::new();
     let server = Arc::new(Server {
         store,
-        registry: ArcSwap::from_pointee(Registry::natives()),
+        registry: ArcSwap::new(Registry::natives()),
         rbac: Rbac::default(),
         tokens: Tokens::new(&pki.service_account_key, &issuer, options.token_file.as_deref())?,
         admission: Chain::new(options.plugins.clone()),
@@ -100,6 +100,8 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
         identity: Identity { ca_pem: pki.ca.cert.clone(), issuer, started: jiff::Timestamp::now() },
         ready: Readiness::default(),
         limits: Limits::new(options.max_reads, options.max_writes),
+        relaxed: options.relaxed,
+        gate: options.gate.clone(),
     });
     server.allocator.load(&server.store);
     server.rbac.refresh(&server.store);

@@ -246,7 +246,7 @@ async fn remove(
         name: key.into(),
         expect: store::Expect::Revision(entry.modified),
         change: store::Change::Delete,
-        durability: if kind.rules.buffered {
+        durability: if kind.rules.buffered || server.relaxed {
             store::Durability::Buffered
         } else {
             store::Durability::Durable

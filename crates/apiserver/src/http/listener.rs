@@ -65,6 +65,8 @@ pub async fn run(
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
+                // Dropping it at once resets it: the client sees a server that is gone.
+                Ok((stream, _)) if server.gate.is_shut() => drop(abort(stream)),
                 Ok((stream, _)) => {
                     let connection = Connection {
                         server: server.clone(),
@@ -88,6 +90,12 @@ pub async fn run(
     if tokio::time::timeout(GOODBYE, connections.wait()).await.is_err() {
         tracing::info!(open = connections.len(), "closing connections that did not end by themselves");
     }
+}
+
+/// Makes a connection end with a reset instead of a polite goodbye.
+fn abort(stream: TcpStream) -> TcpStream {
+    let _ = stream.set_zero_linger();
+    stream
 }
 
 struct Connection {
@@ -117,6 +125,7 @@ impl Connection {
             .unwrap_or_default();
         let peer = Peer::Remote { certificates, judge: self.judge };
         let server = self.server;
+        let gate = server.gate.clone();
         let service = service_fn(move |request| {
             let (server, peer) = (server.clone(), peer.clone());
             async move { Ok::<_, Infallible>(serve(server, request, peer).await) }
@@ -136,6 +145,7 @@ impl Connection {
         let mut connection = std::pin::pin!(connection);
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
+            () = gate.shut() => return,
             () = self.stop.cancelled() => {
                 connection.as_mut().graceful_shutdown();
                 connection.await

@@ -7,7 +7,7 @@ pub mod kind;
 mod natives;
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 pub use custom::Custom;
 pub use kind::{Kind, Source, Subresource};
@@ -32,9 +32,11 @@ pub struct Group {
 }
 
 impl Registry {
-    /// Returns the table of the native kinds alone.
-    pub fn natives() -> Self {
-        Self::build(natives::kinds(), HashMap::new())
+    /// Returns the table of the native kinds alone; all servers of a process share it.
+    pub fn natives() -> Arc<Self> {
+        static NATIVES: LazyLock<Arc<Registry>> =
+            LazyLock::new(|| Arc::new(Registry::build(natives::kinds(), HashMap::new())));
+        NATIVES.clone()
     }
 
     /// Returns a table with the given definitions instead of the present ones.
