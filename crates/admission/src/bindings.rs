@@ -1,16 +1,17 @@
-//! ResourceBinding and ClusterResourceBinding: the permanent ID, recorded dependencies, names of components.
-//!
-//! Quotas are not checked here: that needs the quotas of the namespace and writes their status.
+//! ResourceBinding and ClusterResourceBinding: the permanent ID, recorded dependencies, quotas, names of components.
 
 use apimachinery::field::{Error, Errors, Path};
 use serde_json::Value;
 
 use api::config::DependentObjectReference;
-use api::features::MULTIPLE_POD_TEMPLATES_SCHEDULING;
+use api::features::{FEDERATED_QUOTA_ENFORCEMENT, MULTIPLE_POD_TEMPLATES_SCHEDULING};
 use api::labels::annotations::DEPENDENCIES;
 use api::work::{Binding, Component, ResourceBindingSpec};
 
-use crate::request::{Denial, Operation, Request, Settings, deny_if_any, label, set_label, spec};
+use crate::request::{
+    Denial, Operation, Request, Settings, canonical, deny_if_any, label, set_label, set_spec, spec,
+};
+use crate::usage::{self, Charge};
 
 /// Gives a new binding its permanent ID; one that is supplied is kept.
 pub(crate) fn mutate<B: Binding>(
@@ -31,19 +32,51 @@ pub(crate) fn mutate<B: Binding>(
             B::API_VERSION
         )));
     }
+    let mut binding: ResourceBindingSpec = spec(object)?;
+    let needs = binding.replica_requirements.iter_mut().map(|needs| &mut needs.resource_request);
+    let components = binding.components.iter_mut().filter_map(|component| {
+        component.replica_requirements.as_mut().map(|needs| &mut needs.resource_request)
+    });
+    needs.chain(components).flat_map(|request| request.values_mut()).for_each(canonical);
+    set_spec(object, &binding);
     if label(object, B::PERMANENT_ID).unwrap_or_default().is_empty() {
         set_label(object, B::PERMANENT_ID, fresh_id());
     }
     Ok(())
 }
 
-pub(crate) fn validate(object: &Value, settings: &Settings) -> Result<(), Denial> {
+/// Returns whether quotas have to be asked for this write: the change in usage is not nothing.
+pub(crate) fn asks_quotas(request: &Request<'_>, object: &Value, settings: &Settings) -> bool {
+    settings.features.enabled(FEDERATED_QUOTA_ENFORCEMENT)
+        && delta(request, object).is_ok_and(|delta| !delta.is_empty())
+}
+
+fn delta(request: &Request<'_>, object: &Value) -> Result<usage::Usage, Denial> {
+    let old: Option<ResourceBindingSpec> = match (request.operation, request.old) {
+        (Operation::Update, Some(old)) => Some(spec(old)?),
+        _ => None,
+    };
+    Ok(usage::change(old.as_ref(), &spec(object)?))
+}
+
+/// Checks a binding and returns the quotas to be charged for it.
+pub(crate) fn validate(
+    request: &Request<'_>,
+    object: &Value,
+    settings: &Settings,
+    quotas: &[Value],
+) -> Result<Vec<Charge>, Denial> {
+    let binding: ResourceBindingSpec = spec(object)?;
     deny_if_any(&check_dependencies(object))?;
+    let charges = if settings.features.enabled(FEDERATED_QUOTA_ENFORCEMENT) {
+        usage::charge(&delta(request, object)?, quotas)?
+    } else {
+        Vec::new()
+    };
     if settings.features.enabled(MULTIPLE_POD_TEMPLATES_SCHEDULING) {
-        let binding: ResourceBindingSpec = spec(object)?;
         deny_if_any(&check_components(&binding.components))?;
     }
-    Ok(())
+    Ok(charges)
 }
 
 fn check_dependencies(object: &Value) -> Errors {
@@ -83,6 +116,7 @@ mod tests {
     use api::labels::{CLUSTER_RESOURCE_BINDING_PERMANENT_ID, RESOURCE_BINDING_PERMANENT_ID};
 
     use super::*;
+    use crate::request::means;
 
     fn request(operation: Operation, kind: &str) -> Request<'_> {
         Request { operation, group: "work.karmada.io", version: "v1alpha2", kind, namespace: "ns", old: None }
@@ -92,15 +126,21 @@ mod tests {
     fn a_new_binding_gets_an_id_unless_it_brings_one() {
         let mut fresh = || "fresh".to_owned();
         let mut object = json!({ "metadata": { "name": "b" } });
-        crate::mutate(&request(Operation::Create, "ResourceBinding"), &mut object, &mut fresh).unwrap();
+        crate::mutate(&request(Operation::Create, "ResourceBinding"), &mut object, &mut means(&mut fresh))
+            .unwrap();
         assert_eq!(object["metadata"]["labels"][RESOURCE_BINDING_PERMANENT_ID], "fresh");
         let mut object =
             json!({ "metadata": { "labels": { CLUSTER_RESOURCE_BINDING_PERMANENT_ID: "mine" } } });
-        crate::mutate(&request(Operation::Create, "ClusterResourceBinding"), &mut object, &mut fresh)
-            .unwrap();
+        crate::mutate(
+            &request(Operation::Create, "ClusterResourceBinding"),
+            &mut object,
+            &mut means(&mut fresh),
+        )
+        .unwrap();
         assert_eq!(object["metadata"]["labels"][CLUSTER_RESOURCE_BINDING_PERMANENT_ID], "mine");
         let mut object = json!({ "metadata": {} });
-        crate::mutate(&request(Operation::Update, "ResourceBinding"), &mut object, &mut fresh).unwrap();
+        crate::mutate(&request(Operation::Update, "ResourceBinding"), &mut object, &mut means(&mut fresh))
+            .unwrap();
         assert_eq!(object, json!({ "metadata": {} }), "updates are left alone");
     }
 
@@ -108,7 +148,13 @@ mod tests {
     fn recorded_dependencies_must_be_a_list_of_references() {
         let judge = |text: &str| {
             let object = json!({ "metadata": { "annotations": { DEPENDENCIES: text } } });
-            crate::validate(&request(Operation::Update, "ResourceBinding"), &object, &Settings::default())
+            crate::validate(
+                &request(Operation::Update, "ResourceBinding"),
+                &object,
+                &Settings::default(),
+                &[],
+            )
+            .map(|_| ())
         };
         assert_eq!(judge(r#"[{"apiVersion":"v1","kind":"Secret","name":"s"}]"#), Ok(()));
         assert_eq!(judge("null"), Ok(()));
@@ -122,12 +168,12 @@ mod tests {
         let object =
             json!({ "metadata": {}, "spec": { "components": [{ "name": "a" }, { "name": "a" }, {}] } });
         let request = request(Operation::Create, "ResourceBinding");
-        assert_eq!(crate::validate(&request, &object, &Settings::default()), Ok(()));
+        assert!(crate::validate(&request, &object, &Settings::default(), &[]).is_ok());
         let settings = Settings {
             features: Features::default().with(MULTIPLE_POD_TEMPLATES_SCHEDULING, true),
             ..Settings::default()
         };
-        let denial = crate::validate(&request, &object, &settings).unwrap_err();
+        let denial = crate::validate(&request, &object, &settings, &[]).unwrap_err();
         assert!(denial.message.contains("spec.components[1].name"), "{}", denial.message);
         assert!(denial.message.contains("spec.components[2].name"), "{}", denial.message);
     }

@@ -17,7 +17,39 @@ use api::cluster::{Cluster, ClusterSpec, LocalSecretReference, MODEL_UNBOUNDED, 
 use api::constants::{CLUSTER_NAME_MAX_LENGTH, EFFECT_NO_EXECUTE, EFFECT_NO_SCHEDULE};
 use api::features::{CUSTOMIZED_CLUSTER_RESOURCE_MODELING, Features};
 
-use crate::request::encode;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::request::{Denial, Means, Request, encode, invalid};
+
+/// Prepares and canonicalizes, in one step: an API server checks the metadata before and after.
+pub(crate) fn mutate(request: &Request<'_>, object: &mut Value, means: &mut Means<'_>) -> Result<(), Denial> {
+    let mut cluster = read(object)?;
+    match request.old {
+        None => prepare_create(&mut cluster, &means.settings.features),
+        Some(old) => prepare_update(&mut cluster, &read(old)?, &means.settings.features),
+    }
+    canonicalize(&mut cluster, means.now);
+    let mut new = encode(&cluster);
+    // What the type does not know of the metadata stays as it was written.
+    if let Some(metadata) = object.get("metadata") {
+        new["metadata"] = metadata.clone();
+    }
+    *object = new;
+    Ok(())
+}
+
+pub(crate) fn validate(object: &Value) -> Result<(), Denial> {
+    let errors = check(&read(object)?);
+    if errors.is_empty() { Ok(()) } else { Err(Denial::invalid(errors)) }
+}
+
+fn read(object: &Value) -> Result<Cluster, Denial> {
+    Cluster::deserialize(object).map_err(|error| {
+        let kind = "Cluster in version \"v1alpha1\" cannot be handled as a Cluster";
+        Denial { reason: Some("BadRequest"), ..Denial::unreadable(format!("{kind}: {error}")) }
+    })
+}
 
 /// Normalises a cluster that is about to be created: no status, generation 1, classes of node sizes.
 pub fn prepare_create(cluster: &mut Cluster, features: &Features) {
@@ -109,7 +141,7 @@ fn check_spec(spec: &ClusterSpec, path: &Path) -> Errors {
     errors.extend(check_location(spec, path));
     errors.extend(check_taints(&spec.taints, &path.child("taints")));
     if let Some(fault) = models_fault(&spec.resource_models) {
-        errors.push(Error::invalid(&path.child("resourceModels"), encode(&spec.resource_models), fault));
+        errors.push(invalid(&path.child("resourceModels"), &spec.resource_models, fault));
     }
     errors
 }
@@ -172,7 +204,8 @@ fn check_location(spec: &ClusterSpec, path: &Path) -> Errors {
     label("region", &spec.region);
     if !spec.zone.is_empty() && !spec.zones.is_empty() {
         // The doubled path and the whole spec as the value are upstream's.
-        errors.push(Error::type_invalid(&path.child("spec"), encode(spec), "Zone and Zones cannot co-exist"));
+        let fault = "Zone and Zones cannot co-exist";
+        errors.push(Error::type_invalid(&path.child("spec"), Value::Null, fault).showing(api::go_json(spec)));
         return errors;
     }
     if !spec.zone.is_empty() {
@@ -207,7 +240,7 @@ fn check_taints(taints: &[Taint], path: &Path) -> Errors {
             }
         }
         if !seen.insert((taint.key.as_str(), taint.effect.as_str())) {
-            let mut error = Error::duplicate(&here, encode(taint));
+            let mut error = Error::duplicate(&here, Value::Null).showing(api::go_json(taint));
             error.detail = "taints must be unique by key and effect pair".to_owned();
             errors.push(error);
         }
@@ -255,16 +288,16 @@ fn models_fault(models: &[ResourceModel]) -> Option<&'static str> {
 }
 
 /// A URL cut into the parts that the rules look at, with the faults that Go's parser names.
-struct Url<'a> {
-    scheme: String,
-    user: Option<&'a str>,
-    host: &'a str,
-    query: &'a str,
-    fragment: &'a str,
+pub(crate) struct Url<'a> {
+    pub(crate) scheme: String,
+    pub(crate) user: Option<&'a str>,
+    pub(crate) host: &'a str,
+    pub(crate) query: &'a str,
+    pub(crate) fragment: &'a str,
 }
 
 impl<'a> Url<'a> {
-    fn parse(text: &'a str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &'a str) -> Result<Self, String> {
         let fault = |what: &str| Err(format!("parse {text:?}: {what}"));
         if text.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
             return fault("net/url: invalid control character in URL");

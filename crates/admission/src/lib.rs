@@ -1,103 +1,88 @@
 //! Mutation and validation of Karmada's kinds, as a pure library.
 //!
-//! In: a write, the object, the settings, a source of fresh UUIDs. Out: the object as it is to be stored, or a
-//! [`Denial`] in Karmada's words. Who calls (the API server as a plug-in, a webhook server) and how a refusal is
-//! wrapped is not decided here.
+//! In: a write, the object, the settings, a source of fresh UUIDs, and for two kinds the objects they are judged
+//! against. Out: the object as it is to be stored, or a [`Denial`] in Karmada's words; for bindings also the quotas to
+//! be charged. Who calls (the API server as a plug-in, a webhook server) and how a refusal is wrapped is not decided
+//! here.
 //!
-//! Covered: the propagation and override policies, ClusterTaintPolicy, the bindings (without quotas),
-//! MultiClusterService, protection against deletion; and, in [`cluster`], the rules that Karmada compiles into the
-//! API server of the Cluster kind.
+//! [`HOOKS`] is the table of all rules. [`cluster`] and the ResourceRegistry have rules that Karmada compiles into the
+//! API servers of those kinds.
 
+mod addresses;
+mod autoscaling;
 mod bindings;
 pub mod cluster;
+mod cron;
+mod customizations;
+mod hooks;
+mod ingress;
+mod interpreters;
+pub mod lua;
+mod metadata;
 mod overrides;
 mod placement;
 mod propagation;
+mod quotas;
+mod registries;
 mod request;
+mod resources;
+pub mod schedule;
 mod services;
 mod taints;
+mod usage;
+mod works;
 
 use serde_json::Value;
 
-use api::labels;
-use api::policy::{ClusterPropagationPolicy, PropagationPolicy};
-use api::work::{ClusterResourceBinding, ResourceBinding};
+pub use hooks::{Act, HOOKS, Home, Hook, Scope, Wants};
+pub use request::{Denial, Means, Operation, Request, Settings};
+pub use usage::Charge;
 
-pub use request::{Denial, Operation, Request, Settings};
+/// Returns the rules that see a write.
+pub fn hooks_for(request: &Request<'_>) -> impl Iterator<Item = &'static Hook> {
+    let (operation, group, kind) = (request.operation, request.group.to_owned(), request.kind.to_owned());
+    HOOKS.iter().filter(move |hook| hook.sees(operation, &group, &kind))
+}
 
 /// Changes an object on its way in.
 ///
-/// `fresh_id` returns a new random UUID each time it is called; permanent IDs are made of them.
-///
 /// # Errors
 /// If the object cannot be read.
-pub fn mutate(
-    request: &Request<'_>,
-    object: &mut Value,
-    fresh_id: &mut dyn FnMut() -> String,
-) -> Result<(), Denial> {
-    if request.operation == Operation::Delete {
-        return Ok(());
+pub fn mutate(request: &Request<'_>, object: &mut Value, means: &mut Means<'_>) -> Result<(), Denial> {
+    for hook in hooks_for(request) {
+        if let Act::Mutate(act) = hook.act {
+            act(request, object, means)?;
+        }
     }
-    match (request.group, request.kind) {
-        (api::policy::GROUP, "PropagationPolicy") => {
-            propagation::mutate::<PropagationPolicy>(request, object, fresh_id)
-        }
-        (api::policy::GROUP, "ClusterPropagationPolicy") => {
-            propagation::mutate::<ClusterPropagationPolicy>(request, object, fresh_id)
-        }
-        (api::policy::GROUP, "OverridePolicy") => overrides::mutate(request, object),
-        (api::work::GROUP, "ResourceBinding") => {
-            bindings::mutate::<ResourceBinding>(request, object, fresh_id)
-        }
-        (api::work::GROUP, "ClusterResourceBinding") => {
-            bindings::mutate::<ClusterResourceBinding>(request, object, fresh_id)
-        }
-        (api::networking::GROUP, "MultiClusterService") => services::mutate(object, fresh_id),
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
-/// Checks an object after all changes.
+/// Checks an object after all changes. `seen` is what the rule [wants](Hook::wants) to see.
+///
+/// Returns the quotas to be charged if the write is to happen.
 ///
 /// # Errors
 /// If the object breaks a rule or cannot be read.
-pub fn validate(request: &Request<'_>, object: &Value, settings: &Settings) -> Result<(), Denial> {
-    if request.operation == Operation::Delete {
-        return protect(request);
-    }
-    match (request.group, request.kind) {
-        (api::policy::GROUP, "PropagationPolicy") => {
-            propagation::validate::<PropagationPolicy>(request, object)
+pub fn validate(
+    request: &Request<'_>,
+    object: &Value,
+    settings: &Settings,
+    seen: &[Value],
+) -> Result<Vec<Charge>, Denial> {
+    let mut charges = Vec::new();
+    for hook in hooks_for(request) {
+        if let Act::Validate(act) = hook.act {
+            charges.extend(act(request, object, settings, seen)?);
         }
-        (api::policy::GROUP, "ClusterPropagationPolicy") => {
-            propagation::validate::<ClusterPropagationPolicy>(request, object)
-        }
-        (api::policy::GROUP, "OverridePolicy" | "ClusterOverridePolicy") => {
-            overrides::validate(request, object)
-        }
-        (api::policy::GROUP, "ClusterTaintPolicy") => taints::validate(object, settings),
-        (api::work::GROUP, "ResourceBinding") => bindings::validate(object, settings),
-        (api::networking::GROUP, "MultiClusterService") => services::validate(request, object),
-        _ => Ok(()),
     }
-}
-
-/// Refuses the deletion of an object whose label says so. What counts is the stored object.
-fn protect(request: &Request<'_>) -> Result<(), Denial> {
-    let stored = request.old.and_then(|old| request::label(old, labels::DELETION_PROTECTED));
-    if stored == Some(labels::DELETION_PROTECTION_ALWAYS) {
-        return Err(Denial::forbidden(format!(
-            "This resource is protected, please make sure to remove the label: {}",
-            labels::DELETION_PROTECTED
-        )));
-    }
-    Ok(())
+    Ok(charges)
 }
 
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+
+    use api::labels;
 
     use super::*;
 
@@ -111,7 +96,7 @@ mod tests {
             namespace: "default",
             old: Some(&old),
         };
-        validate(&request, &Value::Null, &Settings::default())
+        validate(&request, &Value::Null, &Settings::default(), &[]).map(|_| ())
     }
 
     #[test]

@@ -11,25 +11,24 @@ use api::policy::{
     WorkloadAffinity,
 };
 
-use crate::request::encode;
+use api::go_json;
+use serde_json::Value;
+
+use crate::request::invalid;
 
 /// Returns what is wrong with a placement.
 pub(crate) fn placement(placement: &Placement, path: &Path) -> Errors {
     let mut errors = Errors::new();
     if placement.cluster_affinity.is_some() && !placement.cluster_affinities.is_empty() {
-        errors.push(Error::invalid(
-            path,
-            encode(placement),
-            "clusterAffinities cannot co-exist with clusterAffinity",
-        ));
+        errors.push(invalid(path, placement, "clusterAffinities cannot co-exist with clusterAffinity"));
     }
     let overflow_allowed = allows_overflow(placement.replica_scheduling.as_ref());
     let terms = path.child("clusterAffinities");
     for (index, term) in placement.cluster_affinities.iter().enumerate() {
         if !term.overflow_affinities.is_empty() && !overflow_allowed {
-            errors.push(Error::invalid(
+            errors.push(invalid(
                 &terms.index(index).child("overflowAffinities"),
-                encode(&term.overflow_affinities),
+                &term.overflow_affinities,
                 "overflowAffinities can only be used together with dynamic weight or aggregated scheduling",
             ));
         }
@@ -73,7 +72,7 @@ pub(crate) fn affinity(affinity: Option<&ClusterAffinity>, path: &Path) -> Error
         return Errors::new();
     };
     match field_selector_fault(selector) {
-        Some(fault) => vec![Error::invalid(&path.child("fieldSelector"), encode(selector), fault)],
+        Some(fault) => vec![invalid(&path.child("fieldSelector"), selector, fault)],
         None => Errors::new(),
     }
 }
@@ -101,7 +100,7 @@ fn affinity_terms(terms: &[ClusterAffinityTerm], path: &Path) -> Errors {
         }
         if !seen.insert(term.affinity_name.as_str()) {
             let fault = "each affinity term in a policy must have a unique name";
-            errors.push(Error::invalid(path, encode(&terms.to_vec()), fault));
+            errors.push(invalid(path, &terms.to_vec(), fault));
         }
         errors.extend(affinity(Some(&term.affinity), &here));
         errors.extend(overflow(term, &here.child("overflowAffinities")));
@@ -117,9 +116,9 @@ fn overflow(term: &ClusterAffinityTerm, path: &Path) -> Errors {
     let ClusterAffinity { label_selector, field_selector, cluster_names, exclude } = &term.affinity;
     if label_selector.is_none() && field_selector.is_none() && cluster_names.is_empty() && exclude.is_empty()
     {
-        errors.push(Error::invalid(
+        errors.push(invalid(
             path,
-            encode(&term.overflow_affinities),
+            &term.overflow_affinities,
             "overflowAffinities can only be used together with the inline ClusterAffinity",
         ));
     }
@@ -143,37 +142,39 @@ fn overflow(term: &ClusterAffinityTerm, path: &Path) -> Errors {
 
 fn spread(constraints: &[SpreadConstraint], path: &Path) -> Errors {
     let mut errors = Errors::new();
-    let mut complain = |at: &Path, value, fault: &str| errors.push(Error::invalid(at, value, fault));
+    let mut complain = |at: &Path, shown: String, fault: &str| {
+        errors.push(Error::invalid(at, Value::Null, fault).showing(shown));
+    };
     // How often each field is used; a field is complained about once, at its second use.
     let mut uses: BTreeMap<&SpreadFieldValue, usize> = BTreeMap::new();
     for (index, constraint) in constraints.iter().enumerate() {
         let here = path.index(index);
         let field = constraint.spread_by_field.as_ref().filter(|field| !field.as_str().is_empty());
         if field.is_some() && !constraint.spread_by_label.is_empty() {
-            complain(&here, encode(constraint), "spreadByLabel should not co-exist with spreadByField");
+            complain(&here, go_json(constraint), "spreadByLabel should not co-exist with spreadByField");
         }
         if constraint.min_groups < 0 {
-            complain(&here, encode(constraint), "minGroups lower than 0 is not allowed");
+            complain(&here, go_json(constraint), "minGroups lower than 0 is not allowed");
         }
         if constraint.max_groups < 0 {
-            complain(&here, encode(constraint), "maxGroups lower than 0 is not allowed");
+            complain(&here, go_json(constraint), "maxGroups lower than 0 is not allowed");
         }
         if constraint.max_groups > 0 && constraint.max_groups < constraint.min_groups {
-            complain(&here, encode(constraint), "maxGroups lower than minGroups is not allowed");
+            complain(&here, go_json(constraint), "maxGroups lower than minGroups is not allowed");
         }
         if let Some(field) = field {
             let count = uses.entry(field).or_default();
             *count += 1;
             if *count == 2 {
                 let fault = format!("multiple {field} spread constraints are not allowed");
-                complain(path, encode(&constraints.to_vec()), &fault);
+                complain(path, go_json(&constraints.to_vec()), &fault);
             }
         }
     }
     if !uses.is_empty() && !uses.contains_key(&SpreadFieldValue::Cluster) {
         complain(
             path,
-            encode(&constraints.to_vec()),
+            go_json(&constraints.to_vec()),
             "the cluster spread constraint must be enabled in one of the constraints in case of SpreadByField is \
              enabled",
         );
@@ -194,7 +195,7 @@ fn workload_affinity(rules: &WorkloadAffinity, path: &Path) -> Errors {
         && together.group_by_label_key == apart.group_by_label_key
     {
         let fault = "affinity and antiAffinity must not use the same groupByLabelKey";
-        errors.push(Error::invalid(path, encode(rules), fault));
+        errors.push(invalid(path, rules, fault));
     }
     errors
 }

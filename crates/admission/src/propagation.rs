@@ -12,7 +12,7 @@ use api::policy::{
 
 use crate::placement;
 use crate::request::{
-    Denial, Operation, Request, add_finalizer, deny_if_any, encode, label, set_label, set_spec, spec,
+    Denial, Operation, Request, add_finalizer, deny_if_any, invalid, label, set_label, set_spec, spec,
 };
 
 /// How long a failover waits for the new copy unless told otherwise, in seconds.
@@ -129,9 +129,9 @@ fn check(policy: &PropagationSpec, namespace: &str) -> Errors {
             .is_some_and(|clusters| !clusters.cluster_names.is_empty());
         if suspension.dispatching == Some(true) && some_clusters {
             // The doubled path is upstream's.
-            errors.push(Error::invalid(
+            errors.push(invalid(
                 &path.child("suspension").child("suspension"),
-                encode(suspension),
+                suspension,
                 "suspension dispatching cannot co-exist with dispatchingOnClusters.clusterNames",
             ));
         }
@@ -199,6 +199,7 @@ mod tests {
     use api::labels::{CLUSTER_PROPAGATION_POLICY_PERMANENT_ID, PROPAGATION_POLICY_PERMANENT_ID as ID};
 
     use super::*;
+    use crate::request::means;
     use crate::{Settings, mutate, validate};
 
     fn request<'a>(
@@ -211,8 +212,12 @@ mod tests {
     }
 
     fn created(kind: &str, namespace: &str, mut object: Value) -> Value {
-        mutate(&request(Operation::Create, kind, namespace, None), &mut object, &mut || "fresh".to_owned())
-            .unwrap();
+        mutate(
+            &request(Operation::Create, kind, namespace, None),
+            &mut object,
+            &mut means(&mut || "fresh".to_owned()),
+        )
+        .unwrap();
         object
     }
 
@@ -225,8 +230,9 @@ mod tests {
             &request(Operation::Create, "PropagationPolicy", "ns", None),
             object,
             &Settings::default(),
+            &[],
         ) {
-            Ok(()) => "allowed".to_owned(),
+            Ok(_) => "allowed".to_owned(),
             Err(denial) => denial.message,
         }
     }
@@ -276,7 +282,7 @@ mod tests {
     fn an_update_keeps_the_label_and_adds_no_finalizer() {
         let mut object = policy(json!({ "resourceSelectors": [] }));
         let request = request(Operation::Update, "PropagationPolicy", "ns", None);
-        mutate(&request, &mut object, &mut || panic!("no ID is needed")).unwrap();
+        mutate(&request, &mut object, &mut means(&mut || panic!("no ID is needed"))).unwrap();
         assert_eq!(object["metadata"]["labels"][ID], "supplied");
         assert!(object["metadata"].get("finalizers").is_none());
     }
@@ -285,7 +291,9 @@ mod tests {
     fn scheduler_and_permanent_id_cannot_be_changed() {
         let old = policy(json!({ "schedulerName": "default-scheduler" }));
         let request = request(Operation::Update, "PropagationPolicy", "ns", Some(&old));
-        let judge = |object: &Value| validate(&request, object, &Settings::default()).map_err(|d| d.message);
+        let judge = |object: &Value| {
+            validate(&request, object, &Settings::default(), &[]).map(|_| ()).map_err(|d| d.message)
+        };
         assert_eq!(judge(&old), Ok(()));
         let other = policy(json!({ "schedulerName": "mine" }));
         assert_eq!(judge(&other).unwrap_err(), "the schedulerName should not be updated");

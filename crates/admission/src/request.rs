@@ -1,11 +1,15 @@
 //! What admission is asked, what it may use, and how it says no.
 
-use apimachinery::field;
+use apimachinery::field::{self, Errors, Path};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use api::features::Features;
+use api::go_json;
+use api::wire::Wire;
 
 /// What is about to happen to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +48,18 @@ pub struct Settings {
     pub allow_no_execute_taint_policy: bool,
 }
 
+/// What mutation may use besides the object.
+pub struct Means<'a> {
+    /// How the rules are set.
+    pub settings: &'a Settings,
+    /// The time of the write.
+    pub now: Timestamp,
+    /// Returns a new random UUID each time it is called; permanent IDs are made of them.
+    pub fresh_id: &'a mut dyn FnMut() -> String,
+}
+
 /// Why a write is refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Denial {
     /// The HTTP status code.
     pub code: u16,
@@ -53,17 +67,35 @@ pub struct Denial {
     pub reason: Option<&'static str>,
     /// The reason for humans.
     pub message: String,
+    /// What is wrong field by field, for the kinds whose refusals carry causes.
+    pub causes: Errors,
 }
 
 impl Denial {
     /// Returns the refusal of a write that breaks a rule.
     pub fn forbidden(message: impl Into<String>) -> Self {
-        Self { code: 403, reason: Some("Forbidden"), message: message.into() }
+        Self { code: 403, reason: Some("Forbidden"), message: message.into(), causes: Errors::new() }
+    }
+
+    /// Returns the refusal of a binding that does not fit into a quota. The scheduler knows it by its reason.
+    pub fn quota_exceeded(message: impl Into<String>) -> Self {
+        Self { reason: Some("QuotaExceeded"), ..Self::forbidden(message) }
+    }
+
+    /// Returns the refusal of an object with faults in its fields, as an API server words it.
+    pub fn invalid(errors: Errors) -> Self {
+        let message = field::aggregate(&errors);
+        Self { code: 422, reason: Some("Invalid"), message, causes: errors }
+    }
+
+    /// Returns the answer when the rules themselves could not be applied.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self { code: 500, reason: None, message: message.into(), causes: Errors::new() }
     }
 
     /// Returns the refusal of an object that cannot be read.
     pub fn unreadable(message: impl Into<String>) -> Self {
-        Self { code: 400, reason: None, message: message.into() }
+        Self { code: 400, reason: None, message: message.into(), causes: Errors::new() }
     }
 }
 
@@ -72,14 +104,19 @@ pub(crate) fn deny_if_any(errors: &[field::Error]) -> Result<(), Denial> {
     if errors.is_empty() { Ok(()) } else { Err(Denial::forbidden(field::aggregate(errors))) }
 }
 
-/// Reads the spec of an object.
-pub(crate) fn spec<T: DeserializeOwned + Default>(object: &Value) -> Result<T, Denial> {
-    match object.get("spec") {
+/// Reads a part of an object, `spec` or `status`; what is missing reads as the zero value.
+pub(crate) fn part<T: DeserializeOwned + Default>(object: &Value, name: &str) -> Result<T, Denial> {
+    match object.get(name) {
         None | Some(Value::Null) => Ok(T::default()),
-        Some(spec) => {
-            T::deserialize(spec).map_err(|error| Denial::unreadable(format!("cannot read spec: {error}")))
+        Some(part) => {
+            T::deserialize(part).map_err(|error| Denial::unreadable(format!("cannot read {name}: {error}")))
         }
     }
+}
+
+/// Reads the spec of an object.
+pub(crate) fn spec<T: DeserializeOwned + Default>(object: &Value) -> Result<T, Denial> {
+    part(object, "spec")
 }
 
 /// Writes the spec of an object back, as Go would: the whole of it, empty structs included.
@@ -87,9 +124,15 @@ pub(crate) fn set_spec(object: &mut Value, spec: &impl Serialize) {
     object["spec"] = encode(spec);
 }
 
-/// Returns the JSON form of a value, for objects and error messages.
+/// Returns the JSON form of a value.
 pub(crate) fn encode(value: &impl Serialize) -> Value {
     serde_json::to_value(value).expect("API types have string keys only")
+}
+
+/// Returns an error that shows a whole struct or list as Go's encoder prints it: fields in the order of their
+/// declaration, not of their names.
+pub(crate) fn invalid(path: &Path, value: &impl Wire, detail: impl Into<String>) -> field::Error {
+    field::Error::invalid(path, Value::Null, detail).showing(go_json(value))
 }
 
 /// Returns the value of a label.
@@ -114,4 +157,18 @@ pub(crate) fn add_finalizer(object: &mut Value, finalizer: &str) {
         Some(list) => list.push(finalizer.into()),
         None => *finalizers = Value::Array(vec![finalizer.into()]),
     }
+}
+
+/// Writes an amount as Go does after reading it: `1000m` becomes `1`.
+pub(crate) fn canonical(amount: &mut Quantity) {
+    if let Ok(quantity) = apimachinery::quantity::Quantity::parse(&amount.0) {
+        amount.0 = quantity.to_string();
+    }
+}
+
+/// What a test gives to mutation: default settings, the beginning of time.
+#[cfg(test)]
+pub(crate) fn means(fresh_id: &mut dyn FnMut() -> String) -> Means<'_> {
+    static SETTINGS: std::sync::LazyLock<Settings> = std::sync::LazyLock::new(Settings::default);
+    Means { settings: &SETTINGS, now: Timestamp::UNIX_EPOCH, fresh_id }
 }

@@ -1,7 +1,4 @@
 //! MultiClusterService.
-//!
-//! The load balancer's addresses in the status are not checked: a write to the object itself carries the stored
-//! status, and status writes do not come through admission.
 
 use std::collections::BTreeSet;
 
@@ -10,10 +7,13 @@ use apimachinery::names;
 use serde_json::Value;
 
 use api::labels::MULTI_CLUSTER_SERVICE_PERMANENT_ID;
-use api::networking::{ClusterSelector, ExposurePort, ExposureType, MultiClusterServiceSpec};
+use api::networking::{ClusterSelector, ExposurePort, ExposureType, MultiClusterServiceSpec, ServiceStatus};
 
+use crate::addresses;
 use crate::cluster::name_faults;
-use crate::request::{Denial, Operation, Request, deny_if_any, encode, label, set_label, set_spec, spec};
+use crate::request::{
+    Denial, Operation, Request, deny_if_any, invalid, label, part, set_label, set_spec, spec,
+};
 
 pub(crate) fn mutate(object: &mut Value, fresh_id: &mut dyn FnMut() -> String) -> Result<(), Denial> {
     let service: MultiClusterServiceSpec = spec(object)?;
@@ -30,12 +30,17 @@ pub(crate) fn validate(request: &Request<'_>, object: &Value) -> Result<(), Deni
     if let (Operation::Update, Some(old)) = (request.operation, request.old) {
         let old: MultiClusterServiceSpec = spec(old)?;
         if old.types != service.types {
-            errors.push(Error::invalid(
+            errors.push(invalid(
                 &Path::new("spec").child("types"),
-                encode(&old.types),
+                &old.types,
                 "MultiClusterService types are immutable",
             ));
         }
+    }
+    if let (Operation::Update, true) = (request.operation, request.old.is_some()) {
+        let status: ServiceStatus = part(object, "status")?;
+        let known = status.load_balancer.ingress.iter();
+        errors.extend(addresses::check(known.map(|entry| (entry.ip.as_str(), entry.hostname.as_str()))));
     }
     // The name becomes the name of a Service, whose rules are narrower than those of other objects.
     if let Some(name) = object["metadata"].get("name").and_then(Value::as_str) {
@@ -57,9 +62,9 @@ fn check(service: &MultiClusterServiceSpec) -> Errors {
         }
     }
     if service.types.iter().collect::<BTreeSet<_>>().len() > 1 {
-        errors.push(Error::invalid(
+        errors.push(invalid(
             &types,
-            encode(&service.types),
+            &service.types,
             "MultiClusterService types should not contain more than one type",
         ));
     }

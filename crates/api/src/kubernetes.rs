@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{
     NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, LabelSelectorRequirement};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
+    Condition, LabelSelector, LabelSelectorRequirement, Time,
+};
 use serde::{Serialize, Serializer};
 
 use crate::schema::{CONDITION_TYPE_PATTERN, REASON_PATTERN, Schema, tidy};
@@ -230,6 +232,25 @@ impl Wire for Taint {
     }
     fn is_zero(&self) -> bool {
         false
+    }
+    fn encode<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct InGoOrder<'a> {
+            key: &'a str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            value: Option<&'a str>,
+            effect: &'a str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            time_added: Option<&'a Time>,
+        }
+        InGoOrder {
+            key: &self.key,
+            value: self.value.as_deref().filter(|value| !value.is_empty()),
+            effect: &self.effect,
+            time_added: self.time_added.as_ref(),
+        }
+        .serialize(serializer)
     }
 }
 

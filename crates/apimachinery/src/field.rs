@@ -95,6 +95,8 @@ pub struct Error {
     pub field: String,
     /// Shown as JSON for the types that show a value.
     pub value: Value,
+    /// The text to show instead, where the order of an object's fields is not the order of their names.
+    pub shown: Option<String>,
     pub detail: String,
 }
 
@@ -102,7 +104,13 @@ pub type Errors = Vec<Error>;
 
 impl Error {
     fn make(kind: ErrorType, path: &Path, value: Value, detail: impl Into<String>) -> Self {
-        Self { kind, field: path.as_str().to_owned(), value, detail: detail.into() }
+        Self { kind, field: path.as_str().to_owned(), value, shown: None, detail: detail.into() }
+    }
+
+    /// Returns the error with a value whose JSON is given as text: structs print in the order of their declaration.
+    pub fn showing(mut self, json: String) -> Self {
+        self.shown = Some(json);
+        self
     }
 
     pub fn invalid(path: &Path, value: impl Into<Value>, detail: impl Into<String>) -> Self {
@@ -166,7 +174,10 @@ impl Error {
             ErrorType::Required | ErrorType::Forbidden | ErrorType::TooLong | ErrorType::Internal => {
                 words.to_owned()
             }
-            _ => format!("{words}: {}", self.value),
+            _ => match &self.shown {
+                Some(text) => format!("{words}: {text}"),
+                None => format!("{words}: {}", self.value),
+            },
         };
         if self.detail.is_empty() { head } else { format!("{head}: {}", self.detail) }
     }

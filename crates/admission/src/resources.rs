@@ -1,0 +1,78 @@
+//! Which names of resources mean what to Kubernetes, and their amounts.
+
+use apimachinery::names;
+use apimachinery::quantity::Quantity;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
+
+/// What a quota of a namespace may count, besides huge pages.
+const QUOTA: [&str; 19] = [
+    "cpu",
+    "memory",
+    "ephemeral-storage",
+    "requests.cpu",
+    "requests.memory",
+    "requests.storage",
+    "requests.ephemeral-storage",
+    "limits.cpu",
+    "limits.memory",
+    "limits.ephemeral-storage",
+    "pods",
+    "resourcequotas",
+    "services",
+    "replicationcontrollers",
+    "secrets",
+    "persistentvolumeclaims",
+    "configmaps",
+    "services.nodeports",
+    "services.loadbalancers",
+];
+
+/// What is counted, not measured.
+const INTEGER: [&str; 9] = [
+    "pods",
+    "resourcequotas",
+    "services",
+    "replicationcontrollers",
+    "secrets",
+    "configmaps",
+    "persistentvolumeclaims",
+    "services.nodeports",
+    "services.loadbalancers",
+];
+
+/// Returns the amount that a text names. The schema has checked it; what slipped through counts as nothing.
+pub(crate) fn amount(text: &Amount) -> Quantity {
+    Quantity::parse(&text.0).unwrap_or_default()
+}
+
+pub(crate) fn is_standard_for_quota(name: &str) -> bool {
+    QUOTA.contains(&name) || name.starts_with("hugepages-") || name.starts_with("requests.hugepages-")
+}
+
+pub(crate) fn is_standard(name: &str) -> bool {
+    name == "storage" || is_standard_for_quota(name)
+}
+
+pub(crate) fn is_integer(name: &str) -> bool {
+    INTEGER.contains(&name) || is_extended(name)
+}
+
+/// Says whether a resource is of somebody else's domain, such as `nvidia.com/gpu`.
+pub(crate) fn is_extended(name: &str) -> bool {
+    name.contains('/')
+        && !is_prefixed_native(name)
+        && !name.starts_with("requests.")
+        && names::qualified_name(&format!("requests.{name}")).is_empty()
+}
+
+pub(crate) fn is_prefixed_native(name: &str) -> bool {
+    name.contains("kubernetes.io/")
+}
+
+/// Says whether a resource is one of those that are added up as plain numbers.
+pub(crate) fn is_scalar(name: &str) -> bool {
+    is_extended(name)
+        || name.starts_with("hugepages-")
+        || is_prefixed_native(name)
+        || name.starts_with("attachable-volumes-")
+}
