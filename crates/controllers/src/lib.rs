@@ -9,6 +9,7 @@
 
 pub mod members;
 pub mod plane;
+mod queue;
 pub mod selection;
 
 use std::sync::Arc;

@@ -13,7 +13,6 @@ mod enablements;
 mod events;
 mod execution;
 mod monitor;
-mod queue;
 mod readiness;
 mod removal;
 mod sources;
@@ -34,7 +33,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::queue::Queue;
+use crate::queue::{Outcome, Queue, UNLIMITED};
 use crate::{Context, Selection};
 
 /// How often and how patiently; upstream's flags and defaults.
@@ -99,28 +98,41 @@ pub fn spawn_with(context: &Context, selection: &Selection, tasks: &TaskTracker,
         clusters: Mirror::default(),
         works: Mirror::default(),
         namespaces: Mirror::default(),
-        links: Arc::default(),
-        registrations: Arc::default(),
-        executions: Arc::default(),
-        reports: Arc::default(),
+        links: Queue::new("links"),
+        registrations: Queue::new("cluster"),
+        executions: Queue::new("execution"),
+        reports: Queue::new("workStatus"),
         probes: Mutex::default(),
     });
     sources::start(&shared);
-    shared.links.run(&shared, |shared, name| async move { sources::link(&shared, &name).await });
+    run(&shared, &shared.links, |shared, name: String| async move { sources::link(&shared, &name).await });
     if enabled.cluster {
-        shared
-            .registrations
-            .run(&shared, |shared, name| async move { cluster::reconcile(&shared, &name).await });
+        run(&shared, &shared.registrations, |shared, name: String| async move {
+            cluster::reconcile(&shared, &name).await
+        });
         tasks.spawn(monitor::run(shared.clone()));
     }
     if enabled.execution {
-        shared
-            .executions
-            .run(&shared, |shared, key| async move { execution::reconcile(&shared, &key).await });
+        run(&shared, &shared.executions, |shared, key: Key| async move {
+            execution::reconcile(&shared, &key).await
+        });
     }
     if enabled.work_status {
-        shared.reports.run(&shared, |shared, key| async move { work_status::reconcile(&shared, &key).await });
+        run(&shared, &shared.reports, |shared, key: Key| async move {
+            work_status::reconcile(&shared, &key).await
+        });
     }
+}
+
+/// Works a queue off. What limits is the member a key belongs to.
+fn run<K, F, Fut>(shared: &Arc<Shared>, queue: &Arc<Queue<K>>, reconcile: F)
+where
+    K: Clone + Eq + std::hash::Hash + std::fmt::Debug + Send + Sync + 'static,
+    F: Fn(Arc<Shared>, K) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Outcome> + Send + 'static,
+{
+    let of = shared.clone();
+    queue.spawn(UNLIMITED, &shared.tasks, &shared.stop, move |key| reconcile(of.clone(), key));
 }
 
 /// Which controllers of this side run.
@@ -161,7 +173,7 @@ struct Shared {
 
 impl Shared {
     fn cluster(&self, name: &str) -> Option<Arc<Cluster>> {
-        self.clusters.get(&Key::new("", name))
+        self.clusters.get("", name)
     }
 
     /// Takes up everything that is to run in a cluster.
@@ -169,10 +181,10 @@ impl Shared {
         let space = api::names::execution_space(cluster);
         for key in self.works.keys(|key| key.namespace == space) {
             if self.enabled.execution {
-                self.executions.add(key.clone());
+                self.executions.push(key.clone());
             }
             if self.enabled.work_status {
-                self.reports.add(key);
+                self.reports.push(key);
             }
         }
     }

@@ -4,7 +4,7 @@
 //! owns a queue of keys; changes in the mirrors push keys, workers reconcile them. They start once the mirrors are
 //! complete: what has not been seen yet must not look as if it did not exist.
 //!
-//! Code map: `mirror`, `queue`, `write`, `events` are the machinery · `templates` finds and mirrors every kind ·
+//! Code map: `write`, `events` are the machinery · `templates` finds and mirrors every kind ·
 //! `detector` and `policies` bind templates to policies · `dependencies` brings along what they need · `scheduling`
 //! chooses clusters · `bindings` writes Works · `status` brings reports back · `namespaces` mirrors namespaces into all
 //! clusters.
@@ -13,10 +13,8 @@ mod bindings;
 mod dependencies;
 mod detector;
 mod events;
-mod mirror;
 mod namespaces;
 mod policies;
-mod queue;
 mod scheduling;
 mod status;
 mod templates;
@@ -30,7 +28,9 @@ use api::features::Features;
 use api::policy::{ClusterOverridePolicy, ClusterPropagationPolicy, OverridePolicy, PropagationPolicy};
 use api::work::{ClusterResourceBinding, ResourceBinding};
 use interpreter::Interpreter;
+use kube::runtime::watcher;
 use kube::{Api, Client};
+use member::Mirror;
 use parking_lot::RwLock;
 use propagation::overrides::Overrides;
 use propagation::skip::SkipRules;
@@ -39,10 +39,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::{Context, Selection};
 use events::Events;
-use mirror::Mirror;
 use templates::Templates;
 use works::Works;
-use write::Error;
 
 /// Namespaces whose objects are nobody's workload, unless told otherwise.
 const SKIPPED_NAMESPACES: [&str; 1] = ["kube-.*"];
@@ -66,11 +64,7 @@ struct Plane {
 }
 
 /// Identifies a binding of either scope; the namespace of a ClusterResourceBinding is empty.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct BindingKey {
-    namespace: String,
-    name: String,
-}
+type BindingKey = member::Key;
 
 /// Starts the selected controllers of this side.
 ///
@@ -139,7 +133,7 @@ impl Plane {
             let mut overrides = plane.overrides.write();
             match &change.new {
                 Some(policy) => overrides.insert(Arc::clone(policy)),
-                None => overrides.remove(&change.key.0, &change.key.1),
+                None => overrides.remove(&change.key.namespace, &change.key.name),
             }
         });
         let plane = Arc::clone(self);
@@ -147,7 +141,7 @@ impl Plane {
             let mut overrides = plane.overrides.write();
             match &change.new {
                 Some(policy) => overrides.insert_cluster(Arc::clone(policy)),
-                None => overrides.remove_cluster(&change.key.1),
+                None => overrides.remove_cluster(&change.key.name),
             }
         });
     }
@@ -157,7 +151,8 @@ impl Plane {
             ($($mirror:ident),*) => {$({
                 let (plane, stop) = (Arc::clone(self), stop.clone());
                 tasks.spawn(async move {
-                    plane.$mirror.run(Api::all(plane.client.clone()), |object| object, stop).await;
+                    let (api, config) = (Api::all(plane.client.clone()), watcher::Config::default());
+                    plane.$mirror.follow(api, config, stop, |object| object).await;
                 });
             })*};
         }
@@ -173,7 +168,7 @@ impl Plane {
         let (plane, works_stop) = (Arc::clone(self), stop.clone());
         tasks.spawn(async move {
             let api = Api::all(plane.client.clone());
-            plane.works.mirror.run(api, |work| work, works_stop).await;
+            plane.works.mirror.follow(api, watcher::Config::default(), works_stop, |work| work).await;
         });
         tasks.spawn(Arc::clone(&self.templates).run(tasks.clone(), stop.clone()));
     }

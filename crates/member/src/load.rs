@@ -46,14 +46,12 @@ impl Load {
                 watcher::Config::default(),
                 stop.clone(),
                 NodeRecord::from,
-                |_| {},
             ),
             self.pods.follow(
                 Api::<Pod>::all(client),
                 watcher::Config::default(),
                 stop.clone(),
                 PodRecord::from,
-                |_| {}
             ),
         );
     }

@@ -107,6 +107,8 @@ impl Member {
             watcher::Config::default().labels(&format!("{}={}", api::labels::MANAGED, api::labels::TRUE));
         let (stop, observer, name, resource) =
             (self.stop.clone(), self.observer.clone(), self.name.clone(), kind.resource.clone());
+        let (told, cluster) = (observer, name);
+        copy.subscribe(move |change: &Change<'_, Value>| tell(told.as_ref(), &cluster, change));
         let following = copy.clone();
         tokio::spawn(async move {
             let convert = |object| {
@@ -115,8 +117,7 @@ impl Member {
                 value["kind"] = resource.kind.clone().into();
                 slim(value)
             };
-            let notify = |change: &Change<'_, Value>| tell(observer.as_ref(), &name, change);
-            following.follow(api, config, stop, convert, notify).await;
+            following.follow(api, config, stop, convert).await;
         });
         copy
     }
@@ -129,14 +130,14 @@ impl Member {
     /// Returns what the copy knows of an object, after giving a new copy a moment to fill.
     pub async fn look_up(&self, kind: &Kind, key: &Key) -> Lookup {
         let copy = self.managed(kind);
-        if let Some(found) = copy.get(key) {
+        if let Some(found) = copy.find(key) {
             return Lookup::Found(found);
         }
         // A list takes milliseconds; where it takes longer, asking for the one object is quicker.
         if !copy.wait(Duration::from_secs(2)).await {
             return Lookup::Unknown;
         }
-        copy.get(key).map_or(Lookup::Missing, Lookup::Found)
+        copy.find(key).map_or(Lookup::Missing, Lookup::Found)
     }
 
     /// Returns nodes and pods; the first call starts their watches.
@@ -219,8 +220,8 @@ impl Member {
         let object = slim(answer);
         let version = object["metadata"]["resourceVersion"].as_str().unwrap_or("").to_owned();
         let copy = self.copies.lock().get(kind).cloned();
-        if let Some(change) = copy.as_ref().and_then(|copy| copy.put(key, &version, object.clone())) {
-            tell(self.observer.as_ref(), &self.name, &change);
+        if let Some(copy) = copy {
+            copy.put(key, &version, object.clone());
         }
         Arc::new(object)
     }

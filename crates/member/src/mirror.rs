@@ -1,12 +1,13 @@
-//! A local copy of a collection, kept by a watch, that knows its own writes.
+//! A local copy of a collection, kept by one watch, shared by all who need it, that knows its own writes.
 //!
-//! Objects go in through a conversion, so that a copy keeps only what its users need. Whoever writes an object puts
-//! the answer in at once ([`Mirror::put`]) and reads its own writes; an event that is older than what is there is
-//! ignored. A lost watch is made good by a list: what is missing from it is reported as deleted.
+//! Objects go in through a conversion, so that a copy keeps only what its users need. Subscribers are told what
+//! changed, after the copy has changed. Whoever writes an object puts the answer in at once ([`Mirror::put`]), so that
+//! everybody reads it without waiting for the watch; an event that is older than what is there is ignored. A lost
+//! watch is made good by a list: what is missing from it is reported as deleted, what is unchanged is nobody's news.
 //!
 //! A copy is a memory, not the truth: "not in the copy" never means "does not exist".
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Debug;
 use std::pin::pin;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Resource};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -59,27 +60,40 @@ pub struct Change<'a, T> {
     pub new: Option<Arc<T>>,
     /// We wrote it ourselves.
     pub ours: bool,
+    /// It was found by the first list, so nothing has happened to it that we know of.
+    pub initial: bool,
 }
 
+type Subscriber<T> = Box<dyn Fn(&Change<'_, T>) + Send + Sync>;
+
 /// The copy.
-#[derive(Debug)]
 pub struct Mirror<T> {
     state: RwLock<State<T>>,
+    subscribers: RwLock<Vec<Subscriber<T>>>,
+    /// Held while a change is made and told, so that subscribers hear of changes in their order. Taken before `state`.
+    order: Mutex<()>,
     synced: watch::Sender<bool>,
     revive: Notify,
 }
 
-#[derive(Debug)]
 struct State<T> {
-    objects: HashMap<Key, (u64, Arc<T>)>,
+    objects: BTreeMap<Key, (u64, Arc<T>)>,
     /// The newest revision that the watch has told of. What was written before it is already known, or gone again.
     seen: u64,
+}
+
+impl<T> Debug for Mirror<T> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Mirror").field("objects", &self.state.read().objects.len()).finish_non_exhaustive()
+    }
 }
 
 impl<T> Default for Mirror<T> {
     fn default() -> Self {
         Self {
-            state: RwLock::new(State { objects: HashMap::new(), seen: 0 }),
+            state: RwLock::new(State { objects: BTreeMap::new(), seen: 0 }),
+            subscribers: RwLock::default(),
+            order: Mutex::default(),
             synced: watch::Sender::new(false),
             revive: Notify::new(),
         }
@@ -87,13 +101,29 @@ impl<T> Default for Mirror<T> {
 }
 
 impl<T> Mirror<T> {
-    /// Returns an object.
-    pub fn get(&self, key: &Key) -> Option<Arc<T>> {
+    /// Calls `told` on every change from now on, also on those put in by us. It must neither block nor write
+    /// to this mirror.
+    pub fn subscribe(&self, told: impl Fn(&Change<'_, T>) + Send + Sync + 'static) {
+        self.subscribers.write().push(Box::new(told));
+    }
+
+    /// Returns the object of this namespace and name; without namespace, a cluster-scoped one.
+    pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<T>> {
+        self.find(&Key::new(namespace, name))
+    }
+
+    /// Returns the object with this key.
+    pub fn find(&self, key: &Key) -> Option<Arc<T>> {
         self.state.read().objects.get(key).map(|(_, object)| object.clone())
     }
 
-    /// Returns everything there is.
-    pub fn all(&self) -> Vec<(Key, Arc<T>)> {
+    /// Returns all objects, in the order of their keys.
+    pub fn all(&self) -> Vec<Arc<T>> {
+        self.state.read().objects.values().map(|(_, object)| object.clone()).collect()
+    }
+
+    /// Returns all objects with their keys.
+    pub fn entries(&self) -> Vec<(Key, Arc<T>)> {
         self.state.read().objects.iter().map(|(key, (_, object))| (key.clone(), object.clone())).collect()
     }
 
@@ -109,20 +139,30 @@ impl<T> Mirror<T> {
 
     /// Waits for the first complete list; returns whether it came in time.
     pub async fn wait(&self, at_most: Duration) -> bool {
-        let mut synced = self.synced.subscribe();
-        tokio::time::timeout(at_most, synced.wait_for(|synced| *synced)).await.is_ok_and(|seen| seen.is_ok())
+        tokio::time::timeout(at_most, self.complete()).await.is_ok()
     }
 
-    /// Puts in what the API answered to a write of ours. Returns the change, or `None` if the watch was faster.
-    pub fn put<'a>(&self, key: &'a Key, version: &str, object: T) -> Option<Change<'a, T>> {
+    /// Waits for the first complete list.
+    pub async fn complete(&self) {
+        // The sender lives as long as `self`, so that waiting cannot fail.
+        let _ = self.synced.subscribe().wait_for(|synced| *synced).await;
+    }
+
+    /// Puts in what the API answered to a write of ours, unless the watch was faster.
+    pub fn put(&self, key: &Key, version: &str, object: T) {
         let version = revision(version);
-        let mut state = self.state.write();
-        if version <= state.seen {
-            return None;
-        }
-        let new = Arc::new(object);
-        let old = state.objects.insert(key.clone(), (version, new.clone())).map(|(_, object)| object);
-        Some(Change { key, old, new: Some(new), ours: true })
+        let _in_order = self.order.lock();
+        let (old, new) = {
+            let mut state = self.state.write();
+            let known = state.objects.get(key).map_or(0, |(known, _)| *known);
+            if version <= state.seen || version <= known {
+                return;
+            }
+            let new = Arc::new(object);
+            let old = state.objects.insert(key.clone(), (version, new.clone())).map(|(_, object)| object);
+            (old, new)
+        };
+        self.tell(&Change { key, old, new: Some(new), ours: true, initial: false });
     }
 
     /// Begins the watch anew, at once: called when a member answers again, so that nobody waits for the back-off.
@@ -130,54 +170,70 @@ impl<T> Mirror<T> {
         self.revive.notify_one();
     }
 
-    /// Follows a collection until told to stop, reporting every change.
+    /// Follows a collection until told to stop. Subscribers are let go then: they often hold what holds this mirror.
     pub async fn follow<K>(
         &self,
         api: Api<K>,
         config: watcher::Config,
         stop: CancellationToken,
         convert: impl Fn(K) -> T,
-        notify: impl Fn(&Change<'_, T>),
     ) where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     {
+        while self.watch(&api, &config, &stop, &convert).await {}
+        self.subscribers.write().clear();
+    }
+
+    /// Follows a collection for one life of its watch; returns whether there shall be another.
+    async fn watch<K>(
+        &self,
+        api: &Api<K>,
+        config: &watcher::Config,
+        stop: &CancellationToken,
+        convert: &impl Fn(K) -> T,
+    ) -> bool
+    where
+        K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    {
+        let mut events = pin!(watcher(api.clone(), config.clone()).default_backoff());
+        let mut listed = HashSet::new();
         loop {
-            let mut events = pin!(watcher(api.clone(), config.clone()).default_backoff());
-            let mut listed = HashSet::new();
-            loop {
-                let event = tokio::select! {
-                    () = stop.cancelled() => return,
-                    () = self.revive.notified() => break,
-                    event = events.next() => event,
-                };
-                match event {
-                    None => break,
-                    Some(Err(error)) => tracing::debug!(%error, "watch interrupted"),
-                    Some(Ok(watcher::Event::Init)) => listed.clear(),
-                    Some(Ok(watcher::Event::InitApply(object))) => {
-                        listed.insert(Key::of(&object));
-                        self.apply(object, &convert, &notify);
+            let event = tokio::select! {
+                () = stop.cancelled() => return false,
+                () = self.revive.notified() => return true,
+                event = events.next() => event,
+            };
+            match event {
+                None => return true,
+                Some(Err(error)) => tracing::debug!(%error, "watch interrupted"),
+                Some(Ok(watcher::Event::Init)) => listed.clear(),
+                Some(Ok(watcher::Event::InitApply(object))) => {
+                    listed.insert(Key::of(&object));
+                    self.apply(object, convert, !self.is_synced());
+                }
+                Some(Ok(watcher::Event::InitDone)) => {
+                    for key in self.keys(|key| !listed.contains(key)) {
+                        self.remove(&key, 0);
                     }
-                    Some(Ok(watcher::Event::InitDone)) => {
-                        for key in self.keys(|key| !listed.contains(key)) {
-                            self.remove(&key, 0, &notify);
-                        }
-                        self.synced.send_replace(true);
-                    }
-                    Some(Ok(watcher::Event::Apply(object))) => self.apply(object, &convert, &notify),
-                    Some(Ok(watcher::Event::Delete(object))) => {
-                        let version = revision(object.meta().resource_version.as_deref().unwrap_or(""));
-                        self.remove(&Key::of(&object), version, &notify);
-                    }
+                    listed.clear();
+                    self.synced.send_replace(true);
+                }
+                Some(Ok(watcher::Event::Apply(object))) => self.apply(object, convert, false),
+                Some(Ok(watcher::Event::Delete(object))) => {
+                    let version = revision(object.meta().resource_version.as_deref().unwrap_or(""));
+                    self.remove(&Key::of(&object), version);
                 }
             }
         }
     }
 
-    fn apply<K: Resource>(&self, object: K, convert: impl Fn(K) -> T, notify: impl Fn(&Change<'_, T>)) {
+    fn apply<K: Resource>(&self, mut object: K, convert: impl Fn(K) -> T, initial: bool) {
         let key = Key::of(&object);
         let version = revision(object.meta().resource_version.as_deref().unwrap_or(""));
+        // Field ownership is often half of an object and nobody here asks for it.
+        object.meta_mut().managed_fields = None;
         let new = Arc::new(convert(object));
+        let _in_order = self.order.lock();
         let old = {
             let mut state = self.state.write();
             state.seen = state.seen.max(version);
@@ -187,10 +243,11 @@ impl<T> Mirror<T> {
                 _ => state.objects.insert(key.clone(), (version, new.clone())).map(|(_, object)| object),
             }
         };
-        notify(&Change { key: &key, old, new: Some(new), ours: false });
+        self.tell(&Change { key: &key, old, new: Some(new), ours: false, initial });
     }
 
-    fn remove(&self, key: &Key, version: u64, notify: impl Fn(&Change<'_, T>)) {
+    fn remove(&self, key: &Key, version: u64) {
+        let _in_order = self.order.lock();
         let old = {
             let mut state = self.state.write();
             state.seen = state.seen.max(version);
@@ -201,7 +258,22 @@ impl<T> Mirror<T> {
                 Some(_) => state.objects.remove(key).map(|(_, object)| object),
             }
         };
-        notify(&Change { key, old, new: None, ours: false });
+        self.tell(&Change { key, old, new: None, ours: false, initial: false });
+    }
+
+    fn tell(&self, change: &Change<'_, T>) {
+        for told in self.subscribers.read().iter() {
+            told(change);
+        }
+    }
+}
+
+impl<K: Resource> Mirror<K> {
+    /// Puts in an object that the API answered to a write of ours, unless the watch was faster.
+    pub fn note(&self, mut answer: K) {
+        let version = answer.meta().resource_version.clone().unwrap_or_default();
+        answer.meta_mut().managed_fields = None;
+        self.put(&Key::of(&answer), &version, answer);
     }
 }
 
@@ -213,7 +285,6 @@ fn revision(text: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::ConfigMap;
-    use parking_lot::Mutex;
 
     use super::*;
 
@@ -224,42 +295,61 @@ mod tests {
         map
     }
 
-    fn version(map: ConfigMap) -> String {
-        map.metadata.resource_version.unwrap_or_default()
+    /// A mirror of versions, and what its subscriber was told: the versions before and after.
+    fn mirror() -> (Mirror<String>, Arc<Mutex<Vec<String>>>) {
+        let (mirror, told) = (Mirror::<String>::default(), Arc::new(Mutex::new(Vec::new())));
+        let saying = told.clone();
+        mirror.subscribe(move |change| {
+            let text =
+                |version: &Option<Arc<String>>| version.as_deref().map_or("-", String::as_str).to_owned();
+            saying.lock().push(format!("{}>{}", text(&change.old), text(&change.new)));
+        });
+        (mirror, told)
+    }
+
+    fn apply(mirror: &Mirror<String>, version: &str) {
+        mirror.apply(map("a", version), |map| map.metadata.resource_version.unwrap_or_default(), false);
     }
 
     #[test]
     fn an_event_older_than_our_own_write_is_ignored() {
-        let mirror = Mirror::default();
-        let key = Key::new("", "a");
-        assert!(mirror.put(&key, "7", "7".to_owned()).is_some());
-        let told = Mutex::new(0);
-        mirror.apply(map("a", "5"), version, |_| *told.lock() += 1);
-        mirror.apply(map("a", "7"), version, |_| *told.lock() += 1);
-        assert_eq!((*told.lock(), mirror.get(&key).unwrap().as_str()), (0, "7"));
-        mirror.apply(map("a", "8"), version, |change| {
-            assert_eq!(change.old.as_deref().map(String::as_str), Some("7"));
-            *told.lock() += 1;
-        });
-        assert_eq!((*told.lock(), mirror.get(&key).unwrap().as_str()), (1, "8"));
+        let (mirror, told) = mirror();
+        mirror.put(&Key::new("", "a"), "7", "7".to_owned());
+        apply(&mirror, "5");
+        apply(&mirror, "7");
+        assert_eq!(*told.lock(), ["->7"]);
+        apply(&mirror, "8");
+        assert_eq!(*told.lock(), ["->7", "7>8"]);
+        assert_eq!(mirror.get("", "a").unwrap().as_str(), "8");
     }
 
     #[test]
     fn a_late_answer_does_not_bring_a_deleted_object_back() {
-        let mirror = Mirror::default();
+        let (mirror, told) = mirror();
         let key = Key::new("", "a");
-        mirror.apply(map("a", "5"), version, |_| {});
-        mirror.remove(&key, 9, |_| {});
-        assert!(mirror.put(&key, "7", "7".to_owned()).is_none());
-        assert!(mirror.get(&key).is_none());
+        apply(&mirror, "5");
+        mirror.remove(&key, 9);
+        mirror.put(&key, "7", "7".to_owned());
+        assert_eq!(*told.lock(), ["->5", "5>-"]);
+        assert!(mirror.find(&key).is_none());
+    }
+
+    #[test]
+    fn of_two_answers_the_newer_one_stays() {
+        let (mirror, told) = mirror();
+        let key = Key::new("", "a");
+        mirror.put(&key, "7", "7".to_owned());
+        mirror.put(&key, "6", "6".to_owned());
+        assert_eq!(*told.lock(), ["->7"]);
     }
 
     #[test]
     fn an_old_deletion_spares_what_was_made_anew() {
-        let mirror = Mirror::default();
+        let (mirror, told) = mirror();
         let key = Key::new("", "a");
-        assert!(mirror.put(&key, "12", "12".to_owned()).is_some());
-        mirror.remove(&key, 9, |_| panic!("nothing happened"));
-        assert!(mirror.get(&key).is_some());
+        mirror.put(&key, "12", "12".to_owned());
+        mirror.remove(&key, 9);
+        assert_eq!(*told.lock(), ["->12"]);
+        assert!(mirror.find(&key).is_some());
     }
 }

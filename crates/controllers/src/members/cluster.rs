@@ -19,11 +19,10 @@ use k8s_openapi::api::core::v1::{Namespace, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use member::Key;
 use serde_json::{Value, json};
 
-use super::queue::Outcome;
-use super::{Shared, is_leaving, is_push, is_ready, sources};
+use super::{Shared, is_leaving, is_push, is_ready};
+use crate::queue::Outcome;
 
 const COMPONENT: &str = "cluster-controller";
 
@@ -94,7 +93,7 @@ async fn register(
 async fn ensure_space(shared: &Shared, cluster: &Cluster, name: &str) -> Result<bool, kube::Error> {
     let space = api::names::execution_space(name);
     shared.namespaces.wait(NAMESPACE_WAIT).await;
-    if let Some(existing) = shared.namespaces.get(&Key::new("", &space)) {
+    if let Some(existing) = shared.namespaces.get("", &space) {
         return Ok(existing.metadata.deletion_timestamp.is_none());
     }
     let mut namespace = Namespace::default();
@@ -169,7 +168,7 @@ async fn leave(
 async fn release_works(shared: &Shared, space: &str) -> Result<(), kube::Error> {
     let works = Api::<Work>::namespaced(shared.client.clone(), space);
     for key in shared.works.keys(|key| key.namespace == space) {
-        let Some(work) = shared.works.get(&key) else { continue };
+        let Some(work) = shared.works.find(&key) else { continue };
         let retained = work.metadata.finalizers.clone().unwrap_or_default();
         let rest: Vec<&String> =
             retained.iter().filter(|finalizer| *finalizer != finalizers::EXECUTION).collect();
@@ -202,10 +201,7 @@ async fn is_bound(shared: &Shared, name: &str) -> Result<bool, kube::Error> {
 async fn write(shared: &std::sync::Arc<Shared>, name: &str, patch: &Value) -> Result<(), kube::Error> {
     let clusters = Api::<Cluster>::all(shared.client.clone());
     let answer = clusters.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
-    let version = answer.metadata.resource_version.clone().unwrap_or_default();
-    if let Some(change) = shared.clusters.put(&Key::new("", name), &version, answer) {
-        sources::cluster_changed(shared, &change);
-    }
+    shared.clusters.note(answer);
     Ok(())
 }
 

@@ -19,12 +19,12 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
-use member::{Health, Key, Member, NodeRecord, PodRecord};
+use member::{Health, Member, NodeRecord, PodRecord};
 use propagation::status::{condition, set_condition};
 use serde_json::json;
 
 use super::readiness::{Readiness, Thresholds};
-use super::sources::{self, Probe};
+use super::sources::Probe;
 use super::{Shared, enablements, summary};
 
 const CONTROLLER: &str = "cluster-status-controller";
@@ -106,7 +106,7 @@ async fn look(shared: &Arc<Shared>, name: &str, memory: &mut Memory) -> Duration
             Ok(()) => return period,
             Err(kube::Error::Api(answer)) if answer.code == 409 => {
                 let Ok(fresh) = Api::<Cluster>::all(shared.client.clone()).get(name).await else { break };
-                remember(shared, name, fresh);
+                shared.clusters.note(fresh);
             }
             Err(kube::Error::Api(answer)) if answer.code == 404 => return period,
             Err(error) => {
@@ -144,8 +144,8 @@ async fn collect(member: &Member, cluster: &Cluster, now: Timestamp) -> Details 
     let load = member.load();
     let load = load.wait(LOAD_PATIENCE).await.then(|| {
         let nodes: BTreeMap<String, NodeRecord> =
-            load.nodes.all().into_iter().map(|(key, node)| (key.name, (*node).clone())).collect();
-        let pods: Vec<PodRecord> = load.pods.all().into_iter().map(|(_, pod)| (*pod).clone()).collect();
+            load.nodes.entries().into_iter().map(|(key, node)| (key.name, (*node).clone())).collect();
+        let pods: Vec<PodRecord> = load.pods.all().into_iter().map(|pod| (*pod).clone()).collect();
         (summary::nodes(nodes.values()), summary::resources(&nodes, &pods, &cluster.spec.resource_models))
     });
     Details { version: version.map(|info| info.git_version).unwrap_or_default(), apis, apis_condition, load }
@@ -199,15 +199,8 @@ async fn write(
     let answer = Api::<Cluster>::all(shared.client.clone())
         .patch_status(name, &PatchParams::default(), &Patch::Merge(&patch))
         .await?;
-    remember(shared, name, answer);
+    shared.clusters.note(answer);
     Ok(())
-}
-
-fn remember(shared: &Arc<Shared>, name: &str, cluster: Cluster) {
-    let version = cluster.metadata.resource_version.clone().unwrap_or_default();
-    if let Some(change) = shared.clusters.put(&Key::new("", name), &version, cluster) {
-        sources::cluster_changed(shared, &change);
-    }
 }
 
 #[cfg(test)]

@@ -25,8 +25,8 @@ use propagation::apply::{self, Decision};
 use propagation::status::{condition, set_condition};
 use serde_json::{Value, json};
 
-use super::queue::Outcome;
-use super::{Shared, is_leaving, is_push, is_ready, removal, sources};
+use super::{Shared, is_leaving, is_push, is_ready, removal};
+use crate::queue::Outcome;
 
 const COMPONENT: &str = "execution-controller";
 const MESSAGE_DISPATCHING: &str = "Work is being dispatched to member clusters.";
@@ -50,7 +50,7 @@ enum Error {
 }
 
 pub(super) async fn reconcile(shared: &Arc<Shared>, key: &Key) -> Outcome {
-    let Some(work) = shared.works.get(key) else { return Outcome::Done };
+    let Some(work) = shared.works.find(key) else { return Outcome::Done };
     let Some(cluster_name) = names::cluster_of_execution_space(&key.namespace) else { return Outcome::Done };
     // A Cluster or connection that is missing takes up all its Works when it comes.
     let Some(cluster) = shared.cluster(cluster_name).filter(|cluster| is_push(cluster)) else {
@@ -301,10 +301,7 @@ async fn write_conditions(
             if let Some((_, _, _, message)) = wanted.iter().find(|wanted| dispatching_changes(work, wanted)) {
                 shared.recorder.say(COMPONENT, work, events::WORK_DISPATCHING, message.clone());
             }
-            let version = answer.metadata.resource_version.clone().unwrap_or_default();
-            if let Some(change) = shared.works.put(key, &version, answer) {
-                sources::work_changed(shared, &change);
-            }
+            shared.works.note(answer);
             outcome
         }
         Err(kube::Error::Api(status)) if status.code == 404 => Outcome::Done,

@@ -34,7 +34,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
             () = shared.stop.cancelled() => return,
             _ = ticks.tick() => {}
         }
-        let clusters = shared.clusters.all();
+        let clusters = shared.clusters.entries();
         signs.retain(|name, _| clusters.iter().any(|(key, _)| key.name == *name));
         for (key, cluster) in clusters.iter().filter(|(_, cluster)| !is_push(cluster)) {
             let leases = Api::<Lease>::namespaced(shared.client.clone(), NAMESPACE_CLUSTER);

@@ -13,8 +13,8 @@ use member::{Change, Key, ObservedChange};
 use propagation::{Object, apply};
 use tokio_util::sync::CancellationToken;
 
-use super::queue::Outcome;
 use super::{Shared, cluster_status, is_leaving, is_push, is_ready};
+use crate::queue::Outcome;
 
 /// Starts the watches.
 pub(super) fn start(shared: &Arc<Shared>) {
@@ -26,35 +26,27 @@ pub(super) fn start(shared: &Arc<Shared>) {
         }
     }));
     let config = watcher::Config::default();
-    let (s, c) = (shared.clone(), config.clone());
+    let of = shared.clone();
+    shared.clusters.subscribe(move |change| cluster_changed(&of, change));
+    let of = shared.clone();
+    shared.works.subscribe(move |change| work_changed(&of, change));
+    let of = shared.clone();
+    shared.namespaces.subscribe(move |change| namespace_changed(&of, change));
+    let (of, all) = (shared.clone(), config.clone());
     shared.tasks.spawn(async move {
-        let api = Api::<Cluster>::all(s.client.clone());
-        s.clusters
-            .follow(api, c, s.stop.clone(), |cluster| cluster, |change| cluster_changed(&s, change))
-            .await;
+        let api = Api::<Cluster>::all(of.client.clone());
+        of.clusters.follow(api, all, of.stop.clone(), |cluster| cluster).await;
     });
-    let (s, c) = (shared.clone(), config.clone());
+    let (of, all) = (shared.clone(), config.clone());
     shared.tasks.spawn(async move {
-        let api = Api::<Work>::all(s.client.clone());
-        let slim = |mut work: Work| {
-            work.metadata.managed_fields = None;
-            work
-        };
-        s.works.follow(api, c, s.stop.clone(), slim, |change| work_changed(&s, change)).await;
+        let api = Api::<Work>::all(of.client.clone());
+        of.works.follow(api, all, of.stop.clone(), |work| work).await;
     });
-    let s = shared.clone();
-    let config = config.labels(&format!("{}={}", api::labels::SYSTEM, api::labels::TRUE));
+    let of = shared.clone();
+    let system = config.labels(&format!("{}={}", api::labels::SYSTEM, api::labels::TRUE));
     shared.tasks.spawn(async move {
-        let api = Api::<Namespace>::all(s.client.clone());
-        s.namespaces
-            .follow(
-                api,
-                config,
-                s.stop.clone(),
-                |namespace| namespace,
-                |change| namespace_changed(&s, change),
-            )
-            .await;
+        let api = Api::<Namespace>::all(of.client.clone());
+        of.namespaces.follow(api, system, of.stop.clone(), |namespace| namespace).await;
     });
 }
 
@@ -81,11 +73,11 @@ pub(super) async fn link(shared: &Arc<Shared>, name: &str) -> Outcome {
 }
 
 /// Sets in motion what a change of a Cluster asks for.
-pub(super) fn cluster_changed(shared: &Arc<Shared>, change: &Change<'_, Cluster>) {
+fn cluster_changed(shared: &Arc<Shared>, change: &Change<'_, Cluster>) {
     let name = &change.key.name;
     let old = change.old.as_deref();
     let Some(new) = change.new.as_deref() else {
-        shared.links.add(name.clone());
+        shared.links.push(name.clone());
         if let Some(probe) = shared.probes.lock().remove(name) {
             probe.stop.cancel();
         }
@@ -93,9 +85,9 @@ pub(super) fn cluster_changed(shared: &Arc<Shared>, change: &Change<'_, Cluster>
     };
     let same = |look: fn(&Cluster) -> bool| old.map(look) == Some(look(new));
     if old.is_none_or(|old| old.spec != new.spec) {
-        shared.links.add(name.clone());
+        shared.links.push(name.clone());
     }
-    shared.registrations.add(name.clone());
+    shared.registrations.push(name.clone());
     if (is_ready(new) && !same(is_ready)) || !same(is_leaving) {
         shared.enqueue_works_of(name);
     }
@@ -142,7 +134,7 @@ pub(super) struct Probe {
 }
 
 /// Sets in motion what a change of a Work asks for.
-pub(super) fn work_changed(shared: &Shared, change: &Change<'_, Work>) {
+fn work_changed(shared: &Shared, change: &Change<'_, Work>) {
     let Some(new) = change.new.as_deref() else { return };
     let old = change.old.as_deref();
     // Status and marks of a Work are not for the member; only a new generation is.
@@ -151,10 +143,10 @@ pub(super) fn work_changed(shared: &Shared, change: &Change<'_, Work>) {
             || old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
     });
     if shared.enabled.execution && news {
-        shared.executions.add(change.key.clone());
+        shared.executions.push(change.key.clone());
     }
     if shared.enabled.work_status && is_applied(new) && !old.is_some_and(is_applied) {
-        shared.reports.add(change.key.clone());
+        shared.reports.push(change.key.clone());
     }
 }
 
@@ -168,7 +160,7 @@ pub(super) fn is_applied(work: &Work) -> bool {
 /// An execution namespace that appears, vanishes or begins to is the cluster controller's business.
 fn namespace_changed(shared: &Shared, change: &Change<'_, Namespace>) {
     if let Some(cluster) = api::names::cluster_of_execution_space(&change.key.name) {
-        shared.registrations.add(cluster.to_owned());
+        shared.registrations.push(cluster.to_owned());
     }
 }
 
@@ -186,7 +178,7 @@ fn member_changed(shared: &Shared, change: &ObservedChange<'_>) {
     }
     let key = Key::new(namespace, name);
     if shared.enabled.work_status && change.new.is_some() {
-        shared.reports.add(key.clone());
+        shared.reports.push(key.clone());
     }
     let drifted = match (change.old, change.new) {
         (Some(old), Some(new)) => apply::drifted(old, new),
@@ -195,6 +187,6 @@ fn member_changed(shared: &Shared, change: &ObservedChange<'_>) {
         (None, _) => false,
     };
     if shared.enabled.execution && drifted && !change.ours {
-        shared.executions.add(key);
+        shared.executions.push(key);
     }
 }

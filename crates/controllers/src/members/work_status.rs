@@ -17,13 +17,13 @@ use member::{Key, Member};
 use propagation::{Object, status};
 use serde_json::{Value, json};
 
-use super::queue::Outcome;
-use super::{Shared, is_push, sources};
+use super::{Shared, is_push};
+use crate::queue::Outcome;
 
 const COMPONENT: &str = "work-status-controller";
 
 pub(super) async fn reconcile(shared: &Arc<Shared>, key: &Key) -> Outcome {
-    let Some(work) = shared.works.get(key) else { return Outcome::Done };
+    let Some(work) = shared.works.find(key) else { return Outcome::Done };
     let Some(cluster) = names::cluster_of_execution_space(&key.namespace) else { return Outcome::Done };
     if work.metadata.deletion_timestamp.is_some()
         || !shared.cluster(cluster).is_some_and(|cluster| is_push(&cluster))
@@ -42,10 +42,7 @@ pub(super) async fn reconcile(shared: &Arc<Shared>, key: &Key) -> Outcome {
     match works.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await {
         Ok(answer) => {
             say(shared, &work, &reports);
-            let version = answer.metadata.resource_version.clone().unwrap_or_default();
-            if let Some(change) = shared.works.put(key, &version, answer) {
-                sources::work_changed(shared, &change);
-            }
+            shared.works.note(answer);
             Outcome::Done
         }
         Err(kube::Error::Api(answer)) if answer.code == 404 => Outcome::Done,
@@ -66,7 +63,7 @@ async fn observe(shared: &Shared, member: &Member, key: &Key, work: &Work) -> Ve
         // A copy that is still being filled reports each of its objects when it has it.
         let object = kind.ok().and_then(|kind| {
             let copy = member.managed(&kind);
-            copy.get(&Key::new(manifest.namespace(), manifest.name()))
+            copy.get(manifest.namespace(), manifest.name())
         });
         observed.push(object.filter(|object| {
             object.annotation(WORK_NAMESPACE) == Some(&key.namespace)

@@ -11,17 +11,17 @@ use api::events as reasons;
 use api::policy::{OverrideSpec, ResourceSelector};
 use api::work::{TargetCluster, Work};
 use futures::future::join_all;
+use member::{Change, Mirror};
 use propagation::render::{Rendered, Renderer};
 use propagation::{Binding, Object, directly_purged_clusters, expected_clusters, selector};
 use serde_json::Value;
 
 use super::events::about;
-use super::mirror::{Change, Mirror};
-use super::queue::Queue;
 use super::templates::TemplateKey;
 use super::works::binding_of;
 use super::write::{Error, Guard, Stored};
 use super::{BindingKey, Plane, Start, write};
+use crate::queue::Queue;
 
 const WORKERS: usize = 8;
 const OVERRIDES: &str = "override-manager";
@@ -47,8 +47,8 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
     let (pushed, of) = (Arc::clone(&queue), Arc::clone(plane));
     plane.clusters.subscribe(move |change| {
         if change.old.is_none() && !change.initial {
-            push_bound_to(&of.bindings, &pushed, &change.key.1);
-            push_bound_to(&of.cluster_bindings, &pushed, &change.key.1);
+            push_bound_to(&of.bindings, &pushed, &change.key.name);
+            push_bound_to(&of.cluster_bindings, &pushed, &change.key.name);
         }
     });
 
@@ -56,7 +56,7 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
     plane.override_policies.subscribe(move |change| {
         let specs = overridden(change, |policy| &policy.spec, |policy| policy.metadata.generation);
         if !specs.is_empty() {
-            push_selected(&of, &of.bindings, &pushed, &specs, Some(&change.key.0));
+            push_selected(&of, &of.bindings, &pushed, &specs, Some(&change.key.namespace));
         }
     });
     let (pushed, of) = (Arc::clone(&queue), Arc::clone(plane));

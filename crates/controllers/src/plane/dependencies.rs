@@ -14,6 +14,7 @@ use api::labels::{DEPENDED_BY_PREFIX, RESOURCE_BINDING_PERMANENT_ID};
 use api::work::{ObjectReference, ResourceBinding};
 use interpreter::Operation;
 use kube::Api;
+use member::Key;
 use parking_lot::Mutex;
 use propagation::activation::specification_changed;
 use propagation::dependencies::{self, DependencyIndex};
@@ -21,11 +22,10 @@ use propagation::{Binding, Object};
 use serde_json::Value;
 
 use super::events::about;
-use super::mirror::Key;
-use super::queue::Queue;
 use super::templates::TemplateKey;
 use super::write::{Error, Guard, Stored};
 use super::{Plane, Start, write};
+use crate::queue::Queue;
 
 const WORKERS: usize = 4;
 const COMPONENT: &str = "dependencies-distributor";
@@ -48,8 +48,8 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
     let of = Arc::clone(&distributor);
     plane.bindings.subscribe(move |change| {
         let Some(new) = &change.new else {
-            of.index.lock().remove(&change.key.0, &change.key.1);
-            of.attached.lock().remove(&change.key);
+            of.index.lock().remove(&change.key.namespace, &change.key.name);
+            of.attached.lock().remove(change.key);
             return;
         };
         if let Err(error) = of.index.lock().insert(new) {
@@ -58,7 +58,7 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
         if is_attached(new) {
             of.attached.lock().insert(change.key.clone());
         } else {
-            of.attached.lock().remove(&change.key);
+            of.attached.lock().remove(change.key);
         }
         let concerns = |binding: &ResourceBinding| binding.spec.propagate_deps || is_held(binding);
         let push = match &change.old {
@@ -81,7 +81,7 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
         let index = of.index.lock();
         for object in [&change.old, &change.new].into_iter().flatten() {
             for (namespace, name) in index.dependents(object) {
-                of.queue.push((namespace.to_owned(), name.to_owned()));
+                of.queue.push(Key::new(namespace, name));
             }
         }
     });
@@ -114,8 +114,8 @@ impl Distributor {
         let (label, id) = dependencies::attached_selector(binding);
         let keys: Vec<Key> = self.attached.lock().iter().cloned().collect();
         keys.into_iter()
-            .filter(|(namespace, _)| Some(namespace) == binding.metadata.namespace.as_ref())
-            .filter_map(|(namespace, name)| self.binding(&namespace, &name))
+            .filter(|key| Some(&key.namespace) == binding.metadata.namespace.as_ref())
+            .filter_map(|key| self.binding(&key.namespace, &key.name))
             .filter(|attached| {
                 let labels = attached.metadata.labels.as_ref();
                 labels.and_then(|labels| labels.get(&label)) == Some(&id)
@@ -124,7 +124,7 @@ impl Distributor {
     }
 
     async fn reconcile(&self, key: &Key) -> Result<(), Error> {
-        let Some(binding) = self.binding(&key.0, &key.1) else { return Ok(()) };
+        let Some(binding) = self.binding(&key.namespace, &key.name) else { return Ok(()) };
         if !binding.spec.propagate_deps || binding.metadata.deletion_timestamp.is_some() {
             return self.let_go(&binding).await;
         }
@@ -133,10 +133,10 @@ impl Distributor {
             return Ok(());
         }
         if !dependencies::distributes(&binding) {
-            return Err(Error::Waiting(format!("for the permanent id of binding {}", key.1)));
+            return Err(Error::Waiting(format!("for the permanent id of binding {}", key.name)));
         }
         let Some(template) = self.plane.templates.fetch(&binding.spec.resource).await? else {
-            return Err(Error::Waiting(format!("for the template of binding {}", key.1)));
+            return Err(Error::Waiting(format!("for the template of binding {}", key.name)));
         };
         if !self.plane.interpreter.supports(&template.gvk(), Operation::InterpretDependency) {
             return Ok(());
@@ -182,6 +182,7 @@ impl Distributor {
         }
         match write::update(&self.api(binding), binding, &recorded, Guard::Fields).await? {
             Some(written) => {
+                self.plane.bindings.note(written.clone());
                 let message = format!("Get dependencies of {} succeed.", template.describe());
                 self.plane.events.normal(COMPONENT, template, reasons::GET_DEPENDENCIES_SUCCEED, message);
                 Ok(written)
@@ -264,7 +265,7 @@ impl Distributor {
             dependencies::attach(&mut wanted, &built, find)?;
             let labels = wanted.metadata.labels.get_or_insert_default();
             labels.insert(RESOURCE_BINDING_PERMANENT_ID.to_owned(), uuid::Uuid::new_v4().to_string());
-            write::create(&self.api(binding), &wanted).await?;
+            write::create(&self.api(binding), &self.plane.bindings, &wanted).await?;
             return Ok(true);
         };
         let mut updated = (*existing).clone();
@@ -273,12 +274,13 @@ impl Distributor {
         if !changed {
             return Ok(false);
         }
-        let written = write::update(&self.api(binding), existing.as_ref(), &updated, Guard::Fields).await?;
+        let (api, mirror) = (self.api(binding), &self.plane.bindings);
+        let written = write::update_mirrored(&api, mirror, &existing, &updated, Guard::Fields).await?;
         if let Some(message) = disagreement {
             let subject = about(existing.as_ref());
             self.plane.events.warning(COMPONENT, &subject, reasons::DEPENDENCY_POLICY_CONFLICT, message);
         }
-        Ok(written.is_some())
+        Ok(written)
     }
 
     /// Returns the bindings that require `attached`, `also` being one of them.

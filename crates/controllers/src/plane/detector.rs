@@ -15,6 +15,7 @@ use interpreter::Operation;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
+use member::{Change, Key, Mirror};
 use parking_lot::{Mutex, RwLock};
 use propagation::activation::{changed_by_karmada, specification_changed};
 use propagation::binding::{self, Inputs};
@@ -24,12 +25,11 @@ use propagation::policies::{self as choosing, Choice, Policy, PolicyIndex};
 use propagation::{Binding, Object};
 use serde_json::Value;
 
-use super::mirror::{Change, Key, Mirror};
 use super::policies::Kept;
-use super::queue::Queue;
 use super::templates::TemplateKey;
 use super::write::{Error, Guard, Stored, tree_difference};
 use super::{BindingKey, Plane, Start, bindings, policies, write};
+use crate::queue::Queue;
 
 const TEMPLATE_WORKERS: usize = 8;
 const POLICY_WORKERS: usize = 2;
@@ -152,11 +152,11 @@ impl Detector {
         };
         let (old, new) = (ids(&change.old), ids(&change.new));
         if old != new {
-            let key = BindingKey { namespace: change.key.0.clone(), name: change.key.1.clone() };
+            let key = change.key;
             let mut claimed = self.claimed.lock();
             for id in old.difference(&new) {
                 if let Some(keys) = claimed.get_mut(id) {
-                    keys.remove(&key);
+                    keys.remove(key);
                     if keys.is_empty() {
                         claimed.remove(id);
                     }
@@ -263,7 +263,7 @@ impl Detector {
         // template or the same object under another API group that the policy once claimed.
         if !policy.selects(template) {
             if !touch.fresh {
-                P::queue(self).push((policy.namespace().to_owned(), policy.name().to_owned()));
+                P::queue(self).push(Key::new(policy.namespace(), policy.name()));
             }
             return Ok(());
         }
@@ -389,14 +389,14 @@ impl Detector {
                     _ if existing.metadata().deletion_timestamp.is_some() => {
                         return Err(Error::Waiting(format!("for binding {name} to go")));
                     }
-                    _ => write::update(&api, &existing, &wanted, Guard::Fields).await?.is_some(),
+                    _ => write::update_mirrored(&api, mirror, &existing, &wanted, Guard::Fields).await?,
                 }
             }
             None => {
                 // Admission would give it an identity; control planes without our admission have bindings, too.
                 let labels = Binding::metadata_mut(&mut desired).labels.get_or_insert_default();
                 labels.insert(B::PERMANENT_ID.to_owned(), uuid::Uuid::new_v4().to_string());
-                write::create(&api, &desired).await?;
+                write::create(&api, mirror, &desired).await?;
                 true
             }
         };

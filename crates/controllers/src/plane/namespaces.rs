@@ -16,10 +16,10 @@ use propagation::overrides::record;
 use propagation::render::DesiredWork;
 use serde_json::Value;
 
-use super::queue::Queue;
 use super::templates::TemplateKey;
 use super::write::Error;
 use super::{Plane, Start};
+use crate::queue::Queue;
 
 /// Upstream has one worker; each looks after all clusters of a namespace at once, so that few are enough.
 const WORKERS: usize = 2;

@@ -14,6 +14,7 @@ use api::policy::{ClusterPropagationPolicy, PropagationPolicy};
 use api::work::ObjectReference;
 use apimachinery::gvk::Gvk;
 use kube::{Api, Client, Resource};
+use member::{Change, Key, Mirror};
 use parking_lot::RwLock;
 use propagation::claim::{Claim, Holder};
 use propagation::policies::{Policy, PolicyIndex, Preemption, preemption};
@@ -23,10 +24,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::detector::{COMPONENT, Detector, describe, kind_of};
-use super::mirror::{Change, Key, Mirror};
-use super::queue::Queue;
 use super::templates::TemplateKey;
 use super::write::{self, Error, Guard};
+use crate::queue::Queue;
 
 /// What the reconcile needs to know of a policy besides what it says.
 pub(super) trait Kept:
@@ -80,7 +80,7 @@ pub(super) fn subscribe(detector: &Arc<Detector>) {
 fn changed<P: Kept>(detector: &Detector, change: &Change<P>) {
     let index = P::index(detector);
     let Some(new) = &change.new else {
-        index.write().remove(&change.key.0, &change.key.1);
+        index.write().remove(&change.key.namespace, &change.key.name);
         return;
     };
     index.write().insert(Arc::clone(new));
@@ -96,7 +96,7 @@ fn changed<P: Kept>(detector: &Detector, change: &Change<P>) {
     if fell && detector.plane.features.enabled(POLICY_PREEMPTION) {
         let index = index.read();
         for policy in index.encouraged(new.namespace(), old.priority(), new.priority()) {
-            P::queue(detector).push((policy.namespace().to_owned(), policy.name().to_owned()));
+            P::queue(detector).push(Key::new(policy.namespace(), policy.name()));
         }
     }
 }
@@ -106,7 +106,7 @@ pub(super) async fn reconcile<P: Kept>(
     mirror: &Mirror<P>,
     key: &Key,
 ) -> Result<(), Error> {
-    let Some(policy) = mirror.get(&key.0, &key.1) else { return Ok(()) };
+    let Some(policy) = mirror.get(&key.namespace, &key.name) else { return Ok(()) };
     if policy.is_deleting() {
         return clean_up(detector, policy.as_ref()).await;
     }

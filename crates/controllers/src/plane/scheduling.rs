@@ -16,6 +16,7 @@ use api::labels::annotations::APPLIED_PLACEMENT;
 use api::work::{ClusterResourceBinding, ResourceBinding};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use member::{Change, Mirror};
 use parking_lot::Mutex;
 use propagation::Binding;
 use propagation::status::{condition, set_condition};
@@ -28,7 +29,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::events::about;
-use super::mirror::{Change, Mirror};
 use super::write::{Error, Guard, Stored};
 use super::{Plane, Start, write};
 
@@ -85,7 +85,7 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
             let mut state = of.state.lock();
             match &change.new {
                 Some(binding) => state.groups.see(binding),
-                None => state.groups.forget(&change.key.0, &change.key.1),
+                None => state.groups.forget(&change.key.namespace, &change.key.name),
             }
         }
         of.binding_changed(change);
@@ -126,7 +126,7 @@ impl Controller {
         let now = Timestamp::now();
         let mut state = self.state.lock();
         let Some(new) = &change.new else {
-            state.fleet.remove(&change.key.1);
+            state.fleet.remove(&change.key.name);
             return;
         };
         state.fleet.upsert(Arc::clone(new));

@@ -9,17 +9,17 @@ use std::sync::Arc;
 use api::events as reasons;
 use interpreter::Operation;
 use jiff::Timestamp;
+use member::{Change, Mirror};
 use propagation::{Binding, Object};
 use serde_json::{Value, json};
 
 use super::bindings::key;
 use super::events::about;
-use super::mirror::{Change, Mirror};
-use super::queue::Queue;
 use super::templates::TemplateKey;
 use super::works::binding_of;
 use super::write::{Error, Guard, Stored, tree_difference};
 use super::{BindingKey, Plane, Start, write};
+use crate::queue::Queue;
 
 const WORKERS: usize = 8;
 
@@ -93,6 +93,7 @@ async fn reconcile<B: Stored>(plane: &Plane, mirror: &Mirror<B>, key: &BindingKe
             let message = "Update binding with AggregatedStatus successfully.";
             let subject = about(binding.as_ref());
             plane.events.normal(component, &subject, reasons::AGGREGATE_STATUS_SUCCEED, message);
+            mirror.note(current.clone());
             current
         }
         Ok(None) => {

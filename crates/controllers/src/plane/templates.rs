@@ -13,6 +13,8 @@ use apimachinery::gvk::Gvk;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
 use kube::discovery::{Discovery, Scope, verbs};
+use kube::runtime::watcher;
+use member::{Change, Mirror};
 use parking_lot::RwLock;
 use propagation::Object;
 use propagation::skip::SkipRules;
@@ -21,7 +23,6 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::mirror::{Change, Mirror};
 use super::write::{Error, is_not_found};
 
 /// How long after a definition changed discovery is asked once more: a server may announce a kind a moment after it
@@ -254,7 +255,8 @@ impl Templates {
         let api = Api::<DynamicObject>::all_with(self.client.clone(), &kind.resource);
         tasks.spawn(async move {
             let resource = kind.resource;
-            kind.mirror.run(api, |object| tree(object, &resource), kind.stop).await;
+            let config = watcher::Config::default();
+            kind.mirror.follow(api, config, kind.stop, |object| tree(object, &resource)).await;
         });
     }
 }

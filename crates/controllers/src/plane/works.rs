@@ -1,6 +1,6 @@
 //! The Works of the control plane, findable by the binding they belong to, and how one is written.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use api::labels::{
@@ -8,25 +8,17 @@ use api::labels::{
 };
 use api::work::Work;
 use kube::{Api, Client};
+use member::{Change, Key, Mirror};
 use parking_lot::Mutex;
 use propagation::render::{DesiredWork, stamp};
 
-use super::mirror::{Change, Key, Mirror};
 use super::write::{self, Error, Guard};
 use super::{BindingKey, Plane};
 
 #[derive(Default)]
 pub(crate) struct Works {
     pub(crate) mirror: Mirror<Work>,
-    index: Mutex<Index>,
-}
-
-#[derive(Default)]
-struct Index {
-    by_binding: HashMap<String, BTreeSet<Key>>,
-    /// Works that were created but that the mirror has not shown yet. Without them, a binding that is deleted right
-    /// after its Works were created would leave them behind.
-    created: HashMap<Key, Arc<Work>>,
+    by_binding: Mutex<HashMap<String, BTreeSet<Key>>>,
 }
 
 impl Plane {
@@ -34,22 +26,21 @@ impl Plane {
     pub(super) fn follow_works(self: &Arc<Self>) {
         let plane = Arc::clone(self);
         self.works.mirror.subscribe(move |change: &Change<Work>| {
-            let mut index = plane.works.index.lock();
-            index.created.remove(&change.key);
             let (old, new) = (change.old.as_deref().and_then(id), change.new.as_deref().and_then(id));
             if old == new {
                 return;
             }
+            let mut by_binding = plane.works.by_binding.lock();
             if let Some(id) = old
-                && let Some(keys) = index.by_binding.get_mut(id)
+                && let Some(keys) = by_binding.get_mut(id)
             {
-                keys.remove(&change.key);
+                keys.remove(change.key);
                 if keys.is_empty() {
-                    index.by_binding.remove(id);
+                    by_binding.remove(id);
                 }
             }
             if let Some(id) = new {
-                index.by_binding.entry(id.to_owned()).or_default().insert(change.key.clone());
+                by_binding.entry(id.to_owned()).or_default().insert(change.key.clone());
             }
         });
     }
@@ -79,22 +70,9 @@ pub(super) fn binding_of(work: &Work) -> Option<BindingKey> {
 impl Works {
     /// Returns the Works of the binding with this permanent id.
     pub(super) fn of(&self, binding_id: &str) -> Vec<Arc<Work>> {
-        if binding_id.is_empty() {
-            return Vec::new();
-        }
-        let index = self.index.lock();
-        let mut works: BTreeMap<Key, Arc<Work>> = index
-            .created
-            .iter()
-            .filter(|(_, work)| id(work) == Some(binding_id))
-            .map(|(key, work)| (key.clone(), Arc::clone(work)))
-            .collect();
-        for key in index.by_binding.get(binding_id).into_iter().flatten() {
-            if let Some(work) = self.mirror.get(&key.0, &key.1) {
-                works.insert(key.clone(), work);
-            }
-        }
-        works.into_values().collect()
+        // Not held while the mirror is asked: the mirror holds its own lock while it tells of changes.
+        let keys: Vec<Key> = self.by_binding.lock().get(binding_id).into_iter().flatten().cloned().collect();
+        keys.iter().filter_map(|key| self.mirror.find(key)).collect()
     }
 
     /// Makes a Work be as wanted; returns whether anything had to be written.
@@ -105,7 +83,7 @@ impl Works {
             if !desired.update(&mut wanted)? {
                 return Ok(false);
             }
-            return Ok(write::update(&api, &existing, &wanted, Guard::Fields).await?.is_some());
+            return write::update_mirrored(&api, &self.mirror, &existing, &wanted, Guard::Fields).await;
         }
         let mut work = desired.create();
         // Admission would give it an identity; control planes without our admission have Works, too.
@@ -114,12 +92,8 @@ impl Works {
             stamp(manifest, Some(&work_id));
         }
         work.metadata.labels.get_or_insert_default().insert(WORK_PERMANENT_ID.to_owned(), work_id);
-        let created = write::create(&api, &work).await?;
-        let key = (desired.namespace.clone(), desired.name.clone());
-        let mut index = self.index.lock();
-        if self.mirror.get(&key.0, &key.1).is_none() {
-            index.created.insert(key, Arc::new(created));
-        }
+        // In the mirror at once: a binding that is deleted right after its Works were created must find them.
+        write::create(&api, &self.mirror, &work).await?;
         Ok(true)
     }
 
@@ -127,9 +101,6 @@ impl Works {
     pub(super) async fn delete(&self, client: &Client, work: &Work) -> Result<(), Error> {
         let namespace = work.metadata.namespace.clone().unwrap_or_default();
         let api: Api<Work> = Api::namespaced(client.clone(), &namespace);
-        write::delete(&api, &work.metadata).await?;
-        let key = (namespace, work.metadata.name.clone().unwrap_or_default());
-        self.index.lock().created.remove(&key);
-        Ok(())
+        write::delete(&api, &work.metadata).await
     }
 }

@@ -6,12 +6,15 @@ use apimachinery::patch::merge;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Client, Resource};
+use member::Mirror;
 use propagation::Binding;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use api::work::{ClusterResourceBinding, ResourceBinding};
+
+use crate::queue::Outcome;
 
 /// Why a reconcile did not come to its end; it will be tried again.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +46,15 @@ impl Error {
     /// Returns whether someone else was faster: nothing to worry about, the next look is at the newer object.
     pub(crate) fn is_conflict(&self) -> bool {
         matches!(self, Self::Api(error) if code(error) == Some(409))
+    }
+}
+
+impl From<Result<(), Error>> for Outcome {
+    fn from(result: Result<(), Error>) -> Self {
+        match result {
+            Ok(()) => Self::Done,
+            Err(error) => Self::Failed { conflict: error.is_conflict(), error: error.to_string() },
+        }
     }
 }
 
@@ -97,6 +109,21 @@ where
     Ok(Some(api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?))
 }
 
+/// As [`update`], but the mirror learns of it at once; returns whether there was a difference.
+pub(crate) async fn update_mirrored<K>(
+    api: &Api<K>,
+    mirror: &Mirror<K>,
+    old: &K,
+    new: &K,
+    guard: Guard,
+) -> Result<bool, Error>
+where
+    K: Resource + Clone + Serialize + DeserializeOwned + Debug,
+{
+    let written = update(api, old, new, guard).await?;
+    Ok(written.map(|written| mirror.note(written)).is_some())
+}
+
 /// As [`update`], for the status.
 pub(crate) async fn update_status<K>(api: &Api<K>, old: &K, new: &K, guard: Guard) -> Result<Option<K>, Error>
 where
@@ -135,11 +162,13 @@ pub(crate) fn tree_difference(old: &Value, new: &Value, guard: Guard) -> Option<
     merge::diff(old, new).map(|patch| guarded(patch, old["metadata"]["resourceVersion"].as_str(), guard))
 }
 
-pub(crate) async fn create<K>(api: &Api<K>, object: &K) -> Result<K, Error>
+/// Creates an object; the mirror learns of it at once.
+pub(crate) async fn create<K>(api: &Api<K>, mirror: &Mirror<K>, object: &K) -> Result<(), Error>
 where
     K: Resource + Clone + Serialize + DeserializeOwned + Debug,
 {
-    Ok(api.create(&PostParams::default(), object).await?)
+    mirror.note(api.create(&PostParams::default(), object).await?);
+    Ok(())
 }
 
 /// Deletes this very object; that it is gone already is fine.

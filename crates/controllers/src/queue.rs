@@ -1,0 +1,309 @@
+//! Keys that want to be reconciled: each at most once in work, and what is pushed meanwhile comes up again.
+//!
+//! A key that fails rests before it is tried again, longer each time; any event ends the rest. How many keys are in
+//! work at once is the controller's choice: where a member's own limit is what counts, it is [`UNLIMITED`], so that
+//! keys of a slow member never stand in the way of others.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// As many keys at once as there are.
+pub(crate) const UNLIMITED: usize = Semaphore::MAX_PERMITS;
+
+/// The first rest after a failure, as upstream.
+const FIRST_REST: Duration = Duration::from_millis(5);
+/// The longest. Upstream waits up to 1,000 s; a minute keeps repairs prompt and a thousand failing keys at 17 tries a
+/// second.
+const LONGEST_REST: Duration = Duration::from_secs(60);
+
+/// How a key is to go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// All is well, or somebody will say when to look again.
+    Done,
+    /// Try again, later with every failure. Who says so has told why.
+    Retry,
+    /// As `Retry`; the reason is logged here. A conflict is somebody being faster and nothing to worry about.
+    Failed { error: String, conflict: bool },
+    /// Look again after this time; not a failure.
+    After(Duration),
+}
+
+pub(crate) struct Queue<K> {
+    /// The controller's name, for the log.
+    name: &'static str,
+    state: Mutex<State<K>>,
+    wake: Notify,
+}
+
+struct State<K> {
+    ready: VecDeque<K>,
+    /// What is in `ready`.
+    waiting: HashSet<K>,
+    running: HashSet<K>,
+    /// What was pushed while it was running.
+    again: HashSet<K>,
+    resting: HashMap<K, Turn>,
+    /// `resting` in the order in which the rests end.
+    turns: BTreeMap<Turn, K>,
+    failures: HashMap<K, u32>,
+    counter: u64,
+}
+
+/// When a rest ends; the number tells equal times apart.
+type Turn = (Instant, u64);
+
+impl<K: Clone + Eq + Hash + Debug + Send + Sync + 'static> Queue<K> {
+    pub(crate) fn new(name: &'static str) -> Arc<Self> {
+        let state = State {
+            ready: VecDeque::new(),
+            waiting: HashSet::new(),
+            running: HashSet::new(),
+            again: HashSet::new(),
+            resting: HashMap::new(),
+            turns: BTreeMap::new(),
+            failures: HashMap::new(),
+            counter: 0,
+        };
+        Arc::new(Self { name, state: Mutex::new(state), wake: Notify::new() })
+    }
+
+    /// Asks for a key to be reconciled soon.
+    pub(crate) fn push(&self, key: K) {
+        if self.state.lock().push(key) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Reconciles what is pushed, at most `limit` keys at once, until told to stop.
+    pub(crate) fn spawn<F, Fut>(
+        self: &Arc<Self>,
+        limit: usize,
+        tasks: &TaskTracker,
+        stop: &CancellationToken,
+        reconcile: F,
+    ) where
+        F: Fn(K) -> Fut + Send + Sync + 'static,
+        Fut: Future + Send + 'static,
+        Fut::Output: Into<Outcome>,
+    {
+        let (queue, stop, workers) = (Arc::clone(self), stop.clone(), tasks.clone());
+        let free = Arc::new(Semaphore::new(limit));
+        tasks.spawn(async move {
+            loop {
+                let place = Arc::clone(&free).acquire_owned().await.expect("the semaphore is never closed");
+                let Some(key) = queue.next(&stop).await else { return };
+                let (queue, attempt) = (Arc::clone(&queue), reconcile(key.clone()));
+                workers.spawn(async move {
+                    let outcome = attempt.await.into();
+                    queue.done(key, outcome);
+                    drop(place);
+                });
+            }
+        });
+    }
+
+    /// Returns the key whose turn it is; nothing once stopped.
+    async fn next(&self, stop: &CancellationToken) -> Option<K> {
+        loop {
+            let turn = self.state.lock().take(Instant::now());
+            if stop.is_cancelled() {
+                return None;
+            }
+            let next_turn = match turn {
+                Ok(key) => return Some(key),
+                Err(next_turn) => next_turn,
+            };
+            let rested = async {
+                match next_turn {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => return None,
+                // A push between the look and here has left its mark with `Notify`.
+                () = self.wake.notified() => {}
+                () = rested => {}
+            }
+        }
+    }
+
+    fn done(&self, key: K, outcome: Outcome) {
+        let mut state = self.state.lock();
+        if let Outcome::Failed { error, conflict } = &outcome {
+            let often = state.failures.get(&key).is_some_and(|failures| *failures >= 2);
+            if often && !conflict {
+                tracing::warn!(controller = self.name, ?key, error, "will be tried again");
+            } else {
+                tracing::debug!(controller = self.name, ?key, error, "will be tried again");
+            }
+        }
+        state.done(key, &outcome, Instant::now());
+        drop(state);
+        self.wake.notify_one();
+    }
+}
+
+impl<K: Clone + Eq + Hash> State<K> {
+    /// Returns whether there is more to take than before.
+    fn push(&mut self, key: K) -> bool {
+        if let Some(turn) = self.resting.remove(&key) {
+            self.turns.remove(&turn);
+        }
+        if self.running.contains(&key) {
+            self.again.insert(key);
+            return false;
+        }
+        let new = self.waiting.insert(key.clone());
+        if new {
+            self.ready.push_back(key);
+        }
+        new
+    }
+
+    /// Takes a key to work on, or says when there is one, if that is known.
+    fn take(&mut self, now: Instant) -> Result<K, Option<Instant>> {
+        while let Some(entry) = self.turns.first_entry()
+            && entry.key().0 <= now
+        {
+            let key = entry.remove();
+            self.push(key);
+        }
+        match self.ready.pop_front() {
+            Some(key) => {
+                self.waiting.remove(&key);
+                self.running.insert(key.clone());
+                Ok(key)
+            }
+            None => Err(self.turns.keys().next().map(|(at, _)| *at)),
+        }
+    }
+
+    fn done(&mut self, key: K, outcome: &Outcome, now: Instant) {
+        self.running.remove(&key);
+        let rest = match outcome {
+            Outcome::Done => {
+                self.failures.remove(&key);
+                None
+            }
+            Outcome::After(rest) => {
+                self.failures.remove(&key);
+                Some(*rest)
+            }
+            Outcome::Retry | Outcome::Failed { .. } => {
+                let failures = self.failures.entry(key.clone()).or_default();
+                *failures = failures.saturating_add(1);
+                Some(rest_after(*failures))
+            }
+        };
+        if self.again.remove(&key) {
+            self.push(key);
+        } else if let Some(rest) = rest {
+            self.counter += 1;
+            let turn = (now + rest, self.counter);
+            self.resting.insert(key.clone(), turn);
+            self.turns.insert(turn, key);
+        }
+    }
+}
+
+/// Returns how long a key rests after so many failures in a row.
+fn rest_after(failures: u32) -> Duration {
+    FIRST_REST.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(LONGEST_REST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_in_work_once_and_comes_up_again_when_pushed_meanwhile() {
+        let queue = Queue::new("test");
+        queue.push("a");
+        queue.push("a");
+        let now = Instant::now();
+        let mut state = queue.state.lock();
+        assert_eq!(state.take(now), Ok("a"));
+        state.push("a");
+        state.push("b");
+        assert_eq!(state.take(now), Ok("b"), "a is in work");
+        state.done("a", &Outcome::Done, now);
+        assert_eq!(state.take(now), Ok("a"));
+        state.done("a", &Outcome::Done, now);
+        state.done("b", &Outcome::Done, now);
+        assert_eq!(state.take(now), Err(None));
+    }
+
+    #[test]
+    fn failures_wait_longer_each_time_and_success_forgets_them() {
+        let queue = Queue::new("test");
+        queue.push("a");
+        let mut state = queue.state.lock();
+        let mut now = Instant::now();
+        for wait in [5, 10, 20].map(Duration::from_millis) {
+            assert_eq!(state.take(now), Ok("a"));
+            state.done("a", &Outcome::Retry, now);
+            assert_eq!(state.take(now), Err(Some(now + wait)));
+            now += wait;
+        }
+        assert_eq!(state.take(now), Ok("a"));
+        state.done("a", &Outcome::Done, now);
+        assert!(state.failures.is_empty() && state.turns.is_empty() && state.resting.is_empty());
+        assert_eq!((rest_after(1), rest_after(60)), (FIRST_REST, Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn an_event_ends_the_rest() {
+        let queue = Queue::new("test");
+        queue.push("a");
+        let mut state = queue.state.lock();
+        let now = Instant::now();
+        assert_eq!(state.take(now), Ok("a"));
+        state.done("a", &Outcome::After(Duration::from_secs(10)), now);
+        state.push("a");
+        assert!(state.resting.is_empty() && state.turns.is_empty());
+        assert_eq!(state.take(now), Ok("a"));
+    }
+
+    #[tokio::test]
+    async fn no_more_keys_than_allowed_are_in_work() {
+        let (queue, tasks, stop) = (Queue::new("test"), TaskTracker::new(), CancellationToken::new());
+        let (running, most) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(0)));
+        for key in 0..20 {
+            queue.push(key);
+        }
+        let (finished, mut all) = tokio::sync::mpsc::unbounded_channel();
+        let counted = most.clone();
+        queue.spawn(3, &tasks, &stop, move |_: i32| {
+            let (running, most, finished) = (running.clone(), counted.clone(), finished.clone());
+            async move {
+                {
+                    let (mut running, mut most) = (running.lock(), most.lock());
+                    *running += 1;
+                    *most = running.max(*most);
+                }
+                tokio::task::yield_now().await;
+                *running.lock() -= 1;
+                let _ = finished.send(());
+                Outcome::Done
+            }
+        });
+        for _ in 0..20 {
+            all.recv().await.expect("all keys are worked on");
+        }
+        stop.cancel();
+        tasks.close();
+        tasks.wait().await;
+        assert_eq!(*most.lock(), 3);
+    }
+}
