@@ -86,6 +86,15 @@ impl Toolchain {
         Ok(())
     }
 
+    /// Builds one program of `recipe` alone if it is missing, and returns where it is.
+    pub fn ensure_program(&self, recipe: &Recipe, name: &str) -> Result<PathBuf, Error> {
+        let path = self.path(&recipe.program(name));
+        if !path.is_file() {
+            self.build(&recipe.only(name))?;
+        }
+        Ok(path)
+    }
+
     fn build(&self, recipe: &Recipe) -> Result<(), Error> {
         if !go_present() {
             return Err(Error::NoGo { recipe: recipe.to_string() });

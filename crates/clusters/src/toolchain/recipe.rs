@@ -98,6 +98,13 @@ impl Recipe {
         self.programs().find(|program| program.name == name).expect("a program that the recipe names")
     }
 
+    /// Returns a recipe for one of the programs.
+    pub(crate) fn only(&self, name: &str) -> Recipe {
+        let place = self.builds.iter().position(|(each, _)| *each == name);
+        let place = place.expect("a program that the recipe names");
+        Recipe { builds: &self.builds[place..=place], ..*self }
+    }
+
     pub(crate) fn packages(&self) -> impl Iterator<Item = &'static str> + '_ {
         self.builds.iter().map(|(_, package)| *package)
     }
@@ -147,6 +154,13 @@ mod tests {
     fn a_program_may_be_called_otherwise_than_its_package() {
         assert_eq!(KARMADA.program("karmada-scheduler").built_as, "scheduler");
         assert_eq!(ETCD.program("etcd").built_as, "etcd");
+    }
+
+    #[test]
+    fn one_program_can_be_had_alone() {
+        let alone = KARMADA.only("karmada-webhook");
+        assert_eq!(alone.names(), "karmada-webhook");
+        assert_eq!(alone.version, KARMADA.version);
     }
 
     #[test]
