@@ -44,6 +44,8 @@ pub struct Options {
     pub context_name: String,
     pub max_reads: usize,
     pub max_writes: usize,
+    /// Keeps objects in memory although there is a data directory: only keys are kept there.
+    pub in_memory: bool,
     /// Acknowledges writes before they are on disk: a crash loses the last moments. For data that only simulates.
     pub relaxed: bool,
     /// Lets the owner shut clients out or slow them down.
@@ -67,6 +69,7 @@ impl Default for Options {
             context_name: "karmada-apiserver".to_owned(),
             max_reads: 400,
             max_writes: 200,
+            in_memory: false,
             relaxed: false,
             gate: Gate::default(),
         }

@@ -73,8 +73,8 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     names.push(address.ip().to_string());
     names.extend(options.advertise.clone());
     let store_options = match &options.data_dir {
-        Some(dir) => store::Options::file(dir.join("store")),
-        None => store::Options::memory(),
+        Some(dir) if !options.in_memory => store::Options::file(dir.join("store")),
+        _ => store::Options::memory(),
     };
     // Keys and data have nothing to do with each other: make the one while the other is read.
     let names_for_pki = names.clone();
@@ -111,7 +111,7 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     let listening = CancellationToken::new();
     tasks.spawn(listener::run(server.clone(), listener, tls, judge, listening.clone()));
 
-    if let Some(dir) = &options.data_dir {
+    if let Some(dir) = options.data_dir.as_ref().filter(|_| !options.in_memory) {
         tasks.spawn(crate::admin::listen(&server, dir)?);
     }
     controllers::definitions::load(&server);

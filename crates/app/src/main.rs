@@ -5,6 +5,7 @@ mod controllers;
 mod crds;
 mod plugin;
 mod server;
+mod sim;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -30,6 +31,7 @@ struct Arguments {
 enum Command {
     Server(server::Arguments),
     Controllers(controllers::Arguments),
+    Sim(sim::Arguments),
     Join(cli::JoinArguments),
     Unjoin(cli::UnjoinArguments),
     Backup(backup::Arguments),
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
         match arguments.command {
             Command::Server(arguments) => server::run(arguments).await,
             Command::Controllers(arguments) => controllers::run(arguments).await,
+            Command::Sim(arguments) => sim::run(arguments).await,
             Command::Join(arguments) => cli::join(arguments).await,
             Command::Unjoin(arguments) => cli::unjoin(arguments).await,
             Command::Backup(arguments) => backup::run(arguments).await,

@@ -470,6 +470,8 @@ impl Target<'_> {
                 let context = self.preparation(Timestamp::now(), "", &extra);
                 match self.subresource {
                     "" => native::prepare::for_update(&self.kind.gvk, new, old, &context),
+                    // Only who runs in this process binds pods; it sets the node, the labels and the condition.
+                    "binding" => {}
                     "approval" => native::prepare::for_approval(new, old, &context),
                     "finalize" => {
                         let finalizers = new.pointer("/spec/finalizers").cloned();
@@ -498,6 +500,7 @@ impl Target<'_> {
 
     fn validate_update(&self, new: &Value, old: &Value) -> field::Errors {
         match &self.kind.source {
+            Source::Native if self.subresource == "binding" => field::Errors::new(),
             Source::Native if !self.subresource.is_empty() => {
                 native::validation::status_update(&self.kind.gvk, new, old)
             }

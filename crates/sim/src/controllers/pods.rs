@@ -1,0 +1,276 @@
+//! The kubelet: makes bound pods run, finish, crash and go.
+//!
+//! Statuses look as kwok writes them, since that is what the real test clusters show.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::hash;
+use crate::kinds::Kind;
+use crate::objects::{controller_of, is_deleting, is_finished, list, phase, stamp, text, uid};
+use crate::plan::Step;
+use crate::view::View;
+
+/// Where a pod is in its life; the time in a stage decides when the next one comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Has no node.
+    Waiting,
+    /// Has a node and is not running yet.
+    Starting,
+    Running,
+    Crashing,
+    /// Finished or on its way out.
+    Over,
+}
+
+pub(crate) fn stage(pod: &Value, failing: bool) -> Stage {
+    if text(pod, "/spec/nodeName").is_empty() {
+        Stage::Waiting
+    } else if is_finished(pod) || is_deleting(pod) {
+        Stage::Over
+    } else if failing {
+        Stage::Crashing
+    } else if phase(pod) == "Running" && !is_crashed(pod) {
+        Stage::Running
+    } else {
+        Stage::Starting
+    }
+}
+
+fn is_crashed(pod: &Value) -> bool {
+    list(pod, "/status/containerStatuses").iter().any(|status| status.pointer("/state/waiting").is_some())
+}
+
+/// Decides about a pod that has been in its stage for a while. `address` is for a pod that has none yet.
+pub(crate) fn decide(view: &View<'_>, pod: &Value, stage: Stage, since: Duration, address: &str) -> Vec<Step> {
+    let node = text(pod, "/spec/nodeName");
+    // Nobody is left there to do anything.
+    if view.troubles.nodes.contains(node) {
+        return Vec::new();
+    }
+    if !node.is_empty() && is_deleting(pod) {
+        let mut delete = Step::delete(Kind::Pod, pod);
+        if let Step::Delete { grace, .. } = &mut delete {
+            *grace = Some(0);
+        }
+        return vec![delete];
+    }
+    let host = view
+        .get(Kind::Node, "", node)
+        .and_then(|node| list(&node, "/status/addresses").first().map(|first| text(first, "/address").to_owned()))
+        .unwrap_or_default();
+    let places = Places { host: &host, address };
+    match stage {
+        Stage::Waiting | Stage::Over => Vec::new(),
+        Stage::Starting => {
+            // Between one and two times the pace, always the same for the same pod.
+            let wanted = view.pace.start + view.pace.start.mul_f64(f64::from(hash::number(uid(pod)) % 1000) / 1000.0);
+            match wanted.checked_sub(since) {
+                Some(left) if !left.is_zero() => vec![Step::Again(left)],
+                _ => vec![Step::status(Kind::Pod, pod, running(pod, view.now, &places))],
+            }
+        }
+        Stage::Running => {
+            let works = controller_of(pod).is_some_and(|owner| owner["kind"] == "Job");
+            if !works {
+                return Vec::new();
+            }
+            match view.pace.work.checked_sub(since) {
+                Some(left) if !left.is_zero() => vec![Step::Again(left)],
+                _ => vec![Step::status(Kind::Pod, pod, succeeded(pod, view.now))],
+            }
+        }
+        Stage::Crashing => {
+            let once = controller_of(pod).is_some_and(|owner| owner["kind"] == "Job")
+                || text(pod, "/spec/restartPolicy") == "Never";
+            if once {
+                return match view.pace.start.checked_sub(since) {
+                    Some(left) if !left.is_zero() => vec![Step::Again(left)],
+                    _ => vec![Step::status(Kind::Pod, pod, failed(pod, view.now, &places))],
+                };
+            }
+            if phase(pod) == "Running" && is_crashed(pod) {
+                return Vec::new();
+            }
+            vec![Step::status(Kind::Pod, pod, crashing(pod, view.now, &places))]
+        }
+    }
+}
+
+struct Places<'a> {
+    host: &'a str,
+    address: &'a str,
+}
+
+/// What is the same in every status of a pod that was started.
+fn base(pod: &Value, now: Timestamp, places: &Places<'_>) -> Value {
+    let mut status = pod["status"].clone();
+    if !status.is_object() {
+        status = json!({});
+    }
+    let host_network = pod.pointer("/spec/hostNetwork") == Some(&json!(true));
+    if text(&status, "/podIP").is_empty() {
+        let address = if host_network { places.host } else { places.address };
+        status["podIP"] = json!(address);
+        status["podIPs"] = json!([{"ip": address}]);
+    }
+    if text(&status, "/startTime").is_empty() {
+        status["startTime"] = json!(stamp(now));
+    }
+    status["hostIP"] = json!(places.host);
+    let inits: Vec<Value> = list(pod, "/spec/initContainers")
+        .iter()
+        .map(|container| {
+            json!({"name": container["name"], "image": container["image"], "imageID": "", "ready": true,
+                "restartCount": 0, "lastState": {}, "state": {"terminated": {"exitCode": 0, "reason": "Completed",
+                    "startedAt": stamp(now), "finishedAt": stamp(now)}}})
+        })
+        .collect();
+    if !inits.is_empty() && status.get("initContainerStatuses").is_none() {
+        status["initContainerStatuses"] = inits.into();
+    }
+    status
+}
+
+fn conditions(pod: &Value, ready: bool, now: Timestamp) -> Vec<Value> {
+    let make = |kind: &str, up: bool| {
+        let status = if up { "True" } else { "False" };
+        let old = crate::objects::condition(pod, kind);
+        let since = match old {
+            Some(old) if old["status"] == status => old["lastTransitionTime"].clone(),
+            _ => json!(stamp(now)),
+        };
+        let mut condition =
+            json!({"type": kind, "status": status, "lastProbeTime": null, "lastTransitionTime": since});
+        if !up {
+            condition["reason"] = json!("ContainersNotReady");
+            condition["message"] = json!(unready(pod));
+        }
+        condition
+    };
+    let mut conditions = vec![make("Initialized", true), make("Ready", ready), make("ContainersReady", ready)];
+    for gate in list(pod, "/spec/readinessGates") {
+        conditions.push(make(text(gate, "/conditionType"), true));
+    }
+    conditions.extend(crate::objects::condition(pod, "PodScheduled").cloned());
+    conditions
+}
+
+/// `containers with unready status: [a b]`, as a kubelet says it.
+fn unready(pod: &Value) -> String {
+    let names: Vec<&str> = list(pod, "/spec/containers").iter().map(|each| text(each, "/name")).collect();
+    format!("containers with unready status: [{}]", names.join(" "))
+}
+
+fn containers(pod: &Value, describe: impl Fn(&Value) -> Value) -> Value {
+    list(pod, "/spec/containers")
+        .iter()
+        .map(|container| {
+            let mut status = json!({"name": container["name"], "image": container["image"], "imageID": "",
+                "restartCount": 0, "lastState": {}});
+            if let (Some(status), Value::Object(more)) = (status.as_object_mut(), describe(container)) {
+                status.extend(more);
+            }
+            status
+        })
+        .collect()
+}
+
+fn running(pod: &Value, now: Timestamp, places: &Places<'_>) -> Value {
+    let mut status = base(pod, now, places);
+    status["phase"] = json!("Running");
+    status["conditions"] = conditions(pod, true, now).into();
+    status["containerStatuses"] =
+        containers(pod, |_| json!({"ready": true, "state": {"running": {"startedAt": stamp(now)}}}));
+    status
+}
+
+fn succeeded(pod: &Value, now: Timestamp) -> Value {
+    let mut status = pod["status"].clone();
+    let started = text(pod, "/status/startTime").to_owned();
+    status["phase"] = json!("Succeeded");
+    status["containerStatuses"] = containers(pod, |_| {
+        json!({"ready": false, "started": false, "state": {"terminated": {"exitCode": 0, "reason": "Completed",
+            "startedAt": started, "finishedAt": stamp(now)}}})
+    });
+    status
+}
+
+fn failed(pod: &Value, now: Timestamp, places: &Places<'_>) -> Value {
+    let mut status = base(pod, now, places);
+    status["phase"] = json!("Failed");
+    status["conditions"] = conditions(pod, false, now).into();
+    status["containerStatuses"] = containers(pod, |_| {
+        json!({"ready": false, "started": false, "state": {"terminated": {"exitCode": 1, "reason": "Error",
+            "startedAt": stamp(now), "finishedAt": stamp(now)}}})
+    });
+    status
+}
+
+fn crashing(pod: &Value, now: Timestamp, places: &Places<'_>) -> Value {
+    let mut status = base(pod, now, places);
+    status["phase"] = json!("Running");
+    status["conditions"] = conditions(pod, false, now).into();
+    status["containerStatuses"] = containers(pod, |container| {
+        let name = text(container, "/name");
+        json!({"ready": false, "started": false, "restartCount": 1,
+            "state": {"waiting": {"reason": "CrashLoopBackOff",
+                "message": format!("back-off 10s restarting failed container={name}")}},
+            "lastState": {"terminated": {"exitCode": 1, "reason": "Error",
+                "startedAt": stamp(now), "finishedAt": stamp(now)}}})
+    });
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objects::is_ready;
+    use crate::view::fake::with_view;
+
+    fn pod(phase: &str) -> Value {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "d", "uid": "1"},
+            "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]},
+            "status": {"phase": phase}})
+    }
+
+    fn status_after(pod: &Value, stage: Stage, since: Duration) -> Option<Value> {
+        with_view(vec![], |view| {
+            decide(view, pod, stage, since, "10.0.0.1").into_iter().find_map(|step| match step {
+                Step::Status { status, .. } => Some(json!({"status": status})),
+                _ => None,
+            })
+        })
+    }
+
+    #[test]
+    fn a_pod_becomes_ready_after_a_while_and_not_before() {
+        let pod = pod("Pending");
+        assert_eq!(status_after(&pod, Stage::Starting, Duration::ZERO), None);
+        let status = status_after(&pod, Stage::Starting, Duration::from_secs(5)).expect("a status");
+        assert!(is_ready(&status));
+        assert_eq!(status["status"]["podIP"], "10.0.0.1");
+    }
+
+    #[test]
+    fn only_pods_of_jobs_finish() {
+        let mut pod = pod("Running");
+        assert_eq!(status_after(&pod, Stage::Running, Duration::from_secs(60)), None);
+        pod["metadata"]["ownerReferences"] = json!([{"kind": "Job", "controller": true}]);
+        let status = status_after(&pod, Stage::Running, Duration::from_secs(60)).expect("a status");
+        assert_eq!(status["status"]["phase"], "Succeeded");
+    }
+
+    #[test]
+    fn a_crashing_pod_is_not_ready_and_recovers() {
+        let pod = pod("Running");
+        let status = status_after(&pod, Stage::Crashing, Duration::ZERO).expect("a status");
+        assert!(!is_ready(&status));
+        let mut crashed = pod;
+        crashed["status"] = status["status"].clone();
+        assert_eq!(stage(&crashed, false), Stage::Starting);
+    }
+}

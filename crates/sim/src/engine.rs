@@ -1,0 +1,601 @@
+//! The one loop that makes a member behave like a cluster.
+//!
+//! It follows the store's history from a revision on and notes which objects have to be looked at; looking at one asks its
+//! controller what to do and does it. Reads see every write at once, so no controller ever acts on the past. Nothing is polled:
+//! besides changes only timers start a look, and controllers set those themselves.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use apiserver::Server;
+use apiserver::head::Head;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::controllers::pods::Stage;
+use crate::controllers::{
+    autoscalers, budgets, claims, cronjobs, daemonsets, deployments, endpoints, jobs, nodes, pods, quotas, replicasets,
+    statefulsets,
+};
+use crate::hands::{Done, Hands};
+use crate::kinds::Kind;
+use crate::objects::{condition, is_deleting, list, name, namespace, text, uid};
+use crate::options::Pace;
+use crate::plan::Step;
+use crate::scheduling::{self, Node, Placed, Places};
+use crate::trouble::Troubles;
+use crate::view::{Objects, View};
+
+/// What is looked at, in this order when several wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Role {
+    Node,
+    Schedule,
+    Pod,
+    ReplicaSet,
+    ReplicationController,
+    Deployment,
+    StatefulSet,
+    DaemonSet,
+    Job,
+    CronJob,
+    Service,
+    Budget,
+    Claim,
+    Volume,
+    Quota,
+    Autoscaler,
+    Lease,
+}
+
+/// A role and `namespace/name`.
+type Key = (Role, Box<str>);
+
+/// After something could not be created: the first pause, doubled each time.
+const RETRY: Duration = Duration::from_secs(1);
+const MAX_RETRY: Duration = Duration::from_secs(60);
+
+pub(crate) struct Engine {
+    hands: Hands,
+    pace: Pace,
+    troubles: watch::Receiver<Troubles>,
+    queue: BTreeSet<Key>,
+    timers: Timers,
+    nodes: BTreeMap<String, Node>,
+    places: Places,
+    /// Pods without a node that were looked at in vain.
+    pending: BTreeSet<Box<str>>,
+    stages: HashMap<Box<str>, (String, Stage, Instant)>,
+    addresses: Addresses,
+    failures: HashMap<String, String>,
+    retries: HashMap<Key, u32>,
+}
+
+#[derive(Default)]
+struct Timers {
+    by_time: BTreeSet<(Instant, Key)>,
+    by_key: HashMap<Key, Instant>,
+}
+
+impl Timers {
+    /// An earlier timer for the same key wins: when it fires, the controller says again what it waits for.
+    fn set(&mut self, key: Key, at: Instant) {
+        match self.by_key.get(&key) {
+            Some(old) if *old <= at => return,
+            Some(old) => {
+                self.by_time.remove(&(*old, key.clone()));
+            }
+            None => {}
+        }
+        self.by_key.insert(key.clone(), at);
+        self.by_time.insert((at, key));
+    }
+
+    fn next(&self) -> Option<Instant> {
+        self.by_time.first().map(|(at, _)| *at)
+    }
+
+    fn take_due(&mut self, now: Instant) -> Option<Key> {
+        if self.next()? > now {
+            return None;
+        }
+        let (_, key) = self.by_time.pop_first()?;
+        self.by_key.remove(&key);
+        Some(key)
+    }
+}
+
+/// Addresses for pods: `10.M.x.y`, counted up, M from the member's number.
+struct Addresses {
+    network: u8,
+    next: u32,
+}
+
+impl Addresses {
+    fn peek(&self) -> String {
+        let [_, high, middle, low] = (self.next % (1 << 16)).to_be_bytes();
+        debug_assert_eq!(high, 0);
+        format!("10.{}.{middle}.{low}", self.network)
+    }
+
+    fn seen(&mut self, address: &str) {
+        let Ok(address) = address.parse::<std::net::Ipv4Addr>() else { return };
+        let [ten, network, middle, low] = address.octets();
+        if ten == 10 && network == self.network {
+            self.next = self.next.max((u32::from(middle) << 8 | u32::from(low)) + 1);
+        }
+    }
+}
+
+impl Engine {
+    pub(crate) fn new(server: &Arc<Server>, pace: Pace, number: usize, troubles: watch::Receiver<Troubles>) -> Self {
+        Self {
+            hands: Hands::new(server),
+            pace,
+            troubles,
+            queue: BTreeSet::new(),
+            timers: Timers::default(),
+            nodes: BTreeMap::new(),
+            places: Places::default(),
+            pending: BTreeSet::new(),
+            stages: HashMap::new(),
+            // 10.96 to 10.111 belong to services.
+            addresses: Addresses { network: 112 + (number % 128) as u8, next: 1 },
+            failures: HashMap::new(),
+            retries: HashMap::new(),
+        }
+    }
+
+    /// Runs until the server stops; starts over if it falls too far behind.
+    pub(crate) async fn run(mut self) {
+        let stop = self.hands.server().stop.clone();
+        while !stop.is_cancelled() {
+            tokio::select! {
+                () = self.follow() => tracing::debug!("the simulation starts over"),
+                () = stop.cancelled() => return,
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    async fn follow(&mut self) {
+        let store = self.hands.server().store.clone();
+        let Ok(mut changes) = store.watch_all(store.revision()) else { return };
+        self.load();
+        loop {
+            loop {
+                match changes.try_next() {
+                    Ok(Some(batch)) => batch.iter().for_each(|event| self.note(event)),
+                    Ok(None) => break,
+                    Err(_) => return,
+                }
+            }
+            while let Some(key) = self.timers.take_due(Instant::now()) {
+                self.queue.insert(key);
+            }
+            if let Some(key) = self.queue.pop_first() {
+                self.look(key).await;
+                continue;
+            }
+            let next = self.timers.next();
+            tokio::select! {
+                batch = changes.next() => match batch {
+                    Ok(batch) => batch.iter().for_each(|event| self.note(event)),
+                    Err(_) => return,
+                },
+                () = async { tokio::time::sleep_until(next.unwrap_or_else(Instant::now)).await }, if next.is_some() => {}
+                changed = self.troubles.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    self.trouble();
+                }
+            }
+        }
+    }
+
+    /// Looks at everything that exists.
+    fn load(&mut self) {
+        self.nodes.clear();
+        self.places = Places::default();
+        self.pending.clear();
+        for kind in Kind::ALL {
+            let mut found = Vec::new();
+            self.hands.each(kind, "", |entry| found.push(entry.clone()));
+            for entry in found {
+                self.seen(kind, &entry.name, Some(&entry));
+            }
+        }
+    }
+
+    /// Something is wrong now, or right again: concerns all nodes and pods, and whoever reads the load.
+    fn trouble(&mut self) {
+        let _ = self.troubles.borrow_and_update();
+        for node in self.nodes.keys() {
+            self.queue.insert((Role::Node, node.as_str().into()));
+            self.queue.insert((Role::Lease, node.as_str().into()));
+        }
+        let mut keys = Vec::new();
+        self.hands.each(Kind::Pod, "", |entry| keys.push((Role::Pod, entry.name.clone())));
+        self.hands.each(Kind::Autoscaler, "", |entry| keys.push((Role::Autoscaler, entry.name.clone())));
+        self.queue.extend(keys);
+    }
+
+    fn note(&mut self, event: &store::Event<Head>) {
+        let Some(kind) = self.hands.kind_of(&event.collection) else { return };
+        self.seen(kind, event.name(), event.current.as_ref());
+        // Whoever owned it before may have lost it.
+        if let Some(previous) = &event.previous {
+            self.owners(event.name(), &previous.head);
+        }
+        if event.is_delete() {
+            self.gone(kind, event.name());
+        }
+    }
+
+    /// Notes who has to look at an object that exists in this state, or at its absence.
+    fn seen(&mut self, kind: Kind, key: &str, entry: Option<&Arc<store::Entry<Head>>>) {
+        let space = key.split_once('/').map_or("", |(space, _)| space);
+        if let Some(entry) = entry {
+            self.owners(key, &entry.head);
+        }
+        let role = match kind {
+            Kind::Node => {
+                match entry {
+                    Some(entry) => {
+                        let node = Node::read(&self.hands.parse(kind, entry));
+                        if self.nodes.insert(key.to_owned(), node).is_none() {
+                            self.queue.insert((Role::Lease, key.into()));
+                        }
+                    }
+                    None => {
+                        self.nodes.remove(key);
+                    }
+                }
+                self.retry_pending();
+                self.all(Kind::DaemonSet, Role::DaemonSet);
+                Role::Node
+            }
+            Kind::Pod => {
+                let pod = entry.map(|entry| self.hands.parse(kind, entry));
+                self.seen_pod(key, space, pod.as_ref());
+                Role::Pod
+            }
+            Kind::Deployment => Role::Deployment,
+            Kind::ReplicaSet => Role::ReplicaSet,
+            Kind::ReplicationController => Role::ReplicationController,
+            Kind::StatefulSet => Role::StatefulSet,
+            Kind::DaemonSet => Role::DaemonSet,
+            Kind::Job => Role::Job,
+            Kind::CronJob => Role::CronJob,
+            Kind::Service => {
+                self.in_namespace(space, Kind::Quota, Role::Quota);
+                Role::Service
+            }
+            Kind::Endpoints => Role::Service,
+            Kind::EndpointSlice => {
+                if let Some(entry) = entry
+                    && let Some(service) = entry.head.label("kubernetes.io/service-name")
+                {
+                    self.queue.insert((Role::Service, format!("{space}/{service}").into()));
+                }
+                return;
+            }
+            Kind::DisruptionBudget => Role::Budget,
+            Kind::Claim => {
+                self.in_namespace(space, Kind::Quota, Role::Quota);
+                // A pod may have waited for it.
+                self.retry_pending();
+                Role::Claim
+            }
+            Kind::Volume => {
+                self.all(Kind::Claim, Role::Claim);
+                Role::Volume
+            }
+            Kind::Quota => Role::Quota,
+            Kind::Autoscaler => Role::Autoscaler,
+            _ => return,
+        };
+        if !space.is_empty() && !matches!(kind, Kind::Endpoints | Kind::Quota) {
+            self.in_namespace(space, Kind::Quota, Role::Quota);
+        }
+        self.queue.insert((role, key.into()));
+    }
+
+    fn seen_pod(&mut self, key: &str, space: &str, pod: Option<&Value>) {
+        let placed = pod.and_then(Placed::read);
+        let frees = placed.is_none();
+        self.places.set(key, placed);
+        match pod {
+            Some(pod) => {
+                self.addresses.seen(text(pod, "/status/podIP"));
+                let waits = text(pod, "/spec/nodeName").is_empty();
+                if waits && text(pod, "/spec/schedulerName") == "default-scheduler" {
+                    self.queue.insert((Role::Schedule, key.into()));
+                } else {
+                    self.pending.remove(key);
+                }
+            }
+            None => {
+                self.pending.remove(key);
+                self.stages.remove(key);
+            }
+        }
+        if frees && !self.pending.is_empty() && pod.is_none_or(|pod| !text(pod, "/spec/nodeName").is_empty()) {
+            self.retry_pending();
+        }
+        self.in_namespace(space, Kind::Service, Role::Service);
+        self.in_namespace(space, Kind::DisruptionBudget, Role::Budget);
+    }
+
+    fn gone(&mut self, kind: Kind, key: &str) {
+        if kind == Kind::Node {
+            // Pods of a node that is gone are collected, as the pod garbage collector does.
+            for pod in self.places.on(key) {
+                self.queue.insert((Role::Pod, pod.into()));
+            }
+        }
+    }
+
+    fn owners(&mut self, key: &str, head: &Head) {
+        let space = key.split_once('/').map_or("", |(space, _)| space);
+        for owner in &head.owners {
+            let role = match Kind::of(&owner.api_version, &owner.kind) {
+                Some(Kind::ReplicaSet) => Role::ReplicaSet,
+                Some(Kind::ReplicationController) => Role::ReplicationController,
+                Some(Kind::Deployment) => Role::Deployment,
+                Some(Kind::StatefulSet) => Role::StatefulSet,
+                Some(Kind::DaemonSet) => Role::DaemonSet,
+                Some(Kind::Job) => Role::Job,
+                Some(Kind::CronJob) => Role::CronJob,
+                Some(Kind::Service) => Role::Service,
+                _ => continue,
+            };
+            self.queue.insert((role, format!("{space}/{}", owner.name).into()));
+        }
+    }
+
+    fn retry_pending(&mut self) {
+        let pending = std::mem::take(&mut self.pending);
+        self.queue.extend(pending.into_iter().map(|key| (Role::Schedule, key)));
+    }
+
+    fn in_namespace(&mut self, space: &str, kind: Kind, role: Role) {
+        let queue = &mut self.queue;
+        self.hands.each(kind, space, |entry| {
+            queue.insert((role, entry.name.clone()));
+        });
+    }
+
+    fn all(&mut self, kind: Kind, role: Role) {
+        self.in_namespace("", kind, role);
+    }
+
+    async fn look(&mut self, key: Key) {
+        let now = Timestamp::now();
+        let steps = self.decide(&key, now);
+        let mut failed = None;
+        for step in steps {
+            if let Step::Create { object, .. } = &step
+                && let Some(owner) = crate::objects::controller_of(object)
+                && failed.as_deref() == Some(text(owner, "/uid"))
+            {
+                // The others would fail as well: try them all again later.
+                continue;
+            }
+            match self.hands.carry_out(step, now).await {
+                Ok(Done::Nothing) => {}
+                Ok(Done::Again(after)) => self.timers.set(key.clone(), Instant::now() + after),
+                Ok(Done::Failed { owner, message }) => {
+                    self.failures.insert(owner.clone(), message);
+                    failed = Some(owner);
+                }
+                Err(status) => {
+                    tracing::debug!(role = ?key.0, object = %key.1, error = %status, "cannot do what was decided");
+                    failed.get_or_insert_default();
+                }
+            }
+        }
+        match failed {
+            Some(_) => {
+                let retries = self.retries.entry(key.clone()).or_default();
+                let pause = RETRY.saturating_mul(1 << (*retries).min(6)).min(MAX_RETRY);
+                *retries += 1;
+                self.timers.set(key, Instant::now() + pause);
+            }
+            None => {
+                self.retries.remove(&key);
+            }
+        }
+    }
+
+    fn decide(&mut self, key: &Key, now: Timestamp) -> Vec<Step> {
+        let (role, path) = key;
+        let (space, own) = path.split_once('/').unwrap_or(("", path));
+        let kind = match role {
+            Role::Node | Role::Lease => Kind::Node,
+            Role::Schedule | Role::Pod => Kind::Pod,
+            Role::ReplicaSet => Kind::ReplicaSet,
+            Role::ReplicationController => Kind::ReplicationController,
+            Role::Deployment => Kind::Deployment,
+            Role::StatefulSet => Kind::StatefulSet,
+            Role::DaemonSet => Kind::DaemonSet,
+            Role::Job => Kind::Job,
+            Role::CronJob => Kind::CronJob,
+            Role::Service => Kind::Service,
+            Role::Budget => Kind::DisruptionBudget,
+            Role::Claim => Kind::Claim,
+            Role::Volume => Kind::Volume,
+            Role::Quota => Kind::Quota,
+            Role::Autoscaler => Kind::Autoscaler,
+        };
+        let Some(object) = self.hands.get(kind, space, own) else { return Vec::new() };
+        let troubles = self.troubles.borrow().clone();
+        let view =
+            View { objects: &self.hands, now, pace: &self.pace, troubles: &troubles, failures: &self.failures };
+        match role {
+            Role::Node => {
+                let pods: Vec<Value> = self
+                    .places
+                    .on(own)
+                    .iter()
+                    .filter_map(|key| key.split_once('/'))
+                    .filter_map(|(space, own)| self.hands.get(Kind::Pod, space, own))
+                    .collect();
+                let index = self.nodes.keys().position(|node| node == own).unwrap_or(0);
+                let address = format!("172.{}.{}.{}", 16 + self.addresses.network % 16, index / 250, index % 250 + 1);
+                nodes::decide(&view, &object, &address, &pods)
+            }
+            Role::Lease => {
+                let mut steps: Vec<Step> = nodes::lease(&view, &object).into_iter().collect();
+                steps.push(Step::Again(self.pace.lease));
+                steps
+            }
+            Role::Schedule => self.schedule(path, &object),
+            Role::Pod => {
+                let node = text(&object, "/spec/nodeName");
+                if !node.is_empty() && !self.nodes.contains_key(node) {
+                    // Nobody will ever run or remove it.
+                    return vec![orphaned(&object)];
+                }
+                let stage = pods::stage(&object, troubles.fails(crate::objects::labels(&object)));
+                let since = self.since(path, uid(&object), stage);
+                let view = View {
+                    objects: &self.hands,
+                    now,
+                    pace: &self.pace,
+                    troubles: &troubles,
+                    failures: &self.failures,
+                };
+                let steps = pods::decide(&view, &object, stage, since, &self.addresses.peek());
+                if steps.iter().any(|step| matches!(step, Step::Status { .. })) {
+                    self.addresses.next += 1;
+                }
+                steps
+            }
+            Role::ReplicaSet => replicasets::decide(&view, Kind::ReplicaSet, &object),
+            Role::ReplicationController => replicasets::decide(&view, Kind::ReplicationController, &object),
+            Role::Deployment => deployments::decide(&view, &object),
+            Role::StatefulSet => statefulsets::decide(&view, &object),
+            Role::DaemonSet => daemonsets::decide(&view, &object),
+            Role::Job => jobs::decide(&view, &object),
+            Role::CronJob => cronjobs::decide(&view, &object),
+            Role::Service => endpoints::decide(&view, &object),
+            Role::Budget => budgets::decide(&view, &object),
+            Role::Claim => claims::decide(&view, &object),
+            Role::Volume => claims::decide_volume(&view, &object),
+            Role::Quota => quotas::decide(&view, &object),
+            Role::Autoscaler => autoscalers::decide(&view, &object),
+        }
+    }
+
+    /// Returns how long a pod has been in its stage.
+    fn since(&mut self, key: &str, uid: &str, stage: Stage) -> Duration {
+        let now = Instant::now();
+        match self.stages.get(key) {
+            Some((same, old, since)) if same == uid && *old == stage => now - *since,
+            _ => {
+                self.stages.insert(key.into(), (uid.to_owned(), stage, now));
+                Duration::ZERO
+            }
+        }
+    }
+
+    fn schedule(&mut self, key: &str, pod: &Value) -> Vec<Step> {
+        if is_deleting(pod) || !text(pod, "/spec/nodeName").is_empty() {
+            return Vec::new();
+        }
+        if !list(pod, "/spec/schedulingGates").is_empty() {
+            return Vec::new();
+        }
+        let nodes: Vec<Node> = self.nodes.values().cloned().collect();
+        let found = match claims::unbound(&self.hands, pod) {
+            Some(why) => Err(format!("0/{} nodes are available: {why}", nodes.len())),
+            None => scheduling::place(pod, &nodes, &self.places),
+        };
+        match found {
+            Ok(node) => {
+                let mut bound = pod.clone();
+                bound["spec"]["nodeName"] = json!(node);
+                self.places.set(key, Placed::read(&bound));
+                let message = format!("Successfully assigned {}/{} to {node}", namespace(pod), name(pod));
+                let labels = self.nodes[&node].topology();
+                vec![
+                    Step::Bind {
+                        namespace: namespace(pod).to_owned(),
+                        name: name(pod).to_owned(),
+                        uid: uid(pod).to_owned(),
+                        node,
+                        labels,
+                    },
+                    Step::event(pod, "default-scheduler", "Scheduled", message),
+                ]
+            }
+            Err(why) => {
+                self.pending.insert(key.into());
+                if condition(pod, "PodScheduled").is_some_and(|condition| condition["message"] == why.as_str()) {
+                    return Vec::new();
+                }
+                vec![
+                    scheduling_failed(pod, &why),
+                    Step::warning(pod, "default-scheduler", "FailedScheduling", why),
+                ]
+            }
+        }
+    }
+}
+
+fn scheduling_failed(pod: &Value, why: &str) -> Step {
+    let old = condition(pod, "PodScheduled").filter(|old| old["status"] == "False");
+    let since = old
+        .map(|old| old["lastTransitionTime"].clone())
+        .unwrap_or_else(|| json!(crate::objects::stamp(Timestamp::now())));
+    let mut status = pod["status"].clone();
+    let mut conditions = list(pod, "/status/conditions").to_vec();
+    conditions.retain(|condition| condition["type"] != "PodScheduled");
+    conditions.push(json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why,
+        "observedGeneration": crate::objects::generation(pod), "lastProbeTime": null, "lastTransitionTime": since}));
+    status["conditions"] = conditions.into();
+    let mut step = Step::status(Kind::Pod, pod, status);
+    if let Step::Status { by, .. } = &mut step {
+        *by = crate::plan::Component::Scheduler;
+    }
+    step
+}
+
+fn orphaned(pod: &Value) -> Step {
+    let mut step = Step::delete(Kind::Pod, pod);
+    if let Step::Delete { grace, .. } = &mut step {
+        *grace = Some(0);
+    }
+    step
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_earliest_timer_of_a_key_counts() {
+        let (mut timers, start) = (Timers::default(), Instant::now());
+        let key: Key = (Role::Pod, "a/b".into());
+        timers.set(key.clone(), start + Duration::from_secs(5));
+        timers.set(key.clone(), start + Duration::from_secs(1));
+        timers.set(key.clone(), start + Duration::from_secs(9));
+        assert_eq!(timers.take_due(start), None);
+        assert_eq!(timers.take_due(start + Duration::from_secs(2)), Some(key));
+        assert_eq!(timers.next(), None);
+    }
+
+    #[test]
+    fn addresses_go_on_after_those_in_use() {
+        let mut addresses = Addresses { network: 113, next: 1 };
+        assert_eq!(addresses.peek(), "10.113.0.1");
+        addresses.seen("10.113.1.255");
+        addresses.seen("10.1.9.9");
+        assert_eq!(addresses.peek(), "10.113.2.0");
+    }
+}

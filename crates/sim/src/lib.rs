@@ -1,0 +1,28 @@
+//! Simulated member clusters: any number in one process, each with an API server of its own on a port of its own, and
+//! controllers that make it behave like a cluster as far as a client can tell.
+//!
+//! In: how many, how large, where ([`Options`]). Out: a [`Fleet`] with a kubeconfig per member and switches for trouble.
+//! No container is started and nothing listens but the API servers.
+//!
+//! One [`engine`] per member follows the store's history. Every controller is a function from what exists to a list of
+//! [`steps`](plan::Step); [`hands`] carries them out. So all behaviour can be tested without a server.
+
+mod admission;
+mod control;
+mod controllers;
+mod engine;
+mod fleet;
+mod hands;
+mod hash;
+mod kinds;
+mod objects;
+mod options;
+mod plan;
+mod scheduling;
+mod trouble;
+mod view;
+
+pub use control::{Answer, Request, SOCKET, ask};
+pub use fleet::{Error, Fleet, Member, start};
+pub use options::{MemberOptions, NodeOptions, Options, Pace};
+pub use trouble::{Load, Trouble, Troubles};

@@ -1,0 +1,204 @@
+//! Reading and building objects as trees: what all controllers need.
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Map, Value, json};
+
+pub(crate) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or("")
+}
+
+pub(crate) fn number(object: &Value, pointer: &str) -> Option<i64> {
+    object.pointer(pointer).and_then(Value::as_i64)
+}
+
+pub(crate) fn flag(object: &Value, pointer: &str) -> bool {
+    object.pointer(pointer).and_then(Value::as_bool).unwrap_or(false)
+}
+
+pub(crate) fn list<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
+    object.pointer(pointer).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+pub(crate) fn name(object: &Value) -> &str {
+    text(object, "/metadata/name")
+}
+
+pub(crate) fn namespace(object: &Value) -> &str {
+    text(object, "/metadata/namespace")
+}
+
+pub(crate) fn uid(object: &Value) -> &str {
+    text(object, "/metadata/uid")
+}
+
+pub(crate) fn labels(object: &Value) -> &Value {
+    object.pointer("/metadata/labels").unwrap_or(&Value::Null)
+}
+
+pub(crate) fn label<'a>(object: &'a Value, key: &str) -> &'a str {
+    labels(object).get(key).and_then(Value::as_str).unwrap_or("")
+}
+
+pub(crate) fn annotation<'a>(object: &'a Value, key: &str) -> &'a str {
+    object.pointer("/metadata/annotations").and_then(|all| all.get(key)).and_then(Value::as_str).unwrap_or("")
+}
+
+pub(crate) fn is_deleting(object: &Value) -> bool {
+    !text(object, "/metadata/deletionTimestamp").is_empty()
+}
+
+pub(crate) fn generation(object: &Value) -> i64 {
+    number(object, "/metadata/generation").unwrap_or(0)
+}
+
+pub(crate) fn created(object: &Value) -> &str {
+    text(object, "/metadata/creationTimestamp")
+}
+
+pub(crate) fn has_finalizer(object: &Value, finalizer: &str) -> bool {
+    list(object, "/metadata/finalizers").iter().any(|own| own == finalizer)
+}
+
+/// Returns the owner that controls an object.
+pub(crate) fn controller_of(object: &Value) -> Option<&Value> {
+    list(object, "/metadata/ownerReferences").iter().find(|owner| flag(owner, "/controller"))
+}
+
+/// Returns the reference that makes `owner` the controller of something.
+pub(crate) fn controlled_by(owner: &Value) -> Value {
+    json!({
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": name(owner),
+        "uid": uid(owner),
+        "controller": true,
+        "blockOwnerDeletion": true,
+    })
+}
+
+pub(crate) fn time(object: &Value, pointer: &str) -> Option<Timestamp> {
+    text(object, pointer).parse().ok()
+}
+
+/// Prints a moment as Kubernetes does, to the second.
+pub(crate) fn stamp(moment: Timestamp) -> String {
+    let whole = Timestamp::from_second(moment.as_second()).unwrap_or(moment);
+    whole.to_string()
+}
+
+/// Prints a moment to the microsecond.
+pub(crate) fn micro_stamp(moment: Timestamp) -> String {
+    format!("{moment:.6}")
+}
+
+pub(crate) fn after(moment: Timestamp, seconds: i64) -> Timestamp {
+    moment.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX)
+}
+
+/// Returns a condition of an object's status.
+pub(crate) fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
+    list(object, "/status/conditions").iter().find(|condition| condition["type"] == kind)
+}
+
+pub(crate) fn is_true(object: &Value, kind: &str) -> bool {
+    condition(object, kind).is_some_and(|condition| condition["status"] == "True")
+}
+
+pub(crate) fn phase(pod: &Value) -> &str {
+    text(pod, "/status/phase")
+}
+
+/// A pod that still counts: not finished, not going away.
+pub(crate) fn is_active(pod: &Value) -> bool {
+    !is_finished(pod) && !is_deleting(pod)
+}
+
+pub(crate) fn is_finished(pod: &Value) -> bool {
+    matches!(phase(pod), "Succeeded" | "Failed")
+}
+
+pub(crate) fn is_ready(pod: &Value) -> bool {
+    is_true(pod, "Ready")
+}
+
+/// Says since when a pod is available, `None` if it is not ready: ready for `min_ready` seconds.
+pub(crate) fn available_at(pod: &Value, min_ready: i64) -> Option<Timestamp> {
+    if !is_ready(pod) {
+        return None;
+    }
+    let since = condition(pod, "Ready").and_then(|ready| time(ready, "/lastTransitionTime"));
+    Some(after(since.unwrap_or(Timestamp::MIN), min_ready.max(0)))
+}
+
+/// An integer or a percentage of a whole, as Kubernetes rounds it.
+pub(crate) fn int_or_percent(value: Option<&Value>, whole: i64, up: bool) -> Option<i64> {
+    match value? {
+        Value::Number(number) => number.as_i64(),
+        Value::String(text) => {
+            let percent: i64 = text.strip_suffix('%')?.parse().ok()?;
+            let product = percent * whole;
+            Some(if up { (product + 99).div_euclid(100) } else { product.div_euclid(100) })
+        }
+        _ => None,
+    }
+}
+
+/// Returns the map at a key, which is created if missing.
+pub(crate) fn map_at<'a>(object: &'a mut Value, key: &str) -> &'a mut Map<String, Value> {
+    if !object.is_object() {
+        *object = json!({});
+    }
+    let slot = &mut object[key];
+    if !slot.is_object() {
+        *slot = json!({});
+    }
+    slot.as_object_mut().expect("just made an object")
+}
+
+/// Returns the pod that a template describes, owned by `owner`.
+pub(crate) fn pod_from(owner: &Value, template: &Value) -> Value {
+    let mut metadata = json!({"ownerReferences": [controlled_by(owner)], "namespace": namespace(owner)});
+    for field in ["labels", "annotations", "finalizers"] {
+        if let Some(value) = template.pointer(&format!("/metadata/{field}")) {
+            metadata[field] = value.clone();
+        }
+    }
+    metadata["generateName"] = json!(format!("{}-", name(owner)));
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]})
+}
+
+/// Sets a condition the way Deployments do: unchanged if status and reason are the same; moved to the end otherwise.
+pub(crate) fn set_condition(conditions: &mut Vec<Value>, mut new: Value) {
+    let old = conditions.iter().find(|condition| condition["type"] == new["type"]);
+    if let Some(old) = old {
+        if old["status"] == new["status"] && old["reason"] == new["reason"] {
+            return;
+        }
+        if old["status"] == new["status"] {
+            new["lastTransitionTime"] = old["lastTransitionTime"].clone();
+        }
+    }
+    conditions.retain(|condition| condition["type"] != new["type"]);
+    conditions.push(new);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentages_round_as_asked() {
+        let quarter = json!("25%");
+        assert_eq!(int_or_percent(Some(&quarter), 10, true), Some(3));
+        assert_eq!(int_or_percent(Some(&quarter), 10, false), Some(2));
+        assert_eq!(int_or_percent(Some(&json!(4)), 10, false), Some(4));
+        assert_eq!(int_or_percent(None, 10, false), None);
+    }
+
+    #[test]
+    fn times_are_printed_to_the_second() {
+        let moment: Timestamp = "2026-01-02T03:04:05.678Z".parse().expect("a time");
+        assert_eq!(stamp(moment), "2026-01-02T03:04:05Z");
+        assert_eq!(micro_stamp(moment), "2026-01-02T03:04:05.678000Z");
+    }
+}
