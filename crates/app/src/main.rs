@@ -4,6 +4,7 @@ mod backup;
 mod controllers;
 mod crds;
 mod plugin;
+mod scheduling;
 mod server;
 
 use std::io::Write;

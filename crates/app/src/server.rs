@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::controllers::Running;
-use crate::plugin;
+use crate::{plugin, scheduling};
 use anyhow::{Context, bail};
 use apiserver::{Options, Profile};
 use clap::{Args, ValueEnum};
@@ -49,6 +49,8 @@ pub(crate) struct Arguments {
     /// Writes that are worked on at once.
     #[arg(long, value_name = "N", default_value_t = 200)]
     max_mutating_requests_inflight: usize,
+    #[command(flatten)]
+    scheduling: scheduling::Arguments,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -61,6 +63,7 @@ enum StoreKind {
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let started = Instant::now();
+    let settings = arguments.scheduling.settings()?;
     if arguments.store == StoreKind::Etcd {
         bail!("--store etcd is not available in this version; use --store embedded");
     }
@@ -92,7 +95,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let kubeconfig = handle.write_kubeconfig("karmada.kubeconfig")?.unwrap_or_default();
     let client =
         apiserver::local::client(&handle.server, apiserver::auth::User::system("system:karmada-controllers"));
-    let running = Running::start(client, &arguments.controllers);
+    let running = Running::start(client, &arguments.controllers, settings);
     tracing::info!(
         url = handle.url,
         kubeconfig = %kubeconfig.display(),
