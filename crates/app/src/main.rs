@@ -3,9 +3,12 @@
 mod backup;
 mod controllers;
 mod crds;
+mod extension;
 mod plugin;
 mod scheduling;
 mod server;
+mod surroundings;
+mod webhook;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -31,6 +34,7 @@ struct Arguments {
 enum Command {
     Server(server::Arguments),
     Controllers(controllers::Arguments),
+    Webhook(webhook::Arguments),
     Join(cli::JoinArguments),
     Unjoin(cli::UnjoinArguments),
     Backup(backup::Arguments),
@@ -56,6 +60,7 @@ fn main() -> ExitCode {
         match arguments.command {
             Command::Server(arguments) => server::run(arguments).await,
             Command::Controllers(arguments) => controllers::run(arguments).await,
+            Command::Webhook(arguments) => webhook::run(arguments).await,
             Command::Join(arguments) => cli::join(arguments).await,
             Command::Unjoin(arguments) => cli::unjoin(arguments).await,
             Command::Backup(arguments) => backup::run(arguments).await,
