@@ -70,7 +70,7 @@ pub struct Readiness {
     pub definitions: std::sync::atomic::AtomicBool,
 }
 
-/// Subresources that somebody else serves, such as `clusters/proxy`.
+/// What somebody else adds to kinds: subresources such as `clusters/proxy`, computed columns.
 pub trait Extension: Send + Sync {
     /// Returns `None` for what it does not know.
     fn subresource<'a>(
@@ -81,6 +81,9 @@ pub trait Extension: Send + Sync {
         namespace: &'a str,
         body: Bytes,
     ) -> BoxFuture<'a, Option<Result<Response<Body>, Status>>>;
+
+    /// Rewrites the cells of a row in a table, for kinds whose columns are computed and not found by JSON path.
+    fn cells(&self, _kind: &Kind, _object: &Value, _cells: &mut Vec<Value>) {}
 }
 
 /// Serves no further subresource.

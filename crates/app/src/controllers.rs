@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
+use controllers::plane::scheduling::Settings;
 use controllers::{Context, Selection};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+
+use crate::scheduling;
 
 /// How long controllers may take to end.
 const GOODBYE: Duration = Duration::from_secs(10);
@@ -25,9 +28,12 @@ pub(crate) struct Arguments {
     /// Controllers to run, by upstream's names: `*` for all, `name`, `-name`.
     #[arg(long, value_name = "LIST", default_value = "*")]
     controllers: String,
+    #[command(flatten)]
+    scheduling: scheduling::Arguments,
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let settings = arguments.scheduling.settings()?;
     let config = match &arguments.kubeconfig {
         Some(path) => {
             let file = kube::config::Kubeconfig::read_from(path)
@@ -44,7 +50,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let version = client.apiserver_version().await.context("the control plane does not answer")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-    let running = Running::start(client, &arguments.controllers);
+    let running = Running::start(client, &arguments.controllers, settings);
     tracing::info!(version = version.git_version, "controllers run");
     tokio::select! {
         _ = terminate.recv() => tracing::info!("stopping: SIGTERM"),
@@ -61,10 +67,14 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    pub(crate) fn start(client: kube::Client, selection: &str) -> Self {
+    pub(crate) fn start(client: kube::Client, selection: &str, scheduler: Settings) -> Self {
         let running = Self { stop: CancellationToken::new(), tasks: TaskTracker::new() };
-        let context =
-            Context { client, stop: running.stop.clone(), members: Arc::new(member::Members::default()) };
+        let context = Context {
+            client,
+            stop: running.stop.clone(),
+            members: Arc::new(member::Members::default()),
+            scheduler,
+        };
         controllers::spawn(&context, &Selection::parse(selection), &running.tasks);
         running
     }

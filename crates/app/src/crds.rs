@@ -6,11 +6,17 @@ use clap::Args;
 
 /// Print the CustomResourceDefinitions of all kinds, to be applied to an existing kube-apiserver.
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {}
+pub(crate) struct Arguments {
+    /// Also print Cluster and ResourceRegistry, which Karmada serves by API servers of their own. Their rules are then
+    /// applied by `karmada webhook`.
+    #[arg(long)]
+    aggregated: bool,
+}
 
-pub(crate) fn run(_: Arguments) -> anyhow::Result<()> {
+pub(crate) fn run(arguments: Arguments) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    for definition in api::crd::all() {
+    let aggregated = if arguments.aggregated { api::crd::aggregated() } else { Vec::new() };
+    for definition in api::crd::all().into_iter().chain(aggregated) {
         // JSON is YAML; kubectl takes it as it is.
         writeln!(out, "---\n{definition:#}")?;
     }

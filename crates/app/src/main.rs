@@ -3,9 +3,13 @@
 mod backup;
 mod controllers;
 mod crds;
+mod extension;
 mod plugin;
+mod scheduling;
 mod server;
 mod sim;
+mod surroundings;
+mod webhook;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -32,6 +36,7 @@ enum Command {
     Server(server::Arguments),
     Controllers(controllers::Arguments),
     Sim(sim::Arguments),
+    Webhook(webhook::Arguments),
     Join(cli::JoinArguments),
     Unjoin(cli::UnjoinArguments),
     Backup(backup::Arguments),
@@ -58,6 +63,7 @@ fn main() -> ExitCode {
             Command::Server(arguments) => server::run(arguments).await,
             Command::Controllers(arguments) => controllers::run(arguments).await,
             Command::Sim(arguments) => sim::run(arguments).await,
+            Command::Webhook(arguments) => webhook::run(arguments).await,
             Command::Join(arguments) => cli::join(arguments).await,
             Command::Unjoin(arguments) => cli::unjoin(arguments).await,
             Command::Backup(arguments) => backup::run(arguments).await,

@@ -3,20 +3,28 @@
 //! The rules are in `admission`; this shell wraps their refusals in the words a client would see if they came from
 //! Karmada's webhook server behind kube-apiserver.
 
-use admission::{Denial, Operation, Request, Settings};
-use api::cluster::Cluster;
+use std::sync::Arc;
+
+use admission::{Act, Denial, HOOKS, Home, Hook, Means, Operation, Request, Settings};
 use apimachinery::status::Status;
 use apiserver::admission::{Admit, Attributes, Operation as Write};
 use apiserver::registry::Kind;
 use futures::future::BoxFuture;
 use serde_json::Value;
 
-/// The groups whose kinds have rules of their own.
-const GROUPS: [&str; 4] = [api::policy::GROUP, api::work::GROUP, api::networking::GROUP, api::cluster::GROUP];
+use crate::surroundings::Surroundings;
 
 #[derive(Debug, Default)]
 pub(crate) struct Karmada {
     settings: Settings,
+    surroundings: Arc<Surroundings>,
+}
+
+impl Karmada {
+    /// Returns the plug-in. What its rules look up they find once `surroundings` are connected.
+    pub(crate) fn new(settings: Settings, surroundings: Arc<Surroundings>) -> Self {
+        Self { settings, surroundings }
+    }
 }
 
 impl Admit for Karmada {
@@ -25,8 +33,9 @@ impl Admit for Karmada {
     }
 
     fn handles(&self, operation: Write, kind: &Kind, subresource: &str) -> bool {
-        // Anything may be protected against deletion; a status never comes here.
-        subresource.is_empty() && (operation == Write::Delete || GROUPS.contains(&kind.gvk.group.as_str()))
+        // A status never comes here.
+        subresource.is_empty()
+            && HOOKS.iter().any(|hook| hook.sees(operation_of(operation), &kind.gvk.group, &kind.gvk.kind))
     }
 
     fn mutate<'a>(&'a self, attributes: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
@@ -34,77 +43,49 @@ impl Admit for Karmada {
     }
 
     fn validate<'a>(&'a self, attributes: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
-        Box::pin(std::future::ready(self.check(attributes)))
+        Box::pin(self.check(attributes))
     }
 }
 
 impl Karmada {
     fn change(&self, attributes: &mut Attributes<'_>) -> Result<(), Status> {
         let Some(object) = attributes.object.take() else { return Ok(()) };
-        let result = if is_cluster(attributes.kind) {
-            self.change_cluster(object, attributes.old)
-        } else {
-            let request = request(attributes);
-            let mut fresh = || uuid::Uuid::new_v4().to_string();
-            admission::mutate(&request, object, &mut fresh).map_err(|denial| refused(attributes, denial))
-        };
+        let mut fresh_id = || uuid::Uuid::new_v4().to_string();
+        let mut means =
+            Means { settings: &self.settings, now: jiff::Timestamp::now(), fresh_id: &mut fresh_id };
+        let result = admission::hooks_for(&request(attributes)).try_for_each(|hook| match hook.act {
+            Act::Mutate(act) => act(&request(attributes), object, &mut means)
+                .map_err(|denial| refused(hook, attributes, denial)),
+            Act::Validate(_) => Ok(()),
+        });
         attributes.object = Some(object);
         result
     }
 
-    /// Clusters are normalised by their own API server, not by a webhook.
-    fn change_cluster(&self, object: &mut Value, old: Option<&Value>) -> Result<(), Status> {
-        let read = |value: &Value| {
-            serde_json::from_value::<Cluster>(value.clone()).map_err(|error| {
-                Status::bad_request(format!(
-                    "Cluster in version \"v1alpha1\" cannot be handled as a Cluster: {error}"
-                ))
-            })
-        };
-        let mut cluster = read(object)?;
-        match old {
-            None => admission::cluster::prepare_create(&mut cluster, &self.settings.features),
-            Some(old) => {
-                admission::cluster::prepare_update(&mut cluster, &read(old)?, &self.settings.features)
-            }
+    async fn check(&self, attributes: &Attributes<'_>) -> Result<(), Status> {
+        let object = attributes.object.as_deref().unwrap_or(&Value::Null);
+        let request = request(attributes);
+        for hook in admission::hooks_for(&request) {
+            self.surroundings
+                .validate(hook, &request, object, &self.settings, attributes.dry_run)
+                .await
+                .map_err(|denial| refused(hook, attributes, denial))?;
         }
-        admission::cluster::canonicalize(&mut cluster, jiff::Timestamp::now());
-        let mut new = serde_json::to_value(&cluster).map_err(Status::internal)?;
-        // What the type does not know of the metadata stays as it was written.
-        if let Some(metadata) = object.get("metadata") {
-            new["metadata"] = metadata.clone();
-        }
-        *object = new;
         Ok(())
-    }
-
-    fn check(&self, attributes: &mut Attributes<'_>) -> Result<(), Status> {
-        let object = attributes.object.as_deref().cloned().unwrap_or(Value::Null);
-        if is_cluster(attributes.kind) && attributes.operation != Write::Delete {
-            let cluster: Cluster = serde_json::from_value(object).map_err(Status::internal)?;
-            let errors = admission::cluster::check(&cluster);
-            if errors.is_empty() {
-                return Ok(());
-            }
-            let gvk = &attributes.kind.gvk;
-            return Err(Status::invalid(&gvk.group, &gvk.kind, attributes.name, &errors));
-        }
-        admission::validate(&request(attributes), &object, &self.settings)
-            .map_err(|denial| refused(attributes, denial))
     }
 }
 
-fn is_cluster(kind: &Kind) -> bool {
-    kind.gvk.group == api::cluster::GROUP && kind.gvk.kind == "Cluster"
+fn operation_of(operation: Write) -> Operation {
+    match operation {
+        Write::Create => Operation::Create,
+        Write::Update => Operation::Update,
+        Write::Delete => Operation::Delete,
+    }
 }
 
 fn request<'a>(attributes: &'a Attributes<'_>) -> Request<'a> {
     Request {
-        operation: match attributes.operation {
-            Write::Create => Operation::Create,
-            Write::Update => Operation::Update,
-            Write::Delete => Operation::Delete,
-        },
+        operation: operation_of(attributes.operation),
         group: &attributes.kind.gvk.group,
         version: &attributes.kind.gvk.version,
         kind: &attributes.kind.gvk.kind,
@@ -114,14 +95,17 @@ fn request<'a>(attributes: &'a Attributes<'_>) -> Request<'a> {
 }
 
 /// `admission webhook "propagationpolicy.karmada.io" denied the request: …`
-fn refused(attributes: &Attributes<'_>, denial: Denial) -> Status {
-    let webhook = if attributes.operation == Write::Delete {
-        "resourcedeletionprotection.karmada.io".to_owned()
-    } else {
-        format!("{}.karmada.io", attributes.kind.gvk.kind.to_ascii_lowercase())
-    };
-    let message = format!("admission webhook {webhook:?} denied the request: {}", denial.message);
-    Status::new(denial.code, denial.reason.unwrap_or(""), message)
+fn refused(hook: &Hook, attributes: &Attributes<'_>, denial: Denial) -> Status {
+    let gvk = &attributes.kind.gvk;
+    if hook.home == Home::ApiServer {
+        return if denial.causes.is_empty() {
+            Status::new(denial.code, denial.reason.unwrap_or_default(), denial.message)
+        } else {
+            Status::invalid(&gvk.group, &gvk.kind, attributes.name, &denial.causes)
+        };
+    }
+    let message = format!("admission webhook {:?} denied the request: {}", hook.name, denial.message);
+    Status::new(denial.code, denial.reason.unwrap_or_default(), message)
 }
 
 #[cfg(test)]
@@ -142,7 +126,7 @@ mod tests {
         apiserver::start(Options {
             profile: Profile::Karmada,
             definitions: definitions(),
-            plugins: vec![std::sync::Arc::new(Karmada::default())],
+            plugins: vec![Arc::new(Karmada::default())],
             ..Options::default()
         })
         .await

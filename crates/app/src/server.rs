@@ -2,11 +2,14 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::controllers::Running;
-use crate::plugin;
+use crate::surroundings::Surroundings;
+use crate::{extension, plugin, scheduling};
 use anyhow::{Context, bail};
+use api::features::Features;
 use apiserver::{Options, Profile};
 use clap::{Args, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
@@ -40,6 +43,12 @@ pub(crate) struct Arguments {
     /// Controllers that run in this process, by upstream's names: `*` for all, `name`, `-name`; empty for none.
     #[arg(long, value_name = "LIST", default_value = "*")]
     controllers: String,
+    /// Features to switch on or off, as `Name=true,Other=false`.
+    #[arg(long, value_name = "LIST", default_value = "", value_parser = features)]
+    feature_gates: Features,
+    /// Let ClusterTaintPolicies set taints that drive workloads away.
+    #[arg(long)]
+    allow_no_execute_taint_policy: bool,
     /// How often history is compacted, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     compaction_interval: u64,
@@ -49,6 +58,8 @@ pub(crate) struct Arguments {
     /// Writes that are worked on at once.
     #[arg(long, value_name = "N", default_value_t = 200)]
     max_mutating_requests_inflight: usize,
+    #[command(flatten)]
+    scheduling: scheduling::Arguments,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -61,6 +72,7 @@ enum StoreKind {
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let started = Instant::now();
+    let settings = arguments.scheduling.settings()?;
     if arguments.store == StoreKind::Etcd {
         bail!("--store etcd is not available in this version; use --store embedded");
     }
@@ -68,6 +80,11 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     if let Some(from) = &arguments.restore {
         restore(from, &store_dir)?;
     }
+    let settings = admission::Settings {
+        features: arguments.feature_gates,
+        allow_no_execute_taint_policy: arguments.allow_no_execute_taint_policy,
+    };
+    let surroundings = Arc::new(Surroundings::default());
     let options = Options {
         data_dir: Some(arguments.data_dir.clone()),
         bind: arguments.bind,
@@ -77,7 +94,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         token_file: arguments.token_auth_file,
         definitions: api::crd::all().into_iter().chain(api::crd::aggregated()).collect(),
         namespaces: vec!["karmada-system".to_owned(), "karmada-cluster".to_owned()],
-        plugins: vec![std::sync::Arc::new(plugin::Karmada::default())],
+        plugins: vec![Arc::new(plugin::Karmada::new(settings, surroundings.clone()))],
+        extension: Some(Arc::new(extension::Karmada)),
         compact_every: Duration::from_secs(arguments.compaction_interval),
         max_reads: arguments.max_requests_inflight.max(1),
         max_writes: arguments.max_mutating_requests_inflight.max(1),
@@ -92,7 +110,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let kubeconfig = handle.write_kubeconfig("karmada.kubeconfig")?.unwrap_or_default();
     let client =
         apiserver::local::client(&handle.server, apiserver::auth::User::system("system:karmada-controllers"));
-    let running = Running::start(client, &arguments.controllers);
+    surroundings.connect(client.clone());
+    let running = Running::start(client, &arguments.controllers, settings);
     tracing::info!(
         url = handle.url,
         kubeconfig = %kubeconfig.display(),
@@ -114,6 +133,11 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         _ = interrupt.recv() => tracing::warn!("stopped at once: second signal"),
     }
     Ok(())
+}
+
+/// Reads a list of feature gates, as upstream's components do.
+pub(crate) fn features(text: &str) -> Result<Features, String> {
+    Features::parse(text).map_err(|error| error.to_string())
 }
 
 fn restore(from: &Path, to: &Path) -> anyhow::Result<()> {

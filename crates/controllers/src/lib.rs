@@ -28,6 +28,8 @@ pub struct Context {
     pub stop: CancellationToken,
     /// Connections to the members, shared by all controllers.
     pub members: Arc<member::Members>,
+    /// How the scheduler is set up.
+    pub scheduler: plane::scheduling::Settings,
 }
 
 /// Starts the selected controllers; they end when the token is cancelled.

@@ -15,7 +15,7 @@ mod detector;
 mod events;
 mod namespaces;
 mod policies;
-mod scheduling;
+pub mod scheduling;
 mod status;
 mod templates;
 mod works;
@@ -61,6 +61,7 @@ struct Plane {
     bindings: Mirror<ResourceBinding>,
     cluster_bindings: Mirror<ClusterResourceBinding>,
     works: Works,
+    scheduler: scheduling::Settings,
 }
 
 /// Identifies a binding of either scope; the namespace of a ClusterResourceBinding is empty.
@@ -90,6 +91,7 @@ pub fn spawn(context: &Context, selection: &Selection, tasks: &TaskTracker) {
         bindings: Mirror::default(),
         cluster_bindings: Mirror::default(),
         works: Works::default(),
+        scheduler: context.scheduler.clone(),
     });
     plane.follow_overrides();
     plane.follow_works();

@@ -92,6 +92,7 @@ impl World {
             client: self.client.clone(),
             stop: self.stop.clone(),
             members: Arc::new(member::Members::default()),
+            scheduler: Default::default(),
         };
         let selection = Selection::parse("cluster,clusterStatus,execution,workStatus");
         controllers::members::spawn_with(&context, &selection, &self.tasks, Timing::default());

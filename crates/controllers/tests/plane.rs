@@ -54,6 +54,7 @@ impl Plane {
             client: self.client.clone(),
             stop: self.stop.clone(),
             members: Arc::new(member::Members::default()),
+            scheduler: Default::default(),
         };
         controllers::plane::spawn(&context, &Selection::default(), &self.tasks);
     }

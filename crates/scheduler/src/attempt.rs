@@ -46,6 +46,71 @@ pub fn terms_to_try(
     start..terms.len()
 }
 
+/// An attempt under way, one affinity term after the other, for whoever has to ask somebody before each of them.
+#[derive(Debug)]
+pub struct Trial {
+    /// The terms that are left, the next one last; a placement without terms has one without a place.
+    left: Vec<(Option<usize>, String)>,
+    decision: Option<(Decision, Option<String>)>,
+    failed_terms: Vec<FailedTerm>,
+    first: Option<Failure>,
+}
+
+impl Trial {
+    pub fn new(spec: &ResourceBindingSpec, status: &ResourceBindingStatus) -> Self {
+        let mut left = match &spec.placement {
+            Some(placement) if !placement.cluster_affinities.is_empty() => {
+                let name = |index: usize| placement.cluster_affinities[index].affinity_name.clone();
+                terms_to_try(placement, spec, status).map(|index| (Some(index), name(index))).collect()
+            }
+            _ => vec![(None, status.scheduler_observed_affinity_name.clone())],
+        };
+        left.reverse();
+        Self { left, decision: None, failed_terms: Vec::new(), first: None }
+    }
+
+    /// Returns the name of the term that is tried next; none when the attempt is over.
+    pub fn term(&self) -> Option<&str> {
+        let next = self.left.last().filter(|_| self.decision.is_none());
+        next.map(|(_, name)| name.as_str())
+    }
+
+    /// Tries the next term.
+    pub fn step(
+        &mut self,
+        scheduler: &Scheduler,
+        world: World<'_>,
+        spec: &ResourceBindingSpec,
+        status: &ResourceBindingStatus,
+    ) {
+        let Some((index, name)) = self.left.pop() else { return };
+        match scheduler.decide(world, spec, status, &name) {
+            Ok(decision) => self.decision = Some((decision, index.map(|_| name))),
+            Err(failure) => {
+                if let Some(index) = index {
+                    let message = failure.message.clone();
+                    self.failed_terms.push(FailedTerm { index, cause: failure.cause, message });
+                }
+                self.first.get_or_insert(failure);
+            }
+        }
+    }
+
+    /// Returns what came of it. Assumes that a term was tried.
+    pub fn finish(self) -> Attempt {
+        let Self { decision, failed_terms, first, .. } = self;
+        match (decision, first) {
+            (Some((decision, affinity_name)), _) => {
+                Attempt { result: Ok(decision), affinity_name, failed_terms }
+            }
+            (None, first) => {
+                let failure = first.expect("there is at least one term, and all of them failed");
+                Attempt { result: Err(failure), affinity_name: None, failed_terms }
+            }
+        }
+    }
+}
+
 impl Scheduler {
     /// Decides where a binding goes, falling back along the ordered affinity terms.
     pub fn schedule(
@@ -54,33 +119,10 @@ impl Scheduler {
         spec: &ResourceBindingSpec,
         status: &ResourceBindingStatus,
     ) -> Attempt {
-        let observed = &status.scheduler_observed_affinity_name;
-        let placement = match &spec.placement {
-            Some(placement) if !placement.cluster_affinities.is_empty() => placement,
-            _ => {
-                let result = self.decide(world, spec, status, observed);
-                return Attempt { result, affinity_name: None, failed_terms: Vec::new() };
-            }
-        };
-        let mut failed_terms = Vec::new();
-        let mut first = None;
-        for index in terms_to_try(placement, spec, status) {
-            let name = &placement.cluster_affinities[index].affinity_name;
-            match self.decide(world, spec, status, name) {
-                Ok(decision) => {
-                    return Attempt { result: Ok(decision), affinity_name: Some(name.clone()), failed_terms };
-                }
-                Err(failure) => {
-                    failed_terms.push(FailedTerm {
-                        index,
-                        cause: failure.cause,
-                        message: failure.message.clone(),
-                    });
-                    first.get_or_insert(failure);
-                }
-            }
+        let mut trial = Trial::new(spec, status);
+        while trial.term().is_some() {
+            trial.step(self, world, spec, status);
         }
-        let failure = first.expect("there is at least one term, and all of them failed");
-        Attempt { result: Err(failure), affinity_name: None, failed_terms }
+        trial.finish()
     }
 }

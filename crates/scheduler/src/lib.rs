@@ -29,7 +29,7 @@ pub mod trigger;
 pub mod webster;
 
 pub use assumptions::Assumptions;
-pub use attempt::Attempt;
+pub use attempt::{Attempt, Trial};
 pub use decision::{Cause, Decision, Failure, Options, Scheduler, World};
 pub use diagnosis::{Diagnosis, Report};
 pub use estimator::Estimator;

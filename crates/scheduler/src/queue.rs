@@ -28,8 +28,49 @@ pub struct Queue {
     /// Keys that have to come up, whether in `active` or after the attempt that is under way.
     dirty: BTreeMap<String, Item>,
     processing: BTreeMap<String, Item>,
-    backoff: BTreeMap<String, Item>,
-    unschedulable: BTreeMap<String, Item>,
+    backoff: Waiting,
+    unschedulable: Waiting,
+}
+
+/// Items that wait until a time, found by key and by time.
+#[derive(Debug, Clone, Default)]
+struct Waiting {
+    items: BTreeMap<String, (Timestamp, Item)>,
+    times: BTreeSet<(Timestamp, String)>,
+}
+
+impl Waiting {
+    fn insert(&mut self, until: Timestamp, item: Item) {
+        self.remove(&item.key);
+        self.times.insert((until, item.key.clone()));
+        self.items.insert(item.key.clone(), (until, item));
+    }
+
+    fn remove(&mut self, key: &str) {
+        if let Some((until, item)) = self.items.remove(key) {
+            self.times.remove(&(until, item.key));
+        }
+    }
+
+    fn contains(&self, key: &str) -> bool {
+        self.items.contains_key(key)
+    }
+
+    fn first(&self) -> Option<Timestamp> {
+        self.times.first().map(|(until, _)| *until)
+    }
+
+    /// Takes out what has waited long enough, in the order in which it will become active.
+    fn take(&mut self, now: Timestamp) -> Vec<Item> {
+        let mut taken = Vec::new();
+        while self.first().is_some_and(|until| until <= now)
+            && let Some((_, key)) = self.times.pop_first()
+        {
+            taken.extend(self.items.remove(&key).map(|(_, item)| item));
+        }
+        taken.sort_by_key(turn);
+        taken
+    }
 }
 
 /// Higher priority first, then the older one; the key makes the order total.
@@ -90,11 +131,11 @@ impl Queue {
                 self.backoff.remove(&item.key);
             }
             _ if waits_already => {}
-            Retry::Unschedulable if !self.backoff.contains_key(&item.key) => {
-                self.unschedulable.insert(item.key.clone(), item.clone());
+            Retry::Unschedulable if !self.backoff.contains(&item.key) => {
+                self.unschedulable.insert(given_up_at(&item), item.clone());
             }
-            Retry::Backoff if !self.unschedulable.contains_key(&item.key) => {
-                self.backoff.insert(item.key.clone(), item.clone());
+            Retry::Backoff if !self.unschedulable.contains(&item.key) => {
+                self.backoff.insert(ready_at(&item), item.clone());
             }
             Retry::Unschedulable | Retry::Backoff => {}
         }
@@ -108,26 +149,16 @@ impl Queue {
 
     /// Makes everything active whose time has come.
     pub fn tick(&mut self, now: Timestamp) {
-        let rested = take(&mut self.backoff, |item| ready_at(item) <= now);
-        let expired =
-            take(&mut self.unschedulable, |item| now.duration_since(item.since) > UNSCHEDULABLE_MAX);
+        let rested = self.backoff.take(now);
+        let expired = self.unschedulable.take(now);
         for item in rested.into_iter().chain(expired) {
-            self.activate(item, now);
-        }
-    }
-
-    /// Makes bindings active that wait for room: a cluster has got some.
-    pub fn room_may_have_come(&mut self, concerns: impl Fn(&str) -> bool, now: Timestamp) {
-        for item in take(&mut self.unschedulable, |item| concerns(&item.key)) {
             self.activate(item, now);
         }
     }
 
     /// Returns when [`Queue::tick`] has something to do next.
     pub fn next_tick(&self) -> Option<Timestamp> {
-        let rested = self.backoff.values().map(ready_at);
-        let just_after = |item: &Item| item.since + UNSCHEDULABLE_MAX + SignedDuration::from_nanos(1);
-        rested.chain(self.unschedulable.values().map(just_after)).min()
+        [self.backoff.first(), self.unschedulable.first()].into_iter().flatten().min()
     }
 
     /// Removes a binding that is gone.
@@ -141,7 +172,7 @@ impl Queue {
 
     /// Returns how many bindings are active, in backoff and unschedulable, for the metric of pending bindings.
     pub fn pending(&self) -> (usize, usize, usize) {
-        (self.active.len(), self.backoff.len(), self.unschedulable.len())
+        (self.active.len(), self.backoff.items.len(), self.unschedulable.items.len())
     }
 }
 
@@ -168,12 +199,9 @@ fn backoff(attempts: u32) -> SignedDuration {
     delay
 }
 
-/// Takes out the items that qualify, in the order in which they will become active.
-fn take(items: &mut BTreeMap<String, Item>, qualifies: impl Fn(&Item) -> bool) -> Vec<Item> {
-    let mut taken: Vec<Item> =
-        items.extract_if(.., |_, item| qualifies(item)).map(|(_, item)| item).collect();
-    taken.sort_by_key(turn);
-    taken
+/// Returns when a binding that lacks room is tried again though nothing has changed: after more than five minutes.
+fn given_up_at(item: &Item) -> Timestamp {
+    item.since + UNSCHEDULABLE_MAX + SignedDuration::from_nanos(1)
 }
 
 #[cfg(test)]
@@ -252,7 +280,7 @@ mod tests {
         }
         queue.tick(at(300));
         assert_eq!(queue.pending(), (0, 0, 2));
-        queue.room_may_have_come(|key| key == "a", at(300));
+        queue.push("a", 0, at(300));
         assert_eq!(pop(&mut queue).as_deref(), Some("a"));
         queue.tick(at(301));
         assert_eq!(pop(&mut queue).as_deref(), Some("b"));

@@ -254,6 +254,12 @@ impl ChangedCluster {
         if same(old, new) { None } else { Some(Self { versions: vec![alone(old), alone(new)] }) }
     }
 
+    /// Takes a change as one that may matter whatever it is, for bindings that wait for a cluster to change.
+    pub fn of_any_kind(old: Option<&Arc<Cluster>>, new: &Arc<Cluster>) -> Self {
+        let alone = |cluster: &Arc<Cluster>| Fleet::new([cluster.clone()]);
+        Self { versions: old.into_iter().chain([new]).map(alone).collect() }
+    }
+
     /// Tells whether a binding has to be looked at again because of this cluster.
     pub fn concerns(&self, scheduler_name: &str, binding: Binding<'_>) -> bool {
         let Some(placement) = &binding.spec.placement else { return false };

@@ -1,10 +1,11 @@
-//! The project's own commands: `cargo xtask ci`, `cargo xtask clusters …`, `cargo xtask bench …`.
+//! The project's own commands: `cargo xtask ci`, `cargo xtask clusters …`, `cargo xtask bench …`, `cargo xtask compare …`.
 //!
 //! Kept small on purpose: it compiles in seconds, and whatever needs the async stack is a program of its own that is called.
 
 mod bench;
 mod ci;
 mod clusters;
+mod compare;
 mod workspace;
 
 use std::process::ExitCode;
@@ -33,6 +34,11 @@ enum Verb {
         /// The benchmark's name; without it, all are listed.
         name: Option<String>,
     },
+    /// Compare a part of ours with the original, or list what can be compared.
+    Compare {
+        /// The part's name; without it, all are listed.
+        name: Option<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -40,6 +46,7 @@ fn main() -> ExitCode {
         Verb::Ci(arguments) => ci::run(&arguments),
         Verb::Clusters { arguments } => clusters::run(&arguments),
         Verb::Bench { name } => bench::run(name.as_deref()),
+        Verb::Compare { name } => compare::run(name.as_deref()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -54,21 +54,30 @@ pub fn list(
     beta: bool,
 ) -> Value {
     let now = Timestamp::now();
-    let rows = entries.iter().map(|entry| row(kind, server.read(kind, entry), include, now)).collect();
+    let rows =
+        entries.iter().map(|entry| row(server, kind, server.read(kind, entry), include, now)).collect();
     document(metadata, columns(kind), rows, beta)
 }
 
 /// Returns the table of one object.
-pub fn single(_server: &Server, kind: &Kind, object: Value, include: Include, beta: bool) -> Value {
+pub fn single(server: &Server, kind: &Kind, object: Value, include: Include, beta: bool) -> Value {
     let metadata = json!({"resourceVersion": object::meta_str(&object, "resourceVersion")});
-    document(metadata, columns(kind), vec![row(kind, object, include, Timestamp::now())], beta)
+    document(metadata, columns(kind), vec![row(server, kind, object, include, Timestamp::now())], beta)
 }
 
 /// Returns the table of one watch event; only the first one carries the columns.
-pub fn event(kind: &Kind, object: Value, include: Include, beta: bool, first: bool) -> Value {
+pub fn event(
+    server: &Server,
+    kind: &Kind,
+    object: Value,
+    include: Include,
+    beta: bool,
+    first: bool,
+) -> Value {
     let metadata = json!({"resourceVersion": object::meta_str(&object, "resourceVersion")});
     let columns = if first { columns(kind) } else { Vec::new() };
-    let mut table = document(metadata, columns, vec![row(kind, object, include, Timestamp::now())], beta);
+    let mut table =
+        document(metadata, columns, vec![row(server, kind, object, include, Timestamp::now())], beta);
     if !first {
         table["columnDefinitions"] = Value::Null;
     }
@@ -93,11 +102,12 @@ fn columns(kind: &Kind) -> Vec<Value> {
     }
 }
 
-fn row(kind: &Kind, object: Value, include: Include, now: Timestamp) -> Value {
-    let cells = match &kind.source {
+fn row(server: &Server, kind: &Kind, object: Value, include: Include, now: Timestamp) -> Value {
+    let mut cells = match &kind.source {
         Source::Native => native::tables::cells(&kind.gvk, &object, now),
         Source::Custom(custom) => custom.table_cells(&kind.gvk.version, &object, now),
     };
+    server.extensions.cells(kind, &object, &mut cells);
     let beside = match include {
         Include::None => Value::Null,
         Include::Metadata => partial(&object),

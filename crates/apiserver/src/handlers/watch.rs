@@ -263,7 +263,7 @@ impl Stream {
             Shape::Object => object,
             Shape::Table { beta } => {
                 let first = std::mem::take(&mut self.first_table);
-                table::event(&self.kind, object, self.include, beta, first)
+                table::event(&self.server, &self.kind, object, self.include, beta, first)
             }
             Shape::Metadata | Shape::MetadataList => table::partial(&object),
         };
@@ -282,7 +282,8 @@ impl Stream {
         let object = json!({"kind": kind, "apiVersion": api_version, "metadata": metadata});
         let document = match self.accepted.shape {
             Shape::Table { beta } => {
-                let mut table = table::event(&self.kind, object.clone(), self.include, beta, false);
+                let mut table =
+                    table::event(&self.server, &self.kind, object.clone(), self.include, beta, false);
                 table["rows"] = json!([{"cells": [], "object": object}]);
                 table
             }

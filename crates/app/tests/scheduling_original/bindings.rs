@@ -153,11 +153,12 @@ pub(crate) fn change(random: &mut Random, binding: &mut Value, names: &[String],
 
 /// Takes the binding off one of its clusters, as the taint manager does.
 fn evict(random: &mut Random, spec: &mut Value) {
-    let Some(targets) = spec["clusters"].as_array_mut().filter(|targets| !targets.is_empty()) else { return };
+    let targets = spec.get_mut("clusters").and_then(Value::as_array_mut);
+    let Some(targets) = targets.filter(|targets| !targets.is_empty()) else { return };
     let gone = targets.remove(random.between(0, targets.len() as i64 - 1) as usize);
     let task = json!({"fromCluster": gone["name"], "reason": "TaintUntolerated", "producer": "TaintManager",
         "creationTimestamp": "2026-02-01T00:00:00Z"});
-    match spec["gracefulEvictionTasks"].as_array_mut() {
+    match spec.get_mut("gracefulEvictionTasks").and_then(Value::as_array_mut) {
         Some(tasks) => tasks.push(task),
         None => spec["gracefulEvictionTasks"] = json!([task]),
     }

@@ -52,7 +52,7 @@ fn labels(random: &mut Random) -> Value {
 
 fn taints(random: &mut Random) -> Value {
     let taint = |random: &mut Random, key: &str| {
-        let effect = *random.pick(&["NoSchedule", "NoExecute", "PreferNoSchedule"]);
+        let effect = *random.pick(&["NoSchedule", "NoExecute"]);
         match random.percent(50) {
             true => json!({"key": key, "effect": effect}),
             false => json!({"key": key, "value": "v", "effect": effect}),
@@ -123,7 +123,7 @@ fn summary(random: &mut Random) -> Value {
     summary
 }
 
-/// What happens to some clusters: labels, taints, room and APIs change. Returns what changed.
+/// Changes labels, taints, room or APIs of some clusters.
 pub(crate) fn change(random: &mut Random, clusters: &mut [Value]) {
     for cluster in clusters {
         if !random.percent(40) {

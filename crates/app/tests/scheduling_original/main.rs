@@ -30,6 +30,9 @@ use sides::Side;
 
 const SIZES: [usize; 12] = [1, 2, 3, 5, 8, 12, 14, 20, 30, 45, 6, 10];
 const ROUNDS: usize = 4;
+/// Flags that both schedulers get, fleet by fleet.
+const FLAGS: [&[&str]; 4] =
+    [&[], &["--enable-empty-workload-propagation=true"], &["--plugins=*,-TaintToleration"], &[]];
 const APPLIED: &str = "policy.karmada.io/applied-placement";
 
 fn setting(name: &str, default: u64) -> u64 {
@@ -210,6 +213,7 @@ async fn compare_on_one_fleet(
     let names: Vec<String> =
         clusters.iter().filter_map(|cluster| cluster["metadata"]["name"].as_str()).map(str::to_owned).collect();
     let mut bindings: Vec<Value> = (0..count).map(|index| bindings::binding(random, index, &names)).collect();
+    let flags = FLAGS[number % FLAGS.len()];
     for round in 0..ROUNDS {
         if round > 0 {
             fleets::change(random, &mut clusters);
@@ -225,7 +229,7 @@ async fn compare_on_one_fleet(
             side.put_clusters(&clusters).await;
             side.put_bindings(&bindings).await;
         }
-        let (mut theirs, mine) = tokio::join!(original.schedule(&[], count), ours.schedule(&[], count));
+        let (mut theirs, mine) = tokio::join!(original.schedule(flags, count), ours.schedule(flags, count));
         for binding in &mut bindings {
             let name = binding["metadata"]["name"].as_str().expect("a name").to_owned();
             let result = theirs.remove(&name).expect("the binding is still there");

@@ -114,7 +114,7 @@ impl Side {
         namespaces.create(&PostParams::default(), &object(&namespace)).await.expect("a namespace");
     }
 
-    /// Makes the clusters what they shall be; one without `metadata` in `wanted` but there before is deleted.
+    /// Makes the clusters what they shall be; deletion begins where `deleting` says so.
     pub(crate) async fn put_clusters(&self, wanted: &[Value]) {
         let api = self.clusters();
         stream::iter(wanted)

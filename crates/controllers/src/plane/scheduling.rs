@@ -3,66 +3,85 @@
 //! Watches: bindings that a policy stands behind, Clusters.
 //! Writes: `spec.clusters` and the applied placement; the `Scheduled` condition and what the scheduler has observed.
 //!
-//! Bindings are taken up in the order of the queue and decided one at a time; their results are written side by side.
-//! A binding that found no cluster, or no room, is woken by the cluster that changes that.
+//! Bindings are taken up in the order of the queue and worked on side by side: a decision depends on the clusters, not
+//! on other decisions. Where features make them depend on each other (rules between workloads, protection against
+//! overcommitment), one is finished before the next begins. A binding that could not be placed is woken by the cluster
+//! that changes that.
+//!
+//! Code map: `settings` what flags say · `obstacles` who waits for what · `conclude` writes results · `diagnoses` keeps
+//! the reasons of the last decisions.
 
-use std::collections::HashSet;
+mod conclude;
+mod diagnoses;
+mod obstacles;
+mod settings;
+
 use std::sync::Arc;
 
 use api::cluster::Cluster;
-use api::conditions::binding as conditions;
-use api::constants::DEFAULT_SCHEDULER;
-use api::labels::annotations::APPLIED_PLACEMENT;
-use api::work::{ClusterResourceBinding, ResourceBinding};
+use api::work::{ClusterResourceBinding, ResourceBinding, ResourceHealth};
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use member::{Change, Mirror};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use propagation::Binding;
-use propagation::status::{condition, set_condition};
-use scheduler::outcome::{self, Conclusion, Retry, WriteError};
+use scheduler::outcome::{self, Retry};
 use scheduler::queue::{Item, Queue};
-use scheduler::trigger::{self, ChangedCluster, Next, Trigger};
-use scheduler::{Assumptions, Attempt, Fleet, Groups, Options, Scheduler, World};
+use scheduler::trigger::{self, ChangedCluster, Next};
+use scheduler::{Assumptions, Attempt, Fleet, Gates, Groups, Scheduler, Trial, World};
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::events::about;
 use super::write::{Error, Guard, Stored};
 use super::{Plane, Start, write};
+pub use diagnoses::{Diagnoses, Explanation};
+use obstacles::{News, Obstacles};
+pub use settings::Settings;
 
-const COMPONENT: &str = "default-scheduler";
-/// How many results are written at once.
-const WRITES: usize = 32;
+/// How many bindings are worked on at once: enough to keep the server's group commits full.
+const AT_ONCE: usize = 64;
 /// How often a decision is made anew when someone else was faster.
 const ATTEMPTS: usize = 5;
 
 struct Controller {
     plane: Arc<Plane>,
+    settings: Settings,
     scheduler: Scheduler,
-    state: Mutex<State>,
+    /// The source of events; there is one name per process.
+    component: &'static str,
+    /// What decisions are made from. Locked before `turns` where both are needed.
+    known: RwLock<Known>,
+    turns: Mutex<Turns>,
     wake: Notify,
 }
 
 #[derive(Default)]
-struct State {
-    queue: Queue,
+struct Known {
     fleet: Fleet,
     groups: Groups,
     assumptions: Assumptions,
-    /// Bindings that no cluster fitted; only a change of clusters can help them.
-    unfit: HashSet<String>,
+}
+
+#[derive(Default)]
+struct Turns {
+    queue: Queue,
+    obstacles: Obstacles,
 }
 
 /// A binding of either scope as the scheduler crate sees it.
 trait Scheduled: Stored {
     fn seen(&self) -> trigger::Binding<'_>;
+    /// Returns the binding if it is one that rules between workloads and assumptions are about.
+    fn namespaced(&self) -> Option<&ResourceBinding>;
 }
 
 impl Scheduled for ResourceBinding {
     fn seen(&self) -> trigger::Binding<'_> {
         self.into()
+    }
+
+    fn namespaced(&self) -> Option<&ResourceBinding> {
+        Some(self)
     }
 }
 
@@ -70,24 +89,26 @@ impl Scheduled for ClusterResourceBinding {
     fn seen(&self) -> trigger::Binding<'_> {
         self.into()
     }
+
+    fn namespaced(&self) -> Option<&ResourceBinding> {
+        None
+    }
 }
 
 pub(super) fn wire(plane: &Arc<Plane>) -> Start {
+    let settings = plane.scheduler.clone();
     let controller = Arc::new(Controller {
         plane: Arc::clone(plane),
-        scheduler: Scheduler::new(Options::default()),
-        state: Mutex::default(),
+        scheduler: settings.scheduler(Gates::from(&plane.features)),
+        component: settings.name.clone().leak(),
+        settings,
+        known: RwLock::default(),
+        turns: Mutex::default(),
         wake: Notify::new(),
     });
     let of = Arc::clone(&controller);
     plane.bindings.subscribe(move |change| {
-        if of.scheduler.gates().workload_affinity {
-            let mut state = of.state.lock();
-            match &change.new {
-                Some(binding) => state.groups.see(binding),
-                None => state.groups.forget(&change.key.namespace, &change.key.name),
-            }
-        }
+        of.relations_changed(change);
         of.binding_changed(change);
     });
     let of = Arc::clone(&controller);
@@ -100,15 +121,45 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
 }
 
 impl Controller {
-    fn binding_changed<B: Scheduled>(&self, change: &Change<B>) {
-        let watched = |binding: &B| trigger::is_watched(DEFAULT_SCHEDULER, binding.seen());
+    /// Keeps what decisions about other bindings depend on.
+    fn relations_changed(&self, change: &Change<'_, ResourceBinding>) {
+        let gates = self.scheduler.gates();
+        if gates.workload_affinity {
+            let mut known = self.known.write();
+            match &change.new {
+                Some(binding) => known.groups.see(binding),
+                None => known.groups.forget(&change.key.namespace, &change.key.name),
+            }
+        }
+        if gates.overcommit_protection
+            && let Some(new) = &change.new
+        {
+            let key = new.seen().key();
+            let healthy = |binding: &ResourceBinding, cluster: &str| {
+                let mut all = binding.status.aggregated_status.iter();
+                all.any(|one| one.cluster_name == cluster && one.health == Some(ResourceHealth::Healthy))
+            };
+            let mut known = self.known.write();
+            for item in &new.status.aggregated_status {
+                let cluster = &item.cluster_name;
+                let before = change.old.as_ref().is_some_and(|old| healthy(old, cluster));
+                if healthy(new, cluster) && !before {
+                    known.assumptions.release(&key, cluster);
+                }
+            }
+        }
+    }
+
+    fn binding_changed<B: Scheduled>(&self, change: &Change<'_, B>) {
+        let watched = |binding: &B| trigger::is_watched(&self.settings.name, binding.seen());
         let Some(new) = &change.new else {
             if let Some(old) = &change.old {
                 let key = old.seen().key();
-                let mut state = self.state.lock();
-                state.queue.forget(&key);
-                state.assumptions.forget(&key);
-                state.unfit.remove(&key);
+                self.known.write().assumptions.forget(&key);
+                self.settings.diagnoses.forget(&key);
+                let mut turns = self.turns.lock();
+                turns.queue.forget(&key);
+                turns.obstacles.forget(&key);
             }
             return;
         };
@@ -117,35 +168,43 @@ impl Controller {
             .as_ref()
             .is_none_or(|old| old.metadata().generation != new.metadata().generation || !watched(old));
         if moved && watched(new) {
-            self.state.lock().queue.push(&new.seen().key(), priority(new.as_ref()), Timestamp::now());
+            let key = new.seen().key();
+            self.turns.lock().queue.push(&key, self.priority(new.as_ref()), Timestamp::now());
             self.wake.notify_one();
         }
     }
 
-    fn cluster_changed(&self, change: &Change<Cluster>) {
-        let now = Timestamp::now();
-        let mut state = self.state.lock();
+    /// Takes up what changed in a cluster, and whoever that concerns.
+    fn cluster_changed(&self, change: &Change<'_, Cluster>) {
         let Some(new) = &change.new else {
-            state.fleet.remove(&change.key.name);
+            self.known.write().fleet.remove(&change.key.name);
             return;
         };
-        state.fleet.upsert(Arc::clone(new));
+        self.known.write().fleet.upsert(Arc::clone(new));
         if change.initial {
             return;
         }
-        // Capacity, readiness and kinds come with the status: whoever waits for a cluster looks again.
-        state.queue.room_may_have_come(|_| true, now);
-        let unfit = std::mem::take(&mut state.unfit);
-        for key in unfit {
-            state.queue.push(&key, 0, now);
+        let news = News::between(change.old.as_deref(), new);
+        if !news.shape && !news.room {
+            return;
         }
-        drop(state);
+        let now = Timestamp::now();
+        let any = ChangedCluster::of_any_kind(change.old.as_ref(), new);
+        let waiting = self.turns.lock().obstacles.eased_by(news);
+        for key in waiting {
+            match key.split_once('/') {
+                Some((namespace, name)) => {
+                    self.push_waiting(self.plane.bindings.get(namespace, name), &any, now);
+                }
+                None => self.push_waiting(self.plane.cluster_bindings.get("", &key), &any, now),
+            }
+        }
         let changed = match &change.old {
             Some(old) if old.status.api_enablements == new.status.api_enablements => {
                 ChangedCluster::new(old, new)
             }
             // A cluster that is new, or that serves other kinds than before, may suit anyone its affinity allows.
-            _ => ChangedCluster::new(&Arc::new(Cluster::default()), new),
+            _ => Some(any),
         };
         if let Some(changed) = changed {
             self.push_concerned(&self.plane.bindings, &changed, now);
@@ -154,35 +213,53 @@ impl Controller {
         self.wake.notify_one();
     }
 
-    fn push_concerned<B: Scheduled>(&self, mirror: &Mirror<B>, changed: &ChangedCluster, now: Timestamp) {
-        let concerned = mirror.all();
-        let concerned = concerned.iter().filter(|binding| {
-            changed.concerns(DEFAULT_SCHEDULER, binding.seen())
-                && trigger::is_watched(DEFAULT_SCHEDULER, binding.seen())
-        });
-        let keys: Vec<(String, i32)> =
-            concerned.map(|binding| (binding.seen().key(), priority(binding.as_ref()))).collect();
-        let mut state = self.state.lock();
-        for (key, priority) in keys {
-            state.queue.push(&key, priority, now);
+    /// Wakes a binding that could not be placed. One with ordered affinities waits for the clusters of all of them.
+    fn push_waiting<B: Scheduled>(&self, binding: Option<Arc<B>>, cluster: &ChangedCluster, now: Timestamp) {
+        let Some(binding) = binding else { return };
+        let placement = binding.spec().placement.as_ref();
+        let ordered = placement.is_some_and(|placement| !placement.cluster_affinities.is_empty());
+        if ordered || cluster.concerns(&self.settings.name, binding.seen()) {
+            let key = binding.seen().key();
+            self.turns.lock().queue.push(&key, self.priority(binding.as_ref()), now);
         }
     }
 
+    fn push_concerned<B: Scheduled>(&self, mirror: &Mirror<B>, changed: &ChangedCluster, now: Timestamp) {
+        let concerned = mirror.all();
+        let concerned = concerned.iter().filter(|binding| {
+            changed.concerns(&self.settings.name, binding.seen())
+                && trigger::is_watched(&self.settings.name, binding.seen())
+        });
+        let keys: Vec<(String, i32)> =
+            concerned.map(|binding| (binding.seen().key(), self.priority(binding.as_ref()))).collect();
+        let mut turns = self.turns.lock();
+        for (key, priority) in keys {
+            turns.queue.push(&key, priority, now);
+        }
+    }
+
+    fn priority<B: Binding>(&self, binding: &B) -> i32 {
+        let priority = binding.spec().schedule_priority.as_ref().map_or(0, |priority| priority.priority);
+        if self.scheduler.gates().priority_queue { priority } else { 0 }
+    }
+
     async fn run(self: Arc<Self>, tasks: TaskTracker, stop: CancellationToken) {
-        let writes = Arc::new(Semaphore::new(WRITES));
+        let gates = self.scheduler.gates();
+        let related = gates.workload_affinity || gates.overcommit_protection;
+        let places = Arc::new(Semaphore::new(if related { 1 } else { AT_ONCE }));
         loop {
-            let permit = tokio::select! {
+            let place = tokio::select! {
                 () = stop.cancelled() => return,
-                permit = Arc::clone(&writes).acquire_owned() => permit,
+                place = Arc::clone(&places).acquire_owned() => place,
             };
-            let Ok(permit) = permit else { return };
+            let Ok(place) = place else { return };
             let Some(item) = self.next(&stop).await else { return };
             let controller = Arc::clone(&self);
             tasks.spawn(async move {
                 let retry = controller.process(&item).await;
-                controller.state.lock().queue.done(item, retry, Timestamp::now());
+                controller.turns.lock().queue.done(item, retry, Timestamp::now());
                 controller.wake.notify_one();
-                drop(permit);
+                drop(place);
             });
         }
     }
@@ -191,12 +268,12 @@ impl Controller {
         loop {
             let woken = self.wake.notified();
             let tick = {
-                let (mut state, now) = (self.state.lock(), Timestamp::now());
-                state.queue.tick(now);
-                if let Some(item) = state.queue.pop() {
+                let (mut turns, now) = (self.turns.lock(), Timestamp::now());
+                turns.queue.tick(now);
+                if let Some(item) = turns.queue.pop() {
                     return Some(item);
                 }
-                state.queue.next_tick().map(|at| at.duration_since(now).unsigned_abs())
+                turns.queue.next_tick().map(|at| at.duration_since(now).unsigned_abs())
             };
             let ticked = async {
                 match tick {
@@ -236,7 +313,7 @@ impl Controller {
         let api = B::api(&self.plane.client, namespace);
         let mut binding = (*binding).clone();
         for _ in 0..ATTEMPTS {
-            match self.schedule_once(&api, &binding).await {
+            match self.schedule_once(mirror, &api, &binding).await {
                 Err(error) if error.is_conflict() => {}
                 result => return result,
             }
@@ -247,193 +324,56 @@ impl Controller {
         Ok(Retry::Backoff)
     }
 
-    async fn schedule_once<B: Scheduled>(&self, api: &kube::Api<B>, binding: &B) -> Result<Retry, Error> {
-        let now = Timestamp::now();
-        let (trigger, attempt) = match self.decide(binding, now) {
-            Ok(decided) => decided,
-            Err(Next::Deleting(message)) => {
-                self.tell(binding, &outcome::deleting(&message));
-                return Ok(Retry::Never);
-            }
-            Err(Next::NoPlacement(message)) => {
-                tracing::warn!(controller = "scheduler", message);
-                return Ok(Retry::Backoff);
-            }
-            Err(Next::NoteGeneration(generation)) => {
-                let mut noted = binding.clone();
-                noted.status_mut().scheduler_observed_generation = generation;
-                write::update_status(api, binding, &noted, Guard::Fields).await?;
-                return Ok(Retry::Never);
-            }
-            Err(Next::Nothing | Next::Schedule(_)) => return Ok(Retry::Never),
-        };
-        self.conclude(api, binding, trigger, &attempt, now).await
-    }
-
-    /// Makes a decision, or says what is to be done instead.
-    fn decide<B: Scheduled>(&self, binding: &B, now: Timestamp) -> Result<(Trigger, Attempt), Next> {
-        let state = self.state.lock();
-        match trigger::next(binding.seen(), &state.fleet, self.scheduler.gates()) {
-            Next::Schedule(trigger) => {
-                let world = World {
-                    fleet: &state.fleet,
-                    workloads: &state.groups,
-                    assumptions: &state.assumptions,
-                    estimators: &[],
-                    now,
-                };
-                Ok((trigger, self.scheduler.schedule(world, binding.spec(), binding.status())))
-            }
-            instead => Err(instead),
-        }
-    }
-
-    /// Writes what came of an attempt.
-    async fn conclude<B: Scheduled>(
+    async fn schedule_once<B: Scheduled>(
         &self,
+        mirror: &Mirror<B>,
         api: &kube::Api<B>,
         binding: &B,
-        trigger: Trigger,
-        attempt: &Attempt,
-        now: Timestamp,
     ) -> Result<Retry, Error> {
-        let result = outcome::result(binding.seen(), attempt);
-        let mut placed = binding.clone();
-        let mut write_errors = Vec::new();
-        let mut moved = false;
-        if let Some(result) = &result {
-            placed.spec_mut().clusters = result.clusters.clone();
-            let placement = binding.spec().placement.as_ref();
-            let text = placement.map_or_else(|| result.applied_placement.clone(), api::go_json);
-            let annotations = Binding::metadata_mut(&mut placed).annotations.get_or_insert_default();
-            annotations.insert(APPLIED_PLACEMENT.to_owned(), text);
-            match write::update(api, binding, &placed, Guard::Version).await {
-                Ok(Some(written)) => {
-                    moved = true;
-                    self.remember(binding, &written, result);
-                    placed = written;
-                }
-                Ok(None) => {}
-                Err(error) if error.is_conflict() => return Err(error),
-                Err(Error::Api(error)) => {
-                    write_errors.push(refusal(&error));
-                    placed = binding.clone();
-                }
-                Err(error) => return Err(error),
+        let now = Timestamp::now();
+        let next = trigger::next(binding.seen(), &self.known.read().fleet, self.scheduler.gates());
+        match next {
+            Next::Schedule(trigger) => {
+                let attempt = self.decide(binding, now);
+                let (written, result) = self.conclude(api, binding, trigger, attempt, now).await;
+                // Whoever looks next, we ourselves above all, need not wait for the watch.
+                written.into_iter().for_each(|written| mirror.note(written));
+                result
             }
-        }
-        let conclusion = outcome::conclude(binding.seen(), attempt, &write_errors);
-        let affinity = result.as_ref().and_then(|result| result.affinity_name.clone());
-        let observed = observe(&placed, &conclusion, affinity.as_deref(), trigger, moved, now);
-        let written = if observed.status() == placed.status() {
-            None
-        } else {
-            write::change_status(api, &placed, |current| {
-                apply_status(current.status_mut(), &observed, &conclusion, now);
-                Ok(())
-            })
-            .await?
-        };
-        if moved || written.is_some() {
-            for event in &conclusion.events {
-                self.tell(binding, event);
+            Next::Deleting(message) => {
+                self.tell(binding, &outcome::deleting(&message));
+                Ok(Retry::Never)
             }
-        }
-        let key = binding.seen().key();
-        let mut state = self.state.lock();
-        if conclusion.condition.reason == conditions::REASON_NO_CLUSTER_FIT {
-            state.unfit.insert(key);
-        } else {
-            state.unfit.remove(&key);
-        }
-        Ok(conclusion.retry)
-    }
-
-    fn remember<B: Scheduled>(&self, old: &B, written: &B, result: &outcome::Result) {
-        let gates = self.scheduler.gates();
-        if !B::NAMESPACED || !gates.overcommit_protection {
-            return;
-        }
-        let mut state = self.state.lock();
-        let key = written.seen().key();
-        state.assumptions.assume(&key, old.spec(), &result.clusters, Timestamp::now());
-    }
-
-    fn tell<B: Scheduled>(&self, binding: &B, event: &outcome::Event) {
-        let events = &self.plane.events;
-        events.emit(COMPONENT, &about(binding), event.kind, event.reason, event.message.clone());
-        let resource = &binding.spec().resource;
-        events.emit(COMPONENT, resource, event.kind, event.reason, event.message.clone());
-    }
-}
-
-fn priority<B: Binding>(binding: &B) -> i32 {
-    binding.spec().schedule_priority.as_ref().map_or(0, |priority| priority.priority)
-}
-
-fn refusal(error: &kube::Error) -> WriteError {
-    let kube::Error::Api(status) = error else {
-        return WriteError {
-            message: error.to_string(),
-            quota_exceeded: false,
-            namespace_terminating: false,
-        };
-    };
-    let causes = status.details.iter().flat_map(|details| &details.causes);
-    WriteError {
-        message: status.message.clone(),
-        quota_exceeded: status.code == 403 && status.reason == "QuotaExceeded",
-        namespace_terminating: causes.into_iter().any(|cause| cause.reason == "NamespaceTerminating"),
-    }
-}
-
-/// Returns the binding with the status that the attempt leaves. A result that confirms what is there leaves it as it
-/// is: that it was looked at once more is no news.
-fn observe<B: Binding>(
-    placed: &B,
-    conclusion: &Conclusion,
-    affinity: Option<&str>,
-    trigger: Trigger,
-    moved: bool,
-    now: Timestamp,
-) -> B {
-    let mut observed = placed.clone();
-    let generation = placed.metadata().generation.unwrap_or(0);
-    let status = observed.status_mut();
-    if let Some(affinity) = affinity {
-        status.scheduler_observed_affinity_name = affinity.to_owned();
-    }
-    let mut changed = set_condition(&mut status.conditions, scheduled(conclusion, now));
-    if conclusion.succeeded {
-        changed |= status.scheduler_observed_generation != generation;
-        status.scheduler_observed_generation = generation;
-        if changed || moved || trigger == Trigger::RescheduleRequested || status.last_scheduled_time.is_none()
-        {
-            let second = Timestamp::from_second(now.as_second()).unwrap_or(now);
-            status.last_scheduled_time = Some(Time(second));
+            Next::NoPlacement(message) => {
+                tracing::warn!(controller = "scheduler", message);
+                Ok(Retry::Backoff)
+            }
+            Next::NoteGeneration(generation) => {
+                let mut noted = binding.clone();
+                noted.status_mut().scheduler_observed_generation = generation;
+                let written = write::update_status(api, binding, &noted, Guard::Fields).await?;
+                written.into_iter().for_each(|written| mirror.note(written));
+                Ok(Retry::Never)
+            }
+            Next::Nothing => Ok(Retry::Never),
         }
     }
-    observed
-}
 
-fn scheduled(
-    conclusion: &Conclusion,
-    now: Timestamp,
-) -> k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition {
-    let outcome::Condition { status, reason, message } = &conclusion.condition;
-    condition(conditions::SCHEDULED, status, reason, message, now)
-}
-
-/// Puts what the scheduler observed into a status that others may have changed meanwhile.
-fn apply_status<B: Binding>(
-    current: &mut api::work::ResourceBindingStatus,
-    observed: &B,
-    conclusion: &Conclusion,
-    now: Timestamp,
-) {
-    let wanted = observed.status();
-    set_condition(&mut current.conditions, scheduled(conclusion, now));
-    current.scheduler_observed_affinity_name = wanted.scheduler_observed_affinity_name.clone();
-    current.scheduler_observed_generation = wanted.scheduler_observed_generation;
-    current.last_scheduled_time = wanted.last_scheduled_time.clone();
+    /// Tries one affinity term after the other.
+    fn decide<B: Scheduled>(&self, binding: &B, now: Timestamp) -> Attempt {
+        let (spec, status) = (binding.spec(), binding.status());
+        let mut trial = Trial::new(spec, status);
+        while trial.term().is_some() {
+            let known = self.known.read();
+            let world = World {
+                fleet: &known.fleet,
+                workloads: &known.groups,
+                assumptions: &known.assumptions,
+                estimators: &[],
+                now,
+            };
+            trial.step(&self.scheduler, world, spec, status);
+        }
+        trial.finish()
+    }
 }

@@ -20,6 +20,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Knows Kubernetes, not federation, and nothing of the controllers: the two meet at the Kubernetes API.
     ("apiserver", &["apimachinery", "native", "store"]),
     ("member", &["api", "apimachinery"]),
+    ("estimator", &["api", "apimachinery"]),
     (
         "controllers",
         &["admission", "api", "apimachinery", "interpreter", "member", "propagation", "scheduler"],

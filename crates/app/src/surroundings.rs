@@ -1,0 +1,132 @@
+//! What admission rules look at besides the object, and what they charge: the world around the pure rules.
+//!
+//! Used by both shells, the plug-in of the server and the webhook server.
+
+use std::time::Duration;
+
+use admission::{Act, Denial, Hook, Request, Settings, Wants};
+use kube::Client;
+use kube::api::{Api, DynamicObject, ListParams, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use serde_json::Value;
+use tokio::sync::SetOnce;
+
+/// How often a charge is tried when others charge the same quotas, and how long we wait in between. As upstream.
+const TRIES: usize = 5;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Access to the control plane; the client may come later than the first question.
+#[derive(Default)]
+pub(crate) struct Surroundings {
+    client: SetOnce<Client>,
+}
+
+impl std::fmt::Debug for Surroundings {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Surroundings").field("connected", &self.client.initialized()).finish()
+    }
+}
+
+impl Surroundings {
+    /// Says how the control plane is reached. Questions that came earlier have been waiting for this.
+    pub(crate) fn connect(&self, client: Client) {
+        if self.client.set(client).is_err() {
+            tracing::warn!("admission was connected twice");
+        }
+    }
+
+    /// Asks a validating rule, and charges quotas if it agrees.
+    pub(crate) async fn validate(
+        &self,
+        hook: &Hook,
+        request: &Request<'_>,
+        object: &Value,
+        settings: &Settings,
+        dry_run: bool,
+    ) -> Result<(), Denial> {
+        let Act::Validate(judge) = hook.act else { return Ok(()) };
+        let wants = hook.wants(request, object, settings);
+        if wants == Wants::Nothing {
+            return judge(request, object, settings, &[]).map(|_| ());
+        }
+        let client = self.client.wait().await.clone();
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        let whom = format!("RB {}/{name}", request.namespace);
+        let mut last = String::new();
+        for attempt in 0..TRIES {
+            if attempt > 0 {
+                tokio::time::sleep(PAUSE).await;
+            }
+            let seen = look(&client, wants, request.namespace).await?;
+            let charges = judge(request, object, settings, &seen)?;
+            let quotas: Vec<Value> = charges.into_iter().map(|charge| charge.quota).collect();
+            match charge(&client, &quotas, dry_run).await {
+                Ok(()) => return Ok(()),
+                Err(kube::Error::Api(status)) if status.code == 409 => last = status.message.clone(),
+                Err(error) => {
+                    let text = format!("permanent error updating FRQ statuses for {whom}: {}", words(&error));
+                    return Err(Denial::internal(format!("Internal error occurred: {text}")));
+                }
+            }
+        }
+        Err(Denial::internal(format!(
+            "Internal error occurred: failed to apply FederatedResourceQuota updates after multiple retries for \
+             {whom}: {last}"
+        )))
+    }
+}
+
+async fn look(client: &Client, wants: Wants, namespace: &str) -> Result<Vec<Value>, Denial> {
+    let (objects, what) = match wants {
+        Wants::Nothing => return Ok(Vec::new()),
+        Wants::Customizations => (
+            Api::all_with(
+                client.clone(),
+                &resource(
+                    api::config::GROUP,
+                    "ResourceInterpreterCustomization",
+                    "resourceinterpretercustomizations",
+                ),
+            ),
+            "ResourceInterpreterCustomizations",
+        ),
+        Wants::Quotas => (quotas(client, namespace), "FederatedResourceQuotas"),
+    };
+    let list = objects.list(&ListParams::default()).await.map_err(|error| {
+        Denial::internal(format!("Internal error occurred: failed to list {what}: {}", words(&error)))
+    })?;
+    list.items.iter().map(|object| serde_json::to_value(object).map_err(unreadable)).collect()
+}
+
+/// Writes the new usage of quotas, one after the other.
+async fn charge(client: &Client, charged: &[Value], dry_run: bool) -> Result<(), kube::Error> {
+    let parameters = PostParams { dry_run, ..PostParams::default() };
+    for quota in charged {
+        let object: DynamicObject = serde_json::from_value(quota.clone()).map_err(kube::Error::SerdeError)?;
+        let namespace = object.metadata.namespace.clone().unwrap_or_default();
+        let name = object.metadata.name.clone().unwrap_or_default();
+        quotas(client, &namespace).replace_status(&name, &parameters, &object).await?;
+    }
+    Ok(())
+}
+
+fn quotas(client: &Client, namespace: &str) -> Api<DynamicObject> {
+    let kind = resource(api::policy::GROUP, "FederatedResourceQuota", "federatedresourcequotas");
+    Api::namespaced_with(client.clone(), namespace, &kind)
+}
+
+fn resource(group: &str, kind: &str, plural: &str) -> ApiResource {
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, "v1alpha1", kind), plural)
+}
+
+fn unreadable(error: serde_json::Error) -> Denial {
+    Denial::internal(format!("Internal error occurred: {error}"))
+}
+
+/// Returns what the server said, without the client's wrapping.
+fn words(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,155 @@
+//! The certificate that the webhook server shows, and the authority that API servers are told to trust.
+//!
+//! What is in the directory is used. If nothing is there, an authority and a certificate are made; the authority's key
+//! is forgotten at once, since nothing else will ever be signed with it.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use apiserver::auth::pki::write_private;
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyPair, KeyUsagePurpose, SanType,
+};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+/// How long a certificate made here is valid; like the authority, it is replaced by deleting the directory.
+const YEARS: i16 = 10;
+
+const NAMES: [&str; 7] = [
+    "localhost",
+    "127.0.0.1",
+    "::1",
+    "karmada-webhook",
+    "karmada-webhook.karmada-system",
+    "karmada-webhook.karmada-system.svc",
+    "karmada-webhook.karmada-system.svc.cluster.local",
+];
+
+/// A certificate with its key and its authority, as PEM.
+pub(super) struct Certificates {
+    pub(super) authority: String,
+    certificate: String,
+    key: String,
+}
+
+pub(super) fn load_or_create(
+    dir: &Path,
+    certificate_file: &str,
+    key_file: &str,
+    names: &[String],
+) -> anyhow::Result<Certificates> {
+    let (certificate_path, key_path) = (dir.join(certificate_file), dir.join(key_file));
+    let read = |path: &Path| {
+        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+    };
+    match (certificate_path.exists(), key_path.exists()) {
+        (true, true) => {
+            let certificate = read(&certificate_path)?;
+            // A certificate without an authority beside it signs for itself, or ends with its authority.
+            let authority = read(&dir.join("ca.crt")).unwrap_or_else(|_| certificate.clone());
+            Ok(Certificates { authority, certificate, key: read(&key_path)? })
+        }
+        (false, false) => {
+            let made = make(names)?;
+            std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+            write_private(&dir.join("ca.crt"), made.authority.as_bytes())?;
+            write_private(&key_path, made.key.as_bytes())?;
+            write_private(&certificate_path, made.certificate.as_bytes())?;
+            Ok(made)
+        }
+        _ => bail!(
+            "{} and {} belong together, but only one of them exists",
+            certificate_path.display(),
+            key_path.display()
+        ),
+    }
+}
+
+fn make(names: &[String]) -> anyhow::Result<Certificates> {
+    let mut params = CertificateParams::new(Vec::new())?;
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, "karmada-webhook-ca");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
+    validity(&mut params);
+    let authority_key = KeyPair::generate()?;
+    let authority = params.self_signed(&authority_key)?.pem();
+    let issuer = Issuer::from_ca_cert_pem(&authority, authority_key)?;
+
+    let mut params = CertificateParams::new(Vec::new())?;
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, "karmada-webhook");
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    params.use_authority_key_identifier_extension = true;
+    validity(&mut params);
+    for name in NAMES.iter().map(|name| (*name).to_owned()).chain(names.iter().cloned()) {
+        params.subject_alt_names.push(match name.parse::<IpAddr>() {
+            Ok(address) => SanType::IpAddress(address),
+            Err(_) => SanType::DnsName(
+                name.as_str()
+                    .try_into()
+                    .with_context(|| format!("{name:?} cannot stand in a certificate"))?,
+            ),
+        });
+    }
+    let key = KeyPair::generate()?;
+    let certificate = params.signed_by(&key, &issuer)?.pem();
+    Ok(Certificates { authority, certificate, key: key.serialize_pem() })
+}
+
+/// Valid from yesterday, so that a clock that is a little behind does no harm.
+fn validity(params: &mut CertificateParams) {
+    let today = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
+    let from = today.yesterday().unwrap_or(today);
+    let date = |date: jiff::civil::Date, years: i16| {
+        // The 28th exists in every month.
+        rcgen::date_time_ymd(i32::from(date.year() + years), date.month() as u8, date.day().min(28) as u8)
+    };
+    params.not_before = date(from, 0);
+    params.not_after = date(today, YEARS);
+}
+
+impl Certificates {
+    /// Returns how TLS is spoken with them.
+    pub(super) fn server(&self, oldest: &str) -> anyhow::Result<Arc<rustls::ServerConfig>> {
+        let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(self.certificate.as_bytes())
+            .collect::<Result<_, _>>()
+            .context("the serving certificate is no PEM")?;
+        let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes()).context("the serving key is no PEM")?;
+        let versions: &[&rustls::SupportedProtocolVersion] = if oldest == "1.2" {
+            &[&rustls::version::TLS13, &rustls::version::TLS12]
+        } else {
+            &[&rustls::version::TLS13]
+        };
+        let mut config = rustls::ServerConfig::builder_with_protocol_versions(versions)
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .context("certificate and key do not fit together")?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Arc::new(config))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_made_once_is_found_again() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().join("certs");
+        let first = load_or_create(&dir, "tls.crt", "tls.key", &["host.example.com".to_owned()]).unwrap();
+        let second = load_or_create(&dir, "tls.crt", "tls.key", &[]).unwrap();
+        assert_eq!(first.certificate, second.certificate);
+        assert_eq!(first.authority, second.authority);
+        second.server("1.3").unwrap();
+        std::fs::remove_file(dir.join("tls.key")).unwrap();
+        assert!(load_or_create(&dir, "tls.crt", "tls.key", &[]).is_err());
+    }
+}

@@ -1,0 +1,108 @@
+//! Every kind through the server: what is stored after defaults, and what is refused in which words.
+//!
+//! The cases are in `testdata/admission/*.yaml`, the expected outcomes in `testdata/admission/expected/`. The same cases
+//! run on our server with its plug-in, on a real kube-apiserver with `karmada webhook` behind it, and on demand on that
+//! kube-apiserver with the original webhook server. `KARMADA_REFRESH=1` writes the outcomes anew.
+
+#[path = "admission/cases.rs"]
+mod cases;
+#[path = "admission/targets.rs"]
+mod targets;
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use cases::File;
+use targets::Target;
+
+/// Kinds that the original serves by API servers of their own, not behind its webhook server.
+const OWN_SERVERS: [&str; 2] = ["cluster", "resourceregistry"];
+
+/// Runs all files side by side and returns what came out differently, and what came out.
+async fn run(target: &Target, files: &[File]) -> BTreeMap<String, BTreeMap<String, Value>> {
+    let outcomes = futures::future::join_all(files.iter().map(|file| async {
+        let mut outcomes = BTreeMap::new();
+        target.prepare(file).await;
+        for case in &file.cases {
+            outcomes.insert(case.name.clone(), target.outcome(file, case).await);
+        }
+        (file.name.clone(), outcomes)
+    }))
+    .await;
+    outcomes.into_iter().collect()
+}
+
+fn compare(outcomes: &BTreeMap<String, BTreeMap<String, Value>>) {
+    if std::env::var_os("KARMADA_REFRESH").is_some() {
+        for (file, outcomes) in outcomes {
+            cases::write_expected(file, outcomes);
+        }
+        return;
+    }
+    let mut differences = Vec::new();
+    for (file, outcomes) in outcomes {
+        let expected = cases::read_expected(file);
+        for (case, outcome) in outcomes {
+            if expected.get(case) != Some(outcome) {
+                let wanted = expected.get(case).unwrap_or(&Value::Null);
+                differences.push(format!("{file}/{case}\n  expected {wanted}\n  but got  {outcome}"));
+            }
+        }
+        for missing in expected.keys().filter(|case| !outcomes.contains_key(*case)) {
+            differences.push(format!("{file}/{missing} is expected, but there is no such case"));
+        }
+    }
+    assert!(differences.is_empty(), "{} differences:\n{}", differences.len(), differences.join("\n"));
+}
+
+#[test]
+fn there_are_enough_cases_of_every_kind() {
+    let files = cases::read_all();
+    let total: usize = files.iter().map(|file| file.cases.len()).sum();
+    assert!(total >= 250, "{total} cases");
+    for definition in api::crd::all().into_iter().chain(api::crd::aggregated()) {
+        let kind = definition["spec"]["names"]["kind"].as_str().unwrap_or_default().to_lowercase();
+        let file =
+            files.iter().find(|file| file.name == kind).unwrap_or_else(|| panic!("no cases for {kind}"));
+        let expected = cases::read_expected(&kind);
+        for name in ["minimal", "full"] {
+            assert!(
+                expected.get(name).is_some_and(|outcome| outcome.get("stored").is_some()),
+                "{kind}: {name}"
+            );
+        }
+        let refused = file
+            .cases
+            .iter()
+            .filter(|case| expected.get(&case.name).is_some_and(|outcome| outcome.get("refused").is_some()));
+        assert!(refused.count() >= 5, "{kind}: fewer than five wrong objects");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn our_server_gives_the_expected_answers() {
+    let target = Target::ours().await;
+    compare(&run(&target, &cases::read_all()).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kube_apiserver_with_our_webhook_gives_the_expected_answers() {
+    let Some(target) = Target::kube_apiserver(targets::Webhook::Ours).await else { return };
+    compare(&run(&target, &cases::read_all()).await);
+    target.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs the original karmada-webhook; run by hand when rules change"]
+async fn the_original_webhook_gives_the_expected_answers() {
+    let Some(target) = Target::kube_apiserver(targets::Webhook::Original).await else { return };
+    let files: Vec<File> = cases::read_all()
+        .into_iter()
+        .filter(|file| !OWN_SERVERS.contains(&file.name.as_str()))
+        .map(|file| file.without_differences())
+        .collect();
+    let outcomes = run(&target, &files).await;
+    compare(&outcomes);
+    target.end().await;
+}

@@ -1,0 +1,403 @@
+//! Where the cases run: our server, or a kube-apiserver with a webhook server behind it.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use clusters::{ClusterOptions, Fleet, FleetOptions};
+use serde_json::{Value, json};
+
+use super::cases::{Case, File};
+
+const DEADLINE: Duration = Duration::from_secs(180);
+const NAMESPACE: &str = "golden";
+const GATES: &str = "FederatedQuotaEnforcement=true,MultiplePodTemplatesScheduling=true";
+
+pub(crate) enum Webhook {
+    Ours,
+    Original,
+}
+
+pub(crate) struct Target {
+    client: kube::Client,
+    // In the order in which they end: the webhook server, the API server, their files.
+    _processes: Vec<Process>,
+    fleet: Option<Fleet>,
+    _dir: tempfile::TempDir,
+}
+
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts a program and returns the line of its log that contains `mark`.
+fn start(program: &Path, arguments: &[&str], mark: &'static str) -> (Process, String) {
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let log = BufReader::new(child.stderr.take().expect("a piped log"));
+    let (ready, is_ready) = mpsc::channel();
+    // The log is read on, so that the program never waits for a reader.
+    std::thread::spawn(move || {
+        for line in log.lines().map_while(Result::ok) {
+            if std::env::var_os("KARMADA_TEST_LOG").is_some() {
+                eprintln!("{line}");
+            }
+            if line.contains(mark) {
+                let _ = ready.send(line);
+            }
+        }
+    });
+    let process = Process(child);
+    let line = is_ready.recv_timeout(DEADLINE).expect("the program is ready in time");
+    (process, line)
+}
+
+fn karmada() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_karmada"))
+}
+
+async fn client(kubeconfig: &Path) -> kube::Client {
+    let file = kube::config::Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
+    let config =
+        kube::Config::from_custom_kubeconfig(file, &Default::default()).await.expect("a usable kubeconfig");
+    kube::Client::try_from(config).expect("a client")
+}
+
+impl Target {
+    /// Our server, with its admission inside.
+    pub(crate) async fn ours() -> Self {
+        let dir = tempfile::tempdir().expect("a folder for the test");
+        let data = dir.path().join("data");
+        let data_text = data.display().to_string();
+        let arguments = [
+            "server",
+            "--bind",
+            "127.0.0.1:0",
+            "--controllers",
+            "",
+            "--feature-gates",
+            GATES,
+            "--data-dir",
+            &data_text,
+        ];
+        let (process, _) = start(karmada(), &arguments, "ready");
+        let client = client(&data.join("karmada.kubeconfig")).await;
+        let target = Self { client, _processes: vec![process], fleet: None, _dir: dir };
+        target.post("/api/v1/namespaces", &json!({ "metadata": { "name": NAMESPACE } })).await;
+        target
+    }
+
+    /// A kube-apiserver with our definitions and a webhook server; none where it cannot be had.
+    pub(crate) async fn kube_apiserver(webhook: Webhook) -> Option<Self> {
+        let toolchain = clusters::toolchain::Toolchain::from_env().expect("a place for the cache");
+        if !toolchain.can_provide(&clusters::toolchain::MEMBER_RECIPES) {
+            eprintln!(
+                "LEFT OUT: this test needs a kube-apiserver, and there is no Go toolchain to build it with"
+            );
+            return None;
+        }
+        let options = FleetOptions::of([ClusterOptions::api_server("golden")]);
+        let fleet = Fleet::start(options).await.expect("a kube-apiserver");
+        let cluster = fleet.cluster("golden").expect("the cluster");
+        let kubeconfig = cluster.kubeconfig().to_path_buf();
+        let client = client(&kubeconfig).await;
+        let dir = tempfile::tempdir().expect("a folder for the test");
+        let certificates = dir.path().join("certs").display().to_string();
+        let kubeconfig = kubeconfig.display().to_string();
+        // Makes the certificates, for either webhook server.
+        print_configuration(&certificates, "https://unused");
+        let (process, url) = match webhook {
+            Webhook::Ours => {
+                let arguments = [
+                    "webhook",
+                    "--bind-address",
+                    "127.0.0.1",
+                    "--secure-port",
+                    "0",
+                    "--health-probe-bind-address",
+                    "0",
+                    "--cert-dir",
+                    &certificates,
+                    "--kubeconfig",
+                    &kubeconfig,
+                    "--feature-gates",
+                    GATES,
+                ];
+                let (process, line) = start(karmada(), &arguments, "address");
+                let address = line.split_once("127.0.0.1:").map(|(_, rest)| rest).expect("an address");
+                let port: String = address.chars().take_while(char::is_ascii_digit).collect();
+                (process, format!("https://127.0.0.1:{port}"))
+            }
+            Webhook::Original => {
+                let port = std::net::TcpListener::bind("127.0.0.1:0")
+                    .and_then(|listener| listener.local_addr())
+                    .expect("a free port")
+                    .port();
+                let program = original(toolchain.root());
+                let arguments = [
+                    format!("--kubeconfig={kubeconfig}"),
+                    "--bind-address=127.0.0.1".to_owned(),
+                    format!("--secure-port={port}"),
+                    format!("--cert-dir={certificates}"),
+                    "--metrics-bind-address=0".to_owned(),
+                    "--health-probe-bind-address=0".to_owned(),
+                    format!("--feature-gates={GATES}"),
+                ];
+                let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+                let (process, _) = start(&program, &arguments, "Serving webhook server");
+                (process, format!("https://127.0.0.1:{port}"))
+            }
+        };
+        let target = Self { client, _processes: vec![process], fleet: Some(fleet), _dir: dir };
+        target.post("/api/v1/namespaces", &json!({ "metadata": { "name": NAMESPACE } })).await;
+        let objects = print_configuration(&certificates, &url);
+        let ca =
+            objects[0]["webhooks"][0]["clientConfig"]["caBundle"].as_str().unwrap_or_default().to_owned();
+        target.define(&format!("{url}/convert"), &ca).await;
+        for mut object in objects {
+            if matches!(webhook, Webhook::Original) {
+                let hooks = object["webhooks"].as_array_mut().expect("a list of hooks");
+                let own = ["cluster.karmada.io", "resourceregistry.karmada.io"];
+                hooks.retain(|hook| !own.iter().any(|name| hook["name"] == *name));
+            }
+            let plural = object["kind"].as_str().unwrap_or_default().to_lowercase() + "s";
+            target.post(&format!("/apis/admissionregistration.k8s.io/v1/{plural}"), &object).await;
+        }
+        target.until_judged().await;
+        Some(target)
+    }
+
+    pub(crate) async fn end(self) {
+        drop(self._processes);
+        if let Some(fleet) = self.fleet {
+            fleet.down().await.expect("the fleet ends");
+        }
+    }
+
+    /// Installs the definitions and waits until they are served.
+    async fn define(&self, convert: &str, ca: &str) {
+        let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+        let mut names = Vec::new();
+        for mut definition in api::crd::all().into_iter().chain(api::crd::aggregated()) {
+            if definition["spec"]["versions"].as_array().is_some_and(|versions| versions.len() > 1) {
+                definition = api::crd::with_conversion_webhook(definition, convert, ca);
+            }
+            names.push(definition["metadata"]["name"].as_str().unwrap_or_default().to_owned());
+            // Groups under k8s.io need a word of approval, which the definition has.
+            self.post(definitions, &definition).await;
+        }
+        let until = Instant::now() + DEADLINE;
+        for name in names {
+            loop {
+                let (_, found) = self.send("GET", &format!("{definitions}/{name}"), None).await;
+                let conditions = found["status"]["conditions"].as_array().cloned().unwrap_or_default();
+                if conditions.iter().any(|c| c["type"] == "Established" && c["status"] == "True") {
+                    break;
+                }
+                assert!(Instant::now() < until, "{name} is not served: {found}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+
+    /// Waits until the API server has noticed the configurations. It does not say when, so it is asked.
+    async fn until_judged(&self) {
+        let until = Instant::now() + DEADLINE;
+        let policy = json!({
+            "apiVersion": "policy.karmada.io/v1alpha1", "kind": "ClusterTaintPolicy",
+            "metadata": { "name": "probe" }, "spec": { "taints": [{ "key": "a", "effect": "NoExecute" }] },
+        });
+        let binding = json!({
+            "apiVersion": "work.karmada.io/v1alpha2", "kind": "ResourceBinding", "metadata": { "name": "probe" },
+            "spec": { "resource": { "apiVersion": "v1", "kind": "Pod", "name": "p" } },
+        });
+        loop {
+            let path = "/apis/policy.karmada.io/v1alpha1/clustertaintpolicies?dryRun=All";
+            let (refused, _) = self.send("POST", path, Some(&policy)).await;
+            let path =
+                format!("/apis/work.karmada.io/v1alpha2/namespaces/{NAMESPACE}/resourcebindings?dryRun=All");
+            let (_, stored) = self.send("POST", &path, Some(&binding)).await;
+            if refused == 403 && stored["metadata"]["labels"].is_object() {
+                return;
+            }
+            assert!(Instant::now() < until, "the webhooks are not called: {refused} {stored}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    async fn send(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
+        let bytes = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
+        let request = http::Request::builder()
+            .method(method)
+            .uri(path)
+            .header("content-type", "application/json")
+            .body(bytes)
+            .expect("a request");
+        match self.client.request::<Value>(request).await {
+            Ok(value) => (200, value),
+            Err(kube::Error::Api(status)) => {
+                let body = json!({ "message": status.message, "reason": status.reason, "code": status.code });
+                (status.code, body)
+            }
+            Err(error) => panic!("{method} {path}: {error}"),
+        }
+    }
+
+    async fn post(&self, path: &str, object: &Value) {
+        let (code, answer) = self.send("POST", path, Some(object)).await;
+        assert!(matches!(code, 200 | 409), "POST {path}: {answer}");
+    }
+
+    /// Creates what exists before the cases of a file.
+    pub(crate) async fn prepare(&self, file: &File) {
+        for object in &file.before {
+            self.post(&collection(object), object).await;
+            if let Some(status) = object.get("status") {
+                self.set_status(object, status).await;
+            }
+        }
+    }
+
+    async fn set_status(&self, object: &Value, status: &Value) {
+        let path = path_of(object);
+        let (_, mut stored) = self.send("GET", &path, None).await;
+        stored["status"] = status.clone();
+        let (code, answer) = self.send("PUT", &format!("{path}/status"), Some(&stored)).await;
+        assert_eq!(code, 200, "{path}/status: {answer}");
+    }
+
+    /// Carries out a case and returns what came of it.
+    pub(crate) async fn outcome(&self, file: &File, case: &Case) -> Value {
+        let (code, created) = self.send("POST", &collection(&case.object), Some(&case.object)).await;
+        let mut outcome = if code != 200 {
+            refused(file, &created)
+        } else {
+            let path = path_of(&created);
+            if let Some(status) = &case.status {
+                self.set_status(&created, status).await;
+            }
+            if let Some(patch) = &case.update {
+                let (_, mut object) = self.send("GET", &path, None).await;
+                apimachinery::patch::merge::apply(&mut object, patch.clone());
+                let (code, answer) = self.send("PUT", &path, Some(&object)).await;
+                if code == 200 { stored(answer) } else { refused(file, &answer) }
+            } else if case.delete {
+                let (code, answer) = self.send("DELETE", &path, None).await;
+                if code == 200 { json!({ "deleted": true }) } else { refused(file, &answer) }
+            } else {
+                stored(created)
+            }
+        };
+        if let Some(name) = &case.look {
+            let path = format!(
+                "/apis/policy.karmada.io/v1alpha1/namespaces/{NAMESPACE}/federatedresourcequotas/{name}"
+            );
+            let (_, quota) = self.send("GET", &path, None).await;
+            outcome["used"] = quota["status"]["overallUsed"].clone();
+        }
+        outcome
+    }
+}
+
+/// Returns what is stored, without what differs from run to run.
+fn stored(mut object: Value) -> Value {
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        for field in ["uid", "creationTimestamp", "resourceVersion", "managedFields"] {
+            metadata.remove(field);
+        }
+    }
+    mask(&mut object);
+    json!({ "stored": object })
+}
+
+/// Replaces IDs and the time of this run.
+fn mask(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map.iter_mut() {
+                match value {
+                    Value::String(text) if key.ends_with("permanent-id") && text.len() == 36 => {
+                        *text = "<uuid>".to_owned();
+                    }
+                    Value::String(text) if key == "timeAdded" => *text = "<time>".to_owned(),
+                    other => mask(other),
+                }
+            }
+        }
+        Value::Array(list) => list.iter_mut().for_each(mask),
+        _ => {}
+    }
+}
+
+fn refused(file: &File, status: &Value) -> Value {
+    let mut status = status.clone();
+    let message = status["message"].as_str().unwrap_or_default();
+    // A rule that Karmada compiles into an API server names no webhook; behind kube-apiserver ours has to.
+    for own in ["cluster", "resourceregistry"] {
+        let prefix = format!("admission webhook \"{own}.karmada.io\" denied the request: ");
+        if file.name == own
+            && let Some(rest) = message.strip_prefix(&prefix)
+        {
+            status["message"] = rest.into();
+            break;
+        }
+    }
+    json!({ "refused": status })
+}
+
+/// Returns the path of the collection an object belongs to.
+fn collection(object: &Value) -> String {
+    let api_version = object["apiVersion"].as_str().unwrap_or_default();
+    let kind = object["kind"].as_str().unwrap_or_default();
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    let known = api::crd::all().into_iter().chain(api::crd::aggregated()).find_map(|definition| {
+        let spec = &definition["spec"];
+        (spec["group"] == group && spec["names"]["kind"] == kind).then(|| {
+            let plural = spec["names"]["plural"].as_str().unwrap_or_default().to_owned();
+            (plural, spec["scope"] == "Namespaced")
+        })
+    });
+    let (plural, namespaced) =
+        known.unwrap_or_else(|| (format!("{}s", kind.to_lowercase()), kind != "Namespace"));
+    let root = if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
+    if namespaced { format!("{root}/namespaces/{NAMESPACE}/{plural}") } else { format!("{root}/{plural}") }
+}
+
+fn path_of(object: &Value) -> String {
+    format!("{}/{}", collection(object), object["metadata"]["name"].as_str().unwrap_or_default())
+}
+
+fn print_configuration(certificates: &str, url: &str) -> Vec<Value> {
+    let output = Command::new(karmada())
+        .args(["webhook", "--print-configuration", "--cert-dir", certificates, "--url", url])
+        .output()
+        .expect("the binary runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("text");
+    let documents = apimachinery::yaml::read_all(&text).expect("YAML");
+    documents.into_iter().map(|document| document.value).collect()
+}
+
+/// The original webhook server, which has been built beforehand.
+fn original(cache: &Path) -> PathBuf {
+    let program = clusters::toolchain::KARMADA.program("karmada-webhook");
+    let path = cache.join("bin").join(format!("{}-{}", program.name, program.version));
+    assert!(
+        path.is_file(),
+        "{} does not exist; docs/guides/real-clusters.md tells how to build it",
+        path.display()
+    );
+    path
+}

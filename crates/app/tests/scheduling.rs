@@ -1,0 +1,307 @@
+//! Every way to divide replicas on three real members: placed as expected, then following scale up, scale down, a
+//! cluster that joins, a label that changes, a taint that comes and goes.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use serde_json::{Value, json};
+
+/// Generous: the machine may be busy with everything else.
+const DEADLINE: Duration = Duration::from_secs(180);
+/// Names of this test's own: other tests of the run may join the same clusters.
+const NAMES: [&str; 3] = ["sched-e2e-one", "sched-e2e-two", "sched-e2e-three"];
+const ACCOUNTS: [&str; 2] = ["--cluster-namespace", "sched-e2e-accounts"];
+
+/// The control plane as a process of its own, ended with the test.
+struct Server {
+    child: Child,
+    kubeconfig: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Server {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().expect("a folder for the test");
+        let data = dir.path().join("data");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_karmada"))
+            .args(["server", "--bind", "127.0.0.1:0", "--data-dir"])
+            .arg(&data)
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        let log = BufReader::new(child.stderr.take().expect("a piped log"));
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for line in log.lines().map_while(Result::ok) {
+                if line.contains("ready") {
+                    let _ = ready.send(());
+                }
+            }
+        });
+        is_ready.recv_timeout(DEADLINE).expect("the server is ready in time");
+        Self { child, kubeconfig: data.join("karmada.kubeconfig"), _dir: dir }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+async fn client(kubeconfig: &Path) -> kube::Client {
+    let file = kube::config::Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
+    let config =
+        kube::Config::from_custom_kubeconfig(file, &Default::default()).await.expect("a usable kubeconfig");
+    kube::Client::try_from(config).expect("a client")
+}
+
+fn dynamic(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
+}
+
+fn object(value: Value) -> DynamicObject {
+    serde_json::from_value(value).expect("an object")
+}
+
+/// Follows an object until it is as wanted; shows what it is when time runs out.
+async fn until<K>(api: &Api<K>, name: &str, what: &str, wanted: impl Fn(Option<&K>) -> bool)
+where
+    K: kube::Resource
+        + Clone
+        + std::fmt::Debug
+        + Send
+        + serde::de::DeserializeOwned
+        + serde::Serialize
+        + 'static,
+{
+    let reached = kube::runtime::wait::await_condition(api.clone(), name, |found: Option<&K>| wanted(found));
+    match tokio::time::timeout(DEADLINE, reached).await {
+        Ok(result) => drop(result.unwrap_or_else(|error| panic!("{what}: {error}"))),
+        Err(_) => {
+            let shown = serde_json::to_string_pretty(&api.get_opt(name).await.ok()).unwrap_or_default();
+            panic!("{what}: not within {DEADLINE:?}; last seen: {shown}");
+        }
+    }
+}
+
+/// The control plane, its members and a namespace.
+struct Plane {
+    control: String,
+    clusters: Api<DynamicObject>,
+    templates: Api<Deployment>,
+    policies: Api<DynamicObject>,
+    bindings: Api<DynamicObject>,
+    members: Vec<Api<Deployment>>,
+    kubeconfigs: Vec<String>,
+}
+
+impl Plane {
+    async fn new(server: &Server, members: &[clusters::Cluster]) -> Self {
+        let plane = client(&server.kubeconfig).await;
+        let namespace = format!("sched-e2e-{}", std::process::id());
+        let namespaces: Api<DynamicObject> =
+            Api::all_with(plane.clone(), &dynamic("", "v1", "Namespace", "namespaces"));
+        let made = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
+        namespaces.create(&PostParams::default(), &object(made)).await.expect("a namespace");
+        let policy = dynamic("policy.karmada.io", "v1alpha1", "PropagationPolicy", "propagationpolicies");
+        let binding = dynamic("work.karmada.io", "v1alpha2", "ResourceBinding", "resourcebindings");
+        let cluster = dynamic("cluster.karmada.io", "v1alpha1", "Cluster", "clusters");
+        let mut apis = Vec::new();
+        for member in members {
+            apis.push(Api::namespaced(client(member.kubeconfig()).await, &namespace));
+        }
+        Self {
+            control: server.kubeconfig.to_string_lossy().into_owned(),
+            clusters: Api::all_with(plane.clone(), &cluster),
+            templates: Api::namespaced(plane.clone(), &namespace),
+            policies: Api::namespaced_with(plane.clone(), &namespace, &policy),
+            bindings: Api::namespaced_with(plane.clone(), &namespace, &binding),
+            members: apis,
+            kubeconfigs: members
+                .iter()
+                .map(|member| member.kubeconfig().to_string_lossy().into_owned())
+                .collect(),
+        }
+    }
+
+    fn karmada(&self, verb: &str, index: usize, further: &[&str]) {
+        let control = ["--kubeconfig", &self.control, "--cluster-kubeconfig", &self.kubeconfigs[index]];
+        let arguments = [&[verb, NAMES[index]], &control[..], &ACCOUNTS[..], further].concat();
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_karmada")).args(&arguments).output().expect("the binary runs");
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// Registers a member and waits until workloads can go there.
+    async fn join(&self, index: usize) {
+        self.karmada("join", index, &[]);
+        until(&self.clusters, NAMES[index], "a joined cluster is ready", |cluster| {
+            let data = cluster.map(|cluster| &cluster.data).unwrap_or(&Value::Null);
+            let status = &data["status"];
+            let conditions = status["conditions"].as_array().map_or(&[][..], Vec::as_slice);
+            conditions.iter().any(|c| c["type"] == "Ready" && c["status"] == "True")
+                && status["apiEnablements"].as_array().is_some_and(|list| !list.is_empty())
+                && status["resourceSummary"]["allocatable"]["pods"].is_string()
+                && data["spec"]["taints"].as_array().is_none_or(Vec::is_empty)
+        })
+        .await;
+    }
+
+    async fn change_cluster(&self, index: usize, patch: Value) {
+        let patch = Patch::Merge(patch);
+        self.clusters.patch(NAMES[index], &PatchParams::default(), &patch).await.expect("a changed cluster");
+    }
+
+    /// Creates a Deployment and the policy that places it.
+    async fn deploy(&self, name: &str, replicas: i32, placement: Value) {
+        let template: Deployment = serde_json::from_value(json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, "labels": {"app": name}},
+            "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": {
+                "metadata": {"labels": {"app": name}},
+                "spec": {"containers": [{"name": "web", "image": "nginx"}]}}}}))
+        .expect("a Deployment");
+        self.templates.create(&PostParams::default(), &template).await.expect("a template");
+        let selectors = json!([{"apiVersion": "apps/v1", "kind": "Deployment", "name": name}]);
+        let policy = json!({"apiVersion": "policy.karmada.io/v1alpha1", "kind": "PropagationPolicy",
+            "metadata": {"name": name}, "spec": {"resourceSelectors": selectors, "placement": placement}});
+        self.policies.create(&PostParams::default(), &object(policy)).await.expect("a policy");
+    }
+
+    async fn scale(&self, name: &str, replicas: i32) {
+        let patch = Patch::Merge(json!({"spec": {"replicas": replicas}}));
+        self.templates.patch(name, &PatchParams::default(), &patch).await.expect("scaled");
+    }
+
+    /// Waits until the members run exactly this many replicas; none means that the Deployment is not there.
+    async fn runs(&self, name: &str, what: &str, expected: [Option<i32>; 3]) {
+        for (member, (expected, at)) in self.members.iter().zip(expected.into_iter().zip(NAMES)) {
+            let what = format!("{name}, {what}: {expected:?} in {at}");
+            until(member, name, &what, |found| {
+                found.and_then(|deployment| deployment.spec.as_ref()?.replicas) == expected
+            })
+            .await;
+        }
+    }
+
+    /// Waits until the binding has this many replicas on some single cluster, and returns which.
+    async fn gathered(&self, name: &str, replicas: i64) -> usize {
+        let binding = format!("{name}-deployment");
+        let place = |binding: &DynamicObject| -> Option<String> {
+            match binding.data["spec"]["clusters"].as_array()?.as_slice() {
+                [only] if only["replicas"] == replicas => Some(only["name"].as_str()?.to_owned()),
+                _ => None,
+            }
+        };
+        let what = format!("{name}: {replicas} replicas on one cluster");
+        until(&self.bindings, &binding, &what, |found| found.is_some_and(|found| place(found).is_some()))
+            .await;
+        let found = self.bindings.get(&binding).await.expect("the binding");
+        let at = place(&found).expect("nothing has moved it since");
+        NAMES.iter().position(|name| *name == at).expect("a cluster of ours")
+    }
+}
+
+fn weighted(preference: Value) -> Value {
+    json!({"replicaScheduling": {"replicaSchedulingType": "Divided",
+        "replicaDivisionPreference": "Weighted", "weightPreference": preference}})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_strategy_places_and_follows_what_changes() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let Some(members) = clusters::shared(3).await else { return };
+    let server = Server::start();
+    let plane = Plane::new(&server, &members).await;
+    plane.join(0).await;
+    plane.join(1).await;
+    plane.change_cluster(0, json!({"metadata": {"labels": {"site": "north"}}})).await;
+
+    let rule =
+        |index: usize, weight: i64| json!({"targetCluster": {"clusterNames": [NAMES[index]]}, "weight": weight});
+    plane.deploy("duplicated", 2, json!({})).await;
+    plane.deploy("static", 6, weighted(json!({"staticWeightList": [rule(0, 2), rule(1, 1), rule(2, 1)]}))).await;
+    plane.deploy("dynamic", 6, weighted(json!({"dynamicWeight": "AvailableReplicas"}))).await;
+    let gather = json!({"replicaSchedulingType": "Divided", "replicaDivisionPreference": "Aggregated"});
+    plane.deploy("aggregated", 5, json!({"replicaScheduling": gather})).await;
+    let north = json!({"labelSelector": {"matchLabels": {"site": "north"}}});
+    plane.deploy("labelled", 1, json!({"clusterAffinity": north})).await;
+    let spread = json!([{"spreadByField": "cluster", "minGroups": 1, "maxGroups": 1}]);
+    plane.deploy("spread", 2, json!({"spreadConstraints": spread})).await;
+
+    plane.runs("duplicated", "placed", [Some(2), Some(2), None]).await;
+    plane.runs("static", "placed 2:1", [Some(4), Some(2), None]).await;
+    plane.runs("dynamic", "placed evenly", [Some(3), Some(3), None]).await;
+    plane.runs("labelled", "placed by label", [Some(1), None, None]).await;
+    let home = plane.gathered("aggregated", 5).await;
+    let chosen = plane.gathered("spread", 2).await;
+
+    for (name, replicas) in [("duplicated", 3), ("static", 9), ("dynamic", 8), ("aggregated", 7), ("spread", 4)] {
+        plane.scale(name, replicas).await;
+    }
+    plane.runs("duplicated", "scaled up", [Some(3), Some(3), None]).await;
+    plane.runs("static", "scaled up", [Some(6), Some(3), None]).await;
+    plane.runs("dynamic", "scaled up", [Some(4), Some(4), None]).await;
+    assert_eq!(plane.gathered("aggregated", 7).await, home, "what is gathered stays where it is");
+    assert_eq!(plane.gathered("spread", 4).await, chosen, "the cluster in use is preferred");
+
+    for (name, replicas) in [("duplicated", 1), ("static", 3), ("dynamic", 4), ("aggregated", 3)] {
+        plane.scale(name, replicas).await;
+    }
+    plane.runs("duplicated", "scaled down", [Some(1), Some(1), None]).await;
+    plane.runs("static", "scaled down", [Some(2), Some(1), None]).await;
+    plane.runs("dynamic", "scaled down", [Some(2), Some(2), None]).await;
+    assert_eq!(plane.gathered("aggregated", 3).await, home);
+
+    plane.change_cluster(1, json!({"metadata": {"labels": {"site": "north"}}})).await;
+    plane.runs("labelled", "a second cluster got the label", [Some(1), Some(1), None]).await;
+    plane.change_cluster(0, json!({"metadata": {"labels": {"site": "south"}}})).await;
+    plane.runs("labelled", "the first one lost it", [None, Some(1), None]).await;
+
+    plane.join(2).await;
+    plane.runs("duplicated", "a cluster joined", [Some(1), Some(1), Some(1)]).await;
+    plane.scale("static", 8).await;
+    plane.runs("static", "scaled with the new cluster", [Some(4), Some(2), Some(2)]).await;
+    // What is fully placed was not moved by the newcomer.
+    plane.runs("dynamic", "a cluster joined", [Some(2), Some(2), None]).await;
+
+    let taint = json!([{"key": "maintenance", "effect": "NoSchedule"}]);
+    plane.change_cluster(2, json!({"spec": {"taints": taint}})).await;
+    plane.deploy("late", 1, json!({})).await;
+    let third = json!({"clusterAffinity": {"clusterNames": [NAMES[2]]}});
+    plane.deploy("blocked", 1, third).await;
+    plane.runs("late", "a taint keeps new workloads away", [Some(1), Some(1), None]).await;
+    plane.runs("duplicated", "a taint leaves what runs", [Some(1), Some(1), Some(1)]).await;
+    until(&plane.bindings, "blocked-deployment", "the condition says why nothing fits", |binding| {
+        let conditions = binding.and_then(|binding| binding.data["status"]["conditions"].as_array());
+        conditions.into_iter().flatten().any(|one| {
+            one["type"] == "Scheduled"
+                && one["reason"] == "NoClusterFit"
+                && one["message"]
+                    == "0/3 clusters are available: \
+                        1 cluster(s) had untolerated taint {maintenance:NoSchedule}, \
+                        2 cluster(s) did not match the placement cluster affinity constraint."
+        })
+    })
+    .await;
+    plane.change_cluster(2, json!({"spec": {"taints": []}})).await;
+    plane.runs("late", "the taint is gone", [Some(1), Some(1), Some(1)]).await;
+    plane.runs("blocked", "the obstacle is gone", [None, None, Some(1)]).await;
+
+    for name in ["duplicated", "static", "dynamic", "aggregated", "labelled", "spread", "late", "blocked"] {
+        plane.templates.delete(name, &Default::default()).await.expect("the template is deleted");
+        plane.runs(name, "removed", [None, None, None]).await;
+    }
+    for (index, member) in members.iter().enumerate() {
+        let file = kube::config::Kubeconfig::read_from(member.kubeconfig()).expect("a kubeconfig");
+        let context = file.current_context.expect("a current context");
+        plane.karmada("unjoin", index, &["--cluster-context", &context]);
+    }
+}

@@ -1,0 +1,103 @@
+//! What bindings that could not be placed are waiting for, and which change of a cluster may help whom.
+//!
+//! Upstream retries them by the clock; here the change that removes the obstacle wakes them, and the clock is left as
+//! a safety net.
+
+use std::collections::HashMap;
+
+use api::cluster::Cluster;
+use scheduler::Cause;
+
+/// Bindings that could not be placed, by key, and why.
+#[derive(Default)]
+pub(super) struct Obstacles(HashMap<String, Cause>);
+
+/// In which respects a cluster changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct News {
+    /// Labels, taints, regions, APIs, deletion: what filters look at.
+    pub(super) shape: bool,
+    /// What is free.
+    pub(super) room: bool,
+}
+
+impl News {
+    pub(super) fn between(old: Option<&Cluster>, new: &Cluster) -> Self {
+        let Some(old) = old else { return Self { shape: true, room: true } };
+        let complete = |cluster: &Cluster| {
+            let all = cluster.status.conditions.iter();
+            all.filter(|one| one.type_ == "CompleteAPIEnablements").any(|one| one.status == "True")
+        };
+        Self {
+            shape: old.spec != new.spec
+                || old.metadata.labels != new.metadata.labels
+                || old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
+                || old.status.api_enablements != new.status.api_enablements
+                || complete(old) != complete(new),
+            room: old.spec.resource_models != new.spec.resource_models
+                || old.status.resource_summary != new.status.resource_summary,
+        }
+    }
+}
+
+impl Obstacles {
+    /// Notes how an attempt ended.
+    pub(super) fn note(&mut self, key: String, failure: Option<Cause>) {
+        match failure {
+            Some(cause) => self.0.insert(key, cause),
+            None => self.0.remove(&key),
+        };
+    }
+
+    pub(super) fn forget(&mut self, key: &str) {
+        self.0.remove(key);
+    }
+
+    /// Returns the bindings that this change may help.
+    pub(super) fn eased_by(&self, news: News) -> Vec<String> {
+        let helps = |cause: Cause| match cause {
+            Cause::NoClusterFit => news.shape,
+            Cause::Unschedulable | Cause::Other => news.shape || news.room,
+        };
+        self.0.iter().filter(|(_, cause)| helps(**cause)).map(|(key, _)| key.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn cluster(label: &str, cpu: &str) -> Cluster {
+        serde_json::from_value(json!({
+            "metadata": {"name": "m1", "labels": {"env": label}}, "spec": {"syncMode": "Push"},
+            "status": {"resourceSummary": {"allocatable": {"cpu": cpu}}},
+        }))
+        .expect("a cluster")
+    }
+
+    #[test]
+    fn a_heartbeat_is_no_news() {
+        let mut later = cluster("prod", "1");
+        later.metadata.resource_version = Some("2".to_owned());
+        assert_eq!(
+            News::between(Some(&cluster("prod", "1")), &later),
+            News { shape: false, room: false }
+        );
+    }
+
+    #[test]
+    fn room_helps_those_who_lack_it_and_shape_helps_all() {
+        let mut obstacles = Obstacles::default();
+        obstacles.note("fit".to_owned(), Some(Cause::NoClusterFit));
+        obstacles.note("room".to_owned(), Some(Cause::Unschedulable));
+        let roomier = News::between(Some(&cluster("prod", "1")), &cluster("prod", "2"));
+        assert_eq!(obstacles.eased_by(roomier), ["room"]);
+        let relabelled = News::between(Some(&cluster("prod", "1")), &cluster("test", "1"));
+        assert_eq!(obstacles.eased_by(relabelled).len(), 2);
+        obstacles.note("fit".to_owned(), None);
+        obstacles.forget("room");
+        assert!(obstacles.eased_by(relabelled).is_empty());
+    }
+}

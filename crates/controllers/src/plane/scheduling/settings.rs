@@ -1,0 +1,37 @@
+//! How the scheduler is set up: what upstream's flags say.
+
+use api::constants::DEFAULT_SCHEDULER;
+use scheduler::{Gates, Options, Registry, Scheduler};
+
+use super::diagnoses::Diagnoses;
+
+/// How the scheduler is set up.
+#[derive(Clone)]
+pub struct Settings {
+    /// `--scheduler-name`: which bindings it is in charge of, and the source of its events.
+    pub name: String,
+    /// `--plugins`: which plug-ins run.
+    pub plugins: Vec<String>,
+    /// `--enable-empty-workload-propagation`: clusters without replicas are part of the result.
+    pub propagate_empty: bool,
+    /// Where the last decisions can be read.
+    pub diagnoses: Diagnoses,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            name: DEFAULT_SCHEDULER.to_owned(),
+            plugins: vec!["*".to_owned()],
+            propagate_empty: false,
+            diagnoses: Diagnoses::default(),
+        }
+    }
+}
+
+impl Settings {
+    pub(super) fn scheduler(&self, gates: Gates) -> Scheduler {
+        let registry = Registry::in_tree(gates).enable(&self.plugins);
+        Scheduler::new(Options { gates, registry, propagate_empty: self.propagate_empty })
+    }
+}

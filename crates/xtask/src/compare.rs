@@ -1,0 +1,40 @@
+//! `cargo xtask compare`: our parts against the originals, outcome by outcome.
+//!
+//! Each comparison is an ignored test of its own; this builds the original it needs first, which takes minutes the
+//! first time and shows its progress, then runs the test.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use clusters::toolchain::{KARMADA, MEMBER_RECIPES, Toolchain};
+
+use crate::workspace::cargo;
+
+/// What can be compared: its name, the original program it needs, and the test that does it.
+const COMPARISONS: &[(&str, &str, &str)] = &[("scheduler", "karmada-scheduler", "scheduling_original")];
+
+pub(crate) fn run(name: Option<&str>) -> Result<()> {
+    let Some(wanted) = name else {
+        println!("{}", list());
+        return Ok(());
+    };
+    let Some((_, program, test)) = COMPARISONS.iter().find(|(name, ..)| *name == wanted) else {
+        bail!("there is no comparison called {wanted}\n{}", list());
+    };
+    let toolchain = Toolchain::from_env()?;
+    toolchain.ensure(&MEMBER_RECIPES)?;
+    toolchain.ensure_program(&KARMADA, program)?;
+    let status = Command::new(cargo())
+        .args(["test", "--package", "app", "--test", test, "--", "--ignored", "--nocapture"])
+        .status()
+        .context("cannot run cargo test")?;
+    if !status.success() {
+        bail!("the outcomes differ, or could not be compared");
+    }
+    Ok(())
+}
+
+fn list() -> String {
+    let names: Vec<&str> = COMPARISONS.iter().map(|(name, ..)| *name).collect();
+    format!("Comparisons:\n  {}", names.join("\n  "))
+}
