@@ -8,11 +8,13 @@
 
 pub mod admin;
 pub mod admission;
+pub mod aggregation;
 mod allocator;
 mod apply;
 pub mod auth;
 mod bootstrap;
 mod controllers;
+mod conversion;
 mod duration;
 mod endpoints;
 mod gnostic;
@@ -28,6 +30,7 @@ mod object;
 mod openapi;
 mod openapi_custom;
 mod options;
+pub mod outbound;
 pub mod registry;
 mod serve;
 pub mod server;
