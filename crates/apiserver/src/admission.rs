@@ -2,8 +2,10 @@
 //!
 //! Plug-ins run outside the store's critical section; an update that lost its race runs them again.
 
+pub mod certificates;
 pub mod namespace;
 pub mod nodes;
+pub mod webhooks;
 
 use std::sync::Arc;
 
@@ -19,6 +21,17 @@ pub enum Operation {
     Create,
     Update,
     Delete,
+}
+
+impl Operation {
+    /// The name that rules and reviews use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Create => "CREATE",
+            Self::Update => "UPDATE",
+            Self::Delete => "DELETE",
+        }
+    }
 }
 
 /// What a plug-in sees of a write.

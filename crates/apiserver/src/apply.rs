@@ -47,7 +47,8 @@ fn manage<T: Types, R>(target: &Target<'_>, types: &T, run: impl FnOnce(&FieldMa
         ("", true) => BTreeMap::from([(kind.api_version.clone(), Set::of_fields([&["status"][..]]))]),
         _ => BTreeMap::new(),
     };
-    run(&FieldManager { types, gvk: &kind.gvk, subresource: target.subresource, reset: &reset })
+    let subresource = if target.scale { "scale" } else { target.subresource };
+    run(&FieldManager { types, gvk: &kind.gvk, subresource, reset: &reset })
 }
 
 /// The object that nobody has written anything to: what Go prints of a fresh one.

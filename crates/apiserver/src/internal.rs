@@ -38,6 +38,7 @@ impl Actor {
             field_validation: FieldValidation::Ignore,
             field_manager: name.rsplit(':').next().unwrap_or(name).to_owned(),
             force: None,
+            document: Value::Null,
         };
         Self { server: server.clone(), context, options }
     }
@@ -60,6 +61,7 @@ impl Actor {
             namespace,
             name,
             subresource,
+            scale: false,
             options: &self.options,
         }
     }

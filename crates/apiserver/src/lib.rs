@@ -8,11 +8,13 @@
 
 pub mod admin;
 pub mod admission;
+pub mod aggregation;
 mod allocator;
 mod apply;
 pub mod auth;
 mod bootstrap;
 mod controllers;
+mod conversion;
 mod duration;
 mod endpoints;
 pub mod gate;
@@ -29,6 +31,7 @@ mod object;
 mod openapi;
 mod openapi_custom;
 mod options;
+pub mod outbound;
 pub mod registry;
 mod serve;
 pub mod server;

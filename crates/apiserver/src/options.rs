@@ -34,6 +34,8 @@ pub struct Options {
     /// Static bearer tokens: `token,user,uid,"group1,group2"` per line.
     pub token_file: Option<PathBuf>,
     pub plugins: Vec<Arc<dyn Admit>>,
+    /// Webhook configurations that are stored but not obeyed: those of programs whose rules are among the plug-ins.
+    pub ignored_webhooks: Vec<String>,
     pub extension: Option<Arc<dyn Extension>>,
     /// Definitions that are installed before the server is ready.
     pub definitions: Vec<Value>,
@@ -62,6 +64,7 @@ impl Default for Options {
             advertise: None,
             token_file: None,
             plugins: Vec::new(),
+            ignored_webhooks: Vec::new(),
             extension: None,
             definitions: Vec::new(),
             namespaces: Vec::new(),

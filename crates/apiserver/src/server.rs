@@ -15,8 +15,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admission::Chain;
+use crate::admission::webhooks::Webhooks;
 use crate::allocator::Allocator;
 use crate::auth::rbac::{Attributes, Rbac};
+use crate::auth::serving::Signer;
 use crate::auth::tokens::Tokens;
 use crate::handlers::context::Context;
 use crate::handlers::write::Target;
@@ -25,6 +27,7 @@ use crate::http::Body;
 use crate::metrics::Metrics;
 use crate::object::{self, Entry};
 use crate::options::Profile;
+use crate::outbound::Outbound;
 use crate::registry::{Kind, Registry};
 
 /// How long a read waits for a revision that has not happened yet.
@@ -37,6 +40,9 @@ pub struct Server {
     pub rbac: Rbac,
     pub tokens: Tokens,
     pub admission: Chain,
+    pub webhooks: Webhooks,
+    pub outbound: Outbound,
+    pub signer: Signer,
     pub allocator: Allocator,
     pub metrics: Metrics,
     pub profile: Profile,

@@ -13,15 +13,18 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admission::Chain;
+use crate::admission::webhooks::Webhooks;
 use crate::allocator::Allocator;
 use crate::auth::pki::{self, Pki};
 use crate::auth::rbac::Rbac;
+use crate::auth::serving::{Serving, Signer};
 use crate::auth::tokens::{self, Tokens};
 use crate::auth::x509::Judge;
 use crate::http::listener;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::options::Options;
+use crate::outbound::Outbound;
 use crate::registry::Registry;
 use crate::server::{Identity, NoExtension, Readiness, Server};
 use crate::{bootstrap, controllers};
@@ -78,6 +81,7 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     };
     // Keys and data have nothing to do with each other: make the one while the other is read.
     let names_for_pki = names.clone();
+    let pki_path = pki_dir.clone();
     let pki = tokio::task::spawn_blocking(move || Pki::load_or_create(pki_dir.as_deref(), &names_for_pki));
     let store = tokio::task::spawn_blocking(move || Store::open(store_options));
     let pki = pki.await.expect("making keys does not panic")?;
@@ -91,6 +95,9 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
         rbac: Rbac::default(),
         tokens: Tokens::new(&pki.service_account_key, &issuer, options.token_file.as_deref())?,
         admission: Chain::new(options.plugins.clone()),
+        webhooks: Webhooks::new(options.ignored_webhooks.clone()),
+        signer: Signer::new(pki.ca.clone()),
+        outbound: Outbound::new(pki.front_proxy_client.clone()),
         allocator: Allocator::default(),
         metrics: Metrics::default(),
         profile: options.profile,
@@ -105,16 +112,19 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     });
     server.allocator.load(&server.store);
     server.rbac.refresh(&server.store);
-    let tls = listener::tls(&pki.serving)?;
+    let serving = Arc::new(Serving::new(&pki.serving, pki.ca.clone(), names, pki_path)?);
+    let tls = listener::tls(serving.clone())?;
     let judge = Judge::new(&pki.ca.cert, Arc::new(rustls::crypto::ring::default_provider()))?;
     let tasks = TaskTracker::new();
     let listening = CancellationToken::new();
+    tasks.spawn(serving.look_after(stop.clone()));
     tasks.spawn(listener::run(server.clone(), listener, tls, judge, listening.clone()));
 
     if let Some(dir) = options.data_dir.as_ref().filter(|_| !options.in_memory) {
         tasks.spawn(crate::admin::listen(&server, dir)?);
     }
     controllers::definitions::load(&server);
+    crate::aggregation::availability::load(&server);
     bootstrap::run(&server, &options, &pki).await?;
     server.ready.bootstrapped.store(true, Ordering::Release);
     controllers::definitions::install(&server, &options.definitions).await?;

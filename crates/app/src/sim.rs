@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use ::sim::{self as sim, Answer, Load, Options, Request, Trouble, Troubles};
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
-use ::sim::{self as sim, Answer, Load, Options, Request, Trouble, Troubles};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Run simulated member clusters, or make trouble for those that run.
@@ -136,7 +136,9 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Some(Command::Break(target)) => {
             let troubles = target.troubles();
             if troubles.is_empty() {
-                bail!("say what to break: --api-down, --node NAME, --slow DURATION or --pods-failing SELECTOR");
+                bail!(
+                    "say what to break: --api-down, --node NAME, --slow DURATION or --pods-failing SELECTOR"
+                );
             }
             ask(&target.place, Request::Break { member: target.member, troubles }).await
         }
@@ -246,7 +248,8 @@ fn read(file: &Path) -> anyhow::Result<Vec<(String, Trouble)>> {
 /// Parses `200ms`, `1.5s`, `2m`.
 fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let number: f64 = text[..digits].parse().map_err(|_| format!("{text:?} is no duration such as 200ms or 2s"))?;
+    let number: f64 =
+        text[..digits].parse().map_err(|_| format!("{text:?} is no duration such as 200ms or 2s"))?;
     let seconds = match &text[digits..] {
         "ms" => number / 1000.0,
         "s" => number,
@@ -262,7 +265,8 @@ fn milliseconds(duration: Duration) -> u64 {
 
 /// Parses `member1:api-down`, `member1:slow=200ms`, `member1:node=node1`, `member1:pods-failing=app=web`.
 fn trouble(text: &str) -> Result<(String, Trouble), String> {
-    let (member, what) = text.split_once(':').ok_or_else(|| format!("{text:?} has no `:` behind the member"))?;
+    let (member, what) =
+        text.split_once(':').ok_or_else(|| format!("{text:?} has no `:` behind the member"))?;
     let trouble = match what.split_once('=').unwrap_or((what, "")) {
         ("api-down", "") => Trouble::ApiDown,
         ("slow", delay) => Trouble::Slow(milliseconds(duration(delay)?)),
@@ -293,7 +297,8 @@ mod tests {
     #[test]
     fn troubles_are_read_from_a_file() {
         let file = tempfile::NamedTempFile::new().expect("a file");
-        std::fs::write(file.path(), "member1: {api-down: true}\nmember2:\n  nodes: [node1]\n").expect("written");
+        std::fs::write(file.path(), "member1: {api-down: true}\nmember2:\n  nodes: [node1]\n")
+            .expect("written");
         assert_eq!(
             read(file.path()).expect("understood"),
             [

@@ -82,7 +82,11 @@ pub async fn start(options: Options) -> Result<Fleet, Error> {
         private_dir(dir)?;
     }
     let tasks = TaskTracker::new();
-    let starts = options.members.iter().enumerate().map(|(index, member)| start_member(&options, index, member, &tasks));
+    let starts = options
+        .members
+        .iter()
+        .enumerate()
+        .map(|(index, member)| start_member(&options, index, member, &tasks));
     let mut started: Vec<_> = futures::stream::iter(starts).buffered(AT_ONCE).collect().await;
     if let Some(failed) = started.iter().position(Result::is_err) {
         let failure = started.swap_remove(failed).err().expect("found as an error");
@@ -155,7 +159,8 @@ async fn start_member(
     };
     if let Some(dir) = &dir {
         let path = dir.join("port");
-        std::fs::write(&path, handle.address.port().to_string()).map_err(|source| Error::File { path, source })?;
+        std::fs::write(&path, handle.address.port().to_string())
+            .map_err(|source| Error::File { path, source })?;
     }
     create_nodes(&handle.server, member).await?;
     let troubles = watch::Sender::new(Troubles::default());
@@ -188,10 +193,10 @@ async fn create_nodes(server: &Arc<apiserver::Server>, member: &MemberOptions) -
         if server.store.get(&kind.collection, &node.name).is_some() {
             continue;
         }
-        kubelet
-            .create(&kind, "", nodes::object(node))
-            .await
-            .map_err(|status| Error::Nodes { member: member.name.clone(), message: status.message.clone() })?;
+        kubelet.create(&kind, "", nodes::object(node)).await.map_err(|status| Error::Nodes {
+            member: member.name.clone(),
+            message: status.message.clone(),
+        })?;
     }
     Ok(())
 }

@@ -1,9 +1,12 @@
 //! Who is asking (authentication) and whether they may (authorisation).
 
+pub(crate) mod bootstrap_tokens;
+pub(crate) mod certify;
 pub mod escalation;
 pub mod impersonation;
 pub mod pki;
 pub mod rbac;
+pub mod serving;
 pub mod tokens;
 pub mod user;
 pub mod x509;

@@ -60,7 +60,7 @@ impl Pki {
         let ca = authority(dir, "ca", "karmada")?;
         let front_proxy_ca = authority(dir, "front-proxy-ca", "front-proxy-ca")?;
         let service_account_key = load_or(dir, "sa.key", || Ok(KeyPair::generate()?.serialize_pem()))?;
-        let serving = serve(&ca, names)?;
+        let serving = serving(&ca, names)?;
         let admin = match dir.and_then(|dir| read_pair(dir, "admin")) {
             Some(pair) if !expires_soon(&pair.cert) => pair,
             _ => client(&ca, "system:admin", &["system:masters"], LEAF_YEARS)?,
@@ -107,7 +107,8 @@ pub fn client(ca: &Pair, user: &str, groups: &[&str], years: i16) -> Result<Pair
     sign(ca, &params)
 }
 
-fn serve(ca: &Pair, names: &[String]) -> Result<Pair, Error> {
+/// Makes a serving certificate for the usual names and the given ones.
+pub fn serving(ca: &Pair, names: &[String]) -> Result<Pair, Error> {
     let mut params = leaf(LEAF_YEARS)?;
     params.distinguished_name.push(DnType::CommonName, "karmada-apiserver");
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
@@ -171,9 +172,13 @@ fn sign(ca: &Pair, params: &CertificateParams) -> Result<Pair, Error> {
 }
 
 fn authority(dir: Option<&Path>, name: &str, common_name: &str) -> Result<Pair, Error> {
-    if let Some(pair) = dir.and_then(|dir| read_pair(dir, name)) {
-        return Ok(pair);
-    }
+    let known = dir.and_then(|dir| read_pair(dir, name));
+    // An authority near its end gets a new certificate for the same key: everything it signed stays valid.
+    let kept = match known {
+        Some(pair) if !expires_soon(&pair.cert) => return Ok(pair),
+        Some(pair) => Some(pair.key),
+        None => None,
+    };
     let mut params = CertificateParams::new(Vec::new())?;
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, common_name);
@@ -181,7 +186,10 @@ fn authority(dir: Option<&Path>, name: &str, common_name: &str) -> Result<Pair, 
     params.key_usages =
         vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
     validity(&mut params, CA_YEARS);
-    let key = KeyPair::generate()?;
+    let key = match kept {
+        Some(pem) => KeyPair::from_pem(&pem)?,
+        None => KeyPair::generate()?,
+    };
     let cert = params.self_signed(&key)?;
     let pair = Pair { cert: cert.pem(), key: key.serialize_pem() };
     if let Some(dir) = dir {
@@ -191,10 +199,16 @@ fn authority(dir: Option<&Path>, name: &str, common_name: &str) -> Result<Pair, 
 }
 
 fn expires_soon(cert_pem: &str) -> bool {
-    let Ok((_, pem)) = x509_parser::pem::parse_x509_pem(cert_pem.as_bytes()) else { return true };
-    let Ok(cert) = pem.parse_x509() else { return true };
-    let left = cert.validity().not_after.timestamp() - jiff::Timestamp::now().as_second();
-    left < 30 * 24 * 3600
+    expiry(cert_pem).is_none_or(|expires| expires.duration_since(jiff::Timestamp::now()) < RENEW_BEFORE)
+}
+
+/// Certificates are replaced when less than this is left.
+pub const RENEW_BEFORE: jiff::SignedDuration = jiff::SignedDuration::from_hours(30 * 24);
+
+/// Returns when a certificate expires.
+pub fn expiry(cert_pem: &str) -> Option<jiff::Timestamp> {
+    let (_, pem) = x509_parser::pem::parse_x509_pem(cert_pem.as_bytes()).ok()?;
+    jiff::Timestamp::from_second(pem.parse_x509().ok()?.validity().not_after.timestamp()).ok()
 }
 
 fn read_pair(dir: &Path, name: &str) -> Option<Pair> {
@@ -202,7 +216,8 @@ fn read_pair(dir: &Path, name: &str) -> Option<Pair> {
     Some(Pair { cert: read("crt")?, key: read("key")? })
 }
 
-fn write_pair(dir: &Path, name: &str, pair: &Pair) -> Result<(), Error> {
+/// Writes a certificate and its key, readable by their owner alone.
+pub fn write_pair(dir: &Path, name: &str, pair: &Pair) -> Result<(), Error> {
     write_private(&dir.join(format!("{name}.key")), pair.key.as_bytes())?;
     write_private(&dir.join(format!("{name}.crt")), pair.cert.as_bytes())
 }

@@ -2,6 +2,8 @@
 //! instead of lists and watches, and write like any other client.
 
 pub(crate) mod accounts;
+mod bootstrap_tokens;
+mod certificates;
 pub(crate) mod definitions;
 mod garbage;
 mod namespaces;
@@ -22,7 +24,10 @@ pub(crate) fn spawn(server: &Arc<Server>, tasks: &TaskTracker, compact_every: Du
     run(server, tasks, "namespaces", namespaces::run);
     run(server, tasks, "garbage-collector", garbage::run);
     run(server, tasks, "service-accounts", accounts::run);
+    run(server, tasks, "certificates", certificates::run);
+    run(server, tasks, "bootstrap-tokens", bootstrap_tokens::run);
     run(server, tasks, "cluster-roles", roles::run);
+    run(server, tasks, "api-services", crate::aggregation::availability::run);
     run(server, tasks, "ttl-after-finished", ttl::run);
     tasks.spawn(compact(server.clone(), compact_every));
 }

@@ -1,5 +1,6 @@
 //! One request on its way through the handlers.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use apimachinery::field::{self, Path};
@@ -7,7 +8,7 @@ use apimachinery::status::Status;
 use bytes::Bytes;
 use http::{HeaderMap, Method, header};
 use parking_lot::Mutex;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::auth::User;
 use crate::http::negotiate::{self, Accepted, Offer};
@@ -22,11 +23,13 @@ pub struct Context {
     pub headers: HeaderMap,
     pub user: Arc<User>,
     warnings: Mutex<Vec<String>>,
+    /// What admission has to say to the audit log.
+    annotations: Mutex<BTreeMap<String, String>>,
 }
 
 impl Context {
     pub fn new(method: Method, info: RequestInfo, query: Query, headers: HeaderMap, user: Arc<User>) -> Self {
-        Self { method, info, query, headers, user, warnings: Mutex::default() }
+        Self { method, info, query, headers, user, warnings: Mutex::default(), annotations: Mutex::default() }
     }
 
     pub fn header(&self, name: header::HeaderName) -> Option<&str> {
@@ -40,6 +43,15 @@ impl Context {
         if !text.is_empty() && !warnings.contains(&text) {
             warnings.push(text);
         }
+    }
+
+    /// Notes something for the audit log; the first word counts.
+    pub fn annotate(&self, key: &str, value: String) {
+        self.annotations.lock().entry(key.to_owned()).or_insert(value);
+    }
+
+    pub fn take_annotations(&self) -> BTreeMap<String, String> {
+        std::mem::take(&mut *self.annotations.lock())
     }
 
     pub fn take_warnings(&self) -> Vec<String> {
@@ -92,9 +104,19 @@ pub struct WriteOptions {
     pub field_validation: FieldValidation,
     pub field_manager: String,
     pub force: Option<bool>,
+    /// The options as admission sees them, without their kind.
+    pub document: Value,
 }
 
 impl WriteOptions {
+    /// Returns the options of an operation as admission sees them.
+    pub fn to_value(&self, kind: &str) -> Value {
+        let mut value = self.document.clone();
+        value["kind"] = json!(kind);
+        value["apiVersion"] = json!("meta.k8s.io/v1");
+        value
+    }
+
     /// Reads and checks the options; `kind` names them in errors (`CreateOptions`, …).
     pub fn parse(context: &Context, kind: &str) -> Result<Self, Status> {
         let mut errors = Vec::new();
@@ -145,7 +167,23 @@ impl WriteOptions {
         if !errors.is_empty() {
             return Err(Status::invalid("meta.k8s.io", kind, "", &errors));
         }
-        Ok(Self { dry_run: !dry.is_empty(), field_validation, field_manager: context.field_manager(), force })
+        let mut document = json!({});
+        if !dry.is_empty() {
+            document["dryRun"] = json!(dry);
+        }
+        for field in ["fieldManager", "fieldValidation"] {
+            let given = context.query.text(field);
+            if !given.is_empty() {
+                document[field] = json!(given);
+            }
+        }
+        Ok(Self {
+            dry_run: !dry.is_empty(),
+            field_validation,
+            field_manager: context.field_manager(),
+            force,
+            document,
+        })
     }
 }
 

@@ -124,6 +124,31 @@ impl DeleteOptions {
         })
     }
 
+    /// Returns the options as admission sees them.
+    fn to_value(&self) -> Value {
+        let mut value = json!({"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1"});
+        let mut set = |field: &str, given: Option<Value>| {
+            if let Some(given) = given {
+                value[field] = given;
+            }
+        };
+        set("gracePeriodSeconds", self.grace_period_seconds.map(Value::from));
+        set("propagationPolicy", self.propagation_policy.clone().map(Value::from));
+        set("orphanDependents", self.orphan_dependents.map(Value::from));
+        set("dryRun", self.dry_run.clone().map(Value::from));
+        if let Some(preconditions) = &self.preconditions {
+            let mut given = json!({});
+            if let Some(uid) = &preconditions.uid {
+                given["uid"] = json!(uid);
+            }
+            if let Some(revision) = &preconditions.resource_version {
+                given["resourceVersion"] = json!(revision);
+            }
+            set("preconditions", Some(given));
+        }
+        value
+    }
+
     fn is_dry_run(&self) -> bool {
         self.dry_run.as_ref().is_some_and(|values| !values.is_empty())
     }
@@ -191,7 +216,7 @@ pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Dele
         };
         check_preconditions(kind, target.name, options, &entry)?;
         let old = server.read(kind, &entry);
-        target.admit_delete(&old).await?;
+        target.admit_delete(&old, &options.to_value()).await?;
         if options.orphan_dependents.is_none()
             && options.propagation_policy.is_none()
             && kind.gvk.kind == "Job"
@@ -397,11 +422,13 @@ pub async fn delete_collection(
         field_validation: FieldValidation::Ignore,
         field_manager: String::new(),
         force: None,
+        document: Value::Null,
     };
     let mut items = Vec::with_capacity(entries.len());
     for entry in entries {
         let (namespace, name) = object::split_key(&entry.name);
-        let target = Target { server, context, kind, namespace, name, subresource: "", options: &write };
+        let target =
+            Target { server, context, kind, namespace, name, subresource: "", scale: false, options: &write };
         match delete(&target, options).await {
             Ok(deleted) => items.push(deleted.object().clone()),
             Err(status) if status.code == 404 => {}

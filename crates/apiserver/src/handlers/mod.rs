@@ -140,6 +140,7 @@ async fn route(server: &Arc<Server>, context: &Context, body: Bytes) -> Result<R
                 namespace,
                 name: &info.name,
                 subresource: "",
+                scale: false,
                 options: &write,
             };
             let deleted = delete::delete(&target, &options).await?;
@@ -180,7 +181,16 @@ async fn create(
     let accepted = context.accept(list::object_offer(kind))?;
     let options = WriteOptions::parse(context, "CreateOptions")?;
     let object = decode::object(context, kind, &kind.gvk, body, options.field_validation)?;
-    let target = Target { server, context, kind, namespace, name: "", subresource: "", options: &options };
+    let target = Target {
+        server,
+        context,
+        kind,
+        namespace,
+        name: "",
+        subresource: "",
+        scale: false,
+        options: &options,
+    };
     let outcome = target.create(object).await?;
     list::answer(server, context, kind, 201, outcome.object, accepted)
 }
@@ -198,7 +208,8 @@ async fn change(
     let is_patch = context.info.verb == "patch";
     let options = WriteOptions::parse(context, if is_patch { "PatchOptions" } else { "UpdateOptions" })?;
     let name = context.info.name.as_str();
-    let target = Target { server, context, kind, namespace, name, subresource, options: &options };
+    let target =
+        Target { server, context, kind, namespace, name, subresource, scale: false, options: &options };
     let outcome = if is_patch {
         update::patch(&target, body).await?
     } else {
@@ -252,6 +263,7 @@ async fn subresource(
                 namespace,
                 name: &info.name,
                 subresource: "scale",
+                scale: true,
                 options: &options,
             };
             let outcome = scale::write(&target, &body, verb == "patch").await?;

@@ -51,6 +51,15 @@ fn set(object: &mut Value, path: &str, value: Value) {
     *here = value;
 }
 
+/// Gives an object the number of replicas of a Scale.
+pub fn set_replicas(kind: &Kind, object: &mut Value, scale: &Value) {
+    let path = paths(kind).spec;
+    let wanted = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
+    if at(object, &path).and_then(Value::as_i64) != Some(wanted) {
+        set(object, &path, json!(wanted));
+    }
+}
+
 /// Returns the Scale of an object.
 pub fn of(kind: &Kind, object: &Value) -> Result<Value, Status> {
     let paths = paths(kind);
@@ -174,7 +183,7 @@ pub async fn write(target: &Target<'_>, body: &Bytes, is_patch: bool) -> Result<
     };
     let change = Rescale { kind: target.kind, name: target.name, new };
     // The object's own rules apply to the change, generation included.
-    let whole = Target { subresource: "", ..*target };
+    let whole = Target { subresource: "", scale: true, ..*target };
     let outcome = whole.update(&change).await?;
     Ok(Outcome { object: of(target.kind, &outcome.object)?, created: false })
 }

@@ -13,7 +13,8 @@ use serde_json::{Map, Value};
 
 use super::context::{Context, WriteOptions};
 use super::decode;
-use crate::admission::{Attributes, Operation, namespace};
+use crate::admission::webhooks::{Occasion, Rounds};
+use crate::admission::{Attributes, Operation, certificates, namespace};
 use crate::head::Head;
 use crate::object::{self, Entry};
 use crate::registry::{Kind, Source};
@@ -32,6 +33,8 @@ pub struct Target<'a> {
     pub name: &'a str,
     /// Empty for the object itself, else `status`, `approval`, `finalize`, …
     pub subresource: &'a str,
+    /// The write came through the scale of the object; `subresource` is empty then.
+    pub scale: bool,
     pub options: &'a WriteOptions,
 }
 
@@ -121,7 +124,9 @@ impl Target<'_> {
                 return Err(self.invalid(&name, &errors));
             }
             self.warnings(&object, None);
-            self.admit(Operation::Create, Some(&mut object), None, &name).await?;
+            certificates::check_create(self.kind, &name, &object)?;
+            let options = self.admission_options(Operation::Create);
+            self.admit(Operation::Create, Some(&mut object), None, &name, &options).await?;
             let held = self.server.before_commit(self, &mut object, None)?;
             let committed = self.commit(&name, store::Expect::Absent, &object).await;
             self.server.settle(held, matches!(committed, Ok(Some(_))));
@@ -195,7 +200,10 @@ impl Target<'_> {
             return Err(self.invalid(self.name, &errors));
         }
         self.warnings(&new, Some(&old));
-        self.admit(Operation::Update, Some(&mut new), Some(&old), self.name).await?;
+        let user = &self.context.user;
+        certificates::check_update(self.server, self.kind, user, self.subresource, &new, &old)?;
+        let options = self.admission_options(Operation::Update);
+        self.admit(Operation::Update, Some(&mut new), Some(&old), self.name, &options).await?;
         if is_finished(&new, &old) {
             return self.finish_deletion(entry, new).await;
         }
@@ -368,6 +376,29 @@ impl Target<'_> {
         object: &mut Value,
         old: Option<&Value>,
     ) -> Result<(), Status> {
+        let mut rounds = Rounds::default();
+        let options = self.admission_options(operation);
+        loop {
+            self.mutate_by_plugins(operation, object, old).await?;
+            let name = object::meta_str(object, "name").to_owned();
+            if self.scale {
+                self.mutate_scale(operation, object, old, &name, &options, &mut rounds).await?;
+            } else {
+                let occasion = self.occasion(operation, &self.kind.gvk, &name, &options);
+                self.server.webhooks.mutate(&occasion, &mut Some(object), old, &mut rounds).await?;
+            }
+            if !rounds.begin_second() {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn mutate_by_plugins(
+        &self,
+        operation: Operation,
+        object: &mut Value,
+        old: Option<&Value>,
+    ) -> Result<(), Status> {
         if !self.server.admission.handles(operation, self.kind, self.subresource) {
             return Ok(());
         }
@@ -393,36 +424,97 @@ impl Target<'_> {
             .map_err(|error| decode::cannot_handle(&self.kind.gvk, &self.kind.gvk, &error))
     }
 
+    /// Shows webhooks the Scale of an object; of what they change, the number of replicas counts.
+    async fn mutate_scale(
+        &self,
+        operation: Operation,
+        object: &mut Value,
+        old: Option<&Value>,
+        name: &str,
+        options: &Value,
+        rounds: &mut Rounds,
+    ) -> Result<(), Status> {
+        let gvk = super::scale::gvk();
+        let mut shown = super::scale::of(self.kind, object)?;
+        let shown_old = old.map(|old| super::scale::of(self.kind, old)).transpose()?;
+        let occasion = self.occasion(operation, &gvk, name, options);
+        self.server.webhooks.mutate(&occasion, &mut Some(&mut shown), shown_old.as_ref(), rounds).await?;
+        super::scale::set_replicas(self.kind, object, &shown);
+        Ok(())
+    }
+
+    fn occasion<'a>(
+        &'a self,
+        operation: Operation,
+        gvk: &'a apimachinery::gvk::Gvk,
+        name: &'a str,
+        options: &'a Value,
+    ) -> Occasion<'a> {
+        Occasion {
+            server: self.server,
+            context: self.context,
+            operation,
+            kind: self.kind,
+            gvk,
+            subresource: if self.scale { "scale" } else { self.subresource },
+            namespace: self.namespace,
+            name,
+            dry_run: self.options.dry_run,
+            options,
+        }
+    }
+
+    fn admission_options(&self, operation: Operation) -> Value {
+        let kind = if operation == Operation::Create { "CreateOptions" } else { "UpdateOptions" };
+        self.options.to_value(kind)
+    }
+
     async fn admit(
         &self,
         operation: Operation,
-        object: Option<&mut Value>,
+        mut object: Option<&mut Value>,
         old: Option<&Value>,
         name: &str,
+        options: &Value,
     ) -> Result<(), Status> {
-        if !self.server.admission.handles(operation, self.kind, self.subresource) {
-            return Ok(());
+        if self.server.admission.handles(operation, self.kind, self.subresource) {
+            let mut attributes = Attributes {
+                operation,
+                kind: self.kind,
+                namespace: self.namespace,
+                name,
+                subresource: self.subresource,
+                user: &self.context.user,
+                dry_run: self.options.dry_run,
+                object: object.as_deref_mut(),
+                old,
+                warnings: Vec::new(),
+            };
+            let result = self.server.admission.validate(&mut attributes).await;
+            attributes.warnings.drain(..).for_each(|warning| self.context.warn(warning));
+            result?;
         }
-        let mut attributes = Attributes {
-            operation,
-            kind: self.kind,
-            namespace: self.namespace,
-            name,
-            subresource: self.subresource,
-            user: &self.context.user,
-            dry_run: self.options.dry_run,
-            object,
-            old,
-            warnings: Vec::new(),
-        };
-        let result = self.server.admission.validate(&mut attributes).await;
-        attributes.warnings.drain(..).for_each(|warning| self.context.warn(warning));
-        result
+        let webhooks = &self.server.webhooks;
+        if self.scale {
+            let gvk = super::scale::gvk();
+            let scale = |object: &Value| super::scale::of(self.kind, object);
+            let shown = object.as_deref().map(scale).transpose()?;
+            let shown_old = old.map(scale).transpose()?;
+            let occasion = self.occasion(operation, &gvk, name, options);
+            return webhooks.validate(&occasion, shown.as_ref(), shown_old.as_ref()).await;
+        }
+        let occasion = self.occasion(operation, &self.kind.gvk, name, options);
+        webhooks.validate(&occasion, object.as_deref(), old).await
     }
 
-    /// Asks the plug-ins whether an object may be deleted.
-    pub async fn admit_delete(&self, old: &Value) -> Result<(), Status> {
-        self.admit(Operation::Delete, None, Some(old), self.name).await
+    /// Asks plug-ins and webhooks whether an object may be deleted.
+    pub async fn admit_delete(&self, old: &Value, options: &Value) -> Result<(), Status> {
+        let mut rounds = Rounds::default();
+        // Who deletes a collection names no object, and webhooks are told so.
+        let name = if self.context.info.verb == "deletecollection" { "" } else { self.name };
+        let occasion = self.occasion(Operation::Delete, &self.kind.gvk, name, options);
+        self.server.webhooks.mutate(&occasion, &mut None, Some(old), &mut rounds).await?;
+        self.admit(Operation::Delete, None, Some(old), name, options).await
     }
 
     fn prepare_create(&self, object: &mut Value, now: Timestamp, uid: &str) -> Result<(), Status> {
@@ -527,7 +619,11 @@ impl Target<'_> {
     }
 
     fn durability(&self) -> store::Durability {
-        if self.kind.rules.buffered || self.server.relaxed { store::Durability::Buffered } else { store::Durability::Durable }
+        if self.kind.rules.buffered || self.server.relaxed {
+            store::Durability::Buffered
+        } else {
+            store::Durability::Durable
+        }
     }
 
     /// Encodes an object for the store, in the version it is stored in.

@@ -9,14 +9,13 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustls::ServerConfig;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::CertificateDer;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::auth::pki::Pair;
+use crate::auth::serving::Serving;
 use crate::auth::x509::{Judge, Lenient};
 use crate::serve::{Peer, serve};
 use crate::server::Server;
@@ -30,17 +29,12 @@ const MAX_STREAMS: u32 = 1000;
 const GOODBYE: Duration = Duration::from_secs(5);
 
 /// Returns the TLS configuration: any client certificate passes the handshake and is judged per request.
-pub fn tls(serving: &Pair) -> Result<Arc<ServerConfig>, rustls::Error> {
+pub fn tls(serving: Arc<Serving>) -> Result<Arc<ServerConfig>, rustls::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let certs: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(serving.cert.as_bytes())
-        .collect::<Result<_, _>>()
-        .map_err(|error| rustls::Error::General(error.to_string()))?;
-    let key = PrivateKeyDer::from_pem_slice(serving.key.as_bytes())
-        .map_err(|error| rustls::Error::General(error.to_string()))?;
     let mut config = ServerConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()?
         .with_client_cert_verifier(Arc::new(Lenient::new(provider)))
-        .with_single_cert(certs, key)?;
+        .with_cert_resolver(serving);
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }

@@ -39,6 +39,12 @@ impl Documents {
         for group in registry.groups() {
             let mut versions = Vec::new();
             for version in &group.versions {
+                if let Some(remote) = registry.remote(&group.name, version) {
+                    let list = remote.resources.as_deref().cloned().unwrap_or_else(|| json!([]));
+                    let freshness = if remote.available { "Current" } else { "Stale" };
+                    versions.push(json!({"version": version, "resources": list, "freshness": freshness}));
+                    continue;
+                }
                 let kinds = registry.kinds_of(&group.name, version);
                 let list: Vec<Value> = kinds.iter().flat_map(|kind| legacy_resources(kind)).collect();
                 let group_version =

@@ -9,6 +9,8 @@ mod natives;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, OnceLock};
 
+use crate::aggregation::Remote;
+
 pub use custom::Custom;
 pub use kind::{Kind, Source, Subresource};
 
@@ -19,6 +21,8 @@ pub struct Registry {
     groups: Vec<Group>,
     /// By name of the definition.
     definitions: HashMap<String, Arc<Custom>>,
+    /// What other servers serve; for these group versions our own kinds do not count.
+    remotes: Arc<Vec<Remote>>,
     documents: OnceLock<discovery::Documents>,
 }
 
@@ -35,17 +39,27 @@ impl Registry {
     /// Returns the table of the native kinds alone; all servers of a process share it.
     pub fn natives() -> Arc<Self> {
         static NATIVES: LazyLock<Arc<Registry>> =
-            LazyLock::new(|| Arc::new(Registry::build(natives::kinds(), HashMap::new())));
+            LazyLock::new(|| Arc::new(Registry::build(natives::kinds(), HashMap::new(), Arc::default())));
         NATIVES.clone()
     }
 
     /// Returns a table with the given definitions instead of the present ones.
     pub fn with_definitions(&self, definitions: HashMap<String, Arc<Custom>>) -> Self {
         let natives = self.kinds.values().filter(|kind| !kind.is_custom()).cloned().collect();
-        Self::build(natives, definitions)
+        Self::build(natives, definitions, self.remotes.clone())
     }
 
-    fn build(natives: Vec<Arc<Kind>>, definitions: HashMap<String, Arc<Custom>>) -> Self {
+    /// Returns a table with the given remote group versions instead of the present ones.
+    pub fn with_remotes(&self, remotes: Arc<Vec<Remote>>) -> Self {
+        let natives = self.kinds.values().filter(|kind| !kind.is_custom()).cloned().collect();
+        Self::build(natives, self.definitions.clone(), remotes)
+    }
+
+    fn build(
+        natives: Vec<Arc<Kind>>,
+        definitions: HashMap<String, Arc<Custom>>,
+        remotes: Arc<Vec<Remote>>,
+    ) -> Self {
         let mut kinds: HashMap<_, _> = HashMap::new();
         let mut versions: HashMap<String, Vec<String>> = HashMap::new();
         let customs = definitions.values().flat_map(Custom::kinds);
@@ -57,16 +71,34 @@ impl Registry {
             let key = (kind.gvk.group.clone(), kind.gvk.version.clone(), kind.resource.resource.clone());
             kinds.insert(key, kind);
         }
+        for remote in remotes.iter() {
+            let known = versions.entry(remote.group.clone()).or_default();
+            if !known.contains(&remote.version) {
+                known.push(remote.version.clone());
+            }
+        }
+        let remote = |group: &str, version: &str| {
+            remotes.iter().find(|remote| remote.group == group && remote.version == version)
+        };
         let mut groups: Vec<Group> = versions
             .into_iter()
             .map(|(name, mut versions)| {
-                versions.sort_by(|a, b| version_order(a, b));
-                let priority = natives::priority(&name);
-                Group { native: priority.is_some(), priority: priority.unwrap_or(1000), name, versions }
+                // Without an APIService of their own, versions have the priority of definitions.
+                let priority =
+                    |version: &str| remote(&name, version).map_or(100, |remote| remote.version_priority);
+                versions.sort_by(|a, b| priority(b).cmp(&priority(a)).then_with(|| version_order(a, b)));
+                let native = natives::priority(&name);
+                let asked = versions
+                    .iter()
+                    .filter_map(|version| remote(&name, version))
+                    .map(|remote| remote.group_priority);
+                let local = versions.iter().any(|version| remote(&name, version).is_none()).then_some(1000);
+                let priority = native.or_else(|| asked.chain(local).max()).unwrap_or(1000);
+                Group { native: native.is_some(), priority, name, versions }
             })
             .collect();
         groups.sort_by(|a, b| b.priority.cmp(&a.priority).then_with(|| a.name.cmp(&b.name)));
-        Self { kinds, groups, definitions, documents: OnceLock::new() }
+        Self { kinds, groups, definitions, remotes, documents: OnceLock::new() }
     }
 
     pub fn find(&self, group: &str, version: &str, resource: &str) -> Option<&Arc<Kind>> {
@@ -77,6 +109,15 @@ impl Registry {
     /// Returns the resource that serves a kind, in the version asked for.
     pub fn find_kind(&self, group: &str, version: &str, kind: &str) -> Option<&Arc<Kind>> {
         self.kinds.values().find(|k| k.gvk.kind == kind && k.gvk.group == group && k.gvk.version == version)
+    }
+
+    pub fn remotes(&self) -> &[Remote] {
+        &self.remotes
+    }
+
+    /// Returns the server that serves a group version instead of this one.
+    pub fn remote(&self, group: &str, version: &str) -> Option<&Remote> {
+        self.remotes.iter().find(|remote| remote.group == group && remote.version == version)
     }
 
     pub fn group(&self, name: &str) -> Option<&Group> {
@@ -111,6 +152,9 @@ impl Registry {
     }
 
     pub fn kinds_of(&self, group: &str, version: &str) -> Vec<Arc<Kind>> {
+        if self.remote(group, version).is_some() {
+            return Vec::new();
+        }
         let mut kinds: Vec<_> = self
             .kinds
             .values()

@@ -7,7 +7,10 @@
 mod support;
 
 mod access;
+mod aggregation;
 mod custom;
+mod hooks;
+mod identity;
 mod life;
 mod watch;
 

@@ -11,6 +11,8 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod aggregation;
+mod hooks;
 mod kinds;
 mod known;
 mod normal;
@@ -57,6 +59,8 @@ async fn both_servers_answer_the_same() {
     );
     kinds::run(&mut suite).await;
     requests::run(&mut suite).await;
+    hooks::run(&mut suite).await;
+    aggregation::run(&mut suite).await;
     handle.stop().await;
     fleet.down().await.expect("the partner ends");
 

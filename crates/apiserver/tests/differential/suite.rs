@@ -87,6 +87,21 @@ impl Suite {
         );
     }
 
+    /// Sends again and again until both answer as wanted.
+    pub(crate) async fn until(&self, call: &Call, wanted: impl Fn(&Answer) -> bool) {
+        let look = async {
+            loop {
+                let (theirs, ours) = self.both(call).await;
+                if wanted(&theirs) && wanted(&ours) {
+                    return;
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+        };
+        let waited = tokio::time::timeout(crate::support::DEADLINE, look).await;
+        waited.unwrap_or_else(|_| panic!("{} {} did not get the wanted answer", call.method, call.path));
+    }
+
     /// Sends to both and does not look at the answers: for setting up and clearing away.
     pub(crate) async fn both(&self, call: &Call) -> (Answer, Answer) {
         let (for_them, for_us) = (self.theirs.fill(call), self.ours.fill(call));

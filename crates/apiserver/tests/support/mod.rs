@@ -5,6 +5,9 @@
 
 #![allow(dead_code, reason = "every test program uses a part of it")]
 
+pub(crate) mod backend;
+pub(crate) mod webhook;
+
 use std::time::Duration;
 
 use http::{HeaderMap, Request};

@@ -2,4 +2,6 @@
 use crate::plan::Step;
 use crate::view::View;
 use serde_json::Value;
-pub(crate) fn decide(_: &View<'_>, _: &Value) -> Vec<Step> { Vec::new() }
+pub(crate) fn decide(_: &View<'_>, _: &Value) -> Vec<Step> {
+    Vec::new()
+}

@@ -1,0 +1,77 @@
+//! Who may approve and sign certificate requests, and which subject nobody gets.
+
+use apimachinery::status::Status;
+use serde_json::Value;
+
+use crate::auth::User;
+use crate::auth::certify::Asked;
+use crate::auth::rbac::Attributes;
+use crate::registry::Kind;
+use crate::server::Server;
+
+fn is_request(kind: &Kind) -> bool {
+    kind.gvk.group == "certificates.k8s.io" && kind.gvk.kind == "CertificateSigningRequest"
+}
+
+/// Checks a new request: administrators are not made this way.
+pub fn check_create(kind: &Kind, name: &str, request: &Value) -> Result<(), Status> {
+    if !is_request(kind) || request["spec"]["signerName"] != "kubernetes.io/kube-apiserver-client" {
+        return Ok(());
+    }
+    use base64::Engine;
+    let pem = request["spec"]["request"].as_str().unwrap_or("");
+    let asked =
+        base64::engine::general_purpose::STANDARD.decode(pem).ok().and_then(|pem| Asked::read(&pem).ok());
+    if asked.is_some_and(|asked| asked.organizations.iter().any(|group| group == "system:masters")) {
+        let why =
+            "use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed";
+        return Err(Status::forbidden(&kind.resource, name, why));
+    }
+    Ok(())
+}
+
+/// Checks an approval, and a status that brings a certificate.
+pub fn check_update(
+    server: &Server,
+    kind: &Kind,
+    user: &User,
+    subresource: &str,
+    new: &Value,
+    old: &Value,
+) -> Result<(), Status> {
+    if !is_request(kind) {
+        return Ok(());
+    }
+    let (verb, word) = match subresource {
+        "approval" => ("approve", "approve"),
+        "status" if signs(new, old) => ("sign", "sign"),
+        _ => return Ok(()),
+    };
+    let signer = old["spec"]["signerName"].as_str().unwrap_or("");
+    let domain = signer.split('/').next().unwrap_or("");
+    let may = |name: &str| {
+        let attributes = Attributes {
+            verb,
+            group: "certificates.k8s.io",
+            version: "*",
+            resource: "signers",
+            name,
+            ..Attributes::default()
+        };
+        server.rbac.check(&server.store, user, &attributes).is_ok()
+    };
+    if may(signer) || may(&format!("{domain}/*")) {
+        return Ok(());
+    }
+    let name = crate::object::meta_str(old, "name");
+    let why = format!("user not permitted to {word} requests with signerName {signer:?}");
+    Err(Status::forbidden(&kind.resource, name, &why))
+}
+
+fn signs(new: &Value, old: &Value) -> bool {
+    let failed = |request: &Value| {
+        let list = request["status"]["conditions"].as_array();
+        list.into_iter().flatten().filter(|condition| condition["type"] == "Failed").count()
+    };
+    new["status"]["certificate"] != old["status"]["certificate"] || failed(new) != failed(old)
+}

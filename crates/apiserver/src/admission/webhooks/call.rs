@@ -1,0 +1,144 @@
+//! One call of one webhook.
+
+use std::time::Duration;
+
+use apimachinery::status::{Details, Status};
+use http::Request;
+use http::header::{ACCEPT, CONTENT_TYPE, HOST, USER_AGENT};
+use serde_json::Value;
+
+use super::Occasion;
+use super::configuration::Hook;
+use super::matching::Match;
+use super::review::{self, Response};
+use crate::outbound::{self, reply};
+
+/// Why a webhook did not let a write pass.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// It could not be asked; what that means is up to its failure policy.
+    Call(String),
+    /// It, or we, said no.
+    Status(Status),
+}
+
+impl Failure {
+    pub(super) fn into_status(self, name: &str) -> Status {
+        match self {
+            Self::Call(why) => Status::internal(format!("failed calling webhook {name:?}: {why}")),
+            Self::Status(status) => status,
+        }
+    }
+}
+
+/// Asks a webhook; returns its answer if that allows the write.
+pub(super) async fn call(
+    hook: &Hook,
+    found: &Match,
+    occasion: &Occasion<'_>,
+    object: Option<&Value>,
+    old: Option<&Value>,
+    mutating: bool,
+) -> Result<Response, Failure> {
+    if occasion.dry_run && !matches!(hook.side_effects.as_str(), "None" | "NoneOnDryRun") {
+        if hook.side_effects.is_empty() {
+            return Err(Failure::Call("Webhook SideEffects is nil".to_owned()));
+        }
+        return Err(Failure::Status(Status::bad_request(format!(
+            "admission webhook {:?} does not support dry run",
+            hook.name
+        ))));
+    }
+    let Some(version) = hook.review_version else {
+        return Err(Failure::Call(
+            "could not create admission objects: webhook does not accept known AdmissionReview versions (v1, v1beta1)"
+                .to_owned(),
+        ));
+    };
+    let client =
+        hook.client.as_ref().map_err(|why| Failure::Call(format!("could not get REST client: {why}")))?;
+    let uid = uuid::Uuid::new_v4().to_string();
+    let document = review::document(occasion, found, &uid, version, object, old);
+    let path = format!("{}?timeout={}s", client.path, hook.timeout_seconds);
+    let posted =
+        post(occasion.server, client, &path, &document, Duration::from_secs(hook.timeout_seconds)).await;
+    let answer = posted
+        .and_then(|answer| review::check_kind(&answer).map(|()| answer))
+        .map_err(|why| Failure::Call(format!("failed to call webhook: {why}")))?;
+    let response = review::read(&answer, version, &uid, mutating)
+        .map_err(|why| Failure::Call(format!("received invalid webhook response: {why}")))?;
+    for (key, value) in &response.annotations {
+        occasion.context.annotate(&format!("{}/{key}", hook.name), value.clone());
+    }
+    for warning in &response.warnings {
+        occasion.context.warn(warning.clone());
+    }
+    if response.allowed { Ok(response) } else { Err(Failure::Status(denied(&hook.name, &response.result))) }
+}
+
+/// Posts a document and returns the one that comes back; errors are in client-go's words.
+pub(crate) async fn post(
+    server: &crate::server::Server,
+    client: &super::configuration::Client,
+    path: &str,
+    document: &Value,
+    timeout: Duration,
+) -> Result<Value, String> {
+    let request = Request::post(path)
+        .header(HOST, client.endpoint.address.authority())
+        .header(CONTENT_TYPE, "application/json")
+        .header(ACCEPT, "application/json, */*")
+        .header(USER_AGENT, "kube-apiserver-admission")
+        .body(outbound::full(document.to_string()))
+        .map_err(|error| error.to_string())?;
+    let exchange = async {
+        let response = server.outbound.send(server, &client.endpoint, request).await?;
+        let code = response.status().as_u16();
+        let body = reply::read(response.into_body()).await?;
+        Ok::<_, outbound::Error>((code, body))
+    };
+    let while_posting = |why: &str| format!("Post {:?}: {why}", format!("{}{path}", client.origin));
+    let (code, body) = match tokio::time::timeout(timeout, exchange).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(error)) => return Err(while_posting(&error.0)),
+        Err(_) => return Err(while_posting("context deadline exceeded")),
+    };
+    reply::document(code, &body).map_err(|error| error.0)
+}
+
+/// The refusal of a webhook, as the client gets it.
+fn denied(name: &str, result: &Value) -> Status {
+    let by = format!("admission webhook {name:?} denied the request");
+    let text = |field: &str| result[field].as_str().unwrap_or("");
+    let message = match (text("message"), text("reason")) {
+        ("", "") => format!("{by} without explanation"),
+        ("", reason) => format!("{by}: {reason}"),
+        (message, _) => format!("{by}: {message}"),
+    };
+    let code = result["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(0).max(400);
+    let mut status = Status::new(code, text("reason"), message);
+    if let Ok(details) = serde_json::from_value::<Details>(result["details"].clone()) {
+        status = status.with_details(details);
+    }
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_never_a_success() {
+        let status = denied("a.b.c", &json!({"code": 200, "message": "no"}));
+        assert_eq!(
+            (status.code, status.message.as_str()),
+            (400, "admission webhook \"a.b.c\" denied the request: no")
+        );
+        let silent = denied("a.b.c", &Value::Null);
+        assert!(silent.message.ends_with("denied the request without explanation"));
+        let teapot = denied("a.b.c", &json!({"code": 418, "reason": "Teapot"}));
+        assert_eq!((teapot.code, teapot.reason.as_str()), (418, "Teapot"));
+    }
+}

@@ -1,0 +1,277 @@
+//! Admission webhooks: other servers that may change or refuse what is written.
+//!
+//! In: a write on its way, and the configurations as stored at this moment (there is no delay after a
+//! configuration was acknowledged). Out: the changed object, warnings, or the refusal, in kube-apiserver's words.
+//! Mutating webhooks run one after the other, by configuration name and position, and once more where a later change
+//! makes it necessary; validating ones run all at once. The configurations themselves are never sent to a webhook, so
+//! that a broken one can be removed.
+
+mod call;
+mod configuration;
+mod matching;
+mod review;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use apimachinery::gvk::Gvk;
+use apimachinery::status::Status;
+use arc_swap::ArcSwap;
+use futures::future::join_all;
+use serde_json::Value;
+
+use self::call::Failure;
+use self::configuration::Hook;
+pub(crate) use self::matching::Match;
+use super::Operation;
+use crate::handlers::context::Context;
+use crate::handlers::decode;
+use crate::registry::Kind;
+use crate::server::Server;
+
+const MUTATING: &str = "mutatingwebhookconfigurations";
+const VALIDATING: &str = "validatingwebhookconfigurations";
+
+/// The webhooks as they are configured.
+#[derive(Default)]
+pub struct Webhooks {
+    mutating: Table,
+    validating: Table,
+    /// Configurations that are stored but not obeyed, by name: others' servers for rules that this process has built in.
+    ignored: Vec<String>,
+}
+
+impl std::fmt::Debug for Webhooks {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Webhooks { .. }")
+    }
+}
+
+/// One kind of configurations, parsed when they change.
+#[derive(Default)]
+struct Table(ArcSwap<Parsed>);
+
+#[derive(Default)]
+struct Parsed {
+    /// The revisions of the configurations: equal revisions are equal configurations.
+    revisions: Vec<u64>,
+    hooks: Vec<Arc<Hook>>,
+}
+
+impl Table {
+    fn hooks(&self, server: &Server, collection: &str, ignored: &[String]) -> Arc<Parsed> {
+        let snapshot = server.store.snapshot(collection);
+        let known = self.0.load();
+        if snapshot.iter().map(|entry| entry.modified).eq(known.revisions.iter().copied()) {
+            return known.clone();
+        }
+        let mut next = Parsed::default();
+        for entry in snapshot.iter() {
+            next.revisions.push(entry.modified);
+            if !ignored.iter().any(|name| **name == *entry.name) {
+                next.hooks.extend(configuration::read(&entry.name, &entry.value).into_iter().map(Arc::new));
+            }
+        }
+        let next = Arc::new(next);
+        self.0.store(next.clone());
+        next
+    }
+}
+
+/// A write as webhooks see it.
+#[derive(Debug)]
+pub struct Occasion<'a> {
+    pub server: &'a Arc<Server>,
+    pub context: &'a Context,
+    pub operation: Operation,
+    pub kind: &'a Arc<Kind>,
+    /// What the object is: the kind itself, or that of a subresource.
+    pub gvk: &'a Gvk,
+    pub subresource: &'a str,
+    pub namespace: &'a str,
+    pub name: &'a str,
+    pub dry_run: bool,
+    /// The `CreateOptions`, `UpdateOptions` or `DeleteOptions` of the request.
+    pub options: &'a Value,
+}
+
+/// Which webhooks have run and have to run again.
+#[derive(Debug, Default)]
+pub struct Rounds {
+    second: bool,
+    /// Webhooks that asked to be called again if something changes after them, and were called.
+    called: BTreeSet<String>,
+    again: BTreeSet<String>,
+    /// A webhook changed the object.
+    changed: bool,
+    last: Option<Value>,
+}
+
+impl Rounds {
+    /// Says whether a second round is due, and begins it.
+    pub fn begin_second(&mut self) -> bool {
+        let due = self.changed && !self.second;
+        self.second |= due;
+        due
+    }
+
+    fn something_changed(&mut self) {
+        self.again.append(&mut self.called);
+    }
+}
+
+impl Webhooks {
+    pub fn new(ignored: Vec<String>) -> Self {
+        Self { ignored, ..Self::default() }
+    }
+
+    /// Runs the mutating webhooks once over the object (none for a deletion).
+    pub async fn mutate(
+        &self,
+        occasion: &Occasion<'_>,
+        object: &mut Option<&mut Value>,
+        old: Option<&Value>,
+        rounds: &mut Rounds,
+    ) -> Result<(), Status> {
+        let parsed = self.mutating.hooks(occasion.server, MUTATING, &self.ignored);
+        if parsed.hooks.is_empty() || is_exempt(occasion.kind) {
+            return Ok(());
+        }
+        if rounds.second && rounds.last.as_ref() != object.as_deref() {
+            rounds.something_changed();
+        }
+        for (index, hook) in parsed.hooks.iter().enumerate() {
+            let Some(found) = matching::find(hook, occasion, object.as_deref(), old)? else { continue };
+            if rounds.second && !rounds.again.contains(&hook.uid) {
+                continue;
+            }
+            let outcome = self.mutate_once(hook, &found, occasion, object, old).await;
+            let mutated = matches!(outcome, Ok(true));
+            let annotation = format!("round_{}_index_{index}", u8::from(rounds.second));
+            occasion.context.annotate(
+                &format!("mutation.webhook.admission.k8s.io/{annotation}"),
+                serde_json::json!({"configuration": hook.configuration, "mutated": mutated, "webhook": hook.name})
+                    .to_string(),
+            );
+            if mutated {
+                rounds.something_changed();
+                rounds.changed = true;
+            }
+            if hook.reinvoke {
+                rounds.called.insert(hook.uid.clone());
+            }
+            match outcome {
+                Ok(_) => {}
+                Err(Failure::Call(why)) if hook.ignore_failure => {
+                    tracing::warn!(webhook = hook.name, error = why, "failed calling a webhook, going on");
+                    let key = format!("failed-open.mutation.webhook.admission.k8s.io/{annotation}");
+                    occasion.context.annotate(&key, hook.name.clone());
+                }
+                Err(failure) => return Err(failure.into_status(&hook.name)),
+            }
+        }
+        rounds.last = object.as_deref().cloned();
+        Ok(())
+    }
+
+    /// Calls one webhook; returns whether it changed the object.
+    async fn mutate_once(
+        &self,
+        hook: &Hook,
+        found: &Match,
+        occasion: &Occasion<'_>,
+        object: &mut Option<&mut Value>,
+        old: Option<&Value>,
+    ) -> Result<bool, Failure> {
+        let shown = matching::convert(occasion, found, object.as_deref()).await?;
+        let shown_old = matching::convert(occasion, found, old).await?;
+        let response = call::call(hook, found, occasion, shown.as_ref(), shown_old.as_ref(), true).await?;
+        let Some(patch) = response.patch else { return Ok(false) };
+        let operations: Value = serde_json::from_slice(&patch).map_err(|error| {
+            Failure::Call(format!("received undecodable patch in webhook response: {error}"))
+        })?;
+        let Some(list) = operations.as_array() else {
+            return Err(Failure::Call(
+                "received undecodable patch in webhook response: json: cannot unmarshal object into Go value of type jsonpatch.Patch"
+                    .to_owned(),
+            ));
+        };
+        if list.is_empty() {
+            return Ok(false);
+        }
+        let (Some(object), Some(shown)) = (object, shown) else {
+            return Err(Failure::Status(Status::internal(format!(
+                "admission webhook {:?} attempted to modify the object, which is not supported for this operation",
+                hook.name
+            ))));
+        };
+        let patched = apimachinery::patch::json::apply(&shown, &operations)
+            .map_err(|error| Failure::Status(Status::internal(error)))?;
+        let mut patched = matching::convert_back(occasion, found, patched).await?;
+        decode::canonicalise(occasion.kind, occasion.gvk, &mut patched)
+            .map_err(|error| Failure::Status(Status::internal(error)))?;
+        let changed = **object != patched;
+        **object = patched;
+        Ok(changed)
+    }
+
+    /// Asks the validating webhooks, all at once; the first refusal in their order counts.
+    pub async fn validate(
+        &self,
+        occasion: &Occasion<'_>,
+        object: Option<&Value>,
+        old: Option<&Value>,
+    ) -> Result<(), Status> {
+        let parsed = self.validating.hooks(occasion.server, VALIDATING, &self.ignored);
+        if parsed.hooks.is_empty() || is_exempt(occasion.kind) {
+            return Ok(());
+        }
+        let mut calls = Vec::new();
+        for hook in &parsed.hooks {
+            if let Some(found) = matching::find(hook, occasion, object, old)? {
+                calls.push(self.validate_once(hook, found, occasion, object, old, calls.len()));
+            }
+        }
+        join_all(calls).await.into_iter().collect()
+    }
+
+    async fn validate_once(
+        &self,
+        hook: &Hook,
+        found: Match,
+        occasion: &Occasion<'_>,
+        object: Option<&Value>,
+        old: Option<&Value>,
+        index: usize,
+    ) -> Result<(), Status> {
+        let asked = async {
+            let shown = matching::convert(occasion, &found, object).await?;
+            let shown_old = matching::convert(occasion, &found, old).await?;
+            call::call(hook, &found, occasion, shown.as_ref(), shown_old.as_ref(), false).await
+        };
+        match asked.await {
+            Ok(_) => Ok(()),
+            Err(Failure::Call(why)) if hook.ignore_failure => {
+                tracing::warn!(webhook = hook.name, error = why, "failed calling a webhook, going on");
+                let key = format!("failed-open.validating.webhook.admission.k8s.io/round_0_index_{index}");
+                occasion.context.annotate(&key, hook.name.clone());
+                Ok(())
+            }
+            Err(failure) => Err(failure.into_status(&hook.name)),
+        }
+    }
+}
+
+/// Configurations of admission are not subject to webhooks.
+pub(crate) fn is_exempt(kind: &Kind) -> bool {
+    kind.gvk.group == "admissionregistration.k8s.io"
+        && matches!(
+            kind.gvk.kind.as_str(),
+            "ValidatingWebhookConfiguration"
+                | "MutatingWebhookConfiguration"
+                | "ValidatingAdmissionPolicy"
+                | "ValidatingAdmissionPolicyBinding"
+                | "MutatingAdmissionPolicy"
+                | "MutatingAdmissionPolicyBinding"
+        )
+}

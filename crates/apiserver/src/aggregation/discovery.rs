@@ -1,0 +1,126 @@
+//! What a remote server says it serves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Request;
+use http::header::{ACCEPT, HOST};
+use serde_json::{Value, json};
+
+use super::Remote;
+use crate::outbound::{self, reply};
+use crate::server::Server;
+
+/// As upstream: who does not answer discovery within it is not available.
+const PATIENCE: Duration = Duration::from_secs(5);
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json";
+
+/// Asks for the document that every aggregated server has to have.
+pub(super) async fn probe(server: &Arc<Server>, remote: &Remote) -> Result<(), String> {
+    let url = format!("https://{}{}", remote.endpoint.address.authority(), remote.path());
+    let failed = |why: String| format!("failing or missing response from {url}: {why}");
+    match get(server, remote, &remote.path(), "application/json").await {
+        Ok((code, _)) if (200..300).contains(&code) => Ok(()),
+        Ok((code, _)) => Err(failed(format!("bad status from {url}: {code}"))),
+        Err(why) => Err(failed(format!("Get {url:?}: {why}"))),
+    }
+}
+
+/// Returns the resources of the group version in the form of aggregated discovery.
+pub(super) async fn resources(server: &Arc<Server>, remote: &Remote) -> Option<Value> {
+    if let Ok((200, document)) = get(server, remote, "/apis", AGGREGATED).await
+        && document["kind"] == "APIGroupDiscoveryList"
+    {
+        let groups = document["items"].as_array()?;
+        let group = groups.iter().find(|item| item["metadata"]["name"] == remote.group.as_str())?;
+        let versions = group["versions"].as_array()?;
+        let version = versions.iter().find(|version| version["version"] == remote.version.as_str())?;
+        return Some(version.get("resources").cloned().unwrap_or_else(|| json!([])));
+    }
+    let (_, document) = get(server, remote, &remote.path(), "application/json").await.ok()?;
+    Some(from_legacy(document["resources"].as_array()?, &remote.group, &remote.version))
+}
+
+/// Returns a document of the remote server, asked for in the aggregator's own name.
+pub(crate) async fn get(
+    server: &Arc<Server>,
+    remote: &Remote,
+    path: &str,
+    accept: &str,
+) -> Result<(u16, Value), String> {
+    let request = Request::get(path)
+        .header(HOST, remote.endpoint.address.authority())
+        .header(ACCEPT, accept)
+        .header("X-Remote-User", "system:kube-aggregator")
+        .header("X-Remote-Group", "system:masters")
+        .body(outbound::full(""))
+        .map_err(|error| error.to_string())?;
+    let exchange = async {
+        let response = server.outbound.send(server, &remote.endpoint, request).await?;
+        let code = response.status().as_u16();
+        Ok::<_, outbound::Error>((code, reply::read(response.into_body()).await?))
+    };
+    match tokio::time::timeout(PATIENCE, exchange).await {
+        Ok(Ok((code, body))) => Ok((code, serde_json::from_slice(&body).unwrap_or_default())),
+        Ok(Err(error)) => Err(error.0),
+        Err(_) => Err("context deadline exceeded".to_owned()),
+    }
+}
+
+fn from_legacy(resources: &[Value], group: &str, version: &str) -> Value {
+    let kind_of = |resource: &Value| {
+        let text = |field: &str, otherwise: &str| {
+            resource[field].as_str().filter(|text| !text.is_empty()).unwrap_or(otherwise).to_owned()
+        };
+        json!({"group": text("group", group), "version": text("version", version), "kind": text("kind", "")})
+    };
+    let mut list: Vec<Value> = Vec::new();
+    for resource in resources {
+        let name = resource["name"].as_str().unwrap_or("");
+        if name.contains('/') {
+            continue;
+        }
+        let mut entry = json!({
+            "resource": name,
+            "responseKind": kind_of(resource),
+            "scope": if resource["namespaced"] == true { "Namespaced" } else { "Cluster" },
+            "singularResource": resource["singularName"].as_str().unwrap_or(""),
+            "verbs": resource["verbs"],
+        });
+        for field in ["shortNames", "categories"] {
+            if let Some(value) = resource.get(field) {
+                entry[field] = value.clone();
+            }
+        }
+        let prefix = format!("{name}/");
+        let below: Vec<Value> = resources
+            .iter()
+            .filter_map(|sub| {
+                let subresource = sub["name"].as_str()?.strip_prefix(&prefix)?;
+                Some(json!({"subresource": subresource, "responseKind": kind_of(sub), "verbs": sub["verbs"]}))
+            })
+            .collect();
+        if !below.is_empty() {
+            entry["subresources"] = below.into();
+        }
+        list.push(entry);
+    }
+    list.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_old_form_becomes_the_new_one() {
+        let old = [
+            json!({"name": "things", "singularName": "thing", "namespaced": true, "kind": "Thing", "verbs": ["get"]}),
+            json!({"name": "things/proxy", "namespaced": true, "kind": "ThingOptions", "verbs": ["create"]}),
+        ];
+        let new = from_legacy(&old, "g", "v1");
+        assert_eq!(new[0]["scope"], "Namespaced");
+        assert_eq!(new[0]["responseKind"], json!({"group": "g", "version": "v1", "kind": "Thing"}));
+        assert_eq!(new[0]["subresources"][0]["subresource"], "proxy");
+    }
+}

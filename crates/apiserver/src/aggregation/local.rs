@@ -1,0 +1,90 @@
+//! An APIService for each group version of our own, as clients and the original aggregator expect.
+
+use std::collections::BTreeMap;
+
+use futures::future::join_all;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::COLLECTION;
+use crate::handlers::delete::DeleteOptions;
+use crate::internal::Actor;
+use crate::object;
+use crate::registry::Registry;
+
+const AUTOMANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
+
+/// Creates what is missing and removes what stands for nothing any more.
+pub(super) async fn register(actor: &Actor) {
+    let server = actor.server();
+    let registry = server.registry.load_full();
+    let Some(kind) = registry.find("apiregistration.k8s.io", "v1", "apiservices").cloned() else { return };
+    let wanted = wanted(&registry);
+    let snapshot = server.store.snapshot(COLLECTION);
+    let missing = wanted.iter().filter(|(name, _)| snapshot.get(name).is_none());
+    // All at once: writes that wait for the disk together cost one sync.
+    let created = join_all(missing.map(|(_, service)| actor.create(&kind, "", service.clone()))).await;
+    for status in created.into_iter().filter_map(Result::err).filter(|status| status.code != 409) {
+        tracing::warn!(error = %status, "cannot register a group of our own");
+    }
+    for entry in snapshot.iter() {
+        let gone = entry.head.label(AUTOMANAGED) == Some("true") && !wanted.contains_key(&*entry.name);
+        let remote = gone
+            && serde_json::from_slice::<Value>(&entry.value).is_ok_and(|s| s["spec"]["service"].is_object());
+        if gone && !remote {
+            let _ = actor.delete(&kind, "", &entry.name, &DeleteOptions::default()).await;
+        }
+    }
+    let now = Timestamp::now();
+    for entry in server.store.snapshot(COLLECTION).iter() {
+        let service = server.read(&kind, entry);
+        if service["spec"]["service"].is_object() {
+            continue;
+        }
+        let message = "Local APIServices are always available";
+        let condition = super::availability::Condition::new(true, "Local", message);
+        let change = |old: &Value| condition.written_to(old, now);
+        if change(&service).is_some() {
+            let _ = actor.update(&kind, "", object::meta_str(&service, "name"), "status", change).await;
+        }
+    }
+}
+
+fn wanted(registry: &Registry) -> BTreeMap<String, Value> {
+    let mut wanted = BTreeMap::new();
+    for group in registry.groups() {
+        // The aggregator does not register itself.
+        if group.name == "apiregistration.k8s.io" {
+            continue;
+        }
+        for version in &group.versions {
+            let kinds = registry.kinds_of(&group.name, version);
+            if kinds.is_empty() {
+                continue;
+            }
+            let custom = kinds.iter().all(|kind| kind.is_custom());
+            let (label, group_priority, version_priority) = if custom {
+                ("true", 1000, 100)
+            } else {
+                ("onstart", group.priority, version_priority(&group.name, version))
+            };
+            let name = format!("{version}.{}", group.name);
+            let mut spec = json!({"version": version, "groupPriorityMinimum": group_priority, "versionPriority": version_priority});
+            if !group.name.is_empty() {
+                spec["group"] = json!(group.name);
+            }
+            let service = json!({"metadata": {"name": name, "labels": {AUTOMANAGED: label}}, "spec": spec});
+            wanted.insert(name, service);
+        }
+    }
+    wanted
+}
+
+fn version_priority(group: &str, version: &str) -> i32 {
+    match (group, version) {
+        ("", _) => 1,
+        ("autoscaling", "v2") => 30,
+        ("resource.k8s.io" | "flowcontrol.apiserver.k8s.io", "v1") => 21,
+        _ => 15,
+    }
+}

@@ -1,0 +1,72 @@
+//! APIServices: groups that other servers serve, below the paths of this one.
+//!
+//! `availability` decides which of them can be asked and writes their condition, `local` keeps an APIService for each
+//! group of our own, `proxy` hands requests on. What is served remotely stands in the registry, beside the kinds, so
+//! that discovery and routing see the same state.
+
+pub(crate) mod availability;
+pub(crate) mod discovery;
+mod local;
+pub(crate) mod proxy;
+
+use std::sync::Arc;
+
+use base64::Engine;
+use serde_json::Value;
+
+use crate::outbound::{Address, Endpoint, ServicePort, Trust};
+
+pub(crate) const COLLECTION: &str = "apiregistration.k8s.io/apiservices";
+
+/// A group version that another server serves.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Remote {
+    /// Name of the APIService.
+    pub name: String,
+    pub group: String,
+    pub version: String,
+    pub group_priority: i32,
+    pub version_priority: i32,
+    pub service: ServicePort,
+    pub endpoint: Endpoint,
+    pub available: bool,
+    /// Its resources, in the form of aggregated discovery, once they are known.
+    pub resources: Option<Arc<Value>>,
+}
+
+impl Remote {
+    /// Reads an APIService; `None` if it stands for a group of our own.
+    pub(crate) fn read(service: &Value) -> Option<Self> {
+        let spec = &service["spec"];
+        let target = spec.get("service").filter(|target| target.is_object())?;
+        let text = |value: &Value, field: &str| value[field].as_str().unwrap_or("").to_owned();
+        let number = |field: &str| spec[field].as_i64().and_then(|n| i32::try_from(n).ok()).unwrap_or(0);
+        let port = target["port"].as_u64().and_then(|port| u16::try_from(port).ok()).unwrap_or(443);
+        let bundle = spec["caBundle"]
+            .as_str()
+            .and_then(|text| base64::engine::general_purpose::STANDARD.decode(text).ok());
+        let trust =
+            if spec["insecureSkipTLSVerify"] == true { Trust::Anyone } else { Trust::from_bundle(bundle) };
+        let target = ServicePort { namespace: text(target, "namespace"), name: text(target, "name"), port };
+        Some(Self {
+            name: text(&service["metadata"], "name"),
+            group: text(spec, "group"),
+            version: text(spec, "version"),
+            group_priority: number("groupPriorityMinimum"),
+            version_priority: number("versionPriority"),
+            endpoint: Endpoint { address: Address::Service(target.clone()), trust, as_front_proxy: true },
+            service: target,
+            available: apimachinery::crd::is_true(service, "Available"),
+            resources: None,
+        })
+    }
+
+    /// Returns where everything of this group version lies.
+    pub(crate) fn path(&self) -> String {
+        if self.group.is_empty() {
+            format!("/api/{}", self.version)
+        } else {
+            format!("/apis/{}/{}", self.group, self.version)
+        }
+    }
+}

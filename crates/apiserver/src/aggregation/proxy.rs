@@ -1,0 +1,199 @@
+//! Hands a request on to a remote server: streamed both ways, in the name of the caller, upgrades included.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderName, HeaderValue, UPGRADE};
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tokio::sync::mpsc;
+
+use super::Remote;
+use crate::auth::User;
+use crate::http::body::{self, Body};
+use crate::http::respond;
+use crate::outbound::SentBody;
+use crate::server::Server;
+
+/// Headers that are about one connection, not about the request.
+const HOP_BY_HOP: [&str; 8] = [
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "transfer-encoding",
+    "upgrade",
+];
+/// Pieces on their way to a client; the remote server is read no faster than the client reads.
+const PIECES: usize = 16;
+
+/// Sends a request to a remote server and returns its answer.
+pub(crate) async fn forward<B>(
+    server: &Arc<Server>,
+    remote: &Remote,
+    user: &User,
+    parts: &http::request::Parts,
+    body: B,
+    upgrade: Option<OnUpgrade>,
+) -> Response<Body>
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    if !remote.available {
+        return respond::text(503, "service unavailable\n");
+    }
+    if remote.service.resolve(server).is_err() {
+        return respond::text(503, "service unavailable\n");
+    }
+    let upgrading = parts.headers.get(UPGRADE).cloned().filter(|_| upgrade.is_some());
+    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    let mut request = Request::new(body.map_err(Into::into).boxed_unsync() as SentBody);
+    *request.method_mut() = parts.method.clone();
+    let Ok(uri) = path.parse() else { return respond::text(400, "bad path\n") };
+    *request.uri_mut() = uri;
+    *request.headers_mut() = headers(&parts.headers, user);
+    if let Ok(host) = HeaderValue::from_str(&remote.endpoint.address.authority()) {
+        request.headers_mut().insert(HOST, host);
+    }
+    if let Some(protocol) = &upgrading {
+        request.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+        request.headers_mut().insert(UPGRADE, protocol.clone());
+    }
+    let response = match server.outbound.send(server, &remote.endpoint, request).await {
+        Ok(response) => response,
+        Err(error) => return respond::text(503, format!("error trying to reach service: {error}\n")),
+    };
+    match upgrade {
+        Some(client) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+            relay(server, client, response)
+        }
+        _ => stream(response),
+    }
+}
+
+/// Returns the client's headers without credentials and with the caller's name.
+fn headers(given: &HeaderMap, user: &User) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in given {
+        let text = name.as_str();
+        if HOP_BY_HOP.contains(&text)
+            || text == "authorization"
+            || text == "host"
+            || text.starts_with("x-remote-")
+            || text.starts_with("impersonate-")
+        {
+            continue;
+        }
+        headers.append(name.clone(), value.clone());
+    }
+    let mut add = |name: &str, value: &str| {
+        if let (Ok(name), Ok(value)) =
+            (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(value.as_bytes()))
+        {
+            headers.append(name, value);
+        }
+    };
+    add("x-remote-user", &user.name);
+    if !user.uid.is_empty() {
+        add("x-remote-uid", &user.uid);
+    }
+    for group in &user.groups {
+        add("x-remote-group", group);
+    }
+    for (key, values) in &user.extra {
+        for value in values {
+            add(&format!("x-remote-extra-{}", escape(key)), value);
+        }
+    }
+    headers
+}
+
+/// Escapes a key for use in a header's name: percent signs for all that a name may not hold.
+fn escape(key: &str) -> String {
+    let mut out = String::new();
+    for byte in key.bytes() {
+        if byte.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+/// Passes an answer on piece by piece.
+fn stream(response: Response<hyper::body::Incoming>) -> Response<Body> {
+    let (parts, mut incoming) = response.into_parts();
+    let (sender, receiver) = mpsc::channel(PIECES);
+    tokio::spawn(async move {
+        while let Some(Ok(frame)) = incoming.frame().await {
+            if let Ok(piece) = frame.into_data()
+                && sender.send(piece).await.is_err()
+            {
+                return;
+            }
+        }
+    });
+    let mut answer = Response::new(body::channel(receiver));
+    *answer.status_mut() = parts.status;
+    for (name, value) in &parts.headers {
+        if !HOP_BY_HOP.contains(&name.as_str()) {
+            answer.headers_mut().append(name.clone(), value.clone());
+        }
+    }
+    if !answer.headers().contains_key(CONTENT_TYPE) && parts.status == StatusCode::OK {
+        answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    }
+    answer
+}
+
+/// Joins the two connections once both sides have switched protocols.
+fn relay(
+    server: &Arc<Server>,
+    client: OnUpgrade,
+    mut response: Response<hyper::body::Incoming>,
+) -> Response<Body> {
+    let far = hyper::upgrade::on(&mut response);
+    let stop = server.stop.clone();
+    tokio::spawn(async move {
+        let (Ok(near), Ok(far)) = tokio::join!(client, far) else { return };
+        let (mut near, mut far) = (TokioIo::new(near), TokioIo::new(far));
+        tokio::select! {
+            ended = tokio::io::copy_bidirectional(&mut near, &mut far) => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "an upgraded connection ended");
+                }
+            }
+            () = stop.cancelled() => {}
+        }
+    });
+    let mut answer = Response::new(body::empty());
+    *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    *answer.headers_mut() = response.headers().clone();
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_cannot_name_somebody_else() {
+        let mut given = HeaderMap::new();
+        given.insert("x-remote-user", HeaderValue::from_static("admin"));
+        given.insert("authorization", HeaderValue::from_static("Bearer secret"));
+        given.insert("accept", HeaderValue::from_static("application/json"));
+        let mut user = User { name: "jane".to_owned(), groups: vec!["dev".to_owned()], ..User::default() };
+        user.extra.insert("example.com/team x".to_owned(), vec!["a".to_owned()]);
+        let headers = headers(&given, &user);
+        assert_eq!(headers.get_all("x-remote-user").iter().collect::<Vec<_>>(), ["jane"]);
+        assert!(!headers.contains_key("authorization"));
+        assert_eq!(headers["accept"], "application/json");
+        assert_eq!(headers["x-remote-extra-example.com%2fteam%20x"], "a");
+    }
+}

@@ -1,0 +1,95 @@
+//! Requests that the server itself makes: to webhooks, to conversion webhooks, to aggregated servers.
+//!
+//! In: where to (a URL or a Service), whom to trust. Out: an HTTP/1.1 answer, or an error in the words that Go's HTTP
+//! client would use, since they end up in messages that people search for. HTTP/1.1 is deliberate, as upstream:
+//! concurrent calls spread over the endpoints of a Service, and connections can be upgraded.
+
+mod pool;
+pub mod reply;
+mod services;
+mod tls;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::combinators::UnsyncBoxBody;
+use hyper::body::Incoming;
+
+use crate::server::Server;
+
+pub use services::{Address, ServicePort};
+pub use tls::Trust;
+
+/// The body of a request that is sent on.
+pub type SentBody = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
+
+/// Where a connection goes and whom it trusts.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Endpoint {
+    pub address: Address,
+    pub trust: Trust,
+    /// Shows the certificate of the front proxy to the other side.
+    pub as_front_proxy: bool,
+}
+
+/// Why a call got no answer, in Go's words.
+#[derive(Debug, Clone, thiserror::Error, PartialEq, Eq)]
+#[error("{0}")]
+pub struct Error(pub String);
+
+/// The connections to other servers.
+#[derive(Default)]
+pub struct Outbound {
+    pools: parking_lot::Mutex<std::collections::HashMap<Endpoint, Arc<pool::Pool>>>,
+    front_proxy: std::sync::OnceLock<crate::auth::pki::Pair>,
+}
+
+impl std::fmt::Debug for Outbound {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Outbound").field("pools", &self.pools.lock().len()).finish()
+    }
+}
+
+/// More pools than a control plane has webhooks and aggregated servers; beyond it, the unused ones go.
+const MAX_POOLS: usize = 512;
+
+impl Outbound {
+    pub fn new(front_proxy: crate::auth::pki::Pair) -> Self {
+        let this = Self::default();
+        let _ = this.front_proxy.set(front_proxy);
+        this
+    }
+
+    /// Sends a request to an endpoint and returns the head of the answer, with its body still to be read.
+    pub async fn send(
+        &self,
+        server: &Server,
+        endpoint: &Endpoint,
+        request: Request<SentBody>,
+    ) -> Result<Response<Incoming>, Error> {
+        let pool = self.pool(endpoint)?;
+        pool.send(|| endpoint.address.resolve(server), request).await
+    }
+
+    fn pool(&self, endpoint: &Endpoint) -> Result<Arc<pool::Pool>, Error> {
+        let mut pools = self.pools.lock();
+        if let Some(pool) = pools.get(endpoint) {
+            return Ok(pool.clone());
+        }
+        if pools.len() >= MAX_POOLS {
+            pools.retain(|_, pool| Arc::strong_count(pool) > 1);
+        }
+        let identity = self.front_proxy.get().filter(|_| endpoint.as_front_proxy);
+        let tls = tls::config(&endpoint.trust, identity).map_err(|error| Error(error.to_string()))?;
+        let pool = Arc::new(pool::Pool::new(tls, &endpoint.address.server_name())?);
+        pools.insert(endpoint.clone(), pool.clone());
+        Ok(pool)
+    }
+}
+
+/// Returns a body of known bytes.
+pub fn full(bytes: impl Into<Bytes>) -> SentBody {
+    use http_body_util::BodyExt;
+    http_body_util::Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
+}

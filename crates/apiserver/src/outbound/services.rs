@@ -1,0 +1,142 @@
+//! Finds the addresses behind a Service. Nobody programs cluster addresses into this machine's network and no DNS
+//! knows the names, so the server looks them up itself: ExternalName, then endpoints, then the cluster address.
+
+use serde_json::Value;
+
+use super::Error;
+use crate::object;
+use crate::server::Server;
+
+/// A Service and one of its ports.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ServicePort {
+    pub namespace: String,
+    pub name: String,
+    pub port: u16,
+}
+
+/// Where a connection goes.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Address {
+    Host { host: String, port: u16 },
+    Service(ServicePort),
+}
+
+impl Address {
+    /// Returns the name that the certificate of the other side has to be valid for.
+    pub fn server_name(&self) -> String {
+        match self {
+            Self::Host { host, .. } => host.trim_matches(['[', ']']).to_owned(),
+            Self::Service(service) => format!("{}.{}.svc", service.name, service.namespace),
+        }
+    }
+
+    /// Returns host and port as they stand in a URL.
+    pub fn authority(&self) -> String {
+        match self {
+            Self::Host { host, port } => format!("{host}:{port}"),
+            Self::Service(service) => format!("{}:{}", self.server_name(), service.port),
+        }
+    }
+
+    /// Says whether a Service has an endpoint that takes requests. A host always counts as one.
+    pub fn has_endpoints(&self, server: &Server) -> bool {
+        match self {
+            Self::Host { .. } => true,
+            Self::Service(service) => service.resolve(server).is_ok(),
+        }
+    }
+
+    pub(super) fn resolve(&self, server: &Server) -> Result<Vec<String>, Error> {
+        match self {
+            Self::Host { .. } => Ok(vec![self.authority()]),
+            Self::Service(service) => service.resolve(server),
+        }
+    }
+}
+
+impl ServicePort {
+    /// Returns the addresses to try, the endpoints in a random order.
+    pub fn resolve(&self, server: &Server) -> Result<Vec<String>, Error> {
+        let missing = || Error(format!("service {:?} not found", self.name));
+        let key = object::join_key(&self.namespace, &self.name);
+        let entry = server.store.get("services/specs", &key).ok_or_else(missing)?;
+        let service: Value = serde_json::from_slice(&entry.value).map_err(|_| missing())?;
+        let text = |field: &str| service["spec"][field].as_str().unwrap_or("").to_owned();
+        if text("type") == "ExternalName" {
+            return Ok(vec![format!("{}:{}", text("externalName"), self.port)]);
+        }
+        let ports = service["spec"]["ports"].as_array();
+        let port = ports.into_iter().flatten().find(|port| port["port"] == self.port).ok_or_else(|| {
+            Error(format!("no service port {} found for service {:?}", self.port, self.name))
+        })?;
+        let name = port["name"].as_str().unwrap_or("");
+        let mut found = self.from_slices(server, name);
+        if found.is_empty() {
+            found = self.from_endpoints(server, name);
+        }
+        if found.len() > 1 {
+            let first = rand::random_range(0..found.len());
+            found.rotate_left(first);
+        }
+        let cluster_ip = text("clusterIP");
+        if found.is_empty() && !cluster_ip.is_empty() && cluster_ip != "None" && has_selector(&service) {
+            // Somebody else's network may know it; ours has no endpoints for it.
+            found.push(join(&cluster_ip, u64::from(self.port)));
+        }
+        if found.is_empty() {
+            return Err(Error(format!("no endpoints available for service {:?}", self.name)));
+        }
+        Ok(found)
+    }
+
+    fn from_slices(&self, server: &Server, port_name: &str) -> Vec<String> {
+        let mut found = Vec::new();
+        for entry in server.store.snapshot("endpointslices").iter() {
+            let (namespace, _) = object::split_key(&entry.name);
+            if namespace != self.namespace
+                || entry.head.label("kubernetes.io/service-name") != Some(self.name.as_str())
+            {
+                continue;
+            }
+            let Ok(slice) = serde_json::from_slice::<Value>(&entry.value) else { continue };
+            let Some(port) = port_of(&slice["ports"], port_name) else { continue };
+            for endpoint in slice["endpoints"].as_array().into_iter().flatten() {
+                if endpoint["conditions"]["ready"] != Value::Bool(false)
+                    && let Some(address) = endpoint["addresses"][0].as_str()
+                {
+                    found.push(join(address, port));
+                }
+            }
+        }
+        found
+    }
+
+    fn from_endpoints(&self, server: &Server, port_name: &str) -> Vec<String> {
+        let key = object::join_key(&self.namespace, &self.name);
+        let Some(entry) = server.store.get("services/endpoints", &key) else { return Vec::new() };
+        let Ok(endpoints) = serde_json::from_slice::<Value>(&entry.value) else { return Vec::new() };
+        let mut found = Vec::new();
+        for subset in endpoints["subsets"].as_array().into_iter().flatten() {
+            let Some(port) = port_of(&subset["ports"], port_name) else { continue };
+            let addresses = subset["addresses"].as_array().into_iter().flatten();
+            found.extend(
+                addresses.filter_map(|address| address["ip"].as_str()).map(|address| join(address, port)),
+            );
+        }
+        found
+    }
+}
+
+fn has_selector(service: &Value) -> bool {
+    service["spec"]["selector"].as_object().is_some_and(|selector| !selector.is_empty())
+}
+
+fn port_of(ports: &Value, name: &str) -> Option<u64> {
+    let mut ports = ports.as_array().into_iter().flatten();
+    ports.find(|port| port["name"].as_str().unwrap_or("") == name)?["port"].as_u64()
+}
+
+fn join(host: &str, port: u64) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}

@@ -1,0 +1,67 @@
+//! Another server behind this one.
+
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::start;
+use crate::support::Answer;
+use crate::support::backend::{self, GROUP};
+
+fn available(answer: &Answer) -> bool {
+    let conditions = answer.json()["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    conditions.iter().any(|condition| condition["type"] == "Available" && condition["status"] == "True")
+}
+
+#[tokio::test]
+async fn an_upgraded_connection_goes_through() {
+    let (handle, api) = start().await;
+    let (service, registration) = backend::registration(backend::start().await);
+    api.post("api/v1/namespaces/default/services", &service).await.expect(201);
+    api.post("apis/apiregistration.k8s.io/v1/apiservices", &registration).await.expect(201);
+    api.until(&format!("apis/apiregistration.k8s.io/v1/apiservices/v1.{GROUP}"), available).await;
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "walker"}});
+    api.post("api/v1/namespaces/default/serviceaccounts", &account).await.expect(201);
+    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "walker"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"kind": "ServiceAccount", "name": "walker", "namespace": "default"}]});
+    api.post("apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding).await.expect(201);
+    let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
+    let answer =
+        api.post("api/v1/namespaces/default/serviceaccounts/walker/token", &request).await.expect(201);
+    let token = answer.at("/status/token");
+
+    // Written by hand: no client would let us see the bytes after the switch.
+    let mut roots = rustls::RootCertStore::empty();
+    roots
+        .add(CertificateDer::from_pem_slice(handle.pki.ca.cert.as_bytes()).expect("a certificate"))
+        .expect("a root");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("usual protocol versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let stream = tokio::net::TcpStream::connect(handle.address).await.expect("the server listens");
+    let name = ServerName::try_from("localhost").expect("a name");
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let mut stream = connector.connect(name, stream).await.expect("a TLS connection");
+    let head = format!(
+        "POST /apis/{GROUP}/v1/things/x/portforward HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nContent-Length: 0\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.expect("the request is taken");
+    let mut seen = Vec::new();
+    while !seen.windows(4).any(|end| end == b"\r\n\r\n") {
+        seen.push(stream.read_u8().await.expect("the head of an answer"));
+    }
+    let answer = String::from_utf8_lossy(&seen).into_owned();
+    assert!(answer.starts_with("HTTP/1.1 101"), "{answer}");
+    stream.write_all(b"hello").await.expect("bytes are taken");
+    let mut back = [0; 5];
+    stream.read_exact(&mut back).await.expect("bytes come back");
+    assert_eq!(&back, b"olleh");
+    handle.stop().await;
+}

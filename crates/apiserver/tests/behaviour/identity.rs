@@ -1,0 +1,124 @@
+//! Certificates and bootstrap tokens: how somebody new becomes somebody known.
+
+use base64::Engine;
+use serde_json::{Value, json};
+
+use crate::start;
+use crate::support::{Answer, Api};
+
+const REQUESTS: &str = "apis/certificates.k8s.io/v1/certificatesigningrequests";
+
+fn request(common_name: &str, organization: &str) -> (String, String) {
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let mut params = rcgen::CertificateParams::new(Vec::new()).expect("no names are valid names");
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(rcgen::DnType::CommonName, common_name);
+    params.distinguished_name.push(rcgen::DnType::OrganizationName, organization);
+    let pem = params.serialize_request(&key).expect("a request").pem().expect("a request as PEM");
+    (key.serialize_pem(), base64::engine::general_purpose::STANDARD.encode(pem))
+}
+
+fn object(name: &str, signer: &str, request: &str) -> Value {
+    json!({"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": name},
+        "spec": {"signerName": signer, "request": request, "usages": ["digital signature", "key encipherment", "client auth"]}})
+}
+
+fn certificate(answer: &Answer) -> Option<String> {
+    let text = answer.json()["status"]["certificate"].as_str()?.to_owned();
+    let bytes = base64::engine::general_purpose::STANDARD.decode(text).expect("base64");
+    Some(String::from_utf8(bytes).expect("PEM is text"))
+}
+
+async fn approve(api: &Api, name: &str) {
+    let mut approved = api.get(&format!("{REQUESTS}/{name}")).await.expect(200).json();
+    approved["status"]["conditions"] =
+        json!([{"type": "Approved", "status": "True", "reason": "Test", "message": "m"}]);
+    api.put(&format!("{REQUESTS}/{name}/approval"), &approved).await.expect(200);
+}
+
+#[tokio::test]
+async fn an_approved_request_becomes_a_certificate_that_is_recognised() {
+    let (handle, api) = start().await;
+    let (key, pem) = request("jane", "dev");
+    api.post(REQUESTS, &object("jane", "kubernetes.io/kube-apiserver-client", &pem)).await.expect(201);
+    approve(&api, "jane").await;
+    let answer = api.until(&format!("{REQUESTS}/jane"), |answer| certificate(answer).is_some()).await;
+    let pair = apiserver::auth::pki::Pair { cert: certificate(&answer).expect("just seen"), key };
+    let kubeconfig = apiserver::auth::pki::kubeconfig(&handle.url, "jane", &handle.pki.ca.cert, &pair);
+    let jane = Api::from_kubeconfig(&kubeconfig).await;
+    let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
+    let seen = jane.post("apis/authentication.k8s.io/v1/selfsubjectreviews", &review).await.expect(201);
+    assert_eq!(seen.at("/status/userInfo/username"), "jane");
+    assert!(seen.at("/status/userInfo/groups").contains("\"dev\""));
+    handle.stop().await;
+}
+
+#[tokio::test]
+async fn a_request_that_a_signer_does_not_sign_fails_with_the_reason() {
+    let (handle, api) = start().await;
+    let (_, pem) = request("jane", "dev");
+    let signer = "kubernetes.io/kube-apiserver-client-kubelet";
+    api.post(REQUESTS, &object("odd", signer, &pem)).await.expect(201);
+    approve(&api, "odd").await;
+    let failed = |answer: &Answer| answer.text().contains("SignerValidationFailure");
+    let answer = api.until(&format!("{REQUESTS}/odd"), failed).await;
+    assert!(answer.text().contains("subject organization is not system:nodes"), "{}", answer.text());
+    handle.stop().await;
+}
+
+#[tokio::test]
+async fn nobody_becomes_an_administrator_by_request() {
+    let (handle, api) = start().await;
+    let (_, pem) = request("eve", "system:masters");
+    let refused =
+        api.post(REQUESTS, &object("eve", "kubernetes.io/kube-apiserver-client", &pem)).await.expect(403);
+    assert!(
+        refused.at("/message").contains("with system:masters group is not allowed"),
+        "{}",
+        refused.text()
+    );
+    handle.stop().await;
+}
+
+fn token(expiration: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "bootstrap-token-abcdef", "namespace": "kube-system"},
+        "type": "bootstrap.kubernetes.io/token", "stringData": {"token-id": "abcdef", "token-secret": "0123456789abcdef",
+            "usage-bootstrap-authentication": "true", "usage-bootstrap-signing": "true", "expiration": expiration,
+            "auth-extra-groups": "system:bootstrappers:karmada"}})
+}
+
+#[tokio::test]
+async fn a_bootstrap_token_names_its_holder_and_signs_the_cluster_information() {
+    let (handle, api) = start().await;
+    api.post("api/v1/namespaces/kube-system/secrets", &token("2999-01-01T00:00:00Z")).await.expect(201);
+    let kubeconfig = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: a\ncontexts: [{{name: a, context: {{cluster: a, user: a}}}}]\nclusters: [{{name: a, cluster: {{server: '{}', certificate-authority-data: {}}}}}]\nusers: [{{name: a, user: {{token: abcdef.0123456789abcdef}}}}]\n",
+        handle.url,
+        base64::engine::general_purpose::STANDARD.encode(&handle.pki.ca.cert)
+    );
+    let holder = Api::from_kubeconfig(&kubeconfig).await;
+    let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
+    let seen = holder.post("apis/authentication.k8s.io/v1/selfsubjectreviews", &review).await.expect(201);
+    assert_eq!(seen.at("/status/userInfo/username"), "system:bootstrap:abcdef");
+    assert!(seen.at("/status/userInfo/groups").contains("system:bootstrappers:karmada"));
+
+    let maps = "api/v1/namespaces/kube-public/configmaps";
+    let info = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "cluster-info"}, "data": {"kubeconfig": "text"}});
+    api.post(maps, &info).await.expect(201);
+    let signed = |answer: &Answer| answer.json()["data"]["jws-kubeconfig-abcdef"].is_string();
+    api.until(&format!("{maps}/cluster-info"), signed).await;
+    api.delete("api/v1/namespaces/kube-system/secrets/bootstrap-token-abcdef").await.expect(200);
+    api.until(&format!("{maps}/cluster-info"), |answer| !signed(answer)).await;
+    let refused = holder.get("api/v1/namespaces").await;
+    assert_eq!(refused.code, 401);
+    handle.stop().await;
+}
+
+#[tokio::test]
+async fn an_expired_bootstrap_token_is_removed() {
+    let (handle, api) = start().await;
+    api.post("api/v1/namespaces/kube-system/secrets", &token("2001-01-01T00:00:00Z")).await.expect(201);
+    let path = "api/v1/namespaces/kube-system/secrets/bootstrap-token-abcdef";
+    api.until(path, |answer| answer.code == 404).await;
+    handle.stop().await;
+}
