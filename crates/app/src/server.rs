@@ -72,7 +72,7 @@ enum StoreKind {
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let started = Instant::now();
-    let settings = arguments.scheduling.settings()?;
+    let scheduler = arguments.scheduling.settings()?;
     if arguments.store == StoreKind::Etcd {
         bail!("--store etcd is not available in this version; use --store embedded");
     }
@@ -80,7 +80,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     if let Some(from) = &arguments.restore {
         restore(from, &store_dir)?;
     }
-    let settings = admission::Settings {
+    let rules = admission::Settings {
         features: arguments.feature_gates,
         allow_no_execute_taint_policy: arguments.allow_no_execute_taint_policy,
     };
@@ -94,7 +94,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         token_file: arguments.token_auth_file,
         definitions: api::crd::all().into_iter().chain(api::crd::aggregated()).collect(),
         namespaces: vec!["karmada-system".to_owned(), "karmada-cluster".to_owned()],
-        plugins: vec![Arc::new(plugin::Karmada::new(settings, surroundings.clone()))],
+        plugins: vec![Arc::new(plugin::Karmada::new(rules, surroundings.clone()))],
         extension: Some(Arc::new(extension::Karmada)),
         compact_every: Duration::from_secs(arguments.compaction_interval),
         max_reads: arguments.max_requests_inflight.max(1),
@@ -111,7 +111,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let client =
         apiserver::local::client(&handle.server, apiserver::auth::User::system("system:karmada-controllers"));
     surroundings.connect(client.clone());
-    let running = Running::start(client, &arguments.controllers, settings);
+    let running = Running::start(client, &arguments.controllers, scheduler);
     tracing::info!(
         url = handle.url,
         kubeconfig = %kubeconfig.display(),
