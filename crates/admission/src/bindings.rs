@@ -25,11 +25,12 @@ pub(crate) fn mutate<B: Binding>(
     // As upstream, where the rules know the stored version only.
     if request.version != B::VERSION {
         return Err(Denial::unreadable(format!(
-            "unable to decode {}/{} {} into {}",
+            "unable to decode {}/{}, Kind={} into *{}.{}",
             request.group,
             request.version,
             request.kind,
-            B::API_VERSION
+            B::VERSION,
+            request.kind
         )));
     }
     let mut binding: ResourceBindingSpec = spec(object)?;

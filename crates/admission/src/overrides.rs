@@ -25,7 +25,21 @@ pub(crate) fn mutate(request: &Request<'_>, object: &mut Value) -> Result<(), De
         }
     }
     set_spec(object, &policy);
+    drop_unset_values(&mut object["spec"]);
     Ok(())
+}
+
+/// Takes the `value: null` of operations without a value out again: it does not survive upstream's patch either.
+fn drop_unset_values(spec: &mut Value) {
+    match spec {
+        Value::Object(fields) => {
+            let is_operation = fields.contains_key("operator");
+            fields.retain(|key, value| !(is_operation && key == "value" && value.is_null()));
+            fields.values_mut().for_each(drop_unset_values);
+        }
+        Value::Array(list) => list.iter_mut().for_each(drop_unset_values),
+        _ => {}
+    }
 }
 
 pub(crate) fn validate(request: &Request<'_>, object: &Value) -> Result<(), Denial> {
@@ -152,8 +166,8 @@ fn pointer(text: &str, path: &Path) -> Errors {
     if text.is_empty() || text.starts_with('/') {
         return Errors::new();
     }
-    // Two errors of Go, joined by a line break as Go joins them.
-    let fault = "JSON pointer must be empty or start with a \"/\"\nJSON pointer error";
+    // Two errors of Go, joined by a line break as Go joins them; upstream forgot to close the quotation.
+    let fault = "JSON pointer must be empty or start with a \"/\nJSON pointer error";
     vec![Error::invalid(path, text, fault)]
 }
 

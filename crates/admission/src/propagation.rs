@@ -12,7 +12,7 @@ use api::policy::{
 
 use crate::placement;
 use crate::request::{
-    Denial, Operation, Request, add_finalizer, deny_if_any, invalid, label, set_label, set_spec, spec,
+    Denial, Operation, Request, add_finalizer, deny_if_any, invalid, label, set_label, set_spec_with, spec,
 };
 
 /// How long a failover waits for the new copy unless told otherwise, in seconds.
@@ -25,7 +25,7 @@ pub(crate) fn mutate<P: Propagation>(
 ) -> Result<(), Denial> {
     let mut policy: PropagationSpec = spec(object)?;
     fill(&mut policy, if <P as Kind>::NAMESPACED { request.namespace } else { "" });
-    set_spec(object, &policy);
+    set_spec_with(object, &policy, &["resourceSelectors"]);
     if request.operation == Operation::Create {
         // A supplied ID is replaced: two policies with one ID would fight for the same resources.
         set_label(object, P::PERMANENT_ID, fresh_id());

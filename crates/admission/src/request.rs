@@ -124,6 +124,17 @@ pub(crate) fn set_spec(object: &mut Value, spec: &impl Serialize) {
     object["spec"] = encode(spec);
 }
 
+/// As [`set_spec`]; these required lists become null where they were not written, which the schema then refuses.
+pub(crate) fn set_spec_with(object: &mut Value, spec: &impl Serialize, required_lists: &[&str]) {
+    let written: Vec<bool> = required_lists.iter().map(|list| object["spec"][list].is_array()).collect();
+    set_spec(object, spec);
+    for (list, written) in required_lists.iter().zip(written) {
+        if !written {
+            object["spec"][list] = Value::Null;
+        }
+    }
+}
+
 /// Returns the JSON form of a value.
 pub(crate) fn encode(value: &impl Serialize) -> Value {
     serde_json::to_value(value).expect("API types have string keys only")

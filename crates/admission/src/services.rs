@@ -12,12 +12,12 @@ use api::networking::{ClusterSelector, ExposurePort, ExposureType, MultiClusterS
 use crate::addresses;
 use crate::cluster::name_faults;
 use crate::request::{
-    Denial, Operation, Request, deny_if_any, invalid, label, part, set_label, set_spec, spec,
+    Denial, Operation, Request, deny_if_any, invalid, label, part, set_label, set_spec_with, spec,
 };
 
 pub(crate) fn mutate(object: &mut Value, fresh_id: &mut dyn FnMut() -> String) -> Result<(), Denial> {
     let service: MultiClusterServiceSpec = spec(object)?;
-    set_spec(object, &service);
+    set_spec_with(object, &service, &["types"]);
     if label(object, MULTI_CLUSTER_SERVICE_PERMANENT_ID).unwrap_or_default().is_empty() {
         set_label(object, MULTI_CLUSTER_SERVICE_PERMANENT_ID, fresh_id());
     }

@@ -16,6 +16,11 @@ pub(crate) fn mutate(object: &mut Value, fresh_id: &mut dyn FnMut() -> String) -
     }
     let id = label(object, WORK_PERMANENT_ID);
     for manifest in &mut work.workload.manifests {
+        if let Some(found) = not_an_object(manifest) {
+            return Err(Denial::internal(format!(
+                "json: cannot unmarshal {found} into Go value of type map[string]interface {{}}"
+            )));
+        }
         if manifest.get("kind").and_then(Value::as_str).unwrap_or_default().is_empty() {
             let shown = apimachinery::json::write(manifest);
             return Err(Denial::internal(format!("Object 'Kind' is missing in '{shown}'")));
@@ -25,6 +30,17 @@ pub(crate) fn mutate(object: &mut Value, fresh_id: &mut dyn FnMut() -> String) -
     }
     set_spec(object, &work);
     Ok(())
+}
+
+/// Returns what stands where an object should, in Go's words.
+fn not_an_object(value: &Value) -> Option<&'static str> {
+    match value {
+        Value::Object(_) | Value::Null => None,
+        Value::Array(_) => Some("array"),
+        Value::String(_) => Some("string"),
+        Value::Number(_) => Some("number"),
+        Value::Bool(_) => Some("bool"),
+    }
 }
 
 #[cfg(test)]

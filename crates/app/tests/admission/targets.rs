@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::{LazyLock, mpsc};
 use std::time::{Duration, Instant};
 
 use clusters::{ClusterOptions, Fleet, FleetOptions};
@@ -357,20 +357,38 @@ fn refused(file: &File, status: &Value) -> Value {
     json!({ "refused": status })
 }
 
+struct Kind {
+    group: String,
+    kind: String,
+    plural: String,
+    namespaced: bool,
+}
+
+/// Karmada's kinds.
+static KINDS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    api::crd::all()
+        .into_iter()
+        .chain(api::crd::aggregated())
+        .map(|definition| Kind {
+            group: text(&definition["spec"]["group"]),
+            kind: text(&definition["spec"]["names"]["kind"]),
+            plural: text(&definition["spec"]["names"]["plural"]),
+            namespaced: definition["spec"]["scope"] == "Namespaced",
+        })
+        .collect()
+});
+
 /// Returns the path of the collection an object belongs to.
 fn collection(object: &Value) -> String {
     let api_version = object["apiVersion"].as_str().unwrap_or_default();
     let kind = object["kind"].as_str().unwrap_or_default();
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-    let known = api::crd::all().into_iter().chain(api::crd::aggregated()).find_map(|definition| {
-        let spec = &definition["spec"];
-        (spec["group"] == group && spec["names"]["kind"] == kind).then(|| {
-            let plural = spec["names"]["plural"].as_str().unwrap_or_default().to_owned();
-            (plural, spec["scope"] == "Namespaced")
-        })
-    });
-    let (plural, namespaced) =
-        known.unwrap_or_else(|| (format!("{}s", kind.to_lowercase()), kind != "Namespace"));
+    let known = KINDS.iter().find(|known| known.group == group && known.kind == kind);
+    let (plural, namespaced) = match known {
+        Some(known) => (known.plural.clone(), known.namespaced),
+        None => (format!("{}s", kind.to_lowercase()), kind != "Namespace"),
+    };
     let root = if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
     if namespaced { format!("{root}/namespaces/{NAMESPACE}/{plural}") } else { format!("{root}/{plural}") }
 }
