@@ -10,7 +10,8 @@ pub(crate) struct Arguments {}
 
 pub(crate) fn run(_: Arguments) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    for definition in api::crd::all() {
+    // Clusters, too: without an aggregated API server the definition serves them at the same place.
+    for definition in api::crd::all().into_iter().chain(api::crd::aggregated()) {
         // JSON is YAML; kubectl takes it as it is.
         writeln!(out, "---\n{definition:#}")?;
     }
