@@ -5,6 +5,7 @@
 
 use admission::{Denial, Operation, Request, Settings};
 use api::cluster::Cluster;
+use api::features::Features;
 use apimachinery::status::Status;
 use apiserver::admission::{Admit, Attributes, Operation as Write};
 use apiserver::registry::Kind;
@@ -14,9 +15,15 @@ use serde_json::Value;
 /// The groups whose kinds have rules of their own.
 const GROUPS: [&str; 4] = [api::policy::GROUP, api::work::GROUP, api::networking::GROUP, api::cluster::GROUP];
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Karmada {
     settings: Settings,
+}
+
+impl Karmada {
+    pub(crate) fn new(features: Features) -> Self {
+        Self { settings: Settings { features, ..Settings::default() } }
+    }
 }
 
 impl Admit for Karmada {
@@ -142,7 +149,7 @@ mod tests {
         apiserver::start(Options {
             profile: Profile::Karmada,
             definitions: definitions(),
-            plugins: vec![std::sync::Arc::new(Karmada::default())],
+            plugins: vec![std::sync::Arc::new(Karmada::new(Features::default()))],
             ..Options::default()
         })
         .await

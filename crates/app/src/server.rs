@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::controllers::Running;
+use crate::controllers::{Chosen, Running};
 use crate::plugin;
 use anyhow::{Context, bail};
 use apiserver::{Options, Profile};
@@ -37,9 +37,8 @@ pub(crate) struct Arguments {
     /// Start from a backup made by `karmada backup`; the data directory must not hold a store yet.
     #[arg(long, value_name = "FILE")]
     restore: Option<PathBuf>,
-    /// Controllers that run in this process, by upstream's names: `*` for all, `name`, `-name`; empty for none.
-    #[arg(long, value_name = "LIST", default_value = "*")]
-    controllers: String,
+    #[command(flatten)]
+    chosen: Chosen,
     /// How often history is compacted, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..))]
     compaction_interval: u64,
@@ -77,7 +76,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         token_file: arguments.token_auth_file,
         definitions: api::crd::all().into_iter().chain(api::crd::aggregated()).collect(),
         namespaces: vec!["karmada-system".to_owned(), "karmada-cluster".to_owned()],
-        plugins: vec![std::sync::Arc::new(plugin::Karmada::default())],
+        plugins: vec![std::sync::Arc::new(plugin::Karmada::new(arguments.chosen.features()?))],
         compact_every: Duration::from_secs(arguments.compaction_interval),
         max_reads: arguments.max_requests_inflight.max(1),
         max_writes: arguments.max_mutating_requests_inflight.max(1),
@@ -92,7 +91,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let kubeconfig = handle.write_kubeconfig("karmada.kubeconfig")?.unwrap_or_default();
     let client =
         apiserver::local::client(&handle.server, apiserver::auth::User::system("system:karmada-controllers"));
-    let running = Running::start(client, &arguments.controllers);
+    let running = Running::start(client, &arguments.chosen)?;
     tracing::info!(
         url = handle.url,
         kubeconfig = %kubeconfig.display(),
