@@ -176,6 +176,7 @@ async fn end_to_end() -> Result<()> {
         client: client.clone(),
         stop: stop.clone(),
         members: Arc::default(),
+        settings: Default::default(),
         scheduler: Default::default(),
     };
     let (start, cpu) = (Instant::now(), process_cpu_time());

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use api::features::Features;
 use clap::Args;
-use controllers::plane::scheduling::Settings;
-use controllers::{Context, Selection};
+use controllers::{Context, Selection, Settings};
+use propagation::skip::{SKIPPED_NAMESPACES, SkipRules};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -25,15 +26,44 @@ pub(crate) struct Arguments {
     /// The control plane's kubeconfig; by default KUBECONFIG or the file in the home directory.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Controllers to run, by upstream's names: `*` for all, `name`, `-name`.
+    #[command(flatten)]
+    chosen: Chosen,
+}
+
+/// What can be chosen for the controllers, wherever they run.
+#[derive(Debug, Args)]
+pub(crate) struct Chosen {
+    /// Controllers that run in this process, by upstream's names: `*` for all, `name`, `-name`; empty for none.
     #[arg(long, value_name = "LIST", default_value = "*")]
     controllers: String,
     #[command(flatten)]
     scheduling: scheduling::Arguments,
+    /// Features to switch on or off, as in `Failover=true,AllAlpha=false`.
+    #[arg(long, value_name = "LIST", default_value = "")]
+    feature_gates: String,
+    /// Kinds that are never propagated, separated by semicolons: `group`, `group/version`, `group/version/Kind,Kind`.
+    #[arg(long, value_name = "LIST", default_value = "")]
+    skipped_propagating_apis: String,
+    /// Namespaces whose objects are never propagated, as regular expressions.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = SKIPPED_NAMESPACES)]
+    skipped_propagating_namespaces: Vec<String>,
+}
+
+impl Chosen {
+    /// Returns the features that are on.
+    pub(crate) fn features(&self) -> anyhow::Result<Features> {
+        Features::parse(&self.feature_gates).context("--feature-gates cannot be understood")
+    }
+
+    fn settings(&self) -> anyhow::Result<Settings> {
+        let namespaces = self.skipped_propagating_namespaces.iter().map(String::as_str);
+        let skip = SkipRules::new(&self.skipped_propagating_apis, namespaces)
+            .context("--skipped-propagating-apis or --skipped-propagating-namespaces cannot be understood")?;
+        Ok(Settings { features: self.features()?, skip })
+    }
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let settings = arguments.scheduling.settings()?;
     let config = match &arguments.kubeconfig {
         Some(path) => {
             let file = kube::config::Kubeconfig::read_from(path)
@@ -50,7 +80,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let version = client.apiserver_version().await.context("the control plane does not answer")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-    let running = Running::start(client, &arguments.controllers, settings);
+    let running = Running::start(client, &arguments.chosen)?;
     tracing::info!(version = version.git_version, "controllers run");
     tokio::select! {
         _ = terminate.recv() => tracing::info!("stopping: SIGTERM"),
@@ -67,16 +97,17 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    pub(crate) fn start(client: kube::Client, selection: &str, scheduler: Settings) -> Self {
+    pub(crate) fn start(client: kube::Client, chosen: &Chosen) -> anyhow::Result<Self> {
         let running = Self { stop: CancellationToken::new(), tasks: TaskTracker::new() };
         let context = Context {
             client,
+            settings: chosen.settings()?,
+            scheduler: chosen.scheduling.settings()?,
             stop: running.stop.clone(),
             members: Arc::new(member::Members::default()),
-            scheduler,
         };
-        controllers::spawn(&context, &Selection::parse(selection), &running.tasks);
-        running
+        controllers::spawn(&context, &Selection::parse(&chosen.controllers), &running.tasks);
+        Ok(running)
     }
 
     pub(crate) async fn stop(self) {

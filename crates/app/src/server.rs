@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::controllers::Running;
+use crate::controllers::{Chosen, Running};
 use crate::surroundings::Surroundings;
-use crate::{extension, plugin, scheduling};
+use crate::{extension, plugin};
 use anyhow::{Context, bail};
-use api::features::Features;
 use apiserver::{Options, Profile};
 use clap::{Args, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
@@ -40,12 +39,8 @@ pub(crate) struct Arguments {
     /// Start from a backup made by `karmada backup`; the data directory must not hold a store yet.
     #[arg(long, value_name = "FILE")]
     restore: Option<PathBuf>,
-    /// Controllers that run in this process, by upstream's names: `*` for all, `name`, `-name`; empty for none.
-    #[arg(long, value_name = "LIST", default_value = "*")]
-    controllers: String,
-    /// Features to switch on or off, as `Name=true,Other=false`.
-    #[arg(long, value_name = "LIST", default_value = "", value_parser = features)]
-    feature_gates: Features,
+    #[command(flatten)]
+    chosen: Chosen,
     /// Let ClusterTaintPolicies set taints that drive workloads away.
     #[arg(long)]
     allow_no_execute_taint_policy: bool,
@@ -58,8 +53,6 @@ pub(crate) struct Arguments {
     /// Writes that are worked on at once.
     #[arg(long, value_name = "N", default_value_t = 200)]
     max_mutating_requests_inflight: usize,
-    #[command(flatten)]
-    scheduling: scheduling::Arguments,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -72,7 +65,6 @@ enum StoreKind {
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let started = Instant::now();
-    let scheduler = arguments.scheduling.settings()?;
     if arguments.store == StoreKind::Etcd {
         bail!("--store etcd is not available in this version; use --store embedded");
     }
@@ -81,7 +73,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         restore(from, &store_dir)?;
     }
     let rules = admission::Settings {
-        features: arguments.feature_gates,
+        features: arguments.chosen.features()?,
         allow_no_execute_taint_policy: arguments.allow_no_execute_taint_policy,
     };
     let surroundings = Arc::new(Surroundings::default());
@@ -111,7 +103,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let client =
         apiserver::local::client(&handle.server, apiserver::auth::User::system("system:karmada-controllers"));
     surroundings.connect(client.clone());
-    let running = Running::start(client, &arguments.controllers, scheduler);
+    let running = Running::start(client, &arguments.chosen)?;
     tracing::info!(
         url = handle.url,
         kubeconfig = %kubeconfig.display(),
@@ -136,8 +128,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
 }
 
 /// Reads a list of feature gates, as upstream's components do.
-pub(crate) fn features(text: &str) -> Result<Features, String> {
-    Features::parse(text).map_err(|error| error.to_string())
+pub(crate) fn features(text: &str) -> Result<api::features::Features, String> {
+    api::features::Features::parse(text).map_err(|error| error.to_string())
 }
 
 fn restore(from: &Path, to: &Path) -> anyhow::Result<()> {

@@ -14,14 +14,33 @@ pub mod selection;
 
 use std::sync::Arc;
 
+use api::features::Features;
+use propagation::skip::SkipRules;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use selection::Selection;
 
+/// What can be chosen on the command line.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// `--feature-gates`
+    pub features: Features,
+    /// `--skipped-propagating-apis` and `--skipped-propagating-namespaces`
+    pub skip: SkipRules,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { features: Features::default(), skip: SkipRules::with_defaults() }
+    }
+}
+
 /// What every controller gets.
 #[derive(Clone)]
 pub struct Context {
+    /// Which features are on and what is not propagated.
+    pub settings: Settings,
     /// The control plane.
     pub client: kube::Client,
     /// Cancelled when the controllers are to stop.

@@ -33,7 +33,6 @@ use kube::{Api, Client};
 use member::Mirror;
 use parking_lot::RwLock;
 use propagation::overrides::Overrides;
-use propagation::skip::SkipRules;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -41,9 +40,6 @@ use crate::{Context, Selection};
 use events::Events;
 use templates::Templates;
 use works::Works;
-
-/// Namespaces whose objects are nobody's workload, unless told otherwise.
-const SKIPPED_NAMESPACES: [&str; 1] = ["kube-.*"];
 
 /// What the controllers of this side share.
 struct Plane {
@@ -73,15 +69,14 @@ type BindingKey = member::Key;
 /// `resource-detector` and `dependencies-distributor`, so that a process can run the scheduler alone.
 pub fn spawn(context: &Context, selection: &Selection, tasks: &TaskTracker) {
     let stop = context.stop.clone();
-    let skip = SkipRules::new("", SKIPPED_NAMESPACES).expect("the built-in rules are valid");
     let (events, writer) = Events::new(context.client.clone(), stop.clone());
     tasks.spawn(writer);
     let plane = Arc::new(Plane {
         client: context.client.clone(),
         interpreter: Interpreter::native(),
-        features: Features::default(),
+        features: context.settings.features.clone(),
         events,
-        templates: Templates::new(context.client.clone(), skip),
+        templates: Templates::new(context.client.clone(), context.settings.skip.clone()),
         policies: Mirror::default(),
         cluster_policies: Mirror::default(),
         override_policies: Mirror::default(),

@@ -89,6 +89,7 @@ impl World {
 
     fn start_controllers(&self) {
         let context = Context {
+            settings: controllers::Settings::default(),
             client: self.client.clone(),
             stop: self.stop.clone(),
             members: Arc::new(member::Members::default()),

@@ -51,6 +51,7 @@ impl Plane {
     /// Runs the controllers of this side, all of them.
     fn run(&self) {
         let context = Context {
+            settings: controllers::Settings::default(),
             client: self.client.clone(),
             stop: self.stop.clone(),
             members: Arc::new(member::Members::default()),

@@ -19,7 +19,15 @@ pub struct SkipRules {
     namespaces: Vec<Regex>,
 }
 
+/// Namespaces whose objects are nobody's workload, unless told otherwise.
+pub const SKIPPED_NAMESPACES: &str = "kube-.*";
+
 impl SkipRules {
+    /// Returns the rules that hold unless told otherwise.
+    pub fn with_defaults() -> Self {
+        Self::new("", [SKIPPED_NAMESPACES]).expect("the built-in rules are valid")
+    }
+
     /// Parses `--skipped-propagating-apis` and `--skipped-propagating-namespaces`.
     ///
     /// `apis` is separated by semicolons: `group`, `group/version`, `group/version/Kind,Kind`, and for the core

@@ -127,9 +127,15 @@ impl Operation<'_> {
     fn replace(&self, document: &mut Value) -> Result<(), Error> {
         let path = self.path()?;
         let value = self.value.cloned().unwrap_or(Value::Null);
-        let place =
-            find_mut(document, path).ok_or_else(|| rejected("replace", path, "doc is missing key"))?;
-        *place = value;
+        let missing = || rejected("replace", path, "doc is missing key");
+        // As kube-apiserver, and unlike the standard: a key that an object does not have is added.
+        if let Some((parent, last)) = split_last(path)
+            && let Some(Value::Object(entries)) = find_mut(document, parent)
+        {
+            entries.insert(last, value);
+            return Ok(());
+        }
+        *find_mut(document, path).ok_or_else(missing)? = value;
         Ok(())
     }
 
@@ -263,6 +269,7 @@ mod tests {
             (json!({"l": [1, 2]}), json!([{"op": "remove", "path": "/l/0"}]), json!({"l": [2]})),
             (json!({"l": [1, 2]}), json!([{"op": "remove", "path": "/l/-1"}]), json!({"l": [1]})),
             (json!({"a": 1}), json!([{"op": "replace", "path": "/a", "value": [2]}]), json!({"a": [2]})),
+            (json!({}), json!([{"op": "replace", "path": "/a", "value": 1}]), json!({"a": 1})),
             (json!({"a": 1}), json!([{"op": "replace", "path": "", "value": {"b": 1}}]), json!({"b": 1})),
             (json!({"a": 1}), json!([{"op": "move", "from": "/a", "path": "/b"}]), json!({"b": 1})),
             (
@@ -289,7 +296,8 @@ mod tests {
     fn operations_that_do_not_apply_are_rejected() {
         for (target, patch) in [
             (json!({}), json!([{"op": "remove", "path": "/a"}])),
-            (json!({}), json!([{"op": "replace", "path": "/a", "value": 1}])),
+            (json!({}), json!([{"op": "replace", "path": "/a/b", "value": 1}])),
+            (json!({"l": [1]}), json!([{"op": "replace", "path": "/l/1", "value": 1}])),
             (json!({}), json!([{"op": "add", "path": "/a/b", "value": 1}])),
             (json!({"l": []}), json!([{"op": "add", "path": "/l/1", "value": 1}])),
             (json!({"l": []}), json!([{"op": "add", "path": "/l/x", "value": 1}])),

@@ -163,10 +163,15 @@ async fn reconcile<B: Stored>(plane: &Plane, mirror: &Mirror<B>, key: &BindingKe
     }
 
     let expected = expected_clusters(binding.spec());
+    let purged = directly_purged_clusters(binding.spec());
+    // That a placement finds no cluster is no wish to have the object nowhere: what runs keeps running, except where it
+    // was evicted from on purpose. Bindings without a placement follow others, and nobody names them any more.
+    let found_none = expected.is_empty() && binding.spec().placement.is_some();
     let left: Vec<&Arc<Work>> = works
         .iter()
         .filter(|work| work.metadata.deletion_timestamp.is_none())
         .filter(|work| cluster_of(work).is_some_and(|cluster| !expected.contains(cluster)))
+        .filter(|work| !found_none || cluster_of(work).is_some_and(|cluster| purged.contains(cluster)))
         .collect();
     if let Err(error) = delete_all(plane, &left).await {
         let message = error.to_string();
@@ -179,7 +184,6 @@ async fn reconcile<B: Stored>(plane: &Plane, mirror: &Mirror<B>, key: &BindingKe
         return Err(error);
     }
     // The old copy must be gone before a new one is made; its end brings us back here.
-    let purged = directly_purged_clusters(binding.spec());
     if works.iter().any(|work| cluster_of(work).is_some_and(|cluster| purged.contains(cluster))) {
         return Ok(());
     }

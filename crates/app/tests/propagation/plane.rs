@@ -1,0 +1,177 @@
+//! Control planes as processes of their own, ended with the test.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use clusters::{ClusterOptions, Fleet, FleetOptions};
+use kube::api::{Api, DynamicObject, PostParams};
+use serde_json::Value;
+
+use crate::world::{DEADLINE, client, definition, until};
+
+/// A control plane, and where to reach it.
+pub(crate) struct ControlPlane {
+    pub(crate) kubeconfig: PathBuf,
+    role: Role,
+    process: Option<Process>,
+    /// Kept alive: the kube-apiserver, if it is this control plane's own.
+    #[expect(dead_code, reason = "dropping it ends the processes")]
+    fleet: Option<Fleet>,
+    dir: tempfile::TempDir,
+}
+
+/// Which `karmada` it takes.
+#[derive(Clone, Copy)]
+enum Role {
+    /// The server with its controllers.
+    Server,
+    /// The controllers, on a kube-apiserver.
+    Controllers,
+}
+
+impl ControlPlane {
+    /// Starts `karmada server`.
+    pub(crate) fn ours() -> Self {
+        let dir = tempfile::tempdir().expect("a folder for the test");
+        let data = dir.path().join("data");
+        let mut plane = Self {
+            kubeconfig: data.join("karmada.kubeconfig"),
+            role: Role::Server,
+            process: None,
+            fleet: None,
+            dir,
+        };
+        plane.start();
+        plane
+    }
+
+    /// Starts kube-apiserver and etcd, gives them Karmada's definitions, and runs `karmada controllers` on them.
+    pub(crate) async fn kubernetes() -> Self {
+        let options = FleetOptions::of([ClusterOptions::control_plane("karmada-apiserver")]);
+        let fleet = Fleet::start(options).await.unwrap_or_else(|error| panic!("{}", error.chain()));
+        let cluster = fleet.cluster("karmada-apiserver").expect("the control plane");
+        Self { fleet: Some(fleet), ..Self::on(&cluster).await }
+    }
+
+    /// Gives a kube-apiserver Karmada's definitions, and runs `karmada controllers` on it.
+    pub(crate) async fn on(cluster: &clusters::Cluster) -> Self {
+        let kubeconfig = cluster.kubeconfig().to_path_buf();
+        define(&kubeconfig).await;
+        let dir = tempfile::tempdir().expect("a folder for the test");
+        let mut plane = Self { kubeconfig, role: Role::Controllers, process: None, fleet: None, dir };
+        plane.start();
+        plane
+    }
+
+    /// Starts the process, at first or again.
+    pub(crate) fn start(&mut self) {
+        let kubeconfig = self.kubeconfig.to_string_lossy().into_owned();
+        let data = self.dir.path().join("data").to_string_lossy().into_owned();
+        let log = self.dir.path().join("log");
+        self.process = Some(match self.role {
+            Role::Server => {
+                Process::start(&["server", "--bind", &self.address(), "--data-dir", &data], "ready", &log)
+            }
+            Role::Controllers => {
+                Process::start(&["controllers", "--kubeconfig", &kubeconfig], "controllers run", &log)
+            }
+        });
+    }
+
+    /// Ends the process as a crash would.
+    pub(crate) fn kill(&mut self) {
+        self.process = None;
+    }
+
+    /// Returns the address to serve on: that of the first start, if there was one, for clients to find it again.
+    fn address(&self) -> String {
+        let Ok(file) = kube::config::Kubeconfig::read_from(&self.kubeconfig) else {
+            return "127.0.0.1:0".to_owned();
+        };
+        let server = file.clusters[0].cluster.as_ref().and_then(|cluster| cluster.server.clone());
+        server.expect("a server in the kubeconfig").trim_start_matches("https://").to_owned()
+    }
+}
+
+/// Creates Karmada's definitions and waits until they are served.
+async fn define(kubeconfig: &Path) {
+    let client = client(kubeconfig).await;
+    let definitions: Api<DynamicObject> = Api::all_with(client, &definition());
+    let printed = Command::new(env!("CARGO_BIN_EXE_karmada"))
+        .args(["crds", "--aggregated"])
+        .output()
+        .expect("the binary runs");
+    let text = String::from_utf8(printed.stdout).expect("text");
+    for document in text.split("---\n").filter(|document| !document.trim().is_empty()) {
+        let object: DynamicObject = serde_json::from_str(document).expect("a definition");
+        definitions.create(&PostParams::default(), &object).await.expect("the definition is accepted");
+        let name = object.metadata.name.expect("a name");
+        until(&definitions, &name, "a definition is established", |found| {
+            let conditions = found.and_then(|found| found.data["status"]["conditions"].as_array());
+            conditions
+                .into_iter()
+                .flatten()
+                .any(|c: &Value| c["type"] == "Established" && c["status"] == "True")
+        })
+        .await;
+    }
+}
+
+/// A `karmada` that runs until it is dropped. Its log is shown when the test fails.
+struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts and waits until the log says that it is ready.
+    fn start(arguments: &[&str], ready: &'static str, log: &Path) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_karmada"))
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        // Read to the end, so that the process never waits for a reader.
+        let lines = BufReader::new(child.stderr.take().expect("a piped log")).lines();
+        let mut file = File::options().create(true).append(true).open(log).expect("a log file");
+        let (tell, told) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                let _ = writeln!(file, "{line}");
+                if line.contains(ready) {
+                    let _ = tell.send(());
+                }
+            }
+        });
+        let process = Self { child, log: log.to_path_buf() };
+        told.recv_timeout(DEADLINE).expect("the process is ready in time");
+        process
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            eprintln!("the control plane's log:\n{}", lines[lines.len().saturating_sub(40)..].join("\n"));
+        }
+    }
+}
+
+/// Runs a command of the CLI to its end.
+pub(crate) fn karmada(arguments: &[&str]) {
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_karmada")).args(arguments).output().expect("the binary runs");
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Lets clients be made.
+pub(crate) fn install_tls() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}

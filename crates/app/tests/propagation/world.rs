@@ -1,0 +1,185 @@
+//! A control plane with three members, and following objects in them until they are as wanted.
+
+use std::fmt::Debug;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::plane::{ControlPlane, karmada};
+
+/// Generous: the machine may be busy with everything else.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(180);
+
+/// A member as the tests see it: whatever has a kubeconfig.
+pub(crate) struct Member {
+    pub(crate) name: String,
+    pub(crate) client: kube::Client,
+    kubeconfig: PathBuf,
+}
+
+/// A control plane and its members.
+pub(crate) struct World {
+    pub(crate) control: ControlPlane,
+    pub(crate) plane: kube::Client,
+    pub(crate) members: Vec<Member>,
+    /// Unlike those of other tests that use the same members.
+    pub(crate) tag: String,
+    pub(crate) namespace: String,
+}
+
+impl World {
+    /// Joins members, waits until they are ready, and makes a namespace.
+    pub(crate) async fn new(tag: &str, control: ControlPlane, kubeconfigs: &[&Path]) -> Self {
+        let tag = format!("{tag}-{}", std::process::id());
+        let plane = client(&control.kubeconfig).await;
+        let mut members = Vec::new();
+        for (number, kubeconfig) in kubeconfigs.iter().enumerate() {
+            let name = format!("{tag}-m{}", number + 1);
+            let (control, member) = (control.kubeconfig.to_string_lossy(), kubeconfig.to_string_lossy());
+            let accounts = format!("accounts-{tag}");
+            let join = ["join", &name, "--kubeconfig", &control, "--cluster-kubeconfig", &member];
+            karmada(&[&join[..], &["--cluster-namespace", &accounts]].concat());
+            let client = client(kubeconfig).await;
+            members.push(Member { name, client, kubeconfig: kubeconfig.to_path_buf() });
+        }
+        let world = Self { control, plane, members, namespace: tag.clone(), tag };
+        for member in &world.members {
+            world.until_ready(&member.name).await;
+        }
+        let made = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": world.namespace}});
+        world.create(&Kind::cluster("", "v1", "Namespace", "namespaces"), made).await;
+        world
+    }
+
+    /// Waits until a cluster is ready and says what it serves.
+    pub(crate) async fn until_ready(&self, cluster: &str) {
+        let clusters = Kind::cluster("cluster.karmada.io", "v1alpha1", "Cluster", "clusters");
+        until(&self.in_plane(&clusters), cluster, "a joined cluster is ready", |found| {
+            condition(found, "Ready") == Some("True")
+                && found.is_some_and(|c| {
+                    c.data["status"]["apiEnablements"].as_array().is_some_and(|l| !l.is_empty())
+                })
+        })
+        .await;
+    }
+
+    pub(crate) fn in_plane(&self, kind: &Kind) -> Api<DynamicObject> {
+        kind.api(self.plane.clone(), &self.namespace)
+    }
+
+    pub(crate) fn in_member(&self, index: usize, kind: &Kind) -> Api<DynamicObject> {
+        kind.api(self.members[index].client.clone(), &self.namespace)
+    }
+
+    pub(crate) async fn create(&self, kind: &Kind, object: Value) {
+        let text = object.to_string();
+        let object: DynamicObject = serde_json::from_value(object).expect("an object");
+        if let Err(error) = self.in_plane(kind).create(&PostParams::default(), &object).await {
+            panic!("{text}: {error}");
+        }
+    }
+
+    pub(crate) async fn patch(&self, kind: &Kind, name: &str, patch: &Value) {
+        let patch = Patch::Merge(patch);
+        let result = self.in_plane(kind).patch(name, &PatchParams::default(), &patch).await;
+        result.unwrap_or_else(|error| panic!("{} {name}: {error}", kind.resource.kind));
+    }
+
+    /// Takes the members out of the control plane again.
+    pub(crate) fn leave(&self) {
+        for member in &self.members {
+            let control = self.control.kubeconfig.to_string_lossy();
+            let kubeconfig = member.kubeconfig.to_string_lossy();
+            let accounts = format!("accounts-{}", self.tag);
+            // Unlike `join`, `unjoin` takes the cluster's name for the context's unless told otherwise.
+            let file = kube::config::Kubeconfig::read_from(&member.kubeconfig).expect("a kubeconfig");
+            let context = file.current_context.expect("a current context");
+            let unjoin =
+                ["unjoin", &member.name, "--kubeconfig", &control, "--cluster-kubeconfig", &kubeconfig];
+            let further = ["--cluster-context", &context, "--cluster-namespace", &accounts];
+            karmada(&[&unjoin[..], &further[..]].concat());
+        }
+    }
+}
+
+/// A kind and how it is addressed.
+#[derive(Clone)]
+pub(crate) struct Kind {
+    pub(crate) resource: ApiResource,
+    pub(crate) namespaced: bool,
+}
+
+impl Kind {
+    pub(crate) fn namespaced(group: &str, version: &str, kind: &str, plural: &str) -> Self {
+        let gvk = GroupVersionKind::gvk(group, version, kind);
+        Self { resource: ApiResource::from_gvk_with_plural(&gvk, plural), namespaced: true }
+    }
+
+    pub(crate) fn cluster(group: &str, version: &str, kind: &str, plural: &str) -> Self {
+        Self { namespaced: false, ..Self::namespaced(group, version, kind, plural) }
+    }
+
+    pub(crate) fn api(&self, client: kube::Client, namespace: &str) -> Api<DynamicObject> {
+        if self.namespaced {
+            Api::namespaced_with(client, namespace, &self.resource)
+        } else {
+            Api::all_with(client, &self.resource)
+        }
+    }
+}
+
+pub(crate) fn definition() -> ApiResource {
+    Kind::cluster("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions")
+        .resource
+}
+
+pub(crate) fn work() -> Kind {
+    Kind::namespaced("work.karmada.io", "v1alpha1", "Work", "works")
+}
+
+/// Returns the status of a condition.
+pub(crate) fn condition<'a>(object: Option<&'a DynamicObject>, kind: &str) -> Option<&'a str> {
+    let conditions = object?.data["status"]["conditions"].as_array()?;
+    conditions.iter().find(|condition| condition["type"] == kind)?["status"].as_str()
+}
+
+pub(crate) async fn client(kubeconfig: &Path) -> kube::Client {
+    let file = kube::config::Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
+    let config =
+        kube::Config::from_custom_kubeconfig(file, &Default::default()).await.expect("a usable kubeconfig");
+    kube::Client::try_from(config).expect("a client")
+}
+
+/// Follows an object until it is as wanted; shows what it is when time runs out.
+pub(crate) async fn until<K>(api: &Api<K>, name: &str, what: &str, wanted: impl Fn(Option<&K>) -> bool)
+where
+    K: kube::Resource + Clone + Debug + Send + DeserializeOwned + Serialize + 'static,
+{
+    let reached = kube::runtime::wait::await_condition(api.clone(), name, |found: Option<&K>| wanted(found));
+    match tokio::time::timeout(DEADLINE, reached).await {
+        Ok(result) => drop(result.unwrap_or_else(|error| panic!("{what} ({name}): {error}"))),
+        Err(_) => {
+            let shown = serde_json::to_string_pretty(&api.get_opt(name).await.ok()).unwrap_or_default();
+            panic!("{what} ({name}): not within {DEADLINE:?}; last seen: {shown}");
+        }
+    }
+}
+
+/// Follows an object until it is gone.
+pub(crate) async fn until_gone(api: &Api<DynamicObject>, name: &str, what: &str) {
+    until(api, name, what, |found| found.is_none()).await;
+}
+
+/// Returns what an object has at a JSON pointer; metadata lies apart from the rest.
+pub(crate) fn at(object: Option<&DynamicObject>, path: &str) -> Option<Value> {
+    let object = object?;
+    match path.strip_prefix("/metadata/annotations/") {
+        Some(key) => object.metadata.annotations.as_ref()?.get(key).map(|text| json!(text)),
+        None => object.data.pointer(path).cloned(),
+    }
+}
