@@ -141,8 +141,7 @@ fn pure() {
         for threads in [1, 2] {
             let start = Instant::now();
             let counts: Vec<(usize, Option<Duration>)> = std::thread::scope(|scope| {
-                let runs: Vec<_> =
-                    (0..threads).map(|_| scope.spawn(|| run(&fleet, &specs, time))).collect();
+                let runs: Vec<_> = (0..threads).map(|_| scope.spawn(|| run(&fleet, &specs, time))).collect();
                 runs.into_iter().map(|run| run.join().expect("no panic")).collect()
             });
             let total: usize = counts.iter().map(|(count, _)| count).sum();

@@ -29,7 +29,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "LIST", default_value = "*")]
     controllers: String,
     #[command(flatten)]
-    scheduling: scheduling::Arguments,
+    scheduling: scheduling::Flags,
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {

@@ -59,7 +59,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 200)]
     max_mutating_requests_inflight: usize,
     #[command(flatten)]
-    scheduling: scheduling::Arguments,
+    scheduling: scheduling::Flags,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -72,7 +72,7 @@ enum StoreKind {
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let started = Instant::now();
-    let settings = arguments.scheduling.settings()?;
+    let scheduler = arguments.scheduling.settings()?;
     if arguments.store == StoreKind::Etcd {
         bail!("--store etcd is not available in this version; use --store embedded");
     }
@@ -111,7 +111,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let client =
         apiserver::local::client(&handle.server, apiserver::auth::User::system("system:karmada-controllers"));
     surroundings.connect(client.clone());
-    let running = Running::start(client, &arguments.controllers, settings);
+    let running = Running::start(client, &arguments.controllers, scheduler);
     tracing::info!(
         url = handle.url,
         kubeconfig = %kubeconfig.display(),

@@ -224,10 +224,11 @@ async fn every_strategy_places_and_follows_what_changes() {
     plane.join(1).await;
     plane.change_cluster(0, json!({"metadata": {"labels": {"site": "north"}}})).await;
 
-    let rule =
-        |index: usize, weight: i64| json!({"targetCluster": {"clusterNames": [NAMES[index]]}, "weight": weight});
+    let rule = |index: usize, weight: i64| json!({"targetCluster": {"clusterNames": [NAMES[index]]}, "weight": weight});
     plane.deploy("duplicated", 2, json!({})).await;
-    plane.deploy("static", 6, weighted(json!({"staticWeightList": [rule(0, 2), rule(1, 1), rule(2, 1)]}))).await;
+    plane
+        .deploy("static", 6, weighted(json!({"staticWeightList": [rule(0, 2), rule(1, 1), rule(2, 1)]})))
+        .await;
     plane.deploy("dynamic", 6, weighted(json!({"dynamicWeight": "AvailableReplicas"}))).await;
     let gather = json!({"replicaSchedulingType": "Divided", "replicaDivisionPreference": "Aggregated"});
     plane.deploy("aggregated", 5, json!({"replicaScheduling": gather})).await;
@@ -243,7 +244,9 @@ async fn every_strategy_places_and_follows_what_changes() {
     let home = plane.gathered("aggregated", 5).await;
     let chosen = plane.gathered("spread", 2).await;
 
-    for (name, replicas) in [("duplicated", 3), ("static", 9), ("dynamic", 8), ("aggregated", 7), ("spread", 4)] {
+    for (name, replicas) in
+        [("duplicated", 3), ("static", 9), ("dynamic", 8), ("aggregated", 7), ("spread", 4)]
+    {
         plane.scale(name, replicas).await;
     }
     plane.runs("duplicated", "scaled up", [Some(3), Some(3), None]).await;

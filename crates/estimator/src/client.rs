@@ -206,8 +206,7 @@ impl Client {
     {
         let channel = self.connections.read().get(cluster).cloned();
         let channel = channel.ok_or_else(|| Error::NotConnected(cluster.to_owned()))?;
-        let failed =
-            |status| Error::Call { cluster: cluster.to_owned(), status: Box::new(status) };
+        let failed = |status| Error::Call { cluster: cluster.to_owned(), status: Box::new(status) };
         let mut request = tonic::Request::new(message);
         request.set_timeout(self.options.timeout);
         let object = format!("kind={}, name={}/{}", resource.kind, resource.namespace, resource.name);
@@ -223,7 +222,10 @@ impl Client {
 }
 
 /// Connects to one address and waits until it answers.
-async fn dial(address: &str, tls: Option<Arc<ClientConfig>>) -> Result<Channel, Box<dyn std::error::Error + Send + Sync>> {
+async fn dial(
+    address: &str,
+    tls: Option<Arc<ClientConfig>>,
+) -> Result<Channel, Box<dyn std::error::Error + Send + Sync>> {
     // The connector below does TLS itself; the scheme is only what the requests say.
     let mut endpoint = Endpoint::from_shared(format!("http://{address}"))?.connect_timeout(DIAL);
     if tls.is_some() {

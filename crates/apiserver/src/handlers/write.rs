@@ -524,7 +524,11 @@ impl Target<'_> {
     }
 
     fn durability(&self) -> store::Durability {
-        if self.kind.rules.buffered || self.server.relaxed { store::Durability::Buffered } else { store::Durability::Durable }
+        if self.kind.rules.buffered || self.server.relaxed {
+            store::Durability::Buffered
+        } else {
+            store::Durability::Durable
+        }
     }
 
     /// Encodes an object for the store, in the version it is stored in.

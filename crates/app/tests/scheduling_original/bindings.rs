@@ -54,8 +54,12 @@ fn affinity(random: &mut Random, names: &[String]) -> Value {
     if random.percent(25) {
         affinity["labelSelector"] = match random.between(0, 3) {
             0 => json!({"matchLabels": {"env": "prod"}}),
-            1 => json!({"matchExpressions": [{"key": "env", "operator": *random.pick(&["In", "NotIn"]), "values": ["dev", "test"]}]}),
-            2 => json!({"matchExpressions": [{"key": "tier", "operator": *random.pick(&["Exists", "DoesNotExist"])}]}),
+            1 => {
+                json!({"matchExpressions": [{"key": "env", "operator": *random.pick(&["In", "NotIn"]), "values": ["dev", "test"]}]})
+            }
+            2 => {
+                json!({"matchExpressions": [{"key": "tier", "operator": *random.pick(&["Exists", "DoesNotExist"])}]})
+            }
             _ => json!({}),
         };
     }

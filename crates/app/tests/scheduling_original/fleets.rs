@@ -107,14 +107,14 @@ fn summary(random: &mut Random) -> Value {
         1 => format!("{}Mi", random.between(0, 90_000)),
         _ => format!("{}G", random.between(1, 90)),
     };
-    let mut summary = json!({"allocatable": {"cpu": cpu, "memory": memory, "pods": random.between(0, 300).to_string()}});
+    let mut summary =
+        json!({"allocatable": {"cpu": cpu, "memory": memory, "pods": random.between(0, 300).to_string()}});
     if random.percent(50) {
         summary["allocated"] = json!({"cpu": format!("{}m", random.between(0, 9_000)),
             "memory": format!("{}Mi", random.between(0, 9_000)), "pods": random.between(0, 60).to_string()});
     }
     if random.percent(20) {
-        summary["allocating"] =
-            json!({"cpu": format!("{}m", random.between(0, 2_000)), "pods": random.between(0, 9).to_string()});
+        summary["allocating"] = json!({"cpu": format!("{}m", random.between(0, 2_000)), "pods": random.between(0, 9).to_string()});
     }
     if random.percent(30) {
         let counts = (0..GRADES.len()).map(|grade| json!({"grade": grade, "count": random.between(0, 3)}));

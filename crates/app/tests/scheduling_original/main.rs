@@ -118,7 +118,9 @@ impl Tally {
         let (theirs, mut ours) = (Outcome::of(original), Outcome::of(ours));
         let reason = theirs.reason.as_str().unwrap_or("nothing to do").to_owned();
         *self.outcomes.entry(reason).or_default() += 1;
-        if ours.reason == "Unschedulable" && theirs.reason == "SchedulerError" && ours.message == theirs.message
+        if ours.reason == "Unschedulable"
+            && theirs.reason == "SchedulerError"
+            && ours.message == theirs.message
         {
             self.cause += 1;
             ours.reason = theirs.reason.clone();
@@ -178,7 +180,8 @@ async fn both_schedulers_decide_alike() {
     let original = Side::new("original", cluster.direct_kubeconfig(), &program, &flags, logs).await;
     let kubeconfig = server.dir.path().join("karmada.kubeconfig");
     let ours = std::path::Path::new(env!("CARGO_BIN_EXE_karmada"));
-    let ours = Side::new("ours", &kubeconfig, ours, &["controllers", "--controllers", "scheduler"], logs).await;
+    let ours =
+        Side::new("ours", &kubeconfig, ours, &["controllers", "--controllers", "scheduler"], logs).await;
     let definitions: Vec<Value> = api::crd::all().into_iter().chain(api::crd::aggregated()).collect();
     original.prepare(&definitions).await;
     ours.prepare(&[]).await;
@@ -190,7 +193,12 @@ async fn both_schedulers_decide_alike() {
     for number in 0..fleets {
         let mut random = Random::new(seed.wrapping_mul(1_000).wrapping_add(number as u64));
         compare_on_one_fleet(&mut random, number, count, &original, &ours, &mut tally).await;
-        eprintln!("fleet {}/{fleets}: {} decisions, {} differ", number + 1, tally.decisions, tally.differences.len());
+        eprintln!(
+            "fleet {}/{fleets}: {} decisions, {} differ",
+            number + 1,
+            tally.decisions,
+            tally.differences.len()
+        );
     }
     let Tally { decisions, outcomes, reasons, order, cause, differences } = &tally;
     eprintln!(
@@ -210,8 +218,11 @@ async fn compare_on_one_fleet(
     tally: &mut Tally,
 ) {
     let mut clusters = fleets::fleet(random, SIZES[number % SIZES.len()]);
-    let names: Vec<String> =
-        clusters.iter().filter_map(|cluster| cluster["metadata"]["name"].as_str()).map(str::to_owned).collect();
+    let names: Vec<String> = clusters
+        .iter()
+        .filter_map(|cluster| cluster["metadata"]["name"].as_str())
+        .map(str::to_owned)
+        .collect();
     let mut bindings: Vec<Value> = (0..count).map(|index| bindings::binding(random, index, &names)).collect();
     let flags = FLAGS[number % FLAGS.len()];
     for round in 0..ROUNDS {

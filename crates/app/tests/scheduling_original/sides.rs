@@ -88,12 +88,8 @@ impl Side {
 
     /// Installs definitions, waits until they are served, and makes the namespace.
     pub(crate) async fn prepare(&self, definitions: &[Value]) {
-        let kind = resource(
-            "apiextensions.k8s.io",
-            "v1",
-            "CustomResourceDefinition",
-            "customresourcedefinitions",
-        );
+        let kind =
+            resource("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions");
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &kind);
         for definition in definitions {
             api.create(&PostParams::default(), &object(definition)).await.expect("a definition");
@@ -268,7 +264,9 @@ async fn until(api: &Api<DynamicObject>, name: &str, wanted: impl Fn(&Value) -> 
         found.is_some_and(|object| wanted(&tree(object)))
     });
     let reached = tokio::time::timeout(DEADLINE, reached).await;
-    reached.unwrap_or_else(|_| panic!("{name} is not as wanted within {DEADLINE:?}")).expect("the watch holds");
+    reached
+        .unwrap_or_else(|_| panic!("{name} is not as wanted within {DEADLINE:?}"))
+        .expect("the watch holds");
 }
 
 /// Makes an object and its status exactly this, whether it exists or not.

@@ -81,10 +81,7 @@ mod tests {
     fn a_heartbeat_is_no_news() {
         let mut later = cluster("prod", "1");
         later.metadata.resource_version = Some("2".to_owned());
-        assert_eq!(
-            News::between(Some(&cluster("prod", "1")), &later),
-            News { shape: false, room: false }
-        );
+        assert_eq!(News::between(Some(&cluster("prod", "1")), &later), News { shape: false, room: false });
     }
 
     #[test]
