@@ -37,7 +37,7 @@ pub(crate) struct Chosen {
     #[arg(long, value_name = "LIST", default_value = "*")]
     controllers: String,
     #[command(flatten)]
-    scheduling: scheduling::Arguments,
+    scheduling: scheduling::Flags,
     /// Features to switch on or off, as in `Failover=true,AllAlpha=false`.
     #[arg(long, value_name = "LIST", default_value = "")]
     feature_gates: String,

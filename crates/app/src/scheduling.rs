@@ -6,7 +6,7 @@ use controllers::plane::scheduling::Settings;
 
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Scheduler")]
-pub(crate) struct Arguments {
+pub(crate) struct Flags {
     /// Name of the scheduler: it takes care of bindings whose spec.schedulerName is this.
     #[arg(long, value_name = "NAME", default_value = "default-scheduler")]
     scheduler_name: String,
@@ -18,7 +18,7 @@ pub(crate) struct Arguments {
     enable_empty_workload_propagation: bool,
 }
 
-impl Arguments {
+impl Flags {
     pub(crate) fn settings(&self) -> anyhow::Result<Settings> {
         if self.scheduler_name.is_empty() {
             bail!("--scheduler-name must not be empty");
