@@ -70,20 +70,19 @@ impl Pass<'_> {
         }
         let active: Vec<&Value> = pods.iter().filter(|pod| is_active(pod)).collect();
         let verdict = self.verdict(succeeded, failed, active.len() as i64);
-        let mut running = active.len() as i64;
-        match verdict {
+        let running = match verdict {
             Some(verdict) => {
                 for pod in &active {
                     self.steps.push(self.delete(pod));
                 }
-                running = 0;
                 self.conclude(&verdict);
+                0
             }
             None => {
                 self.suspension(suspended);
-                running = self.adjust(&active, &indexes, succeeded, suspended);
+                self.adjust(&active, &indexes, succeeded, suspended)
             }
-        }
+        };
         let mut set = |field: &str, count: i64| match count {
             0 => {
                 map_at_root(&mut self.status).remove(field);
