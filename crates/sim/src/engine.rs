@@ -292,8 +292,9 @@ impl Engine {
             Kind::DisruptionBudget => Role::Budget,
             Kind::Claim => {
                 self.in_namespace(space, Kind::Quota, Role::Quota);
-                // A pod may have waited for it.
+                // A pod may have waited for it, and a volume may be free now.
                 self.retry_pending();
+                self.all(Kind::Volume, Role::Volume);
                 Role::Claim
             }
             Kind::Volume => {
@@ -438,7 +439,6 @@ impl Engine {
             Role::Quota => Kind::Quota,
             Role::Autoscaler => Kind::Autoscaler,
         };
-        let Some(object) = self.hands.get(kind, space, own) else { return Vec::new() };
         let troubles = self.troubles.borrow().clone();
         let view = View {
             objects: &self.hands,
@@ -446,6 +446,12 @@ impl Engine {
             pace: &self.pace,
             troubles: &troubles,
             failures: &self.failures,
+        };
+        let Some(object) = self.hands.get(kind, space, own) else {
+            return match role {
+                Role::Service => endpoints::abandoned(&view, space, own),
+                _ => Vec::new(),
+            };
         };
         match role {
             Role::Node => {

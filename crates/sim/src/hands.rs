@@ -316,4 +316,15 @@ impl Objects for Hands {
         });
         found
     }
+
+    fn count(&self, group: &str, plural: &str, namespace: &str) -> usize {
+        let registry = self.server.registry.load();
+        let Some(version) = registry.group(group).and_then(|group| group.versions.first()) else { return 0 };
+        let Some(kind) = registry.find(group, version, plural) else { return 0 };
+        let prefix = format!("{namespace}/");
+        let snapshot = self.server.store.snapshot(&kind.collection);
+        let from = std::ops::Bound::Included(prefix.as_str());
+        let range = snapshot.range(from, std::ops::Bound::Unbounded);
+        range.take_while(|entry| entry.name.starts_with(&prefix)).count()
+    }
 }

@@ -17,6 +17,8 @@ pub(crate) trait Objects {
     /// Those with an owner of this uid, controlling or not.
     fn owned(&self, kind: Kind, namespace: &str, owner: &str) -> Vec<Value>;
     fn selected(&self, kind: Kind, namespace: &str, selector: &LabelSelector) -> Vec<Value>;
+    /// How many objects there are of any kind, by group and plural name.
+    fn count(&self, group: &str, plural: &str, namespace: &str) -> usize;
 }
 
 /// Everything a decision may depend on.
@@ -69,6 +71,14 @@ pub(crate) mod fake {
 
         fn selected(&self, kind: Kind, space: &str, selector: &LabelSelector) -> Vec<Value> {
             self.list(kind, space).into_iter().filter(|object| selector.matches(labels(object))).collect()
+        }
+
+        fn count(&self, group: &str, plural: &str, space: &str) -> usize {
+            let kind = Kind::ALL.into_iter().find(|kind| {
+                let (own, _, resource) = kind.resource();
+                own == group && resource == plural
+            });
+            kind.map_or(0, |kind| self.list(kind, space).len())
         }
     }
 

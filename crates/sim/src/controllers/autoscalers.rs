@@ -1,7 +1,263 @@
-//! To come.
+//! HorizontalPodAutoscalers: as many replicas as the load needs.
+//!
+//! The load is what was set for the pods; without one they idle. Resource metrics only; the default policies for going up are
+//! not limited, going down waits for the stabilisation window since the last change.
+
+use apimachinery::quantity::Quantity;
+use apimachinery::selector::LabelSelector;
+use serde_json::{Value, json};
+
+use crate::kinds::Kind;
+use crate::objects::{after, is_active, labels, list, namespace, number, set_condition, stamp, text, time};
 use crate::plan::Step;
+use crate::scheduling::asks;
+use crate::trouble::Load;
 use crate::view::View;
-use serde_json::Value;
-pub(crate) fn decide(_: &View<'_>, _: &Value) -> Vec<Step> {
-    Vec::new()
+
+const SOURCE: &str = "horizontal-pod-autoscaler";
+/// Nothing happens within a tenth of the target.
+const TOLERANCE: f64 = 0.1;
+
+/// Returns what pods use: the loads that match them, shared equally.
+pub(crate) fn usage<'a>(loads: impl Iterator<Item = &'a Load>, pod: &Value, all: &[Value]) -> (u64, u64) {
+    let (mut cpu, mut memory) = (0, 0);
+    for load in loads {
+        let Ok(selector) = LabelSelector::parse(&load.selector) else { continue };
+        if !selector.matches(labels(pod)) {
+            continue;
+        }
+        let sharing =
+            all.iter().filter(|other| is_active(other) && selector.matches(labels(other))).count().max(1);
+        cpu += load.milli_cpu / sharing as u64;
+        memory += load.memory_mib / sharing as u64;
+    }
+    (cpu, memory)
+}
+
+pub(crate) fn decide(view: &View<'_>, scaler: &Value) -> Vec<Step> {
+    let mut steps = vec![Step::Again(view.pace.autoscale)];
+    let space = namespace(scaler);
+    let reference = &scaler["spec"]["scaleTargetRef"];
+    let kind = Kind::of(text(reference, "/apiVersion"), text(reference, "/kind"));
+    let Some(target) = kind.and_then(|kind| Some((kind, view.get(kind, space, text(reference, "/name"))?)))
+    else {
+        let mut status = status_of(scaler);
+        let message = format!(
+            "the HPA controller was unable to get the target's current scale: {} {:?} not found",
+            text(reference, "/kind"),
+            text(reference, "/name")
+        );
+        condition(view, &mut status, "AbleToScale", "False", "FailedGetScale", &message);
+        if status != scaler["status"] {
+            steps.push(Step::status(Kind::Autoscaler, scaler, status));
+        }
+        return steps;
+    };
+    let (kind, object) = target;
+    let Ok(selector) = LabelSelector::from_object(object.pointer("/spec/selector")) else { return steps };
+    let all = view.objects.list(Kind::Pod, space);
+    let pods: Vec<&Value> =
+        all.iter().filter(|pod| is_active(pod) && selector.matches(labels(pod))).collect();
+    let current = number(&object, "/spec/replicas").unwrap_or(1);
+    let mut status = status_of(scaler);
+    condition(
+        view,
+        &mut status,
+        "AbleToScale",
+        "True",
+        "ReadyForNewScale",
+        "recommended size matches current size",
+    );
+    let (mut desired, mut metrics) = (None, Vec::new());
+    for metric in list(scaler, "/spec/metrics") {
+        if let Some((wanted, shown)) = judge(view, metric, &pods, &all, current) {
+            desired = Some(desired.map_or(wanted, |so_far: i64| so_far.max(wanted)));
+            metrics.push(shown);
+        }
+    }
+    status["currentReplicas"] = json!(current);
+    let Some(wish) = desired.filter(|_| current > 0) else {
+        let message = if current == 0 {
+            "scaling is disabled since the replica count of the target is zero"
+        } else {
+            "the HPA was unable to compute the replica count: no metric of a kind that is simulated, or no requests"
+        };
+        let reason = if current == 0 { "ScalingDisabled" } else { "FailedGetResourceMetric" };
+        condition(view, &mut status, "ScalingActive", "False", reason, message);
+        status["desiredReplicas"] = json!(current);
+        if status != scaler["status"] {
+            steps.push(Step::status(Kind::Autoscaler, scaler, status));
+        }
+        return steps;
+    };
+    status["currentMetrics"] = metrics.into();
+    condition(
+        view,
+        &mut status,
+        "ScalingActive",
+        "True",
+        "ValidMetricFound",
+        "the HPA was able to successfully calculate a replica count from cpu resource utilization (percentage of request)",
+    );
+    let least = number(scaler, "/spec/minReplicas").unwrap_or(1);
+    let most = number(scaler, "/spec/maxReplicas").unwrap_or(1);
+    let limited = wish.clamp(least, most.max(least));
+    let (value, reason, message) = match wish {
+        wish if wish > most => {
+            ("True", "TooManyReplicas", "the desired replica count is more than the maximum replica count")
+        }
+        wish if wish < least => {
+            ("True", "TooFewReplicas", "the desired replica count is less than the minimum replica count")
+        }
+        _ => ("False", "DesiredWithinRange", "the desired count is within the acceptable range"),
+    };
+    condition(view, &mut status, "ScalingLimited", value, reason, message);
+    let window = number(scaler, "/spec/behavior/scaleDown/stabilizationWindowSeconds").unwrap_or(300);
+    let last = time(scaler, "/status/lastScaleTime").or_else(|| time(scaler, "/metadata/creationTimestamp"));
+    let may_shrink = last.is_none_or(|last| after(last, window) <= view.now);
+    let next = if limited < current && !may_shrink { current } else { limited };
+    status["desiredReplicas"] = json!(next);
+    if next != current {
+        let mut object = object.clone();
+        object["spec"]["replicas"] = json!(next);
+        steps.push(Step::Update { kind, object });
+        status["lastScaleTime"] = json!(stamp(view.now));
+        condition(
+            view,
+            &mut status,
+            "AbleToScale",
+            "True",
+            "SucceededRescale",
+            &format!("the HPA controller was able to update the target scale to {next}"),
+        );
+        let why = if next > current {
+            "cpu resource utilization (percentage of request) above target"
+        } else {
+            "All metrics below target"
+        };
+        let message = format!("New size: {next}; reason: {why}");
+        steps.push(Step::event(scaler, SOURCE, "SuccessfulRescale", message));
+    }
+    if status != scaler["status"] {
+        steps.push(Step::status(Kind::Autoscaler, scaler, status));
+    }
+    steps
+}
+
+fn status_of(scaler: &Value) -> Value {
+    let mut status = if scaler["status"].is_object() { scaler["status"].clone() } else { json!({}) };
+    status["currentMetrics"] = Value::Null;
+    status["desiredReplicas"] = json!(number(scaler, "/status/desiredReplicas").unwrap_or(0));
+    status
+}
+
+fn condition(view: &View<'_>, status: &mut Value, kind: &str, value: &str, reason: &str, message: &str) {
+    let mut conditions = list(status, "/conditions").to_vec();
+    let new = json!({"type": kind, "status": value, "reason": reason, "message": message,
+        "lastTransitionTime": stamp(view.now)});
+    let at = conditions.iter().position(|each| each["type"] == kind);
+    match at {
+        Some(at) if conditions[at]["status"] == value => {
+            let since = conditions[at]["lastTransitionTime"].clone();
+            conditions[at] = new;
+            conditions[at]["lastTransitionTime"] = since;
+        }
+        Some(at) => conditions[at] = new,
+        None => set_condition(&mut conditions, new),
+    }
+    status["conditions"] = conditions.into();
+}
+
+/// Returns the replicas that a metric asks for, and how its current value is shown.
+fn judge(
+    view: &View<'_>,
+    metric: &Value,
+    pods: &[&Value],
+    all: &[Value],
+    current: i64,
+) -> Option<(i64, Value)> {
+    if text(metric, "/type") != "Resource" || pods.is_empty() {
+        return None;
+    }
+    let resource = text(metric, "/resource/name");
+    let used: Vec<f64> = pods
+        .iter()
+        .map(|pod| {
+            let (cpu, memory) = usage(view.troubles.loads.values(), pod, all);
+            if resource == "cpu" { cpu as f64 } else { memory as f64 * 1024.0 * 1024.0 }
+        })
+        .collect();
+    let total: f64 = used.iter().sum();
+    let average = total / pods.len() as f64;
+    let print = |value: f64| {
+        if resource == "cpu" {
+            Quantity::from_scaled(value.round() as i64, -3).to_string()
+        } else {
+            Quantity::from_scaled(value.round() as i64, 0).to_string()
+        }
+    };
+    let mut shown = json!({"averageValue": print(average)});
+    let ratio = match text(metric, "/resource/target/type") {
+        "Utilization" => {
+            let asked: i64 = pods.iter().map(|pod| asks(pod).get(resource).copied().unwrap_or(0)).sum();
+            if asked == 0 {
+                return None;
+            }
+            let percent = total * 100.0 / asked as f64;
+            shown["averageUtilization"] = json!(percent.floor() as i64);
+            percent / number(metric, "/resource/target/averageUtilization")?.max(1) as f64
+        }
+        _ => {
+            let target = Quantity::parse(text(metric, "/resource/target/averageValue")).ok()?;
+            let target = if resource == "cpu" { target.milli_value() } else { target.value() };
+            average / target.max(1) as f64
+        }
+    };
+    let wanted =
+        if (ratio - 1.0).abs() <= TOLERANCE { current } else { (ratio * pods.len() as f64).ceil() as i64 };
+    Some((wanted, json!({"type": "Resource", "resource": {"name": resource, "current": shown}})))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trouble::Troubles;
+    use crate::view::fake::with_view;
+
+    fn wish(milli_cpu: u64) -> Vec<i64> {
+        let pod = |name: &str| {
+            json!({"kind": "Pod", "metadata": {"name": name, "namespace": "d", "labels": {"app": "web"}},
+            "spec": {"containers": [{"resources": {"requests": {"cpu": "100m"}}}]}, "status": {"phase": "Running"}})
+        };
+        let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": {"name": "web", "namespace": "d"},
+            "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "web"}}}});
+        let scaler = json!({"kind": "HorizontalPodAutoscaler", "metadata": {"name": "web", "namespace": "d",
+            "creationTimestamp": "2025-01-01T00:00:00Z"},
+            "spec": {"minReplicas": 1, "maxReplicas": 6,
+                "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+                "metrics": [{"type": "Resource", "resource": {"name": "cpu",
+                    "target": {"type": "Utilization", "averageUtilization": 50}}}]}});
+        let mut troubles = Troubles::default();
+        let load = Load { selector: "app=web".to_owned(), milli_cpu, memory_mib: 0 };
+        troubles.loads.insert(load.selector.clone(), load);
+        with_view(vec![pod("a"), pod("b"), deployment], |view| {
+            let view = View { troubles: &troubles, ..*view };
+            decide(&view, &scaler)
+                .iter()
+                .filter_map(|step| match step {
+                    Step::Update { object, .. } => number(object, "/spec/replicas"),
+                    _ => None,
+                })
+                .collect()
+        })
+    }
+
+    #[test]
+    fn replicas_follow_the_load_within_their_limits() {
+        assert_eq!(wish(200), [4]);
+        assert_eq!(wish(100), Vec::<i64>::new());
+        assert_eq!(wish(10_000), [6]);
+        assert_eq!(wish(0), [1]);
+    }
 }

@@ -1,7 +1,96 @@
-//! To come.
+//! PodDisruptionBudgets: how many pods may be missing.
+
+use std::collections::BTreeMap;
+
+use apimachinery::selector::LabelSelector;
+use serde_json::{Value, json};
+
+use crate::kinds::Kind;
+use crate::objects::{
+    condition, controller_of, generation, int_or_percent, is_deleting, is_ready, namespace, number, phase,
+    stamp, text,
+};
 use crate::plan::Step;
 use crate::view::View;
-use serde_json::Value;
-pub(crate) fn decide(_: &View<'_>, _: &Value) -> Vec<Step> {
-    Vec::new()
+
+pub(crate) fn decide(view: &View<'_>, budget: &Value) -> Vec<Step> {
+    let Ok(selector) = LabelSelector::from_object(budget.pointer("/spec/selector")) else {
+        return Vec::new();
+    };
+    let mut pods = view.objects.selected(Kind::Pod, namespace(budget), &selector);
+    pods.retain(|pod| matches!(phase(pod), "Pending" | "Running"));
+    let most_missing = budget.pointer("/spec/maxUnavailable");
+    let least = budget.pointer("/spec/minAvailable");
+    let relative = least.is_some_and(Value::is_string) || most_missing.is_some();
+    let expected = if relative { expected(view, &pods) } else { pods.len() as i64 };
+    let desired = match (most_missing, least) {
+        (Some(missing), _) => (expected - int_or_percent(Some(missing), expected, true).unwrap_or(0)).max(0),
+        (None, Some(least)) => int_or_percent(Some(least), expected, true).unwrap_or(0),
+        (None, None) => 0,
+    };
+    let healthy = pods.iter().filter(|pod| is_ready(pod) && !is_deleting(pod)).count() as i64;
+    let allowed = if expected > 0 { (healthy - desired).max(0) } else { 0 };
+    let (value, reason) =
+        if allowed > 0 { ("True", "SufficientPods") } else { ("False", "InsufficientPods") };
+    let since = match condition(budget, "DisruptionAllowed") {
+        Some(old) if old["status"] == value => old["lastTransitionTime"].clone(),
+        _ => json!(stamp(view.now)),
+    };
+    let status = json!({
+        "currentHealthy": healthy,
+        "desiredHealthy": desired,
+        "disruptionsAllowed": allowed,
+        "expectedPods": expected,
+        "observedGeneration": generation(budget),
+        "conditions": [{"type": "DisruptionAllowed", "status": value, "reason": reason, "message": "",
+            "observedGeneration": generation(budget), "lastTransitionTime": since}],
+    });
+    if status == budget["status"] {
+        Vec::new()
+    } else {
+        vec![Step::status(Kind::DisruptionBudget, budget, status)]
+    }
+}
+
+/// Returns how many pods their controllers want together.
+fn expected(view: &View<'_>, pods: &[Value]) -> i64 {
+    let mut wishes: BTreeMap<String, i64> = BTreeMap::new();
+    let mut loose = 0;
+    for pod in pods {
+        let Some(owner) = controller_of(pod) else {
+            loose += 1;
+            continue;
+        };
+        let Some(kind) = Kind::of(text(owner, "/apiVersion"), text(owner, "/kind")) else { continue };
+        let Some(mut controller) = view.get(kind, namespace(pod), text(owner, "/name")) else { continue };
+        if let Some(above) = controller_of(&controller)
+            && let Some(deployment) = view.get(Kind::Deployment, namespace(pod), text(above, "/name"))
+        {
+            controller = deployment;
+        }
+        let wish = number(&controller, "/spec/replicas").unwrap_or(1);
+        wishes.insert(crate::objects::uid(&controller).to_owned(), wish);
+    }
+    loose + wishes.values().sum::<i64>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::fake::with_view;
+
+    #[test]
+    fn what_is_above_the_minimum_may_go() {
+        let pod = |name: &str, ready: &str| {
+            json!({"kind": "Pod", "metadata": {"name": name, "namespace": "d", "labels": {"a": "b"}},
+            "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]}})
+        };
+        let budget = json!({"kind": "PodDisruptionBudget", "metadata": {"name": "p", "namespace": "d", "generation": 1},
+            "spec": {"minAvailable": 1, "selector": {"matchLabels": {"a": "b"}}}});
+        let pods = vec![pod("1", "True"), pod("2", "True"), pod("3", "False")];
+        let steps = with_view(pods, |view| decide(view, &budget));
+        let [Step::Status { status, .. }] = steps.as_slice() else { panic!("{steps:?}") };
+        assert_eq!(status["disruptionsAllowed"], 1);
+        assert_eq!(status["currentHealthy"], 2);
+    }
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::hash;
 use crate::kinds::Kind;
-use crate::objects::{controller_of, is_deleting, is_finished, list, phase, stamp, text, uid};
+use crate::objects::{controller_of, is_deleting, is_finished, is_ready, list, phase, stamp, text, uid};
 use crate::plan::Step;
 use crate::view::View;
 
@@ -33,7 +33,7 @@ pub(crate) fn stage(pod: &Value, failing: bool) -> Stage {
         Stage::Over
     } else if failing {
         Stage::Crashing
-    } else if phase(pod) == "Running" && !is_crashed(pod) {
+    } else if phase(pod) == "Running" && !is_crashed(pod) && is_ready(pod) {
         Stage::Running
     } else {
         Stage::Starting
@@ -238,7 +238,6 @@ fn crashing(pod: &Value, now: Timestamp, places: &Places<'_>) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objects::is_ready;
     use crate::view::fake::with_view;
 
     fn pod(phase: &str) -> Value {
