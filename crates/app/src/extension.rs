@@ -1,4 +1,4 @@
-//! What Karmada's kinds add to the API server: the computed columns of clusters.
+//! What Karmada's kinds add to the API server: the computed columns of kinds that upstream serves by servers of their own.
 
 use std::sync::Arc;
 
@@ -33,12 +33,20 @@ impl Extension for Karmada {
     }
 
     fn cells(&self, kind: &Kind, object: &Value, cells: &mut Vec<Value>) {
-        if kind.gvk.group != api::cluster::GROUP || kind.gvk.kind != "Cluster" {
-            return;
-        }
-        let age = cells.get(AGE).and_then(Value::as_str).unwrap_or("<unknown>").to_owned();
-        if let Ok(cluster) = Cluster::deserialize(object) {
-            *cells = table_cells(&cluster, &age).map(Value::from).to_vec();
+        match (kind.gvk.group.as_str(), kind.gvk.kind.as_str()) {
+            (api::cluster::GROUP, "Cluster") => {
+                let age = cells.get(AGE).and_then(Value::as_str).unwrap_or("<unknown>").to_owned();
+                if let Ok(cluster) = Cluster::deserialize(object) {
+                    *cells = table_cells(&cluster, &age).map(Value::from).to_vec();
+                }
+            }
+            // Not the age but the time itself: upstream has no printer for this kind.
+            (api::search::GROUP, "ResourceRegistry") => {
+                if let Some(created) = cells.get_mut(1) {
+                    *created = object["metadata"]["creationTimestamp"].clone();
+                }
+            }
+            _ => {}
         }
     }
 }
