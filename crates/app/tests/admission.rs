@@ -49,9 +49,6 @@ fn compare(outcomes: &BTreeMap<String, BTreeMap<String, Value>>) {
                 differences.push(format!("{file}/{case}\n  expected {wanted}\n  but got  {outcome}"));
             }
         }
-        for missing in expected.keys().filter(|case| !outcomes.contains_key(*case)) {
-            differences.push(format!("{file}/{missing} is expected, but there is no such case"));
-        }
     }
     assert!(differences.is_empty(), "{} differences:\n{}", differences.len(), differences.join("\n"));
 }
@@ -61,6 +58,11 @@ fn there_are_enough_cases_of_every_kind() {
     let files = cases::read_all();
     let total: usize = files.iter().map(|file| file.cases.len()).sum();
     assert!(total >= 250, "{total} cases");
+    for file in &files {
+        let expected: Vec<String> = cases::read_expected(&file.name).into_keys().collect();
+        let cases: Vec<String> = file.cases.iter().map(|case| case.name.clone()).collect();
+        assert_eq!(cases, expected, "{}: every case has an outcome, every outcome a case", file.name);
+    }
     for definition in api::crd::all().into_iter().chain(api::crd::aggregated()) {
         let kind = definition["spec"]["names"]["kind"].as_str().unwrap_or_default().to_lowercase();
         let file =
