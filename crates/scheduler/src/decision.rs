@@ -104,6 +104,11 @@ impl Scheduler {
         self.gates
     }
 
+    /// Tells whether estimates count complete sets of components instead of replicas.
+    pub fn counts_sets(&self, spec: &ResourceBindingSpec) -> bool {
+        self.gates.components && is_one_cluster_set(spec)
+    }
+
     /// Returns the names of the clusters that pass the filters, for whoever has to ask estimators beforehand.
     pub fn feasible<'a>(
         &self,
@@ -266,7 +271,7 @@ impl Scheduler {
         let symbols = world.fleet.symbols();
         let options = general::Options { models: self.gates.resource_models };
         let assumed_on = |name: &str| assumptions.map_or_else(Vec::new, |all| all.parts_on(name, world.now));
-        let as_sets = self.gates.components && is_one_cluster_set(spec);
+        let as_sets = self.counts_sets(spec);
         let parts: Vec<Part> = spec.components.iter().map(Part::of).collect();
         let demand = spec.replica_requirements.as_ref().map(|needs| Demand::of(&needs.resource_request));
         let query = Query::new(demand.as_ref(), symbols);
@@ -299,7 +304,7 @@ impl Scheduler {
             .flat_map(|all| clusters.iter().map(|member| (member.name(), all.on(member.name(), world.now))))
             .filter(|(_, workloads)| !workloads.is_empty())
             .collect();
-        let want = if self.gates.components && is_one_cluster_set(spec) {
+        let want = if self.counts_sets(spec) {
             Want::Sets(&spec.components)
         } else {
             Want::Replicas(spec.replica_requirements.as_ref())
@@ -353,7 +358,7 @@ impl Scheduler {
         let need = match &placement.replica_scheduling {
             None => Need::Everywhere,
             Some(strategy) if is_duplicated(strategy) => Need::Everywhere,
-            Some(_) if self.gates.components && is_one_cluster_set(spec) => Need::Together(1),
+            Some(_) if self.counts_sets(spec) => Need::Together(1),
             Some(_) => Need::Together(replicas),
         };
         let task = spread::Task { constraints: &constraints, need, replicas };

@@ -11,8 +11,8 @@
 //! - *order*: clusters that keep their replicas while others grow come last, in random order, in the original.
 //! - *cause*: a lack of room had the reason `SchedulerError` in v1.17.1; it is `Unschedulable` since.
 //!
-//! `KARMADA_COMPARE_FLEETS` (12), `KARMADA_COMPARE_BINDINGS` per fleet (60) and `KARMADA_COMPARE_SEED` (1) choose how
-//! much and which.
+//! `KARMADA_COMPARE_FLEETS` (12) from `KARMADA_COMPARE_FIRST` (0), `KARMADA_COMPARE_BINDINGS` per fleet (60) and
+//! `KARMADA_COMPARE_SEED` (1) choose how much and which.
 
 mod bindings;
 mod fleets;
@@ -134,8 +134,9 @@ impl Tally {
             ours.clusters = theirs.clusters.clone();
         }
         if ours != theirs {
-            self.differences
-                .push(format!("{at}\n  input    {input}\n  original {theirs:?}\n  ours     {ours:?}"));
+            let difference = format!("{at}\n  input    {input}\n  original {theirs:?}\n  ours     {ours:?}");
+            eprintln!("{difference}");
+            self.differences.push(difference);
         }
     }
 }
@@ -190,7 +191,8 @@ async fn both_schedulers_decide_alike() {
     let fleets = setting("KARMADA_COMPARE_FLEETS", 12) as usize;
     let count = setting("KARMADA_COMPARE_BINDINGS", 60) as usize;
     let mut tally = Tally::default();
-    for number in 0..fleets {
+    let first = setting("KARMADA_COMPARE_FIRST", 0) as usize;
+    for number in first..first + fleets {
         let mut random = Random::new(seed.wrapping_mul(1_000).wrapping_add(number as u64));
         compare_on_one_fleet(&mut random, number, count, &original, &ours, &mut tally).await;
         eprintln!(

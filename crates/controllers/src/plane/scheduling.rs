@@ -9,10 +9,11 @@
 //! that changes that.
 //!
 //! Code map: `settings` what flags say · `obstacles` who waits for what · `conclude` writes results · `diagnoses` keeps
-//! the reasons of the last decisions.
+//! the reasons of the last decisions · `estimating` asks the accurate estimators.
 
 mod conclude;
 mod diagnoses;
+mod estimating;
 mod obstacles;
 mod settings;
 
@@ -27,7 +28,7 @@ use propagation::Binding;
 use scheduler::outcome::{self, Retry};
 use scheduler::queue::{Item, Queue};
 use scheduler::trigger::{self, ChangedCluster, Next};
-use scheduler::{Assumptions, Attempt, Fleet, Gates, Groups, Scheduler, Trial, World};
+use scheduler::{Assumptions, Attempt, Estimator, Fleet, Gates, Groups, Scheduler, Trial, World};
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -35,6 +36,8 @@ use tokio_util::task::TaskTracker;
 use super::write::{Error, Guard, Stored};
 use super::{Plane, Start, write};
 pub use diagnoses::{Diagnoses, Explanation};
+pub use estimating::Estimating;
+use estimating::Estimators;
 use obstacles::{News, Obstacles};
 pub use settings::Settings;
 
@@ -53,6 +56,7 @@ struct Controller {
     known: RwLock<Known>,
     turns: Mutex<Turns>,
     wake: Notify,
+    estimators: Option<Estimators>,
 }
 
 #[derive(Default)]
@@ -101,6 +105,7 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
         plane: Arc::clone(plane),
         scheduler: settings.scheduler(Gates::from(&plane.features)),
         component: settings.name.clone().leak(),
+        estimators: settings.estimating.clone().map(|using| Estimators::new(using, plane.client.clone())),
         settings,
         known: RwLock::default(),
         turns: Mutex::default(),
@@ -114,8 +119,12 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
     let of = Arc::clone(&controller);
     plane.cluster_bindings.subscribe(move |change| of.binding_changed(change));
     let of = Arc::clone(&controller);
-    plane.clusters.subscribe(move |change| of.cluster_changed(change));
+    plane.clusters.subscribe(move |change| {
+        of.cluster_changed(change);
+        of.estimators.iter().for_each(|estimators| estimators.cluster_changed(change));
+    });
     Box::new(move |tasks, stop| {
+        controller.keep_connections(tasks, stop);
         tasks.spawn(controller.run(tasks.clone(), stop.clone()));
     })
 }
@@ -244,6 +253,10 @@ impl Controller {
     }
 
     async fn run(self: Arc<Self>, tasks: TaskTracker, stop: CancellationToken) {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = self.first_connections() => {}
+        }
         let gates = self.scheduler.gates();
         let related = gates.workload_affinity || gates.overcommit_protection;
         let places = Arc::new(Semaphore::new(if related { 1 } else { AT_ONCE }));
@@ -334,7 +347,7 @@ impl Controller {
         let next = trigger::next(binding.seen(), &self.known.read().fleet, self.scheduler.gates());
         match next {
             Next::Schedule(trigger) => {
-                let attempt = self.decide(binding, now);
+                let attempt = self.decide(binding, now).await;
                 let (written, result) = self.conclude(api, binding, trigger, attempt, now).await;
                 // Whoever looks next, we ourselves above all, need not wait for the watch.
                 written.into_iter().for_each(|written| mirror.note(written));
@@ -360,16 +373,19 @@ impl Controller {
     }
 
     /// Tries one affinity term after the other.
-    fn decide<B: Scheduled>(&self, binding: &B, now: Timestamp) -> Attempt {
+    async fn decide<B: Scheduled>(&self, binding: &B, now: Timestamp) -> Attempt {
         let (spec, status) = (binding.spec(), binding.status());
         let mut trial = Trial::new(spec, status);
-        while trial.term().is_some() {
+        while let Some(term) = trial.term() {
+            let answers = self.ask(spec, term, now).await;
+            let estimators: Vec<&dyn Estimator> =
+                answers.iter().map(|answers| answers as &dyn Estimator).collect();
             let known = self.known.read();
             let world = World {
                 fleet: &known.fleet,
                 workloads: &known.groups,
                 assumptions: &known.assumptions,
-                estimators: &[],
+                estimators: &estimators,
                 now,
             };
             trial.step(&self.scheduler, world, spec, status);

@@ -4,6 +4,7 @@ use api::constants::DEFAULT_SCHEDULER;
 use scheduler::{Gates, Options, Registry, Scheduler};
 
 use super::diagnoses::Diagnoses;
+use super::estimating::Estimating;
 
 /// How the scheduler is set up.
 #[derive(Clone)]
@@ -14,6 +15,8 @@ pub struct Settings {
     pub plugins: Vec<String>,
     /// `--enable-empty-workload-propagation`: clusters without replicas are part of the result.
     pub propagate_empty: bool,
+    /// `--enable-scheduler-estimator` and what goes with it; none leaves estimators alone.
+    pub estimating: Option<Estimating>,
     /// Where the last decisions can be read.
     pub diagnoses: Diagnoses,
 }
@@ -24,6 +27,7 @@ impl Default for Settings {
             name: DEFAULT_SCHEDULER.to_owned(),
             plugins: vec!["*".to_owned()],
             propagate_empty: false,
+            estimating: None,
             diagnoses: Diagnoses::default(),
         }
     }
