@@ -1,0 +1,149 @@
+//! From JSON to values, with the types and names that a schema gives.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value as Json;
+
+use crate::functions::time;
+use crate::value::{Key, Value};
+
+/// Words that cannot be field names in an expression.
+const RESERVED: [&str; 21] = [
+    "true",
+    "false",
+    "null",
+    "in",
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "for",
+    "function",
+    "if",
+    "import",
+    "let",
+    "loop",
+    "package",
+    "namespace",
+    "return",
+    "var",
+    "void",
+    "while",
+];
+
+/// Returns how an expression names a field; `None` if it cannot.
+pub fn escape(name: &str) -> Option<String> {
+    if RESERVED.contains(&name) {
+        return Some(format!("__{name}__"));
+    }
+    let mut out = String::new();
+    let mut rest = name;
+    while let Some(c) = rest.chars().next() {
+        if rest.starts_with("__") {
+            out.push_str("__underscores__");
+            rest = &rest[2..];
+            continue;
+        }
+        match c {
+            '.' => out.push_str("__dot__"),
+            '-' => out.push_str("__dash__"),
+            '/' => out.push_str("__slash__"),
+            c if c.is_ascii_alphanumeric() || c == '_' => out.push(c),
+            _ => return None,
+        }
+        rest = &rest[c.len_utf8()..];
+    }
+    (!out.starts_with(|c: char| c.is_ascii_digit())).then_some(out)
+}
+
+/// Returns a JSON document as a value, names and numbers as they are.
+pub fn from_json(json: &Json) -> Value {
+    match json {
+        Json::Null => Value::Null,
+        Json::Bool(b) => Value::Bool(*b),
+        Json::Number(number) => number
+            .as_i64()
+            .map(Value::Int)
+            .or_else(|| number.as_u64().map(Value::Uint))
+            .unwrap_or_else(|| Value::Double(number.as_f64().unwrap_or(f64::NAN))),
+        Json::String(text) => Value::text(text.as_str()),
+        Json::Array(items) => Value::list(items.iter().map(from_json).collect()),
+        Json::Object(fields) => Value::Map(Arc::new(
+            fields.iter().map(|(key, value)| (Key::String(key.as_str().into()), from_json(value))).collect(),
+        )),
+    }
+}
+
+/// Returns a JSON document as a value of a schema: fields by their escaped names, dates and durations as such.
+pub fn from_json_with(json: &Json, schema: &Json) -> Value {
+    if schema["x-kubernetes-int-or-string"] == true {
+        return from_json(json);
+    }
+    match json {
+        Json::Array(items) => {
+            Value::list(items.iter().map(|item| from_json_with(item, &schema["items"])).collect())
+        }
+        Json::Object(fields) => {
+            let properties = schema["properties"].as_object();
+            let additional = schema.get("additionalProperties").filter(|value| value.is_object());
+            let embedded = schema["x-kubernetes-embedded-resource"] == true;
+            let mut map = BTreeMap::new();
+            for (name, value) in fields {
+                let known = properties.and_then(|properties| properties.get(name));
+                match (known, additional) {
+                    (Some(schema), _) => {
+                        if let Some(name) = escape(name) {
+                            map.insert(Key::String(name.into()), from_json_with(value, schema));
+                        }
+                    }
+                    (None, Some(schema)) => {
+                        map.insert(Key::String(name.as_str().into()), from_json_with(value, schema));
+                    }
+                    (None, None) => {
+                        let metadata = matches!(name.as_str(), "apiVersion" | "kind" | "metadata");
+                        let name = if embedded || metadata { escape(name) } else { Some(name.clone()) };
+                        if let Some(name) = name {
+                            map.insert(Key::String(name.into()), from_json(value));
+                        }
+                    }
+                }
+            }
+            Value::Map(Arc::new(map))
+        }
+        Json::String(text) => match schema["format"].as_str() {
+            Some("date-time" | "datetime") => {
+                time::timestamp(text).unwrap_or_else(|| Value::text(text.as_str()))
+            }
+            Some("date") => {
+                time::timestamp(&format!("{text}T00:00:00Z")).unwrap_or_else(|| Value::text(text.as_str()))
+            }
+            Some("duration") => time::duration(text).unwrap_or_else(|| Value::text(text.as_str())),
+            Some("byte") => {
+                use base64::Engine;
+                base64::engine::general_purpose::STANDARD
+                    .decode(text)
+                    .map_or_else(|_| Value::text(text.as_str()), |bytes| Value::Bytes(bytes.into()))
+            }
+            _ => Value::text(text.as_str()),
+        },
+        Json::Number(number) if schema["type"] == "number" => {
+            Value::Double(number.as_f64().unwrap_or(f64::NAN))
+        }
+        other => from_json(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_are_no_identifiers_are_escaped() {
+        assert_eq!(escape("namespace").as_deref(), Some("__namespace__"));
+        assert_eq!(escape("a-b.c/d").as_deref(), Some("a__dash__b__dot__c__slash__d"));
+        assert_eq!(escape("a__b").as_deref(), Some("a__underscores__b"));
+        assert_eq!(escape("a b"), None);
+    }
+}
