@@ -17,10 +17,19 @@ pub const SOCKET: &str = "sim.sock";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Request {
-    Break { member: String, troubles: Vec<Trouble> },
+    Break {
+        member: String,
+        troubles: Vec<Trouble>,
+    },
     /// Without troubles: everything.
-    Heal { member: String, troubles: Vec<Trouble> },
-    Load { member: String, load: Load },
+    Heal {
+        member: String,
+        troubles: Vec<Trouble>,
+    },
+    Load {
+        member: String,
+        load: Load,
+    },
     Status,
 }
 
@@ -52,7 +61,10 @@ pub(crate) fn listen(
 ) -> std::io::Result<impl Future<Output = ()> + use<>> {
     use std::os::unix::fs::PermissionsExt;
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
-        return Err(std::io::Error::new(std::io::ErrorKind::AddrInUse, "another fleet runs on this directory"));
+        return Err(std::io::Error::new(
+            std::io::ErrorKind::AddrInUse,
+            "another fleet runs on this directory",
+        ));
     }
     let _ = std::fs::remove_file(path);
     let listener = UnixListener::bind(path)?;
@@ -103,9 +115,8 @@ fn perform(fleet: &Fleet, request: Request) -> Result<Answer, Error> {
         }
         Request::Load { member, load } => fleet.load(&member, load)?,
         Request::Status => {
-            let describe = |member: &crate::fleet::Member| {
-                (member.name.clone(), member.url.clone(), member.troubles())
-            };
+            let describe =
+                |member: &crate::fleet::Member| (member.name.clone(), member.url.clone(), member.troubles());
             return Ok(Answer::Status(fleet.members().iter().map(describe).collect()));
         }
     }

@@ -17,8 +17,8 @@ use tokio::time::Instant;
 
 use crate::controllers::pods::Stage;
 use crate::controllers::{
-    autoscalers, budgets, claims, cronjobs, daemonsets, deployments, endpoints, jobs, nodes, pods, quotas, replicasets,
-    statefulsets,
+    autoscalers, budgets, claims, cronjobs, daemonsets, deployments, endpoints, jobs, nodes, pods, quotas,
+    replicasets, statefulsets,
 };
 use crate::hands::{Done, Hands};
 use crate::kinds::Kind;
@@ -131,7 +131,12 @@ impl Addresses {
 }
 
 impl Engine {
-    pub(crate) fn new(server: &Arc<Server>, pace: Pace, number: usize, troubles: watch::Receiver<Troubles>) -> Self {
+    pub(crate) fn new(
+        server: &Arc<Server>,
+        pace: Pace,
+        number: usize,
+        troubles: watch::Receiver<Troubles>,
+    ) -> Self {
         Self {
             hands: Hands::new(server),
             pace,
@@ -325,7 +330,8 @@ impl Engine {
                 self.stages.remove(key);
             }
         }
-        if frees && !self.pending.is_empty() && pod.is_none_or(|pod| !text(pod, "/spec/nodeName").is_empty()) {
+        if frees && !self.pending.is_empty() && pod.is_none_or(|pod| !text(pod, "/spec/nodeName").is_empty())
+        {
             self.retry_pending();
         }
         self.in_namespace(space, Kind::Service, Role::Service);
@@ -434,8 +440,13 @@ impl Engine {
             Role::Autoscaler => Kind::Autoscaler,
         };
         let troubles = self.troubles.borrow().clone();
-        let view =
-            View { objects: &self.hands, now, pace: &self.pace, troubles: &troubles, failures: &self.failures };
+        let view = View {
+            objects: &self.hands,
+            now,
+            pace: &self.pace,
+            troubles: &troubles,
+            failures: &self.failures,
+        };
         let Some(object) = self.hands.get(kind, space, own) else {
             return match role {
                 Role::Service => endpoints::abandoned(&view, space, own),
@@ -452,7 +463,8 @@ impl Engine {
                     .filter_map(|(space, own)| self.hands.get(Kind::Pod, space, own))
                     .collect();
                 let index = self.nodes.keys().position(|node| node == own).unwrap_or(0);
-                let address = format!("172.{}.{}.{}", 16 + self.addresses.network % 16, index / 250, index % 250 + 1);
+                let address =
+                    format!("172.{}.{}.{}", 16 + self.addresses.network % 16, index / 250, index % 250 + 1);
                 nodes::decide(&view, &object, &address, &pods)
             }
             Role::Lease => {
@@ -542,7 +554,9 @@ impl Engine {
             }
             Err(why) => {
                 self.pending.insert(key.into());
-                if condition(pod, "PodScheduled").is_some_and(|condition| condition["message"] == why.as_str()) {
+                if condition(pod, "PodScheduled")
+                    .is_some_and(|condition| condition["message"] == why.as_str())
+                {
                     return Vec::new();
                 }
                 vec![

@@ -11,8 +11,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::admission::Pods;
+use crate::admission::{Pods, STORAGE_CLASS};
 use crate::control;
+use crate::controllers::claims::PROVISIONER;
 use crate::controllers::nodes;
 use crate::engine::Engine;
 use crate::options::{MemberOptions, Options};
@@ -22,7 +23,7 @@ use crate::trouble::{Load, Trouble, Troubles};
 pub enum Error {
     #[error("cannot start {member}")]
     Start { member: String, source: apiserver::Error },
-    #[error("cannot create the nodes of {member}: {message}")]
+    #[error("cannot create what {member} has from the start: {message}")]
     Nodes { member: String, message: String },
     #[error("cannot use {path}")]
     File { path: PathBuf, source: std::io::Error },
@@ -82,7 +83,11 @@ pub async fn start(options: Options) -> Result<Fleet, Error> {
         private_dir(dir)?;
     }
     let tasks = TaskTracker::new();
-    let starts = options.members.iter().enumerate().map(|(index, member)| start_member(&options, index, member, &tasks));
+    let starts = options
+        .members
+        .iter()
+        .enumerate()
+        .map(|(index, member)| start_member(&options, index, member, &tasks));
     let mut started: Vec<_> = futures::stream::iter(starts).buffered(AT_ONCE).collect().await;
     if let Some(failed) = started.iter().position(Result::is_err) {
         let failure = started.swap_remove(failed).err().expect("found as an error");
@@ -155,9 +160,11 @@ async fn start_member(
     };
     if let Some(dir) = &dir {
         let path = dir.join("port");
-        std::fs::write(&path, handle.address.port().to_string()).map_err(|source| Error::File { path, source })?;
+        std::fs::write(&path, handle.address.port().to_string())
+            .map_err(|source| Error::File { path, source })?;
     }
     create_nodes(&handle.server, member).await?;
+    create_storage_class(&handle.server, member).await?;
     let troubles = watch::Sender::new(Troubles::default());
     let engine = Engine::new(&handle.server, options.pace, index, troubles.subscribe());
     tasks.spawn(engine.run());
@@ -188,11 +195,32 @@ async fn create_nodes(server: &Arc<apiserver::Server>, member: &MemberOptions) -
         if server.store.get(&kind.collection, &node.name).is_some() {
             continue;
         }
-        kubelet
-            .create(&kind, "", nodes::object(node))
-            .await
-            .map_err(|status| Error::Nodes { member: member.name.clone(), message: status.message.clone() })?;
+        kubelet.create(&kind, "", nodes::object(node)).await.map_err(|status| Error::Nodes {
+            member: member.name.clone(),
+            message: status.message.clone(),
+        })?;
     }
+    Ok(())
+}
+
+/// Creates the storage class of claims that name none.
+async fn create_storage_class(server: &Arc<apiserver::Server>, member: &MemberOptions) -> Result<(), Error> {
+    let registry = server.registry.load_full();
+    let kind =
+        registry.find("storage.k8s.io", "v1", "storageclasses").expect("storage classes are served").clone();
+    if server.store.get(&kind.collection, STORAGE_CLASS).is_some() {
+        return Ok(());
+    }
+    let class = serde_json::json!({
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": STORAGE_CLASS,
+            "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
+        "provisioner": PROVISIONER,
+    });
+    let manager = apiserver::internal::Actor::new(server, "system:kube-controller-manager");
+    let made = manager.create(&kind, "", class).await;
+    made.map_err(|status| Error::Nodes { member: member.name.clone(), message: status.message.clone() })?;
     Ok(())
 }
 

@@ -35,7 +35,10 @@ pub(crate) enum Done {
     Nothing,
     Again(std::time::Duration),
     /// Something could not be created for the owner with the uid.
-    Failed { owner: String, message: String },
+    Failed {
+        owner: String,
+        message: String,
+    },
 }
 
 impl Hands {

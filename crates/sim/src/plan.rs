@@ -26,12 +26,35 @@ pub(crate) enum Step {
         tell: Option<Tell>,
     },
     /// Replaces everything but the status.
-    Update { kind: Kind, object: Value },
+    Update {
+        kind: Kind,
+        object: Value,
+    },
     /// Replaces the status of the object with the uid.
-    Status { kind: Kind, namespace: String, name: String, uid: String, status: Value, by: Component },
-    Delete { kind: Kind, namespace: String, name: String, uid: String, grace: Option<i64>, tell: Option<Tell> },
+    Status {
+        kind: Kind,
+        namespace: String,
+        name: String,
+        uid: String,
+        status: Value,
+        by: Component,
+    },
+    Delete {
+        kind: Kind,
+        namespace: String,
+        name: String,
+        uid: String,
+        grace: Option<i64>,
+        tell: Option<Tell>,
+    },
     /// Puts a pod on a node, with labels it gets from there.
-    Bind { namespace: String, name: String, uid: String, node: String, labels: Value },
+    Bind {
+        namespace: String,
+        name: String,
+        uid: String,
+        node: String,
+        labels: Value,
+    },
     Event(Event),
     /// Looks at the same object again after a while.
     Again(Duration),

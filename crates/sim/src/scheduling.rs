@@ -196,16 +196,17 @@ pub(crate) fn wants_node(pod: &Value, node: &Node) -> bool {
     if selector.into_iter().flatten().any(|(key, value)| node.labels.get(key) != Some(value)) {
         return false;
     }
-    let required = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
+    let required =
+        "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
     if pod.pointer(required).is_none() {
         return true;
     }
     list(pod, required).iter().any(|term| {
         let (expressions, fields) = (list(term, "/matchExpressions"), list(term, "/matchFields"));
         !(expressions.is_empty() && fields.is_empty())
-            && expressions.iter().all(|each| {
-                satisfies(each, node.labels.get(text(each, "/key")).and_then(Value::as_str))
-            })
+            && expressions
+                .iter()
+                .all(|each| satisfies(each, node.labels.get(text(each, "/key")).and_then(Value::as_str)))
             && fields.iter().all(|each| satisfies(each, Some(node.name.as_str())))
     })
 }
@@ -262,7 +263,11 @@ fn refuse(pod: &Value, asks: &Amounts, node: &Node, nodes: &[Node], places: &Pla
         let all = node.allocatable.get(resource).copied().unwrap_or(0);
         if *amount > 0 && places.used(&node.name, resource) + amount > all {
             let too_many = resource == "pods";
-            reasons.push(if too_many { "Too many pods".to_owned() } else { format!("Insufficient {resource}") });
+            reasons.push(if too_many {
+                "Too many pods".to_owned()
+            } else {
+                format!("Insufficient {resource}")
+            });
             resolvable &= *amount <= all;
         }
     }
@@ -407,7 +412,8 @@ fn sorry(nodes: usize, refusals: &BTreeMap<String, usize>, helpless: usize) -> S
         reasons.sort();
         reasons.join(", ")
     };
-    let mut reasons: Vec<String> = refusals.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+    let mut reasons: Vec<String> =
+        refusals.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
     let mut preemption = Vec::new();
     if helpless > 0 {
         preemption.push(format!("{helpless} Preemption is not helpful for scheduling"));
@@ -429,8 +435,10 @@ mod tests {
     use super::*;
 
     fn node(name: &str, cpu: &str) -> Node {
-        Node::read(&json!({"metadata": {"name": name, "labels": {"zone": name, "kubernetes.io/hostname": name}},
-            "status": {"allocatable": {"cpu": cpu, "memory": "1Gi", "pods": "2"}}}))
+        Node::read(
+            &json!({"metadata": {"name": name, "labels": {"zone": name, "kubernetes.io/hostname": name}},
+            "status": {"allocatable": {"cpu": cpu, "memory": "1Gi", "pods": "2"}}}),
+        )
     }
 
     fn pod(spec: Value) -> Value {
@@ -461,7 +469,10 @@ mod tests {
             "0/2 nodes are available: 2 Insufficient cpu. no new claims to deallocate, \
              preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."
         );
-        assert_eq!(place(&asking("1"), &[], &Places::default()).unwrap_err(), "no nodes available to schedule pods");
+        assert_eq!(
+            place(&asking("1"), &[], &Places::default()).unwrap_err(),
+            "no nodes available to schedule pods"
+        );
     }
 
     #[test]
@@ -469,8 +480,10 @@ mod tests {
         let mut nodes = [node("a", "4"), node("b", "4")];
         let picky = pod(json!({"nodeSelector": {"zone": "b"}}));
         assert_eq!(place(&picky, &nodes, &Places::default()), Ok("b".to_owned()));
-        let affine = pod(json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
-            "nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["a"]}]}]}}}}));
+        let affine = pod(
+            json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["a"]}]}]}}}}),
+        );
         assert_eq!(place(&affine, &nodes, &Places::default()), Ok("b".to_owned()));
         nodes[1].taints = vec![json!({"key": "k", "value": "v", "effect": "NoSchedule"})];
         assert!(place(&picky, &nodes, &Places::default()).is_err());
@@ -482,7 +495,8 @@ mod tests {
     #[test]
     fn pods_that_avoid_each_other_never_share_a_node() {
         let nodes = [node("a", "4"), node("b", "4")];
-        let mut shy = pod(json!({"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+        let mut shy =
+            pod(json!({"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
             {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "p"}}}]}}}));
         let mut places = Places::default();
         for (key, expected) in [("d/1", "a"), ("d/2", "b")] {

@@ -8,9 +8,7 @@ use apimachinery::selector::LabelSelector;
 use serde_json::{Value, json};
 
 use crate::kinds::Kind;
-use crate::objects::{
-    after, is_active, labels, list, namespace, number, set_condition, stamp, text, time,
-};
+use crate::objects::{after, is_active, labels, list, namespace, number, set_condition, stamp, text, time};
 use crate::plan::Step;
 use crate::scheduling::asks;
 use crate::trouble::Load;
@@ -28,7 +26,8 @@ pub(crate) fn usage<'a>(loads: impl Iterator<Item = &'a Load>, pod: &Value, all:
         if !selector.matches(labels(pod)) {
             continue;
         }
-        let sharing = all.iter().filter(|other| is_active(other) && selector.matches(labels(other))).count().max(1);
+        let sharing =
+            all.iter().filter(|other| is_active(other) && selector.matches(labels(other))).count().max(1);
         cpu += load.milli_cpu / sharing as u64;
         memory += load.memory_mib / sharing as u64;
     }
@@ -40,7 +39,8 @@ pub(crate) fn decide(view: &View<'_>, scaler: &Value) -> Vec<Step> {
     let space = namespace(scaler);
     let reference = &scaler["spec"]["scaleTargetRef"];
     let kind = Kind::of(text(reference, "/apiVersion"), text(reference, "/kind"));
-    let Some(target) = kind.and_then(|kind| Some((kind, view.get(kind, space, text(reference, "/name"))?))) else {
+    let Some(target) = kind.and_then(|kind| Some((kind, view.get(kind, space, text(reference, "/name"))?)))
+    else {
         let mut status = status_of(scaler);
         let message = format!(
             "the HPA controller was unable to get the target's current scale: {} {:?} not found",
@@ -60,7 +60,14 @@ pub(crate) fn decide(view: &View<'_>, scaler: &Value) -> Vec<Step> {
         all.iter().filter(|pod| is_active(pod) && selector.matches(labels(pod))).collect();
     let current = number(&object, "/spec/replicas").unwrap_or(1);
     let mut status = status_of(scaler);
-    condition(view, &mut status, "AbleToScale", "True", "ReadyForNewScale", "recommended size matches current size");
+    condition(
+        view,
+        &mut status,
+        "AbleToScale",
+        "True",
+        "ReadyForNewScale",
+        "recommended size matches current size",
+    );
     let (mut desired, mut metrics) = (None, Vec::new());
     for metric in list(scaler, "/spec/metrics") {
         if let Some((wanted, shown)) = judge(view, metric, &pods, &all, current) {
@@ -96,8 +103,12 @@ pub(crate) fn decide(view: &View<'_>, scaler: &Value) -> Vec<Step> {
     let most = number(scaler, "/spec/maxReplicas").unwrap_or(1);
     let limited = wish.clamp(least, most.max(least));
     let (value, reason, message) = match wish {
-        wish if wish > most => ("True", "TooManyReplicas", "the desired replica count is more than the maximum replica count"),
-        wish if wish < least => ("True", "TooFewReplicas", "the desired replica count is less than the minimum replica count"),
+        wish if wish > most => {
+            ("True", "TooManyReplicas", "the desired replica count is more than the maximum replica count")
+        }
+        wish if wish < least => {
+            ("True", "TooFewReplicas", "the desired replica count is less than the minimum replica count")
+        }
         _ => ("False", "DesiredWithinRange", "the desired count is within the acceptable range"),
     };
     condition(view, &mut status, "ScalingLimited", value, reason, message);
@@ -111,9 +122,19 @@ pub(crate) fn decide(view: &View<'_>, scaler: &Value) -> Vec<Step> {
         object["spec"]["replicas"] = json!(next);
         steps.push(Step::Update { kind, object });
         status["lastScaleTime"] = json!(stamp(view.now));
-        condition(view, &mut status, "AbleToScale", "True", "SucceededRescale",
-            &format!("the HPA controller was able to update the target scale to {next}"));
-        let why = if next > current { "cpu resource utilization (percentage of request) above target" } else { "All metrics below target" };
+        condition(
+            view,
+            &mut status,
+            "AbleToScale",
+            "True",
+            "SucceededRescale",
+            &format!("the HPA controller was able to update the target scale to {next}"),
+        );
+        let why = if next > current {
+            "cpu resource utilization (percentage of request) above target"
+        } else {
+            "All metrics below target"
+        };
         let message = format!("New size: {next}; reason: {why}");
         steps.push(Step::event(scaler, SOURCE, "SuccessfulRescale", message));
     }
@@ -148,7 +169,13 @@ fn condition(view: &View<'_>, status: &mut Value, kind: &str, value: &str, reaso
 }
 
 /// Returns the replicas that a metric asks for, and how its current value is shown.
-fn judge(view: &View<'_>, metric: &Value, pods: &[&Value], all: &[Value], current: i64) -> Option<(i64, Value)> {
+fn judge(
+    view: &View<'_>,
+    metric: &Value,
+    pods: &[&Value],
+    all: &[Value],
+    current: i64,
+) -> Option<(i64, Value)> {
     if text(metric, "/type") != "Resource" || pods.is_empty() {
         return None;
     }
@@ -186,7 +213,8 @@ fn judge(view: &View<'_>, metric: &Value, pods: &[&Value], all: &[Value], curren
             average / target.max(1) as f64
         }
     };
-    let wanted = if (ratio - 1.0).abs() <= TOLERANCE { current } else { (ratio * pods.len() as f64).ceil() as i64 };
+    let wanted =
+        if (ratio - 1.0).abs() <= TOLERANCE { current } else { (ratio * pods.len() as f64).ceil() as i64 };
     Some((wanted, json!({"type": "Resource", "resource": {"name": resource, "current": shown}})))
 }
 

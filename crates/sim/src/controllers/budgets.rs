@@ -7,13 +7,16 @@ use serde_json::{Value, json};
 
 use crate::kinds::Kind;
 use crate::objects::{
-    condition, controller_of, generation, int_or_percent, is_deleting, is_ready, namespace, number, phase, stamp, text,
+    condition, controller_of, generation, int_or_percent, is_deleting, is_ready, namespace, number, phase,
+    stamp, text,
 };
 use crate::plan::Step;
 use crate::view::View;
 
 pub(crate) fn decide(view: &View<'_>, budget: &Value) -> Vec<Step> {
-    let Ok(selector) = LabelSelector::from_object(budget.pointer("/spec/selector")) else { return Vec::new() };
+    let Ok(selector) = LabelSelector::from_object(budget.pointer("/spec/selector")) else {
+        return Vec::new();
+    };
     let mut pods = view.objects.selected(Kind::Pod, namespace(budget), &selector);
     pods.retain(|pod| matches!(phase(pod), "Pending" | "Running"));
     let most_missing = budget.pointer("/spec/maxUnavailable");
@@ -42,7 +45,11 @@ pub(crate) fn decide(view: &View<'_>, budget: &Value) -> Vec<Step> {
         "conditions": [{"type": "DisruptionAllowed", "status": value, "reason": reason, "message": "",
             "observedGeneration": generation(budget), "lastTransitionTime": since}],
     });
-    if status == budget["status"] { Vec::new() } else { vec![Step::status(Kind::DisruptionBudget, budget, status)] }
+    if status == budget["status"] {
+        Vec::new()
+    } else {
+        vec![Step::status(Kind::DisruptionBudget, budget, status)]
+    }
 }
 
 /// Returns how many pods their controllers want together.

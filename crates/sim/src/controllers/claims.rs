@@ -3,7 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::kinds::Kind;
-use crate::objects::{annotation, has_finalizer, is_deleting, is_finished, list, map_at, name, namespace, text, uid};
+use crate::objects::{
+    annotation, has_finalizer, is_deleting, is_finished, list, map_at, name, namespace, text, uid,
+};
 use crate::plan::Step;
 use crate::view::{Objects, View};
 
@@ -16,7 +18,11 @@ const SOURCE: &str = "persistentvolume-controller";
 
 pub(crate) fn decide(view: &View<'_>, claim: &Value) -> Vec<Step> {
     if is_deleting(claim) {
-        return if has_finalizer(claim, PROTECTION) && !is_used(view, claim) { vec![release(claim)] } else { Vec::new() };
+        return if has_finalizer(claim, PROTECTION) && !is_used(view, claim) {
+            vec![release(claim)]
+        } else {
+            Vec::new()
+        };
     }
     let bound = text(claim, "/spec/volumeName");
     if !bound.is_empty() {
@@ -52,11 +58,8 @@ pub(crate) fn decide_volume(view: &View<'_>, volume: &Value) -> Vec<Step> {
         return Vec::new();
     }
     let wanted = text(volume, "/spec/claimRef/uid");
-    let claim = view.get(
-        Kind::Claim,
-        text(volume, "/spec/claimRef/namespace"),
-        text(volume, "/spec/claimRef/name"),
-    );
+    let claim =
+        view.get(Kind::Claim, text(volume, "/spec/claimRef/namespace"), text(volume, "/spec/claimRef/name"));
     let phase = match claim {
         _ if wanted.is_empty() => "Available",
         Some(claim) if uid(&claim) == wanted => "Bound",
@@ -210,6 +213,9 @@ mod tests {
     #[test]
     fn without_a_volume_a_claim_waits() {
         let steps = with_view(vec![volume("small", "1Gi")], |view| decide(view, &claim("2Gi")));
-        assert!(matches!(steps.as_slice(), [Step::Status { status, .. }] if status["phase"] == "Pending"), "{steps:?}");
+        assert!(
+            matches!(steps.as_slice(), [Step::Status { status, .. }] if status["phase"] == "Pending"),
+            "{steps:?}"
+        );
     }
 }

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use super::cron::Schedule;
 use crate::kinds::Kind;
 use crate::objects::{
-    after, controlled_by, flag, is_deleting, is_true, list, map_at, name, namespace, number, stamp, text, time, uid,
+    after, controlled_by, flag, is_deleting, is_true, list, map_at, name, namespace, number, stamp, text,
+    time, uid,
 };
 use crate::plan::{Step, Tell};
 use crate::view::View;
@@ -32,8 +33,11 @@ pub(crate) fn decide(view: &View<'_>, cron: &Value) -> Vec<Step> {
         }
     }
     let active: Vec<&Value> = jobs.iter().filter(|job| !over(job) && !is_deleting(job)).collect();
-    let last_success =
-        jobs.iter().filter(|job| is_true(job, "Complete")).map(|job| text(job, "/status/completionTime")).max();
+    let last_success = jobs
+        .iter()
+        .filter(|job| is_true(job, "Complete"))
+        .map(|job| text(job, "/status/completionTime"))
+        .max();
     if let Some(moment) = last_success.filter(|moment| *moment > text(&status, "/lastSuccessfulTime")) {
         status["lastSuccessfulTime"] = json!(moment);
     }
@@ -42,7 +46,8 @@ pub(crate) fn decide(view: &View<'_>, cron: &Value) -> Vec<Step> {
     if let Some(due) = due {
         let policy = text(cron, "/spec/concurrencyPolicy");
         if policy == "Forbid" && !active.is_empty() {
-            let message = "Not starting job because prior execution is running and concurrency policy is Forbid";
+            let message =
+                "Not starting job because prior execution is running and concurrency policy is Forbid";
             steps.push(Step::event(cron, SOURCE, "JobAlreadyActive", message.to_owned()));
         } else {
             if policy == "Replace" {
@@ -70,7 +75,8 @@ pub(crate) fn decide(view: &View<'_>, cron: &Value) -> Vec<Step> {
         [("Complete", "successfulJobsHistoryLimit", 3), ("Failed", "failedJobsHistoryLimit", 1)]
     {
         let limit = number(cron, &format!("/spec/{field}")).unwrap_or(default).max(0) as usize;
-        let finished: Vec<&Value> = jobs.iter().filter(|job| is_true(job, kind) && !is_deleting(job)).collect();
+        let finished: Vec<&Value> =
+            jobs.iter().filter(|job| is_true(job, kind) && !is_deleting(job)).collect();
         let surplus = finished.len().saturating_sub(limit);
         for job in &finished[..surplus] {
             steps.push(Step::delete(Kind::Job, job));

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use super::revisions;
 use crate::kinds::Kind;
 use crate::objects::{
-    available_at, generation, int_or_percent, is_deleting, is_finished, is_ready, label, list, map_at, name, namespace, number,
-    pod_from, text, uid,
+    available_at, generation, int_or_percent, is_deleting, is_finished, is_ready, label, list, map_at, name,
+    namespace, number, pod_from, text, uid,
 };
 use crate::plan::{Step, Tell};
 use crate::scheduling::{Node, tolerates, wants_node};
@@ -148,7 +148,10 @@ fn pod_for(set: &Value) -> Value {
     let mut pod = pod_from(set, &set["spec"]["template"]);
     let mut tolerations = list(&pod, "/spec/tolerations").to_vec();
     let mut add = |key: &str, effect: &str| {
-        if !tolerations.iter().any(|own| own["key"] == key && own["effect"] == effect && own["operator"] == "Exists") {
+        if !tolerations
+            .iter()
+            .any(|own| own["key"] == key && own["effect"] == effect && own["operator"] == "Exists")
+        {
             tolerations.push(json!({"key": key, "operator": "Exists", "effect": effect}));
         }
     };
@@ -183,12 +186,14 @@ fn create(set: &Value, node: &Value, hash: &str) -> Step {
     let mut pod = pod_for(set);
     let labels = map_at(&mut pod["metadata"], "labels");
     labels.insert(HASH.to_owned(), json!(hash));
-    let template_generation = match crate::objects::annotation(set, "deprecated.daemonset.template.generation") {
-        "" => generation(set).to_string(),
-        text => text.to_owned(),
-    };
+    let template_generation =
+        match crate::objects::annotation(set, "deprecated.daemonset.template.generation") {
+            "" => generation(set).to_string(),
+            text => text.to_owned(),
+        };
     labels.insert("pod-template-generation".to_owned(), json!(template_generation));
-    let terms = json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name(node)]}]}]);
+    let terms =
+        json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name(node)]}]}]);
     let affinity = map_at(&mut pod["spec"], "affinity");
     let node_affinity = affinity.entry("nodeAffinity").or_insert_with(|| json!({}));
     node_affinity["requiredDuringSchedulingIgnoredDuringExecution"] = json!({"nodeSelectorTerms": terms});

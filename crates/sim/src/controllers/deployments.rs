@@ -10,8 +10,8 @@ use super::rollout::{self, DESIRED, MAX, replicas};
 use crate::hash;
 use crate::kinds::Kind;
 use crate::objects::{
-    after, annotation, condition, controlled_by, created, flag, generation, is_deleting, is_finished, list, map_at, name,
-    namespace, number, set_condition, stamp, text, time, uid,
+    after, annotation, condition, controlled_by, created, flag, generation, is_deleting, is_finished, list,
+    map_at, name, namespace, number, set_condition, stamp, text, time, uid,
 };
 use crate::plan::Step;
 use crate::view::View;
@@ -316,7 +316,8 @@ impl Pass<'_> {
         if number(&self.deployment, "/spec/progressDeadlineSeconds").is_none() {
             return;
         }
-        let reason = condition(&self.deployment, "Progressing").map_or("", |own| text(own, "/reason")).to_owned();
+        let reason =
+            condition(&self.deployment, "Progressing").map_or("", |own| text(own, "/reason")).to_owned();
         if reason == "ProgressDeadlineExceeded" {
             return;
         }
@@ -355,8 +356,9 @@ impl Pass<'_> {
         let deployment = &self.deployment;
         let (total, available) = (sum("replicas"), sum("availableReplicas"));
         let wanted = replicas(deployment);
-        let updated =
-            new.and_then(|new| self.sets.get(new)).map_or(0, |set| number(set, "/status/replicas").unwrap_or(0));
+        let updated = new
+            .and_then(|new| self.sets.get(new))
+            .map_or(0, |set| number(set, "/status/replicas").unwrap_or(0));
         let mut status = json!({"observedGeneration": generation(deployment),
             "terminatingReplicas": sum("terminatingReplicas")});
         for (field, count) in [
@@ -402,11 +404,13 @@ impl Pass<'_> {
                 };
                 if is_complete(&self.deployment, &status) {
                     let message = format!("{what} has successfully progressed.");
-                    let condition = new_condition("Progressing", "True", "NewReplicaSetAvailable", &message, now);
+                    let condition =
+                        new_condition("Progressing", "True", "NewReplicaSetAvailable", &message, now);
                     set_condition(&mut conditions, condition);
                 } else if is_progressing(&self.deployment["status"], &status) {
                     let message = format!("{what} is progressing.");
-                    let mut condition = new_condition("Progressing", "True", "ReplicaSetUpdated", &message, now);
+                    let mut condition =
+                        new_condition("Progressing", "True", "ReplicaSetUpdated", &message, now);
                     if let Some(current) = &current
                         && current["status"] == "True"
                     {
@@ -454,7 +458,9 @@ impl Pass<'_> {
     }
 
     fn write_status(&mut self, status: Value) {
-        if status != self.deployment["status"] || self.steps.iter().any(|step| matches!(step, Step::Status { .. })) {
+        if status != self.deployment["status"]
+            || self.steps.iter().any(|step| matches!(step, Step::Status { .. }))
+        {
             self.deployment["status"] = status.clone();
             self.steps.retain(|step| !matches!(step, Step::Status { kind: Kind::Deployment, .. }));
             self.steps.push(Step::status(Kind::Deployment, &self.deployment, status));
@@ -477,7 +483,8 @@ fn revision(set: &Value) -> i64 {
 
 fn annotate(deployment: &Value, set: &mut Value, revision: &str) {
     let before = annotation(set, REVISION).to_owned();
-    let copied = deployment.pointer("/metadata/annotations").and_then(Value::as_object).cloned().unwrap_or_default();
+    let copied =
+        deployment.pointer("/metadata/annotations").and_then(Value::as_object).cloned().unwrap_or_default();
     let annotations = map_at(&mut set["metadata"], "annotations");
     for (key, value) in copied {
         if !NOT_COPIED.contains(&key.as_str()) {
@@ -530,7 +537,10 @@ fn is_progressing(old: &Value, new: &Value) -> bool {
 /// Returns when a rollout counts as stuck, `None` if it cannot be.
 fn times_out(progressing: Option<&Value>, deadline: i64) -> Option<Timestamp> {
     let progressing = progressing?;
-    if matches!(text(progressing, "/reason"), "NewReplicaSetAvailable" | "ProgressDeadlineExceeded" | "DeploymentPaused") {
+    if matches!(
+        text(progressing, "/reason"),
+        "NewReplicaSetAvailable" | "ProgressDeadlineExceeded" | "DeploymentPaused"
+    ) {
         return None;
     }
     Some(after(time(progressing, "/lastUpdateTime")?, deadline))
@@ -589,7 +599,8 @@ mod tests {
                 return sizes;
             }
             apply(objects, steps);
-            let mut sets: Vec<&Value> = objects.iter().filter(|object| object["kind"] == "ReplicaSet").collect();
+            let mut sets: Vec<&Value> =
+                objects.iter().filter(|object| object["kind"] == "ReplicaSet").collect();
             sets.sort_by_key(|set| revision(set));
             let size = |index: usize| sets.get(index).map_or(0, |set| replicas(set));
             sizes.push((size(0), size(1)));

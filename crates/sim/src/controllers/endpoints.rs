@@ -5,7 +5,8 @@ use serde_json::{Map, Value, json};
 
 use crate::kinds::Kind;
 use crate::objects::{
-    controlled_by, flag, is_deleting, is_finished, is_ready, label, list, map_at, name, namespace, number, stamp, text, uid,
+    controlled_by, flag, is_deleting, is_finished, is_ready, label, list, map_at, name, namespace, number,
+    stamp, text, uid,
 };
 use crate::plan::Step;
 use crate::view::View;
@@ -16,15 +17,17 @@ const SLICES: &str = "endpointslice-controller.k8s.io";
 const PER_SLICE: usize = 100;
 
 pub(crate) fn decide(view: &View<'_>, service: &Value) -> Vec<Step> {
-    let Some(selector) = service.pointer("/spec/selector").and_then(Value::as_object).filter(|all| !all.is_empty())
+    let Some(selector) =
+        service.pointer("/spec/selector").and_then(Value::as_object).filter(|all| !all.is_empty())
     else {
         return Vec::new();
     };
     if text(service, "/spec/type") == "ExternalName" || is_deleting(service) {
         return Vec::new();
     }
-    let selector =
-        LabelSelector::from_labels(selector.iter().map(|(key, value)| (key.as_str(), value.as_str().unwrap_or(""))));
+    let selector = LabelSelector::from_labels(
+        selector.iter().map(|(key, value)| (key.as_str(), value.as_str().unwrap_or(""))),
+    );
     let mut pods = view.objects.selected(Kind::Pod, namespace(service), &selector);
     pods.retain(|pod| !is_finished(pod) && !text(pod, "/status/podIP").is_empty());
     pods.sort_by(|a, b| name(a).cmp(name(b)));
@@ -58,11 +61,14 @@ fn ports(service: &Value, pod: &Value) -> Vec<Value> {
                 Value::String(wanted) => list(pod, "/spec/containers")
                     .iter()
                     .flat_map(|container| list(container, "/ports"))
-                    .find(|own| own["name"] == *wanted && own["protocol"].as_str().unwrap_or("TCP") == protocol)
+                    .find(|own| {
+                        own["name"] == *wanted && own["protocol"].as_str().unwrap_or("TCP") == protocol
+                    })
                     .and_then(|own| number(own, "/containerPort"))?,
                 _ => port["port"].as_i64()?,
             };
-            let mut made = json!({"name": port["name"].as_str().unwrap_or(""), "port": number, "protocol": protocol});
+            let mut made =
+                json!({"name": port["name"].as_str().unwrap_or(""), "port": number, "protocol": protocol});
             if let Some(application) = port.get("appProtocol").filter(|own| own.is_string()) {
                 made["appProtocol"] = application.clone();
             }
@@ -117,7 +123,9 @@ fn endpoints(view: &View<'_>, service: &Value, pods: &[Value]) -> Option<Step> {
         .into_iter()
         .map(|(ports, ready, unready)| {
             let mut subset = json!({});
-            for (field, mut values) in [("addresses", ready), ("notReadyAddresses", unready), ("ports", ports)] {
+            for (field, mut values) in
+                [("addresses", ready), ("notReadyAddresses", unready), ("ports", ports)]
+            {
                 if field != "ports" {
                     values.sort_by_key(|value| ip(text(value, "/ip")));
                 }
@@ -161,7 +169,9 @@ fn ip(text: &str) -> u32 {
 
 fn slices(view: &View<'_>, service: &Value, pods: &[Value]) -> Vec<Step> {
     let mut old = view.objects.owned(Kind::EndpointSlice, namespace(service), uid(service));
-    old.retain(|slice| label(slice, "endpointslice.kubernetes.io/managed-by") == SLICES && !is_deleting(slice));
+    old.retain(|slice| {
+        label(slice, "endpointslice.kubernetes.io/managed-by") == SLICES && !is_deleting(slice)
+    });
     old.sort_by(|a, b| name(a).cmp(name(b)));
     let mut groups: Vec<(Vec<Value>, Vec<Value>)> = Vec::new();
     for pod in pods {
@@ -171,8 +181,8 @@ fn slices(view: &View<'_>, service: &Value, pods: &[Value]) -> Vec<Step> {
         }
         let serving = is_ready(pod);
         let terminating = is_deleting(pod);
-        let ready = counts_as_ready(service, pod) && !terminating
-            || flag(service, "/spec/publishNotReadyAddresses");
+        let ready =
+            counts_as_ready(service, pod) && !terminating || flag(service, "/spec/publishNotReadyAddresses");
         let mut endpoint = json!({
             "addresses": [text(pod, "/status/podIP")],
             "conditions": {"ready": ready, "serving": serving, "terminating": terminating},
@@ -216,11 +226,13 @@ fn slices(view: &View<'_>, service: &Value, pods: &[Value]) -> Vec<Step> {
         match present {
             Some(present) if present == new => {}
             Some(_) => {
-                map_at(&mut new["metadata"], "annotations").insert(TRIGGER.to_owned(), json!(stamp(view.now)));
+                map_at(&mut new["metadata"], "annotations")
+                    .insert(TRIGGER.to_owned(), json!(stamp(view.now)));
                 steps.push(Step::Update { kind: Kind::EndpointSlice, object: new });
             }
             None => {
-                map_at(&mut new["metadata"], "annotations").insert(TRIGGER.to_owned(), json!(stamp(view.now)));
+                map_at(&mut new["metadata"], "annotations")
+                    .insert(TRIGGER.to_owned(), json!(stamp(view.now)));
                 steps.push(Step::Create { kind: Kind::EndpointSlice, object: new, tell: None });
             }
         }
@@ -247,7 +259,8 @@ mod tests {
         };
         let pods = vec![pod("a", "web", "True"), pod("b", "web", "False"), pod("c", "db", "True")];
         let steps = with_view(pods, |view| decide(view, &service));
-        let [Step::Create { object: endpoints, .. }, Step::Create { object: slice, .. }] = steps.as_slice() else {
+        let [Step::Create { object: endpoints, .. }, Step::Create { object: slice, .. }] = steps.as_slice()
+        else {
             panic!("{steps:?}");
         };
         assert_eq!(list(endpoints, "/subsets/0/addresses").len(), 1);

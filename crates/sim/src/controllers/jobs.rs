@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::kinds::Kind;
 use crate::objects::{
-    after, annotation, condition, flag, has_finalizer, is_active, is_deleting, is_finished, is_ready, is_true, list, map_at, name,
-    namespace, number, phase, pod_from, stamp, text, time, uid,
+    after, annotation, condition, flag, has_finalizer, is_active, is_deleting, is_finished, is_ready,
+    is_true, list, map_at, name, namespace, number, phase, pod_from, stamp, text, time, uid,
 };
 use crate::plan::{Step, Tell};
 use crate::view::View;
@@ -95,7 +95,9 @@ impl Pass<'_> {
         if indexed && !indexes.is_empty() {
             self.status["completedIndexes"] = json!(print_indexes(&indexes));
         }
-        let over = list(&self.status, "/conditions").iter().any(|each| each["type"] == "Complete" || each["type"] == "Failed");
+        let over = list(&self.status, "/conditions")
+            .iter()
+            .any(|each| each["type"] == "Complete" || each["type"] == "Failed");
         let ready = active.iter().filter(|pod| is_ready(pod)).count();
         self.status["ready"] = json!(if over { 0 } else { ready });
         let terminating = pods.iter().filter(|pod| is_deleting(pod) && !is_finished(pod)).count();
@@ -116,12 +118,18 @@ impl Pass<'_> {
         {
             let due = after(start, seconds);
             if due <= self.view.now {
-                return Some(Verdict::failed("DeadlineExceeded", "Job was active longer than specified deadline"));
+                return Some(Verdict::failed(
+                    "DeadlineExceeded",
+                    "Job was active longer than specified deadline",
+                ));
             }
             self.steps.push(Step::again_at(due, self.view.now));
         }
         if failed > number(job, "/spec/backoffLimit").unwrap_or(6) {
-            return Some(Verdict::failed("BackoffLimitExceeded", "Job has reached the specified backoff limit"));
+            return Some(Verdict::failed(
+                "BackoffLimitExceeded",
+                "Job has reached the specified backoff limit",
+            ));
         }
         let complete = match number(job, "/spec/completions") {
             Some(completions) => succeeded >= completions,
@@ -137,7 +145,8 @@ impl Pass<'_> {
 
     fn conclude(&mut self, verdict: &Verdict) {
         let now = stamp(self.view.now);
-        let kinds = if verdict.success { ["SuccessCriteriaMet", "Complete"] } else { ["FailureTarget", "Failed"] };
+        let kinds =
+            if verdict.success { ["SuccessCriteriaMet", "Complete"] } else { ["FailureTarget", "Failed"] };
         let mut conditions = list(&self.status, "/conditions").to_vec();
         for kind in kinds {
             conditions.push(json!({"type": kind, "status": "True", "reason": verdict.reason,
@@ -158,8 +167,11 @@ impl Pass<'_> {
             return;
         }
         let now = stamp(self.view.now);
-        let (status, reason, message) =
-            if suspended { ("True", "JobSuspended", "Job suspended") } else { ("False", "JobResumed", "Job resumed") };
+        let (status, reason, message) = if suspended {
+            ("True", "JobSuspended", "Job suspended")
+        } else {
+            ("False", "JobResumed", "Job resumed")
+        };
         let mut conditions = list(&self.status, "/conditions").to_vec();
         conditions.retain(|each| each["type"] != "Suspended");
         conditions.push(json!({"type": "Suspended", "status": status, "reason": reason, "message": message,

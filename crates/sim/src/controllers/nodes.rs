@@ -128,7 +128,9 @@ fn taints(node: &Value, lost: bool, now: Timestamp) -> Vec<Value> {
         present.iter().filter(|taint| !OURS.iter().any(|key| taint["key"] == *key)).cloned().collect();
     let mut add = |key: &str, effect: &str| {
         let old = present.iter().find(|taint| taint["key"] == key && taint["effect"] == effect);
-        wanted.push(old.cloned().unwrap_or_else(|| json!({"key": key, "effect": effect, "timeAdded": stamp(now)})));
+        wanted.push(
+            old.cloned().unwrap_or_else(|| json!({"key": key, "effect": effect, "timeAdded": stamp(now)})),
+        );
     };
     if flag(node, "/spec/unschedulable") {
         add("node.kubernetes.io/unschedulable", "NoSchedule");

@@ -45,7 +45,13 @@ fn is_crashed(pod: &Value) -> bool {
 }
 
 /// Decides about a pod that has been in its stage for a while. `address` is for a pod that has none yet.
-pub(crate) fn decide(view: &View<'_>, pod: &Value, stage: Stage, since: Duration, address: &str) -> Vec<Step> {
+pub(crate) fn decide(
+    view: &View<'_>,
+    pod: &Value,
+    stage: Stage,
+    since: Duration,
+    address: &str,
+) -> Vec<Step> {
     let node = text(pod, "/spec/nodeName");
     // Nobody is left there to do anything.
     if view.troubles.nodes.contains(node) {
@@ -60,14 +66,17 @@ pub(crate) fn decide(view: &View<'_>, pod: &Value, stage: Stage, since: Duration
     }
     let host = view
         .get(Kind::Node, "", node)
-        .and_then(|node| list(&node, "/status/addresses").first().map(|first| text(first, "/address").to_owned()))
+        .and_then(|node| {
+            list(&node, "/status/addresses").first().map(|first| text(first, "/address").to_owned())
+        })
         .unwrap_or_default();
     let places = Places { host: &host, address };
     match stage {
         Stage::Waiting | Stage::Over => Vec::new(),
         Stage::Starting => {
             // Between one and two times the pace, always the same for the same pod.
-            let wanted = view.pace.start + view.pace.start.mul_f64(f64::from(hash::number(uid(pod)) % 1000) / 1000.0);
+            let wanted =
+                view.pace.start + view.pace.start.mul_f64(f64::from(hash::number(uid(pod)) % 1000) / 1000.0);
             match wanted.checked_sub(since) {
                 Some(left) if !left.is_zero() => vec![Step::Again(left)],
                 _ => vec![Step::status(Kind::Pod, pod, running(pod, view.now, &places))],
@@ -151,7 +160,8 @@ fn conditions(pod: &Value, ready: bool, now: Timestamp) -> Vec<Value> {
         }
         condition
     };
-    let mut conditions = vec![make("Initialized", true), make("Ready", ready), make("ContainersReady", ready)];
+    let mut conditions =
+        vec![make("Initialized", true), make("Ready", ready), make("ContainersReady", ready)];
     for gate in list(pod, "/spec/readinessGates") {
         conditions.push(make(text(gate, "/conditionType"), true));
     }

@@ -14,7 +14,8 @@ pub(crate) fn decide(view: &View<'_>, quota: &Value) -> Vec<Step> {
     let Some(hard) = quota.pointer("/spec/hard").and_then(Value::as_object) else { return Vec::new() };
     let space = namespace(quota);
     let mut used = BTreeMap::new();
-    let pods: Vec<Value> = view.objects.list(Kind::Pod, space).into_iter().filter(|pod| !is_finished(pod)).collect();
+    let pods: Vec<Value> =
+        view.objects.list(Kind::Pod, space).into_iter().filter(|pod| !is_finished(pod)).collect();
     for resource in hard.keys() {
         if let Some(amount) = usage(view, space, resource, &pods) {
             used.insert(resource.clone(), json!(amount));
@@ -35,9 +36,12 @@ fn usage(view: &View<'_>, space: &str, resource: &str, pods: &[Value]) -> Option
     }
     match resource {
         "pods" => Some(pods.len().to_string()),
-        "services" | "configmaps" | "secrets" | "persistentvolumeclaims" | "replicationcontrollers" | "resourcequotas" => {
-            count("", resource)
-        }
+        "services"
+        | "configmaps"
+        | "secrets"
+        | "persistentvolumeclaims"
+        | "replicationcontrollers"
+        | "resourcequotas" => count("", resource),
         "services.loadbalancers" | "services.nodeports" => {
             let services = view.objects.list(Kind::Service, space);
             let number: usize = if resource == "services.loadbalancers" {
@@ -53,7 +57,9 @@ fn usage(view: &View<'_>, space: &str, resource: &str, pods: &[Value]) -> Option
         }
         "requests.storage" => {
             let claims = view.objects.list(Kind::Claim, space);
-            Some(sum(claims.iter().filter_map(|claim| claim.pointer("/spec/resources/requests/storage")?.as_str())))
+            Some(sum(claims
+                .iter()
+                .filter_map(|claim| claim.pointer("/spec/resources/requests/storage")?.as_str())))
         }
         _ => {
             let (field, own) = match resource.split_once('.') {

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use crate::kinds::Kind;
 use crate::objects::{
-    annotation, available_at, condition, created, generation, is_active, is_deleting, is_finished, is_ready, labels, name,
-    namespace, number, phase, pod_from, stamp, text, time, uid,
+    annotation, available_at, condition, created, generation, is_active, is_deleting, is_finished, is_ready,
+    labels, name, namespace, number, phase, pod_from, stamp, text, time, uid,
 };
 use crate::plan::{Step, Tell};
 use crate::view::View;
@@ -15,8 +15,7 @@ const BURST: usize = 500;
 
 /// Decides about one set; `kind` says which of the two it is.
 pub(crate) fn decide(view: &View<'_>, kind: Kind, set: &Value) -> Vec<Step> {
-    let source =
-        if kind == Kind::ReplicaSet { "replicaset-controller" } else { "replication-controller" };
+    let source = if kind == Kind::ReplicaSet { "replicaset-controller" } else { "replication-controller" };
     let pods = view.objects.owned(Kind::Pod, namespace(set), uid(set));
     let active: Vec<&Value> = pods.iter().filter(|pod| is_active(pod)).collect();
     let wanted = usize::try_from(number(set, "/spec/replicas").unwrap_or(1)).unwrap_or(0);
@@ -63,9 +62,8 @@ fn victims<'a>(active: &[&'a Value], count: usize) -> Vec<&'a Value> {
             _ => 1,
         };
         let cost: i64 = annotation(pod, "controller.kubernetes.io/pod-deletion-cost").parse().unwrap_or(0);
-        let ready_since = condition(pod, "Ready").map_or(0, |ready| {
-            time(ready, "/lastTransitionTime").map_or(0, |moment| moment.as_second())
-        });
+        let ready_since = condition(pod, "Ready")
+            .map_or(0, |ready| time(ready, "/lastTransitionTime").map_or(0, |moment| moment.as_second()));
         (
             !text(pod, "/spec/nodeName").is_empty(),
             rank,
@@ -106,7 +104,9 @@ fn status(view: &View<'_>, kind: Kind, set: &Value, pods: &[Value], missing: i64
         }
     }
     let mut status = json!({"replicas": replicas, "observedGeneration": generation(set)});
-    for (field, count) in [("fullyLabeledReplicas", labelled), ("readyReplicas", ready), ("availableReplicas", available)] {
+    for (field, count) in
+        [("fullyLabeledReplicas", labelled), ("readyReplicas", ready), ("availableReplicas", available)]
+    {
         if count > 0 {
             status[field] = json!(count);
         }

@@ -47,7 +47,8 @@ pub(crate) fn sync(view: &View<'_>, set: &Value, label: &str, steps: &mut Vec<St
         "revision": newest + 1,
     });
     if let Some(annotations) = set.pointer("/metadata/annotations").filter(|all| all.is_object()) {
-        *map_at(&mut update["metadata"], "annotations") = annotations.as_object().cloned().unwrap_or_default();
+        *map_at(&mut update["metadata"], "annotations") =
+            annotations.as_object().cloned().unwrap_or_default();
     }
     if !is_deleting(set) {
         steps.push(Step::Create { kind: Kind::ControllerRevision, object: update.clone(), tell: None });

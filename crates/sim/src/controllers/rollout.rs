@@ -87,9 +87,9 @@ pub(crate) fn proportional(deployment: &Value, sets: &[&Value]) -> Vec<i64> {
     let mut sizes = Vec::new();
     for set in sets {
         let own = replicas(set);
-        let before: i64 = annotation(set, MAX).parse().unwrap_or_else(|_| {
-            number(deployment, "/status/replicas").unwrap_or(together)
-        });
+        let before: i64 = annotation(set, MAX)
+            .parse()
+            .unwrap_or_else(|_| number(deployment, "/status/replicas").unwrap_or(together));
         let target = if wanted == 0 {
             0
         } else if before > 0 {
@@ -98,7 +98,8 @@ pub(crate) fn proportional(deployment: &Value, sets: &[&Value]) -> Vec<i64> {
             own
         };
         let left = to_add - added;
-        let change = if to_add > 0 { (target - own).min(left).max(0) } else { (target - own).max(left).min(0) };
+        let change =
+            if to_add > 0 { (target - own).min(left).max(0) } else { (target - own).max(left).min(0) };
         sizes.push(own + change);
         added += change;
     }

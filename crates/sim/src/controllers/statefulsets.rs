@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::revisions::{self, Revisions};
 use crate::kinds::Kind;
 use crate::objects::{
-    available_at, generation, is_deleting, is_finished, is_ready, label, map_at, name, namespace, number, phase, pod_from,
-    text, uid,
+    available_at, generation, is_deleting, is_finished, is_ready, label, map_at, name, namespace, number,
+    phase, pod_from, text, uid,
 };
 use crate::plan::{Step, Tell};
 use crate::view::View;
@@ -22,7 +22,8 @@ pub(crate) fn decide(view: &View<'_>, set: &Value) -> Vec<Step> {
     let revisions = revisions::sync(view, set, HASH, &mut steps);
     let update = name(&revisions.update).to_owned();
     let stored = text(set, "/status/currentRevision");
-    let current = if revisions.all.iter().any(|revision| name(revision) == stored) { stored } else { &update };
+    let current =
+        if revisions.all.iter().any(|revision| name(revision) == stored) { stored } else { &update };
     let pods: BTreeMap<i64, Value> = view
         .objects
         .owned(Kind::Pod, namespace(set), uid(set))
@@ -54,7 +55,13 @@ fn is_healthy(pod: &Value) -> bool {
 }
 
 /// Returns what to do with the pods: create what is missing, then remove what is too much, then update.
-fn next(set: &Value, pods: &BTreeMap<i64, Value>, revisions: &Revisions, current: &str, update: &str) -> Vec<Step> {
+fn next(
+    set: &Value,
+    pods: &BTreeMap<i64, Value>,
+    revisions: &Revisions,
+    current: &str,
+    update: &str,
+) -> Vec<Step> {
     let ordered = text(set, "/spec/podManagementPolicy") != "Parallel";
     let first = number(set, "/spec/ordinals/start").unwrap_or(0);
     let wanted = first..first + number(set, "/spec/replicas").unwrap_or(1);
@@ -66,7 +73,11 @@ fn next(set: &Value, pods: &BTreeMap<i64, Value>, revisions: &Revisions, current
             None => {
                 let old = rolling && at < partition && current != update;
                 let revision = if old {
-                    revisions.all.iter().find(|revision| name(revision) == current).unwrap_or(&revisions.update)
+                    revisions
+                        .all
+                        .iter()
+                        .find(|revision| name(revision) == current)
+                        .unwrap_or(&revisions.update)
                 } else {
                     &revisions.update
                 };
@@ -182,7 +193,9 @@ fn status(
         if phase(pod) == "Running" && is_ready(pod) {
             ready += 1;
             match available_at(pod, min_ready) {
-                Some(moment) if min_ready > 0 && moment > view.now => again = Some(Step::again_at(moment, view.now)),
+                Some(moment) if min_ready > 0 && moment > view.now => {
+                    again = Some(Step::again_at(moment, view.now))
+                }
                 _ => available += 1,
             }
         }
@@ -209,7 +222,9 @@ fn status(
         "updateRevision": update,
         "collisionCount": number(set, "/status/collisionCount").unwrap_or(0),
     });
-    for (field, count) in [("readyReplicas", ready), ("currentReplicas", on_current), ("updatedReplicas", updated)] {
+    for (field, count) in
+        [("readyReplicas", ready), ("currentReplicas", on_current), ("updatedReplicas", updated)]
+    {
         if count > 0 {
             status[field] = json!(count);
         }
