@@ -1,4 +1,5 @@
-//! What an API server with nodes does to a new pod before it is stored: service account, default tolerations, priority.
+//! What an API server with nodes does to new pods (service account, default tolerations, priority) and new claims (storage
+//! class, protection) before they are stored.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -44,11 +45,21 @@ impl Admit for Pods {
     }
 
     fn handles(&self, operation: Operation, kind: &Kind, subresource: &str) -> bool {
-        operation == Operation::Create && subresource.is_empty() && &*kind.collection == "pods"
+        operation == Operation::Create
+            && subresource.is_empty()
+            && matches!(&*kind.collection, "pods" | "persistentvolumeclaims")
     }
 
     fn mutate<'a>(&'a self, attributes: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        let is_claim = &*attributes.kind.collection == "persistentvolumeclaims";
         let result = match attributes.object.as_deref_mut() {
+            Some(claim) if is_claim => {
+                protect(claim);
+                if claim.pointer("/spec/storageClassName").is_none() {
+                    claim["spec"]["storageClassName"] = json!(STORAGE_CLASS);
+                }
+                Ok(())
+            }
             Some(pod) => {
                 let wanted = text(pod, "/spec/priorityClassName").to_owned();
                 let class = if wanted.is_empty() {
@@ -70,6 +81,19 @@ impl Admit for Pods {
         };
         Box::pin(std::future::ready(result))
     }
+}
+
+/// The storage class that every simulated cluster has, for claims that name none.
+pub(crate) const STORAGE_CLASS: &str = "standard";
+
+/// A claim stays until no pod uses it.
+fn protect(claim: &mut Value) {
+    const PROTECTION: &str = "kubernetes.io/pvc-protection";
+    let mut finalizers = list(claim, "/metadata/finalizers").to_vec();
+    if !finalizers.iter().any(|own| own == PROTECTION) {
+        finalizers.push(json!(PROTECTION));
+    }
+    claim["metadata"]["finalizers"] = finalizers.into();
 }
 
 fn prioritise(pod: &mut Value, class: Option<(String, Value)>) {

@@ -11,8 +11,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::admission::Pods;
+use crate::admission::{Pods, STORAGE_CLASS};
 use crate::control;
+use crate::controllers::claims::PROVISIONER;
 use crate::controllers::nodes;
 use crate::engine::Engine;
 use crate::options::{MemberOptions, Options};
@@ -22,7 +23,7 @@ use crate::trouble::{Load, Trouble, Troubles};
 pub enum Error {
     #[error("cannot start {member}")]
     Start { member: String, source: apiserver::Error },
-    #[error("cannot create the nodes of {member}: {message}")]
+    #[error("cannot create what {member} has from the start: {message}")]
     Nodes { member: String, message: String },
     #[error("cannot use {path}")]
     File { path: PathBuf, source: std::io::Error },
@@ -163,6 +164,7 @@ async fn start_member(
             .map_err(|source| Error::File { path, source })?;
     }
     create_nodes(&handle.server, member).await?;
+    create_storage_class(&handle.server, member).await?;
     let troubles = watch::Sender::new(Troubles::default());
     let engine = Engine::new(&handle.server, options.pace, index, troubles.subscribe());
     tasks.spawn(engine.run());
@@ -198,6 +200,27 @@ async fn create_nodes(server: &Arc<apiserver::Server>, member: &MemberOptions) -
             message: status.message.clone(),
         })?;
     }
+    Ok(())
+}
+
+/// Creates the storage class of claims that name none.
+async fn create_storage_class(server: &Arc<apiserver::Server>, member: &MemberOptions) -> Result<(), Error> {
+    let registry = server.registry.load_full();
+    let kind =
+        registry.find("storage.k8s.io", "v1", "storageclasses").expect("storage classes are served").clone();
+    if server.store.get(&kind.collection, STORAGE_CLASS).is_some() {
+        return Ok(());
+    }
+    let class = serde_json::json!({
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": STORAGE_CLASS,
+            "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
+        "provisioner": PROVISIONER,
+    });
+    let manager = apiserver::internal::Actor::new(server, "system:kube-controller-manager");
+    let made = manager.create(&kind, "", class).await;
+    made.map_err(|status| Error::Nodes { member: member.name.clone(), message: status.message.clone() })?;
     Ok(())
 }
 

@@ -1,0 +1,204 @@
+//! The same manifests on a real and on a simulated member: the same final objects, the same way there.
+//!
+//! What differs on purpose is in `testdata/known-differences.txt`, each with its reason; any other difference fails.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::Duration;
+
+use futures::StreamExt;
+use kube::runtime::{WatchStreamExt, watcher};
+use serde_json::{Value, json};
+
+use crate::normal::{differences, normalise};
+use crate::site::{KINDS, Site};
+
+/// Longer than any timer in the manifests.
+const QUIET: Duration = Duration::from_secs(8);
+
+/// Returns the manifests by name.
+fn manifests() -> BTreeMap<String, Vec<Value>> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/manifests");
+    let mut all = BTreeMap::new();
+    for file in std::fs::read_dir(&dir).expect("manifests") {
+        let path = file.expect("a file").path();
+        let text = std::fs::read_to_string(&path).expect("text");
+        let documents = apimachinery::yaml::read_all(&text).expect("YAML");
+        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        all.insert(name, documents.into_iter().map(|document| document.value).collect());
+    }
+    all
+}
+
+/// `Kind pointer` → reason; a `*` at the end of a pointer stands for anything below.
+fn known() -> Vec<(String, String)> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/known-differences.txt");
+    let text = std::fs::read_to_string(file).expect("the list of known differences");
+    text.lines()
+        .filter(|line| !line.starts_with('#') && !line.trim().is_empty())
+        .map(|line| {
+            let mut words = line.split_whitespace();
+            let (kind, pointer) = (words.next(), words.next());
+            assert!(words.next().is_some(), "no reason: {line}");
+            (kind.unwrap_or("").to_owned(), pointer.unwrap_or("").to_owned())
+        })
+        .collect()
+}
+
+fn is_known(known: &[(String, String)], kind: &str, pointer: &str) -> bool {
+    known.iter().any(|(own, pattern)| {
+        (own == kind || own == "*")
+            && match pattern.strip_suffix("**") {
+                Some(start) => pointer.starts_with(start),
+                None => pattern == pointer,
+            }
+    })
+}
+
+/// A simulated member with the nodes that the real ones have.
+fn options() -> sim::Options {
+    let mut options = sim::Options::new(1, 0);
+    options.members[0].nodes = ["a", "b", "c"]
+        .iter()
+        .enumerate()
+        .map(|(index, zone)| {
+            sim::NodeOptions::new(&format!("member1-node-{}", index + 1))
+                .label("topology.kubernetes.io/region", "region-1")
+                .label("topology.kubernetes.io/zone", &format!("region-1-{zone}"))
+        })
+        .collect();
+    options
+}
+
+async fn outcome(site: &Site, run: &str) -> BTreeMap<String, serde_json::Map<String, Value>> {
+    let manifests = manifests();
+    let space = |name: &str| format!("{run}-{name}");
+    for name in manifests.keys() {
+        site.create("", json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": space(name)}}))
+            .await;
+    }
+    for (name, objects) in &manifests {
+        site.until("ServiceAccount", &space(name), "default", "exist", |_| true).await;
+        for object in objects {
+            site.create(&space(name), object.clone()).await;
+        }
+    }
+    site.settle(QUIET).await;
+    let mut found: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+    for (group, version, kind, _) in KINDS {
+        for mut object in site.list(kind, "").await {
+            let namespace = object["metadata"]["namespace"].as_str().unwrap_or("").to_owned();
+            if let Some(name) = namespace.strip_prefix(&format!("{run}-")) {
+                object["kind"] = json!(kind);
+                object["apiVersion"] =
+                    json!(if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") });
+                found.entry(name.to_owned()).or_default().push(object);
+            }
+        }
+    }
+    for name in manifests.keys() {
+        site.delete_namespace(&space(name)).await;
+    }
+    found.into_iter().map(|(name, objects)| (name.clone(), normalise(&space(&name), objects))).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_manifests_end_in_the_same_objects() {
+    let Some(members) = clusters::shared(1).await else { return };
+    let real = Site { client: members[0].client().await.expect("a client") };
+    let fleet = sim::start(options()).await.expect("a simulated member");
+    let simulated = Site::simulated(&fleet.members()[0]).await;
+    let run = format!("like{}", std::process::id());
+    let (real, simulated) = (outcome(&real, &run).await, outcome(&simulated, &run).await);
+    assert!(manifests().len() >= 60);
+    let known = known();
+    let mut used = BTreeSet::new();
+    let mut complaints = Vec::new();
+    for name in manifests().keys() {
+        let (left, right) = (real.get(name).cloned(), simulated.get(name).cloned());
+        let (left, right) = (left.unwrap_or_default(), right.unwrap_or_default());
+        let keys: BTreeSet<&String> = left.keys().chain(right.keys()).collect();
+        for key in keys {
+            let kind = key.split('/').next().unwrap_or("");
+            let absent = Value::Null;
+            let (one, other) = (left.get(key).unwrap_or(&absent), right.get(key).unwrap_or(&absent));
+            for (pointer, left, right) in differences(one, other) {
+                if is_known(&known, kind, &pointer) {
+                    used.insert(format!("{kind} {pointer}"));
+                } else {
+                    complaints.push(format!("{name} {key} {pointer}\n    real {left}\n    sim  {right}"));
+                }
+            }
+        }
+    }
+    fleet.stop().await;
+    assert!(complaints.is_empty(), "{} differences:\n{}", complaints.len(), complaints.join("\n"));
+}
+
+/// Follows a Deployment and returns the ready counts it went through, without repetitions.
+async fn ready_counts(site: &Site, namespace: &str, start: Value, change: Value, wanted: i64) -> Vec<i64> {
+    site.namespace(namespace).await;
+    site.create(namespace, start).await;
+    let is_done = |object: &Value, generation: i64, replicas: i64| {
+        let count = |field: &str| object["status"][field].as_i64().unwrap_or(0);
+        count("observedGeneration") >= generation
+            && count("updatedReplicas") == replicas
+            && count("replicas") == replicas
+            && count("availableReplicas") == replicas
+    };
+    let settled = site
+        .until("Deployment", namespace, "web", "become available", |object| {
+            is_done(object, 1, object["spec"]["replicas"].as_i64().unwrap_or(0))
+        })
+        .await;
+    let mut counts = vec![settled["status"]["readyReplicas"].as_i64().unwrap_or(0)];
+    let config = watcher::Config::default().fields("metadata.name=web");
+    let mut changes =
+        watcher(site.api("Deployment", namespace), config).default_backoff().applied_objects().boxed();
+    site.patch("Deployment", namespace, "web", change).await;
+    tokio::time::timeout(crate::site::DEADLINE, async {
+        while let Some(Ok(object)) = changes.next().await {
+            let object = serde_json::to_value(&object).expect("plain data");
+            let ready = object["status"]["readyReplicas"].as_i64().unwrap_or(0);
+            if counts.last() != Some(&ready) {
+                counts.push(ready);
+            }
+            if is_done(&object, 2, wanted) {
+                return;
+            }
+        }
+    })
+    .await
+    .expect("the change is carried out in time");
+    site.delete_namespace(namespace).await;
+    counts
+}
+
+fn deployment(replicas: i64) -> Value {
+    json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
+        "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": "web"}},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "template": {"metadata": {"labels": {"app": "web"}},
+                "spec": {"containers": [{"name": "c", "image": "nginx:1"}]}}}})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rolling_update_and_scaling_go_through_the_same_ready_counts() {
+    let Some(members) = clusters::shared(1).await else { return };
+    let real = Site { client: members[0].client().await.expect("a client") };
+    let fleet = sim::start(options()).await.expect("a simulated member");
+    let simulated = Site::simulated(&fleet.members()[0]).await;
+    let update = json!({"spec": {"template": {"spec": {"containers": [{"name": "c", "image": "nginx:2"}]}}}});
+    let cases = [
+        ("update", deployment(3), update, 3),
+        ("up", deployment(1), json!({"spec": {"replicas": 2}}), 2),
+        ("down", deployment(2), json!({"spec": {"replicas": 1}}), 1),
+    ];
+    for (name, start, change, wanted) in cases {
+        let namespace = format!("counts{}-{name}", std::process::id());
+        let left = ready_counts(&real, &namespace, start.clone(), change.clone(), wanted).await;
+        let right = ready_counts(&simulated, &namespace, start, change, wanted).await;
+        assert_eq!(left, right, "{name}: real, then simulated");
+    }
+    fleet.stop().await;
+}

@@ -1,0 +1,7 @@
+//! Simulated clusters as their users see them, and held against real ones.
+
+mod like_real;
+mod normal;
+mod site;
+mod trouble;
+mod workloads;
