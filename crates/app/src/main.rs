@@ -4,6 +4,7 @@ mod backup;
 mod controllers;
 mod crds;
 mod extension;
+mod memory;
 mod plugin;
 mod scheduling;
 mod server;
@@ -44,6 +45,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    memory::keep_little();
     let arguments = Arguments::parse();
     if let Err(error) = logging(&arguments.log) {
         eprintln!("error: {error:#}");
