@@ -13,6 +13,7 @@ mod bindings;
 mod dependencies;
 mod detector;
 mod events;
+mod heads;
 mod namespaces;
 mod policies;
 pub mod scheduling;

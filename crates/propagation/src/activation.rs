@@ -34,7 +34,8 @@ pub fn changed_by_karmada(old: &Value, new: &Value) -> bool {
     unmarked(old) == unmarked(new)
 }
 
-fn essence(object: &Value) -> Map<String, Value> {
+/// Returns what counts of a template: all but its status and what the server keeps for itself.
+pub fn essence(object: &Value) -> Map<String, Value> {
     let mut object = object.as_object().cloned().unwrap_or_default();
     object.remove("status");
     if let Some(Value::Object(metadata)) = object.get_mut("metadata") {

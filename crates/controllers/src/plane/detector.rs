@@ -25,6 +25,7 @@ use propagation::policies::{self as choosing, Choice, Policy, PolicyIndex};
 use propagation::{Binding, Object};
 use serde_json::Value;
 
+use super::heads;
 use super::policies::Kept;
 use super::templates::TemplateKey;
 use super::write::{Error, Guard, Stored, tree_difference};
@@ -343,12 +344,21 @@ impl Detector {
     pub(super) async fn claim(&self, template: &Value, claim: &Claim) -> Result<Option<Value>, Error> {
         let mut marked = template.clone();
         if !claim.mark(&mut marked) {
-            return Ok(Some(marked));
+            return self.whole(marked).await;
         }
         match tree_difference(template, &marked, Guard::Fields) {
             Some(patch) => self.plane.templates.patch(&TemplateKey::of(template), patch).await,
-            None => Ok(Some(marked)),
+            None => self.whole(marked).await,
         }
+    }
+
+    /// Returns all of a template of which the mirror may have the head only.
+    async fn whole(&self, template: Value) -> Result<Option<Value>, Error> {
+        if !heads::is_head(&template) {
+            return Ok(Some(template));
+        }
+        let found = self.plane.templates.fetch(&template.reference()).await?;
+        Ok(found.map(Arc::unwrap_or_clone))
     }
 
     async fn priority_class(&self, policy: &PropagationSpec) -> Result<Option<i32>, Error> {

@@ -23,6 +23,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::heads::{Mirrored, is_head};
 use super::write::{Error, is_not_found};
 
 /// How long after a definition changed discovery is asked once more: a server may announce a kind a moment after it
@@ -75,7 +76,7 @@ pub(crate) struct Templates {
 struct Kind {
     resource: ApiResource,
     namespaced: bool,
-    mirror: Arc<Mirror<Value>>,
+    mirror: Arc<Mirror<Mirrored>>,
     stop: CancellationToken,
 }
 
@@ -100,23 +101,24 @@ impl Templates {
         &self.skip
     }
 
-    /// Returns the mirrored template.
+    /// Returns the mirrored template; of one that no policy claims, its head.
     pub(crate) fn get(&self, key: &TemplateKey) -> Option<Arc<Value>> {
         let mirror = self.kinds.read().get(&key.kind).map(|kind| Arc::clone(&kind.mirror))?;
-        mirror.get(&key.namespace, &key.name)
+        mirror.get(&key.namespace, &key.name).map(|kept| kept.value())
     }
 
-    /// Returns all mirrored templates of a kind.
+    /// Returns all mirrored templates of a kind; of those that no policy claims, their heads.
     pub(crate) fn all(&self, kind: &Gvk) -> Vec<Arc<Value>> {
         let mirror = self.kinds.read().get(kind).map(|kind| Arc::clone(&kind.mirror));
-        mirror.map(|mirror| mirror.all()).unwrap_or_default()
+        mirror.map(|mirror| mirror.all().iter().map(|kept| kept.value()).collect()).unwrap_or_default()
     }
 
-    /// Returns the template at least as new as the reference says: from the mirror, or from the API when the mirror
-    /// is behind.
+    /// Returns the whole template, at least as new as the reference says: from the mirror, or from the API when the mirror
+    /// is behind or has the head only.
     pub(crate) async fn fetch(&self, reference: &ObjectReference) -> Result<Option<Arc<Value>>, Error> {
         let key = TemplateKey::of_reference(reference);
         if let Some(template) = self.get(&key)
+            && !is_head(&template)
             && !is_older(template.resource_version(), &reference.resource_version)
         {
             return Ok(Some(template));
@@ -238,16 +240,21 @@ impl Templates {
         let mirror = Arc::new(Mirror::default());
         let templates = Arc::clone(self);
         let defines_kinds = matches!(gvk.kind.as_str(), "CustomResourceDefinition" | "APIService");
-        mirror.subscribe(move |change: &Change<Value>| {
+        mirror.subscribe(move |change: &Change<Mirrored>| {
             if defines_kinds && !change.initial {
                 templates.definitions_changed.notify_one();
             }
-            let object = change.new.as_ref().or(change.old.as_ref());
-            if object.is_some_and(|object| templates.skip.skips(object)) {
+            let new = change.new.as_ref().map(|kept| kept.value());
+            let old = change.old.as_ref().map(|kept| match &new {
+                Some(new) => kept.value_before(new),
+                None => kept.value(),
+            });
+            if new.as_ref().or(old.as_ref()).is_some_and(|object| templates.skip.skips(object)) {
                 return;
             }
+            let change = Change { key: change.key, old, new, ours: change.ours, initial: change.initial };
             for told in templates.subscribers.read().iter() {
-                told(change);
+                told(&change);
             }
         });
         let kind = Kind { resource, namespaced, mirror, stop: stop.child_token() };
@@ -256,7 +263,7 @@ impl Templates {
         tasks.spawn(async move {
             let resource = kind.resource;
             let config = watcher::Config::default();
-            kind.mirror.follow(api, config, kind.stop, |object| tree(object, &resource)).await;
+            kind.mirror.follow(api, config, kind.stop, |object| Mirrored::new(tree(object, &resource))).await;
         });
     }
 }

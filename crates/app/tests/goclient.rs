@@ -1,0 +1,182 @@
+//! Programs as people write them in Go, on our server: a program with current client-go and controller-runtime (its source is
+//! in `goclient/`) runs typed, dynamic and metadata informers, plain watches, a leader election and a reconciler through heavy churn,
+//! while this test kills the server, ends it in order and starts it again, with a compaction every second. The program knows
+//! every write that was acknowledged, and says what was missed, doubled, invented or out of order.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use clusters::toolchain::{Toolchain, go_present};
+
+/// Generous: the machine may be busy with everything else, and the first build takes minutes.
+const DEADLINE: Duration = Duration::from_secs(600);
+const ROUNDS: usize = 4;
+/// By each of nine writers, in each round.
+const WRITES: usize = 150;
+
+/// How the server ends in a round.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    Killed,
+    InOrder,
+}
+
+struct Server {
+    data: PathBuf,
+    port: u16,
+    child: Option<Child>,
+}
+
+impl Server {
+    fn start(data: &Path) -> Self {
+        // A fixed port, since clients come back to where they were. Whoever takes it in between makes the start fail.
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
+        let mut server = Self { data: data.to_path_buf(), port, child: None };
+        server.begin();
+        server
+    }
+
+    fn begin(&mut self) {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_karmada"))
+            .args(["server", "--compaction-interval", "1", "--controllers", "", "--bind"])
+            .arg(format!("127.0.0.1:{}", self.port))
+            .arg("--data-dir")
+            .arg(&self.data)
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        let log = lines(child.stderr.take().expect("a piped log"));
+        let mut said = Vec::new();
+        loop {
+            match log.recv_timeout(DEADLINE) {
+                Ok(line) if line.contains("ready") => break,
+                Ok(line) => said.push(line),
+                Err(_) => panic!("the server is not ready:\n{}", said.join("\n")),
+            }
+        }
+        // The reader goes on by itself, so that the server never waits for one.
+        self.child = Some(child);
+    }
+
+    fn end(&mut self, how: End) {
+        let mut child = self.child.take().expect("a running server");
+        match how {
+            End::Killed => child.kill().expect("a process of ours"),
+            End::InOrder => {
+                let pid = rustix::process::Pid::from_child(&child);
+                rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("a process of ours");
+            }
+        }
+        let status = child.wait().expect("a process of ours");
+        if matches!(how, End::InOrder) {
+            assert!(status.success(), "the server did not end in order: {status}");
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// The Go program at work.
+struct Program {
+    child: Child,
+    orders: ChildStdin,
+    told: Receiver<String>,
+    errors: Receiver<String>,
+}
+
+impl Program {
+    fn start(path: &Path, kubeconfig: &Path) -> Self {
+        let mut child = Command::new(path)
+            .arg(kubeconfig)
+            .args([ROUNDS.to_string(), WRITES.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        Self {
+            orders: child.stdin.take().expect("a piped stdin"),
+            told: lines(child.stdout.take().expect("a piped stdout")),
+            errors: lines(child.stderr.take().expect("a piped stderr")),
+            child,
+        }
+    }
+
+    /// Waits until the program says this.
+    fn says(&mut self, wanted: &str) {
+        loop {
+            match self.told.recv_timeout(DEADLINE) {
+                Ok(line) if line == wanted => return,
+                Ok(line) => println!("{line}"),
+                Err(_) => self.fail(wanted),
+            }
+        }
+    }
+
+    fn fail(&mut self, wanted: &str) -> ! {
+        let _ = self.child.kill();
+        let said: Vec<String> = self.errors.iter().collect();
+        panic!("the program did not say {wanted:?}:\n{}", said.join("\n"));
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn lines(from: impl std::io::Read + Send + 'static) -> Receiver<String> {
+    let (to, lines) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(from).lines().map_while(Result::ok) {
+            // Read on when nobody listens any more, so that the writer is never stuck.
+            let _ = to.send(line);
+        }
+    });
+    lines
+}
+
+#[test]
+fn go_clients_miss_and_repeat_nothing_through_churn_restarts_and_compactions() {
+    if !go_present() {
+        eprintln!("LEFT OUT: there is no Go toolchain to build the client with");
+        return;
+    }
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goclient");
+    let program =
+        Toolchain::from_env().and_then(|t| t.build_own("goclient", &source)).expect("the client compiles");
+    let dir = tempfile::tempdir().expect("a folder for the test");
+    let data = dir.path().join("data");
+    let mut server = Server::start(&data);
+    let mut program = Program::start(&program, &data.join("karmada.kubeconfig"));
+    for round in 0..ROUNDS {
+        program.says(&format!("churning {round}"));
+        // In the middle of the writing, as far as one can tell from outside; the last round has no restart.
+        if round + 1 < ROUNDS {
+            for end in [End::Killed, End::InOrder] {
+                std::thread::sleep(Duration::from_millis(150 * (round as u64 + 1)));
+                server.end(end);
+                server.begin();
+            }
+        }
+        program.says(&format!("churned {round}"));
+        writeln!(program.orders, "go on").expect("the program listens");
+        program.says(&format!("settled {round}"));
+    }
+    program.says("all promises held");
+    assert!(program.child.wait().expect("a process of ours").success());
+}

@@ -1,0 +1,128 @@
+//! How a template lies in the mirror: whole if a policy claims it, else its head alone.
+//!
+//! Most objects of a control plane are nobody's template, many are Secrets. Of those, the detector needs what policies
+//! select by (kind, namespace, name, labels) and whether anything has changed. So the mirror keeps their metadata as compact
+//! JSON and a digest of the rest; whoever needs the rest asks the API ([`super::templates::Templates::fetch`]).
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use api::labels::{CLUSTER_PROPAGATION_POLICY_PERMANENT_ID, PROPAGATION_POLICY_PERMANENT_ID};
+use propagation::Object;
+use propagation::activation::essence;
+use serde_json::{Map, Value};
+
+/// Where a head keeps the digest of its object. No field of a Kubernetes object has such a name.
+const DIGEST: &str = "/digest";
+
+/// A template in the mirror.
+#[derive(Debug)]
+pub(super) enum Mirrored {
+    Whole(Arc<Value>),
+    /// JSON of a head.
+    Head(Box<[u8]>),
+}
+
+impl Mirrored {
+    pub(super) fn new(template: Value) -> Self {
+        // Namespaces are mirrored to all clusters, claimed or not.
+        let needed = is_claimed(&template) || template.kind() == "Namespace";
+        if needed { Self::Whole(Arc::new(template)) } else { Self::Head(pack(template)) }
+    }
+
+    /// Returns the template, or its head.
+    pub(super) fn value(&self) -> Arc<Value> {
+        match self {
+            Self::Whole(template) => Arc::clone(template),
+            Self::Head(packed) => Arc::new(serde_json::from_slice(packed).unwrap_or_default()),
+        }
+    }
+
+    /// Returns the template as it was before `newer` came: when nothing that counts has changed, this is `newer` itself, whether
+    /// the one or the other is a head.
+    pub(super) fn value_before(&self, newer: &Arc<Value>) -> Arc<Value> {
+        let older = self.value();
+        let unchanged = match (older.get(DIGEST), newer.get(DIGEST)) {
+            (Some(older), Some(newer)) => older == newer,
+            (Some(older), None) => *older == Value::from(digest(newer)),
+            _ => false,
+        };
+        if unchanged { Arc::clone(newer) } else { older }
+    }
+}
+
+/// Returns whether this is the head of a template and not the whole of it.
+pub(super) fn is_head(template: &Value) -> bool {
+    template.get(DIGEST).is_some()
+}
+
+fn is_claimed(template: &Value) -> bool {
+    [PROPAGATION_POLICY_PERMANENT_ID, CLUSTER_PROPAGATION_POLICY_PERMANENT_ID]
+        .into_iter()
+        .any(|label| template.label(label).is_some())
+}
+
+fn pack(template: Value) -> Box<[u8]> {
+    let digest = digest(&template);
+    let mut head = Map::new();
+    if let Value::Object(fields) = template {
+        head.extend(
+            fields
+                .into_iter()
+                .filter(|(name, _)| matches!(name.as_str(), "apiVersion" | "kind" | "metadata")),
+        );
+    }
+    head.insert(DIGEST.to_owned(), digest.into());
+    serde_json::to_vec(&head).expect("a tree can be written to memory").into_boxed_slice()
+}
+
+/// A number that differs when what counts of the template differs. It lives as long as the process.
+fn digest(template: &Value) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    serde_json::to_vec(&essence(template)).expect("a tree can be written to memory").hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use propagation::activation::specification_changed;
+    use serde_json::json;
+
+    use super::*;
+
+    fn secret(version: &str, data: &str) -> Value {
+        json!({"apiVersion": "v1", "kind": "Secret", "data": {"k": data},
+            "metadata": {"name": "a", "namespace": "n", "labels": {"l": "v"}, "resourceVersion": version}})
+    }
+
+    #[test]
+    fn of_a_secret_that_nobody_propagates_no_data_stays() {
+        let kept = Mirrored::new(secret("1", "c2VjcmV0"));
+        assert!(is_head(&kept.value()));
+        assert_eq!(kept.value().label("l"), Some("v"));
+        assert!(!format!("{:?}", kept.value()).contains("c2VjcmV0"));
+    }
+
+    #[test]
+    fn a_claimed_template_is_kept_whole() {
+        let mut claimed = secret("1", "eA==");
+        claimed["metadata"]["labels"][PROPAGATION_POLICY_PERMANENT_ID] = "id".into();
+        assert_eq!(*Mirrored::new(claimed.clone()).value(), claimed);
+    }
+
+    #[test]
+    fn a_change_of_what_is_not_kept_is_noticed() {
+        let old = Mirrored::new(secret("1", "eA=="));
+        let new = Mirrored::new(secret("2", "eQ==")).value();
+        assert!(specification_changed(&old.value_before(&new), &new));
+    }
+
+    #[test]
+    fn a_change_of_the_version_alone_is_no_change() {
+        let old = Mirrored::new(secret("1", "eA=="));
+        let head = Mirrored::new(secret("2", "eA==")).value();
+        assert!(!specification_changed(&old.value_before(&head), &head));
+        let whole = Arc::new(secret("2", "eA=="));
+        assert!(!specification_changed(&old.value_before(&whole), &whole));
+    }
+}
