@@ -230,7 +230,15 @@ impl Engine {
     }
 
     fn note(&mut self, event: &store::Event<Head>) {
-        let Some(kind) = self.hands.kind_of(&event.collection) else { return };
+        let Some(kind) = self.hands.kind_of(&event.collection) else {
+            // Quotas count anything.
+            if let Some((space, _)) = event.name().split_once('/')
+                && (event.is_create() || event.is_delete())
+            {
+                self.in_namespace(space, Kind::Quota, Role::Quota);
+            }
+            return;
+        };
         self.seen(kind, event.name(), event.current.as_ref());
         // Whoever owned it before may have lost it.
         if let Some(previous) = &event.previous {
@@ -328,6 +336,8 @@ impl Engine {
             None => {
                 self.pending.remove(key);
                 self.stages.remove(key);
+                // A claim may have waited for the last pod that used it.
+                self.in_namespace(space, Kind::Claim, Role::Claim);
             }
         }
         if frees && !self.pending.is_empty() && pod.is_none_or(|pod| !text(pod, "/spec/nodeName").is_empty())
@@ -450,6 +460,7 @@ impl Engine {
         let Some(object) = self.hands.get(kind, space, own) else {
             return match role {
                 Role::Service => endpoints::abandoned(&view, space, own),
+                Role::Job => jobs::abandoned(&view, space, own),
                 _ => Vec::new(),
             };
         };
@@ -529,7 +540,7 @@ impl Engine {
         if !list(pod, "/spec/schedulingGates").is_empty() {
             return Vec::new();
         }
-        let nodes: Vec<Node> = self.nodes.values().cloned().collect();
+        let nodes: Vec<&Node> = self.nodes.values().collect();
         let found = match claims::unbound(&self.hands, pod) {
             Some(why) => Err(format!("0/{} nodes are available: {why}", nodes.len())),
             None => scheduling::place(pod, &nodes, &self.places),

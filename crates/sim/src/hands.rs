@@ -114,11 +114,11 @@ impl Hands {
             Step::Update { kind, object } => {
                 self.manager
                     .update(&self.kinds[&kind], namespace(&object), name(&object), "", |old| {
-                        if uid(old) != uid(&object) {
+                        // Somebody else was faster: what was decided may be wrong by now, and the change will be seen.
+                        if old["metadata"]["resourceVersion"] != object["metadata"]["resourceVersion"] {
                             return None;
                         }
                         let mut new = object.clone();
-                        new["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"].clone();
                         if let Some(managed) = old.pointer("/metadata/managedFields") {
                             new["metadata"]["managedFields"] = managed.clone();
                         }

@@ -41,6 +41,8 @@ pub(crate) struct Placed {
 pub(crate) struct Places {
     pods: HashMap<String, Placed>,
     used: HashMap<String, Amounts>,
+    /// Pods per node and owner.
+    of_owner: HashMap<(String, String), usize>,
 }
 
 impl Node {
@@ -90,11 +92,17 @@ impl Placed {
 impl Places {
     /// Notes where a pod is now; `None` if it has no place any more.
     pub(crate) fn set(&mut self, key: &str, placed: Option<Placed>) {
-        if let Some(old) = self.pods.remove(key)
-            && let Some(used) = self.used.get_mut(&old.node)
-        {
+        if let Some(old) = self.pods.remove(key) {
+            let used = self.used.entry(old.node.clone()).or_default();
             for (resource, amount) in &old.asks {
                 *used.entry(resource.clone()).or_default() -= amount;
+            }
+            let of_owner = (old.node, old.owner);
+            if let Some(count) = self.of_owner.get_mut(&of_owner) {
+                *count -= 1;
+                if *count == 0 {
+                    self.of_owner.remove(&of_owner);
+                }
             }
         }
         if let Some(placed) = placed {
@@ -102,6 +110,7 @@ impl Places {
             for (resource, amount) in &placed.asks {
                 *used.entry(resource.clone()).or_default() += amount;
             }
+            *self.of_owner.entry((placed.node.clone(), placed.owner.clone())).or_default() += 1;
             self.pods.insert(key.to_owned(), placed);
         }
     }
@@ -122,7 +131,7 @@ impl Places {
         if owner.is_empty() {
             return 0;
         }
-        self.pods.values().filter(|pod| pod.node == node && pod.owner == owner).count()
+        self.of_owner.get(&(node.to_owned(), owner.to_owned())).copied().unwrap_or(0)
     }
 }
 
@@ -237,7 +246,7 @@ struct Refusal {
     resolvable: bool,
 }
 
-fn refuse(pod: &Value, asks: &Amounts, node: &Node, nodes: &[Node], places: &Places) -> Option<Refusal> {
+fn refuse(pod: &Value, asks: &Amounts, node: &Node, nodes: &[&Node], places: &Places) -> Option<Refusal> {
     let never = |reason: &str| Some(Refusal { reasons: vec![reason.to_owned()], resolvable: false });
     let perhaps = |reason: &str| Some(Refusal { reasons: vec![reason.to_owned()], resolvable: true });
     let cordon = serde_json::json!({"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"});
@@ -290,7 +299,7 @@ fn refuse(pod: &Value, asks: &Amounts, node: &Node, nodes: &[Node], places: &Pla
 fn in_domain<'a>(
     node: &Node,
     key: &str,
-    nodes: &'a [Node],
+    nodes: &'a [&'a Node],
     places: &'a Places,
 ) -> impl Iterator<Item = &'a Placed> + use<'a> {
     let value = node.labels.get(key).cloned();
@@ -302,7 +311,7 @@ fn in_domain<'a>(
     places.pods.values().filter(move |pod| names.contains(&pod.node.as_str()))
 }
 
-fn skewed(pod: &Value, node: &Node, nodes: &[Node], places: &Places) -> bool {
+fn skewed(pod: &Value, node: &Node, nodes: &[&Node], places: &Places) -> bool {
     list(pod, "/spec/topologySpreadConstraints").iter().any(|constraint| {
         if constraint["whenUnsatisfiable"] != "DoNotSchedule" {
             return false;
@@ -339,7 +348,7 @@ fn skewed(pod: &Value, node: &Node, nodes: &[Node], places: &Places) -> bool {
 }
 
 /// Says whether required affinity and required anti-affinity are satisfied.
-fn neighbours(pod: &Value, node: &Node, nodes: &[Node], places: &Places) -> (bool, bool) {
+fn neighbours(pod: &Value, node: &Node, nodes: &[&Node], places: &Places) -> (bool, bool) {
     let matches = |term: &Value, placed: &Placed| {
         let spaces = list(term, "/namespaces");
         let here = if spaces.is_empty() {
@@ -371,7 +380,7 @@ fn neighbours(pod: &Value, node: &Node, nodes: &[Node], places: &Places) -> (boo
 }
 
 /// Returns the node for a pod, or why there is none.
-pub(crate) fn place(pod: &Value, nodes: &[Node], places: &Places) -> Result<String, String> {
+pub(crate) fn place(pod: &Value, nodes: &[&Node], places: &Places) -> Result<String, String> {
     if nodes.is_empty() {
         return Err("no nodes available to schedule pods".to_owned());
     }
@@ -434,6 +443,10 @@ mod tests {
 
     use super::*;
 
+    fn placed(pod: &Value, nodes: &[Node], places: &Places) -> Result<String, String> {
+        place(pod, &nodes.iter().collect::<Vec<_>>(), places)
+    }
+
     fn node(name: &str, cpu: &str) -> Node {
         Node::read(
             &json!({"metadata": {"name": name, "labels": {"zone": name, "kubernetes.io/hostname": name}},
@@ -453,24 +466,24 @@ mod tests {
     fn the_emptiest_node_is_taken() {
         let (nodes, mut places) = ([node("a", "4"), node("b", "4")], Places::default());
         let mut first = asking("1");
-        assert_eq!(place(&first, &nodes, &places), Ok("a".to_owned()));
+        assert_eq!(placed(&first, &nodes, &places), Ok("a".to_owned()));
         first["spec"]["nodeName"] = json!("a");
         places.set("d/p", Placed::read(&first));
-        assert_eq!(place(&asking("1"), &nodes, &places), Ok("b".to_owned()));
+        assert_eq!(placed(&asking("1"), &nodes, &places), Ok("b".to_owned()));
         places.set("d/p", None);
-        assert_eq!(place(&asking("1"), &nodes, &places), Ok("a".to_owned()));
+        assert_eq!(placed(&asking("1"), &nodes, &places), Ok("a".to_owned()));
     }
 
     #[test]
     fn a_pod_that_fits_nowhere_is_told_why() {
         let nodes = [node("a", "4"), node("b", "4")];
         assert_eq!(
-            place(&asking("900"), &nodes, &Places::default()).unwrap_err(),
+            placed(&asking("900"), &nodes, &Places::default()).unwrap_err(),
             "0/2 nodes are available: 2 Insufficient cpu. no new claims to deallocate, \
              preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."
         );
         assert_eq!(
-            place(&asking("1"), &[], &Places::default()).unwrap_err(),
+            placed(&asking("1"), &[], &Places::default()).unwrap_err(),
             "no nodes available to schedule pods"
         );
     }
@@ -479,17 +492,17 @@ mod tests {
     fn selectors_affinity_and_taints_count() {
         let mut nodes = [node("a", "4"), node("b", "4")];
         let picky = pod(json!({"nodeSelector": {"zone": "b"}}));
-        assert_eq!(place(&picky, &nodes, &Places::default()), Ok("b".to_owned()));
+        assert_eq!(placed(&picky, &nodes, &Places::default()), Ok("b".to_owned()));
         let affine = pod(
             json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
             "nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["a"]}]}]}}}}),
         );
-        assert_eq!(place(&affine, &nodes, &Places::default()), Ok("b".to_owned()));
+        assert_eq!(placed(&affine, &nodes, &Places::default()), Ok("b".to_owned()));
         nodes[1].taints = vec![json!({"key": "k", "value": "v", "effect": "NoSchedule"})];
-        assert!(place(&picky, &nodes, &Places::default()).is_err());
+        assert!(placed(&picky, &nodes, &Places::default()).is_err());
         let mut tolerant = picky;
         tolerant["spec"]["tolerations"] = json!([{"key": "k", "operator": "Exists"}]);
-        assert_eq!(place(&tolerant, &nodes, &Places::default()), Ok("b".to_owned()));
+        assert_eq!(placed(&tolerant, &nodes, &Places::default()), Ok("b".to_owned()));
     }
 
     #[test]
@@ -500,12 +513,12 @@ mod tests {
             {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "p"}}}]}}}));
         let mut places = Places::default();
         for (key, expected) in [("d/1", "a"), ("d/2", "b")] {
-            let node = place(&shy, &nodes, &places).expect("there is room");
+            let node = placed(&shy, &nodes, &places).expect("there is room");
             assert_eq!(node, expected);
             shy["spec"]["nodeName"] = json!(node);
             places.set(key, Placed::read(&shy));
         }
-        let why = place(&shy, &nodes, &places).unwrap_err();
+        let why = placed(&shy, &nodes, &places).unwrap_err();
         assert!(why.contains("2 node(s) didn't match pod anti-affinity rules"), "{why}");
     }
 }

@@ -34,7 +34,8 @@ const NOT_COPIED: [&str; 6] = [
 pub(crate) fn decide(view: &View<'_>, deployment: &Value) -> Vec<Step> {
     let mut sets = view.objects.owned(Kind::ReplicaSet, namespace(deployment), uid(deployment));
     sets.sort_by(|a, b| created(a).cmp(created(b)).then_with(|| name(a).cmp(name(b))));
-    let mut pass = Pass { view, deployment: deployment.clone(), sets, steps: Vec::new() };
+    let stored = deployment["status"].clone();
+    let mut pass = Pass { view, deployment: deployment.clone(), stored, sets, steps: Vec::new() };
     pass.run();
     pass.steps
 }
@@ -43,6 +44,8 @@ pub(crate) fn decide(view: &View<'_>, deployment: &Value) -> Vec<Step> {
 struct Pass<'a> {
     view: &'a View<'a>,
     deployment: Value,
+    /// The status before the pass.
+    stored: Value,
     /// The oldest first.
     sets: Vec<Value>,
     steps: Vec<Step>,
@@ -200,7 +203,7 @@ impl Pass<'_> {
             set["spec"]["minReadySeconds"] = json!(min_ready);
         }
         if set != self.sets[new] {
-            self.steps.push(Step::Update { kind: Kind::ReplicaSet, object: set.clone() });
+            self.update(Kind::ReplicaSet, set.clone());
             self.sets[new] = set;
         }
         self.set_revision(&revision);
@@ -211,7 +214,14 @@ impl Pass<'_> {
             return;
         }
         map_at(&mut self.deployment["metadata"], "annotations").insert(REVISION.to_owned(), json!(revision));
-        self.steps.push(Step::Update { kind: Kind::Deployment, object: self.deployment.clone() });
+        self.update(Kind::Deployment, self.deployment.clone());
+    }
+
+    /// Writes an object once per pass: the last state counts.
+    fn update(&mut self, kind: Kind, object: Value) {
+        let same = |step: &Step| matches!(step, Step::Update { object: old, .. } if uid(old) == uid(&object));
+        self.steps.retain(|step| !same(step));
+        self.steps.push(Step::Update { kind, object });
     }
 
     /// Gives a set another size; says whether that changed anything.
@@ -226,13 +236,13 @@ impl Pass<'_> {
         if before == size {
             // Only what is remembered changed, which upstream writes along with a size.
             if size > 0 {
-                self.steps.push(Step::Update { kind: Kind::ReplicaSet, object: set.clone() });
+                self.update(Kind::ReplicaSet, set.clone());
                 self.sets[index] = set;
             }
             return false;
         }
         self.tell_scaling(name(&set).to_owned(), before, size);
-        self.steps.push(Step::Update { kind: Kind::ReplicaSet, object: set.clone() });
+        self.update(Kind::ReplicaSet, set.clone());
         self.sets[index] = set;
         true
     }
@@ -313,7 +323,7 @@ impl Pass<'_> {
     }
 
     fn note_pause(&mut self) {
-        if number(&self.deployment, "/spec/progressDeadlineSeconds").is_none() {
+        if deadline(&self.deployment).is_none() {
             return;
         }
         let reason =
@@ -334,7 +344,7 @@ impl Pass<'_> {
 
     /// Sets the `Progressing` condition.
     fn progress(&mut self, status: &str, reason: &str, message: &str) {
-        if number(&self.deployment, "/spec/progressDeadlineSeconds").is_none() {
+        if deadline(&self.deployment).is_none() {
             return;
         }
         let mut conditions = list(&self.deployment, "/status/conditions").to_vec();
@@ -390,7 +400,7 @@ impl Pass<'_> {
         let mut status = self.counts(new);
         let mut conditions = list(&status, "/conditions").to_vec();
         let current = conditions.iter().find(|each| each["type"] == "Progressing").cloned();
-        let deadline = number(&self.deployment, "/spec/progressDeadlineSeconds");
+        let deadline = deadline(&self.deployment);
         let done_before = number(&status, "/replicas") == number(&status, "/updatedReplicas")
             && current.as_ref().is_some_and(|own| own["reason"] == "NewReplicaSetAvailable");
         let now = self.view.now;
@@ -424,8 +434,6 @@ impl Pass<'_> {
                         let condition =
                             new_condition("Progressing", "False", "ProgressDeadlineExceeded", &message, now);
                         set_condition(&mut conditions, condition);
-                    } else {
-                        self.steps.push(Step::again_at(due, now));
                     }
                 }
             }
@@ -447,10 +455,8 @@ impl Pass<'_> {
         status["conditions"] = conditions.into();
         self.write_status(status);
         // A change of the status brings the next pass; without one the deadline has to.
-        if let (Some(deadline), Some(due)) = (
-            deadline,
-            times_out(condition(&self.deployment, "Progressing"), deadline.unwrap_or(i64::MAX / 2)),
-        ) && deadline > 0
+        if let Some(deadline) = deadline
+            && let Some(due) = times_out(condition(&self.deployment, "Progressing"), deadline)
             && due > now
         {
             self.steps.push(Step::again_at(due, now));
@@ -458,14 +464,17 @@ impl Pass<'_> {
     }
 
     fn write_status(&mut self, status: Value) {
-        if status != self.deployment["status"]
-            || self.steps.iter().any(|step| matches!(step, Step::Status { .. }))
-        {
-            self.deployment["status"] = status.clone();
-            self.steps.retain(|step| !matches!(step, Step::Status { kind: Kind::Deployment, .. }));
+        self.deployment["status"] = status.clone();
+        self.steps.retain(|step| !matches!(step, Step::Status { kind: Kind::Deployment, .. }));
+        if status != self.stored {
             self.steps.push(Step::status(Kind::Deployment, &self.deployment, status));
         }
     }
+}
+
+/// Returns the progress deadline; the largest number means none.
+fn deadline(deployment: &Value) -> Option<i64> {
+    number(deployment, "/spec/progressDeadlineSeconds").filter(|seconds| *seconds != i64::from(i32::MAX))
 }
 
 /// A template without what tells sets apart.

@@ -31,6 +31,17 @@ pub(crate) fn decide(view: &View<'_>, job: &Value) -> Vec<Step> {
     pass.steps
 }
 
+/// Lets the pods of a Job go that is gone itself.
+pub(crate) fn abandoned(view: &View<'_>, space: &str, job: &str) -> Vec<Step> {
+    let pods = view.objects.list(Kind::Pod, space);
+    let is_left = |pod: &&Value| {
+        has_finalizer(pod, TRACKING)
+            && crate::objects::controller_of(pod)
+                .is_some_and(|owner| owner["kind"] == "Job" && owner["name"] == job)
+    };
+    pods.iter().filter(is_left).map(release).collect()
+}
+
 struct Pass<'a> {
     view: &'a View<'a>,
     job: &'a Value,
