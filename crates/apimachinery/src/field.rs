@@ -182,9 +182,7 @@ impl Error {
             | ErrorType::Forbidden
             | ErrorType::TooLong
             | ErrorType::Internal
-            | ErrorType::InvalidUnshown => {
-                words.to_owned()
-            }
+            | ErrorType::InvalidUnshown => words.to_owned(),
             _ => match &self.shown {
                 Some(text) => format!("{words}: {text}"),
                 None => format!("{words}: {}", self.value),
