@@ -12,7 +12,6 @@
 mod support;
 
 mod aggregation;
-mod expressions;
 mod hooks;
 mod kinds;
 mod known;
@@ -62,7 +61,6 @@ async fn both_servers_answer_the_same() {
     requests::run(&mut suite).await;
     hooks::run(&mut suite).await;
     aggregation::run(&mut suite).await;
-    expressions::run(&mut suite).await;
     handle.stop().await;
     fleet.down().await.expect("the partner ends");
 
