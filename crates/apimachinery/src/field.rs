@@ -48,6 +48,8 @@ pub enum ErrorType {
     Required,
     Duplicate,
     Invalid,
+    /// Invalid, with a value that is too large to be shown.
+    InvalidUnshown,
     NotSupported,
     Forbidden,
     TooLong,
@@ -63,7 +65,7 @@ impl ErrorType {
             Self::NotFound => "FieldValueNotFound",
             Self::Required => "FieldValueRequired",
             Self::Duplicate => "FieldValueDuplicate",
-            Self::Invalid => "FieldValueInvalid",
+            Self::Invalid | Self::InvalidUnshown => "FieldValueInvalid",
             Self::NotSupported => "FieldValueNotSupported",
             Self::Forbidden => "FieldValueForbidden",
             Self::TooLong => "FieldValueTooLong",
@@ -78,7 +80,7 @@ impl ErrorType {
             Self::NotFound => "Not found",
             Self::Required => "Required value",
             Self::Duplicate => "Duplicate value",
-            Self::Invalid | Self::TypeInvalid => "Invalid value",
+            Self::Invalid | Self::InvalidUnshown | Self::TypeInvalid => "Invalid value",
             Self::NotSupported => "Unsupported value",
             Self::Forbidden => "Forbidden",
             Self::TooLong => "Too long",
@@ -115,6 +117,11 @@ impl Error {
 
     pub fn invalid(path: &Path, value: impl Into<Value>, detail: impl Into<String>) -> Self {
         Self::make(ErrorType::Invalid, path, value.into(), detail)
+    }
+
+    /// The value is an object or a list, which messages leave out.
+    pub fn invalid_unshown(path: &Path, detail: impl Into<String>) -> Self {
+        Self::make(ErrorType::InvalidUnshown, path, Value::Null, detail)
     }
 
     pub fn type_invalid(path: &Path, value: impl Into<Value>, detail: impl Into<String>) -> Self {
@@ -171,9 +178,11 @@ impl Error {
     pub fn body(&self) -> String {
         let words = self.kind.words();
         let head = match self.kind {
-            ErrorType::Required | ErrorType::Forbidden | ErrorType::TooLong | ErrorType::Internal => {
-                words.to_owned()
-            }
+            ErrorType::Required
+            | ErrorType::Forbidden
+            | ErrorType::TooLong
+            | ErrorType::Internal
+            | ErrorType::InvalidUnshown => words.to_owned(),
             _ => match &self.shown {
                 Some(text) => format!("{words}: {text}"),
                 None => format!("{words}: {}", self.value),

@@ -3,8 +3,10 @@
 //! Plug-ins run outside the store's critical section; an update that lost its race runs them again.
 
 pub mod certificates;
+pub(crate) mod expressions;
 pub mod namespace;
 pub mod nodes;
+pub mod policies;
 pub mod webhooks;
 
 use std::sync::Arc;

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admission::Chain;
+use crate::admission::policies::Policies;
 use crate::admission::webhooks::Webhooks;
 use crate::allocator::Allocator;
 use crate::auth::rbac::{Attributes, Rbac};
@@ -41,6 +42,7 @@ pub struct Server {
     pub tokens: Tokens,
     pub admission: Chain,
     pub webhooks: Webhooks,
+    pub policies: Policies,
     pub outbound: Outbound,
     pub signer: Signer,
     pub allocator: Allocator,

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admission::Chain;
+use crate::admission::policies::Policies;
 use crate::admission::webhooks::Webhooks;
 use crate::allocator::Allocator;
 use crate::auth::pki::{self, Pki};
@@ -95,6 +96,7 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
         rbac: Rbac::default(),
         tokens: Tokens::new(&pki.service_account_key, &issuer, options.token_file.as_deref())?,
         admission: Chain::new(options.plugins.clone()),
+        policies: Policies::default(),
         webhooks: Webhooks::new(options.ignored_webhooks.clone()),
         signer: Signer::new(pki.ca.clone()),
         outbound: Outbound::new(pki.front_proxy_client.clone()),

@@ -88,6 +88,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         namespaces: vec!["karmada-system".to_owned(), "karmada-cluster".to_owned()],
         plugins: vec![Arc::new(plugin::Karmada::new(rules, surroundings.clone()))],
         extension: Some(Arc::new(extension::Karmada)),
+        // What these two of the original installation ask for is done by the plug-in.
+        ignored_webhooks: vec!["mutating-config".to_owned(), "validating-config".to_owned()],
         compact_every: Duration::from_secs(arguments.compaction_interval),
         max_reads: arguments.max_requests_inflight.max(1),
         max_writes: arguments.max_mutating_requests_inflight.max(1),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderName, HeaderValue, UPGRADE};
+use http::header::{CONNECTION, HOST, HeaderName, HeaderValue, UPGRADE};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use hyper::upgrade::OnUpgrade;
@@ -145,9 +145,6 @@ fn stream(response: Response<hyper::body::Incoming>) -> Response<Body> {
         if !HOP_BY_HOP.contains(&name.as_str()) {
             answer.headers_mut().append(name.clone(), value.clone());
         }
-    }
-    if !answer.headers().contains_key(CONTENT_TYPE) && parts.status == StatusCode::OK {
-        answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     }
     answer
 }

@@ -501,9 +501,11 @@ impl Target<'_> {
             let shown = object.as_deref().map(scale).transpose()?;
             let shown_old = old.map(scale).transpose()?;
             let occasion = self.occasion(operation, &gvk, name, options);
+            self.server.policies.validate(&occasion, shown.as_ref(), shown_old.as_ref())?;
             return webhooks.validate(&occasion, shown.as_ref(), shown_old.as_ref()).await;
         }
         let occasion = self.occasion(operation, &self.kind.gvk, name, options);
+        self.server.policies.validate(&occasion, object.as_deref(), old)?;
         webhooks.validate(&occasion, object.as_deref(), old).await
     }
 

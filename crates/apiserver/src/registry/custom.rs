@@ -55,6 +55,8 @@ pub struct Version {
     pub deprecated: bool,
     pub deprecation_warning: Option<String>,
     pub has_defaults: bool,
+    /// The rules of `x-kubernetes-validations`.
+    pub rules: Option<super::rules::Rules>,
     /// The schema as written, for OpenAPI.
     pub document: Value,
 }
@@ -137,6 +139,7 @@ impl Custom {
                 deprecated: version["deprecated"] == true,
                 deprecation_warning: version["deprecationWarning"].as_str().map(str::to_owned),
                 has_defaults: has_defaults(&document),
+                rules: super::rules::Rules::compile(&document),
                 document,
             });
         }
@@ -362,7 +365,14 @@ impl Version {
         let mut errors = self.schema.validate(object, stored);
         errors.extend(self.schema.validate_embedded(object));
         errors.extend(self.schema.validate_lists(object));
-        errors
+        match &self.rules {
+            Some(rules) if errors.is_empty() => rules.validate(object, stored),
+            Some(_) => {
+                errors.push(super::rules::unchecked());
+                errors
+            }
+            None => errors,
+        }
     }
 }
 

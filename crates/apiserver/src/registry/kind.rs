@@ -117,6 +117,9 @@ impl Kind {
                 let mut errors = native::validation::create(&self.gvk, object);
                 if is_definition(&self.gvk) {
                     errors.extend(apimachinery::crd::validate(object));
+                    if errors.is_empty() {
+                        errors.extend(super::rules::check_definition(object, None));
+                    }
                 }
                 errors
             }
@@ -131,6 +134,9 @@ impl Kind {
                 let mut errors = native::validation::update(&self.gvk, object, old);
                 if is_definition(&self.gvk) {
                     errors.extend(apimachinery::crd::validate_update(object, old));
+                    if errors.is_empty() {
+                        errors.extend(super::rules::check_definition(object, Some(old)));
+                    }
                 }
                 errors
             }

@@ -5,6 +5,7 @@ pub mod custom;
 pub mod discovery;
 pub mod kind;
 mod natives;
+pub(crate) mod rules;
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, OnceLock};

@@ -123,7 +123,7 @@ async fn answer(mut request: Request<Incoming>) -> Result<Response<Body>, Infall
     let seen = json!({"kind": "Thing", "apiVersion": format!("{GROUP}/v1"), "metadata": {"name": "seen"},
         "method": request.method().as_str(), "path": path, "query": request.uri().query(),
         "credentials": header("authorization").len() + header("impersonate-user").len(),
-        "accept": header("accept"), "users": header("x-remote-user").len(), "impersonated": header("x-remote-user"),
+        "accept": header("accept"), "users": header("x-remote-user").len(), "forged": header("x-remote-user").contains(&"mallory".to_owned()),
         "groups": header("x-remote-group"), "extra": header("x-remote-extra-team")});
     let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     let mut seen = seen;

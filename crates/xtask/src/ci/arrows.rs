@@ -18,7 +18,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("propagation", &["api", "apimachinery", "interpreter"]),
     ("store", &[]),
     // Knows Kubernetes, not federation, and nothing of the controllers: the two meet at the Kubernetes API.
-    ("apiserver", &["apimachinery", "native", "store"]),
+    ("apiserver", &["apimachinery", "cel", "native", "store"]),
+    ("cel", &["apimachinery"]),
     ("member", &["api", "apimachinery"]),
     ("estimator", &["api", "apimachinery"]),
     (
@@ -79,7 +80,7 @@ const TEST_TOOLS: &[&str] = &["apiserver", "cli", "clusters", "testkit"];
 
 /// Crates without IO: values in, values out.
 const PURE: &[&str] =
-    &["admission", "api", "apimachinery", "interpreter", "native", "propagation", "scheduler"];
+    &["admission", "api", "apimachinery", "cel", "interpreter", "native", "propagation", "scheduler"];
 
 /// Whoever has one of these, directly or not, can do IO. `kube-core` and `k8s-openapi` are only types.
 const IMPURE: &[&str] =

@@ -5,6 +5,7 @@ use base64::Engine;
 use serde_json::Value;
 
 use super::matching::Rule;
+use crate::admission::expressions::Conditions;
 use crate::outbound::{Address, Endpoint, ServicePort, Trust};
 
 /// One entry of a configuration's `webhooks`.
@@ -18,6 +19,7 @@ pub(super) struct Hook {
     pub(super) equivalent: bool,
     pub(super) namespaces: Result<LabelSelector, String>,
     pub(super) objects: Result<LabelSelector, String>,
+    pub(super) conditions: Conditions,
     pub(super) ignore_failure: bool,
     pub(super) reinvoke: bool,
     pub(super) timeout_seconds: u64,
@@ -94,6 +96,7 @@ pub(super) fn read(name: &str, body: &[u8]) -> Vec<Hook> {
                 equivalent: hook["matchPolicy"] == "Equivalent",
                 namespaces: selector(&hook["namespaceSelector"]),
                 objects: selector(&hook["objectSelector"]),
+                conditions: Conditions::read(&hook["matchConditions"]),
                 ignore_failure: hook["failurePolicy"] == "Ignore",
                 reinvoke: hook["reinvocationPolicy"] == "IfNeeded",
                 timeout_seconds: hook["timeoutSeconds"].as_u64().unwrap_or(10),

@@ -11,6 +11,7 @@ use super::Occasion;
 use super::call::Failure;
 use super::configuration::Hook;
 use crate::admission::Operation;
+use crate::admission::expressions::{self, Rights};
 use crate::registry::Kind;
 
 /// Operations and resources that a webhook or a policy is about.
@@ -50,6 +51,13 @@ pub(crate) struct Match {
     pub gvk: Gvk,
     /// Set where the webhook wants another version than the client used.
     pub other: Option<Arc<Kind>>,
+}
+
+impl Match {
+    /// The write as the client sent it.
+    pub(crate) fn own(occasion: &Occasion<'_>) -> Self {
+        Self { resource: Resource::of(occasion.kind), gvk: occasion.gvk.clone(), other: None }
+    }
 }
 
 fn texts(value: &Value) -> Vec<String> {
@@ -108,11 +116,20 @@ pub(super) fn find(
         return Ok(None);
     }
     let found = find_rule(&hook.rules, hook.equivalent, occasion);
-    if found.is_some() {
-        by_namespace?;
-        by_object?;
+    let Some(found) = found else { return Ok(None) };
+    by_namespace?;
+    by_object?;
+    if hook.conditions.is_empty() {
+        return Ok(Some(found));
     }
-    Ok(found)
+    let rights = Rights { server: occasion.server, user: &occasion.context.user };
+    let variables = expressions::variables(occasion, &found, object, old, &rights);
+    match hook.conditions.hold(&variables) {
+        Ok(true) => Ok(Some(found)),
+        Ok(false) => Ok(None),
+        Err(_) if hook.ignore_failure => Ok(None),
+        Err(why) => Err(expressions::refused(occasion, &why)),
+    }
 }
 
 /// Returns the version of the write that one of the rules is about.

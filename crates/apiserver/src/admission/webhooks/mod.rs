@@ -22,7 +22,8 @@ use serde_json::Value;
 
 use self::call::Failure;
 use self::configuration::Hook;
-pub(crate) use self::matching::Match;
+pub(crate) use self::configuration::selector;
+pub(crate) use self::matching::{Match, Rule, find_rule, match_namespace, match_object};
 use super::Operation;
 use crate::handlers::context::Context;
 use crate::handlers::decode;
@@ -260,6 +261,11 @@ impl Webhooks {
             Err(failure) => Err(failure.into_status(&hook.name)),
         }
     }
+}
+
+/// Returns the `request` of a review as expressions see it.
+pub(crate) fn review_request(occasion: &Occasion<'_>, found: &Match) -> Value {
+    review::request(occasion, found, "")
 }
 
 /// Configurations of admission are not subject to webhooks.
