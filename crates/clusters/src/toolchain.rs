@@ -22,7 +22,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use recipe::{ETCD, KARMADA, KUBERNETES, KWOK, MEMBER_RECIPES, Program, Recipe};
+pub use recipe::{ETCD, KARMADA, KARMADA_E2E, KUBERNETES, KWOK, MEMBER_RECIPES, Program, Recipe};
 
 /// Why a program could not be provided.
 #[derive(Debug, thiserror::Error)]
@@ -143,6 +143,7 @@ impl Toolchain {
         let _ = fs::remove_dir_all(&staging);
         fs::create_dir_all(&staging).map_err(|source| io_error("create", &staging, source))?;
         build.compile(&staging)?;
+        build.compile_suite(&staging)?;
         for program in recipe.programs() {
             let (from, to) = (staging.join(program.built_as), self.path(&program));
             fs::rename(&from, &to).map_err(|source| io_error("move into place", &from, source))?;
@@ -193,18 +194,28 @@ impl Build<'_> {
     }
 
     fn compile(&self, staging: &Path) -> Result<(), Error> {
-        let log_path = self.folder.join("build.log");
-        let log = fs::File::create(&log_path).map_err(|source| io_error("create", &log_path, source))?;
-        let also = log.try_clone().map_err(|source| io_error("open", &log_path, source))?;
         let mut command = go(self.folder);
         command
             .args(["build", "-mod=mod", "-ldflags", &self.recipe.link_flags(), "-o"])
             // The closing slash makes Go put one program per package into the folder.
             .arg(format!("{}/", staging.display()))
-            .args(self.recipe.packages())
-            .stdin(Stdio::null())
-            .stdout(log)
-            .stderr(also);
+            .args(self.recipe.packages());
+        self.run(command, "go build")
+    }
+
+    fn compile_suite(&self, staging: &Path) -> Result<(), Error> {
+        let Some((name, package)) = self.recipe.suite else { return Ok(()) };
+        let mut command = go(self.folder);
+        command.args(["test", "-c", "-mod=mod", "-o"]).arg(staging.join(name)).arg(package);
+        self.run(command, "go test -c")
+    }
+
+    /// Runs Go with its words in a log, saying now and then that it is still at it.
+    fn run(&self, mut command: Command, name: &str) -> Result<(), Error> {
+        let log_path = self.folder.join("build.log");
+        let log = fs::File::create(&log_path).map_err(|source| io_error("create", &log_path, source))?;
+        let also = log.try_clone().map_err(|source| io_error("open", &log_path, source))?;
+        command.stdin(Stdio::null()).stdout(log).stderr(also);
         let mut child = command.spawn().map_err(|source| io_error("run go in", self.folder, source))?;
         let mut next_word = Duration::from_secs(15);
         let status = loop {
@@ -225,7 +236,7 @@ impl Build<'_> {
         }
         Err(Error::Go {
             recipe: self.recipe.to_string(),
-            command: "go build".to_string(),
+            command: name.to_string(),
             tail: tail(&fs::read_to_string(&log_path).unwrap_or_default(), 20),
             log: log_path,
         })

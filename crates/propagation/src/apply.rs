@@ -126,6 +126,21 @@ fn equivalent(left: &Value, right: &Value) -> bool {
     }
 }
 
+/// Returns whether the observed object has everything that is wanted, and perhaps more: what its cluster has added.
+pub fn covers(observed: &Value, wanted: &Value) -> bool {
+    match (observed, wanted) {
+        (_, Value::Null) => true,
+        (Value::Object(observed), Value::Object(wanted)) => wanted.iter().all(|(key, wanted)| {
+            wanted.is_null() || observed.get(key).is_some_and(|observed| covers(observed, wanted))
+        }),
+        (Value::Array(observed), Value::Array(wanted)) => {
+            observed.len() == wanted.len()
+                && observed.iter().zip(wanted).all(|(observed, wanted)| covers(observed, wanted))
+        }
+        (observed, wanted) => observed == wanted,
+    }
+}
+
 /// Returns whether a change of a member object is one that we must look at: anything but what pruning removes
 /// (status above all).
 pub fn drifted(old: &Value, new: &Value) -> bool {
@@ -174,5 +189,24 @@ pub fn release(manifest: &mut Value) {
         WORK_NAMESPACE,
     ] {
         manifest.remove_annotation(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_a_cluster_adds_is_covered_and_what_it_changes_or_lacks_is_not() {
+        let wanted = json!({"spec": {"containers": [{"name": "a"}], "none": null}});
+        assert!(covers(
+            &json!({"spec": {"containers": [{"name": "a", "pull": "Always"}], "node": "n"}}),
+            &wanted
+        ));
+        assert!(!covers(&json!({"spec": {"containers": [{"name": "b"}]}}), &wanted));
+        assert!(!covers(&json!({"spec": {"containers": [{"name": "a"}, {"name": "b"}]}}), &wanted));
+        assert!(!covers(&json!({"spec": {}}), &wanted));
     }
 }

@@ -7,7 +7,7 @@
 //! compiles. Everything uses the one dev profile, so dependencies are compiled once for tests and once, without code, for lints and docs.
 
 mod arrows;
-mod fleet;
+pub(crate) mod fleet;
 mod hygiene;
 
 use std::{

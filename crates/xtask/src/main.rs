@@ -1,4 +1,5 @@
-//! The project's own commands: `cargo xtask ci`, `cargo xtask clusters …`, `cargo xtask bench …`, `cargo xtask compare …`.
+//! The project's own commands: `cargo xtask ci`, `cargo xtask clusters …`, `cargo xtask bench …`, `cargo xtask compare …`,
+//! `cargo xtask e2e`.
 //!
 //! Kept small on purpose: it compiles in seconds, and whatever needs the async stack is a program of its own that is called.
 
@@ -6,6 +7,7 @@ mod bench;
 mod ci;
 mod clusters;
 mod compare;
+mod e2e;
 mod workspace;
 
 use std::process::ExitCode;
@@ -34,6 +36,8 @@ enum Verb {
         /// The benchmark's name; without it, all are listed.
         name: Option<String>,
     },
+    /// Run Karmada's own end-to-end suite against our control plane on real members.
+    E2e(e2e::Arguments),
     /// Compare a part of ours with the original, or list what can be compared.
     Compare {
         /// The part's name; without it, all are listed.
@@ -47,6 +51,7 @@ fn main() -> ExitCode {
         Verb::Clusters { arguments } => clusters::run(&arguments),
         Verb::Bench { name } => bench::run(name.as_deref()),
         Verb::Compare { name } => compare::run(name.as_deref()),
+        Verb::E2e(arguments) => e2e::run(&arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

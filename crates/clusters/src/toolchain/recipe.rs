@@ -11,6 +11,8 @@ pub struct Recipe {
     pub version: &'static str,
     /// Program name and the package it is built from. The package's last path element is what Go calls the result.
     pub(crate) builds: &'static [(&'static str, &'static str)],
+    /// A test suite to be compiled, as program name and package.
+    pub(crate) suite: Option<(&'static str, &'static str)>,
     /// Set where upstream has no buildable main package in a module of its own: the text of our `main.go`.
     pub(crate) main: Option<&'static str>,
     /// Variables to stamp with the version at link time.
@@ -36,6 +38,7 @@ pub static KUBERNETES: Recipe = Recipe {
         ("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
         ("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
     ],
+    suite: None,
     main: None,
     stamps: &["k8s.io/component-base/version", "k8s.io/client-go/pkg/version"],
 };
@@ -46,6 +49,7 @@ pub static ETCD: Recipe = Recipe {
     module: "go.etcd.io/etcd/server/v3",
     version: "v3.7.3",
     builds: &[("etcd", ".")],
+    suite: None,
     main: Some(
         "// Runs etcd as a program of its own.\npackage main\n\nimport (\n\t\"os\"\n\n\t\"go.etcd.io/etcd/server/v3/etcdmain\"\n)\n\nfunc main() { etcdmain.Main(os.Args) }\n",
     ),
@@ -58,6 +62,7 @@ pub static KWOK: Recipe = Recipe {
     module: "sigs.k8s.io/kwok",
     version: "v0.7.0",
     builds: &[("kwok", "sigs.k8s.io/kwok/cmd/kwok")],
+    suite: None,
     main: None,
     stamps: &[],
 };
@@ -75,8 +80,20 @@ pub static KARMADA: Recipe = Recipe {
         ("karmadactl", "github.com/karmada-io/karmada/cmd/karmadactl"),
         ("karmada-agent", "github.com/karmada-io/karmada/cmd/agent"),
     ],
+    suite: None,
     main: None,
     stamps: &["github.com/karmada-io/karmada/pkg/version"],
+};
+
+/// Karmada's own end-to-end suite, and the program that runs it in several processes.
+pub static KARMADA_E2E: Recipe = Recipe {
+    name: "karmada-e2e",
+    module: "github.com/karmada-io/karmada",
+    version: "v1.17.1",
+    builds: &[("ginkgo", "github.com/onsi/ginkgo/v2/ginkgo")],
+    suite: Some(("karmada-e2e", "github.com/karmada-io/karmada/test/e2e/suites/base")),
+    main: None,
+    stamps: &[],
 };
 
 /// All that a member cluster needs. The biggest comes first, so that a machine with little patience fails early.
@@ -85,12 +102,15 @@ pub static MEMBER_RECIPES: [&Recipe; 3] = [&KUBERNETES, &ETCD, &KWOK];
 impl Recipe {
     /// Returns the programs this recipe gives.
     pub fn programs(&self) -> impl Iterator<Item = Program> + '_ {
-        self.builds.iter().map(|(name, package)| Program {
+        let builds = self.builds.iter().map(|(name, package)| Program {
             name,
             version: self.version,
             // "." is our own module, which Go names after the last element of its path: the recipe's name.
             built_as: if *package == "." { self.name } else { last_element(package) },
-        })
+        });
+        let suite =
+            self.suite.iter().map(|(name, _)| Program { name, version: self.version, built_as: name });
+        builds.chain(suite)
     }
 
     /// Returns the program called `name`. Panics when this recipe has none: names are constants of ours.
@@ -102,7 +122,7 @@ impl Recipe {
     pub(crate) fn only(&self, name: &str) -> Recipe {
         let place = self.builds.iter().position(|(each, _)| *each == name);
         let place = place.expect("a program that the recipe names");
-        Recipe { builds: &self.builds[place..=place], ..*self }
+        Recipe { builds: &self.builds[place..=place], suite: None, ..*self }
     }
 
     pub(crate) fn packages(&self) -> impl Iterator<Item = &'static str> + '_ {
@@ -168,7 +188,7 @@ mod tests {
         let mut names: Vec<_> = MEMBER_RECIPES
             .iter()
             .copied()
-            .chain([&KARMADA])
+            .chain([&KARMADA, &KARMADA_E2E])
             .flat_map(|r| r.programs().map(|p| p.name))
             .collect();
         let count = names.len();

@@ -17,6 +17,7 @@ use api::labels::finalizers;
 use api::work::Work;
 use api::{events, names};
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use member::{Key, Kind, Lookup, Member};
@@ -83,28 +84,71 @@ pub(super) async fn reconcile(shared: &Arc<Shared>, key: &Key) -> Outcome {
     write_conditions(shared, key, &work, wanted, outcome).await
 }
 
-/// Type, status, reason and message of a condition to be.
-type Wanted = (&'static str, &'static str, &'static str, String);
+/// A condition to be.
+struct Wanted {
+    kind: &'static str,
+    status: &'static str,
+    reason: &'static str,
+    message: String,
+    /// See [`is_confirmed`].
+    generation: Option<i64>,
+}
+
+impl Wanted {
+    fn new(
+        kind: &'static str,
+        status: &'static str,
+        reason: &'static str,
+        message: impl Into<String>,
+    ) -> Self {
+        Self { kind, status, reason, message: message.into(), generation: None }
+    }
+}
 
 fn dispatching(suspended: bool) -> Wanted {
     if suspended {
-        (conditions::DISPATCHING, "False", conditions::REASON_SUSPENDED, MESSAGE_SUSPENDED.to_owned())
+        Wanted::new(conditions::DISPATCHING, "False", conditions::REASON_SUSPENDED, MESSAGE_SUSPENDED)
     } else {
-        (conditions::DISPATCHING, "True", conditions::REASON_DISPATCHING, MESSAGE_DISPATCHING.to_owned())
+        Wanted::new(conditions::DISPATCHING, "True", conditions::REASON_DISPATCHING, MESSAGE_DISPATCHING)
     }
+}
+
+/// Returns whether the member once took this very Work, and has made something of its own of it.
+///
+/// Some objects never look like their manifest, since the member adds to them (tolerations of a pod, for example). For
+/// those the Applied condition carries the Work's generation, so that a restart, which has forgotten what was written,
+/// need not write it again.
+fn is_confirmed(work: &Work) -> bool {
+    work.metadata.generation.is_some()
+        && work.status.conditions.iter().any(|known| {
+            known.type_ == conditions::APPLIED
+                && known.status == "True"
+                && known.observed_generation == work.metadata.generation
+        })
+}
+
+/// What became of a manifest.
+#[derive(Debug, Clone, Copy, Default)]
+struct Carried {
+    wrote: bool,
+    /// The member's object has more in it than the manifest.
+    embellished: bool,
 }
 
 /// Applies all manifests; returns the Applied condition and how to go on.
 async fn carry_out(shared: &Shared, member: &Member, key: &Key, work: &Work) -> (Wanted, Outcome) {
     let manifests = &work.spec.workload.manifests;
     let mut errors = Vec::new();
-    let mut wrote = false;
+    let (confirmed, mut all) = (is_confirmed(work), Carried::default());
     for manifest in manifests {
         let place = format!("{}/{}", manifest.namespace(), manifest.name());
-        match carry_out_one(shared, member, manifest).await {
-            Ok(false) => {}
-            Ok(true) => {
-                wrote = true;
+        match carry_out_one(shared, member, manifest, confirmed).await {
+            Ok(carried) => {
+                all.embellished |= carried.embellished;
+                if !carried.wrote {
+                    continue;
+                }
+                all.wrote = true;
                 let message = format!("Successfully applied resource({place}) to cluster {}", member.name());
                 shared.recorder.say_of_template(COMPONENT, manifest, events::SYNC_SUCCEED, message);
             }
@@ -119,11 +163,13 @@ async fn carry_out(shared: &Shared, member: &Member, key: &Key, work: &Work) -> 
         }
     }
     if errors.is_empty() {
-        if wrote {
+        if all.wrote {
             let message = format!("Sync work({key}) to cluster({}) successful.", member.name());
             shared.recorder.say(COMPONENT, work, events::SYNC_SUCCEED, message);
         }
-        let applied = (conditions::APPLIED, "True", conditions::REASON_APPLIED, MESSAGE_APPLIED.to_owned());
+        let mut applied =
+            Wanted::new(conditions::APPLIED, "True", conditions::REASON_APPLIED, MESSAGE_APPLIED);
+        applied.generation = work.metadata.generation.filter(|_| all.embellished);
         return (applied, Outcome::Done);
     }
     let text = aggregate(&errors);
@@ -131,7 +177,7 @@ async fn carry_out(shared: &Shared, member: &Member, key: &Key, work: &Work) -> 
     shared.recorder.say(COMPONENT, work, events::SYNC_FAILED, message);
     let total = manifests.len();
     let message = format!("Failed to apply all manifests ({}/{total}): {text}", total - errors.len());
-    ((conditions::APPLIED, "False", conditions::REASON_NOT_APPLIED, message), Outcome::Retry)
+    (Wanted::new(conditions::APPLIED, "False", conditions::REASON_NOT_APPLIED, message), Outcome::Retry)
 }
 
 /// As Go joins errors: one stands alone, several in brackets, none twice.
@@ -145,8 +191,13 @@ fn aggregate(errors: &[String]) -> String {
     if let [one] = distinct[..] { one.to_owned() } else { format!("[{}]", distinct.join(", ")) }
 }
 
-/// Brings one object in line with its manifest; returns whether anything was written.
-async fn carry_out_one(shared: &Shared, member: &Member, manifest: &Value) -> Result<bool, Error> {
+/// Brings one object in line with its manifest.
+async fn carry_out_one(
+    shared: &Shared,
+    member: &Member,
+    manifest: &Value,
+    confirmed: bool,
+) -> Result<Carried, Error> {
     let kind = shared.kinds.resolve(&shared.client, member, manifest.api_version(), manifest.kind()).await?;
     let key = object_key(&kind, manifest);
     let mut observed = match member.look_up(&kind, &key).await {
@@ -156,12 +207,14 @@ async fn carry_out_one(shared: &Shared, member: &Member, manifest: &Value) -> Re
         Lookup::Unknown => member.get(&kind, &key).await?.map(Arc::new),
     };
     let wish = fingerprint(manifest);
+    let embellished =
+        |object: &Value| !matches!(apply::decide(manifest, object, &shared.interpreter), Ok(Decision::Keep));
     for _ in 0..ATTEMPTS {
         let Some(object) = &observed else {
             match member.create(&kind, &key, manifest).await {
                 Ok(created) => {
                     member.note(&kind, &key, wish, created.resource_version());
-                    return Ok(true);
+                    return Ok(Carried { wrote: true, embellished: embellished(&created) });
                 }
                 Err(error) if error.is_already_exists() => {
                     observed = member.get(&kind, &key).await?.map(Arc::new);
@@ -171,17 +224,22 @@ async fn carry_out_one(shared: &Shared, member: &Member, manifest: &Value) -> Re
             }
         };
         if apply::is_managed(object) && member.has_written(&kind, &key, wish, object.resource_version()) {
-            return Ok(false);
+            return Ok(Carried { wrote: false, embellished: embellished(object) });
         }
         match apply::decide(manifest, object, &shared.interpreter)? {
-            Decision::Keep => return Ok(false),
+            Decision::Keep => return Ok(Carried::default()),
+            Decision::Update(update) if confirmed && apply::covers(object, &update) => {
+                member.note(&kind, &key, wish, object.resource_version());
+                return Ok(Carried { wrote: false, embellished: true });
+            }
             Decision::Foreign => {
                 return Err(Error::Foreign(apply::foreign_message(manifest, member.name())));
             }
             Decision::Update(update) => match member.update(&kind, &key, &update).await {
                 Ok(updated) => {
                     member.note(&kind, &key, wish, updated.resource_version());
-                    return Ok(updated.resource_version() != object.resource_version());
+                    let wrote = updated.resource_version() != object.resource_version();
+                    return Ok(Carried { wrote, embellished: embellished(&updated) });
                 }
                 Err(error) if error.is_conflict() || error.is_not_found() => {
                     observed = member.get(&kind, &key).await?.map(Arc::new);
@@ -298,8 +356,8 @@ async fn write_conditions(
     let works = Api::<Work>::namespaced(shared.client.clone(), &key.namespace);
     match works.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await {
         Ok(answer) => {
-            if let Some((_, _, _, message)) = wanted.iter().find(|wanted| dispatching_changes(work, wanted)) {
-                shared.recorder.say(COMPONENT, work, events::WORK_DISPATCHING, message.clone());
+            if let Some(wanted) = wanted.iter().find(|wanted| dispatching_changes(work, wanted)) {
+                shared.recorder.say(COMPONENT, work, events::WORK_DISPATCHING, wanted.message.clone());
             }
             shared.works.note(answer);
             outcome
@@ -313,21 +371,19 @@ async fn write_conditions(
     }
 }
 
-fn dispatching_changes(work: &Work, (kind, status, _, _): &Wanted) -> bool {
-    *kind == conditions::DISPATCHING
-        && !work.status.conditions.iter().any(|known| known.type_ == *kind && known.status == *status)
+fn dispatching_changes(work: &Work, wanted: &Wanted) -> bool {
+    let known = |known: &Condition| known.type_ == wanted.kind && known.status == wanted.status;
+    wanted.kind == conditions::DISPATCHING && !work.status.conditions.iter().any(known)
 }
 
 /// Returns the conditions of a Work with the wanted ones in them, or `None` if they are there already.
-fn merged(
-    work: &Work,
-    wanted: &[Wanted],
-    now: Timestamp,
-) -> Option<Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition>> {
+fn merged(work: &Work, wanted: &[Wanted], now: Timestamp) -> Option<Vec<Condition>> {
     let mut conditions = work.status.conditions.clone();
     let mut changed = false;
-    for (kind, status, reason, message) in wanted {
-        changed |= set_condition(&mut conditions, condition(kind, status, reason, message, now));
+    for wanted in wanted {
+        let new = condition(wanted.kind, wanted.status, wanted.reason, &wanted.message, now);
+        let new = Condition { observed_generation: wanted.generation, ..new };
+        changed |= set_condition(&mut conditions, new);
     }
     changed.then_some(conditions)
 }
@@ -340,7 +396,7 @@ mod tests {
     fn conditions_that_are_there_are_not_written_again() {
         let wanted = [
             dispatching(false),
-            (conditions::APPLIED, "True", "AppliedSuccessful", MESSAGE_APPLIED.to_owned()),
+            Wanted::new(conditions::APPLIED, "True", "AppliedSuccessful", MESSAGE_APPLIED),
         ];
         let mut work = Work::default();
         work.status.conditions = merged(&work, &wanted, Timestamp::UNIX_EPOCH).unwrap();
@@ -355,6 +411,19 @@ mod tests {
             ("False", "SuspendDispatching")
         );
         assert_eq!(suspended[0].message, "Work dispatching is in a suspended state.");
+    }
+
+    #[test]
+    fn a_work_is_confirmed_for_the_generation_that_was_applied_alone() {
+        let mut work = Work::default();
+        work.metadata.generation = Some(3);
+        assert!(!is_confirmed(&work));
+        let mut applied = Wanted::new(conditions::APPLIED, "True", "AppliedSuccessful", MESSAGE_APPLIED);
+        applied.generation = Some(3);
+        work.status.conditions = merged(&work, &[applied], Timestamp::UNIX_EPOCH).unwrap();
+        assert!(is_confirmed(&work));
+        work.metadata.generation = Some(4);
+        assert!(!is_confirmed(&work));
     }
 
     #[test]

@@ -22,7 +22,7 @@ const MEMBERS: &str = "3";
 const START_DEADLINE: Duration = Duration::from_secs(600);
 
 /// The programs that clusters consist of, being built or not.
-pub(super) struct Programs {
+pub(crate) struct Programs {
     /// Taken by the first who waits.
     build: RefCell<Option<JoinHandle<Result<(), clusters::toolchain::Error>>>>,
     available: bool,
@@ -30,7 +30,7 @@ pub(super) struct Programs {
 
 impl Programs {
     /// Starts the build, if there is anything to build and a Go toolchain to do it.
-    pub(super) fn build_in_background() -> Self {
+    pub(crate) fn build_in_background() -> Self {
         let Ok(toolchain) = Toolchain::from_env() else { return Self::unwanted() };
         if !toolchain.can_provide(&MEMBER_RECIPES) {
             return Self::unwanted();
@@ -51,7 +51,7 @@ impl Programs {
 }
 
 /// Running clusters. Dropping ends them.
-pub(super) struct Fleet {
+pub(crate) struct Fleet {
     supervisor: Child,
     dir: PathBuf,
 }
@@ -59,6 +59,11 @@ pub(super) struct Fleet {
 impl Fleet {
     /// Starts the clusters; None, after saying so loudly, where there is no Go toolchain.
     pub(super) fn start(workspace: &Workspace, programs: &Programs) -> Result<Option<Self>> {
+        Self::of(workspace, programs, &["--members", MEMBERS])
+    }
+
+    /// As `start`, with other clusters than the usual ones.
+    pub(crate) fn of(workspace: &Workspace, programs: &Programs, wanted: &[&str]) -> Result<Option<Self>> {
         if !programs.available {
             eprintln!("********************************************************************************");
             eprintln!("** No Go toolchain: tests that need real clusters are LEFT OUT.               **");
@@ -72,7 +77,9 @@ impl Fleet {
         let supervisor = Command::new("setpriv")
             .args(["--pdeathsig", "TERM", "--"])
             .arg(workspace.program(PROGRAM))
-            .args(["supervise", "--members", MEMBERS, "--dir"])
+            .arg("supervise")
+            .args(wanted)
+            .arg("--dir")
             .arg(&dir)
             .stdin(Stdio::null())
             .spawn()
@@ -91,7 +98,7 @@ impl Fleet {
         Ok(Some(fleet))
     }
 
-    pub(super) fn dir(&self) -> &Path {
+    pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 }
