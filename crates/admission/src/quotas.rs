@@ -36,7 +36,7 @@ fn check_spec(quota: &FederatedResourceQuotaSpec, path: &Path) -> Errors {
     }
     for (name, overall) in &quota.overall {
         let shares = quota.static_assignments.iter().filter_map(|assignment| assignment.hard.get(name));
-        let assigned: Quantity = shares.map(|share| resources::amount(share)).sum();
+        let assigned: Quantity = shares.map(resources::amount).sum();
         let whole = resources::amount(overall);
         if whole < assigned {
             let at = path.child("overall").key(name);

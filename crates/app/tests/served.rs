@@ -60,7 +60,7 @@ fn definitions() -> impl Iterator<Item = Value> {
     api::crd::all().into_iter().chain(api::crd::aggregated())
 }
 
-fn text<'a>(value: &'a Value) -> &'a str {
+fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 

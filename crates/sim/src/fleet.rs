@@ -22,7 +22,7 @@ use crate::trouble::{Load, Trouble, Troubles};
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("cannot start {member}")]
-    Start { member: String, source: apiserver::Error },
+    Start { member: String, source: Box<apiserver::Error> },
     #[error("cannot create what {member} has from the start: {message}")]
     Nodes { member: String, message: String },
     #[error("cannot use {path}")]

@@ -39,11 +39,8 @@ impl Token {
         if name != format!("{PREFIX}{id}") {
             return None;
         }
-        let expires = match text("expiration") {
-            None => None,
-            // What cannot be read counts as expired.
-            Some(time) => Some(time.parse().unwrap_or(Timestamp::UNIX_EPOCH)),
-        };
+        // What cannot be read counts as expired.
+        let expires = text("expiration").map(|time| time.parse().unwrap_or(Timestamp::UNIX_EPOCH));
         Some(Self {
             id,
             secret: text("token-secret")?,

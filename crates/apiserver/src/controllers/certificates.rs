@@ -154,10 +154,9 @@ fn check(signer: &str, asked: &Asked, usages: &[&str]) -> Result<(), String> {
     let usual = ["digital signature", "key encipherment", "client auth"];
     let refuse = |why: &str| Err(why.to_owned());
     match signer {
+        "kubernetes.io/kube-apiserver-client" if only(usages, &usual, &["client auth"]) => {}
         "kubernetes.io/kube-apiserver-client" => {
-            if !only(usages, &usual, &["client auth"]) {
-                return refuse("usages did not match [client auth digital signature key encipherment]");
-            }
+            return refuse("usages did not match [client auth digital signature key encipherment]");
         }
         "kubernetes.io/kube-apiserver-client-kubelet" => {
             if asked.organizations != ["system:nodes"] {

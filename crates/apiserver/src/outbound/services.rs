@@ -71,9 +71,9 @@ impl ServicePort {
             Error(format!("no service port {} found for service {:?}", self.port, self.name))
         })?;
         let name = port["name"].as_str().unwrap_or("");
-        let mut found = self.from_slices(server, name);
+        let mut found = self.in_slices(server, name);
         if found.is_empty() {
-            found = self.from_endpoints(server, name);
+            found = self.in_endpoints(server, name);
         }
         if found.len() > 1 {
             let first = rand::random_range(0..found.len());
@@ -90,7 +90,7 @@ impl ServicePort {
         Ok(found)
     }
 
-    fn from_slices(&self, server: &Server, port_name: &str) -> Vec<String> {
+    fn in_slices(&self, server: &Server, port_name: &str) -> Vec<String> {
         let mut found = Vec::new();
         for entry in server.store.snapshot("endpointslices").iter() {
             let (namespace, _) = object::split_key(&entry.name);
@@ -112,7 +112,7 @@ impl ServicePort {
         found
     }
 
-    fn from_endpoints(&self, server: &Server, port_name: &str) -> Vec<String> {
+    fn in_endpoints(&self, server: &Server, port_name: &str) -> Vec<String> {
         let key = object::join_key(&self.namespace, &self.name);
         let Some(entry) = server.store.get("services/endpoints", &key) else { return Vec::new() };
         let Ok(endpoints) = serde_json::from_slice::<Value>(&entry.value) else { return Vec::new() };

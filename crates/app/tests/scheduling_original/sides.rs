@@ -228,7 +228,7 @@ impl Side {
             last["metadata"]["namespace"] = NAMESPACE.into();
         }
         api.create(&PostParams::default(), &object(&last)).await.expect("the last binding");
-        until(&api, &name, |binding| is_settled(binding)).await;
+        until(&api, &name, is_settled).await;
         api.delete(&name, &DeleteParams::default()).await.expect("the last binding goes");
     }
 

@@ -32,10 +32,10 @@ fn on(own: &Quantity, name: &str, args: &[Value]) -> Outcome {
         ("compareTo", [Value::Quantity(other)]) => ok(Value::Int(own.cmp(other) as i64)),
         ("isGreaterThan", [Value::Quantity(other)]) => ok(Value::Bool(own.cmp(other) == Ordering::Greater)),
         ("isLessThan", [Value::Quantity(other)]) => ok(Value::Bool(own.cmp(other) == Ordering::Less)),
-        ("add", [Value::Quantity(other)]) => ok(Value::Quantity(Box::new(own.clone() + (**other).clone()))),
-        ("sub", [Value::Quantity(other)]) => ok(Value::Quantity(Box::new(own.clone() - (**other).clone()))),
-        ("add", [Value::Int(n)]) => ok(Value::Quantity(Box::new(own.clone() + Quantity::from_scaled(*n, 0)))),
-        ("sub", [Value::Int(n)]) => ok(Value::Quantity(Box::new(own.clone() - Quantity::from_scaled(*n, 0)))),
+        ("add", [Value::Quantity(other)]) => ok(Value::Quantity(Box::new(*own + **other))),
+        ("sub", [Value::Quantity(other)]) => ok(Value::Quantity(Box::new(*own - **other))),
+        ("add", [Value::Int(n)]) => ok(Value::Quantity(Box::new(*own + Quantity::from_scaled(*n, 0)))),
+        ("sub", [Value::Int(n)]) => ok(Value::Quantity(Box::new(*own - Quantity::from_scaled(*n, 0)))),
         _ => None,
     }
 }

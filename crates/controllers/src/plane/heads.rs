@@ -44,7 +44,7 @@ impl Mirrored {
         let older = self.value();
         let unchanged = match (older.get(DIGEST), newer.get(DIGEST)) {
             (Some(older), Some(newer)) => older == newer,
-            (Some(older), None) => *older == Value::from(digest(newer)),
+            (Some(older), None) => older.as_u64() == Some(digest(newer)),
             _ => false,
         };
         if unchanged { Arc::clone(newer) } else { older }
