@@ -126,14 +126,17 @@ impl Hands {
                     })
                     .await?;
             }
-            Step::Status { kind, namespace, name, uid: wanted, status, by } => {
+            Step::Status { kind, namespace, name, uid: wanted, status, annotations, by } => {
                 self.actor(by)
                     .update(&self.kinds[&kind], &namespace, &name, "status", |old| {
-                        if uid(old) != wanted || old["status"] == status {
+                        if uid(old) != wanted {
                             return None;
                         }
                         let mut new = old.clone();
                         new["status"] = status.clone();
+                        if let Some(annotations) = &annotations {
+                            new["metadata"]["annotations"] = annotations.clone();
+                        }
                         Some(new)
                     })
                     .await?;

@@ -37,6 +37,8 @@ pub(crate) enum Step {
         name: String,
         uid: String,
         status: Value,
+        /// Annotations that change along with it, which does not count as a new generation.
+        annotations: Option<Value>,
         by: Component,
     },
     Delete {
@@ -86,6 +88,7 @@ impl Step {
             name: name(object).to_owned(),
             uid: uid(object).to_owned(),
             status,
+            annotations: None,
             by: if kind == Kind::Pod { Component::Kubelet } else { Component::ControllerManager },
         }
     }

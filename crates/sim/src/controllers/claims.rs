@@ -86,7 +86,7 @@ pub(crate) fn unbound(objects: &dyn Objects, pod: &Value) -> Option<String> {
             continue;
         }
         match objects.get(Kind::Claim, namespace(pod), claim) {
-            None => return Some(format!("persistentvolumeclaim {claim:?} not found")),
+            None => return Some(format!("persistentvolumeclaim {claim:?} not found. not found")),
             Some(claim) if annotation(&claim, COMPLETED).is_empty() => {
                 return Some("pod has unbound immediate PersistentVolumeClaims".to_owned());
             }

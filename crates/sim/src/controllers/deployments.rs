@@ -35,7 +35,8 @@ pub(crate) fn decide(view: &View<'_>, deployment: &Value) -> Vec<Step> {
     let mut sets = view.objects.owned(Kind::ReplicaSet, namespace(deployment), uid(deployment));
     sets.sort_by(|a, b| created(a).cmp(created(b)).then_with(|| name(a).cmp(name(b))));
     let stored = deployment["status"].clone();
-    let mut pass = Pass { view, deployment: deployment.clone(), stored, sets, steps: Vec::new() };
+    let mut pass =
+        Pass { view, deployment: deployment.clone(), stored, revised: false, sets, steps: Vec::new() };
     pass.run();
     pass.steps
 }
@@ -46,6 +47,8 @@ struct Pass<'a> {
     deployment: Value,
     /// The status before the pass.
     stored: Value,
+    /// The revision has changed, which is written with the status.
+    revised: bool,
     /// The oldest first.
     sets: Vec<Value>,
     steps: Vec<Step>,
@@ -187,7 +190,8 @@ impl Pass<'_> {
         let message = format!("Created new replica set {:?}", name(&set));
         self.progress("True", "NewReplicaSetCreated", &message);
         // It has no status yet: its first event brings the next pass.
-        self.rollout_status(None);
+        self.sets.push(set);
+        self.rollout_status(Some(self.sets.len() - 1));
         None
     }
 
@@ -214,7 +218,7 @@ impl Pass<'_> {
             return;
         }
         map_at(&mut self.deployment["metadata"], "annotations").insert(REVISION.to_owned(), json!(revision));
-        self.update(Kind::Deployment, self.deployment.clone());
+        self.revised = true;
     }
 
     /// Writes an object once per pass: the last state counts.
@@ -466,8 +470,14 @@ impl Pass<'_> {
     fn write_status(&mut self, status: Value) {
         self.deployment["status"] = status.clone();
         self.steps.retain(|step| !matches!(step, Step::Status { kind: Kind::Deployment, .. }));
-        if status != self.stored {
-            self.steps.push(Step::status(Kind::Deployment, &self.deployment, status));
+        if status != self.stored || self.revised {
+            let mut step = Step::status(Kind::Deployment, &self.deployment, status);
+            if let Step::Status { annotations, .. } = &mut step
+                && self.revised
+            {
+                *annotations = self.deployment.pointer("/metadata/annotations").cloned();
+            }
+            self.steps.push(step);
         }
     }
 }
@@ -586,8 +596,12 @@ mod tests {
                     *old = object;
                     old["status"] = status;
                 }
-                Step::Status { uid: wanted, status, .. } => {
-                    objects.iter_mut().find(|old| uid(old) == wanted).expect("exists")["status"] = status;
+                Step::Status { uid: wanted, status, annotations, .. } => {
+                    let old = objects.iter_mut().find(|old| uid(old) == wanted).expect("exists");
+                    old["status"] = status;
+                    if let Some(annotations) = annotations {
+                        old["metadata"]["annotations"] = annotations;
+                    }
                 }
                 Step::Delete { uid: wanted, .. } => objects.retain(|old| uid(old) != wanted),
                 _ => {}

@@ -86,6 +86,10 @@ impl Pass<'_> {
                 for pod in &active {
                     self.steps.push(self.delete(pod));
                 }
+                if !verdict.success {
+                    // Whoever still worked has failed as well.
+                    failed += active.len() as i64;
+                }
                 self.conclude(&verdict);
                 0
             }

@@ -61,6 +61,7 @@ pub(crate) fn decide(view: &View<'_>, node: &Value, address: &str, pods: &[Value
             name: name(node).to_owned(),
             uid: crate::objects::uid(node).to_owned(),
             status,
+            annotations: None,
             by: if lost { Component::ControllerManager } else { Component::Kubelet },
         });
     }

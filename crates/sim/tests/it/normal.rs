@@ -40,7 +40,8 @@ pub(crate) fn normalise(namespace: &str, objects: Vec<Value>) -> Map<String, Val
                 }
             }
             text = replace(&text, namespace, &hashes);
-            let object: Value = serde_json::from_str(&text).expect("still JSON");
+            let mut object: Value = serde_json::from_str(&text).expect("still JSON");
+            sort(&mut object);
             let name = object["metadata"]["name"].as_str().unwrap_or("").to_owned();
             (format!("{kind}/{name}"), object)
         })
@@ -94,10 +95,13 @@ fn strip(object: &mut Value) {
         // Counts how often it changed, which depends on how pods happened to come.
         object["metadata"].as_object_mut().map(|metadata| metadata.remove("generation"));
     }
-    // In the order of addresses or names, which are given by chance.
-    for list in ["/endpoints", "/subsets/0/addresses"] {
+}
+
+/// Puts lists whose order follows addresses or names, which are given by chance, into an order of their own.
+fn sort(object: &mut Value) {
+    for list in ["/endpoints", "/subsets/0/addresses", "/subsets/0/notReadyAddresses"] {
         if let Some(items) = object.pointer_mut(list).and_then(Value::as_array_mut) {
-            items.sort_by_key(|item| item["nodeName"].to_string());
+            items.sort_by_cached_key(Value::to_string);
         }
     }
 }
