@@ -89,8 +89,9 @@ pub async fn start(options: Options) -> Result<Fleet, Error> {
         .enumerate()
         .map(|(index, member)| start_member(&options, index, member, &tasks));
     let mut started: Vec<_> = futures::stream::iter(starts).buffered(AT_ONCE).collect().await;
-    if let Some(failed) = started.iter().position(Result::is_err) {
-        let failure = started.swap_remove(failed).err().expect("found as an error");
+    if let Some(failed) = started.iter().position(Result::is_err)
+        && let Err(failure) = started.swap_remove(failed)
+    {
         for (_, handle) in started.into_iter().flatten() {
             handle.stop().await;
         }
@@ -147,7 +148,8 @@ async fn start_member(
         // Somebody else has last time's port.
         started = apiserver::start(setup(0)).await;
     }
-    let handle = started.map_err(|source| Error::Start { member: member.name.clone(), source })?;
+    let handle =
+        started.map_err(|source| Error::Start { member: member.name.clone(), source: Box::new(source) })?;
     pods.attach(&handle.server);
     let kubeconfig_path = match &options.data_dir {
         Some(top) => {

@@ -432,13 +432,13 @@ impl Pass<'_> {
                     }
                     conditions.retain(|each| each["type"] != "Progressing");
                     conditions.push(condition);
-                } else if let Some(due) = times_out(current.as_ref(), deadline) {
-                    if due <= now {
-                        let message = format!("{what} has timed out progressing.");
-                        let condition =
-                            new_condition("Progressing", "False", "ProgressDeadlineExceeded", &message, now);
-                        set_condition(&mut conditions, condition);
-                    }
+                } else if let Some(due) = times_out(current.as_ref(), deadline)
+                    && due <= now
+                {
+                    let message = format!("{what} has timed out progressing.");
+                    let condition =
+                        new_condition("Progressing", "False", "ProgressDeadlineExceeded", &message, now);
+                    set_condition(&mut conditions, condition);
                 }
             }
         }

@@ -151,7 +151,7 @@ impl Pass<'_> {
             // A work queue is done when one pod has succeeded and nobody works any more.
             None => succeeded > 0 && active == 0,
         };
-        complete.then(|| Verdict {
+        complete.then_some(Verdict {
             success: true,
             reason: "CompletionsReached",
             message: "Reached expected number of succeeded pods",
