@@ -59,11 +59,23 @@ pub struct JoinArguments {
 /// Registers a member.
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "commands talk to their user")]
 pub async fn join(arguments: JoinArguments) -> anyhow::Result<()> {
-    let name = &arguments.name;
-    clients::check_name(name)?;
     if arguments.cluster_namespace == NAMESPACE_SYSTEM {
         eprintln!("warning: {NAMESPACE_SYSTEM} is the system's own namespace; better take another one");
     }
+    enrol(&arguments, |progress| eprintln!("{progress}")).await?;
+    let name = &arguments.name;
+    if arguments.dry_run {
+        println!("cluster({name}) would be joined (dry run)");
+    } else {
+        println!("cluster({name}) is joined successfully");
+    }
+    Ok(())
+}
+
+/// Registers a member without a word of its own; `say` is told how it goes.
+pub async fn enrol(arguments: &JoinArguments, say: impl Fn(&str)) -> anyhow::Result<()> {
+    let name = &arguments.name;
+    clients::check_name(name)?;
     let control = arguments.control.client().await?;
     let member_config =
         clients::config(arguments.cluster_kubeconfig.as_deref(), arguments.cluster_context.as_deref())
@@ -79,12 +91,11 @@ pub async fn join(arguments: JoinArguments) -> anyhow::Result<()> {
         .unwrap_or_default();
     refuse_registered(&control, name, &id).await?;
     if arguments.dry_run {
-        println!("cluster({name}) would be joined (dry run)");
         return Ok(());
     }
 
     let credentials = prepare_member(&member, name, &arguments.cluster_namespace).await?;
-    eprintln!("cluster({name}): accounts and credentials are in place");
+    say(&format!("cluster({name}): accounts and credentials are in place"));
     let spec = ClusterSpec {
         id,
         sync_mode: ClusterSyncMode::Push,
@@ -96,9 +107,7 @@ pub async fn join(arguments: JoinArguments) -> anyhow::Result<()> {
         zones: arguments.cluster_zones.clone(),
         ..ClusterSpec::default()
     };
-    register(&control, name, &arguments.cluster_namespace, credentials, spec).await?;
-    println!("cluster({name}) is joined successfully");
-    Ok(())
+    register(&control, name, &arguments.cluster_namespace, credentials, spec).await
 }
 
 async fn refuse_registered(control: &Client, name: &str, id: &str) -> anyhow::Result<()> {

@@ -4,5 +4,6 @@ mod clients;
 mod join;
 mod unjoin;
 
-pub use join::{JoinArguments, join};
+pub use clients::ControlArguments;
+pub use join::{JoinArguments, enrol, join};
 pub use unjoin::{UnjoinArguments, unjoin};
