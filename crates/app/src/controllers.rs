@@ -49,6 +49,18 @@ pub(crate) struct Chosen {
     skipped_propagating_namespaces: Vec<String>,
 }
 
+/// What the command line chooses if it says nothing.
+impl Default for Chosen {
+    fn default() -> Self {
+        #[derive(clap::Parser)]
+        struct Nothing {
+            #[command(flatten)]
+            chosen: Chosen,
+        }
+        <Nothing as clap::Parser>::parse_from(["karmada"]).chosen
+    }
+}
+
 impl Chosen {
     /// Returns the features that are on.
     pub(crate) fn features(&self) -> anyhow::Result<Features> {

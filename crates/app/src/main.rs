@@ -5,11 +5,13 @@ mod controllers;
 mod crds;
 mod extension;
 mod memory;
+mod plane;
 mod plugin;
 mod scheduling;
 mod server;
 mod sim;
 mod surroundings;
+mod up;
 mod webhook;
 
 use std::io::Write;
@@ -34,6 +36,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Up(up::Arguments),
     Server(server::Arguments),
     Controllers(controllers::Arguments),
     Sim(sim::Arguments),
@@ -47,7 +50,9 @@ enum Command {
 fn main() -> ExitCode {
     memory::keep_little();
     let arguments = Arguments::parse();
-    if let Err(error) = logging(&arguments.log) {
+    // `up` owns the screen: its log is a file in its directory.
+    let to_stderr = !matches!(arguments.command, Command::Up(_));
+    if to_stderr && let Err(error) = logging(&arguments.log, std::io::stderr, Colours::Allowed) {
         eprintln!("error: {error:#}");
         return ExitCode::from(2);
     }
@@ -62,6 +67,7 @@ fn main() -> ExitCode {
     };
     let result = runtime.block_on(async {
         match arguments.command {
+            Command::Up(up) => up::run(up, &arguments.log).await,
             Command::Server(arguments) => server::run(arguments).await,
             Command::Controllers(arguments) => controllers::run(arguments).await,
             Command::Sim(arguments) => sim::run(arguments).await,
@@ -83,9 +89,22 @@ fn main() -> ExitCode {
     }
 }
 
-fn logging(filter: &str) -> anyhow::Result<()> {
+/// Whether what is logged may be coloured, if the environment does not say otherwise.
+enum Colours {
+    Allowed,
+    Never,
+}
+
+fn logging<W>(filter: &str, writer: W, colours: Colours) -> anyhow::Result<()>
+where
+    W: for<'a> tracing_subscriber::fmt::MakeWriter<'a> + Send + Sync + 'static,
+{
     let filter = tracing_subscriber::EnvFilter::try_new(filter)
         .map_err(|error| anyhow::anyhow!("--log {filter:?} is no log filter: {error}"))?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_target(false);
+    match colours {
+        Colours::Allowed => log.init(),
+        Colours::Never => log.with_ansi(false).init(),
+    }
     Ok(())
 }

@@ -2,16 +2,15 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::controllers::{Chosen, Running};
-use crate::surroundings::Surroundings;
-use crate::{extension, plugin};
 use anyhow::{Context, bail};
-use apiserver::{Options, Profile};
+use apiserver::Options;
 use clap::{Args, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
+
+use crate::controllers::Chosen;
+use crate::plane::{Plane, Setup};
 
 /// Run the control plane: the API server with everything a control plane needs, in one process.
 ///
@@ -76,20 +75,12 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         features: arguments.chosen.features()?,
         allow_no_execute_taint_policy: arguments.allow_no_execute_taint_policy,
     };
-    let surroundings = Arc::new(Surroundings::default());
     let options = Options {
         data_dir: Some(arguments.data_dir.clone()),
         bind: arguments.bind,
-        profile: Profile::Karmada,
         extra_names: arguments.cert_extra_sans,
         advertise: arguments.advertise_address,
         token_file: arguments.token_auth_file,
-        definitions: api::crd::all().into_iter().chain(api::crd::aggregated()).collect(),
-        namespaces: vec!["karmada-system".to_owned(), "karmada-cluster".to_owned()],
-        plugins: vec![Arc::new(plugin::Karmada::new(rules, surroundings.clone()))],
-        extension: Some(Arc::new(extension::Karmada)),
-        // What these two of the original installation ask for is done by the plug-in.
-        ignored_webhooks: vec!["mutating-config".to_owned(), "validating-config".to_owned()],
         compact_every: Duration::from_secs(arguments.compaction_interval),
         max_reads: arguments.max_requests_inflight.max(1),
         max_writes: arguments.max_mutating_requests_inflight.max(1),
@@ -98,17 +89,10 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     // Before the server is up, so that a signal during the start is not lost.
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-    let handle = apiserver::start(options)
-        .await
-        .with_context(|| format!("cannot start the server on {}", arguments.data_dir.display()))?;
-    let kubeconfig = handle.write_kubeconfig("karmada.kubeconfig")?.unwrap_or_default();
-    let client =
-        apiserver::local::client(&handle.server, apiserver::auth::User::system("system:karmada-controllers"));
-    surroundings.connect(client.clone());
-    let running = Running::start(client, &arguments.chosen)?;
+    let plane = Plane::start(Setup { server: options, rules, chosen: arguments.chosen }).await?;
     tracing::info!(
-        url = handle.url,
-        kubeconfig = %kubeconfig.display(),
+        url = plane.url,
+        kubeconfig = %plane.kubeconfig.display(),
         milliseconds = started.elapsed().as_millis(),
         "ready"
     );
@@ -116,13 +100,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         _ = terminate.recv() => tracing::info!("stopping: SIGTERM"),
         _ = interrupt.recv() => tracing::info!("stopping: interrupted"),
     }
-    let stop = async {
-        // The controllers first: they are clients of the server.
-        running.stop().await;
-        handle.stop().await;
-    };
     tokio::select! {
-        () = stop => tracing::info!("stopped"),
+        () = plane.stop() => tracing::info!("stopped"),
         _ = terminate.recv() => tracing::warn!("stopped at once: second signal"),
         _ = interrupt.recv() => tracing::warn!("stopped at once: second signal"),
     }

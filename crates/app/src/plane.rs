@@ -1,0 +1,70 @@
+//! A control plane in this process: API server, admission, controllers. `server` and `up` start it alike.
+//!
+//! In: what differs between control planes ([`Setup`]). Out: a [`Plane`] that answers and works, until it is stopped.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context;
+use apiserver::{Handle, Profile};
+use kube::Client;
+
+use crate::controllers::{Chosen, Running};
+use crate::surroundings::Surroundings;
+use crate::{extension, plugin};
+
+/// How a control plane is set up.
+pub(crate) struct Setup {
+    /// Addresses, files and limits; what makes the server Karmada's is filled in here.
+    pub(crate) server: apiserver::Options,
+    pub(crate) rules: admission::Settings,
+    pub(crate) chosen: Chosen,
+}
+
+/// A running control plane.
+pub(crate) struct Plane {
+    pub(crate) url: String,
+    /// The administrator's kubeconfig; empty without a data directory.
+    pub(crate) kubeconfig: PathBuf,
+    /// May do everything and needs no socket.
+    pub(crate) client: Client,
+    handle: Handle,
+    running: Running,
+}
+
+impl Plane {
+    /// Starts a control plane; returns once it answers and its controllers run.
+    pub(crate) async fn start(setup: Setup) -> anyhow::Result<Self> {
+        let surroundings = Arc::new(Surroundings::default());
+        let place = match &setup.server.data_dir {
+            Some(dir) => dir.display().to_string(),
+            None => "memory".to_owned(),
+        };
+        let options = apiserver::Options {
+            profile: Profile::Karmada,
+            definitions: api::crd::all().into_iter().chain(api::crd::aggregated()).collect(),
+            namespaces: vec!["karmada-system".to_owned(), "karmada-cluster".to_owned()],
+            plugins: vec![Arc::new(plugin::Karmada::new(setup.rules, surroundings.clone()))],
+            extension: Some(Arc::new(extension::Karmada)),
+            // What these two of the original installation ask for is done by the plug-in.
+            ignored_webhooks: vec!["mutating-config".to_owned(), "validating-config".to_owned()],
+            ..setup.server
+        };
+        let handle =
+            apiserver::start(options).await.with_context(|| format!("cannot start the server on {place}"))?;
+        let kubeconfig = handle.write_kubeconfig("karmada.kubeconfig")?.unwrap_or_default();
+        let client = apiserver::local::client(
+            &handle.server,
+            apiserver::auth::User::system("system:karmada-controllers"),
+        );
+        surroundings.connect(client.clone());
+        let running = Running::start(client.clone(), &setup.chosen)?;
+        Ok(Self { url: handle.url.clone(), kubeconfig, client, handle, running })
+    }
+
+    /// Ends it: the controllers first, since they are clients of the server.
+    pub(crate) async fn stop(self) {
+        self.running.stop().await;
+        self.handle.stop().await;
+    }
+}

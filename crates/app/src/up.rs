@@ -1,0 +1,373 @@
+//! `karmada up`: a control plane, three simulated members and a sample application in one process, for the first five
+//! minutes and for rehearsals.
+//!
+//! Everything lies in one directory, and the next start goes on from there. The user's own kubeconfig is neither read nor
+//! written; real members are read from the files that `--members` names.
+
+mod directory;
+mod kubeconfig;
+mod members;
+mod picture;
+mod sample;
+mod screen;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+
+use self::directory::{Directory, LOG, Memory};
+use self::kubeconfig::combine;
+use self::members::Members;
+use self::picture::Picture;
+use self::screen::{Below, Screen};
+use crate::controllers::Chosen;
+use crate::plane::{Plane, Setup};
+
+/// Start a control plane with three simulated clusters and a sample application, and show what runs where.
+///
+/// Everything is kept in the data directory; the next start goes on from there. Ctrl-C ends it.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Where everything is kept; created if it does not exist.
+    #[arg(long, value_name = "DIR", default_value = "karmada-data", env = "KARMADA_DATA_DIR")]
+    data_dir: PathBuf,
+    /// Forget what an earlier start left in the data directory, and start over.
+    #[arg(long)]
+    fresh: bool,
+    /// Kubeconfigs of real clusters to use instead of simulated ones; the current context of each. They stay joined.
+    #[arg(long, value_name = "KUBECONFIG", value_delimiter = ',')]
+    members: Vec<PathBuf>,
+    /// How many nodes each simulated cluster has; 3 if nothing is said.
+    #[arg(long, value_name = "N", conflicts_with = "members", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    nodes: Option<u16>,
+    /// Address and port of the control plane; port 0 picks a free one.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:5443")]
+    bind: SocketAddr,
+    /// Leave the sample application out.
+    #[arg(long)]
+    no_sample: bool,
+}
+
+/// How long a start waits for members or pods before it goes on without them: real clusters may be slow or away.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often the table is drawn at most: faster than anyone reads, slow enough not to flicker.
+const FRAME: Duration = Duration::from_millis(50);
+
+pub(crate) async fn run(arguments: Arguments, log: &str) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let mut screen = Screen::new();
+    let shown = arguments.data_dir.display().to_string();
+    screen.line(&format!("karmada {}: starting, everything is kept in {shown}", env!("CARGO_PKG_VERSION")));
+    let directory = Directory::open(&arguments.data_dir, arguments.fresh)?;
+    write_log(&directory, log)?;
+    let mut signals = Signals::new()?;
+    let mut running = Running::default();
+    let outcome = tokio::select! {
+        outcome = live(&arguments, &directory, &mut running, &mut screen, started) => outcome,
+        () = signals.next() => {
+            screen.keep();
+            screen.line("\nstopping");
+            Ok(())
+        }
+    };
+    tokio::select! {
+        () = running.stop() => {}
+        () = signals.next() => tracing::warn!("stopped at once: second signal"),
+    }
+    if outcome.is_ok() {
+        let command = Command::new(&arguments.data_dir);
+        screen.line(&format!("stopped; `{} up{}` goes on from here", command.program, command.data_dir));
+    }
+    outcome
+}
+
+/// Starts everything and shows it until the end of days.
+async fn live(
+    arguments: &Arguments,
+    directory: &Directory,
+    running: &mut Running,
+    screen: &mut Screen,
+    started: Instant,
+) -> anyhow::Result<()> {
+    let mut memory = plan(arguments, directory)?;
+    // Read before anything is started or remembered: what cannot be used is not to come up again at the next start.
+    let real = match memory.members.as_slice() {
+        [] => None,
+        kubeconfigs => Some(Members::real(kubeconfigs)?),
+    };
+    directory.remember(&memory)?;
+    let nodes = memory.nodes;
+    let start_members = async {
+        match real {
+            Some(members) => Ok(members),
+            None => Members::simulate(directory, nodes).await,
+        }
+    };
+    let (plane, members) = tokio::join!(start_plane(arguments), start_members);
+    // Whatever did start is stopped in order, also if the other did not.
+    let plane = plane.map(|plane| running.plane.insert(plane));
+    let members = members.inspect(|members| running.fleet = members.fleet.clone());
+    let (plane, members) = (plane?, members?);
+    screen.step("control plane", &plane.url, started.elapsed());
+
+    let entries: Vec<_> = members.list.iter().map(|member| member.entry.clone()).collect();
+    let control = std::fs::read_to_string(&plane.kubeconfig).context("cannot read our own kubeconfig")?;
+    directory.write("karmada.kubeconfig", combine(&control, &entries)?.as_bytes())?;
+    let names: Vec<_> = entries.iter().map(|entry| entry.name.as_str()).collect();
+    let kind = if members.fleet.is_some() { "simulated" } else { "real" };
+    screen.step("members", &format!("{}, {kind}", names.join(", ")), started.elapsed());
+
+    members.join(&plane.client, &plane.kubeconfig).await?;
+    screen.step("joined", &format!("{} clusters", names.len()), started.elapsed());
+
+    let mut pictures = picture::follow(&plane.client);
+    let mut complete = until(&mut pictures, screen, |picture| picture.fleet_is_ready(names.len())).await?;
+    if !complete {
+        screen.line("  not all clusters are ready; going on with those that are");
+    }
+    if !arguments.no_sample && !memory.sample {
+        sample::create(&plane.client).await?;
+        memory.sample = true;
+        directory.remember(&memory)?;
+    }
+    if memory.sample {
+        // It may have been deleted since, or be in trouble: the picture tells.
+        let settled = |picture: &Picture| picture.total.is_none() || picture.sample_is_ready();
+        complete &= until(&mut pictures, screen, settled).await?;
+    }
+    let first = if complete {
+        format!("# All of it runs after {:.1} s.", started.elapsed().as_secs_f64())
+    } else {
+        "# Not all of it runs yet; the table goes on.".to_owned()
+    };
+    let below = Below(farewell(&arguments.data_dir, &members, memory.sample, &first));
+    let now = pictures.borrow_and_update().clone();
+    screen.show_all(&now, &below);
+    loop {
+        pictures.changed().await.context("the control plane has ended")?;
+        let now = pictures.borrow_and_update().clone();
+        screen.show(&now, &below);
+        tokio::time::sleep(FRAME).await;
+    }
+}
+
+/// Decides what to start, from what is asked for and what was there before.
+fn plan(arguments: &Arguments, directory: &Directory) -> anyhow::Result<Memory> {
+    let asked = arguments
+        .members
+        .iter()
+        .map(|path| std::path::absolute(path).with_context(|| format!("{} is no path", path.display())))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let Some(mut memory) = directory.recall()? else {
+        return Ok(Memory { members: asked, nodes: arguments.nodes.unwrap_or(3), sample: false });
+    };
+    if !asked.is_empty() {
+        if memory.members.is_empty() {
+            bail!(
+                "{} holds simulated clusters, which --members would leave behind; hint: --fresh, or another --data-dir",
+                directory.path.display()
+            );
+        }
+        memory.members = asked;
+    }
+    if let Some(nodes) = arguments.nodes {
+        memory.nodes = nodes;
+    }
+    Ok(memory)
+}
+
+async fn start_plane(arguments: &Arguments) -> anyhow::Result<Plane> {
+    let setup = Setup {
+        server: apiserver::Options {
+            data_dir: Some(arguments.data_dir.clone()),
+            bind: arguments.bind,
+            ..apiserver::Options::default()
+        },
+        rules: admission::Settings::default(),
+        chosen: Chosen::default(),
+    };
+    Plane::start(setup).await.map_err(|error| {
+        let in_use = matches!(error.downcast_ref(), Some(apiserver::Error::Listen(error))
+            if error.kind() == std::io::ErrorKind::AddrInUse);
+        if in_use {
+            anyhow::anyhow!(
+                "another program listens on {}; hint: --bind 127.0.0.1:0 picks a free port",
+                arguments.bind
+            )
+        } else {
+            error
+        }
+    })
+}
+
+/// Shows pictures until one is as wanted. Returns false if that takes too long.
+async fn until(
+    pictures: &mut watch::Receiver<Picture>,
+    screen: &mut Screen,
+    wanted: impl Fn(&Picture) -> bool,
+) -> anyhow::Result<bool> {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        let now = pictures.borrow_and_update().clone();
+        screen.show(&now, &Below::default());
+        if wanted(&now) {
+            return Ok(true);
+        }
+        tokio::select! {
+            changed = pictures.changed() => changed.context("the control plane has ended")?,
+            () = tokio::time::sleep_until(deadline) => return Ok(false),
+        }
+        tokio::time::sleep(FRAME).await;
+    }
+}
+
+/// What to try next.
+fn farewell(data_dir: &Path, members: &Members, sample: bool, first: &str) -> Vec<String> {
+    let Command { program, data_dir: at } = Command::new(data_dir);
+    let kubeconfig = quote(&data_dir.join("karmada.kubeconfig"));
+    let name_of = |index: usize| members.list.get(index).map(|member| member.entry.name.as_str());
+    let one = name_of(0).unwrap_or_default();
+    let other = name_of(1).unwrap_or(one);
+    let name = sample::NAME;
+    let mut tries: Vec<(&str, Vec<String>)> = Vec::new();
+    if sample {
+        tries.push((
+            "Look at the application here, and at its pods in one cluster",
+            vec![format!("kubectl get deployment {name}; kubectl --context {one} get pods")],
+        ));
+        tries.push((
+            "Scale it, and see every cluster get its part",
+            vec![format!("kubectl scale deployment {name} --replicas=12")],
+        ));
+    } else {
+        tries.push(("Look at the clusters", vec!["kubectl get clusters".to_owned()]));
+        tries.push(("Look into one of them", vec![format!("kubectl --context {one} get nodes")]));
+    }
+    if members.fleet.is_some() {
+        let (what, harm) = if sample {
+            ("Let its pods crash in one cluster, and heal it", format!("--pods-failing app={name}"))
+        } else {
+            ("Lose a node, and heal it", "--node node1".to_owned())
+        };
+        let commands = vec![
+            format!("{program} sim break {other} {harm}{at}"),
+            format!("{program} sim heal {other}{at}"),
+        ];
+        tries.push((what, commands));
+    } else {
+        tries.push((
+            "Take a cluster out, with what was sent there",
+            vec![format!("{program} unjoin {one} --kubeconfig {kubeconfig}")],
+        ));
+    }
+    let mut lines = vec![
+        String::new(),
+        format!("{first} Try, in another terminal:"),
+        String::new(),
+        format!("  export KUBECONFIG={kubeconfig}"),
+    ];
+    for (index, (what, commands)) in tries.into_iter().enumerate() {
+        lines.push(format!("  {}. {what}", index + 1));
+        lines.extend(commands.into_iter().map(|command| format!("     {command}")));
+    }
+    lines.extend([String::new(), "Ctrl-C ends it; the next start goes on from here.".to_owned()]);
+    if members.fleet.is_none() {
+        lines.push("The clusters stay joined, and what runs in them goes on running.".to_owned());
+    }
+    lines
+}
+
+/// How the user calls us, to be copied.
+struct Command {
+    program: String,
+    /// ` --data-dir DIR`.
+    data_dir: String,
+}
+
+impl Command {
+    fn new(data_dir: &Path) -> Self {
+        let program =
+            std::env::args_os().next().map_or_else(|| "karmada".to_owned(), |path| quote(Path::new(&path)));
+        Self { program, data_dir: format!(" --data-dir {}", quote(data_dir)) }
+    }
+}
+
+/// Quotes a path for a shell, if it needs to be.
+fn quote(path: &Path) -> String {
+    let text = path.to_string_lossy();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:@%,".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        text.into_owned()
+    } else {
+        format!("'{}'", text.replace('\'', "'\\''"))
+    }
+}
+
+/// What has to be stopped.
+#[derive(Default)]
+struct Running {
+    plane: Option<Plane>,
+    fleet: Option<sim::Fleet>,
+}
+
+impl Running {
+    /// The control plane first: it is a client of the members.
+    async fn stop(self) {
+        if let Some(plane) = self.plane {
+            plane.stop().await;
+        }
+        if let Some(fleet) = self.fleet {
+            fleet.stop().await;
+        }
+    }
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> anyhow::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?,
+            interrupt: signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// The screen belongs to the picture; what is logged goes into a file of this run.
+fn write_log(directory: &Directory, filter: &str) -> anyhow::Result<()> {
+    directory.write(LOG, b"")?;
+    let path = directory.path.join(LOG);
+    let file = std::fs::OpenOptions::new()
+        .append(true)
+        .open(&path)
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    crate::logging(filter, Mutex::new(file), crate::Colours::Never)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_quoted_for_the_shell() {
+        assert_eq!(quote(Path::new("target/release/karmada")), "target/release/karmada");
+        assert_eq!(quote(Path::new("my data")), "'my data'");
+        assert_eq!(quote(Path::new("it's")), "'it'\\''s'");
+    }
+}

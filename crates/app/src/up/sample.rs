@@ -1,0 +1,61 @@
+//! The sample application: a Deployment, a policy that divides it, an override. The text is `examples/hello.yaml`.
+
+use anyhow::Context;
+use kube::api::{DynamicObject, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, Client};
+
+/// What the sample consists of, as users would write it.
+const YAML: &str = include_str!("../../../../examples/hello.yaml");
+
+/// Namespace and name of everything in the sample.
+pub(super) const NAMESPACE: &str = "default";
+pub(super) const NAME: &str = "hello";
+
+/// Creates what does not exist yet. The policies come last in the file and first here, so that the Deployment goes out
+/// once, already overridden.
+pub(super) async fn create(client: &Client) -> anyhow::Result<()> {
+    for object in objects()?.into_iter().rev() {
+        let types = object.types.clone().unwrap_or_default();
+        let (group, version) = types.api_version.split_once('/').unwrap_or(("", types.api_version.as_str()));
+        let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &types.kind));
+        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), NAMESPACE, &kind);
+        match api.create(&PostParams::default(), &object).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.is_already_exists() => {}
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot create the sample's {}", types.kind));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn objects() -> anyhow::Result<Vec<DynamicObject>> {
+    YAML.split("\n---\n")
+        .map(|document| {
+            let object: serde_json::Value =
+                serde_saphyr::from_str(document).context("the sample is malformed")?;
+            serde_json::from_value(object).context("the sample is malformed")
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sample_is_a_deployment_a_policy_and_an_override() {
+        let kinds: Vec<_> = objects()
+            .expect("well formed")
+            .into_iter()
+            .map(|object| {
+                assert_eq!(object.metadata.namespace.as_deref(), Some(NAMESPACE));
+                assert_eq!(object.metadata.name.as_deref(), Some(NAME));
+                object.types.expect("a kind").kind
+            })
+            .collect();
+        assert_eq!(kinds, ["Deployment", "PropagationPolicy", "OverridePolicy"]);
+    }
+}
