@@ -14,7 +14,6 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/watch"
@@ -141,7 +140,7 @@ func newWorld(ctx context.Context, config *rest.Config) (*world, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Only one resource stays free of other writers (the server's own root certificate would be one more ConfigMap).
+	// A server may have put something there itself.
 	if err := w.adopt(ctx, "configmaps"); err != nil {
 		return nil, err
 	}
@@ -198,15 +197,6 @@ func (w *world) note(who, what string) {
 
 // adopt takes what exists already into the ledger.
 func (w *world) adopt(ctx context.Context, name string) error {
-	err := until(ctx, "the namespace has its root certificate", func() ([]string, error) {
-		_, err := w.resources[name].get(ctx, "kube-root-ca.crt")
-		return nil, err
-	})
-	if err != nil {
-		if !apierrors.IsNotFound(err) {
-			return err
-		}
-	}
 	w.ledgers[name] = newLedger()
 	objects, _, err := w.resources[name].list(ctx)
 	for _, object := range objects {
