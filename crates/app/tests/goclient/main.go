@@ -225,6 +225,11 @@ func (w *world) churn(ctx context.Context, writes int) error {
 func (w *world) settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
+	for _, writer := range w.writers {
+		if err := writer.resolve(ctx); err != nil {
+			return err
+		}
+	}
 	for name, follower := range w.followers {
 		var revision string
 		err := until(ctx, "the server answers", func() (_ []string, err error) {

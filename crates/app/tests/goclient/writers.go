@@ -19,10 +19,11 @@ type writer struct {
 	random *rand.Rand
 	seqs   map[string]int
 	exists map[string]bool
+	unsure map[string]bool // a write's answer was lost: it may still come to pass, for instance in a server that is just ending
 }
 
 func newWriter(name string, to resource, notes *ledger, seed int64) *writer {
-	return &writer{name: name, to: to, notes: notes, random: rand.New(rand.NewSource(seed)), seqs: map[string]int{}, exists: map[string]bool{}}
+	return &writer{name: name, to: to, notes: notes, random: rand.New(rand.NewSource(seed)), seqs: map[string]int{}, exists: map[string]bool{}, unsure: map[string]bool{}}
 }
 
 // writes does n writes; while the server is away it waits for it.
@@ -43,7 +44,7 @@ func (w *writer) one(ctx context.Context, key string) error {
 		if err != nil {
 			return w.recover(ctx, key, err)
 		}
-		w.exists[key] = false
+		w.exists[key], w.unsure[key] = false, false
 		w.notes.gone(key)
 		return nil
 	}
@@ -63,21 +64,42 @@ func (w *writer) one(ctx context.Context, key string) error {
 	if result.seq != seq {
 		return fmt.Errorf("wrote %d and was answered %d", seq, result.seq)
 	}
-	w.exists[key] = true
+	w.exists[key], w.unsure[key] = true, false
 	w.notes.ack(key, seq, result.revision)
 	return nil
 }
 
-// recover finds out what a failed write has left behind. Only answers that mean "not now" or "you are late" may be the cause.
+// recover finds out what a failed write has left behind. Only a lost answer, or an answer that means "not now" or "you are late",
+// may be the cause.
 func (w *writer) recover(ctx context.Context, key string, cause error) error {
-	var status apierrors.APIStatus
-	if s, ok := cause.(apierrors.APIStatus); ok {
-		status = s
-	}
-	if status != nil && !apierrors.IsConflict(cause) && !apierrors.IsTooManyRequests(cause) && !apierrors.IsServiceUnavailable(cause) &&
-		!apierrors.IsServerTimeout(cause) && !apierrors.IsTimeout(cause) && !apierrors.IsInternalError(cause) {
+	if _, answered := cause.(apierrors.APIStatus); !answered {
+		w.unsure[key] = true
+	} else if !forgivable(cause) && !(w.unsure[key] && (apierrors.IsAlreadyExists(cause) || apierrors.IsNotFound(cause))) {
 		return cause
 	}
+	return w.look(ctx, key)
+}
+
+func forgivable(cause error) bool {
+	return apierrors.IsConflict(cause) || apierrors.IsTooManyRequests(cause) || apierrors.IsServiceUnavailable(cause) ||
+		apierrors.IsServerTimeout(cause) || apierrors.IsTimeout(cause) || apierrors.IsInternalError(cause)
+}
+
+// resolve looks at all keys of which it is not known whether the last write happened.
+func (w *writer) resolve(ctx context.Context) error {
+	for key, unsure := range w.unsure {
+		if unsure {
+			if err := w.look(ctx, key); err != nil {
+				return err
+			}
+			w.unsure[key] = false
+		}
+	}
+	return nil
+}
+
+// look reads a key, waiting for the server if it is away.
+func (w *writer) look(ctx context.Context, key string) error {
 	for {
 		object, err := w.to.get(ctx, key)
 		switch {
