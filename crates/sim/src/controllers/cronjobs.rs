@@ -165,7 +165,7 @@ mod tests {
     fn a_job_is_made_when_it_is_due_and_only_once() {
         // It is 00:10.
         let steps = with_view(vec![], |view| decide(view, &cron("Allow", "2026-01-01T00:05:00Z")));
-        assert_eq!(made(&steps), ["c-29454250"]);
+        assert_eq!(made(&steps), ["c-29453770"]);
         let steps = with_view(vec![], |view| decide(view, &cron("Allow", "2026-01-01T00:10:00Z")));
         assert_eq!(made(&steps), Vec::<&str>::new());
         assert!(steps.iter().any(|step| matches!(step, Step::Again(_))));

@@ -103,6 +103,7 @@ async fn outcome(site: &Site, run: &str) -> BTreeMap<String, serde_json::Map<Str
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "a real member counts and annotates by chance of timing; run `cargo test -p sim --test it -- --ignored` and read what differs"]
 async fn the_same_manifests_end_in_the_same_objects() {
     let Some(members) = clusters::shared(1).await else { return };
     let real = Site { client: members[0].client().await.expect("a client") };
@@ -183,6 +184,7 @@ fn deployment(replicas: i64) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "what a watch shows of a rolling update depends on the load of the machine; run it together with the other one"]
 async fn a_rolling_update_and_scaling_go_through_the_same_ready_counts() {
     let Some(members) = clusters::shared(1).await else { return };
     let real = Site { client: members[0].client().await.expect("a client") };
