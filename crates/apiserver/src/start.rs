@@ -114,6 +114,9 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     });
     server.allocator.load(&server.store);
     server.rbac.refresh(&server.store);
+    // Before anybody is answered: what was served before a restart must not be unknown for a moment after it.
+    controllers::definitions::load(&server);
+    crate::aggregation::availability::load(&server);
     let serving = Arc::new(Serving::new(&pki.serving, pki.ca.clone(), names, pki_path)?);
     let tls = listener::tls(serving.clone())?;
     let judge = Judge::new(&pki.ca.cert, Arc::new(rustls::crypto::ring::default_provider()))?;
@@ -125,8 +128,6 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     if let Some(dir) = options.data_dir.as_ref().filter(|_| !options.in_memory) {
         tasks.spawn(crate::admin::listen(&server, dir)?);
     }
-    controllers::definitions::load(&server);
-    crate::aggregation::availability::load(&server);
     bootstrap::run(&server, &options, &pki).await?;
     server.ready.bootstrapped.store(true, Ordering::Release);
     controllers::definitions::install(&server, &options.definitions).await?;

@@ -24,7 +24,7 @@ use crate::server::Server;
 pub(crate) const COLLECTION: &str = "apiextensions.k8s.io/customresourcedefinitions";
 const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
-/// Serves what is stored. Called before the server is ready, so that nothing is unknown for a moment after a restart.
+/// Serves what is stored. Called before the server listens, so that nothing is unknown for a moment after a restart.
 pub(crate) fn load(server: &Server) {
     let mut definitions = HashMap::new();
     for entry in server.store.snapshot(COLLECTION).iter() {
