@@ -160,13 +160,20 @@ pub(crate) async fn until<K>(api: &Api<K>, name: &str, what: &str, wanted: impl 
 where
     K: kube::Resource + Clone + Debug + Send + DeserializeOwned + Serialize + 'static,
 {
-    let reached = kube::runtime::wait::await_condition(api.clone(), name, |found: Option<&K>| wanted(found));
-    match tokio::time::timeout(DEADLINE, reached).await {
-        Ok(result) => drop(result.unwrap_or_else(|error| panic!("{what} ({name}): {error}"))),
-        Err(_) => {
-            let shown = serde_json::to_string_pretty(&api.get_opt(name).await.ok()).unwrap_or_default();
-            panic!("{what} ({name}): not within {DEADLINE:?}; last seen: {shown}");
+    let reached = async {
+        // An API server serves a kind a moment after its definition is there; a watch may also end for reasons of its own.
+        loop {
+            let found = |found: Option<&K>| wanted(found);
+            match kube::runtime::wait::await_condition(api.clone(), name, found).await {
+                Ok(_) => return,
+                Err(error) => eprintln!("{what} ({name}): {error}; once more"),
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
         }
+    };
+    if tokio::time::timeout(DEADLINE, reached).await.is_err() {
+        let shown = serde_json::to_string_pretty(&api.get_opt(name).await.ok()).unwrap_or_default();
+        panic!("{what} ({name}): not within {DEADLINE:?}; last seen: {shown}");
     }
 }
 
