@@ -4,8 +4,8 @@
 //! In: how many, how large, where ([`Options`]). Out: a [`Fleet`] with a kubeconfig per member and switches for trouble.
 //! No container is started and nothing listens but the API servers.
 //!
-//! One [`engine`] per member follows the store's history. Every controller is a function from what exists to a list of
-//! [`steps`](plan::Step); [`hands`] carries them out. So all behaviour can be tested without a server.
+//! One `engine` per member follows the store's history. Every controller is a function from what exists to a list of
+//! steps (`plan`); `hands` carries them out. So all behaviour can be tested without a server.
 
 mod admission;
 mod control;
