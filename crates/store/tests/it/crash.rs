@@ -55,7 +55,7 @@ impl Ledger {
 
 #[tokio::test]
 async fn an_acknowledged_write_survives_kill_9_and_no_revision_is_reused() {
-    let rounds: u64 = std::env::var("STORE_CRASH_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(20);
+    let rounds: u64 = std::env::var("STORE_CRASH_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(100);
     let dir = tempfile::tempdir().unwrap();
     let mut dice = Dice::new(42);
     let mut ledger = Ledger::default();
