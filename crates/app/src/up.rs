@@ -136,10 +136,10 @@ async fn live(
         memory.sample = true;
         directory.remember(&memory)?;
     }
-    if memory.sample {
-        // It may have been deleted since, or be in trouble: the picture tells.
-        let settled = |picture: &Picture| picture.total.is_none() || picture.sample_is_ready();
-        complete &= until(&mut pictures, screen, settled).await?;
+    // It may have been deleted since an earlier start. Asked and not looked up in the picture, which learns of a new one a
+    // moment later.
+    if memory.sample && sample::exists(&plane.client).await? {
+        complete &= until(&mut pictures, screen, Picture::sample_is_ready).await?;
     }
     let first = if complete {
         format!("# All of it runs after {:.1} s.", started.elapsed().as_secs_f64())

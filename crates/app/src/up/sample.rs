@@ -1,6 +1,7 @@
 //! The sample application: a Deployment, a policy that divides it, an override. The text is `examples/hello.yaml`.
 
 use anyhow::Context;
+use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{DynamicObject, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
@@ -11,6 +12,13 @@ const YAML: &str = include_str!("../../../../examples/hello.yaml");
 /// Namespace and name of everything in the sample.
 pub(super) const NAMESPACE: &str = "default";
 pub(super) const NAME: &str = "hello";
+
+/// Says whether the sample's Deployment is there.
+pub(super) async fn exists(client: &Client) -> anyhow::Result<bool> {
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
+    let found = deployments.get_metadata_opt(NAME).await.context("cannot look for the sample application")?;
+    Ok(found.is_some())
+}
 
 /// Creates what does not exist yet. The policies come last in the file and first here, so that the Deployment goes out
 /// once, already overridden.
