@@ -4,8 +4,9 @@
 //! `cargo xtask bench apiserver`. `KARMADA_BENCH_OBJECTS` sets how many objects are written (10,000 by default).
 //! Wall times are noisy on a shared machine; CPU seconds and memory are not.
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+mod support;
+
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -15,6 +16,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
+use support::{Column, Ours, megabytes, per_thousand, print, rate, timed};
 
 const WRITERS: usize = 16;
 const WATCHERS: usize = 100;
@@ -26,10 +28,7 @@ fn main() -> Result<()> {
 }
 
 async fn run() -> Result<()> {
-    let count: usize = match std::env::var("KARMADA_BENCH_OBJECTS") {
-        Ok(text) => text.parse().context("KARMADA_BENCH_OBJECTS is no number")?,
-        Err(_) => 10_000,
-    };
+    let count = support::number("KARMADA_BENCH_OBJECTS", 10_000)?;
     let mut columns = Vec::new();
     eprintln!("ours …");
     let ours = Ours::start()?;
@@ -41,43 +40,6 @@ async fn run() -> Result<()> {
     }
     print(&columns);
     Ok(())
-}
-
-/// Our server as a process of its own.
-struct Ours {
-    child: Child,
-    kubeconfig: PathBuf,
-    ready_ms: u128,
-    _dir: tempfile::TempDir,
-}
-
-impl Ours {
-    fn start() -> Result<Self> {
-        let dir = tempfile::tempdir()?;
-        let data = dir.path().join("data");
-        let started = Instant::now();
-        let child = Command::new(env!("CARGO_BIN_EXE_karmada"))
-            .args(["--log", "warn", "server", "--bind", "127.0.0.1:0", "--data-dir"])
-            .arg(&data)
-            .stdin(Stdio::null())
-            .spawn()
-            .context("cannot start karmada")?;
-        let kubeconfig = data.join("karmada.kubeconfig");
-        while !kubeconfig.exists() {
-            if started.elapsed() > Duration::from_secs(60) {
-                bail!("the server was not ready within a minute");
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(Self { child, kubeconfig, ready_ms: started.elapsed().as_millis(), _dir: dir })
-    }
-}
-
-impl Drop for Ours {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 async fn theirs(count: usize) -> Result<Option<Column>> {
@@ -116,12 +78,6 @@ fn children_named(names: &[&str], dir: &Path) -> Result<Vec<u32>> {
         bail!("cannot find the processes of the partner");
     }
     Ok(found)
-}
-
-/// One server's figures: name and value of each row.
-struct Column {
-    name: &'static str,
-    rows: Vec<(&'static str, String)>,
 }
 
 /// The two kinds that are written.
@@ -165,10 +121,11 @@ async fn measure(
     ready_ms: u128,
     count: usize,
 ) -> Result<Column> {
-    let config = kube::config::Kubeconfig::read_from(kubeconfig)?;
-    let config = kube::Config::from_custom_kubeconfig(config, &Default::default()).await?;
-    let client = kube::Client::try_from(config)?;
-    let mut rows = vec![("ready after (ms)", ready_ms.to_string()), ("memory idle (MB)", megabytes(pids))];
+    let client = support::client(kubeconfig).await?;
+    let mut rows = vec![
+        ("ready after (ms)".to_owned(), ready_ms.to_string()),
+        ("memory idle (MB)".to_owned(), megabytes(pids)),
+    ];
     let crds: Api<DynamicObject> = Api::all_with(
         client.clone(),
         &ApiResource::from_gvk_with_plural(
@@ -183,7 +140,7 @@ async fn measure(
     }
     for (kind, resource) in kinds() {
         let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), "default", &resource);
-        let label = |text: &str| -> &'static str { Box::leak(format!("{kind}: {text}").into_boxed_str()) };
+        let label = |text: &str| format!("{kind}: {text}");
         eprintln!("  {kind} …");
         let (wall, cpu) = timed(pids, async {
             stream::iter(0..count)
@@ -301,59 +258,4 @@ async fn fan_out(api: &Api<DynamicObject>, kind: &'static str, pids: &[u32]) -> 
         Ok(())
     })
     .await
-}
-
-async fn timed(pids: &[u32], work: impl Future<Output = Result<()>>) -> Result<(Duration, f64)> {
-    let (before, started) = (cpu_seconds(pids), Instant::now());
-    work.await?;
-    Ok((started.elapsed(), cpu_seconds(pids) - before))
-}
-
-fn rate(count: usize, wall: Duration) -> String {
-    format!("{:.0}", count as f64 / wall.as_secs_f64())
-}
-
-fn per_thousand(cpu: f64, count: usize) -> String {
-    format!("{:.2}", cpu * 1000.0 / count as f64)
-}
-
-/// User and system time of the processes; the kernel counts in hundredths.
-fn cpu_seconds(pids: &[u32]) -> f64 {
-    let ticks: u64 = pids
-        .iter()
-        .filter_map(|pid| std::fs::read_to_string(format!("/proc/{pid}/stat")).ok())
-        .map(|stat| {
-            let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or("").split(' ').collect();
-            let field =
-                |index: usize| fields.get(index).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
-            field(11) + field(12)
-        })
-        .sum();
-    ticks as f64 / 100.0
-}
-
-fn megabytes(pids: &[u32]) -> String {
-    let kilobytes: u64 = pids
-        .iter()
-        .filter_map(|pid| std::fs::read_to_string(format!("/proc/{pid}/status")).ok())
-        .filter_map(|status| {
-            let line = status.lines().find(|line| line.starts_with("VmRSS:"))?.to_owned();
-            line.split_whitespace().nth(1)?.parse::<u64>().ok()
-        })
-        .sum();
-    format!("{:.0}", kilobytes as f64 / 1024.0)
-}
-
-fn print(columns: &[Column]) {
-    let names: Vec<&str> = columns.iter().map(|column| column.name).collect();
-    println!("| | {} |", names.join(" | "));
-    println!("|---|{}", "---:|".repeat(columns.len()));
-    let Some(first) = columns.first() else { return };
-    for (index, (row, _)) in first.rows.iter().enumerate() {
-        let values: Vec<&str> = columns
-            .iter()
-            .map(|column| column.rows.get(index).map_or("", |(_, value)| value.as_str()))
-            .collect();
-        println!("| {row} | {} |", values.join(" | "));
-    }
 }

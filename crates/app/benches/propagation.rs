@@ -1,0 +1,370 @@
+//! From a template to all members and back, on three real members, seen from outside: a client that writes to the
+//! control plane and watches the members.
+//!
+//! `cargo xtask bench propagation`. `KARMADA_BENCH_TEMPLATES` sets how many templates are written at once (1,000 by
+//! default), `KARMADA_BENCH_SINGLES` how many one at a time (100). CPU and memory are those of the control plane alone.
+
+mod support;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use futures::{StreamExt, TryStreamExt, future, stream};
+use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::runtime::{WatchStreamExt, watcher};
+use serde_json::{Value, json};
+use support::{Column, Ours, megabytes, per_thousand, print, rate, timed};
+use tokio::sync::watch;
+
+const MEMBERS: usize = 3;
+const WRITERS: usize = 16;
+const NAMESPACE: &str = "bench";
+const PATIENCE: Duration = Duration::from_secs(600);
+
+fn main() -> Result<()> {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(run())
+}
+
+async fn run() -> Result<()> {
+    let templates = support::number("KARMADA_BENCH_TEMPLATES", 1_000)?;
+    let singles = support::number("KARMADA_BENCH_SINGLES", 100)?;
+    eprintln!("{MEMBERS} members …");
+    let members: Vec<_> = (1..=MEMBERS)
+        .map(|number| {
+            clusters::ClusterOptions::member(format!("member{number}")).node_capacity("2000", "8Ti", 10_000)
+        })
+        .collect();
+    let fleet = clusters::Fleet::start(clusters::FleetOptions::of(members)).await?;
+    let ours = Ours::start()?;
+    let pids = [ours.child.id()];
+    let plane = support::client(&ours.kubeconfig).await?;
+    let mut rows = vec![
+        ("control plane ready after (ms)".to_owned(), ours.ready_ms.to_string()),
+        ("memory alone (MB)".to_owned(), megabytes(&pids)),
+    ];
+    let mut clients = Vec::new();
+    for number in 1..=MEMBERS {
+        let name = format!("member{number}");
+        let cluster = fleet.cluster(&name).context("a cluster that was just started")?;
+        join(&name, &ours.kubeconfig, cluster.direct_kubeconfig())?;
+        clients.push(support::client(cluster.direct_kubeconfig()).await?);
+    }
+    prepare(&plane).await?;
+
+    for kind in [Kind::config_map(), Kind::deployment()] {
+        eprintln!("{} …", kind.resource.kind);
+        let bench = Bench::start(&plane, &clients, kind).await?;
+        bench.warm_up().await?;
+        rows.push((bench.row("memory before (MB)"), megabytes(&pids)));
+        bench.one_at_a_time(singles, &pids, &mut rows).await?;
+        bench.many(templates, &pids, &mut rows).await?;
+    }
+    print(&[Column { name: "karmada-rs", rows }]);
+    drop(ours);
+    fleet.down().await?;
+    Ok(())
+}
+
+fn join(name: &str, plane: &Path, member: &Path) -> Result<()> {
+    let output = Command::new(env!("CARGO_BIN_EXE_karmada"))
+        .args(["join", name, "--kubeconfig"])
+        .arg(plane)
+        .arg("--cluster-kubeconfig")
+        .arg(member)
+        .output()
+        .context("cannot run karmada join")?;
+    if !output.status.success() {
+        bail!("karmada join {name}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(())
+}
+
+/// Waits for the members, and makes the namespace and a policy that sends everything in it everywhere.
+async fn prepare(plane: &kube::Client) -> Result<()> {
+    let resource = |group: &str, version: &str, kind: &str, plural: &str| {
+        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
+    };
+    let members: Api<DynamicObject> =
+        Api::all_with(plane.clone(), &resource("cluster.karmada.io", "v1alpha1", "Cluster", "clusters"));
+    for number in 1..=MEMBERS {
+        let ready = |found: Option<&DynamicObject>| {
+            let conditions = found.and_then(|found| found.data["status"]["conditions"].as_array());
+            conditions.into_iter().flatten().any(|c| c["type"] == "Ready" && c["status"] == "True")
+        };
+        let joined = kube::runtime::wait::await_condition(members.clone(), &format!("member{number}"), ready);
+        tokio::time::timeout(PATIENCE, joined).await.context("a member did not become ready")??;
+    }
+    let namespaces: Api<DynamicObject> =
+        Api::all_with(plane.clone(), &resource("", "v1", "Namespace", "namespaces"));
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
+    namespaces.create(&PostParams::default(), &serde_json::from_value(namespace)?).await?;
+    let policies: Api<DynamicObject> = Api::namespaced_with(
+        plane.clone(),
+        NAMESPACE,
+        &resource("policy.karmada.io", "v1alpha1", "PropagationPolicy", "propagationpolicies"),
+    );
+    let policy = json!({"apiVersion": "policy.karmada.io/v1alpha1", "kind": "PropagationPolicy",
+        "metadata": {"name": "everywhere"},
+        "spec": {
+            "resourceSelectors": [
+                {"apiVersion": "v1", "kind": "ConfigMap", "labelSelector": {"matchLabels": {"app": "bench"}}},
+                {"apiVersion": "apps/v1", "kind": "Deployment"}],
+            "placement": {"clusterAffinity": {"clusterNames": ["member1", "member2", "member3"]}}}});
+    policies.create(&PostParams::default(), &serde_json::from_value(policy)?).await?;
+    Ok(())
+}
+
+/// A kind of template: how it is addressed, and what it says in each round.
+#[derive(Clone)]
+struct Kind {
+    resource: ApiResource,
+    object: fn(&str, usize) -> Value,
+    /// Returns the round that an object in a member is of.
+    round: fn(&DynamicObject) -> usize,
+    /// Returns whether a template has its whole status; none for what has no status.
+    complete: Option<fn(&DynamicObject) -> bool>,
+}
+
+impl Kind {
+    fn config_map() -> Self {
+        Self {
+            resource: ApiResource::from_gvk_with_plural(
+                &GroupVersionKind::gvk("", "v1", "ConfigMap"),
+                "configmaps",
+            ),
+            object: |name, round| {
+                json!({"apiVersion": "v1", "kind": "ConfigMap",
+                    "metadata": {"name": name, "labels": {"app": "bench"}},
+                    "data": {"round": round.to_string(), "text": "0123456789abcdef".repeat(16)}})
+            },
+            round: |object| {
+                object.data["data"]["round"].as_str().and_then(|text| text.parse().ok()).unwrap_or(usize::MAX)
+            },
+            complete: None,
+        }
+    }
+
+    fn deployment() -> Self {
+        Self {
+            resource: ApiResource::from_gvk_with_plural(
+                &GroupVersionKind::gvk("apps", "v1", "Deployment"),
+                "deployments",
+            ),
+            object: |name, round| {
+                json!({"apiVersion": "apps/v1", "kind": "Deployment",
+                    "metadata": {"name": name, "labels": {"app": "bench"}},
+                    "spec": {"replicas": 1, "minReadySeconds": round, "selector": {"matchLabels": {"app": name}},
+                        "template": {"metadata": {"labels": {"app": name}},
+                            "spec": {"containers": [{"name": "web", "image": "registry.example.com/web:1"}]}}}})
+            },
+            // Zero is left out on the wire.
+            round: |object| object.data["spec"]["minReadySeconds"].as_u64().unwrap_or(0) as usize,
+            complete: Some(|object| object.data["status"]["readyReplicas"] == MEMBERS),
+        }
+    }
+}
+
+struct Bench {
+    kind: Kind,
+    plane: Api<DynamicObject>,
+    members: Vec<Follower>,
+    templates: Follower,
+}
+
+impl Bench {
+    async fn start(plane: &kube::Client, clients: &[kube::Client], kind: Kind) -> Result<Self> {
+        let api = |client: &kube::Client| -> Api<DynamicObject> {
+            Api::namespaced_with(client.clone(), NAMESPACE, &kind.resource)
+        };
+        let members = clients.iter().map(|client| Follower::start(api(client), kind.round)).collect();
+        let complete = kind.complete.unwrap_or(|_| true);
+        // Whole status is round 1, anything less round 0.
+        let templates = Follower::start(api(plane), move |object| usize::from(complete(object)));
+        Ok(Self { plane: api(plane), members, templates, kind })
+    }
+
+    fn row(&self, text: &str) -> String {
+        format!("{}: {text}", self.kind.resource.kind)
+    }
+
+    async fn create(&self, name: &str) -> Result<()> {
+        let object = serde_json::from_value((self.kind.object)(name, 0))?;
+        self.plane.create(&PostParams::default(), &object).await?;
+        Ok(())
+    }
+
+    async fn delete(&self, name: &str) -> Result<()> {
+        self.plane.delete(name, &DeleteParams::default()).await?;
+        Ok(())
+    }
+
+    /// Waits until every member has this many objects of this round and no others.
+    async fn everywhere(&self, round: usize, count: usize) -> Result<()> {
+        let all = future::try_join_all(self.members.iter().map(|member| member.until(round, count)));
+        tokio::time::timeout(PATIENCE, all).await.context("the members were not up to date in time")??;
+        Ok(())
+    }
+
+    /// The namespace has to be made in the members, and connections be opened, before there is something to measure.
+    async fn warm_up(&self) -> Result<()> {
+        self.create("warm-up").await?;
+        self.everywhere(0, 1).await?;
+        self.delete("warm-up").await?;
+        self.everywhere(0, 0).await
+    }
+
+    async fn one_at_a_time(
+        &self,
+        count: usize,
+        pids: &[u32],
+        rows: &mut Vec<(String, String)>,
+    ) -> Result<()> {
+        let mut times = Vec::new();
+        let (_, cpu) = timed(pids, async {
+            for index in 0..count {
+                let started = Instant::now();
+                self.create(&format!("single-{index:04}")).await?;
+                self.everywhere(0, index + 1).await?;
+                times.push(started.elapsed());
+            }
+            Ok(())
+        })
+        .await?;
+        times.sort();
+        let milliseconds = |share: f64| {
+            let index = ((times.len() as f64 * share) as usize).min(times.len().saturating_sub(1));
+            times.get(index).map_or(0.0, |time| time.as_secs_f64() * 1000.0)
+        };
+        let shown = [0.5, 0.9, 0.99].map(|share| format!("{:.1}", milliseconds(share)));
+        rows.push((
+            self.row("created one at a time, in all members after p50 / p90 / p99 (ms)"),
+            shown.join(" / "),
+        ));
+        rows.push((self.row("CPU s per 1,000 created one at a time"), per_thousand(cpu, count)));
+        for index in 0..count {
+            self.delete(&format!("single-{index:04}")).await?;
+        }
+        self.everywhere(0, 0).await
+    }
+
+    async fn many(&self, count: usize, pids: &[u32], rows: &mut Vec<(String, String)>) -> Result<()> {
+        let names: Vec<String> = (0..count).map(|index| format!("many-{index:05}")).collect();
+        let (wall, cpu) = timed(pids, async {
+            each(&names, |name| self.create(name)).await?;
+            self.everywhere(0, count).await
+        })
+        .await?;
+        rows.push((self.row("created everywhere per second"), rate(count, wall)));
+        rows.push((self.row("CPU s per 1,000 created"), per_thousand(cpu, count)));
+        if self.kind.complete.is_some() {
+            let (more, more_cpu) = timed(pids, async {
+                let settled = self.templates.until(1, count);
+                tokio::time::timeout(PATIENCE, settled).await.context("no whole status in time")?
+            })
+            .await?;
+            let seconds = (wall + more).as_secs_f64();
+            rows.push((self.row("whole status of all after (s)"), format!("{seconds:.1}")));
+            rows.push((self.row("CPU s per 1,000 with whole status"), per_thousand(cpu + more_cpu, count)));
+        }
+        rows.push((self.row("memory after creating (MB)"), megabytes(pids)));
+        let (wall, cpu) = timed(pids, async {
+            each(&names, |name| async move {
+                let changed = (self.kind.object)(name, 1);
+                self.plane.patch(name, &PatchParams::default(), &Patch::Merge(&changed)).await?;
+                Ok(())
+            })
+            .await?;
+            self.everywhere(1, count).await
+        })
+        .await?;
+        rows.push((self.row("updated everywhere per second"), rate(count, wall)));
+        rows.push((self.row("CPU s per 1,000 updated"), per_thousand(cpu, count)));
+        let (wall, cpu) = timed(pids, async {
+            each(&names, |name| self.delete(name)).await?;
+            self.everywhere(1, 0).await
+        })
+        .await?;
+        rows.push((self.row("deleted everywhere per second"), rate(count, wall)));
+        rows.push((self.row("CPU s per 1,000 deleted"), per_thousand(cpu, count)));
+        rows.push((self.row("memory after all (MB)"), megabytes(pids)));
+        Ok(())
+    }
+}
+
+/// Does something for every name, for several at once.
+async fn each<'a, F: Future<Output = Result<()>>>(
+    names: &'a [String],
+    work: impl Fn(&'a str) -> F,
+) -> Result<()> {
+    stream::iter(names).map(|name| work(name)).buffer_unordered(WRITERS).try_collect::<()>().await
+}
+
+/// How many objects of each round there are somewhere, kept by a watch.
+struct Follower {
+    counts: watch::Receiver<HashMap<usize, usize>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Follower {
+    fn start(api: Api<DynamicObject>, round: impl Fn(&DynamicObject) -> usize + Send + 'static) -> Self {
+        let (tell, counts) = watch::channel(HashMap::new());
+        let task = tokio::spawn(async move {
+            let mut rounds: HashMap<String, usize> = HashMap::new();
+            let mut events =
+                watcher(api, watcher::Config::default().labels("app=bench")).default_backoff().boxed();
+            while let Some(event) = events.next().await {
+                let (name, now) = match event {
+                    Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object)) => {
+                        let now = round(&object);
+                        (object.metadata.name.unwrap_or_default(), Some(now))
+                    }
+                    Ok(watcher::Event::Delete(object)) => (object.metadata.name.unwrap_or_default(), None),
+                    Ok(watcher::Event::Init | watcher::Event::InitDone) => continue,
+                    Err(error) => {
+                        eprintln!("  a watch ended: {error}");
+                        continue;
+                    }
+                };
+                let before = match now {
+                    Some(now) => rounds.insert(name, now),
+                    None => rounds.remove(&name),
+                };
+                tell.send_modify(|counts| {
+                    if let Some(before) = before
+                        && let Some(count) = counts.get_mut(&before)
+                    {
+                        *count -= 1;
+                    }
+                    if let Some(now) = now {
+                        *counts.entry(now).or_default() += 1;
+                    }
+                });
+            }
+        });
+        Self { counts, task }
+    }
+
+    /// Waits until there are so many objects of this round, and none of another.
+    async fn until(&self, round: usize, count: usize) -> Result<()> {
+        let mut counts = self.counts.clone();
+        counts
+            .wait_for(|counts| {
+                let of_round = counts.get(&round).copied().unwrap_or(0);
+                of_round == count && counts.values().sum::<usize>() == count
+            })
+            .await
+            .context("a watch has ended")?;
+        Ok(())
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}

@@ -1,0 +1,125 @@
+//! What the benchmarks share: our server as a process of its own, what processes have used, and tables.
+
+#![allow(dead_code, reason = "every benchmark takes what it needs")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+/// A `karmada server` that ends with the benchmark.
+pub(crate) struct Ours {
+    pub(crate) child: Child,
+    pub(crate) kubeconfig: PathBuf,
+    pub(crate) ready_ms: u128,
+    _dir: tempfile::TempDir,
+}
+
+impl Ours {
+    pub(crate) fn start() -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let data = dir.path().join("data");
+        let started = Instant::now();
+        let child = Command::new(env!("CARGO_BIN_EXE_karmada"))
+            .args(["--log", "warn", "server", "--bind", "127.0.0.1:0", "--data-dir"])
+            .arg(&data)
+            .stdin(Stdio::null())
+            .spawn()
+            .context("cannot start karmada")?;
+        let kubeconfig = data.join("karmada.kubeconfig");
+        while !kubeconfig.exists() {
+            if started.elapsed() > Duration::from_secs(60) {
+                bail!("the server was not ready within a minute");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(Self { child, kubeconfig, ready_ms: started.elapsed().as_millis(), _dir: dir })
+    }
+}
+
+impl Drop for Ours {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Returns a client for a kubeconfig.
+pub(crate) async fn client(kubeconfig: &Path) -> Result<kube::Client> {
+    let file = kube::config::Kubeconfig::read_from(kubeconfig)?;
+    let config = kube::Config::from_custom_kubeconfig(file, &Default::default()).await?;
+    Ok(kube::Client::try_from(config)?)
+}
+
+/// Reads a number that may be set to something else than usual.
+pub(crate) fn number(variable: &str, usual: usize) -> Result<usize> {
+    match std::env::var(variable) {
+        Ok(text) => text.parse().with_context(|| format!("{variable} is no number: {text}")),
+        Err(_) => Ok(usual),
+    }
+}
+
+/// Does some work; returns how long it took and what the processes used of the CPU meanwhile.
+pub(crate) async fn timed(pids: &[u32], work: impl Future<Output = Result<()>>) -> Result<(Duration, f64)> {
+    let (before, started) = (cpu_seconds(pids), Instant::now());
+    work.await?;
+    Ok((started.elapsed(), cpu_seconds(pids) - before))
+}
+
+pub(crate) fn rate(count: usize, wall: Duration) -> String {
+    format!("{:.0}", count as f64 / wall.as_secs_f64())
+}
+
+pub(crate) fn per_thousand(cpu: f64, count: usize) -> String {
+    format!("{:.2}", cpu * 1000.0 / count as f64)
+}
+
+/// User and system time of the processes; the kernel counts in hundredths.
+pub(crate) fn cpu_seconds(pids: &[u32]) -> f64 {
+    let ticks: u64 = pids
+        .iter()
+        .filter_map(|pid| std::fs::read_to_string(format!("/proc/{pid}/stat")).ok())
+        .map(|stat| {
+            let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or("").split(' ').collect();
+            let field =
+                |index: usize| fields.get(index).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+            field(11) + field(12)
+        })
+        .sum();
+    ticks as f64 / 100.0
+}
+
+/// Resident memory of the processes.
+pub(crate) fn megabytes(pids: &[u32]) -> String {
+    let kilobytes: u64 = pids
+        .iter()
+        .filter_map(|pid| std::fs::read_to_string(format!("/proc/{pid}/status")).ok())
+        .filter_map(|status| {
+            let line = status.lines().find(|line| line.starts_with("VmRSS:"))?.to_owned();
+            line.split_whitespace().nth(1)?.parse::<u64>().ok()
+        })
+        .sum();
+    format!("{:.0}", kilobytes as f64 / 1024.0)
+}
+
+/// One column of a table: a name, and name and value of each row.
+pub(crate) struct Column {
+    pub(crate) name: &'static str,
+    pub(crate) rows: Vec<(String, String)>,
+}
+
+/// Prints columns side by side, as Markdown.
+pub(crate) fn print(columns: &[Column]) {
+    let names: Vec<&str> = columns.iter().map(|column| column.name).collect();
+    println!("| | {} |", names.join(" | "));
+    println!("|---|{}", "---:|".repeat(columns.len()));
+    let Some(first) = columns.first() else { return };
+    for (index, (row, _)) in first.rows.iter().enumerate() {
+        let values: Vec<&str> = columns
+            .iter()
+            .map(|column| column.rows.get(index).map_or("", |(_, value)| value.as_str()))
+            .collect();
+        println!("| {row} | {} |", values.join(" | "));
+    }
+}
