@@ -96,7 +96,8 @@ async fn prepare(plane: &kube::Client) -> Result<()> {
             let conditions = found.and_then(|found| found.data["status"]["conditions"].as_array());
             conditions.into_iter().flatten().any(|c| c["type"] == "Ready" && c["status"] == "True")
         };
-        let joined = kube::runtime::wait::await_condition(members.clone(), &format!("member{number}"), ready);
+        let name = format!("member{number}");
+        let joined = kube::runtime::wait::await_condition(members.clone(), &name, ready);
         tokio::time::timeout(PATIENCE, joined).await.context("a member did not become ready")??;
     }
     let namespaces: Api<DynamicObject> =
