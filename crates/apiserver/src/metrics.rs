@@ -58,6 +58,7 @@ pub struct Metrics {
     objects: Family<ResourceLabels, Gauge>,
     revision: Gauge<i64>,
     pub dropped: Counter<u64, AtomicU64>,
+    pub audit_errors: Counter<u64, AtomicU64>,
 }
 
 impl Default for Metrics {
@@ -90,7 +91,19 @@ impl Default for Metrics {
             "Requests refused because too many waited",
             dropped.clone(),
         );
-        Self { registry, requests, durations, inflight, long_running, objects, revision, dropped }
+        let audit_errors = Counter::default();
+        registry.register("apiserver_audit_error", "Audit events that were lost", audit_errors.clone());
+        Self {
+            registry,
+            requests,
+            durations,
+            inflight,
+            long_running,
+            objects,
+            revision,
+            dropped,
+            audit_errors,
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use crate::admission::Chain;
 use crate::admission::policies::Policies;
 use crate::admission::webhooks::Webhooks;
 use crate::allocator::Allocator;
+use crate::auth::oidc::Oidc;
 use crate::auth::rbac::{Attributes, Rbac};
 use crate::auth::serving::Signer;
 use crate::auth::tokens::Tokens;
@@ -40,6 +41,7 @@ pub struct Server {
     pub registry: ArcSwap<Registry>,
     pub rbac: Rbac,
     pub tokens: Tokens,
+    pub oidc: Option<Oidc>,
     pub admission: Chain,
     pub webhooks: Webhooks,
     pub policies: Policies,
@@ -56,6 +58,7 @@ pub struct Server {
     pub identity: Identity,
     pub ready: Readiness,
     pub limits: crate::limits::Limits,
+    pub audit: Option<Arc<crate::audit::Audit>>,
     /// Writes are acknowledged before they are on disk.
     pub relaxed: bool,
     pub gate: crate::gate::Gate,

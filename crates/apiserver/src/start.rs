@@ -16,6 +16,8 @@ use crate::admission::Chain;
 use crate::admission::policies::Policies;
 use crate::admission::webhooks::Webhooks;
 use crate::allocator::Allocator;
+use crate::audit::Audit;
+use crate::auth::oidc::{self, Oidc};
 use crate::auth::pki::{self, Pki};
 use crate::auth::rbac::Rbac;
 use crate::auth::serving::{Serving, Signer};
@@ -40,6 +42,10 @@ pub enum Error {
     Pki(#[from] pki::Error),
     #[error(transparent)]
     Tokens(#[from] tokens::Error),
+    #[error(transparent)]
+    Oidc(#[from] oidc::Error),
+    #[error(transparent)]
+    Audit(#[from] crate::audit::Error),
     #[error("cannot set up TLS")]
     Tls(#[from] rustls::Error),
     #[error(transparent)]
@@ -88,6 +94,9 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     let pki = pki.await.expect("making keys does not panic")?;
     let store = store.await.expect("opening the store does not panic")?;
 
+    let metrics = Metrics::default();
+    let lost = metrics.audit_errors.clone();
+    let audit = options.audit.as_ref().map(|audit| Audit::open(audit, lost)).transpose()?.map(Arc::new);
     let issuer = "https://kubernetes.default.svc.cluster.local".to_owned();
     let stop = CancellationToken::new();
     let server = Arc::new(Server {
@@ -95,19 +104,21 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
         registry: ArcSwap::new(Registry::natives()),
         rbac: Rbac::default(),
         tokens: Tokens::new(&pki.service_account_key, &issuer, options.token_file.as_deref())?,
+        oidc: options.oidc.clone().map(Oidc::new).transpose()?,
         admission: Chain::new(options.plugins.clone()),
         policies: Policies::default(),
         webhooks: Webhooks::new(options.ignored_webhooks.clone()),
         signer: Signer::new(pki.ca.clone()),
         outbound: Outbound::new(pki.front_proxy_client.clone()),
         allocator: Allocator::default(),
-        metrics: Metrics::default(),
+        metrics,
         profile: options.profile,
         extensions: options.extension.clone().unwrap_or_else(|| Arc::new(NoExtension)),
         stop: stop.clone(),
         watches: TaskTracker::new(),
         identity: Identity { ca_pem: pki.ca.cert.clone(), issuer, started: jiff::Timestamp::now() },
         ready: Readiness::default(),
+        audit,
         limits: Limits::new(options.max_reads, options.max_writes),
         relaxed: options.relaxed,
         gate: options.gate.clone(),
@@ -119,7 +130,11 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     crate::aggregation::availability::load(&server);
     let serving = Arc::new(Serving::new(&pki.serving, pki.ca.clone(), names, pki_path)?);
     let tls = listener::tls(serving.clone())?;
-    let judge = Judge::new(&pki.ca.cert, Arc::new(rustls::crypto::ring::default_provider()))?;
+    let judge = Judge::new(
+        &pki.ca.cert,
+        &pki.front_proxy_ca.cert,
+        &Arc::new(rustls::crypto::ring::default_provider()),
+    )?;
     let tasks = TaskTracker::new();
     let listening = CancellationToken::new();
     tasks.spawn(serving.look_after(stop.clone()));

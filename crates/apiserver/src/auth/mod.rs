@@ -1,9 +1,12 @@
 //! Who is asking (authentication) and whether they may (authorisation).
 
+pub(crate) mod bearer;
 pub(crate) mod bootstrap_tokens;
 pub(crate) mod certify;
 pub mod escalation;
+pub mod front_proxy;
 pub mod impersonation;
+pub mod oidc;
 pub mod pki;
 pub mod rbac;
 pub mod serving;
