@@ -25,6 +25,7 @@ pub struct Limits {
     reads: Places,
     writes: Places,
     long_running: Places,
+    patience: Duration,
 }
 
 impl Limits {
@@ -33,6 +34,7 @@ impl Limits {
             reads: Places::new(reads, reads.div_ceil(2)),
             writes: Places::new(writes, writes.div_ceil(2)),
             long_running: Places::new(Semaphore::MAX_PERMITS, LONG_RUNNING),
+            patience: PATIENCE,
         }
     }
 
@@ -43,8 +45,8 @@ impl Limits {
         }
         let (places, patience) = match info.verb {
             _ if info.is_long_running() => (&self.long_running, Duration::ZERO),
-            "get" | "list" => (&self.reads, PATIENCE),
-            _ => (&self.writes, PATIENCE),
+            "get" | "list" => (&self.reads, self.patience),
+            _ => (&self.writes, self.patience),
         };
         match tokio::time::timeout(patience, places.take(&user.name)).await {
             Ok(permit) => Ok(Some(permit)),
@@ -106,6 +108,10 @@ mod tests {
     use crate::http::Query;
     use http::Method;
 
+    fn impatient(reads: usize, writes: usize) -> Limits {
+        Limits { patience: Duration::from_millis(1), ..Limits::new(reads, writes) }
+    }
+
     fn user(name: &str) -> User {
         User { name: name.to_owned(), ..User::default() }
     }
@@ -114,9 +120,9 @@ mod tests {
         RequestInfo::parse(&Method::GET, "/api/v1/pods", &Query::default())
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn one_client_cannot_take_all_places() {
-        let limits = Limits::new(4, 2);
+        let limits = impatient(4, 2);
         let greedy = user("greedy");
         let first = limits.enter(&greedy, &list()).await.unwrap();
         let _second = limits.enter(&greedy, &list()).await.unwrap();
@@ -127,18 +133,18 @@ mod tests {
         assert!(limits.enter(&greedy, &list()).await.is_ok());
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn clients_that_are_gone_are_forgotten() {
-        let limits = Limits::new(4, 2);
+        let limits = impatient(4, 2);
         let permits = [limits.enter(&user("a"), &list()).await, limits.enter(&user("b"), &list()).await];
         assert_eq!(limits.reads.clients.lock().len(), 2);
         drop(permits);
         assert!(limits.reads.clients.lock().is_empty());
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn administrators_always_get_in() {
-        let limits = Limits::new(1, 1);
+        let limits = impatient(1, 1);
         let _taken = limits.enter(&user("someone"), &list()).await.unwrap();
         assert!(limits.enter(&User::system("admin"), &list()).await.unwrap().is_none());
         assert!(limits.enter(&user("other"), &list()).await.is_err());

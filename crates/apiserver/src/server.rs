@@ -46,7 +46,7 @@ pub struct Server {
     pub webhooks: Webhooks,
     pub policies: Policies,
     pub outbound: Outbound,
-    pub signer: Signer,
+    pub signer: Arc<Signer>,
     pub allocator: Allocator,
     pub metrics: Metrics,
     pub profile: Profile,
@@ -67,8 +67,6 @@ pub struct Server {
 /// What the server tells others about itself.
 #[derive(Debug, Clone)]
 pub struct Identity {
-    /// The CA that clients verify the server with, PEM.
-    pub ca_pem: String,
     /// The issuer of service account tokens.
     pub issuer: String,
     pub started: jiff::Timestamp,

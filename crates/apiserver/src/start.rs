@@ -20,6 +20,7 @@ use crate::audit::Audit;
 use crate::auth::oidc::{self, Oidc};
 use crate::auth::pki::{self, Pki};
 use crate::auth::rbac::Rbac;
+use crate::auth::renewal::Renewal;
 use crate::auth::serving::{Serving, Signer};
 use crate::auth::tokens::{self, Tokens};
 use crate::auth::x509::Judge;
@@ -108,7 +109,7 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
         admission: Chain::new(options.plugins.clone()),
         policies: Policies::default(),
         webhooks: Webhooks::new(options.ignored_webhooks.clone()),
-        signer: Signer::new(pki.ca.clone()),
+        signer: Arc::new(Signer::new(pki.ca.clone())),
         outbound: Outbound::new(pki.front_proxy_client.clone()),
         allocator: Allocator::default(),
         metrics,
@@ -116,7 +117,7 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
         extensions: options.extension.clone().unwrap_or_else(|| Arc::new(NoExtension)),
         stop: stop.clone(),
         watches: TaskTracker::new(),
-        identity: Identity { ca_pem: pki.ca.cert.clone(), issuer, started: jiff::Timestamp::now() },
+        identity: Identity { issuer, started: jiff::Timestamp::now() },
         ready: Readiness::default(),
         audit,
         limits: Limits::new(options.max_reads, options.max_writes),
@@ -128,7 +129,7 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     // Before anybody is answered: what was served before a restart must not be unknown for a moment after it.
     controllers::definitions::load(&server);
     crate::aggregation::availability::load(&server);
-    let serving = Arc::new(Serving::new(&pki.serving, pki.ca.clone(), names, pki_path)?);
+    let serving = Arc::new(Serving::new(&pki.serving, server.signer.clone(), names, pki_path.clone())?);
     let tls = listener::tls(serving.clone())?;
     let judge = Judge::new(
         &pki.ca.cert,
@@ -137,7 +138,6 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     )?;
     let tasks = TaskTracker::new();
     let listening = CancellationToken::new();
-    tasks.spawn(serving.look_after(stop.clone()));
     tasks.spawn(listener::run(server.clone(), listener, tls, judge, listening.clone()));
 
     if let Some(dir) = options.data_dir.as_ref().filter(|_| !options.in_memory) {
@@ -148,6 +148,7 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     controllers::definitions::install(&server, &options.definitions).await?;
     server.ready.definitions.store(true, Ordering::Release);
     controllers::spawn(&server, &tasks, options.compact_every);
+    tasks.spawn(Renewal::new(&server, serving, &pki, pki_path).run(stop.clone()));
 
     let host = options.advertise.clone().unwrap_or_else(|| match address.ip() {
         ip if ip.is_unspecified() => "127.0.0.1".to_owned(),

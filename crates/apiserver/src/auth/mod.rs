@@ -9,6 +9,7 @@ pub mod impersonation;
 pub mod oidc;
 pub mod pki;
 pub mod rbac;
+pub(crate) mod renewal;
 pub mod serving;
 pub mod tokens;
 pub mod user;
