@@ -61,7 +61,8 @@ where
             Ok((user, permit)) => {
                 let long = info.is_long_running();
                 let inflight = labels.begin(&server, long);
-                let context = Context::new(parts.method, info, query, parts.headers, user);
+                let context =
+                    Context::new(parts.method, info, query, parts.headers, user).with_upgrade(upgrade);
                 let answer = answer(&server, &context, body);
                 let mut response = if long {
                     answer.await

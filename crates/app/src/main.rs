@@ -1,6 +1,7 @@
 //! The `karmada` binary: reads arguments, sets up logging, runs a role.
 
 mod backup;
+mod cluster_proxy;
 mod controllers;
 mod crds;
 mod extension;

@@ -7,7 +7,7 @@
 //! Code map: `write`, `events` are the machinery · `templates` finds and mirrors every kind ·
 //! `detector` and `policies` bind templates to policies · `dependencies` brings along what they need · `scheduling`
 //! chooses clusters · `bindings` writes Works · `status` brings reports back · `namespaces` mirrors namespaces into all
-//! clusters.
+//! clusters · `unified_auth` lets the cluster proxy act in the name of its users.
 
 mod bindings;
 mod dependencies;
@@ -19,6 +19,7 @@ mod policies;
 pub mod scheduling;
 mod status;
 mod templates;
+mod unified_auth;
 mod works;
 mod write;
 
@@ -103,6 +104,7 @@ pub fn spawn(context: &Context, selection: &Selection, tasks: &TaskTracker) {
     start("binding", bindings::wire);
     start("bindingStatus", status::wire);
     start("namespace", namespaces::wire);
+    start("unifiedAuth", unified_auth::wire);
     if starts.is_empty() {
         return;
     }

@@ -1,0 +1,98 @@
+//! Clients whose connections go through a proxy that wants to be told something: `spec.proxyHeader` of a Cluster.
+//!
+//! The client library knows proxies, but not what to tell them. The headers go to the proxy with each request for a
+//! connection, never to the member. A value is a list, separated by commas, of which every part becomes a header of
+//! its own, as upstream. A SOCKS proxy has no headers; for one they mean nothing.
+
+use std::collections::BTreeMap;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::proxy::Tunnel;
+use hyper_util::rt::TokioExecutor;
+use kube::client::{Body, ConfigExt};
+use kube::{Client, Config};
+use tower::ServiceBuilder;
+
+/// Makes a client that speaks through an HTTP proxy.
+pub(crate) fn client(
+    config: &Config,
+    proxy: Uri,
+    headers: &BTreeMap<String, String>,
+) -> Result<Client, kube::Error> {
+    if proxy.scheme_str() == Some("socks5") {
+        return Client::try_from(config.clone());
+    }
+    let mut plain = HttpConnector::new();
+    plain.enforce_http(false);
+    plain.set_connect_timeout(config.connect_timeout);
+    let mut told = read(headers);
+    if let Some(credentials) = credentials(&proxy) {
+        told.entry(http::header::PROXY_AUTHORIZATION).or_insert(credentials);
+    }
+    if proxy.scheme_str() == Some("https") {
+        let to_proxy = config.rustls_https_connector_with_connector(plain)?;
+        let tunnel = Tunnel::new(proxy, to_proxy).with_headers(told);
+        stack(config, config.rustls_https_connector_with_connector(tunnel)?)
+    } else {
+        let tunnel = Tunnel::new(proxy, plain).with_headers(told);
+        stack(config, config.rustls_https_connector_with_connector(tunnel)?)
+    }
+}
+
+/// Puts on top of a connector what every client needs: the address of the member, and our token.
+fn stack<C>(config: &Config, connector: C) -> Result<Client, kube::Error>
+where
+    C: hyper_util::client::legacy::connect::Connect + Clone + Send + Sync + 'static,
+{
+    let connections = hyper_util::client::legacy::Client::builder(TokioExecutor::new());
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .service(connections.build::<_, Body>(connector));
+    Ok(Client::new(service, config.default_namespace.clone()))
+}
+
+/// Headers that are none are left out: the API server has accepted them, and the others may still do.
+fn read(given: &BTreeMap<String, String>) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, values) in given {
+        let Ok(name) = HeaderName::from_bytes(name.as_bytes()) else { continue };
+        for value in values.split(',') {
+            if let Ok(value) = HeaderValue::from_str(value) {
+                headers.append(name.clone(), value);
+            }
+        }
+    }
+    headers
+}
+
+/// Returns the name and password that stand in the address of a proxy.
+fn credentials(proxy: &Uri) -> Option<HeaderValue> {
+    let (user, _) = proxy.authority()?.as_str().rsplit_once('@')?;
+    let mut value = HeaderValue::from_str(&format!("Basic {}", STANDARD.encode(user))).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_of_a_value_is_a_header_of_its_own() {
+        let given = [("X-Tenant", "a,b"), ("bad name", "c"), ("X-Bad", "a\nb")];
+        let headers = read(&given.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
+        assert_eq!(headers.get_all("x-tenant").iter().collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(headers.len(), 2);
+    }
+
+    #[test]
+    fn a_name_in_the_address_is_shown_to_the_proxy() {
+        let value = credentials(&Uri::from_static("http://user:secret@proxy:3128")).unwrap();
+        assert_eq!(value, "Basic dXNlcjpzZWNyZXQ=");
+        assert!(credentials(&Uri::from_static("http://proxy:3128")).is_none());
+    }
+}
