@@ -5,6 +5,7 @@ mod cluster_proxy;
 mod controllers;
 mod crds;
 mod extension;
+mod measured;
 mod memory;
 mod plane;
 mod plugin;

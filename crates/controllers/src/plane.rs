@@ -4,7 +4,7 @@
 //! owns a queue of keys; changes in the mirrors push keys, workers reconcile them. They start once the mirrors are
 //! complete: what has not been seen yet must not look as if it did not exist.
 //!
-//! Code map: `write`, `events` are the machinery · `templates` finds and mirrors every kind ·
+//! Code map: `write`, `figures` are the machinery · `templates` finds and mirrors every kind ·
 //! `detector` and `policies` bind templates to policies · `dependencies` brings along what they need · `scheduling`
 //! chooses clusters · `bindings` writes Works · `status` brings reports back · `namespaces` mirrors namespaces into all
 //! clusters · `unified_auth` lets the cluster proxy act in the name of its users.
@@ -12,7 +12,7 @@
 mod bindings;
 mod dependencies;
 mod detector;
-mod events;
+mod figures;
 mod heads;
 mod namespaces;
 mod policies;
@@ -38,8 +38,8 @@ use propagation::overrides::Overrides;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::events::Events;
 use crate::{Context, Selection};
-use events::Events;
 use templates::Templates;
 use works::Works;
 

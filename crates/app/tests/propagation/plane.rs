@@ -75,7 +75,9 @@ impl ControlPlane {
                 Process::start(&["server", "--bind", &self.address(), "--data-dir", &data], "ready", &log)
             }
             Role::Controllers => {
-                Process::start(&["controllers", "--kubeconfig", &kubeconfig], "controllers run", &log)
+                // There is no other, and after a kill nobody shall wait for the lease to run out.
+                let arguments = ["controllers", "--leader-elect=false", "--kubeconfig", &kubeconfig];
+                Process::start(&arguments, "controllers run", &log)
             }
         });
     }

@@ -21,7 +21,7 @@ use propagation::dependencies::{self, DependencyIndex};
 use propagation::{Binding, Object};
 use serde_json::Value;
 
-use super::events::about;
+use crate::events::about;
 use super::templates::TemplateKey;
 use super::write::{Error, Guard, Stored};
 use super::{Plane, Start, write};

@@ -22,7 +22,7 @@ use member::Mirror;
 use propagation::render::DesiredWork;
 use serde_json::{Value, json};
 
-use super::events::about;
+use crate::events::about;
 use super::write::Error;
 use super::{Plane, Start};
 use crate::queue::Queue;
@@ -57,7 +57,7 @@ struct Bound {
 pub(super) fn wire(plane: &Arc<Plane>) -> Start {
     let authenticator = Arc::new(Authenticator {
         plane: Arc::clone(plane),
-        queue: Queue::new("unifiedAuth"),
+        queue: Queue::new("unified-auth-controller"),
         roles: Mirror::default(),
         bindings: Mirror::default(),
     });

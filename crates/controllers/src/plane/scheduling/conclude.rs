@@ -10,7 +10,7 @@ use scheduler::Attempt;
 use scheduler::outcome::{self, Conclusion, Retry, WriteError};
 use scheduler::trigger::Trigger;
 
-use super::super::events::about;
+use crate::events::about;
 use super::super::write::{self, Error, Guard};
 use super::{Controller, Scheduled};
 
