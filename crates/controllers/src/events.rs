@@ -131,7 +131,7 @@ impl Events {
         self.emit(component, &template, event_type(reason), reason, message);
     }
 
-    fn emit(
+    pub(crate) fn emit(
         &self,
         component: &'static str,
         about: &impl Subject,

@@ -51,6 +51,7 @@ where
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
+        .map_err(tower::BoxError::from)
         .service(connections.build::<_, Body>(connector));
     Ok(Client::new(service, config.default_namespace.clone()))
 }

@@ -36,6 +36,7 @@ pub fn is_hop_by_hop(name: &str) -> bool {
 pub fn stream<B>(response: Response<B>) -> Response<Body>
 where
     B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+    B::Error: Send,
 {
     let (parts, mut incoming) = response.into_parts();
     let (sender, receiver) = mpsc::channel(PIECES);
