@@ -173,7 +173,10 @@ mod tests {
     fn what_follows_the_proxy_is_asked_of_the_member_as_it_was_written() {
         let base = "/apis/cluster.karmada.io/v1alpha1/clusters/m1/proxy";
         assert_eq!(target(base, ""), "/");
-        assert_eq!(target(&format!("{base}/api/v1/pods"), "watch=true&limit=5"), "/api/v1/pods?watch=true&limit=5");
+        assert_eq!(
+            target(&format!("{base}/api/v1/pods"), "watch=true&limit=5"),
+            "/api/v1/pods?watch=true&limit=5"
+        );
         assert_eq!(target(&format!("{base}/api/v1/a%2Fb/"), ""), "/api/v1/a%2Fb/");
     }
 
@@ -192,6 +195,9 @@ mod tests {
         assert_eq!(sent.get_all("impersonate-group").iter().collect::<Vec<_>>(), ["dev"]);
         assert_eq!(sent["accept"], "application/json");
         let switching = headers(&given, &user, true);
-        assert_eq!((switching["connection"].as_bytes(), switching["upgrade"].as_bytes()), (&b"Upgrade"[..], &b"websocket"[..]));
+        assert_eq!(
+            (switching["connection"].as_bytes(), switching["upgrade"].as_bytes()),
+            (&b"Upgrade"[..], &b"websocket"[..])
+        );
     }
 }

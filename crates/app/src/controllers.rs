@@ -76,7 +76,9 @@ impl Election {
             renew: self.leader_elect_renew_deadline,
             retry: self.leader_elect_retry_period,
         };
-        timing.check().context("--leader-elect-lease-duration, -renew-deadline and -retry-period do not fit")?;
+        timing
+            .check()
+            .context("--leader-elect-lease-duration, -renew-deadline and -retry-period do not fit")?;
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         Ok(Some(Candidate {
             namespace: self.leader_elect_resource_namespace.clone(),
@@ -126,7 +128,11 @@ impl Chosen {
 
     /// Returns which of upstream's components this stands for.
     fn component(&self) -> &'static str {
-        if self.controllers.trim() == "scheduler" { "karmada-scheduler" } else { "karmada-controller-manager" }
+        if self.controllers.trim() == "scheduler" {
+            "karmada-scheduler"
+        } else {
+            "karmada-controller-manager"
+        }
     }
 
     fn settings(&self) -> anyhow::Result<Settings> {

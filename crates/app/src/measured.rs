@@ -28,11 +28,16 @@ pub(crate) fn address(text: &str) -> Result<Option<SocketAddr>, String> {
         return Ok(None);
     }
     let full = if text.starts_with(':') { format!("0.0.0.0{text}") } else { text.to_owned() };
-    full.parse().map(Some).map_err(|_| format!("{text:?} is not an address such as 127.0.0.1:8080, :8080 or 0"))
+    full.parse()
+        .map(Some)
+        .map_err(|_| format!("{text:?} is not an address such as 127.0.0.1:8080, :8080 or 0"))
 }
 
 /// Serves the topics until told to stop; two of them may share an address.
-pub(crate) async fn serve(wanted: &[(Topic, Option<SocketAddr>)], stop: &CancellationToken) -> anyhow::Result<()> {
+pub(crate) async fn serve(
+    wanted: &[(Topic, Option<SocketAddr>)],
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
     let mut listeners: Vec<(SocketAddr, Vec<Topic>)> = Vec::new();
     for (topic, address) in wanted {
         let Some(address) = address else { continue };

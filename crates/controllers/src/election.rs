@@ -364,7 +364,10 @@ mod tests {
     fn clocks_of_others_do_not_count() {
         let b = candidate("b");
         let mut view = View::default();
-        let mut lease = Lease { spec: Some(spec(View::default().step(None, &candidate("a"), Instant::now(), at(0)))), ..Lease::default() };
+        let mut lease = Lease {
+            spec: Some(spec(View::default().step(None, &candidate("a"), Instant::now(), at(0)))),
+            ..Lease::default()
+        };
         lease.metadata.name = Some("karmada-controller-manager".to_owned());
         // By the wall clock it is long over, but b has only just seen it.
         assert_eq!(view.step(Some(&lease), &b, Instant::now(), at(100_000)), Step::Wait);
@@ -385,7 +388,8 @@ mod tests {
     fn what_was_given_back_is_free_at_once() {
         let (a, b) = (candidate("a"), candidate("b"));
         let mut view = View::default();
-        let lease = Lease { spec: Some(spec(view.step(None, &a, Instant::now(), at(0)))), ..Lease::default() };
+        let lease =
+            Lease { spec: Some(spec(view.step(None, &a, Instant::now(), at(0)))), ..Lease::default() };
         view.note(&lease, Instant::now());
         assert!(view.is_held_by(&a));
         let free = view.given_back(at(1)).unwrap();
@@ -397,7 +401,11 @@ mod tests {
     fn patience_that_would_allow_two_holders_is_refused() {
         assert_eq!(Timing::default().check(), Ok(()));
         let seconds = Duration::from_secs;
-        let timing = |lease, renew, retry| Timing { lease: seconds(lease), renew: seconds(renew), retry: seconds(retry) };
+        let timing = |lease, renew, retry| Timing {
+            lease: seconds(lease),
+            renew: seconds(renew),
+            retry: seconds(retry),
+        };
         assert_eq!(timing(10, 10, 2).check(), Err(BadTiming::LeaseTooShort));
         assert_eq!(timing(15, 2, 2).check(), Err(BadTiming::DeadlineTooShort));
         assert_eq!(timing(15, 10, 0).check(), Err(BadTiming::Zero));

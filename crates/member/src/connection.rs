@@ -127,8 +127,7 @@ fn token(cluster: &Cluster, secret: &Secret) -> Result<String> {
 
 fn entry<'a>(cluster: &Cluster, secret: &'a Secret, key: &'static str) -> Result<&'a [u8]> {
     let found = secret.data.as_ref().and_then(|data| data.get(key)).filter(|value| !value.0.is_empty());
-    let missing =
-        || Error::NoCredential { cluster: cluster.metadata.name.clone().unwrap_or_default(), key };
+    let missing = || Error::NoCredential { cluster: cluster.metadata.name.clone().unwrap_or_default(), key };
     found.map(|value| value.0.as_slice()).ok_or_else(missing)
 }
 

@@ -96,4 +96,30 @@ mod tests {
         assert_eq!(value, "Basic dXNlcjpzZWNyZXQ=");
         assert!(credentials(&Uri::from_static("http://proxy:3128")).is_none());
     }
+
+    /// Accepts one connection and returns what is asked of the proxy on it.
+    async fn asked(listener: tokio::net::TcpListener) -> String {
+        use tokio::io::{AsyncReadExt, BufReader};
+        let (stream, _) = listener.accept().await.unwrap();
+        let (mut stream, mut text) = (BufReader::new(stream), Vec::new());
+        while !text.ends_with(b"\r\n\r\n") {
+            text.push(stream.read_u8().await.unwrap());
+        }
+        String::from_utf8(text).unwrap().to_ascii_lowercase()
+    }
+
+    #[tokio::test]
+    async fn the_proxy_hears_the_headers_with_the_wish_for_a_connection() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let proxy: Uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let config = Config::new(Uri::from_static("http://member:6443"));
+        let headers = BTreeMap::from([("X-Tenant".to_owned(), "a,b".to_owned())]);
+        let client = client(&config, proxy, &headers).unwrap();
+        let asking = tokio::spawn(async move { client.apiserver_version().await });
+        let text = asked(listener).await;
+        assert!(text.starts_with("connect member:6443 http/1.1\r\n"), "{text}");
+        assert!(text.contains("x-tenant: a\r\n") && text.contains("x-tenant: b\r\n"), "{text}");
+        // The proxy hangs up without an answer, and so does the client.
+        assert!(asking.await.unwrap().is_err());
+    }
 }

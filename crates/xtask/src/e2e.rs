@@ -183,12 +183,7 @@ fn report(path: &Path) -> Result<()> {
     let tallies = tally(&report);
     println!("{:<44} {:>6} {:>6} {:>8}", "file", "passed", "failed", "left out");
     for (file, tally) in &tallies {
-        println!(
-            "{file:<44} {:>6} {:>6} {:>8}",
-            tally.passed,
-            tally.failed.len(),
-            tally.left_out.len()
-        );
+        println!("{file:<44} {:>6} {:>6} {:>8}", tally.passed, tally.failed.len(), tally.left_out.len());
     }
     let passed: usize = tallies.values().map(|tally| tally.passed).sum();
     let failed: Vec<String> = each(&tallies, |tally| tally.failed.clone());

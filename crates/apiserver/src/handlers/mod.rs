@@ -87,7 +87,8 @@ async fn route(server: &Arc<Server>, context: &Context, body: Bytes) -> Result<R
     }
     if let Some(custom) = kind.custom()
         && custom.connects.iter().any(|connect| connect.name == info.subresource)
-        && let Some(result) = server.extensions.subresource(server, context, &kind, namespace, body.clone()).await
+        && let Some(result) =
+            server.extensions.subresource(server, context, &kind, namespace, body.clone()).await
     {
         return Ok(result?);
     }

@@ -83,7 +83,9 @@ fn field<'a>(line: &'a str, name: &str) -> &'a str {
 
 fn metrics(address: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("it listens");
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").expect("asked");
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        .expect("asked");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("answered");
     answer
@@ -136,7 +138,9 @@ async fn one_of_several_acts_and_the_next_takes_over() {
     let mut second = Candidate::start(&control.kubeconfig);
     let waiting = field(&second.says("answers without credentials"), "address").to_owned();
     let identity = field(&second.says("waiting for the lease"), "identity").to_owned();
-    assert!(metrics(&waiting).contains(r#"leader_election_master_status{name="karmada-controller-manager"} 0"#));
+    assert!(
+        metrics(&waiting).contains(r#"leader_election_master_status{name="karmada-controller-manager"} 0"#)
+    );
     is_bound(&plane, "still-by-the-first").await;
     assert!(second.is_silent_about("controllers run"));
     first.signal(Signal::KILL);

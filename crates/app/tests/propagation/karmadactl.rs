@@ -95,8 +95,9 @@ async fn through_the_proxy(kubeconfig: &Path, cluster: &str, user: Option<&str>)
 async fn the_official_karmadactl_works_as_on_the_original() {
     install_tls();
     let Some(members) = clusters::exclusive(2).await else { return };
-    let program =
-        Toolchain::from_env().and_then(|t| t.ensure_program(&KARMADA, "karmadactl")).expect("karmadactl builds");
+    let program = Toolchain::from_env()
+        .and_then(|t| t.ensure_program(&KARMADA, "karmadactl"))
+        .expect("karmadactl builds");
     let control = ControlPlane::server("*");
     let terminal = Terminal { program, kubeconfig: control.kubeconfig.clone() };
     let plane = client(&control.kubeconfig).await;
@@ -122,15 +123,22 @@ async fn the_official_karmadactl_works_as_on_the_original() {
 
     // Apply to all clusters: the object and a policy of its own.
     let namespaces = Kind::cluster("", "v1", "Namespace", "namespaces");
-    create(&plane, &namespaces, json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}))
-        .await;
+    create(
+        &plane,
+        &namespaces,
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}),
+    )
+    .await;
     let dir = tempfile::tempdir().expect("a folder");
     let file = dir.path().join("web.json");
     std::fs::write(&file, deployment("web", 1).to_string()).expect("a file");
     let path = file.to_string_lossy();
     let applied = terminal.ok(&["apply", "-f", &path, "--all-clusters"]);
     assert!(applied.contains("deployment.apps/web created"), "{applied}");
-    assert!(applied.contains("propagationpolicy.policy.karmada.io/web-") && applied.lines().count() == 2, "{applied}");
+    assert!(
+        applied.contains("propagationpolicy.policy.karmada.io/web-") && applied.lines().count() == 2,
+        "{applied}"
+    );
     let again = terminal.ok(&["apply", "-f", &path, "--all-clusters"]);
     assert!(again.contains("deployment.apps/web unchanged"), "{again}");
     for member in &inside {
@@ -142,9 +150,12 @@ async fn the_official_karmadactl_works_as_on_the_original() {
 
     // Get: in the control plane, in members, in both. The member has to know first whom to trust.
     for member in &inside {
-        until(&role_kind().api(member.clone(), ""), "karmada-impersonator", "impersonation is allowed", |found| {
-            found.is_some_and(|found| found.data["rules"].to_string().contains("system:masters"))
-        })
+        until(
+            &role_kind().api(member.clone(), ""),
+            "karmada-impersonator",
+            "impersonation is allowed",
+            |found| found.is_some_and(|found| found.data["rules"].to_string().contains("system:masters")),
+        )
         .await;
     }
     let get = |more: &[&str]| terminal.ok(&[&["get", "deployments", "-n", NAMESPACE], more].concat());
@@ -166,7 +177,8 @@ async fn the_official_karmadactl_works_as_on_the_original() {
     // Promote: what a member has already comes under management where it is.
     create(&inside[0], &deployments(), deployment("legacy", 2)).await;
     let uid = |found: &DynamicObject| found.metadata.uid.clone();
-    let before = uid(&deployments().api(inside[0].clone(), NAMESPACE).get("legacy").await.expect("it is there"));
+    let before =
+        uid(&deployments().api(inside[0].clone(), NAMESPACE).get("legacy").await.expect("it is there"));
     let promoted = terminal.ok(&["promote", "deployment", "legacy", "-n", NAMESPACE, "-C", "one"]);
     assert!(promoted.contains("is promoted successfully"), "{promoted}");
     until(&deployments().api(inside[0].clone(), NAMESPACE), "legacy", "it is managed now", |found| {
@@ -216,9 +228,7 @@ async fn somebody_else(kubeconfig: &Path, plane: &kube::Client, member: &kube::C
     let stopped = refused(seen.list(&ListParams::default()).await.expect_err("alice may nothing"));
     assert!(stopped.contains("cluster.karmada.io"), "stopped by the control plane: {stopped}");
 
-    let role = |name: &str, rules: Value| {
-        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules})
-    };
+    let role = |name: &str, rules: Value| json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules});
     let bound = |name: &str| {
         json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": name},
             "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "alice"}],
@@ -235,18 +245,26 @@ async fn somebody_else(kubeconfig: &Path, plane: &kube::Client, member: &kube::C
         found.is_some_and(|found| found.data["rules"].to_string().contains("alice"))
     })
     .await;
-    let stopped = refused(seen.list(&ListParams::default()).await.expect_err("alice may nothing in the member"));
-    assert!(stopped.contains(r#"User "alice" cannot list resource "configmaps""#), "stopped by the member: {stopped}");
+    let stopped =
+        refused(seen.list(&ListParams::default()).await.expect_err("alice may nothing in the member"));
+    assert!(
+        stopped.contains(r#"User "alice" cannot list resource "configmaps""#),
+        "stopped by the member: {stopped}"
+    );
 
-    let reading = json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch"]}]);
+    let reading =
+        json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch"]}]);
     create(member, &role_kind(), role("alice-reads", reading)).await;
     create(member, &bindings, bound("alice-reads")).await;
     // A watch that begins before the object exists: what is seen has come through the proxy as it happened.
     let watching = {
         let seen = seen.clone();
-        tokio::spawn(async move { until(&seen, "news", "alice sees it happen", |found| found.is_some()).await })
+        tokio::spawn(
+            async move { until(&seen, "news", "alice sees it happen", |found| found.is_some()).await },
+        )
     };
-    let news = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "news"}, "data": {"a": "b"}});
+    let news =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "news"}, "data": {"a": "b"}});
     create(member, &maps, news.clone()).await;
     watching.await.expect("alice sees it");
     let object: DynamicObject = serde_json::from_value(news).expect("an object");

@@ -87,11 +87,13 @@ impl Witnesses {
         for (index, (log, before)) in self.logs.iter().zip(before).enumerate() {
             // In the members, the administrator is kwok, which keeps nodes and pods alive.
             let user = if index == 0 { "admin" } else { self.tag.as_str() };
-            for (kind, write) in lines(log)[*before..].iter().filter_map(|line| unexpected_write(user, line)) {
+            for (kind, write) in lines(log)[*before..].iter().filter_map(|line| unexpected_write(user, line))
+            {
                 writes.entry(kind).or_default().push(write);
             }
         }
-        let counts: BTreeMap<&String, usize> = writes.iter().map(|(kind, writes)| (kind, writes.len())).collect();
+        let counts: BTreeMap<&String, usize> =
+            writes.iter().map(|(kind, writes)| (kind, writes.len())).collect();
         assert!(writes.is_empty(), "writes after {after} by kind: {counts:?}\n{writes:#?}");
     }
 }

@@ -39,7 +39,8 @@ async fn what_cannot_be_seen_is_not_deleted() {
         "spec": {"resourceSelectors": selectors, "placement": {}}});
     world.create(&policies, policy).await;
     for name in NAMES {
-        let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"a": "1"}});
+        let map =
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"a": "1"}});
         world.create(&config_maps(), map).await;
     }
     for name in NAMES {

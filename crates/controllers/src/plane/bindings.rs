@@ -17,12 +17,12 @@ use propagation::render::{Rendered, Renderer};
 use propagation::{Binding, Object, directly_purged_clusters, expected_clusters, selector};
 use serde_json::Value;
 
-use crate::events::about;
 use super::figures::FIGURES;
 use super::templates::TemplateKey;
 use super::works::binding_of;
 use super::write::{Error, Guard, Stored};
 use super::{BindingKey, Plane, Start, write};
+use crate::events::about;
 use crate::queue::Queue;
 
 const WORKERS: usize = 8;

@@ -21,10 +21,10 @@ use propagation::dependencies::{self, DependencyIndex};
 use propagation::{Binding, Object};
 use serde_json::Value;
 
-use crate::events::about;
 use super::templates::TemplateKey;
 use super::write::{Error, Guard, Stored};
 use super::{Plane, Start, write};
+use crate::events::about;
 use crate::queue::Queue;
 
 const WORKERS: usize = 4;

@@ -246,8 +246,7 @@ impl Detector {
 
     fn choose(&self, template: &Value) -> Option<Choice> {
         let started = Instant::now();
-        let choice =
-            choosing::choose(&self.policy_index.read(), &self.cluster_policy_index.read(), template);
+        let choice = choosing::choose(&self.policy_index.read(), &self.cluster_policy_index.read(), template);
         FIGURES.matched(started);
         choice
     }

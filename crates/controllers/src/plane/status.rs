@@ -14,11 +14,11 @@ use propagation::{Binding, Object};
 use serde_json::{Value, json};
 
 use super::bindings::key;
-use crate::events::about;
 use super::templates::TemplateKey;
 use super::works::binding_of;
 use super::write::{Error, Guard, Stored, tree_difference};
 use super::{BindingKey, Plane, Start, write};
+use crate::events::about;
 use crate::queue::Queue;
 
 const WORKERS: usize = 8;

@@ -22,9 +22,9 @@ use member::Mirror;
 use propagation::render::DesiredWork;
 use serde_json::{Value, json};
 
-use crate::events::about;
 use super::write::Error;
 use super::{Plane, Start};
+use crate::events::about;
 use crate::queue::Queue;
 
 const WORKERS: usize = 2;
@@ -280,8 +280,7 @@ mod tests {
         assert_eq!(of(json!([proxy(&["m1"]), proxy(&["m2"])])), named(&["m1", "m2"]));
         assert_eq!(of(json!([proxy(&["m1"]), proxy(&[])])), Reach::All);
         assert_eq!(of(json!([{ "apiGroups": ["*"], "resources": ["*"], "verbs": ["*"] }])), Reach::All);
-        let search =
-            json!([{ "apiGroups": ["search.karmada.io"], "resources": ["proxying/proxy"], "verbs": ["get"] }]);
+        let search = json!([{ "apiGroups": ["search.karmada.io"], "resources": ["proxying/proxy"], "verbs": ["get"] }]);
         assert_eq!(of(search), Reach::All);
         let pods = json!([{ "apiGroups": [""], "resources": ["pods"], "verbs": ["*"] }]);
         assert_eq!(of(pods), named(&[]));

@@ -57,7 +57,11 @@ static ALL: LazyLock<All> = LazyLock::new(|| {
     add(|registry| {
         registry.register("workqueue_depth", "Current depth of the queue", all.depth.clone());
         registry.register("workqueue_adds", "Keys that were put into the queue", all.adds.clone());
-        registry.register("workqueue_retries", "Keys that were put back after a failure", all.retries.clone());
+        registry.register(
+            "workqueue_retries",
+            "Keys that were put back after a failure",
+            all.retries.clone(),
+        );
         let help = "How long in seconds a key stays in the queue before it is worked on";
         registry.register("workqueue_queue_duration_seconds", help, all.waited.clone());
         let help = "How long in seconds the work on a key takes";
