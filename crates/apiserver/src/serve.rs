@@ -64,7 +64,8 @@ where
             }
             Ok((user, permit)) => {
                 let inflight = labels.begin(&server, long);
-                let context = Context::new(parts.method, info, query, parts.headers, user);
+                let context =
+                    Context::new(parts.method, info, query, parts.headers, user).with_upgrade(upgrade);
                 let answer = answer(&server, &context, body, record.as_mut());
                 let mut response = if long {
                     answer.await

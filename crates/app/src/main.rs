@@ -2,9 +2,11 @@
 
 mod access;
 mod backup;
+mod cluster_proxy;
 mod controllers;
 mod crds;
 mod extension;
+mod measured;
 mod memory;
 mod plane;
 mod plugin;

@@ -45,7 +45,7 @@ impl Plane {
             definitions: api::crd::all().into_iter().chain(api::crd::aggregated()).collect(),
             namespaces: vec!["karmada-system".to_owned(), "karmada-cluster".to_owned()],
             plugins: vec![Arc::new(plugin::Karmada::new(setup.rules, surroundings.clone()))],
-            extension: Some(Arc::new(extension::Karmada)),
+            extension: Some(Arc::new(extension::Karmada::default())),
             // What these two of the original installation ask for is done by the plug-in.
             ignored_webhooks: vec!["mutating-config".to_owned(), "validating-config".to_owned()],
             ..setup.server

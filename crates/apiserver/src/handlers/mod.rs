@@ -85,6 +85,13 @@ async fn route(server: &Arc<Server>, context: &Context, body: Bytes) -> Result<R
     if kind.namespaced && namespace.is_empty() && !path_name.is_empty() {
         return Err(lost());
     }
+    if let Some(custom) = kind.custom()
+        && custom.connects.iter().any(|connect| connect.name == info.subresource)
+        && let Some(result) =
+            server.extensions.subresource(server, context, &kind, namespace, body.clone()).await
+    {
+        return Ok(result?);
+    }
     if context.method == Method::HEAD || context.method == Method::OPTIONS {
         return Err(Status::method_not_allowed().into());
     }

@@ -6,8 +6,12 @@
 
 mod application;
 mod cases;
+mod election;
+mod karmadactl;
 mod kinds;
+mod liar;
 mod plane;
 mod requests;
+mod sight;
 mod trouble;
 mod world;

@@ -10,9 +10,9 @@ use scheduler::Attempt;
 use scheduler::outcome::{self, Conclusion, Retry, WriteError};
 use scheduler::trigger::Trigger;
 
-use super::super::events::about;
 use super::super::write::{self, Error, Guard};
 use super::{Controller, Scheduled};
+use crate::events::about;
 
 impl Controller {
     /// Writes what came of an attempt; returns the binding as it now is, if anything was written, and how to go on.
