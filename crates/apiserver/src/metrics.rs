@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicU64;
 
 use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -95,8 +96,8 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Returns the text that Prometheus reads.
-    pub fn render(&self, store: &Store<Head>) -> String {
+    /// Returns the text that Prometheus reads, with the figures of others behind our own.
+    pub fn render(&self, store: &Store<Head>, others: &str) -> String {
         for (collection, count) in store.collections() {
             let labels = ResourceLabels { resource: collection.to_string() };
             self.objects.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
@@ -104,7 +105,9 @@ impl Metrics {
         self.revision.set(i64::try_from(store.revision()).unwrap_or(i64::MAX));
         let mut text = String::new();
         // Writing to a string cannot fail.
-        let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);
+        let _ = encode_registry(&mut text, &self.registry);
+        text.push_str(others);
+        let _ = encode_eof(&mut text);
         text
     }
 }

@@ -78,7 +78,7 @@ pub struct Readiness {
     pub definitions: std::sync::atomic::AtomicBool,
 }
 
-/// What somebody else adds to kinds: subresources such as `clusters/proxy`, computed columns.
+/// What somebody else adds to kinds: subresources such as `clusters/proxy`, computed columns; and figures to measure.
 pub trait Extension: Send + Sync {
     /// Returns `None` for what it does not know.
     fn subresource<'a>(
@@ -92,6 +92,11 @@ pub trait Extension: Send + Sync {
 
     /// Rewrites the cells of a row in a table, for kinds whose columns are computed and not found by JSON path.
     fn cells(&self, _kind: &Kind, _object: &Value, _cells: &mut Vec<Value>) {}
+
+    /// Returns further figures for `/metrics`, without the mark that ends a document.
+    fn metrics(&self) -> String {
+        String::new()
+    }
 }
 
 /// Serves no further subresource.

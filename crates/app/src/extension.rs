@@ -1,4 +1,5 @@
-//! What Karmada's kinds add to the API server: the computed columns of kinds that upstream serves by servers of their own.
+//! What Karmada adds to the API server: the computed columns of kinds that upstream serves by servers of their own, and
+//! the controllers' figures.
 
 use std::sync::Arc;
 
@@ -48,5 +49,9 @@ impl Extension for Karmada {
             }
             _ => {}
         }
+    }
+
+    fn metrics(&self) -> String {
+        controllers::metrics::render()
     }
 }

@@ -8,6 +8,7 @@
 //! The two meet at the Work.
 
 pub mod members;
+pub mod metrics;
 pub mod plane;
 mod queue;
 pub mod selection;
