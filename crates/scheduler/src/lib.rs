@@ -4,11 +4,11 @@
 //! [`trigger`] whether a binding needs a decision, runs [`Scheduler::schedule`], and writes what [`outcome`] says.
 //! Results are those of Karmada for the same input; where Karmada leaves an order to chance, ours is by name.
 //!
-//! Code map: [`fleet`] prepares clusters · `plugins` reject and score them · `capacity` says what fits · `spread`
+//! Code map: [`affinity`] tells which clusters are meant · [`fleet`] prepares clusters · `plugins` reject and score them · `capacity` says what fits · `spread`
 //! selects · `assign` and `webster` divide · [`decision`] runs them in order · [`attempt`] walks ordered affinities ·
 //! [`trigger`], [`queue`] and [`outcome`] decide what happens before and after.
 
-mod affinity;
+pub mod affinity;
 mod assign;
 pub mod assumptions;
 pub mod attempt;
