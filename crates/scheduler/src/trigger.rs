@@ -91,7 +91,7 @@ pub enum Next {
 }
 
 /// Why a binding needs a decision; the first that applies counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Trigger {
     /// The placement differs from the one that was last scheduled.
     PlacementChanged,

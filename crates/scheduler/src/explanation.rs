@@ -1,0 +1,62 @@
+//! The last decision about a binding, in words: for users as text, for programs as data.
+
+use std::fmt;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::diagnosis::Report;
+use crate::trigger::Trigger;
+
+/// A decision and why it came out as it did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Explanation {
+    /// When it was made.
+    pub at: Timestamp,
+    /// Why the binding was looked at.
+    pub trigger: Trigger,
+    /// The status of the condition `Scheduled` that it left.
+    pub status: String,
+    /// The condition's reason.
+    pub reason: String,
+    /// The condition's message.
+    pub message: String,
+    /// The affinity terms that were tried in vain, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed_terms: Vec<FailedTerm>,
+    /// Every cluster, how clusters were selected and replicas divided.
+    pub report: Report,
+}
+
+/// An affinity term that was tried in vain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedTerm {
+    /// Its place in `clusterAffinities`.
+    pub index: usize,
+    pub message: String,
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { at, trigger, status, reason, message, failed_terms, report } = self;
+        writeln!(out, "decided at {at} because {trigger}")?;
+        writeln!(out, "Scheduled is {status} ({reason}): {message}")?;
+        for FailedTerm { index, message } in failed_terms {
+            writeln!(out, "affinity term {index} failed: {message}")?;
+        }
+        write!(out, "{report}")
+    }
+}
+
+impl fmt::Display for Trigger {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::PlacementChanged => "the placement is new or changed",
+            Self::ReplicasChanged => "the replicas did not add up",
+            Self::RescheduleRequested => "a fresh start was asked for",
+            Self::Recomputed => "what has no replicas to divide is looked at every time",
+            Self::TargetDeleting => "one of its clusters is being deleted",
+        })
+    }
+}
