@@ -111,11 +111,7 @@ pub(crate) struct Running {
 
 impl Running {
     /// Starts what was chosen; the scheduler keeps the reasons of its decisions in `diagnoses`.
-    pub(crate) fn start(
-        client: kube::Client,
-        chosen: &Chosen,
-        diagnoses: Diagnoses,
-    ) -> anyhow::Result<Self> {
+    pub(crate) fn start(client: kube::Client, chosen: &Chosen, diagnoses: Diagnoses) -> anyhow::Result<Self> {
         let running = Self { stop: CancellationToken::new(), tasks: TaskTracker::new() };
         let context = Context {
             client,

@@ -34,7 +34,8 @@ impl Karmada {
         if wants.starts_with("text/plain") {
             return Ok(respond::bytes_of(200, explanation.to_string(), "text/plain; charset=utf-8"));
         }
-        let json = serde_json::to_string(&explanation).map_err(|error| Status::internal(error.to_string()))?;
+        let json =
+            serde_json::to_string(&explanation).map_err(|error| Status::internal(error.to_string()))?;
         Ok(respond::bytes_of(200, json, "application/json"))
     }
 }
@@ -58,7 +59,8 @@ impl Extension for Karmada {
         _: Bytes,
     ) -> BoxFuture<'a, Option<Result<Response<Body>, Status>>> {
         let bindings = matches!(kind.gvk.kind.as_str(), "ResourceBinding" | "ClusterResourceBinding");
-        let diagnosis = kind.gvk.group == api::work::GROUP && bindings && context.info.subresource == "diagnosis";
+        let diagnosis =
+            kind.gvk.group == api::work::GROUP && bindings && context.info.subresource == "diagnosis";
         let answer = diagnosis.then(|| self.diagnosis(context, kind, namespace));
         Box::pin(std::future::ready(answer))
     }

@@ -48,8 +48,7 @@ impl Tls {
             config.auth_info.client_certificate = Some(certificate.to_string_lossy().into_owned());
             config.auth_info.client_key = Some(key.to_string_lossy().into_owned());
         }
-        let mut config =
-            config.rustls_client_config().map_err(|error| Error::Setup(Box::new(error)))?;
+        let mut config = config.rustls_client_config().map_err(|error| Error::Setup(Box::new(error)))?;
         config.alpn_protocols = vec![b"h2".to_vec()];
         Ok(Some(Arc::new(config)))
     }

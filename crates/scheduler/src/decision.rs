@@ -158,8 +158,8 @@ impl Scheduler {
         let context = binding.context(world, spec, affinity_name);
 
         let watch = Watch(self.meter.as_deref());
-        let mut candidates = watch
-            .measure(|_| Measured::Step(meter::FILTER), || self.filter(&context, diagnosis, watch));
+        let mut candidates =
+            watch.measure(|_| Measured::Step(meter::FILTER), || self.filter(&context, diagnosis, watch));
         if candidates.is_empty() {
             return Err((Cause::NoClusterFit, diagnosis.fit_error()));
         }
@@ -183,7 +183,18 @@ impl Scheduler {
         let mut result = watch
             .measure(
                 |_| Measured::Step(meter::ASSIGN_REPLICAS),
-                || self.assign(world.fleet, spec, status, &context, placement, &binding, &selected, diagnosis),
+                || {
+                    self.assign(
+                        world.fleet,
+                        spec,
+                        status,
+                        &context,
+                        placement,
+                        &binding,
+                        &selected,
+                        diagnosis,
+                    )
+                },
             )
             .map_err(|(cause, error)| (cause, format!("failed to assign replicas: {error}")))?;
 
@@ -264,9 +275,8 @@ impl Scheduler {
                     point: meter::SCORE,
                     result: meter::of_score(score),
                 };
-                let rated = watch.measure(part, || {
-                    rating.score(candidate.member, context.fleet.at(candidate.member))
-                });
+                let rated = watch
+                    .measure(part, || rating.score(candidate.member, context.fleet.at(candidate.member)));
                 watch = Watch(None);
                 rated
             };

@@ -16,6 +16,9 @@ pub struct Explanation {
     pub at: Timestamp,
     /// Why the binding was looked at.
     pub trigger: Trigger,
+    /// When a later look came to the same result; the report is of that one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirmed: Option<Timestamp>,
     /// The status of the condition `Scheduled` that it left.
     pub status: String,
     /// The condition's reason.
@@ -39,8 +42,12 @@ pub struct FailedTerm {
 
 impl fmt::Display for Explanation {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { at, trigger, status, reason, message, failed_terms, report } = self;
-        writeln!(out, "decided at {at} because {trigger}")?;
+        let Self { at, trigger, confirmed, status, reason, message, failed_terms, report } = self;
+        write!(out, "decided at {at} because {trigger}")?;
+        match confirmed {
+            Some(confirmed) => writeln!(out, ", confirmed at {confirmed}")?,
+            None => writeln!(out)?,
+        }
         writeln!(out, "Scheduled is {status} ({reason}): {message}")?;
         for FailedTerm { index, message } in failed_terms {
             writeln!(out, "affinity term {index} failed: {message}")?;

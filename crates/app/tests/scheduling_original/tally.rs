@@ -95,7 +95,8 @@ impl Tally {
         }
         if differ {
             let (at, binding) = (&input.at, input.binding);
-            let difference = format!("{at}\n  input    {binding}\n  original {theirs:?}\n  ours     {ours:?}");
+            let difference =
+                format!("{at}\n  input    {binding}\n  original {theirs:?}\n  ours     {ours:?}");
             eprintln!("{difference}");
             self.differences.push(difference);
         }
@@ -159,7 +160,10 @@ fn facts(input: &Input<'_>) -> Vec<String> {
     let (spec, placement) = (&input.binding["spec"], &input.binding["spec"]["placement"]);
     let scheduling = &placement["replicaScheduling"];
     let weights = &scheduling["weightPreference"];
-    let strategy = match (scheduling["replicaSchedulingType"].as_str(), scheduling["replicaDivisionPreference"].as_str()) {
+    let strategy = match (
+        scheduling["replicaSchedulingType"].as_str(),
+        scheduling["replicaDivisionPreference"].as_str(),
+    ) {
         (None, _) => "none given",
         (Some("Duplicated"), _) => "Duplicated",
         (_, Some("Aggregated")) => "Aggregated",

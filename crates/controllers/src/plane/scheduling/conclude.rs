@@ -43,7 +43,12 @@ impl Controller {
         let moved = placed.is_some();
         let current = placed.as_ref().unwrap_or(binding);
         let observed = observe(current, &conclusion, affinity.as_deref(), trigger, moved, now);
-        if observed.status() != current.status() {
+        let noted = observed.status() != current.status();
+        let key = binding.seen().key();
+        let failure = attempt.result.as_ref().err().map(|failure| failure.cause);
+        // Before the condition is written: whoever sees that and asks why finds the answer.
+        self.settings.diagnoses.note(key.clone(), now, trigger, attempt, &conclusion, moved || noted);
+        if noted {
             let written = write::change_status(api, current, |current| {
                 apply_status(current.status_mut(), &observed, &conclusion, now);
                 Ok(())
@@ -59,10 +64,7 @@ impl Controller {
                 self.tell(binding, event);
             }
         }
-        let key = binding.seen().key();
-        let failure = attempt.result.as_ref().err().map(|failure| failure.cause);
-        self.turns.lock().obstacles.note(key.clone(), failure);
-        self.settings.diagnoses.note(key, now, trigger, attempt, &conclusion);
+        self.turns.lock().obstacles.note(key, failure);
         (placed, Ok(conclusion.retry))
     }
 

@@ -18,6 +18,7 @@ pub struct Diagnoses(Arc<RwLock<HashMap<String, Arc<Entry>>>>);
 struct Entry {
     at: Timestamp,
     trigger: Trigger,
+    confirmed: Option<Timestamp>,
     condition: Condition,
     failed_terms: Vec<FailedTerm>,
     diagnosis: Diagnosis,
@@ -34,6 +35,7 @@ impl Diagnoses {
         Some(Explanation {
             at: entry.at,
             trigger: entry.trigger,
+            confirmed: entry.confirmed,
             status: status.to_owned(),
             reason: reason.to_owned(),
             message,
@@ -42,6 +44,8 @@ impl Diagnoses {
         })
     }
 
+    /// Keeps a decision. One that changed nothing only confirms the one before: when and why that was made, and what
+    /// had failed until then, is still what led to the present state.
     pub(super) fn note(
         &self,
         key: String,
@@ -49,11 +53,13 @@ impl Diagnoses {
         trigger: Trigger,
         attempt: Attempt,
         conclusion: &Conclusion,
+        changed: bool,
     ) {
         let terms = attempt.failed_terms.into_iter();
-        let entry = Entry {
+        let mut entry = Entry {
             at,
             trigger,
+            confirmed: None,
             condition: conclusion.condition.clone(),
             failed_terms: terms.map(|term| FailedTerm { index: term.index, message: term.message }).collect(),
             diagnosis: match attempt.result {
@@ -61,7 +67,21 @@ impl Diagnoses {
                 Err(failure) => *failure.diagnosis,
             },
         };
-        self.0.write().insert(key, Arc::new(entry));
+        let mut all = self.0.write();
+        if !changed && let Some(before) = all.get(&key) {
+            entry = Entry {
+                at: before.at,
+                trigger: before.trigger,
+                confirmed: Some(at),
+                failed_terms: if entry.failed_terms.is_empty() {
+                    before.failed_terms.clone()
+                } else {
+                    entry.failed_terms
+                },
+                ..entry
+            };
+        }
+        all.insert(key, Arc::new(entry));
     }
 
     pub(super) fn forget(&self, key: &str) {
