@@ -41,7 +41,7 @@ pub use diagnoses::Diagnoses;
 pub use estimating::Estimating;
 use estimating::Estimators;
 use figures::Incoming;
-use obstacles::{News, Obstacles};
+use obstacles::{News, Obstacles, Seen};
 pub use settings::Settings;
 
 /// How many bindings are worked on at once: enough to keep the server's group commits full.
@@ -389,8 +389,9 @@ impl Controller {
         }
     }
 
-    /// Tries one affinity term after the other.
-    async fn decide<B: Scheduled>(&self, binding: &B, now: Timestamp) -> Attempt {
+    /// Tries one affinity term after the other; says, too, which changes of clusters it could know of.
+    async fn decide<B: Scheduled>(&self, binding: &B, now: Timestamp) -> (Attempt, Seen) {
+        let seen = self.turns.lock().obstacles.seen();
         let (spec, status) = (binding.spec(), binding.status());
         let mut trial = Trial::new(spec, status);
         while let Some(term) = trial.term() {
@@ -407,6 +408,6 @@ impl Controller {
             };
             trial.step(&self.scheduler, world, spec, status);
         }
-        trial.finish()
+        (trial.finish(), seen)
     }
 }

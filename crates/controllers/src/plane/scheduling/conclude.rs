@@ -12,6 +12,7 @@ use scheduler::trigger::Trigger;
 
 use super::super::events::about;
 use super::super::write::{self, Error, Guard};
+use super::obstacles::Seen;
 use super::{Controller, Scheduled};
 
 impl Controller {
@@ -21,7 +22,7 @@ impl Controller {
         api: &kube::Api<B>,
         binding: &B,
         trigger: Trigger,
-        attempt: Attempt,
+        (attempt, seen): (Attempt, Seen),
         now: Timestamp,
     ) -> (Option<B>, Result<Retry, Error>) {
         let result = outcome::result(binding.seen(), &attempt);
@@ -64,7 +65,11 @@ impl Controller {
                 self.tell(binding, event);
             }
         }
-        self.turns.lock().obstacles.note(key, failure);
+        let mut turns = self.turns.lock();
+        if turns.obstacles.note(key.clone(), failure, seen) {
+            turns.queue.push(&key, self.priority(binding), now);
+        }
+        drop(turns);
         (placed, Ok(conclusion.retry))
     }
 
