@@ -67,3 +67,37 @@ impl fmt::Display for Trigger {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_names_when_why_and_what_failed_before() {
+        let at = |second| Timestamp::from_second(second).expect("in range");
+        let mut explanation = Explanation {
+            at: at(0),
+            trigger: Trigger::ReplicasChanged,
+            confirmed: None,
+            status: "True".to_owned(),
+            reason: "Success".to_owned(),
+            message: "Binding has been scheduled successfully.".to_owned(),
+            failed_terms: vec![FailedTerm { index: 0, message: "no room".to_owned() }],
+            report: Report {
+                affinity_name: "second".to_owned(),
+                clusters: Vec::new(),
+                selection: None,
+                divisions: Vec::new(),
+            },
+        };
+        let text = "decided at 1970-01-01T00:00:00Z because the replicas did not add up\n\
+                    Scheduled is True (Success): Binding has been scheduled successfully.\n\
+                    affinity term 0 failed: no room\n\
+                    affinity term: second\n";
+        assert_eq!(explanation.to_string(), text);
+        explanation.confirmed = Some(at(60));
+        assert!(explanation.to_string().contains("add up, confirmed at 1970-01-01T00:01:00Z\n"));
+        let data = serde_json::to_string(&explanation).expect("encodes");
+        assert_eq!(serde_json::from_str::<Explanation>(&data).expect("decodes"), explanation);
+    }
+}

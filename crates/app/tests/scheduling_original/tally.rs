@@ -110,9 +110,9 @@ impl Tally {
              allowed to differ: {reasons} in reasons, {order} in order, {cause} in cause; {} differ\n",
             differences.len()
         );
-        let _ = writeln!(text, "{:46} decisions  placed  failed  differ", "");
+        let _ = writeln!(text, "{:62} decisions  placed  failed  differ", "");
         for (fact, Count { decisions, placed, failed, differ }) in facts {
-            let _ = writeln!(text, "{fact:46} {decisions:9} {placed:7} {failed:7} {differ:7}");
+            let _ = writeln!(text, "{fact:62} {decisions:9} {placed:7} {failed:7} {differ:7}");
         }
         text
     }
