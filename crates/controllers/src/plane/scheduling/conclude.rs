@@ -98,10 +98,8 @@ impl Controller {
 fn with_result<B: Scheduled>(binding: &B, result: &outcome::Result) -> B {
     let mut placed = binding.clone();
     placed.spec_mut().clusters = result.clusters.clone();
-    let placement = binding.spec().placement.as_ref();
-    let text = placement.map_or_else(|| result.applied_placement.clone(), api::go_json);
     let annotations = Binding::metadata_mut(&mut placed).annotations.get_or_insert_default();
-    annotations.insert(APPLIED_PLACEMENT.to_owned(), text);
+    annotations.insert(APPLIED_PLACEMENT.to_owned(), result.applied_placement.clone());
     placed
 }
 
