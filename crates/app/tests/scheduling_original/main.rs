@@ -4,7 +4,8 @@
 //! Run it with `cargo xtask compare scheduler`, which builds the original first. The original works on a
 //! kube-apiserver, ours on our own server. In each round both are given the same bindings: new ones, then scaled up
 //! and down, with another placement, evicted, on clusters with other labels, taints, room and APIs. After a round the
-//! original's result is what both continue from, so that one difference is not counted twice.
+//! original's result is what both continue from, so that one difference is not counted twice. Events are compared through
+//! the bindings: each side has to have told what its bindings say, in upstream's words.
 //!
 //! What may differ, and is counted:
 //! - *reasons*: which reason is reported for a cluster that several filters reject is random in the original.
