@@ -180,7 +180,9 @@ impl Side {
         let mut all = BTreeMap::new();
         for kind in ["ResourceBinding", "ClusterResourceBinding"] {
             for binding in self.bindings(kind).list(&ListParams::default()).await.expect("the bindings") {
-                all.insert(binding.metadata.name.clone().expect("a name"), tree(&binding));
+                let mut found = tree(&binding);
+                found["kind"] = kind.into();
+                all.insert(binding.metadata.name.clone().expect("a name"), found);
             }
         }
         assert_eq!(all.len(), count, "{}: bindings have vanished", self.name);
