@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use api::features::Features;
 use clap::Args;
 use controllers::election::{Candidate, Timing};
+use controllers::plane::scheduling::{Diagnoses, Settings as Scheduling};
 use controllers::{Context, Selection, Settings};
 use propagation::skip::{SKIPPED_NAMESPACES, SkipRules};
 use tokio::signal::unix::{SignalKind, signal};
@@ -180,7 +181,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
             }
         }
     };
-    let running = Running::start(client, &arguments.chosen)?;
+    let running = Running::start(client, &arguments.chosen, Diagnoses::default())?;
     tracing::info!(version = version.git_version, "controllers run");
     let lost = async {
         match &leadership {
@@ -208,12 +209,13 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    pub(crate) fn start(client: kube::Client, chosen: &Chosen) -> anyhow::Result<Self> {
+    /// Starts what was chosen; the scheduler keeps the reasons of its decisions in `diagnoses`.
+    pub(crate) fn start(client: kube::Client, chosen: &Chosen, diagnoses: Diagnoses) -> anyhow::Result<Self> {
         let running = Self { stop: CancellationToken::new(), tasks: TaskTracker::new() };
         let context = Context {
             client,
             settings: chosen.settings()?,
-            scheduler: chosen.scheduling.settings()?,
+            scheduler: Scheduling { diagnoses, ..chosen.scheduling.settings()? },
             stop: running.stop.clone(),
             members: Arc::new(member::Members::default()),
         };

@@ -1,5 +1,5 @@
 //! What Karmada adds to the API server: the proxy to members, the computed columns of kinds that upstream serves by servers
-//! of their own, and the controllers' figures.
+//! of their own, the reasons of the scheduler's last decision as `diagnosis` of a binding, and the controllers' figures.
 
 use std::sync::Arc;
 
@@ -7,23 +7,53 @@ use api::cluster::{Cluster, table_cells};
 use apimachinery::gvk::Gvk;
 use apimachinery::status::Status;
 use apiserver::handlers::context::Context;
-use apiserver::http::Body;
+use apiserver::http::{Body, respond};
 use apiserver::registry::{Kind, Subresource};
 use apiserver::server::{Extension, Server};
 use bytes::Bytes;
+use controllers::plane::scheduling::Diagnoses;
 use futures::future::BoxFuture;
 use http::Response;
+use http::header::ACCEPT;
 use serde::Deserialize as _;
 use serde_json::Value;
 
 use crate::cluster_proxy::ClusterProxy;
 
+impl Karmada {
+    pub(crate) fn new(diagnoses: Diagnoses) -> Self {
+        Self { proxy: ClusterProxy::default(), diagnoses }
+    }
+
+    /// Says why a binding is where it is: as JSON, or as text for whoever prefers that.
+    fn diagnosis(&self, context: &Context, kind: &Kind, namespace: &str) -> Result<Response<Body>, Status> {
+        if context.info.verb != "get" {
+            return Err(Status::method_not_allowed());
+        }
+        let name = &context.info.name;
+        let explanation = self.diagnoses.explain(namespace, name).ok_or_else(|| {
+            let mut status = Status::not_found(&kind.resource, name);
+            status.message =
+                format!("the scheduler of this process has not decided about {name:?} since it started");
+            status
+        })?;
+        let wants = context.header(ACCEPT).unwrap_or_default();
+        if wants.starts_with("text/plain") {
+            return Ok(respond::bytes_of(200, explanation.to_string(), "text/plain; charset=utf-8"));
+        }
+        let json =
+            serde_json::to_string(&explanation).map_err(|error| Status::internal(error.to_string()))?;
+        Ok(respond::bytes_of(200, json, "application/json"))
+    }
+}
+
 /// The place of the age in a cluster's row.
 const AGE: usize = 4;
 
-#[derive(Debug, Default)]
 pub(crate) struct Karmada {
     proxy: ClusterProxy,
+    /// The last decisions of the scheduler in this process.
+    diagnoses: Diagnoses,
 }
 
 impl Extension for Karmada {
@@ -32,13 +62,16 @@ impl Extension for Karmada {
         server: &'a Arc<Server>,
         context: &'a Context,
         kind: &'a Kind,
-        _: &'a str,
+        namespace: &'a str,
         body: Bytes,
     ) -> BoxFuture<'a, Option<Result<Response<Body>, Status>>> {
         Box::pin(async move {
             match (kind.gvk.group.as_str(), kind.gvk.kind.as_str(), context.info.subresource.as_str()) {
                 (api::cluster::GROUP, "Cluster", "proxy") => {
                     Some(self.proxy.answer(server, context, kind, body).await)
+                }
+                (api::work::GROUP, "ResourceBinding" | "ClusterResourceBinding", "diagnosis") => {
+                    Some(self.diagnosis(context, kind, namespace))
                 }
                 _ => None,
             }

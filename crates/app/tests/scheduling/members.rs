@@ -1,96 +1,17 @@
 //! Every way to divide replicas on three real members: placed as expected, then following scale up, scale down, a
 //! cluster that joins, a label that changes, a taint that comes and goes.
 
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
-use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 
-/// Generous: the machine may be busy with everything else.
-const DEADLINE: Duration = Duration::from_secs(180);
+use crate::{Server, client, dynamic, object, until};
+
 /// Names of this test's own: other tests of the run may join the same clusters.
 const NAMES: [&str; 3] = ["sched-e2e-one", "sched-e2e-two", "sched-e2e-three"];
 const ACCOUNTS: [&str; 2] = ["--cluster-namespace", "sched-e2e-accounts"];
-
-/// The control plane as a process of its own, ended with the test.
-struct Server {
-    child: Child,
-    kubeconfig: PathBuf,
-    _dir: tempfile::TempDir,
-}
-
-impl Server {
-    fn start() -> Self {
-        let dir = tempfile::tempdir().expect("a folder for the test");
-        let data = dir.path().join("data");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_karmada"))
-            .args(["server", "--bind", "127.0.0.1:0", "--data-dir"])
-            .arg(&data)
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the binary starts");
-        let log = BufReader::new(child.stderr.take().expect("a piped log"));
-        let (ready, is_ready) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            for line in log.lines().map_while(Result::ok) {
-                if line.contains("ready") {
-                    let _ = ready.send(());
-                }
-            }
-        });
-        is_ready.recv_timeout(DEADLINE).expect("the server is ready in time");
-        Self { child, kubeconfig: data.join("karmada.kubeconfig"), _dir: dir }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-async fn client(kubeconfig: &Path) -> kube::Client {
-    let file = kube::config::Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
-    let config =
-        kube::Config::from_custom_kubeconfig(file, &Default::default()).await.expect("a usable kubeconfig");
-    kube::Client::try_from(config).expect("a client")
-}
-
-fn dynamic(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
-    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
-}
-
-fn object(value: Value) -> DynamicObject {
-    serde_json::from_value(value).expect("an object")
-}
-
-/// Follows an object until it is as wanted; shows what it is when time runs out.
-async fn until<K>(api: &Api<K>, name: &str, what: &str, wanted: impl Fn(Option<&K>) -> bool)
-where
-    K: kube::Resource
-        + Clone
-        + std::fmt::Debug
-        + Send
-        + serde::de::DeserializeOwned
-        + serde::Serialize
-        + 'static,
-{
-    let reached = kube::runtime::wait::await_condition(api.clone(), name, |found: Option<&K>| wanted(found));
-    match tokio::time::timeout(DEADLINE, reached).await {
-        Ok(result) => drop(result.unwrap_or_else(|error| panic!("{what}: {error}"))),
-        Err(_) => {
-            let shown = serde_json::to_string_pretty(&api.get_opt(name).await.ok()).unwrap_or_default();
-            panic!("{what}: not within {DEADLINE:?}; last seen: {shown}");
-        }
-    }
-}
 
 /// The control plane, its members and a namespace.
 struct Plane {
@@ -218,7 +139,7 @@ fn weighted(preference: Value) -> Value {
 async fn every_strategy_places_and_follows_what_changes() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let Some(members) = clusters::shared(3).await else { return };
-    let server = Server::start();
+    let server = Server::start("*");
     let plane = Plane::new(&server, &members).await;
     plane.join(0).await;
     plane.join(1).await;
@@ -229,18 +150,26 @@ async fn every_strategy_places_and_follows_what_changes() {
     plane
         .deploy("static", 6, weighted(json!({"staticWeightList": [rule(0, 2), rule(1, 1), rule(2, 1)]})))
         .await;
-    plane.deploy("dynamic", 6, weighted(json!({"dynamicWeight": "AvailableReplicas"}))).await;
+    let by_room = || weighted(json!({"dynamicWeight": "AvailableReplicas"}));
+    plane.deploy("dynamic", 6, by_room()).await;
     let gather = json!({"replicaSchedulingType": "Divided", "replicaDivisionPreference": "Aggregated"});
     plane.deploy("aggregated", 5, json!({"replicaScheduling": gather})).await;
     let north = json!({"labelSelector": {"matchLabels": {"site": "north"}}});
-    plane.deploy("labelled", 1, json!({"clusterAffinity": north})).await;
+    plane.deploy("labelled", 1, json!({"clusterAffinity": north.clone()})).await;
     let spread = json!([{"spreadByField": "cluster", "minGroups": 1, "maxGroups": 1}]);
     plane.deploy("spread", 2, json!({"spreadConstraints": spread})).await;
+    let mut labelled_by_room = by_room();
+    labelled_by_room["clusterAffinity"] = north.clone();
+    plane.deploy("labelled-dynamic", 2, labelled_by_room).await;
+    let group = |name: &str, index: usize| json!({"affinityName": name, "clusterNames": [NAMES[index]]});
+    plane.deploy("grouped", 1, json!({"clusterAffinities": [group("best", 2), group("second", 0)]})).await;
 
     plane.runs("duplicated", "placed", [Some(2), Some(2), None]).await;
     plane.runs("static", "placed 2:1", [Some(4), Some(2), None]).await;
     plane.runs("dynamic", "placed evenly", [Some(3), Some(3), None]).await;
     plane.runs("labelled", "placed by label", [Some(1), None, None]).await;
+    plane.runs("labelled-dynamic", "placed by label", [Some(2), None, None]).await;
+    plane.runs("grouped", "the best cluster is not there yet", [Some(1), None, None]).await;
     let home = plane.gathered("aggregated", 5).await;
     let chosen = plane.gathered("spread", 2).await;
 
@@ -265,22 +194,38 @@ async fn every_strategy_places_and_follows_what_changes() {
 
     plane.change_cluster(1, json!({"metadata": {"labels": {"site": "north"}}})).await;
     plane.runs("labelled", "a second cluster got the label", [Some(1), Some(1), None]).await;
+    // A label moves nothing that is fully placed; what is added later goes by it.
+    plane.scale("labelled-dynamic", 4).await;
+    plane.runs("labelled-dynamic", "scaled with a second cluster", [Some(3), Some(1), None]).await;
     plane.change_cluster(0, json!({"metadata": {"labels": {"site": "south"}}})).await;
     plane.runs("labelled", "the first one lost it", [None, Some(1), None]).await;
+    plane.runs("labelled-dynamic", "the first one lost it", [Some(3), Some(1), None]).await;
+    plane.scale("labelled-dynamic", 5).await;
+    plane.runs("labelled-dynamic", "scaled without the first one", [None, Some(5), None]).await;
 
     plane.join(2).await;
     plane.runs("duplicated", "a cluster joined", [Some(1), Some(1), Some(1)]).await;
     plane.scale("static", 8).await;
     plane.runs("static", "scaled with the new cluster", [Some(4), Some(2), Some(2)]).await;
-    // What is fully placed was not moved by the newcomer.
+    // What is fully placed was not moved by the newcomer, nor does anything go back to a better group by itself.
     plane.runs("dynamic", "a cluster joined", [Some(2), Some(2), None]).await;
+    plane.runs("grouped", "a cluster joined", [Some(1), None, None]).await;
+    plane.scale("dynamic", 10).await;
+    plane.runs("dynamic", "scaled with the new cluster", [Some(4), Some(4), Some(2)]).await;
+    assert_eq!(plane.gathered("aggregated", 3).await, home, "a newcomer is no reason to move");
+    plane.scale("aggregated", 5).await;
+    assert_eq!(plane.gathered("aggregated", 5).await, home);
 
     let taint = json!([{"key": "maintenance", "effect": "NoSchedule"}]);
     plane.change_cluster(2, json!({"spec": {"taints": taint}})).await;
     plane.deploy("late", 1, json!({})).await;
+    plane.deploy("late-dynamic", 4, by_room()).await;
+    plane.deploy("late-static", 4, weighted(json!({"staticWeightList": [rule(1, 1), rule(2, 3)]}))).await;
     let third = json!({"clusterAffinity": {"clusterNames": [NAMES[2]]}});
     plane.deploy("blocked", 1, third).await;
     plane.runs("late", "a taint keeps new workloads away", [Some(1), Some(1), None]).await;
+    plane.runs("late-dynamic", "a taint keeps new workloads away", [Some(2), Some(2), None]).await;
+    plane.runs("late-static", "a taint keeps new workloads away", [None, Some(4), None]).await;
     plane.runs("duplicated", "a taint leaves what runs", [Some(1), Some(1), Some(1)]).await;
     until(&plane.bindings, "blocked-deployment", "the condition says why nothing fits", |binding| {
         let conditions = binding.and_then(|binding| binding.data["status"]["conditions"].as_array());
@@ -297,8 +242,25 @@ async fn every_strategy_places_and_follows_what_changes() {
     plane.change_cluster(2, json!({"spec": {"taints": []}})).await;
     plane.runs("late", "the taint is gone", [Some(1), Some(1), Some(1)]).await;
     plane.runs("blocked", "the obstacle is gone", [None, None, Some(1)]).await;
+    plane.scale("late-dynamic", 7).await;
+    plane.runs("late-dynamic", "scaled without the taint", [Some(3), Some(3), Some(1)]).await;
+    plane.scale("late-static", 8).await;
+    plane.runs("late-static", "scaled without the taint", [None, Some(2), Some(6)]).await;
 
-    for name in ["duplicated", "static", "dynamic", "aggregated", "labelled", "spread", "late", "blocked"] {
+    for name in [
+        "duplicated",
+        "static",
+        "dynamic",
+        "aggregated",
+        "labelled",
+        "labelled-dynamic",
+        "grouped",
+        "spread",
+        "late",
+        "late-dynamic",
+        "late-static",
+        "blocked",
+    ] {
         plane.templates.delete(name, &Default::default()).await.expect("the template is deleted");
         plane.runs(name, "removed", [None, None, None]).await;
     }
