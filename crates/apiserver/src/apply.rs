@@ -23,17 +23,18 @@ use crate::registry::{Custom, Kind, Source};
 /// Records what a write that is no apply changed, and who did it.
 pub(crate) fn track(target: &Target<'_>, old: Option<&Value>, new: &mut Value) {
     let now = second(Timestamp::now());
-    let live = old.cloned().unwrap_or_else(|| zero(target.kind));
+    let fresh = old.is_none().then(|| zero(target.kind));
+    let live = old.or(fresh.as_ref()).expect("one of the two is there");
     let manager = target.options.field_manager.as_str();
     let written = new.take();
     *new = match &target.kind.source {
         Source::Native => {
             let types = native::merge::Versions { gvk: target.kind.gvk.clone() };
-            manage(target, &types, |fields| fields.update(&live, written, manager, &now))
+            manage(target, &types, |fields| fields.update(live, written, manager, &now))
         }
         Source::Custom(custom) => {
             let types = CustomTypes { custom: custom.clone() };
-            manage(target, &types, |fields| fields.update(&live, written, manager, &now))
+            manage(target, &types, |fields| fields.update(live, written, manager, &now))
         }
     };
 }

@@ -23,6 +23,8 @@ use tokio_util::sync::CancellationToken;
 
 /// How many events may wait; a burst of a thousand templates with a handful each fits.
 const WAITING: usize = 8192;
+/// With more than this waiting, good news about Works is not written.
+const UNCROWDED: usize = 128;
 /// How many events are remembered for counting.
 const REMEMBERED: usize = 4096;
 /// How long news that has been written is only counted when it comes again.
@@ -139,7 +141,13 @@ impl Events {
         reason: &'static str,
         message: String,
     ) {
-        let news = News { component, about: about.involved(), kind, reason, message };
+        // Users look at templates and bindings. That yet another Work went well is worth no more than spare time.
+        let about = about.involved();
+        let crowded = self.0.capacity() < WAITING - UNCROWDED;
+        if crowded && kind == "Normal" && about.kind.as_deref() == Some("Work") {
+            return;
+        }
+        let news = News { component, about, kind, reason, message };
         if self.0.try_send(news).is_err() {
             tracing::debug!(reason, "event dropped");
         }

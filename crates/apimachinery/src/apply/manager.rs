@@ -7,6 +7,7 @@
 //! [`FieldManager::apply`] merges a configuration, takes back what the same manager applied before and dropped, and
 //! refuses to change what others own unless forced.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
@@ -119,9 +120,15 @@ pub struct FieldManager<'a, T: Types> {
 }
 
 /// An object together with its type; both belong to one API version.
-struct Typed<S> {
-    value: Value,
+struct Typed<'a, S> {
+    value: Cow<'a, Value>,
     schema: S,
+}
+
+impl<S> Typed<'_, S> {
+    fn into_owned(self) -> Typed<'static, S> {
+        Typed { value: Cow::Owned(self.value.into_owned()), schema: self.schema }
+    }
 }
 
 impl<T: Types> FieldManager<'_, T> {
@@ -136,9 +143,7 @@ impl<T: Types> FieldManager<'_, T> {
         if managed.is_empty() && !is_create {
             return new;
         }
-        let mut live = live.clone();
-        remove_managed(&mut live);
-        match self.track(&live, &new, managed, manager, Some(now)) {
+        match self.track(live, &new, managed, manager, Some(now)) {
             Ok(mut managed) => {
                 managed.cap_updaters(MAX_UPDATERS);
                 managed.store(&mut new);
@@ -236,23 +241,27 @@ impl<T: Types> FieldManager<'_, T> {
         }
     }
 
-    fn typed(&self, object: &Value, duplicates: Duplicates) -> Result<Typed<T::Type>, String> {
+    fn typed<'o>(&self, object: &'o Value, duplicates: Duplicates) -> Result<Typed<'o, T::Type>, String> {
         let schema = self
             .types
             .type_of(&self.gvk.api_version())
             .ok_or_else(|| format!("no corresponding type for {}", self.gvk))?;
         typed::validate(&schema, object, duplicates).map_err(|error| error.to_string())?;
-        Ok(Typed { value: object.clone(), schema })
+        Ok(Typed { value: Cow::Borrowed(object), schema })
     }
 
     /// Returns the object in another version; `None` if that version is not served any more.
-    fn in_version(&self, object: &Typed<T::Type>, version: &str) -> Result<Option<Typed<T::Type>>, String> {
+    fn in_version<'o>(
+        &self,
+        object: &'o Typed<'_, T::Type>,
+        version: &str,
+    ) -> Result<Option<Typed<'o, T::Type>>, String> {
         let current = object.value.get("apiVersion").and_then(Value::as_str).unwrap_or_default();
         if current == version {
-            return Ok(Some(Typed { value: object.value.clone(), schema: object.schema.clone() }));
+            return Ok(Some(Typed { value: Cow::Borrowed(&*object.value), schema: object.schema.clone() }));
         }
         let Some(schema) = self.types.type_of(version) else { return Ok(None) };
-        let value = self.types.convert(&object.value, version)?;
+        let value = Cow::Owned(self.types.convert(&object.value, version)?);
         Ok(Some(Typed { value, schema }))
     }
 
@@ -293,7 +302,7 @@ impl<T: Types> FieldManager<'_, T> {
         Ok(managed)
     }
 
-    fn reconciled(&self, live: &Typed<T::Type>, mut managed: Managed) -> Result<Managed, String> {
+    fn reconciled(&self, live: &Typed<'_, T::Type>, mut managed: Managed) -> Result<Managed, String> {
         let mut gone = Vec::new();
         for (identity, owned) in &mut managed.0 {
             match self.in_version(live, &owned.api_version)? {
@@ -314,14 +323,14 @@ impl<T: Types> FieldManager<'_, T> {
     /// Takes changed and removed fields away from everybody but `writer`, or reports them as conflicts.
     fn resolve(
         &self,
-        live: &Typed<T::Type>,
-        new: &Typed<T::Type>,
+        live: &Typed<'_, T::Type>,
+        new: &Typed<'_, T::Type>,
         mut managed: Managed,
         writer: Option<&Identity>,
         force: bool,
     ) -> Result<Resolved, String> {
         let version = self.gvk.api_version();
-        let compare = |live: &Typed<T::Type>, new: &Typed<T::Type>, version: &str| {
+        let compare = |live: &Typed<'_, T::Type>, new: &Typed<'_, T::Type>, version: &str| {
             let comparison = typed::compare(&live.schema, &live.value, &new.value)
                 .map_err(|error| format!("failed to compare objects: {error}"))?;
             Ok::<Comparison, String>(match self.reset.get(version) {
@@ -388,7 +397,7 @@ impl<T: Types> FieldManager<'_, T> {
         let mut managed = self.reconciled(&live, managed).map_err(Error::Typed)?;
         let merged = typed::merge(&live.schema, &live.value, &applied.value)
             .map_err(|error| Error::Typed(format!("failed to merge config: {error}")))?;
-        let merged = Typed { value: merged, schema: live.schema.clone() };
+        let merged = Typed { value: Cow::Owned(merged), schema: live.schema.clone() };
         let identity = self.identity(manager, Operation::Apply);
         let last = managed.0.get(&identity).cloned();
         let set = self.without_reset(typed::field_set(&applied.schema, &applied.value), &version);
@@ -403,7 +412,7 @@ impl<T: Types> FieldManager<'_, T> {
                 // it stays: otherwise a second apply would bring it back and be a change.
                 let value = typed::merge(&pruned.schema, &pruned.value, &applied.value)
                     .map_err(|error| Error::Typed(format!("failed to merge config: {error}")))?;
-                Typed { value, schema: pruned.schema }
+                Typed { value: Cow::Owned(value), schema: pruned.schema }
             }
             _ => merged,
         };
@@ -418,22 +427,24 @@ impl<T: Types> FieldManager<'_, T> {
                 managed.0.remove(&identity);
             }
         }
-        let changed = (new.value != live.value).then_some(new.value);
+        let changed = (new.value != live.value).then(|| new.value.into_owned());
         Ok((changed, managed))
     }
 
     /// Removes what the manager applied last time and did not apply now, unless somebody else owns it.
     fn prune(
         &self,
-        merged: Typed<T::Type>,
+        merged: Typed<'static, T::Type>,
         managed: &Managed,
         last: &Owned,
-    ) -> Result<Typed<T::Type>, String> {
-        let Some(merged_then) = self.in_version(&merged, &last.api_version)? else { return Ok(merged) };
+    ) -> Result<Typed<'static, T::Type>, String> {
+        let Some(merged_then) = self.in_version(&merged, &last.api_version)?.map(Typed::into_owned) else {
+            return Ok(merged);
+        };
         let schema = Some(&merged_then.schema);
         let last_set = last.set.with_declared_parents(schema);
         let pruned = Typed {
-            value: typed::remove(&merged_then.schema, &merged_then.value, &last_set),
+            value: Cow::Owned(typed::remove(&merged_then.schema, &merged_then.value, &last_set)),
             schema: merged_then.schema.clone(),
         };
         let pruned = self.add_back_owned(&merged_then, pruned, managed, &last.api_version)?;
@@ -446,23 +457,23 @@ impl<T: Types> FieldManager<'_, T> {
                     typed::field_set(&merged_then.schema, &merged_then.value).with_declared_parents(schema);
                 let gone = all.difference(&kept).intersection(&last_set);
                 Typed {
-                    value: typed::remove(&merged_then.schema, &merged_then.value, &gone),
+                    value: Cow::Owned(typed::remove(&merged_then.schema, &merged_then.value, &gone)),
                     schema: merged_then.schema.clone(),
                 }
             }
         };
         let version = self.gvk.api_version();
-        Ok(self.in_version(&pruned, &version)?.unwrap_or(merged))
+        Ok(self.in_version(&pruned, &version)?.map(Typed::into_owned).unwrap_or(merged))
     }
 
     /// Brings back removed items that any manager still owns (the new configuration included).
     fn add_back_owned(
         &self,
-        merged: &Typed<T::Type>,
-        pruned: Typed<T::Type>,
+        merged: &Typed<'_, T::Type>,
+        pruned: Typed<'static, T::Type>,
         managed: &Managed,
         pruned_version: &str,
-    ) -> Result<Typed<T::Type>, String> {
+    ) -> Result<Typed<'static, T::Type>, String> {
         let mut owned_by_version: BTreeMap<&str, Set> = BTreeMap::new();
         for owned in managed.0.values() {
             let set = owned_by_version.entry(owned.api_version.as_str()).or_default();
@@ -471,7 +482,7 @@ impl<T: Types> FieldManager<'_, T> {
         // The version at hand first: fields that conversion needs may be among those to bring back.
         let mut versions: Vec<&str> = owned_by_version.keys().copied().collect();
         versions.sort_by_key(|version| *version != pruned_version);
-        let mut merged = Typed { value: merged.value.clone(), schema: merged.schema.clone() };
+        let mut merged = Typed { value: Cow::Owned((*merged.value).clone()), schema: merged.schema.clone() };
         let mut pruned = pruned;
         for version in versions {
             let (Some(merged_there), Some(pruned_there)) =
@@ -479,6 +490,7 @@ impl<T: Types> FieldManager<'_, T> {
             else {
                 continue;
             };
+            let merged_there = merged_there.into_owned();
             let schema = Some(&merged_there.schema);
             let all =
                 typed::field_set(&merged_there.schema, &merged_there.value).with_declared_parents(schema);
@@ -487,7 +499,7 @@ impl<T: Types> FieldManager<'_, T> {
             let owned = owned_by_version[version].with_declared_parents(schema);
             let gone = all.difference(&kept.union(&owned));
             pruned = Typed {
-                value: typed::remove(&merged_there.schema, &merged_there.value, &gone),
+                value: Cow::Owned(typed::remove(&merged_there.schema, &merged_there.value, &gone)),
                 schema: merged_there.schema.clone(),
             };
             merged = merged_there;
@@ -569,6 +581,13 @@ fn renew_last_applied(object: &mut Value, applied: &Value) {
     }
 }
 
+/// A cheap look before the dear one: most writes change something else.
+fn differ_in_metadata_alone(old: &Value, new: &Value) -> bool {
+    let (Some(old), Some(new)) = (old.as_object(), new.as_object()) else { return false };
+    old.len() == new.len()
+        && old.iter().all(|(key, value)| key == "metadata" || new.get(key).is_some_and(|new| new == value))
+}
+
 /// Returns `new` with the old managed fields if the two objects differ only in their entries' times.
 ///
 /// Such a write must be a no-op: a new time alone would make every level-triggered writer run for ever.
@@ -588,6 +607,7 @@ pub fn keep_times_if_equal(old: &Value, mut new: Value) -> Value {
     };
     if let Some(entries) = old.pointer("/metadata/managedFields")
         && new.pointer("/metadata/managedFields").is_some()
+        && differ_in_metadata_alone(old, &new)
         && without_times(old) == without_times(&new)
     {
         new["metadata"]["managedFields"] = entries.clone();

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use api::conditions::work as conditions;
 use api::labels::finalizers;
-use api::work::Work;
+use api::work::{ManifestStatus, Work};
 use api::{events, names};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -28,7 +28,7 @@ use propagation::status::{condition, set_condition};
 use serde_json::{Value, json};
 
 use super::figures::FIGURES;
-use super::{Shared, is_leaving, is_push, is_ready, removal};
+use super::{Shared, is_leaving, is_push, is_ready, removal, work_status};
 use crate::queue::Outcome;
 
 const COMPONENT: &str = "execution-controller";
@@ -80,12 +80,19 @@ pub(super) async fn reconcile(shared: &Arc<Shared>, key: &Key) -> Outcome {
     let Some(member) = shared.members.get(cluster_name) else {
         return write_conditions(shared, key, &work, wanted, Outcome::Done).await;
     };
-    let _permit = member.permit().await;
+    let permit = member.permit().await;
     let started = Instant::now();
     let (applied, outcome) = carry_out(shared, &member, key, &work).await;
+    drop(permit);
     FIGURES.carried(started, outcome == Outcome::Done);
+    let is_applied = applied.status == "True";
     wanted.push(applied);
-    write_conditions(shared, key, &work, wanted, outcome).await
+    // What the member answered tells the state of the objects as well: one write instead of two.
+    let reports = match shared.enabled.work_status && is_applied {
+        true => work_status::news(shared, &member, key, &work).await,
+        false => None,
+    };
+    write_status(shared, key, &work, wanted, reports, outcome).await
 }
 
 /// A condition to be.
@@ -355,7 +362,6 @@ async fn release(shared: &Arc<Shared>, key: &Key, work: &Work) -> Outcome {
     }
 }
 
-/// Writes the conditions that differ; returns how to go on.
 async fn write_conditions(
     shared: &Arc<Shared>,
     key: &Key,
@@ -363,13 +369,38 @@ async fn write_conditions(
     wanted: Vec<Wanted>,
     outcome: Outcome,
 ) -> Outcome {
-    let Some(conditions) = merged(work, &wanted, Timestamp::now()) else { return outcome };
-    let patch = json!({ "status": { "conditions": conditions } });
+    write_status(shared, key, work, wanted, None, outcome).await
+}
+
+/// Writes the conditions that differ, and the state of the objects if there is news of it; returns how to go on.
+async fn write_status(
+    shared: &Arc<Shared>,
+    key: &Key,
+    work: &Work,
+    wanted: Vec<Wanted>,
+    reports: Option<Vec<ManifestStatus>>,
+    outcome: Outcome,
+) -> Outcome {
+    let conditions = merged(work, &wanted, Timestamp::now());
+    if conditions.is_none() && reports.is_none() {
+        return outcome;
+    }
+    let mut status = json!({});
+    if let Some(conditions) = conditions {
+        status["conditions"] = json!(conditions);
+    }
+    if let Some(reports) = &reports {
+        status["manifestStatuses"] = json!(reports);
+    }
+    let patch = json!({ "status": status });
     let works = Api::<Work>::namespaced(shared.client.clone(), &key.namespace);
     match works.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await {
         Ok(answer) => {
             if let Some(wanted) = wanted.iter().find(|wanted| dispatching_changes(work, wanted)) {
                 shared.recorder.say(COMPONENT, work, events::WORK_DISPATCHING, wanted.message.clone());
+            }
+            if let Some(reports) = &reports {
+                work_status::say(shared, work, reports);
             }
             shared.works.note(answer);
             outcome

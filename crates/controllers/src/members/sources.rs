@@ -147,7 +147,9 @@ fn work_changed(shared: &Shared, change: &Change<'_, Work>) {
     if shared.enabled.execution && news {
         shared.executions.push(change.key.clone());
     }
-    if shared.enabled.work_status && is_applied(new) && !old.is_some_and(is_applied) {
+    // Who has applied it has reported its state along with that.
+    let reported = change.ours && shared.enabled.execution;
+    if shared.enabled.work_status && !reported && is_applied(new) && !old.is_some_and(is_applied) {
         shared.reports.push(change.key.clone());
     }
 }
@@ -179,7 +181,8 @@ fn member_changed(shared: &Shared, change: &ObservedChange<'_>) {
         return;
     }
     let key = Key::new(namespace, name);
-    if shared.enabled.work_status && change.new.is_some() {
+    let reported = change.ours && shared.enabled.execution;
+    if shared.enabled.work_status && !reported && change.new.is_some() {
         shared.reports.push(key.clone());
     }
     let drifted = match (change.old, change.new) {

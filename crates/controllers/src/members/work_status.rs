@@ -3,6 +3,8 @@
 //! Watches: managed objects in the members (their marks name the Work), Works that have been applied.
 //! Writes:  Work.status.manifestStatuses.
 //!
+//! The answer to our own write is reported by the execution controller, along with its conditions.
+//!
 //! `work-status-controller`, `workStatus` in `--controllers`. An object that has vanished leaves its last state in
 //! place, as upstream.
 
@@ -54,6 +56,24 @@ pub(super) async fn reconcile(shared: &Arc<Shared>, key: &Key) -> Outcome {
     }
 }
 
+/// Returns the state of a Work's objects if it is not in the Work yet. What cannot be interpreted is left to
+/// [`reconcile`], which tries again.
+pub(super) async fn news(
+    shared: &Shared,
+    member: &Member,
+    key: &Key,
+    work: &Work,
+) -> Option<Vec<ManifestStatus>> {
+    let observed = observe(shared, member, key, work).await;
+    match reports(shared, work, &observed) {
+        Some(reports) => (reports != work.status.manifest_statuses).then_some(reports),
+        None => {
+            shared.reports.push(key.clone());
+            None
+        }
+    }
+}
+
 /// Returns the objects of a Work that exist in the member and belong to it, by the index of their manifest.
 async fn observe(shared: &Shared, member: &Member, key: &Key, work: &Work) -> Vec<Option<Arc<Value>>> {
     let mut observed = Vec::new();
@@ -101,7 +121,7 @@ fn reports(shared: &Shared, work: &Work, observed: &[Option<Arc<Value>>]) -> Opt
     Some(reports)
 }
 
-fn say(shared: &Shared, work: &Work, reports: &[ManifestStatus]) {
+pub(super) fn say(shared: &Shared, work: &Work, reports: &[ManifestStatus]) {
     for report in reports {
         let id = &report.identifier;
         let path = format!("{}/{}/{}", id.kind, id.namespace, id.name);

@@ -4,12 +4,17 @@
 //! Writes: the binding's `aggregatedStatus` and `FullyApplied` condition; the template's status, as the interpreter
 //! has it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use api::conditions::work as conditions;
 use api::events as reasons;
+use api::work::Work;
 use interpreter::Operation;
 use jiff::Timestamp;
 use member::{Change, Mirror};
+use parking_lot::Mutex;
 use propagation::{Binding, Object};
 use serde_json::{Value, json};
 
@@ -19,9 +24,12 @@ use super::works::binding_of;
 use super::write::{Error, Guard, Stored, tree_difference};
 use super::{BindingKey, Plane, Start, write};
 use crate::events::about;
-use crate::queue::Queue;
+use crate::queue::{Outcome, Queue};
 
 const WORKERS: usize = 8;
+/// How long the first news of a binding waits for that of its other clusters. Short enough not to be noticed, long enough
+/// for clusters that are written to at the same time.
+const GATHER: Duration = Duration::from_millis(100);
 
 pub(super) fn wire(plane: &Arc<Plane>) -> Start {
     let queue = Queue::new("resource-binding-status-controller");
@@ -33,7 +41,7 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
 
     let pushed = Arc::clone(&queue);
     plane.works.mirror.subscribe(move |change| {
-        let deleting = |work: &api::work::Work| work.metadata.deletion_timestamp.is_some();
+        let deleting = |work: &Work| work.metadata.deletion_timestamp.is_some();
         let news = match (&change.old, &change.new) {
             (Some(old), Some(new)) => old.status != new.status || deleting(old) != deleting(new),
             // A new Work has nothing to report yet, unless it was there before us.
@@ -46,18 +54,46 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
         }
     });
 
-    let plane = Arc::clone(plane);
+    let (plane, gathering) = (Arc::clone(plane), Arc::new(Gathering::default()));
     Box::new(move |tasks, stop| {
         queue.spawn(WORKERS, tasks, stop, move |key: BindingKey| {
-            let plane = Arc::clone(&plane);
+            let (plane, gathering) = (Arc::clone(&plane), Arc::clone(&gathering));
             async move {
                 if key.namespace.is_empty() {
-                    reconcile(&plane, &plane.cluster_bindings, &key).await
+                    reconcile(&plane, &plane.cluster_bindings, &key, &gathering).await
                 } else {
-                    reconcile(&plane, &plane.bindings, &key).await
+                    reconcile(&plane, &plane.bindings, &key, &gathering).await
                 }
             }
         });
+    })
+}
+
+/// Bindings of whose clusters some have reported and others are about to: since when.
+#[derive(Default)]
+struct Gathering(Mutex<HashMap<BindingKey, Instant>>);
+
+impl Gathering {
+    /// Returns how much longer to wait for the rest; nothing if there is no rest or it has been waited for.
+    fn wait(&self, key: &BindingKey, more_to_come: bool) -> Option<Duration> {
+        let mut since = self.0.lock();
+        if more_to_come {
+            let first = *since.entry(key.clone()).or_insert_with(Instant::now);
+            if let Some(left) = GATHER.checked_sub(first.elapsed()).filter(|left| !left.is_zero()) {
+                return Some(left);
+            }
+        }
+        since.remove(key);
+        None
+    }
+}
+
+/// Returns whether Works of a binding have not been carried out yet. What is suspended or failed is not waited for.
+fn more_to_come(works: &[Arc<Work>]) -> bool {
+    works.iter().any(|work| {
+        work.metadata.deletion_timestamp.is_none()
+            && work.spec.suspend_dispatching != Some(true)
+            && !work.status.conditions.iter().any(|condition| condition.type_ == conditions::APPLIED)
     })
 }
 
@@ -74,12 +110,30 @@ fn push_changed<B: Binding>(plane: &Plane, queue: &Queue<BindingKey>, change: &C
     }
 }
 
-async fn reconcile<B: Stored>(plane: &Plane, mirror: &Mirror<B>, key: &BindingKey) -> Result<(), Error> {
-    let Some(binding) = mirror.get(&key.namespace, &key.name) else { return Ok(()) };
+async fn reconcile<B: Stored>(
+    plane: &Plane,
+    mirror: &Mirror<B>,
+    key: &BindingKey,
+    gathering: &Gathering,
+) -> Outcome {
+    let Some(binding) = mirror.get(&key.namespace, &key.name) else { return Outcome::Done };
     if binding.metadata().deletion_timestamp.is_some() {
-        return Ok(());
+        return Outcome::Done;
     }
     let works = plane.works.of(binding.permanent_id());
+    match gathering.wait(key, more_to_come(&works)) {
+        Some(left) => Outcome::After(left),
+        None => bring_back(plane, mirror, key, &binding, &works).await.into(),
+    }
+}
+
+async fn bring_back<B: Stored>(
+    plane: &Plane,
+    mirror: &Mirror<B>,
+    key: &BindingKey,
+    binding: &Arc<B>,
+    works: &[Arc<Work>],
+) -> Result<(), Error> {
     let api = B::api(&plane.client, &key.namespace);
     let now = Timestamp::now();
     let written = write::change_status(&api, binding.as_ref(), |binding| {
@@ -98,7 +152,7 @@ async fn reconcile<B: Stored>(plane: &Plane, mirror: &Mirror<B>, key: &BindingKe
         }
         Ok(None) => {
             // Nothing to write, or gone meanwhile; in both cases what we computed is what there is.
-            let mut current = (*binding).clone();
+            let mut current = (**binding).clone();
             propagation::status::update_binding(&mut current, works.iter().map(AsRef::as_ref), now)?;
             current
         }
@@ -171,5 +225,30 @@ fn component<B: Binding>() -> &'static str {
         "resource-binding-status-controller"
     } else {
         "cluster-resource-binding-status-controller"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn news_waits_for_the_other_clusters_but_not_for_long() {
+        let gathering = Gathering::default();
+        let key = BindingKey { namespace: "a".to_owned(), name: "b".to_owned() };
+        assert_eq!(gathering.wait(&key, false), None, "all have reported");
+        assert!(gathering.wait(&key, true).is_some_and(|left| left <= GATHER));
+        let long_ago = Instant::now().checked_sub(GATHER).expect("the clock has run for a while");
+        gathering.0.lock().insert(key.clone(), long_ago);
+        assert_eq!(gathering.wait(&key, true), None);
+        assert!(gathering.0.lock().is_empty(), "nothing is kept");
+    }
+
+    #[test]
+    fn only_what_is_on_its_way_is_waited_for() {
+        let mut work = Work::default();
+        assert!(more_to_come(&[Arc::new(work.clone())]));
+        work.spec.suspend_dispatching = Some(true);
+        assert!(!more_to_come(&[Arc::new(work)]));
     }
 }
