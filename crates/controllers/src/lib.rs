@@ -7,6 +7,7 @@
 //! their status. The member side (`members`) registers clusters, carries Works out and reports what became of them.
 //! The two meet at the Work.
 
+mod common;
 pub mod election;
 mod events;
 pub mod members;
@@ -56,6 +57,10 @@ pub struct Context {
 
 /// Starts the selected controllers; they end when the token is cancelled.
 pub fn spawn(context: &Context, selection: &Selection, tasks: &TaskTracker) {
-    plane::spawn(context, selection, tasks);
-    members::spawn(context, selection, tasks);
+    let common = common::Common::default();
+    let plane = plane::wire(context, &common, selection, tasks);
+    let members = members::wire(context, &common, selection, tasks, members::Timing::default());
+    if plane || members {
+        common.follow(context, tasks);
+    }
 }

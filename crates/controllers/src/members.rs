@@ -33,6 +33,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::common::Common;
 use crate::events::Events;
 use crate::queue::{Outcome, Queue, UNLIMITED};
 use crate::{Context, Selection};
@@ -71,12 +72,21 @@ impl Default for Timing {
 }
 
 /// Starts the selected controllers of this side.
-pub fn spawn(context: &Context, selection: &Selection, tasks: &TaskTracker) {
-    spawn_with(context, selection, tasks, Timing::default());
+pub fn spawn(context: &Context, selection: &Selection, tasks: &TaskTracker, timing: Timing) {
+    let common = Common::default();
+    if wire(context, &common, selection, tasks, timing) {
+        common.follow(context, tasks);
+    }
 }
 
-/// Starts the selected controllers of this side with other periods than the usual ones.
-pub fn spawn_with(context: &Context, selection: &Selection, tasks: &TaskTracker, timing: Timing) {
+/// As [`spawn`], with what both sides look at; returns whether anything was selected.
+pub(crate) fn wire(
+    context: &Context,
+    common: &Common,
+    selection: &Selection,
+    tasks: &TaskTracker,
+    timing: Timing,
+) -> bool {
     let enabled = Enabled {
         cluster: selection.has("cluster"),
         cluster_status: selection.has("clusterStatus"),
@@ -84,7 +94,7 @@ pub fn spawn_with(context: &Context, selection: &Selection, tasks: &TaskTracker,
         work_status: selection.has("workStatus"),
     };
     if enabled == Enabled::default() {
-        return;
+        return false;
     }
     let (recorder, writer) = Events::new(context.client.clone(), context.stop.clone());
     tasks.spawn(writer);
@@ -98,8 +108,8 @@ pub fn spawn_with(context: &Context, selection: &Selection, tasks: &TaskTracker,
         recorder,
         interpreter: Interpreter::native(),
         kinds: Kinds::default(),
-        clusters: Mirror::default(),
-        works: Mirror::default(),
+        clusters: common.clusters.clone(),
+        works: common.works.clone(),
         namespaces: Mirror::default(),
         links: Queue::new("links"),
         registrations: Queue::new("cluster-controller"),
@@ -125,6 +135,7 @@ pub fn spawn_with(context: &Context, selection: &Selection, tasks: &TaskTracker,
             work_status::reconcile(&shared, &key).await
         });
     }
+    true
 }
 
 /// Works a queue off. What limits is the member a key belongs to.
@@ -158,8 +169,8 @@ struct Shared {
     recorder: Events,
     interpreter: Interpreter,
     kinds: Kinds,
-    clusters: Mirror<Cluster>,
-    works: Mirror<Work>,
+    clusters: Arc<Mirror<Cluster>>,
+    works: Arc<Mirror<Work>>,
     /// Execution namespaces and others of the system's own.
     namespaces: Mirror<Namespace>,
     /// Clusters whose connection is to be looked at.

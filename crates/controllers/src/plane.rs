@@ -38,6 +38,7 @@ use propagation::overrides::Overrides;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::common::Common;
 use crate::events::Events;
 use crate::{Context, Selection};
 use templates::Templates;
@@ -55,7 +56,7 @@ struct Plane {
     override_policies: Mirror<OverridePolicy>,
     cluster_override_policies: Mirror<ClusterOverridePolicy>,
     overrides: RwLock<Overrides>,
-    clusters: Mirror<Cluster>,
+    clusters: Arc<Mirror<Cluster>>,
     bindings: Mirror<ResourceBinding>,
     cluster_bindings: Mirror<ClusterResourceBinding>,
     works: Works,
@@ -70,6 +71,14 @@ type BindingKey = member::Key;
 /// The detector and the dependencies distributor have no name in upstream's flag; here they answer to
 /// `resource-detector` and `dependencies-distributor`, so that a process can run the scheduler alone.
 pub fn spawn(context: &Context, selection: &Selection, tasks: &TaskTracker) {
+    let common = Common::default();
+    if wire(context, &common, selection, tasks) {
+        common.follow(context, tasks);
+    }
+}
+
+/// As [`spawn`], with what both sides look at; returns whether anything was selected.
+pub(crate) fn wire(context: &Context, common: &Common, selection: &Selection, tasks: &TaskTracker) -> bool {
     let stop = context.stop.clone();
     let (events, writer) = Events::new(context.client.clone(), stop.clone());
     tasks.spawn(writer);
@@ -84,10 +93,10 @@ pub fn spawn(context: &Context, selection: &Selection, tasks: &TaskTracker) {
         override_policies: Mirror::default(),
         cluster_override_policies: Mirror::default(),
         overrides: RwLock::default(),
-        clusters: Mirror::default(),
+        clusters: common.clusters.clone(),
         bindings: Mirror::default(),
         cluster_bindings: Mirror::default(),
-        works: Works::default(),
+        works: Works::new(common.works.clone()),
         scheduler: context.scheduler.clone(),
     });
     plane.follow_overrides();
@@ -106,7 +115,7 @@ pub fn spawn(context: &Context, selection: &Selection, tasks: &TaskTracker) {
     start("namespace", namespaces::wire);
     start("unifiedAuth", unified_auth::wire);
     if starts.is_empty() {
-        return;
+        return false;
     }
     plane.mirror(tasks, &stop);
     let tasks_of_workers = tasks.clone();
@@ -119,6 +128,7 @@ pub fn spawn(context: &Context, selection: &Selection, tasks: &TaskTracker) {
             start(&tasks_of_workers, &stop);
         }
     });
+    true
 }
 
 /// Starts the workers of a controller that is wired to the mirrors already.
@@ -161,15 +171,9 @@ impl Plane {
             cluster_policies,
             override_policies,
             cluster_override_policies,
-            clusters,
             bindings,
             cluster_bindings
         );
-        let (plane, works_stop) = (Arc::clone(self), stop.clone());
-        tasks.spawn(async move {
-            let api = Api::all(plane.client.clone());
-            plane.works.mirror.follow(api, watcher::Config::default(), works_stop, |work| work).await;
-        });
         tasks.spawn(Arc::clone(&self.templates).run(tasks.clone(), stop.clone()));
     }
 

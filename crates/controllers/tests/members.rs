@@ -96,7 +96,7 @@ impl World {
             scheduler: Default::default(),
         };
         let selection = Selection::parse("cluster,clusterStatus,execution,workStatus");
-        controllers::members::spawn_with(&context, &selection, &self.tasks, Timing::default());
+        controllers::members::spawn(&context, &selection, &self.tasks, Timing::default());
     }
 
     fn kubeconfigs(&self) -> (String, String) {

@@ -17,7 +17,7 @@ use super::figures::FIGURES;
 use super::{Shared, cluster_status, is_leaving, is_push, is_ready};
 use crate::queue::Outcome;
 
-/// Starts the watches.
+/// Subscribes to what both sides look at, and starts the watch that is this side's own.
 pub(super) fn start(shared: &Arc<Shared>) {
     // The members must not keep alive what keeps them alive.
     let weak = Arc::downgrade(shared);
@@ -26,25 +26,14 @@ pub(super) fn start(shared: &Arc<Shared>) {
             member_changed(&shared, change);
         }
     }));
-    let config = watcher::Config::default();
     let of = shared.clone();
     shared.clusters.subscribe(move |change| cluster_changed(&of, change));
     let of = shared.clone();
     shared.works.subscribe(move |change| work_changed(&of, change));
     let of = shared.clone();
     shared.namespaces.subscribe(move |change| namespace_changed(&of, change));
-    let (of, all) = (shared.clone(), config.clone());
-    shared.tasks.spawn(async move {
-        let api = Api::<Cluster>::all(of.client.clone());
-        of.clusters.follow(api, all, of.stop.clone(), |cluster| cluster).await;
-    });
-    let (of, all) = (shared.clone(), config.clone());
-    shared.tasks.spawn(async move {
-        let api = Api::<Work>::all(of.client.clone());
-        of.works.follow(api, all, of.stop.clone(), |work| work).await;
-    });
     let of = shared.clone();
-    let system = config.labels(&format!("{}={}", api::labels::SYSTEM, api::labels::TRUE));
+    let system = watcher::Config::default().labels(&format!("{}={}", api::labels::SYSTEM, api::labels::TRUE));
     shared.tasks.spawn(async move {
         let api = Api::<Namespace>::all(of.client.clone());
         of.namespaces.follow(api, system, of.stop.clone(), |namespace| namespace).await;

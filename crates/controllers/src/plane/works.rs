@@ -15,9 +15,8 @@ use propagation::render::{DesiredWork, stamp};
 use super::write::{self, Error, Guard};
 use super::{BindingKey, Plane};
 
-#[derive(Default)]
 pub(crate) struct Works {
-    pub(crate) mirror: Mirror<Work>,
+    pub(crate) mirror: Arc<Mirror<Work>>,
     by_binding: Mutex<HashMap<String, BTreeSet<Key>>>,
 }
 
@@ -68,6 +67,10 @@ pub(super) fn binding_of(work: &Work) -> Option<BindingKey> {
 }
 
 impl Works {
+    pub(super) fn new(mirror: Arc<Mirror<Work>>) -> Self {
+        Self { mirror, by_binding: Mutex::default() }
+    }
+
     /// Returns the Works of the binding with this permanent id.
     pub(super) fn of(&self, binding_id: &str) -> Vec<Arc<Work>> {
         // Not held while the mirror is asked: the mirror holds its own lock while it tells of changes.
