@@ -130,8 +130,11 @@ fn placement(random: &mut Random, names: &[String]) -> Value {
         if random.percent(90) {
             constraints.push(groups(random, "cluster", 6, 8));
         }
-        let count = constraints.len();
-        placement["spreadConstraints"] = random.sample(&constraints, count).into();
+        // An empty list is what no policy leaves behind, and to the original a change at every look.
+        if !constraints.is_empty() {
+            let count = constraints.len();
+            placement["spreadConstraints"] = random.sample(&constraints, count).into();
+        }
     }
     placement
 }

@@ -11,6 +11,8 @@
 //! - *reasons*: which reason is reported for a cluster that several filters reject is random in the original.
 //! - *order*: clusters that keep their replicas while others grow come last, in random order, in the original.
 //! - *cause*: a lack of room had the reason `SchedulerError` in v1.17.1; it is `Unschedulable` since.
+//! - *sums*: the original adds up room in 32 bits. A fresh start for a workload of 0 replicas, for whom every cluster has
+//!   unlimited room, comes to a negative sum there and fails; ours succeeds.
 //!
 //! `KARMADA_COMPARE_FLEETS` (12) from `KARMADA_COMPARE_FIRST` (0), `KARMADA_COMPARE_BINDINGS` per fleet (60) and
 //! `KARMADA_COMPARE_SEED` (1) choose how much and which.

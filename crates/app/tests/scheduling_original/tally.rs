@@ -51,6 +51,7 @@ pub(crate) struct Tally {
     reasons: usize,
     order: usize,
     cause: usize,
+    sums: usize,
     pub(crate) differences: Vec<String>,
 }
 
@@ -85,6 +86,11 @@ impl Tally {
             self.order += 1;
             ours.clusters = theirs.clusters.clone();
         }
+        // Nothing that can be added up is negative.
+        if theirs.message.contains("Clusters available replicas -") && ours.status == "True" {
+            self.sums += 1;
+            ours = theirs.clone();
+        }
         let differ = ours != theirs;
         for fact in facts(input) {
             let count = self.facts.entry(fact).or_default();
@@ -104,10 +110,11 @@ impl Tally {
 
     /// Returns the whole result as text.
     pub(crate) fn summary(&self) -> String {
-        let Self { decisions, outcomes, facts, reasons, order, cause, differences } = self;
+        let Self { decisions, outcomes, facts, reasons, order, cause, sums, differences } = self;
         let mut text = format!(
             "{decisions} decisions: {outcomes:?}; \
-             allowed to differ: {reasons} in reasons, {order} in order, {cause} in cause; {} differ\n",
+             allowed to differ: {reasons} in reasons, {order} in order, {cause} in cause, {sums} in sums; \
+             {} differ\n",
             differences.len()
         );
         let _ = writeln!(text, "{:62} decisions  placed  failed  differ", "");
