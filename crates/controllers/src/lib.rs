@@ -56,6 +56,7 @@ pub struct Context {
 
 /// Starts the selected controllers; they end when the token is cancelled.
 pub fn spawn(context: &Context, selection: &Selection, tasks: &TaskTracker) {
+    metrics::introduce();
     plane::spawn(context, selection, tasks);
     members::spawn(context, selection, tasks);
 }
