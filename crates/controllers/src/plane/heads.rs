@@ -96,7 +96,11 @@ fn pack(template: Value) -> Box<[u8]> {
 /// A number that differs when what counts of the template besides its metadata differs. It lives as long as the process.
 fn digest(template: &Value) -> u64 {
     let mut hasher = DefaultHasher::new();
-    let counting = template.as_object().into_iter().flatten().filter(|(name, _)| *name != "metadata" && *name != "status");
+    let counting = template
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter(|(name, _)| *name != "metadata" && *name != "status");
     for (name, value) in counting {
         name.hash(&mut hasher);
         serde_json::to_vec(value).expect("a tree can be written to memory").hash(&mut hasher);
