@@ -57,6 +57,7 @@ pub struct Context {
 
 /// Starts the selected controllers; they end when the token is cancelled.
 pub fn spawn(context: &Context, selection: &Selection, tasks: &TaskTracker) {
+    metrics::introduce();
     let common = common::Common::default();
     let plane = plane::wire(context, &common, selection, tasks);
     let members = members::wire(context, &common, selection, tasks, members::Timing::default());

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use prometheus_client::encoding::text::encode_registry;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
@@ -36,6 +37,32 @@ pub fn render() -> String {
     // Writing to a string cannot fail.
     let _ = encode_registry(&mut text, &REGISTRY.lock());
     text
+}
+
+/// Shows which program this is, as every component of upstream does. What a build does not know of itself is left empty.
+pub(crate) fn introduce() {
+    static INTRODUCED: LazyLock<()> = LazyLock::new(|| {
+        let architecture = match std::env::consts::ARCH {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            other => other,
+        };
+        let labels: Labels<8, String> = [
+            ("git_version", format!("v{}", env!("CARGO_PKG_VERSION"))),
+            ("git_commit", String::new()),
+            ("git_short_commit", String::new()),
+            ("git_tree_state", String::new()),
+            ("build_date", String::new()),
+            ("go_version", String::new()),
+            ("compiler", "rustc".to_owned()),
+            ("platform", format!("{}/{architecture}", std::env::consts::OS)),
+        ];
+        let info: Family<Labels<8, String>, Gauge> = Family::default();
+        info.get_or_create(&labels).set(1);
+        let help = "Always 1; the labels say which program this is";
+        add(|registry| registry.register("karmada_build_info", help, info));
+    });
+    *INTRODUCED
 }
 
 /// Returns a histogram whose buckets begin with 1 ms and double, as most of upstream's that measure seconds.

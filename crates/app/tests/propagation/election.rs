@@ -4,11 +4,15 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
+use std::pin::pin;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
+use futures::TryStreamExt;
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Event;
 use kube::api::{Api, Patch, PatchParams};
+use kube::runtime::{WatchStreamExt, watcher};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
@@ -109,6 +113,15 @@ async fn is_bound(plane: &kube::Client, name: &str) {
     until(&api, &format!("{name}-configmap"), "the controllers act", |found| found.is_some()).await;
 }
 
+/// Waits for the event about a policy, which is written after everything else is done and counted.
+async fn until_told(plane: &kube::Client, name: &str) {
+    let events: Api<Event> = Api::namespaced(plane.clone(), "default");
+    let about = format!("involvedObject.name={name},reason=ApplyPolicySucceed");
+    let mut told = pin!(watcher(events, watcher::Config::default().fields(&about)).applied_objects());
+    let first = tokio::time::timeout(DEADLINE, told.try_next()).await;
+    first.expect("an event in time").expect("a watch").expect("no end");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn one_of_several_acts_and_the_next_takes_over() {
     install_tls();
@@ -124,6 +137,7 @@ async fn one_of_several_acts_and_the_next_takes_over() {
     first.says("controllers run");
     assert_eq!(holder(Some(&leases.get(lease).await.expect("a lease"))), Some(identity));
     is_bound(&plane, "by-the-first").await;
+    until_told(&plane, "by-the-first").await;
     let figures = metrics(&address);
     for line in [
         r#"leader_election_master_status{name="karmada-controller-manager"} 1"#,

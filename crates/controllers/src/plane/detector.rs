@@ -18,7 +18,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use member::{Change, Key, Mirror};
 use parking_lot::{Mutex, RwLock};
-use propagation::activation::{changed_by_karmada, specification_changed};
+use propagation::activation::specification_changed;
 use propagation::binding::{self, Inputs};
 use propagation::claim::{self, Claim, Holder};
 use propagation::index::WaitingSet;
@@ -128,7 +128,7 @@ impl Detector {
         let Some(object) = change.new.as_ref().or(change.old.as_ref()) else { return };
         let touch = match (&change.old, &change.new) {
             (Some(old), Some(new)) if !specification_changed(old, new) => return,
-            (Some(old), Some(new)) => Touch { by_user: !changed_by_karmada(old, new), fresh: true },
+            (Some(old), Some(new)) => Touch { by_user: !heads::changed_by_karmada(old, new), fresh: true },
             _ => Touch { by_user: true, fresh: !change.initial },
         };
         self.push(TemplateKey::of(object), touch);

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use api::labels::{CLUSTER_PROPAGATION_POLICY_PERMANENT_ID, PROPAGATION_POLICY_PERMANENT_ID};
 use propagation::Object;
-use propagation::activation::essence;
-use serde_json::{Map, Value};
+use propagation::activation::{self, specification_changed};
+use serde_json::{Map, Value, json};
 
 /// Where a head keeps the digest of its object. No field of a Kubernetes object has such a name.
 const DIGEST: &str = "/digest";
@@ -42,11 +42,10 @@ impl Mirrored {
     /// the one or the other is a head.
     pub(super) fn value_before(&self, newer: &Arc<Value>) -> Arc<Value> {
         let older = self.value();
-        let unchanged = match (older.get(DIGEST), newer.get(DIGEST)) {
-            (Some(older), Some(newer)) => older == newer,
-            (Some(older), None) => older.as_u64() == Some(digest(newer)),
-            _ => false,
-        };
+        // Of two that are whole the reader can tell himself.
+        let unchanged = is_head(&older)
+            && digest_of(&older) == digest_of(newer)
+            && !specification_changed(&metadata(&older), &metadata(newer));
         if unchanged { Arc::clone(newer) } else { older }
     }
 }
@@ -54,6 +53,24 @@ impl Mirrored {
 /// Returns whether this is the head of a template and not the whole of it.
 pub(super) fn is_head(template: &Value) -> bool {
     template.get(DIGEST).is_some()
+}
+
+/// Returns whether the change from `old` to `new` consists of our own marks alone, whether the one or the other is a head:
+/// what a policy claims becomes whole by it.
+pub(super) fn changed_by_karmada(old: &Value, new: &Value) -> bool {
+    if is_head(old) || is_head(new) {
+        return digest_of(old) == digest_of(new)
+            && activation::changed_by_karmada(&metadata(old), &metadata(new));
+    }
+    activation::changed_by_karmada(old, new)
+}
+
+fn metadata(template: &Value) -> Value {
+    json!({ "metadata": template["metadata"] })
+}
+
+fn digest_of(template: &Value) -> u64 {
+    template.get(DIGEST).and_then(Value::as_u64).unwrap_or_else(|| digest(template))
 }
 
 fn is_claimed(template: &Value) -> bool {
@@ -76,18 +93,23 @@ fn pack(template: Value) -> Box<[u8]> {
     serde_json::to_vec(&head).expect("a tree can be written to memory").into_boxed_slice()
 }
 
-/// A number that differs when what counts of the template differs. It lives as long as the process.
+/// A number that differs when what counts of the template besides its metadata differs. It lives as long as the process.
 fn digest(template: &Value) -> u64 {
     let mut hasher = DefaultHasher::new();
-    serde_json::to_vec(&essence(template)).expect("a tree can be written to memory").hash(&mut hasher);
+    let counting = template
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter(|(name, _)| *name != "metadata" && *name != "status");
+    for (name, value) in counting {
+        name.hash(&mut hasher);
+        serde_json::to_vec(value).expect("a tree can be written to memory").hash(&mut hasher);
+    }
     hasher.finish()
 }
 
 #[cfg(test)]
 mod tests {
-    use propagation::activation::specification_changed;
-    use serde_json::json;
-
     use super::*;
 
     fn secret(version: &str, data: &str) -> Value {
@@ -124,5 +146,24 @@ mod tests {
         assert!(!specification_changed(&old.value_before(&head), &head));
         let whole = Arc::new(secret("2", "eA=="));
         assert!(!specification_changed(&old.value_before(&whole), &whole));
+    }
+
+    #[test]
+    fn a_claim_is_told_from_what_a_user_does_although_only_the_head_is_known() {
+        let mirrored = |template: &Value| Mirrored::new(template.clone()).value();
+        let mut template = json!({"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"replicas": 1},
+            "metadata": {"name": "a", "generation": 1}});
+        let head = mirrored(&template);
+        assert!(is_head(&head));
+        template["metadata"]["generation"] = 2.into();
+        template["metadata"]["labels"] = json!({PROPAGATION_POLICY_PERMANENT_ID: "u"});
+        template["metadata"]["annotations"] = json!({"propagationpolicy.karmada.io/name": "p"});
+        assert!(!is_head(&mirrored(&template)));
+        assert!(changed_by_karmada(&head, &mirrored(&template)));
+        let mut touched = template.clone();
+        touched["metadata"]["annotations"]["touched"] = "by the user".into();
+        assert!(!changed_by_karmada(&head, &mirrored(&touched)));
+        template["spec"]["replicas"] = 2.into();
+        assert!(!changed_by_karmada(&head, &mirrored(&template)));
     }
 }
