@@ -9,11 +9,11 @@ use api::features::Features;
 use clap::Args;
 use controllers::{Context, Selection, Settings};
 use propagation::skip::{SKIPPED_NAMESPACES, SkipRules};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::scheduling;
+use crate::signals::Signals;
 
 /// How long controllers may take to end.
 const GOODBYE: Duration = Duration::from_secs(10);
@@ -90,15 +90,10 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     };
     let client = kube::Client::try_from(config).context("cannot make a client from the kubeconfig")?;
     let version = client.apiserver_version().await.context("the control plane does not answer")?;
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let signals = Signals::listen()?;
     let running = Running::start(client, &arguments.chosen)?;
     tracing::info!(version = version.git_version, "controllers run");
-    tokio::select! {
-        _ = terminate.recv() => tracing::info!("stopping: SIGTERM"),
-        _ = interrupt.recv() => tracing::info!("stopping: interrupted"),
-    }
-    running.stop().await;
+    signals.run(running.stop()).await;
     Ok(())
 }
 
