@@ -1,67 +1,20 @@
 //! Every way to divide replicas on three real members: placed as expected, then following scale up, scale down, a
 //! cluster that joins, a label that changes, a taint that comes and goes.
 
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+mod testkit;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 
-/// Generous: the machine may be busy with everything else.
-const DEADLINE: Duration = Duration::from_secs(180);
+use testkit::client;
+use testkit::follow::until;
+use testkit::process::{Server, run};
+
 /// Names of this test's own: other tests of the run may join the same clusters.
 const NAMES: [&str; 3] = ["sched-e2e-one", "sched-e2e-two", "sched-e2e-three"];
 const ACCOUNTS: [&str; 2] = ["--cluster-namespace", "sched-e2e-accounts"];
-
-/// The control plane as a process of its own, ended with the test.
-struct Server {
-    child: Child,
-    kubeconfig: PathBuf,
-    _dir: tempfile::TempDir,
-}
-
-impl Server {
-    fn start() -> Self {
-        let dir = tempfile::tempdir().expect("a folder for the test");
-        let data = dir.path().join("data");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_karmada"))
-            .args(["server", "--bind", "127.0.0.1:0", "--data-dir"])
-            .arg(&data)
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the binary starts");
-        let log = BufReader::new(child.stderr.take().expect("a piped log"));
-        let (ready, is_ready) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            for line in log.lines().map_while(Result::ok) {
-                if line.contains("ready") {
-                    let _ = ready.send(());
-                }
-            }
-        });
-        is_ready.recv_timeout(DEADLINE).expect("the server is ready in time");
-        Self { child, kubeconfig: data.join("karmada.kubeconfig"), _dir: dir }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-async fn client(kubeconfig: &Path) -> kube::Client {
-    let file = kube::config::Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
-    let config =
-        kube::Config::from_custom_kubeconfig(file, &Default::default()).await.expect("a usable kubeconfig");
-    kube::Client::try_from(config).expect("a client")
-}
 
 fn dynamic(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
@@ -69,27 +22,6 @@ fn dynamic(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource 
 
 fn object(value: Value) -> DynamicObject {
     serde_json::from_value(value).expect("an object")
-}
-
-/// Follows an object until it is as wanted; shows what it is when time runs out.
-async fn until<K>(api: &Api<K>, name: &str, what: &str, wanted: impl Fn(Option<&K>) -> bool)
-where
-    K: kube::Resource
-        + Clone
-        + std::fmt::Debug
-        + Send
-        + serde::de::DeserializeOwned
-        + serde::Serialize
-        + 'static,
-{
-    let reached = kube::runtime::wait::await_condition(api.clone(), name, |found: Option<&K>| wanted(found));
-    match tokio::time::timeout(DEADLINE, reached).await {
-        Ok(result) => drop(result.unwrap_or_else(|error| panic!("{what}: {error}"))),
-        Err(_) => {
-            let shown = serde_json::to_string_pretty(&api.get_opt(name).await.ok()).unwrap_or_default();
-            panic!("{what}: not within {DEADLINE:?}; last seen: {shown}");
-        }
-    }
 }
 
 /// The control plane, its members and a namespace.
@@ -135,9 +67,7 @@ impl Plane {
     fn karmada(&self, verb: &str, index: usize, further: &[&str]) {
         let control = ["--kubeconfig", &self.control, "--cluster-kubeconfig", &self.kubeconfigs[index]];
         let arguments = [&[verb, NAMES[index]], &control[..], &ACCOUNTS[..], further].concat();
-        let output =
-            Command::new(env!("CARGO_BIN_EXE_karmada")).args(&arguments).output().expect("the binary runs");
-        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        run(&arguments);
     }
 
     /// Registers a member and waits until workloads can go there.
@@ -218,7 +148,7 @@ fn weighted(preference: Value) -> Value {
 async fn every_strategy_places_and_follows_what_changes() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let Some(members) = clusters::shared(3).await else { return };
-    let server = Server::start();
+    let server = Server::start(&[]);
     let plane = Plane::new(&server, &members).await;
     plane.join(0).await;
     plane.join(1).await;
