@@ -90,6 +90,18 @@ pub trait Extension: Send + Sync {
         body: Bytes,
     ) -> BoxFuture<'a, Option<Result<Response<Body>, Status>>>;
 
+    /// Answers a request for a computed kind that is not the server's own. Returns `None` for what it does not know.
+    fn computed<'a>(
+        &'a self,
+        _server: &'a Arc<Server>,
+        _context: &'a Context,
+        _kind: &'a Kind,
+        _namespace: &'a str,
+        _body: &'a Bytes,
+    ) -> BoxFuture<'a, Option<Result<Response<Body>, Status>>> {
+        Box::pin(std::future::ready(None))
+    }
+
     /// Rewrites the cells of a row in a table, for kinds whose columns are computed and not found by JSON path.
     fn cells(&self, _kind: &Kind, _object: &Value, _cells: &mut Vec<Value>) {}
 }
