@@ -1,5 +1,7 @@
 //! What an API server with nodes does to new pods (service account, default tolerations, priority) and new claims (storage
-//! class, protection) before they are stored.
+//! class, protection) before they are stored. What quotas refuse is in `quotas`.
+
+pub(crate) mod quotas;
 
 use std::sync::{Arc, OnceLock, Weak};
 
