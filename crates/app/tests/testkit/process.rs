@@ -75,6 +75,10 @@ impl Process {
         process
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Ends it as Ctrl-C or an operator would, and waits: it has to end well.
     pub(crate) fn end(mut self) {
         kill_process(Pid::from_child(&self.child), Signal::TERM).expect("it runs");
