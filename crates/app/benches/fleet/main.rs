@@ -8,6 +8,8 @@
 //! Wall times include this program and the simulation, which share the machine; CPU seconds and memory are per process.
 
 mod processes;
+#[path = "../support/mod.rs"]
+mod support;
 mod world;
 
 use std::time::{Duration, Instant};
@@ -58,12 +60,12 @@ async fn run(sizes: &Sizes) -> Result<()> {
     let (mut world, started) = World::start(sizes).await?;
     let mut report = Report::default();
     report.fact(&format!("{} clusters with {} nodes each are up", sizes.clusters, sizes.nodes), started);
-    report.cost("idle, before any cluster is joined", &world.cost_so_far());
+    report.cost("idle, before any cluster is joined", world.cost_so_far());
 
     eprintln!("joining …");
     let before = world.mark();
     report.fact("all clusters joined and Ready", world.join().await?);
-    report.cost("joining all clusters", &world.since(&before));
+    report.cost("joining all clusters", world.since(&before));
 
     eprintln!("one Deployment over all clusters …");
     let before = world.mark();
@@ -76,7 +78,7 @@ async fn run(sizes: &Sizes) -> Result<()> {
         times.sort();
         report.fact(&format!("Deployment over {} clusters: {what}", sizes.clusters), times[times.len() / 2]);
     }
-    report.cost(&format!("{} such Deployments", sizes.rounds), &world.since(&before));
+    report.cost(&format!("{} such Deployments", sizes.rounds), world.since(&before));
 
     eprintln!("{} templates to {} clusters each …", sizes.templates, sizes.spread);
     let before = world.mark();
@@ -84,12 +86,12 @@ async fn run(sizes: &Sizes) -> Result<()> {
     let what = format!("{} templates to {} clusters each", sizes.templates, sizes.spread);
     report.fact(&format!("{what}: created"), created);
     report.fact(&format!("{what}: all applied and reported"), reported);
-    report.cost(&what, &world.since(&before));
+    report.cost(&what, world.since(&before));
 
     eprintln!("at rest for {} s …", sizes.rest);
     let before = world.mark();
     tokio::time::sleep(Duration::from_secs(sizes.rest)).await;
-    report.cost(&format!("{} s at rest", sizes.rest), &world.since(&before));
+    report.cost(&format!("{} s at rest", sizes.rest), world.since(&before));
     report.print();
     Ok(())
 }
@@ -107,8 +109,8 @@ impl Report {
         self.facts.push((what.to_owned(), took));
     }
 
-    fn cost(&mut self, during: &str, costs: &[Cost; 2]) {
-        self.costs.push((during.to_owned(), *costs));
+    fn cost(&mut self, during: &str, costs: [Cost; 2]) {
+        self.costs.push((during.to_owned(), costs));
     }
 
     fn print(&self) {
@@ -121,7 +123,7 @@ impl Report {
         );
         for (during, [plane, simulation]) in &self.costs {
             println!(
-                "| {during} | {:.2} s | {:.0} MB | {:.2} s | {:.0} MB |",
+                "| {during} | {:.2} s | {} MB | {:.2} s | {} MB |",
                 plane.cpu_seconds, plane.megabytes, simulation.cpu_seconds, simulation.megabytes
             );
         }

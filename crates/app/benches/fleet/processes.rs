@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use crate::support::{cpu_seconds, megabytes};
+
 /// A debug build of a thousand clusters on a busy machine is slow.
 const DEADLINE: Duration = Duration::from_secs(600);
 
@@ -14,17 +16,18 @@ const DEADLINE: Duration = Duration::from_secs(600);
 pub(crate) struct Process(Child);
 
 /// What a process has used.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Cost {
     pub(crate) cpu_seconds: f64,
     /// At the end, not in between.
-    pub(crate) megabytes: f64,
+    pub(crate) megabytes: String,
 }
 
 impl Process {
     /// Starts it and waits until it says that it is ready.
     pub(crate) fn start(arguments: &[&str]) -> Result<Self> {
         let child = Command::new(env!("CARGO_BIN_EXE_karmada"))
+            .args(["--log", "warn,karmada=info"])
             .args(arguments)
             .stdin(Stdio::null())
             .stderr(Stdio::piped())
@@ -51,22 +54,8 @@ impl Process {
 
     /// Returns what it has used up to now.
     pub(crate) fn cost(&self) -> Cost {
-        let read =
-            |file: &str| std::fs::read_to_string(format!("/proc/{}/{file}", self.0.id())).unwrap_or_default();
-        let stat = read("stat");
-        // The name of the program may contain anything, also spaces.
-        let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or("").split(' ').collect();
-        let ticks =
-            |index: usize| fields.get(index).and_then(|text| text.parse::<u64>().ok()).unwrap_or_default();
-        let kilobytes = read("status")
-            .lines()
-            .find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse::<u64>().ok())
-            .unwrap_or_default();
-        Cost {
-            // The kernel counts in hundredths of a second.
-            cpu_seconds: (ticks(11) + ticks(12)) as f64 / 100.0,
-            megabytes: kilobytes as f64 / 1024.0,
-        }
+        let pid = [self.0.id()];
+        Cost { cpu_seconds: cpu_seconds(&pid), megabytes: megabytes(&pid) }
     }
 }
 

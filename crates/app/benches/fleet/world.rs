@@ -14,6 +14,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use serde_json::{Value, json};
 
 use crate::processes::{Cost, Process};
+use crate::support::client;
 use crate::{Sizes, timed};
 
 /// Requests of this program that are on their way at once.
@@ -64,7 +65,7 @@ impl World {
     }
 
     pub(crate) fn cost_so_far(&self) -> [Cost; 2] {
-        self.since(&[Cost::default(); 2])
+        self.mark()
     }
 
     pub(crate) fn since(&self, before: &[Cost; 2]) -> [Cost; 2] {
@@ -242,12 +243,6 @@ fn ready(deployment: Option<&Deployment>) -> usize {
 fn has_condition(status: &Value, kind: &str) -> bool {
     let conditions = status["conditions"].as_array().map_or(&[][..], Vec::as_slice);
     conditions.iter().any(|condition| condition["type"] == kind && condition["status"] == "True")
-}
-
-async fn client(kubeconfig: &Path) -> Result<kube::Client> {
-    let file = kube::config::Kubeconfig::read_from(kubeconfig)?;
-    let config = kube::Config::from_custom_kubeconfig(file, &Default::default()).await?;
-    Ok(kube::Client::try_from(config)?)
 }
 
 fn arguments(number: usize, control: &Path, member: &Path) -> JoinArguments {
