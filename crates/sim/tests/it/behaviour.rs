@@ -104,7 +104,7 @@ async fn an_eviction_asks_the_budget(site: &Site, space: &str) {
     assert_eq!(
         refused["details"]["causes"][0],
         json!({"reason": "DisruptionBudget",
-            "message": "The disruption budget b needs 1 healthy pods and has 1 currently", "field": ""})
+            "message": "The disruption budget b needs 1 healthy pods and has 1 currently"})
     );
     let absent = send(site, "POST", &path("absent"), &eviction("absent")).await;
     assert_eq!(absent["message"], "pods \"absent\" not found");
@@ -179,7 +179,7 @@ macro_rules! scenarios {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $name() {
                 let Some(members) = clusters::shared(1).await else { return };
-                let site = super::Site { client: members[0].client().await.expect("a client") };
+                let site = super::Site::real(&members[0]).await;
                 let space = format!("{}-{}", &stringify!($name).replace('_', "-")[..20], std::process::id());
                 site.namespace(&space).await;
                 super::$name(&site, &space).await;

@@ -106,7 +106,7 @@ async fn outcome(site: &Site, run: &str) -> BTreeMap<String, serde_json::Map<Str
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_manifests_end_in_the_same_objects() {
     let Some(members) = clusters::shared(1).await else { return };
-    let real = Site { client: members[0].client().await.expect("a client") };
+    let real = Site::real(&members[0]).await;
     let fleet = sim::start(options()).await.expect("a simulated member");
     let simulated = Site::simulated(&fleet.members()[0]).await;
     let run = format!("like{}", std::process::id());
@@ -210,7 +210,7 @@ fn deployment(replicas: i64) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rolling_update_and_scaling_go_through_the_same_ready_counts() {
     let Some(members) = clusters::shared(1).await else { return };
-    let real = Site { client: members[0].client().await.expect("a client") };
+    let real = Site::real(&members[0]).await;
     let fleet = sim::start(options()).await.expect("a simulated member");
     let simulated = Site::simulated(&fleet.members()[0]).await;
     let update = json!({"spec": {"template": {"spec": {"containers": [{"name": "c", "image": "nginx:2"}]}}}});

@@ -53,9 +53,19 @@ pub(crate) fn resource(kind: &str) -> ApiResource {
 
 impl Site {
     pub(crate) async fn simulated(member: &sim::Member) -> Self {
-        let config = kube::config::Kubeconfig::from_yaml(&member.kubeconfig).expect("a kubeconfig");
-        let config =
+        Self::at(&member.kubeconfig).await
+    }
+
+    pub(crate) async fn real(member: &clusters::Cluster) -> Self {
+        Self::at(&std::fs::read_to_string(member.kubeconfig()).expect("a kubeconfig")).await
+    }
+
+    async fn at(kubeconfig: &str) -> Self {
+        let config = kube::config::Kubeconfig::from_yaml(kubeconfig).expect("a kubeconfig");
+        let mut config =
             kube::Config::from_custom_kubeconfig(config, &Default::default()).await.expect("a usable one");
+        // A refusal is what a test wants to see.
+        config.default_retry = false;
         Self { client: Client::try_from(config).expect("a client") }
     }
 
