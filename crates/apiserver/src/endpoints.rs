@@ -33,7 +33,7 @@ pub(crate) async fn answer(server: &Arc<Server>, context: &Context) -> Response<
         }
         ["metrics"] => respond::bytes_of(
             200,
-            server.metrics.render(&server.store),
+            server.metrics.render(&server.store, &server.extensions.metrics()),
             "application/openmetrics-text; version=1.0.0; charset=utf-8",
         ),
         ["api" | "apis", ..] => discovery(server, context, &segments),

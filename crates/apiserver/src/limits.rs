@@ -1,9 +1,12 @@
-//! How many requests are worked on at once; the rest wait a little and are then told to come back.
+//! How many requests are worked on at once, by everybody and by each client; the rest wait a little and are then told
+//! to come back.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use apimachinery::status::Status;
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::auth::User;
@@ -12,33 +15,138 @@ use crate::http::RequestInfo;
 
 /// How long a request waits for its turn.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How many requests of one client may stay open: watches, mostly. An informer takes one per kind.
+const LONG_RUNNING: usize = 10_000;
 
-/// Separate limits for reads and writes, so that neither starves the other.
+/// Separate limits for reads and writes, so that neither starves the other. One client gets at most half of either, so
+/// that no client starves the others.
 #[derive(Debug)]
 pub struct Limits {
-    reads: Arc<Semaphore>,
-    writes: Arc<Semaphore>,
+    reads: Places,
+    writes: Places,
+    long_running: Places,
+    patience: Duration,
 }
 
 impl Limits {
     pub fn new(reads: usize, writes: usize) -> Self {
-        Self { reads: Arc::new(Semaphore::new(reads)), writes: Arc::new(Semaphore::new(writes)) }
+        Self {
+            reads: Places::new(reads, reads.div_ceil(2)),
+            writes: Places::new(writes, writes.div_ceil(2)),
+            long_running: Places::new(Semaphore::MAX_PERMITS, LONG_RUNNING),
+            patience: PATIENCE,
+        }
     }
 
-    /// Waits for a place. Administrators and long-running requests do not need one.
-    pub async fn enter(
-        &self,
-        user: &User,
-        info: &RequestInfo,
-    ) -> Result<Option<OwnedSemaphorePermit>, Status> {
-        if info.is_long_running() || user.in_group(MASTERS) || !info.is_resource {
+    /// Waits for a place. Administrators do not need one, and what stays open has limits of its own.
+    pub async fn enter(&self, user: &User, info: &RequestInfo) -> Result<Option<Permit>, Status> {
+        if user.in_group(MASTERS) || !info.is_resource {
             return Ok(None);
         }
-        let reading = matches!(info.verb, "get" | "list");
-        let semaphore = if reading { &self.reads } else { &self.writes };
-        match tokio::time::timeout(PATIENCE, semaphore.clone().acquire_owned()).await {
-            Ok(Ok(permit)) => Ok(Some(permit)),
-            _ => Err(Status::too_many_requests("Too many requests, please try again later.", 1)),
+        let (places, patience) = match info.verb {
+            _ if info.is_long_running() => (&self.long_running, Duration::ZERO),
+            "get" | "list" => (&self.reads, self.patience),
+            _ => (&self.writes, self.patience),
+        };
+        match tokio::time::timeout(patience, places.take(&user.name)).await {
+            Ok(permit) => Ok(Some(permit)),
+            Err(_) => Err(Status::too_many_requests("Too many requests, please try again later.", 1)),
         }
+    }
+}
+
+/// A place among the requests that are worked on, given back when dropped.
+#[derive(Debug)]
+pub struct Permit {
+    // Fields are dropped in this order: the client's own place last, and then the client may be forgotten.
+    _place: OwnedSemaphorePermit,
+    own: Option<OwnedSemaphorePermit>,
+    client: String,
+    clients: Arc<Clients>,
+}
+
+type Clients = Mutex<HashMap<String, Arc<Semaphore>>>;
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let mut clients = self.clients.lock();
+        drop(self.own.take());
+        // Nobody else holds it or waits for it: both need a handle, and handles are given out under this lock.
+        if clients.get(&self.client).is_some_and(|own| Arc::strong_count(own) == 1) {
+            clients.remove(&self.client);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Places {
+    all: Arc<Semaphore>,
+    share: usize,
+    clients: Arc<Clients>,
+}
+
+impl Places {
+    fn new(all: usize, share: usize) -> Self {
+        Self { all: Arc::new(Semaphore::new(all)), share: share.max(1), clients: Arc::default() }
+    }
+
+    async fn take(&self, client: &str) -> Permit {
+        let own = {
+            let mut clients = self.clients.lock();
+            clients.entry(client.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(self.share))).clone()
+        };
+        // The own limit first: who waits for that must not stand in the queue of all.
+        let own = own.acquire_owned().await.expect("the semaphore is never closed");
+        let place = self.all.clone().acquire_owned().await.expect("the semaphore is never closed");
+        Permit { _place: place, own: Some(own), client: client.to_owned(), clients: self.clients.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::Query;
+    use http::Method;
+
+    fn impatient(reads: usize, writes: usize) -> Limits {
+        Limits { patience: Duration::from_millis(1), ..Limits::new(reads, writes) }
+    }
+
+    fn user(name: &str) -> User {
+        User { name: name.to_owned(), ..User::default() }
+    }
+
+    fn list() -> RequestInfo {
+        RequestInfo::parse(&Method::GET, "/api/v1/pods", &Query::default())
+    }
+
+    #[tokio::test]
+    async fn one_client_cannot_take_all_places() {
+        let limits = impatient(4, 2);
+        let greedy = user("greedy");
+        let first = limits.enter(&greedy, &list()).await.unwrap();
+        let _second = limits.enter(&greedy, &list()).await.unwrap();
+        let refused = limits.enter(&greedy, &list()).await.unwrap_err();
+        assert_eq!((refused.code, refused.reason.as_str()), (429, "TooManyRequests"));
+        assert!(limits.enter(&user("modest"), &list()).await.unwrap().is_some());
+        drop(first);
+        assert!(limits.enter(&greedy, &list()).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn clients_that_are_gone_are_forgotten() {
+        let limits = impatient(4, 2);
+        let permits = [limits.enter(&user("a"), &list()).await, limits.enter(&user("b"), &list()).await];
+        assert_eq!(limits.reads.clients.lock().len(), 2);
+        drop(permits);
+        assert!(limits.reads.clients.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn administrators_always_get_in() {
+        let limits = impatient(1, 1);
+        let _taken = limits.enter(&user("someone"), &list()).await.unwrap();
+        assert!(limits.enter(&User::system("admin"), &list()).await.unwrap().is_none());
+        assert!(limits.enter(&user("other"), &list()).await.is_err());
     }
 }

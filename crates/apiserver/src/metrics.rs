@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicU64;
 
 use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -58,6 +59,7 @@ pub struct Metrics {
     objects: Family<ResourceLabels, Gauge>,
     revision: Gauge<i64>,
     pub dropped: Counter<u64, AtomicU64>,
+    pub audit_errors: Counter<u64, AtomicU64>,
 }
 
 impl Default for Metrics {
@@ -90,13 +92,25 @@ impl Default for Metrics {
             "Requests refused because too many waited",
             dropped.clone(),
         );
-        Self { registry, requests, durations, inflight, long_running, objects, revision, dropped }
+        let audit_errors = Counter::default();
+        registry.register("apiserver_audit_error", "Audit events that were lost", audit_errors.clone());
+        Self {
+            registry,
+            requests,
+            durations,
+            inflight,
+            long_running,
+            objects,
+            revision,
+            dropped,
+            audit_errors,
+        }
     }
 }
 
 impl Metrics {
-    /// Returns the text that Prometheus reads.
-    pub fn render(&self, store: &Store<Head>) -> String {
+    /// Returns the text that Prometheus reads, with the figures of others behind our own.
+    pub fn render(&self, store: &Store<Head>, others: &str) -> String {
         for (collection, count) in store.collections() {
             let labels = ResourceLabels { resource: collection.to_string() };
             self.objects.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
@@ -104,7 +118,9 @@ impl Metrics {
         self.revision.set(i64::try_from(store.revision()).unwrap_or(i64::MAX));
         let mut text = String::new();
         // Writing to a string cannot fail.
-        let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);
+        let _ = encode_registry(&mut text, &self.registry);
+        text.push_str(others);
+        let _ = encode_eof(&mut text);
         text
     }
 }

@@ -34,6 +34,8 @@ pub struct Options {
     pub advertise: Option<String>,
     /// Static bearer tokens: `token,user,uid,"group1,group2"` per line.
     pub token_file: Option<PathBuf>,
+    /// Whose OpenID Connect tokens are taken; nobody's by default.
+    pub oidc: Option<crate::auth::oidc::Settings>,
     pub plugins: Vec<Arc<dyn Admit>>,
     /// Webhook configurations that are stored but not obeyed: those of programs whose rules are among the plug-ins.
     pub ignored_webhooks: Vec<String>,
@@ -49,6 +51,8 @@ pub struct Options {
     pub context_name: String,
     pub max_reads: usize,
     pub max_writes: usize,
+    /// Where requests are recorded; nowhere by default.
+    pub audit: Option<crate::audit::Options>,
     /// Keeps objects in memory although there is a data directory: only keys are kept there.
     pub in_memory: bool,
     /// Acknowledges writes before they are on disk: a crash loses the last moments. For data that only simulates.
@@ -66,6 +70,7 @@ impl Default for Options {
             extra_names: Vec::new(),
             advertise: None,
             token_file: None,
+            oidc: None,
             plugins: Vec::new(),
             ignored_webhooks: Vec::new(),
             extension: None,
@@ -76,6 +81,7 @@ impl Default for Options {
             context_name: "karmada-apiserver".to_owned(),
             max_reads: 400,
             max_writes: 200,
+            audit: None,
             in_memory: false,
             relaxed: false,
             gate: Gate::default(),

@@ -1,6 +1,7 @@
 //! What happens to every request before and after its handler: identity, limits, authorisation, warnings,
 //! measurements.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,18 +10,18 @@ use bytes::Bytes;
 use http::header::{AUTHORIZATION, HeaderName, HeaderValue, WARNING};
 use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use rustls::pki_types::CertificateDer;
 use tracing::Instrument;
 
 use crate::aggregation::{Remote, proxy};
-use crate::auth::bootstrap_tokens;
+use crate::audit::{Origin, Record};
 use crate::auth::rbac::Attributes;
-use crate::auth::x509::Judge;
-use crate::auth::{User, impersonation};
+use crate::auth::x509::Verdict;
+use crate::auth::{User, bearer, front_proxy, impersonation};
 use crate::endpoints;
 use crate::handlers::{self, context::Context};
-use crate::http::body::Body;
+use crate::http::body::{self, Body};
 use crate::http::{Query, RequestInfo, respond};
+use crate::limits::Permit;
 use crate::metrics::{DurationLabels, KindLabels, RequestLabels};
 use crate::server::Server;
 
@@ -31,8 +32,8 @@ static AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 /// Who is at the other end of a connection.
 #[derive(Debug, Clone)]
 pub enum Peer {
-    /// A TLS client with the certificates it showed.
-    Remote { certificates: Arc<[CertificateDer<'static>]>, judge: Judge },
+    /// A TLS client, and what its certificate makes of it.
+    Remote { verdict: Arc<Verdict>, address: std::net::IpAddr },
     /// A part of this process with an identity of its own.
     Local(Arc<User>),
 }
@@ -52,17 +53,20 @@ where
         let started = Instant::now();
         let labels = Labels::of(&info);
         let audit_id = audit_id(&parts.headers);
-        let mut response = match admit(&server, &parts, &info, &query, &peer).await {
+        let long = info.is_long_running();
+        let (mut record, admitted) = admit(&server, &parts, &info, &query, &peer, &audit_id).await;
+        let mut notes = BTreeMap::new();
+        let mut response = match admitted {
             Ok((user, permit)) if let Some(remote) = remote(&server, &info) => {
                 // A remote server has deadlines of its own; the place among our requests is not needed meanwhile.
                 drop(permit);
                 proxy::forward(&server, &remote, &user, &parts, body, upgrade).await
             }
             Ok((user, permit)) => {
-                let long = info.is_long_running();
                 let inflight = labels.begin(&server, long);
-                let context = Context::new(parts.method, info, query, parts.headers, user);
-                let answer = answer(&server, &context, body);
+                let context =
+                    Context::new(parts.method, info, query, parts.headers, user).with_upgrade(upgrade);
+                let answer = answer(&server, &context, body, record.as_mut());
                 let mut response = if long {
                     answer.await
                 } else {
@@ -72,8 +76,10 @@ where
                         .unwrap_or_else(|_| respond::error(&timed_out()))
                 };
                 add_warnings(&mut response, context.take_warnings());
-                drop((permit, inflight));
-                response
+                notes = context.take_annotations();
+                drop(inflight);
+                // What stays open keeps its place for as long.
+                if long { keep(response, permit) } else { response }
             }
             Err(status) => {
                 if status.code == 429 {
@@ -82,6 +88,9 @@ where
                 respond::error(&status)
             }
         };
+        if let Some(record) = record {
+            response = record.finish(response, long, notes).await;
+        }
         response.headers_mut().insert(AUDIT_ID.clone(), audit_id);
         labels.end(&server, response.status().as_u16(), started.elapsed());
         tracing::debug!(code = response.status().as_u16(), "answered");
@@ -110,63 +119,114 @@ fn remote(server: &Server, info: &RequestInfo) -> Option<Remote> {
     }
 }
 
-/// Finds out who asks, whether there is room, and whether they may.
+/// Finds out who asks, whether there is room, and whether they may. From the moment it is known who asks, the audit log
+/// may want to know.
 async fn admit(
     server: &Server,
     parts: &http::request::Parts,
     info: &RequestInfo,
     query: &Query,
     peer: &Peer,
-) -> Result<(Arc<User>, Option<tokio::sync::OwnedSemaphorePermit>), Status> {
-    if let Some(timeout) = query.get("timeout").filter(|value| !value.is_empty())
-        && crate::duration::parse(timeout).is_none()
-    {
-        return Err(Status::bad_request(format!(
+    audit_id: &HeaderValue,
+) -> (Option<Record>, Result<(Arc<User>, Option<Permit>), Status>) {
+    let caller = match valid_timeout(query) {
+        Ok(()) => authenticate(server, &parts.headers, peer).await,
+        Err(status) => Err(status),
+    };
+    let mut record = server.audit.as_ref().and_then(|audit| {
+        let address = match peer {
+            Peer::Remote { address, .. } => Some(*address),
+            Peer::Local(_) => None,
+        };
+        let origin = Origin { uri: &parts.uri, headers: &parts.headers, address };
+        let nobody = User::default();
+        let user = caller.as_deref().unwrap_or(&nobody);
+        Record::begin(audit, audit_id.to_str().unwrap_or(""), info, user, &origin)
+    });
+    let admitted = match caller {
+        Ok(caller) => may(server, parts, info, peer, caller, record.as_mut()).await,
+        Err(status) => Err(status),
+    };
+    (record, admitted)
+}
+
+fn valid_timeout(query: &Query) -> Result<(), Status> {
+    match query.get("timeout").filter(|value| !value.is_empty()) {
+        Some(timeout) if crate::duration::parse(timeout).is_none() => Err(Status::bad_request(format!(
             "invalid timeout specified in the request URL - time: invalid duration {timeout:?}"
-        )));
+        ))),
+        _ => Ok(()),
     }
-    let user = authenticate(server, &parts.headers, peer)?;
-    let user = impersonation::impersonate(server, user, &parts.headers)?;
+}
+
+async fn may(
+    server: &Server,
+    parts: &http::request::Parts,
+    info: &RequestInfo,
+    peer: &Peer,
+    caller: Arc<User>,
+    mut record: Option<&mut Record>,
+) -> Result<(Arc<User>, Option<Permit>), Status> {
+    let user = impersonation::impersonate(server, caller.clone(), &parts.headers)?;
+    if let Some(record) = &mut record
+        && !Arc::ptr_eq(&user, &caller)
+    {
+        record.impersonated(&user);
+    }
     let local = matches!(peer, Peer::Local(_));
     if !local {
         server.gate.delay().await;
     }
     let permit = if local { None } else { server.limits.enter(&user, info).await? };
-    server.rbac.check(&server.store, &user, &Attributes::of(info))?;
-    Ok((user, permit))
+    let allowed = server.rbac.check(&server.store, &user, &Attributes::of(info));
+    if let Some(record) = record {
+        record.authorized(allowed.is_ok());
+    }
+    allowed.map(|()| (user, permit))
 }
 
-fn authenticate(server: &Server, headers: &HeaderMap, peer: &Peer) -> Result<Arc<User>, Status> {
-    let (certificates, judge) = match peer {
+/// Keeps a place taken until the answer has been sent or the client has gone.
+fn keep(response: Response<Body>, permit: Option<Permit>) -> Response<Body> {
+    match permit {
+        Some(permit) => response.map(|body| body::holding(body, permit)),
+        None => response,
+    }
+}
+
+async fn authenticate(server: &Server, headers: &HeaderMap, peer: &Peer) -> Result<Arc<User>, Status> {
+    let verdict = match peer {
         Peer::Local(user) => return Ok(user.clone()),
-        Peer::Remote { certificates, judge } => (certificates, judge),
+        Peer::Remote { verdict, .. } => verdict.now(),
     };
-    if !certificates.is_empty()
-        && let Some(user) = judge.identify(certificates)
+    if verdict.front_proxy
+        && let Some(user) = front_proxy::identify(headers)
     {
         return Ok(Arc::new(user));
     }
-    let bearer = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|value| {
+    if let Some(user) = verdict.user {
+        return Ok(user);
+    }
+    let given = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|value| {
         let (scheme, token) = value.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
     });
-    match bearer {
+    match given {
         Some(token) if !token.is_empty() => {
-            let audiences = [server.identity.issuer.clone()];
-            match server.tokens.identify(&server.store, token, &audiences) {
-                Some((user, _)) => Ok(Arc::new(user)),
-                None => bootstrap_tokens::identify(&server.store, token, jiff::Timestamp::now())
-                    .map(Arc::new)
-                    .ok_or_else(Status::unauthorized),
-            }
+            let found = bearer::identify(server, token, std::slice::from_ref(&server.identity.issuer)).await;
+            found.map(|(user, _)| Arc::new(user)).ok_or_else(Status::unauthorized)
         }
         // A certificate that we do not trust is a failed credential, not the lack of one.
-        _ if !certificates.is_empty() => Err(Status::unauthorized()),
+        _ if verdict.shown => Err(Status::unauthorized()),
         _ => Ok(Arc::new(User::anonymous())),
     }
 }
 
-async fn answer<B>(server: &Arc<Server>, context: &Context, body: B) -> Response<Body>
+async fn answer<B>(
+    server: &Arc<Server>,
+    context: &Context,
+    body: B,
+    record: Option<&mut Record>,
+) -> Response<Body>
 where
     B: http_body::Body<Data = Bytes> + Send,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -175,6 +235,9 @@ where
         Ok(body) => body,
         Err(status) => return respond::error(&status),
     };
+    if let Some(record) = record {
+        record.request(&body);
+    }
     if context.info.is_resource {
         handlers::resource(server, context, body).await
     } else {

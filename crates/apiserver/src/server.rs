@@ -18,6 +18,7 @@ use crate::admission::Chain;
 use crate::admission::policies::Policies;
 use crate::admission::webhooks::Webhooks;
 use crate::allocator::Allocator;
+use crate::auth::oidc::Oidc;
 use crate::auth::rbac::{Attributes, Rbac};
 use crate::auth::serving::Signer;
 use crate::auth::tokens::Tokens;
@@ -29,7 +30,7 @@ use crate::metrics::Metrics;
 use crate::object::{self, Entry};
 use crate::options::Profile;
 use crate::outbound::Outbound;
-use crate::registry::{Kind, Registry};
+use crate::registry::{Kind, Registry, Subresource};
 
 /// How long a read waits for a revision that has not happened yet.
 const REVISION_WAIT: Duration = Duration::from_secs(3);
@@ -40,11 +41,12 @@ pub struct Server {
     pub registry: ArcSwap<Registry>,
     pub rbac: Rbac,
     pub tokens: Tokens,
+    pub oidc: Option<Oidc>,
     pub admission: Chain,
     pub webhooks: Webhooks,
     pub policies: Policies,
     pub outbound: Outbound,
-    pub signer: Signer,
+    pub signer: Arc<Signer>,
     pub allocator: Allocator,
     pub metrics: Metrics,
     pub profile: Profile,
@@ -56,6 +58,7 @@ pub struct Server {
     pub identity: Identity,
     pub ready: Readiness,
     pub limits: crate::limits::Limits,
+    pub audit: Option<Arc<crate::audit::Audit>>,
     /// Writes are acknowledged before they are on disk.
     pub relaxed: bool,
     pub gate: crate::gate::Gate,
@@ -64,8 +67,6 @@ pub struct Server {
 /// What the server tells others about itself.
 #[derive(Debug, Clone)]
 pub struct Identity {
-    /// The CA that clients verify the server with, PEM.
-    pub ca_pem: String,
     /// The issuer of service account tokens.
     pub issuer: String,
     pub started: jiff::Timestamp,
@@ -78,7 +79,7 @@ pub struct Readiness {
     pub definitions: std::sync::atomic::AtomicBool,
 }
 
-/// What somebody else adds to kinds: subresources such as `clusters/proxy`, computed columns.
+/// What somebody else adds to kinds: subresources such as `clusters/proxy`, computed columns; and figures to measure.
 pub trait Extension: Send + Sync {
     /// Returns `None` for what it does not know.
     fn subresource<'a>(
@@ -102,8 +103,19 @@ pub trait Extension: Send + Sync {
         Box::pin(std::future::ready(None))
     }
 
+    /// Returns the subresources it adds to the kind of a definition, named `<plural>.<group>`. It is asked for them with any
+    /// method, long-running requests and upgrades included.
+    fn connects(&self, _definition: &str) -> Vec<Subresource> {
+        Vec::new()
+    }
+
     /// Rewrites the cells of a row in a table, for kinds whose columns are computed and not found by JSON path.
     fn cells(&self, _kind: &Kind, _object: &Value, _cells: &mut Vec<Value>) {}
+
+    /// Returns further figures for `/metrics`, without the mark that ends a document.
+    fn metrics(&self) -> String {
+        String::new()
+    }
 }
 
 /// Serves no further subresource.
@@ -138,6 +150,12 @@ impl Server {
         }
         object::stamp(&mut object, &kind.api_version, &kind.gvk.kind, Some(entry.modified));
         object
+    }
+
+    /// Returns an object as it lies in the store at this moment; nobody is asked whether that is allowed.
+    pub fn stored(&self, kind: &Kind, namespace: &str, name: &str) -> Option<Value> {
+        let entry = self.store.get(&kind.collection, &object::join_key(namespace, name))?;
+        Some(self.read(kind, &entry))
     }
 
     /// Waits until the store has reached a revision, but not for long.

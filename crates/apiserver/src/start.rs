@@ -16,8 +16,11 @@ use crate::admission::Chain;
 use crate::admission::policies::Policies;
 use crate::admission::webhooks::Webhooks;
 use crate::allocator::Allocator;
+use crate::audit::Audit;
+use crate::auth::oidc::{self, Oidc};
 use crate::auth::pki::{self, Pki};
 use crate::auth::rbac::Rbac;
+use crate::auth::renewal::Renewal;
 use crate::auth::serving::{Serving, Signer};
 use crate::auth::tokens::{self, Tokens};
 use crate::auth::x509::Judge;
@@ -40,6 +43,10 @@ pub enum Error {
     Pki(#[from] pki::Error),
     #[error(transparent)]
     Tokens(#[from] tokens::Error),
+    #[error(transparent)]
+    Oidc(#[from] oidc::Error),
+    #[error(transparent)]
+    Audit(#[from] crate::audit::Error),
     #[error("cannot set up TLS")]
     Tls(#[from] rustls::Error),
     #[error(transparent)]
@@ -88,6 +95,9 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     let pki = pki.await.expect("making keys does not panic")?;
     let store = store.await.expect("opening the store does not panic")?;
 
+    let metrics = Metrics::default();
+    let lost = metrics.audit_errors.clone();
+    let audit = options.audit.as_ref().map(|audit| Audit::open(audit, lost)).transpose()?.map(Arc::new);
     let issuer = "https://kubernetes.default.svc.cluster.local".to_owned();
     let stop = CancellationToken::new();
     let server = Arc::new(Server {
@@ -95,19 +105,21 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
         registry: ArcSwap::new(options.registry.clone().unwrap_or_else(Registry::natives)),
         rbac: Rbac::default(),
         tokens: Tokens::new(&pki.service_account_key, &issuer, options.token_file.as_deref())?,
+        oidc: options.oidc.clone().map(Oidc::new).transpose()?,
         admission: Chain::new(options.plugins.clone()),
         policies: Policies::default(),
         webhooks: Webhooks::new(options.ignored_webhooks.clone()),
-        signer: Signer::new(pki.ca.clone()),
+        signer: Arc::new(Signer::new(pki.ca.clone())),
         outbound: Outbound::new(pki.front_proxy_client.clone()),
         allocator: Allocator::default(),
-        metrics: Metrics::default(),
+        metrics,
         profile: options.profile,
         extensions: options.extension.clone().unwrap_or_else(|| Arc::new(NoExtension)),
         stop: stop.clone(),
         watches: TaskTracker::new(),
-        identity: Identity { ca_pem: pki.ca.cert.clone(), issuer, started: jiff::Timestamp::now() },
+        identity: Identity { issuer, started: jiff::Timestamp::now() },
         ready: Readiness::default(),
+        audit,
         limits: Limits::new(options.max_reads, options.max_writes),
         relaxed: options.relaxed,
         gate: options.gate.clone(),
@@ -117,12 +129,15 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     // Before anybody is answered: what was served before a restart must not be unknown for a moment after it.
     controllers::definitions::load(&server);
     crate::aggregation::availability::load(&server);
-    let serving = Arc::new(Serving::new(&pki.serving, pki.ca.clone(), names, pki_path)?);
+    let serving = Arc::new(Serving::new(&pki.serving, server.signer.clone(), names, pki_path.clone())?);
     let tls = listener::tls(serving.clone())?;
-    let judge = Judge::new(&pki.ca.cert, Arc::new(rustls::crypto::ring::default_provider()))?;
+    let judge = Judge::new(
+        &pki.ca.cert,
+        &pki.front_proxy_ca.cert,
+        &Arc::new(rustls::crypto::ring::default_provider()),
+    )?;
     let tasks = TaskTracker::new();
     let listening = CancellationToken::new();
-    tasks.spawn(serving.look_after(stop.clone()));
     tasks.spawn(listener::run(server.clone(), listener, tls, judge, listening.clone()));
 
     if let Some(dir) = options.data_dir.as_ref().filter(|_| !options.in_memory) {
@@ -133,6 +148,7 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     controllers::definitions::install(&server, &options.definitions).await?;
     server.ready.definitions.store(true, Ordering::Release);
     controllers::spawn(&server, &tasks, options.compact_every);
+    tasks.spawn(Renewal::new(&server, serving, &pki, pki_path).run(stop.clone()));
 
     let host = options.advertise.clone().unwrap_or_else(|| match address.ip() {
         ip if ip.is_unspecified() => "127.0.0.1".to_owned(),

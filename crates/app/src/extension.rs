@@ -1,35 +1,93 @@
-//! What Karmada's kinds add to the API server: the computed columns of kinds that upstream serves by servers of their own.
+//! What Karmada adds to the API server: the proxy to members, the computed columns of kinds that upstream serves by servers
+//! of their own, the reasons of the scheduler's last decision as `diagnosis` of a binding, and the controllers' figures.
 
 use std::sync::Arc;
 
 use api::cluster::{Cluster, table_cells};
+use apimachinery::gvk::Gvk;
 use apimachinery::status::Status;
 use apiserver::handlers::context::Context;
-use apiserver::http::Body;
-use apiserver::registry::Kind;
+use apiserver::http::{Body, respond};
+use apiserver::registry::{Kind, Subresource};
 use apiserver::server::{Extension, Server};
 use bytes::Bytes;
+use controllers::plane::scheduling::Diagnoses;
 use futures::future::BoxFuture;
 use http::Response;
+use http::header::ACCEPT;
 use serde::Deserialize as _;
 use serde_json::Value;
+
+use crate::cluster_proxy::ClusterProxy;
+
+impl Karmada {
+    pub(crate) fn new(diagnoses: Diagnoses) -> Self {
+        Self { proxy: ClusterProxy::default(), diagnoses }
+    }
+
+    /// Says why a binding is where it is: as JSON, or as text for whoever prefers that.
+    fn diagnosis(&self, context: &Context, kind: &Kind, namespace: &str) -> Result<Response<Body>, Status> {
+        if context.info.verb != "get" {
+            return Err(Status::method_not_allowed());
+        }
+        let name = &context.info.name;
+        let explanation = self.diagnoses.explain(namespace, name).ok_or_else(|| {
+            let mut status = Status::not_found(&kind.resource, name);
+            status.message =
+                format!("the scheduler of this process has not decided about {name:?} since it started");
+            status
+        })?;
+        let wants = context.header(ACCEPT).unwrap_or_default();
+        if wants.starts_with("text/plain") {
+            return Ok(respond::bytes_of(200, explanation.to_string(), "text/plain; charset=utf-8"));
+        }
+        let json =
+            serde_json::to_string(&explanation).map_err(|error| Status::internal(error.to_string()))?;
+        Ok(respond::bytes_of(200, json, "application/json"))
+    }
+}
 
 /// The place of the age in a cluster's row.
 const AGE: usize = 4;
 
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Karmada;
+pub(crate) struct Karmada {
+    proxy: ClusterProxy,
+    /// The last decisions of the scheduler in this process.
+    diagnoses: Diagnoses,
+}
 
 impl Extension for Karmada {
     fn subresource<'a>(
         &'a self,
-        _: &'a Arc<Server>,
-        _: &'a Context,
-        _: &'a Kind,
-        _: &'a str,
-        _: Bytes,
+        server: &'a Arc<Server>,
+        context: &'a Context,
+        kind: &'a Kind,
+        namespace: &'a str,
+        body: Bytes,
     ) -> BoxFuture<'a, Option<Result<Response<Body>, Status>>> {
-        Box::pin(std::future::ready(None))
+        Box::pin(async move {
+            match (kind.gvk.group.as_str(), kind.gvk.kind.as_str(), context.info.subresource.as_str()) {
+                (api::cluster::GROUP, "Cluster", "proxy") => {
+                    Some(self.proxy.answer(server, context, kind, body).await)
+                }
+                (api::work::GROUP, "ResourceBinding" | "ClusterResourceBinding", "diagnosis") => {
+                    Some(self.diagnosis(context, kind, namespace))
+                }
+                _ => None,
+            }
+        })
+    }
+
+    fn connects(&self, definition: &str) -> Vec<Subresource> {
+        if definition != "clusters.cluster.karmada.io" {
+            return Vec::new();
+        }
+        let verbs = ["create", "delete", "get", "patch", "update"];
+        vec![Subresource {
+            name: "proxy".to_owned(),
+            gvk: Gvk::new(api::cluster::GROUP, "v1alpha1", "ClusterProxyOptions"),
+            verbs: verbs.map(str::to_owned).to_vec(),
+        }]
     }
 
     fn cells(&self, kind: &Kind, object: &Value, cells: &mut Vec<Value>) {
@@ -48,5 +106,9 @@ impl Extension for Karmada {
             }
             _ => {}
         }
+    }
+
+    fn metrics(&self) -> String {
+        controllers::metrics::render()
     }
 }

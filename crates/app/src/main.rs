@@ -1,9 +1,12 @@
 //! The `karmada` binary: reads arguments, sets up logging, runs a role.
 
+mod access;
 mod backup;
+mod cluster_proxy;
 mod controllers;
 mod crds;
 mod extension;
+mod measured;
 mod memory;
 mod plane;
 mod plugin;
@@ -38,7 +41,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Up(up::Arguments),
-    Server(server::Arguments),
+    Server(Box<server::Arguments>),
     Controllers(controllers::Arguments),
     Sim(sim::Arguments),
     Webhook(webhook::Arguments),
@@ -69,7 +72,7 @@ fn main() -> ExitCode {
     let result = runtime.block_on(async {
         match arguments.command {
             Command::Up(up) => up::run(up, &arguments.log).await,
-            Command::Server(arguments) => server::run(arguments).await,
+            Command::Server(arguments) => server::run(*arguments).await,
             Command::Controllers(arguments) => controllers::run(arguments).await,
             Command::Sim(arguments) => sim::run(arguments).await,
             Command::Webhook(arguments) => webhook::run(arguments).await,

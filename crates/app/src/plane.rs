@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use apiserver::{Handle, Profile};
+use controllers::plane::scheduling::Diagnoses;
 use kube::Client;
 
 use crate::controllers::{Chosen, Running};
@@ -36,6 +37,7 @@ impl Plane {
     /// Starts a control plane; returns once it answers and its controllers run.
     pub(crate) async fn start(setup: Setup) -> anyhow::Result<Self> {
         let surroundings = Arc::new(Surroundings::default());
+        let diagnoses = Diagnoses::default();
         let place = match &setup.server.data_dir {
             Some(dir) => dir.display().to_string(),
             None => "memory".to_owned(),
@@ -45,7 +47,7 @@ impl Plane {
             definitions: api::crd::all().into_iter().chain(api::crd::aggregated()).collect(),
             namespaces: vec!["karmada-system".to_owned(), "karmada-cluster".to_owned()],
             plugins: vec![Arc::new(plugin::Karmada::new(setup.rules, surroundings.clone()))],
-            extension: Some(Arc::new(extension::Karmada)),
+            extension: Some(Arc::new(extension::Karmada::new(diagnoses.clone()))),
             // What these two of the original installation ask for is done by the plug-in.
             ignored_webhooks: vec!["mutating-config".to_owned(), "validating-config".to_owned()],
             ..setup.server
@@ -58,7 +60,7 @@ impl Plane {
             apiserver::auth::User::system("system:karmada-controllers"),
         );
         surroundings.connect(client.clone());
-        let running = Running::start(client.clone(), &setup.chosen)?;
+        let running = Running::start(client.clone(), &setup.chosen, diagnoses)?;
         Ok(Self { url: handle.url.clone(), kubeconfig, client, handle, running })
     }
 

@@ -85,7 +85,7 @@ impl Flags {
 }
 
 /// Reads a duration as Go prints it, such as `3s` or `1m30s`.
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let parsed: jiff::SignedDuration =
         text.parse().map_err(|error| format!("{text:?} is no duration: {error}"))?;
     Duration::try_from(parsed).map_err(|_| format!("{text:?} must not be negative"))

@@ -8,6 +8,7 @@ use anyhow::{Context, bail};
 use apiserver::Options;
 use clap::{Args, ValueEnum};
 
+use crate::access::{AuditArguments, OidcArguments};
 use crate::controllers::Chosen;
 use crate::plane::{Plane, Setup};
 use crate::signals::Signals;
@@ -52,6 +53,10 @@ pub(crate) struct Arguments {
     /// Writes that are worked on at once.
     #[arg(long, value_name = "N", default_value_t = 200)]
     max_mutating_requests_inflight: usize,
+    #[command(flatten)]
+    oidc: OidcArguments,
+    #[command(flatten)]
+    audit: AuditArguments,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -81,6 +86,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         extra_names: arguments.cert_extra_sans,
         advertise: arguments.advertise_address,
         token_file: arguments.token_auth_file,
+        oidc: arguments.oidc.settings(),
+        audit: arguments.audit.options(),
         compact_every: Duration::from_secs(arguments.compaction_interval),
         max_reads: arguments.max_requests_inflight.max(1),
         max_writes: arguments.max_mutating_requests_inflight.max(1),

@@ -7,7 +7,10 @@
 //! their status. The member side (`members`) registers clusters, carries Works out and reports what became of them.
 //! The two meet at the Work.
 
+pub mod election;
+mod events;
 pub mod members;
+pub mod metrics;
 pub mod plane;
 mod queue;
 pub mod selection;

@@ -10,8 +10,8 @@
 mod cluster;
 mod cluster_status;
 mod enablements;
-mod events;
 mod execution;
+mod figures;
 mod monitor;
 mod readiness;
 mod removal;
@@ -33,6 +33,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::events::Events;
 use crate::queue::{Outcome, Queue, UNLIMITED};
 use crate::{Context, Selection};
 
@@ -85,6 +86,8 @@ pub fn spawn_with(context: &Context, selection: &Selection, tasks: &TaskTracker,
     if enabled == Enabled::default() {
         return;
     }
+    let (recorder, writer) = Events::new(context.client.clone(), context.stop.clone());
+    tasks.spawn(writer);
     let shared = Arc::new(Shared {
         client: context.client.clone(),
         members: context.members.clone(),
@@ -92,16 +95,16 @@ pub fn spawn_with(context: &Context, selection: &Selection, tasks: &TaskTracker,
         tasks: tasks.clone(),
         timing,
         enabled,
-        recorder: events::Recorder::start(context.client.clone(), context.stop.clone(), tasks),
+        recorder,
         interpreter: Interpreter::native(),
         kinds: Kinds::default(),
         clusters: Mirror::default(),
         works: Mirror::default(),
         namespaces: Mirror::default(),
         links: Queue::new("links"),
-        registrations: Queue::new("cluster"),
-        executions: Queue::new("execution"),
-        reports: Queue::new("workStatus"),
+        registrations: Queue::new("cluster-controller"),
+        executions: Queue::new("execution-controller"),
+        reports: Queue::new("work-status"),
         probes: Mutex::default(),
     });
     sources::start(&shared);
@@ -152,7 +155,7 @@ struct Shared {
     tasks: TaskTracker,
     timing: Timing,
     enabled: Enabled,
-    recorder: events::Recorder,
+    recorder: Events,
     interpreter: Interpreter,
     kinds: Kinds,
     clusters: Mirror<Cluster>,

@@ -4,21 +4,22 @@
 //! owns a queue of keys; changes in the mirrors push keys, workers reconcile them. They start once the mirrors are
 //! complete: what has not been seen yet must not look as if it did not exist.
 //!
-//! Code map: `write`, `events` are the machinery · `templates` finds and mirrors every kind ·
+//! Code map: `write`, `figures` are the machinery · `templates` finds and mirrors every kind ·
 //! `detector` and `policies` bind templates to policies · `dependencies` brings along what they need · `scheduling`
 //! chooses clusters · `bindings` writes Works · `status` brings reports back · `namespaces` mirrors namespaces into all
-//! clusters.
+//! clusters · `unified_auth` lets the cluster proxy act in the name of its users.
 
 mod bindings;
 mod dependencies;
 mod detector;
-mod events;
+mod figures;
 mod heads;
 mod namespaces;
 mod policies;
 pub mod scheduling;
 mod status;
 mod templates;
+mod unified_auth;
 mod works;
 mod write;
 
@@ -37,8 +38,8 @@ use propagation::overrides::Overrides;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::events::Events;
 use crate::{Context, Selection};
-use events::Events;
 use templates::Templates;
 use works::Works;
 
@@ -103,6 +104,7 @@ pub fn spawn(context: &Context, selection: &Selection, tasks: &TaskTracker) {
     start("binding", bindings::wire);
     start("bindingStatus", status::wire);
     start("namespace", namespaces::wire);
+    start("unifiedAuth", unified_auth::wire);
     if starts.is_empty() {
         return;
     }

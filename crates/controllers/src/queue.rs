@@ -4,6 +4,8 @@
 //! work at once is the controller's choice: where a member's own limit is what counts, it is [`UNLIMITED`], so that
 //! keys of a slow member never stand in the way of others.
 
+mod figures;
+
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fmt::Debug;
 use std::hash::Hash;
@@ -15,6 +17,8 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+
+use figures::Figures;
 
 /// As many keys at once as there are.
 pub(crate) const UNLIMITED: usize = Semaphore::MAX_PERMITS;
@@ -39,16 +43,17 @@ pub(crate) enum Outcome {
 }
 
 pub(crate) struct Queue<K> {
-    /// The controller's name, for the log.
+    /// The controller's name as upstream has it, for the log and what is measured.
     name: &'static str,
     state: Mutex<State<K>>,
     wake: Notify,
+    figures: Figures,
 }
 
 struct State<K> {
     ready: VecDeque<K>,
-    /// What is in `ready`.
-    waiting: HashSet<K>,
+    /// What is in `ready`, and since when.
+    waiting: HashMap<K, Instant>,
     running: HashSet<K>,
     /// What was pushed while it was running.
     again: HashSet<K>,
@@ -66,7 +71,7 @@ impl<K: Clone + Eq + Hash + Debug + Send + Sync + 'static> Queue<K> {
     pub(crate) fn new(name: &'static str) -> Arc<Self> {
         let state = State {
             ready: VecDeque::new(),
-            waiting: HashSet::new(),
+            waiting: HashMap::new(),
             running: HashSet::new(),
             again: HashSet::new(),
             resting: HashMap::new(),
@@ -74,14 +79,23 @@ impl<K: Clone + Eq + Hash + Debug + Send + Sync + 'static> Queue<K> {
             failures: HashMap::new(),
             counter: 0,
         };
-        Arc::new(Self { name, state: Mutex::new(state), wake: Notify::new() })
+        Arc::new(Self { name, state: Mutex::new(state), wake: Notify::new(), figures: Figures::of(name) })
     }
 
     /// Asks for a key to be reconciled soon.
     pub(crate) fn push(&self, key: K) {
-        if self.state.lock().push(key) {
+        let mut state = self.state.lock();
+        let new = state.push(key, Instant::now());
+        self.measure(&state);
+        drop(state);
+        if new {
+            self.figures.adds.inc();
             self.wake.notify_one();
         }
+    }
+
+    fn measure(&self, state: &State<K>) {
+        self.figures.depth.set(i64::try_from(state.ready.len()).unwrap_or(i64::MAX));
     }
 
     /// Reconciles what is pushed, at most `limit` keys at once, until told to stop.
@@ -98,13 +112,17 @@ impl<K: Clone + Eq + Hash + Debug + Send + Sync + 'static> Queue<K> {
     {
         let (queue, stop, workers) = (Arc::clone(self), stop.clone(), tasks.clone());
         let free = Arc::new(Semaphore::new(limit));
+        self.figures.limited_to(limit);
         tasks.spawn(async move {
             loop {
                 let place = Arc::clone(&free).acquire_owned().await.expect("the semaphore is never closed");
-                let Some(key) = queue.next(&stop).await else { return };
+                let Some((key, waited)) = queue.next(&stop).await else { return };
+                queue.figures.begin(waited);
                 let (queue, attempt) = (Arc::clone(&queue), reconcile(key.clone()));
                 workers.spawn(async move {
+                    let started = Instant::now();
                     let outcome = attempt.await.into();
+                    queue.figures.end(started.elapsed(), &outcome);
                     queue.done(key, outcome);
                     drop(place);
                 });
@@ -112,15 +130,20 @@ impl<K: Clone + Eq + Hash + Debug + Send + Sync + 'static> Queue<K> {
         });
     }
 
-    /// Returns the key whose turn it is; nothing once stopped.
-    async fn next(&self, stop: &CancellationToken) -> Option<K> {
+    /// Returns the key whose turn it is, and how long it has waited for it; nothing once stopped.
+    async fn next(&self, stop: &CancellationToken) -> Option<(K, Duration)> {
         loop {
-            let turn = self.state.lock().take(Instant::now());
+            let turn = {
+                let mut state = self.state.lock();
+                let turn = state.take(Instant::now());
+                self.measure(&state);
+                turn
+            };
             if stop.is_cancelled() {
                 return None;
             }
             let next_turn = match turn {
-                Ok(key) => return Some(key),
+                Ok(taken) => return Some(taken),
                 Err(next_turn) => next_turn,
             };
             let rested = async {
@@ -156,7 +179,7 @@ impl<K: Clone + Eq + Hash + Debug + Send + Sync + 'static> Queue<K> {
 
 impl<K: Clone + Eq + Hash> State<K> {
     /// Returns whether there is more to take than before.
-    fn push(&mut self, key: K) -> bool {
+    fn push(&mut self, key: K, now: Instant) -> bool {
         if let Some(turn) = self.resting.remove(&key) {
             self.turns.remove(&turn);
         }
@@ -164,26 +187,27 @@ impl<K: Clone + Eq + Hash> State<K> {
             self.again.insert(key);
             return false;
         }
-        let new = self.waiting.insert(key.clone());
-        if new {
-            self.ready.push_back(key);
+        if self.waiting.contains_key(&key) {
+            return false;
         }
-        new
+        self.waiting.insert(key.clone(), now);
+        self.ready.push_back(key);
+        true
     }
 
-    /// Takes a key to work on, or says when there is one, if that is known.
-    fn take(&mut self, now: Instant) -> Result<K, Option<Instant>> {
+    /// Takes a key to work on, with the time it has waited, or says when there is one, if that is known.
+    fn take(&mut self, now: Instant) -> Result<(K, Duration), Option<Instant>> {
         while let Some(entry) = self.turns.first_entry()
             && entry.key().0 <= now
         {
             let key = entry.remove();
-            self.push(key);
+            self.push(key, now);
         }
         match self.ready.pop_front() {
             Some(key) => {
-                self.waiting.remove(&key);
+                let since = self.waiting.remove(&key).unwrap_or(now);
                 self.running.insert(key.clone());
-                Ok(key)
+                Ok((key, now.saturating_duration_since(since)))
             }
             None => Err(self.turns.keys().next().map(|(at, _)| *at)),
         }
@@ -207,7 +231,7 @@ impl<K: Clone + Eq + Hash> State<K> {
             }
         };
         if self.again.remove(&key) {
-            self.push(key);
+            self.push(key, now);
         } else if let Some(rest) = rest {
             self.counter += 1;
             let turn = (now + rest, self.counter);
@@ -226,6 +250,10 @@ fn rest_after(failures: u32) -> Duration {
 mod tests {
     use super::*;
 
+    fn taken(state: &mut State<&'static str>, now: Instant) -> Result<&'static str, Option<Instant>> {
+        state.take(now).map(|(key, _)| key)
+    }
+
     #[test]
     fn a_key_is_in_work_once_and_comes_up_again_when_pushed_meanwhile() {
         let queue = Queue::new("test");
@@ -233,15 +261,15 @@ mod tests {
         queue.push("a");
         let now = Instant::now();
         let mut state = queue.state.lock();
-        assert_eq!(state.take(now), Ok("a"));
-        state.push("a");
-        state.push("b");
-        assert_eq!(state.take(now), Ok("b"), "a is in work");
+        assert_eq!(taken(&mut state, now), Ok("a"));
+        state.push("a", now);
+        state.push("b", now);
+        assert_eq!(taken(&mut state, now), Ok("b"), "a is in work");
         state.done("a", &Outcome::Done, now);
-        assert_eq!(state.take(now), Ok("a"));
+        assert_eq!(taken(&mut state, now), Ok("a"));
         state.done("a", &Outcome::Done, now);
         state.done("b", &Outcome::Done, now);
-        assert_eq!(state.take(now), Err(None));
+        assert_eq!(taken(&mut state, now), Err(None));
     }
 
     #[test]
@@ -251,12 +279,12 @@ mod tests {
         let mut state = queue.state.lock();
         let mut now = Instant::now();
         for wait in [5, 10, 20].map(Duration::from_millis) {
-            assert_eq!(state.take(now), Ok("a"));
+            assert_eq!(taken(&mut state, now), Ok("a"));
             state.done("a", &Outcome::Retry, now);
-            assert_eq!(state.take(now), Err(Some(now + wait)));
+            assert_eq!(taken(&mut state, now), Err(Some(now + wait)));
             now += wait;
         }
-        assert_eq!(state.take(now), Ok("a"));
+        assert_eq!(taken(&mut state, now), Ok("a"));
         state.done("a", &Outcome::Done, now);
         assert!(state.failures.is_empty() && state.turns.is_empty() && state.resting.is_empty());
         assert_eq!((rest_after(1), rest_after(60)), (FIRST_REST, Duration::from_secs(60)));
@@ -268,11 +296,11 @@ mod tests {
         queue.push("a");
         let mut state = queue.state.lock();
         let now = Instant::now();
-        assert_eq!(state.take(now), Ok("a"));
+        assert_eq!(taken(&mut state, now), Ok("a"));
         state.done("a", &Outcome::After(Duration::from_secs(10)), now);
-        state.push("a");
+        state.push("a", now);
         assert!(state.resting.is_empty() && state.turns.is_empty());
-        assert_eq!(state.take(now), Ok("a"));
+        assert_eq!(taken(&mut state, now), Ok("a"));
     }
 
     #[tokio::test]

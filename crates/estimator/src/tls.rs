@@ -1,14 +1,15 @@
 //! How the way to an estimator is secured: plain text without a CA, as upstream, else TLS with an optional client
 //! certificate.
+//!
+//! Certificates are read and checked as those of the control plane are: by `kube`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use kube::client::ConfigExt as _;
+use rustls::ClientConfig;
+use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
 /// Files, by upstream's flags.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -27,8 +28,10 @@ pub struct Tls {
 pub enum Error {
     #[error("cannot read {}", path.display())]
     File { path: PathBuf, source: rustls::pki_types::pem::Error },
+    #[error("{} contains no certificate", .0.display())]
+    NoCertificate(PathBuf),
     #[error("cannot set up TLS to estimators")]
-    Setup(#[from] rustls::Error),
+    Setup(#[source] Box<kube::Error>),
 }
 
 impl Tls {
@@ -37,74 +40,27 @@ impl Tls {
         if self.ca.is_none() && !self.skip_verification {
             return Ok(None);
         }
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder =
-            ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
-        let builder = if self.skip_verification {
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAll(provider)))
-        } else {
-            let mut roots = RootCertStore::empty();
-            for certificate in certificates(self.ca.as_deref())? {
-                roots.add(certificate)?;
-            }
-            builder.with_root_certificates(roots)
-        };
-        let mut config = match (&self.certificate, &self.key) {
-            (Some(certificate), Some(key)) => {
-                let read = PrivateKeyDer::from_pem_file(key);
-                let key = read.map_err(|source| Error::File { path: key.clone(), source })?;
-                builder.with_client_auth_cert(certificates(Some(certificate))?, key)?
-            }
-            _ => builder.with_no_client_auth(),
-        };
+        // Only what concerns TLS is taken from it; the address means nothing.
+        let mut config = kube::Config::new(http::Uri::from_static("https://estimator"));
+        config.accept_invalid_certs = self.skip_verification;
+        config.root_cert = Some(self.authorities()?);
+        if let (Some(certificate), Some(key)) = (&self.certificate, &self.key) {
+            config.auth_info.client_certificate = Some(certificate.to_string_lossy().into_owned());
+            config.auth_info.client_key = Some(key.to_string_lossy().into_owned());
+        }
+        let mut config = config.rustls_client_config().map_err(|error| Error::Setup(Box::new(error)))?;
         config.alpn_protocols = vec![b"h2".to_vec()];
         Ok(Some(Arc::new(config)))
     }
-}
 
-fn certificates(path: Option<&Path>) -> Result<Vec<CertificateDer<'static>>, Error> {
-    let Some(path) = path else { return Ok(Vec::new()) };
-    let failed = |source| Error::File { path: path.to_owned(), source };
-    CertificateDer::pem_file_iter(path).map_err(failed)?.collect::<Result<_, _>>().map_err(failed)
-}
-
-/// Takes whoever answers for the estimator; only on the user's explicit wish. Signatures are checked all the same.
-#[derive(Debug)]
-struct AcceptAll(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for AcceptAll {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signature, algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signature, algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
+    fn authorities(&self) -> Result<Vec<Vec<u8>>, Error> {
+        let Some(path) = &self.ca else { return Ok(Vec::new()) };
+        let failed = |source| Error::File { path: path.clone(), source };
+        let read = CertificateDer::pem_file_iter(path).map_err(failed)?;
+        let all: Vec<CertificateDer<'_>> = read.collect::<Result<_, _>>().map_err(failed)?;
+        if all.is_empty() {
+            return Err(Error::NoCertificate(path.clone()));
+        }
+        Ok(all.iter().map(|certificate| certificate.to_vec()).collect())
     }
 }

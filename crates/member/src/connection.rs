@@ -1,5 +1,7 @@
 //! What it takes to reach a member, and the client made of it.
 
+use std::collections::BTreeMap;
+
 use api::cluster::Cluster;
 use api::constants::{SECRET_CA_BUNDLE, SECRET_TOKEN};
 use base64::Engine;
@@ -9,7 +11,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use serde_json::json;
 
-use crate::{Error, Result};
+use crate::{Error, Result, tunnel};
 
 /// Address and credentials of a member. Two equal ones need no new client.
 #[derive(Clone, PartialEq, Eq)]
@@ -20,6 +22,8 @@ pub struct Connection {
     certificates: Vec<u8>,
     skip_verification: bool,
     proxy: String,
+    /// What the proxy is told with every connection.
+    proxy_headers: BTreeMap<String, String>,
 }
 
 /// Without the credentials.
@@ -46,29 +50,37 @@ impl Connection {
 
     /// Puts a Cluster and its Secret together.
     pub fn new(cluster: &Cluster, secret: &Secret) -> Result<Self> {
+        let token = token(cluster, secret)?;
+        Self::with(cluster, Some(secret), token)
+    }
+
+    /// Returns how the cluster proxy reaches a member: with the impersonator's token, which may do nothing but take on the
+    /// names of those who use the proxy. Without a Secret of its own, the member is trusted as this machine trusts
+    /// others; an agent's cluster has none.
+    pub fn impersonator(cluster: &Cluster, secret: Option<&Secret>, impersonator: &Secret) -> Result<Self> {
+        let token = token(cluster, impersonator)?;
+        Self::with(cluster, secret, token)
+    }
+
+    fn with(cluster: &Cluster, secret: Option<&Secret>, token: String) -> Result<Self> {
         let name = cluster.metadata.name.clone().unwrap_or_default();
         let spec = &cluster.spec;
         if spec.api_endpoint.is_empty() {
             return Err(Error::NoEndpoint { cluster: name });
         }
-        let entry = |key: &'static str| {
-            secret
-                .data
-                .as_ref()
-                .and_then(|data| data.get(key))
-                .filter(|value| !value.0.is_empty())
-                .ok_or_else(|| Error::NoCredential { cluster: name.clone(), key })
+        let certificates = match secret {
+            Some(secret) if !spec.insecure_skip_tls_verification => {
+                entry(cluster, secret, SECRET_CA_BUNDLE)?.to_vec()
+            }
+            _ => Vec::new(),
         };
-        let token = String::from_utf8(entry(SECRET_TOKEN)?.0.clone())
-            .map_err(|_| Error::NoCredential { cluster: name.clone(), key: SECRET_TOKEN })?;
-        let certificates =
-            if spec.insecure_skip_tls_verification { Vec::new() } else { entry(SECRET_CA_BUNDLE)?.0.clone() };
         Ok(Self {
             endpoint: spec.api_endpoint.clone(),
             token,
             certificates,
             skip_verification: spec.insecure_skip_tls_verification,
             proxy: spec.proxy_url.clone(),
+            proxy_headers: spec.proxy_header.clone(),
             cluster: name,
         })
     }
@@ -80,7 +92,7 @@ impl Connection {
         let mut cluster = json!({ "server": self.endpoint });
         if self.skip_verification {
             cluster["insecure-skip-tls-verify"] = true.into();
-        } else {
+        } else if !self.certificates.is_empty() {
             cluster["certificate-authority-data"] = STANDARD.encode(&self.certificates).into();
         }
         if !self.proxy.is_empty() {
@@ -99,8 +111,24 @@ impl Connection {
         config.connect_timeout = Some(std::time::Duration::from_secs(5));
         // Retries are decided by whoever asks, per object, not inside the client.
         config.default_retry = false;
-        Client::try_from(config).map_err(|_| failed())
+        let client = match config.proxy_url.clone().filter(|_| !self.proxy_headers.is_empty()) {
+            Some(proxy) => tunnel::client(&config, proxy, &self.proxy_headers),
+            None => Client::try_from(config),
+        };
+        client.map_err(|_| failed())
     }
+}
+
+fn token(cluster: &Cluster, secret: &Secret) -> Result<String> {
+    let text = String::from_utf8(entry(cluster, secret, SECRET_TOKEN)?.to_vec());
+    let cluster = || cluster.metadata.name.clone().unwrap_or_default();
+    text.map_err(|_| Error::NoCredential { cluster: cluster(), key: SECRET_TOKEN })
+}
+
+fn entry<'a>(cluster: &Cluster, secret: &'a Secret, key: &'static str) -> Result<&'a [u8]> {
+    let found = secret.data.as_ref().and_then(|data| data.get(key)).filter(|value| !value.0.is_empty());
+    let missing = || Error::NoCredential { cluster: cluster.metadata.name.clone().unwrap_or_default(), key };
+    found.map(|value| value.0.as_slice()).ok_or_else(missing)
 }
 
 #[cfg(test)]

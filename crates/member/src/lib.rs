@@ -12,6 +12,7 @@ mod load;
 mod member;
 mod members;
 mod mirror;
+mod tunnel;
 
 pub use connection::Connection;
 pub use error::{Error, Result};

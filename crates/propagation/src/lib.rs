@@ -15,12 +15,10 @@
 //! so that a controller never writes what is already right.
 
 pub mod activation;
-pub mod affinity;
 pub mod apply;
 pub mod binding;
 pub mod claim;
 pub mod dependencies;
-mod division;
 mod error;
 pub mod index;
 mod object;

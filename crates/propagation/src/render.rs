@@ -16,11 +16,12 @@ use api::policy::{ConflictResolution, Placement, PurgeMode, ReplicaSchedulingTyp
 use api::work::{ResourceBindingSpec, Suspension, TargetCluster, Work, WorkSpec, WorkloadTemplate};
 use interpreter::{Interpreter, Operation, prune};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use scheduler::webster::{self, TieRule};
 use serde_json::Value;
 
 use crate::object::merge;
 use crate::overrides::{Applied, Overrides, record};
-use crate::{Binding, Error, Object, Result, division, target_clusters};
+use crate::{Binding, Error, Object, Result, target_clusters};
 
 /// Renders the Works of one binding; what all clusters share is computed once.
 pub struct Renderer<'a, B> {
@@ -166,10 +167,14 @@ fn completions(
                 Error::Field { object: template.describe(), path: "spec.completions", expected: "an integer" }
             })?,
         };
-    let votes: Vec<(&str, i64)> =
+    let votes: BTreeMap<&str, i64> =
         targets.iter().map(|target| (target.name.as_str(), i64::from(target.replicas))).collect();
-    let shares = division::divide(total, &votes, template.uid());
-    Ok((!shares.is_empty()).then_some(shares))
+    let votes: Vec<(&str, i64)> = votes.into_iter().collect();
+    let shares = webster::divide(total.into(), &votes, TieRule::of_uid(template.uid()));
+    // A share is part of a number of 32 bits.
+    let share = |share: i64| i32::try_from(share).unwrap_or(i32::MAX);
+    let names = votes.iter().map(|(name, _)| (*name).to_owned());
+    Ok(shares.map(|shares| names.zip(shares.into_iter().map(share)).collect()))
 }
 
 /// Without a strategy, replicas are duplicated; the schema gives every strategy a type.

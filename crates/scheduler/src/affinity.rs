@@ -1,39 +1,62 @@
 //! Tells which clusters a ClusterAffinity means.
 //!
-//! In: a ClusterAffinity as users write it. Out: a matcher over the members of a fleet. Compiling costs a few hash
-//! lookups, matching compares numbers only.
+//! In: a ClusterAffinity as users write it. Out: whether it means a cluster ([`cluster_matches`]), or a matcher over the
+//! members of a fleet, for whom strings are numbers: compiling costs a few hash lookups, matching compares numbers only.
 //!
 //! `exclude` wins; then labels, fields and names that are given must all match; nothing given means every cluster. A
 //! selector that Kubernetes would refuse (a bad key or value, an operator with the wrong number of values) matches
 //! nothing, because upstream treats the error as "no".
 
+use api::cluster::Cluster;
 use api::policy::ClusterAffinity;
 use apimachinery::names;
 use k8s_openapi::api::core::v1::NodeSelectorRequirement;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use crate::fleet::{Fleet, Member};
-use crate::symbols::{Symbol, Symbols};
+use crate::symbols::Symbol;
 
-/// A ClusterAffinity, prepared for one fleet.
+/// Tells whether the affinity means this cluster.
+pub fn cluster_matches(cluster: &Cluster, affinity: &ClusterAffinity) -> bool {
+    Matcher::compile(affinity, Some).accepts(&cluster)
+}
+
+/// A ClusterAffinity, prepared for clusters whose strings are represented by `T`.
 #[derive(Debug, Clone)]
-pub(crate) struct Matcher {
-    exclude: Vec<Symbol>,
-    labels: Requirements,
-    zones: Vec<ZoneRequirement>,
-    fields: Requirements,
+pub(crate) struct Matcher<T = Symbol> {
+    exclude: Vec<T>,
+    labels: Requirements<T>,
+    zones: Vec<ZoneRequirement<T>>,
+    fields: Requirements<T>,
     /// `None` means any name.
-    names: Option<Vec<Symbol>>,
+    names: Option<Vec<T>>,
+}
+
+/// What affinities look at in a cluster.
+trait Described<T> {
+    fn name(&self) -> T;
+    fn label(&self, key: T) -> Option<T>;
+    /// The provider or the region; empty ones are absent.
+    fn field(&self, key: T) -> Option<T>;
+    fn has_zones(&self) -> bool;
+    fn is_in_zone(&self, zone: T) -> bool;
+    fn number(&self, value: T) -> Option<i64>;
 }
 
 impl Matcher {
     pub(crate) fn new(affinity: &ClusterAffinity, fleet: &Fleet) -> Self {
-        let symbols = fleet.symbols();
-        let known = |names: &[String]| -> Vec<Symbol> {
-            let mut found: Vec<Symbol> = names.iter().filter_map(|name| symbols.find(name)).collect();
-            found.sort_unstable();
-            found
-        };
+        // A string that no cluster has used can match none.
+        Self::compile(affinity, |text| fleet.symbols().find(text))
+    }
+
+    pub(crate) fn matches(&self, member: &Member, fleet: &Fleet) -> bool {
+        self.accepts(&(member, fleet))
+    }
+}
+
+impl<T: Copy + Ord> Matcher<T> {
+    fn compile<'a>(affinity: &'a ClusterAffinity, find: impl Fn(&'a str) -> Option<T>) -> Self {
+        let known = |names: &'a [String]| sorted(names.iter().filter_map(|name| find(name)));
         let expressions = affinity
             .field_selector
             .as_ref()
@@ -46,62 +69,124 @@ impl Matcher {
             labels: affinity
                 .label_selector
                 .as_ref()
-                .map_or_else(Requirements::any, |selector| Requirements::of_labels(selector, symbols)),
-            zones: zones.into_iter().map(|expression| ZoneRequirement::new(expression, symbols)).collect(),
-            fields: Requirements::of_fields(&fields, symbols),
+                .map_or_else(Requirements::any, |selector| Requirements::of_labels(selector, &find)),
+            zones: zones.into_iter().map(|expression| ZoneRequirement::new(expression, &find)).collect(),
+            fields: Requirements::of_fields(fields, &find),
             names: (!affinity.cluster_names.is_empty()).then(|| known(&affinity.cluster_names)),
         }
     }
 
-    pub(crate) fn matches(&self, member: &Member, fleet: &Fleet) -> bool {
-        let symbols = fleet.symbols();
-        self.exclude.binary_search(&member.name_symbol).is_err()
-            && self.names.as_ref().is_none_or(|names| names.binary_search(&member.name_symbol).is_ok())
-            && self.labels.match_all(symbols, |key| member.label(key))
-            && self.zones.iter().all(|zone| zone.matches(&member.zones))
-            && self.fields.match_all(symbols, |key| member.field(key, symbols))
+    fn accepts(&self, cluster: &impl Described<T>) -> bool {
+        let name = cluster.name();
+        self.exclude.binary_search(&name).is_err()
+            && self.names.as_ref().is_none_or(|names| names.binary_search(&name).is_ok())
+            && self.labels.match_all(|key| cluster.label(key), |value| cluster.number(value))
+            && self.zones.iter().all(|zone| zone.matches(cluster))
+            && self.fields.match_all(|key| cluster.field(key), |value| cluster.number(value))
+    }
+}
+
+fn sorted<T: Ord>(all: impl Iterator<Item = T>) -> Vec<T> {
+    let mut all: Vec<T> = all.collect();
+    all.sort_unstable();
+    all
+}
+
+impl Described<Symbol> for (&Member, &Fleet) {
+    fn name(&self) -> Symbol {
+        self.0.name_symbol
+    }
+
+    fn label(&self, key: Symbol) -> Option<Symbol> {
+        self.0.label(key)
+    }
+
+    fn field(&self, key: Symbol) -> Option<Symbol> {
+        self.0.field(key, self.1.symbols())
+    }
+
+    fn has_zones(&self) -> bool {
+        !self.0.zones.is_empty()
+    }
+
+    fn is_in_zone(&self, zone: Symbol) -> bool {
+        self.0.zones.contains(&zone)
+    }
+
+    fn number(&self, value: Symbol) -> Option<i64> {
+        self.1.symbols().text(value).parse().ok()
+    }
+}
+
+impl<'a> Described<&'a str> for &'a Cluster {
+    fn name(&self) -> &'a str {
+        self.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    fn label(&self, key: &'a str) -> Option<&'a str> {
+        self.metadata.labels.as_ref()?.get(key).map(String::as_str)
+    }
+
+    fn field(&self, key: &'a str) -> Option<&'a str> {
+        let value = match key {
+            "provider" => &self.spec.provider,
+            "region" => &self.spec.region,
+            _ => return None,
+        };
+        Some(value.as_str()).filter(|value| !value.is_empty())
+    }
+
+    fn has_zones(&self) -> bool {
+        !self.spec.zones.is_empty()
+    }
+
+    fn is_in_zone(&self, zone: &'a str) -> bool {
+        self.spec.zones.iter().any(|one| one == zone)
+    }
+
+    fn number(&self, value: &'a str) -> Option<i64> {
+        value.parse().ok()
     }
 }
 
 /// Requirements that must all hold.
 #[derive(Debug, Clone)]
-enum Requirements {
-    All(Vec<Requirement>),
+enum Requirements<T> {
+    All(Vec<Requirement<T>>),
     /// Something about them is invalid: nothing matches.
     Invalid,
 }
 
 #[derive(Debug, Clone)]
-struct Requirement {
+struct Requirement<T> {
     /// `None` means that no cluster has such a key.
-    key: Option<Symbol>,
-    test: Test,
+    key: Option<T>,
+    test: Test<T>,
 }
 
 #[derive(Debug, Clone)]
-enum Test {
-    In(Vec<Symbol>),
-    NotIn(Vec<Symbol>),
+enum Test<T> {
+    In(Vec<T>),
+    NotIn(Vec<T>),
     Exists,
     DoesNotExist,
     GreaterThan(i64),
     LessThan(i64),
 }
 
-impl Requirements {
+impl<T: Copy + Ord> Requirements<T> {
     fn any() -> Self {
         Self::All(Vec::new())
     }
 
-    fn of_labels(selector: &LabelSelector, symbols: &Symbols) -> Self {
+    fn of_labels<'a>(selector: &'a LabelSelector, find: &impl Fn(&'a str) -> Option<T>) -> Self {
         let pairs = selector.match_labels.iter().flatten();
-        let equal =
-            pairs.map(|(key, value)| Requirement::new(key, "In", std::slice::from_ref(value), symbols));
+        let equal = pairs.map(|(key, value)| Requirement::new(key, "In", std::slice::from_ref(value), find));
         let expressions = selector.match_expressions.iter().flatten().map(|expression| {
             let values = expression.values.as_deref().unwrap_or_default();
             match expression.operator.as_str() {
                 operator @ ("In" | "NotIn" | "Exists" | "DoesNotExist") => {
-                    Requirement::new(&expression.key, operator, values, symbols)
+                    Requirement::new(&expression.key, operator, values, find)
                 }
                 _ => None,
             }
@@ -109,40 +194,44 @@ impl Requirements {
         Self::collect(equal.chain(expressions))
     }
 
-    fn of_fields(expressions: &[&NodeSelectorRequirement], symbols: &Symbols) -> Self {
-        Self::collect(expressions.iter().map(|expression| {
+    fn of_fields<'a>(
+        expressions: Vec<&'a NodeSelectorRequirement>,
+        find: &impl Fn(&'a str) -> Option<T>,
+    ) -> Self {
+        Self::collect(expressions.into_iter().map(|expression| {
             let values = expression.values.as_deref().unwrap_or_default();
-            Requirement::new(&expression.key, &expression.operator, values, symbols)
+            Requirement::new(&expression.key, &expression.operator, values, find)
         }))
     }
 
-    fn collect(requirements: impl Iterator<Item = Option<Requirement>>) -> Self {
+    fn collect(requirements: impl Iterator<Item = Option<Requirement<T>>>) -> Self {
         requirements.collect::<Option<Vec<_>>>().map_or(Self::Invalid, Self::All)
     }
 
-    fn match_all(&self, symbols: &Symbols, value_of: impl Fn(Symbol) -> Option<Symbol>) -> bool {
+    fn match_all(&self, value_of: impl Fn(T) -> Option<T>, number: impl Fn(T) -> Option<i64>) -> bool {
         match self {
             Self::Invalid => false,
             Self::All(requirements) => requirements
                 .iter()
-                .all(|requirement| requirement.test.holds(requirement.key.and_then(&value_of), symbols)),
+                .all(|requirement| requirement.test.holds(requirement.key.and_then(&value_of), &number)),
         }
     }
 }
 
-impl Requirement {
+impl<T: Copy + Ord> Requirement<T> {
     /// Returns `None` when Kubernetes would refuse the requirement.
-    fn new(key: &str, operator: &str, values: &[String], symbols: &Symbols) -> Option<Self> {
+    fn new<'a>(
+        key: &'a str,
+        operator: &str,
+        values: &'a [String],
+        find: &impl Fn(&'a str) -> Option<T>,
+    ) -> Option<Self> {
         if !names::qualified_name(key).is_empty()
             || !values.iter().all(|value| names::label_value(value).is_empty())
         {
             return None;
         }
-        let known = || {
-            let mut found: Vec<Symbol> = values.iter().filter_map(|value| symbols.find(value)).collect();
-            found.sort_unstable();
-            found
-        };
+        let known = || sorted(values.iter().filter_map(|value| find(value)));
         let bound = || if let [value] = values { value.parse::<i64>().ok() } else { None };
         let test = match operator {
             "In" if !values.is_empty() => Test::In(known()),
@@ -153,38 +242,37 @@ impl Requirement {
             "Lt" => Test::LessThan(bound()?),
             _ => return None,
         };
-        Some(Self { key: symbols.find(key), test })
+        Some(Self { key: find(key), test })
     }
 }
 
-impl Test {
-    fn holds(&self, value: Option<Symbol>, symbols: &Symbols) -> bool {
-        let number = || value.and_then(|value| symbols.text(value).parse::<i64>().ok());
+impl<T: Copy + Ord> Test<T> {
+    fn holds(&self, value: Option<T>, number: impl Fn(T) -> Option<i64>) -> bool {
         match self {
             Self::In(values) => value.is_some_and(|value| values.binary_search(&value).is_ok()),
             Self::NotIn(values) => value.is_none_or(|value| values.binary_search(&value).is_err()),
             Self::Exists => value.is_some(),
             Self::DoesNotExist => value.is_none(),
-            Self::GreaterThan(bound) => number().is_some_and(|number| number > *bound),
-            Self::LessThan(bound) => number().is_some_and(|number| number < *bound),
+            Self::GreaterThan(bound) => value.and_then(number).is_some_and(|number| number > *bound),
+            Self::LessThan(bound) => value.and_then(number).is_some_and(|number| number < *bound),
         }
     }
 }
 
 /// A requirement on the list of zones, which upstream treats apart: it compares sets and checks no syntax.
 #[derive(Debug, Clone)]
-enum ZoneRequirement {
-    In(Vec<Symbol>),
-    NotIn(Vec<Symbol>),
+enum ZoneRequirement<T> {
+    In(Vec<T>),
+    NotIn(Vec<T>),
     Exists,
     DoesNotExist,
     Never,
 }
 
-impl ZoneRequirement {
-    fn new(expression: &NodeSelectorRequirement, symbols: &Symbols) -> Self {
+impl<T: Copy> ZoneRequirement<T> {
+    fn new<'a>(expression: &'a NodeSelectorRequirement, find: &impl Fn(&'a str) -> Option<T>) -> Self {
         let values = expression.values.iter().flatten();
-        let known = || values.filter_map(|value| symbols.find(value)).collect();
+        let known = || values.filter_map(|value| find(value)).collect();
         match expression.operator.as_str() {
             "In" => Self::In(known()),
             "NotIn" => Self::NotIn(known()),
@@ -194,14 +282,89 @@ impl ZoneRequirement {
         }
     }
 
-    fn matches(&self, zones: &[Symbol]) -> bool {
-        let overlap = |values: &[Symbol]| zones.iter().any(|zone| values.contains(zone));
+    fn matches(&self, cluster: &impl Described<T>) -> bool {
+        let overlap = |zones: &[T]| zones.iter().any(|zone| cluster.is_in_zone(*zone));
         match self {
-            Self::In(values) => overlap(values),
-            Self::NotIn(values) => !overlap(values),
-            Self::Exists => !zones.is_empty(),
-            Self::DoesNotExist => zones.is_empty(),
+            Self::In(zones) => overlap(zones),
+            Self::NotIn(zones) => !overlap(zones),
+            Self::Exists => cluster.has_zones(),
+            Self::DoesNotExist => !cluster.has_zones(),
             Self::Never => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// Both ways to ask give the expected answer.
+    fn check(affinity: Value, expected: bool) {
+        let cluster: Arc<Cluster> = serde_json::from_value(json!({
+            "metadata": {"name": "m1", "labels": {"env": "prod", "nodes": "12"}},
+            "spec": {"syncMode": "Push", "provider": "p1", "region": "eu", "zones": ["z1", "z2"]},
+        }))
+        .map(Arc::new)
+        .expect("a cluster");
+        let affinity: ClusterAffinity = serde_json::from_value(affinity).expect("an affinity");
+        assert_eq!(cluster_matches(&cluster, &affinity), expected, "{affinity:?}");
+        let fleet = Fleet::new([cluster]);
+        let matcher = Matcher::new(&affinity, &fleet);
+        assert_eq!(matcher.matches(fleet.at(0), &fleet), expected, "{affinity:?} in a fleet");
+    }
+
+    fn field(key: &str, operator: &str, values: &[&str]) -> Value {
+        json!({"fieldSelector": {"matchExpressions": [{"key": key, "operator": operator, "values": values}]}})
+    }
+
+    fn label(key: &str, operator: &str, values: &[&str]) -> Value {
+        json!({"labelSelector": {"matchExpressions": [{"key": key, "operator": operator, "values": values}]}})
+    }
+
+    #[test]
+    fn names_and_exclusions() {
+        check(json!({}), true);
+        check(json!({"clusterNames": ["m1", "m2"]}), true);
+        check(json!({"clusterNames": ["m2"]}), false);
+        check(json!({"clusterNames": ["m1"], "exclude": ["m1"]}), false);
+        check(json!({"exclude": ["m2"]}), true);
+    }
+
+    #[test]
+    fn labels() {
+        check(json!({"labelSelector": {"matchLabels": {"env": "prod"}}}), true);
+        check(json!({"labelSelector": {"matchLabels": {"env": "dev"}}}), false);
+        check(json!({"labelSelector": {}}), true);
+        check(label("env", "NotIn", &["dev"]), true);
+        check(label("tier", "NotIn", &["dev"]), true);
+        check(label("tier", "DoesNotExist", &[]), true);
+        check(label("env", "Exists", &[]), true);
+    }
+
+    #[test]
+    fn fields() {
+        check(field("region", "In", &["eu", "us"]), true);
+        check(field("region", "NotIn", &["eu"]), false);
+        check(field("provider", "Exists", &[]), true);
+        check(field("zone", "In", &["z2", "z9"]), true);
+        check(field("zone", "NotIn", &["z2"]), false);
+        check(field("zone", "Exists", &[]), true);
+        check(field("zone", "DoesNotExist", &[]), false);
+        check(field("country", "NotIn", &["de"]), true);
+    }
+
+    #[test]
+    fn what_kubernetes_would_refuse_matches_nothing() {
+        check(field("zone", "Gt", &["1"]), false);
+        check(field("region", "Like", &["eu"]), false);
+        check(field("region", "In", &[]), false);
+        check(field("region", "Gt", &["eu"]), false);
+        check(label("nodes", "Gt", &["3"]), false);
+        check(label("not a key", "DoesNotExist", &[]), false);
+        check(label("env", "In", &["not a value"]), false);
     }
 }

@@ -19,10 +19,11 @@ use crate::capacity::general::{self, Query};
 use crate::capacity::{Demand, Part};
 use crate::diagnosis::{Diagnosis, Verdict};
 use crate::estimator::{self, Estimator, Want};
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, Member};
 use crate::gates::Gates;
+use crate::meter::{self, Meter, Part as Measured, Watch};
 use crate::plugins::workloads::Groups;
-use crate::plugins::{Context, Filter, Registry, Score};
+use crate::plugins::{Context, Filter, Reason, Registry, Score};
 use crate::spread::{self, Candidate, Constraint, Field, Need};
 use crate::symbols::Bits;
 use crate::webster::TieRule;
@@ -34,6 +35,7 @@ pub struct Scheduler {
     plugin_names: Arc<[&'static str]>,
     gates: Gates,
     propagate_empty: bool,
+    meter: Option<Arc<dyn Meter>>,
 }
 
 /// How a scheduler is set up.
@@ -44,12 +46,14 @@ pub struct Options {
     pub registry: Registry,
     /// `--enable-empty-workload-propagation`: selected clusters without replicas appear in the result with 0.
     pub propagate_empty: bool,
+    /// Is told how long the parts of decisions take.
+    pub meter: Option<Arc<dyn Meter>>,
 }
 
 impl Default for Options {
     fn default() -> Self {
         let gates = Gates::default();
-        Self { gates, registry: Registry::in_tree(gates), propagate_empty: false }
+        Self { gates, registry: Registry::in_tree(gates), propagate_empty: false, meter: None }
     }
 }
 
@@ -96,8 +100,8 @@ pub enum Cause {
 impl Scheduler {
     pub fn new(options: Options) -> Self {
         let plugin_names = options.registry.names().into();
-        let Options { gates, registry, propagate_empty } = options;
-        Self { registry, plugin_names, gates, propagate_empty }
+        let Options { gates, registry, propagate_empty, meter } = options;
+        Self { registry, plugin_names, gates, propagate_empty, meter }
     }
 
     pub fn gates(&self) -> Gates {
@@ -118,7 +122,8 @@ impl Scheduler {
     ) -> Vec<&'a str> {
         let binding = Known::new(spec, world.fleet);
         let mut diagnosis = Diagnosis::new(world.fleet, self.plugin_names.clone(), affinity_name);
-        let candidates = self.filter(&binding.context(world, spec, affinity_name), &mut diagnosis);
+        let context = binding.context(world, spec, affinity_name);
+        let candidates = self.filter(&context, &mut diagnosis, Watch(None));
         candidates.iter().map(|candidate| world.fleet.at(candidate.member).name()).collect()
     }
 
@@ -152,25 +157,45 @@ impl Scheduler {
         let binding = Known::new(spec, world.fleet);
         let context = binding.context(world, spec, affinity_name);
 
-        let mut candidates = self.filter(&context, diagnosis);
+        let watch = Watch(self.meter.as_deref());
+        let mut candidates =
+            watch.measure(|_| Measured::Step(meter::FILTER), || self.filter(&context, diagnosis, watch));
         if candidates.is_empty() {
             return Err((Cause::NoClusterFit, diagnosis.fit_error()));
         }
-        self.score(&context, &mut candidates)
+        watch
+            .measure(|_| Measured::Step(meter::SCORE), || self.score(&context, &mut candidates, watch))
             .map_err(|error| other("failed to prioritize clusters", error))?;
-        set_overflow_order(&context, placement, &mut candidates);
-        self.estimate(world, spec, &binding, &mut candidates);
-        candidates.sort_unstable_by(Candidate::rank);
-        for candidate in &candidates {
-            diagnosis.verdicts[candidate.member as usize] = Verdict::ranked(candidate);
-        }
-
-        let selected = self
-            .select(world.fleet, spec, placement, candidates, diagnosis)
-            .map_err(|error| other("failed to select clusters", error.to_string()))?;
+        let selected = watch.measure(
+            |_| Measured::Step(meter::SELECT),
+            || {
+                set_overflow_order(&context, placement, &mut candidates);
+                self.estimate(world, spec, &binding, &mut candidates);
+                candidates.sort_unstable_by(Candidate::rank);
+                for candidate in &candidates {
+                    diagnosis.verdicts[candidate.member as usize] = Verdict::ranked(candidate);
+                }
+                self.select(world.fleet, spec, placement, candidates, diagnosis)
+            },
+        );
+        let selected = selected.map_err(|error| other("failed to select clusters", error.to_string()))?;
         diagnosis.selected = selected.iter().map(|candidate| candidate.member).collect();
-        let mut result = self
-            .assign(world.fleet, spec, status, &context, placement, &binding, &selected, diagnosis)
+        let mut result = watch
+            .measure(
+                |_| Measured::Step(meter::ASSIGN_REPLICAS),
+                || {
+                    self.assign(
+                        world.fleet,
+                        spec,
+                        status,
+                        &context,
+                        placement,
+                        &binding,
+                        &selected,
+                        diagnosis,
+                    )
+                },
+            )
             .map_err(|(cause, error)| (cause, format!("failed to assign replicas: {error}")))?;
 
         if self.propagate_empty {
@@ -184,8 +209,13 @@ impl Scheduler {
         Ok(result)
     }
 
-    fn filter(&self, context: &Context<'_>, diagnosis: &mut Diagnosis) -> Vec<Candidate> {
-        let filters: Vec<(usize, Box<dyn Filter + '_>)> = self
+    fn filter(
+        &self,
+        context: &Context<'_>,
+        diagnosis: &mut Diagnosis,
+        mut watch: Watch<'_>,
+    ) -> Vec<Candidate> {
+        let filters: Filters<'_> = self
             .registry
             .iter()
             .enumerate()
@@ -197,8 +227,9 @@ impl Scheduler {
                 diagnosis.verdicts.push(Verdict::Deleting);
                 continue;
             }
-            let rejection =
-                filters.iter().find_map(|(index, filter)| Some((*index, filter.reject(position, member)?)));
+            let rejection = first_rejection(&filters, &self.plugin_names, position, member, watch);
+            // The first cluster is measured, as a sample.
+            watch = Watch(None);
             match rejection {
                 Some((plugin, reason)) => diagnosis.reject(plugin, reason, context.fleet),
                 None => {
@@ -216,14 +247,42 @@ impl Scheduler {
         candidates
     }
 
-    fn score(&self, context: &Context<'_>, candidates: &mut [Candidate]) -> Result<(), String> {
+    fn score(
+        &self,
+        context: &Context<'_>,
+        candidates: &mut [Candidate],
+        watch: Watch<'_>,
+    ) -> Result<(), String> {
+        let result = |done: &Result<(), String>| Measured::Point {
+            point: meter::SCORE,
+            result: meter::of_score(done),
+        };
+        watch.measure(result, || self.score_all(context, candidates, watch))
+    }
+
+    fn score_all(
+        &self,
+        context: &Context<'_>,
+        candidates: &mut [Candidate],
+        watch: Watch<'_>,
+    ) -> Result<(), String> {
         for plugin in self.registry.iter() {
             let Some(rating) = plugin.score(context) else { continue };
-            let rate =
-                |candidate: &Candidate| rating.score(candidate.member, context.fleet.at(candidate.member));
+            let mut watch = watch;
+            let mut rate = |candidate: &Candidate| {
+                let part = |score: &Result<i64, String>| Measured::Plugin {
+                    plugin: plugin.name(),
+                    point: meter::SCORE,
+                    result: meter::of_score(score),
+                };
+                let rated = watch
+                    .measure(part, || rating.score(candidate.member, context.fleet.at(candidate.member)));
+                watch = Watch(None);
+                rated
+            };
             let mut scores = candidates
                 .iter()
-                .map(rate)
+                .map(&mut rate)
                 .collect::<Result<Vec<i64>, String>>()
                 .map_err(|error| format!("plugin {:?} failed with: {error}", plugin.name()))?;
             Score::normalize(&*rating, &mut scores);
@@ -449,6 +508,33 @@ impl Scheduler {
         diagnosis.assigned = assigned;
         Ok(targets)
     }
+}
+
+/// The filters of a decision, with their places among the plug-ins.
+type Filters<'a> = Vec<(usize, Box<dyn Filter + 'a>)>;
+
+/// Returns the first filter that rejects a cluster, by its place, and its reason.
+fn first_rejection(
+    filters: &Filters<'_>,
+    names: &[&'static str],
+    position: u32,
+    member: &Member,
+    watch: Watch<'_>,
+) -> Option<(usize, Reason)> {
+    let point = meter::FILTER;
+    watch.measure(
+        |rejection| Measured::Point { point, result: meter::of_filter(rejection) },
+        || {
+            filters.iter().find_map(|(index, filter)| {
+                let part = |rejection: &Option<Reason>| Measured::Plugin {
+                    plugin: names[*index],
+                    point,
+                    result: meter::of_filter(rejection),
+                };
+                Some((*index, watch.measure(part, || filter.reject(position, member))?))
+            })
+        },
+    )
 }
 
 /// What the fleet knows of a binding's previous result.

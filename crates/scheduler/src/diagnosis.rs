@@ -144,8 +144,10 @@ impl Diagnosis {
                 Verdict::Feasible => ClusterVerdict::Feasible,
                 Verdict::Ranked { overflow, score, allocatable, own } => ClusterVerdict::Ranked {
                     score: i64::from(*score),
-                    allocatable: i64::from(*allocatable),
-                    available: i64::from(*allocatable) + i64::from(*own),
+                    // What has no replicas is not counted: there is room for it everywhere.
+                    allocatable: (*allocatable != i32::MAX).then_some(i64::from(*allocatable)),
+                    available: (*allocatable != i32::MAX)
+                        .then_some(i64::from(*allocatable) + i64::from(*own)),
                     tier: i32::from(*overflow),
                     selected: self.selected.contains(&member),
                     replicas: replicas.get(&member).copied(),
@@ -208,10 +210,12 @@ pub enum ClusterVerdict {
     Feasible,
     Ranked {
         score: i64,
-        /// How many more replicas fit.
-        allocatable: i64,
+        /// How many more replicas fit; absent when nothing is counted.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        allocatable: Option<i64>,
         /// What fits plus what is assigned already.
-        available: i64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        available: Option<i64>,
         /// 0 for the primary affinity, then the overflow affinities.
         tier: i32,
         selected: bool,
@@ -389,7 +393,10 @@ impl fmt::Display for ClusterReport {
                     (true, None) => write!(out, "{name}: selected")?,
                     (false, None) => write!(out, "{name}: not selected")?,
                 }
-                write!(out, " (score {score}, room for {allocatable}, with its own {available}")?;
+                write!(out, " (score {score}")?;
+                if let (Some(allocatable), Some(available)) = (allocatable, available) {
+                    write!(out, ", room for {allocatable}, with its own {available}")?;
+                }
                 if *tier > 0 {
                     write!(out, ", overflow tier {tier}")?;
                 }

@@ -4,11 +4,12 @@
 //! [`trigger`] whether a binding needs a decision, runs [`Scheduler::schedule`], and writes what [`outcome`] says.
 //! Results are those of Karmada for the same input; where Karmada leaves an order to chance, ours is by name.
 //!
-//! Code map: [`fleet`] prepares clusters · `plugins` reject and score them · `capacity` says what fits · `spread`
+//! Code map: [`affinity`] tells which clusters are meant · [`fleet`] prepares clusters · `plugins` reject and score them · `capacity` says what fits · `spread`
 //! selects · `assign` and `webster` divide · [`decision`] runs them in order · [`attempt`] walks ordered affinities ·
-//! [`trigger`], [`queue`] and [`outcome`] decide what happens before and after.
+//! [`trigger`], [`queue`] and [`outcome`] decide what happens before and after ·
+//! [`diagnosis`] and [`explanation`] say why · [`meter`] lets others measure.
 
-mod affinity;
+pub mod affinity;
 mod assign;
 pub mod assumptions;
 pub mod attempt;
@@ -16,9 +17,11 @@ mod capacity;
 pub mod decision;
 pub mod diagnosis;
 pub mod estimator;
+pub mod explanation;
 pub mod fleet;
 mod gates;
 mod gosort;
+pub mod meter;
 pub mod outcome;
 pub mod plugins;
 pub mod queue;
@@ -33,7 +36,9 @@ pub use attempt::{Attempt, Trial};
 pub use decision::{Cause, Decision, Failure, Options, Scheduler, World};
 pub use diagnosis::{Diagnosis, Report};
 pub use estimator::Estimator;
+pub use explanation::Explanation;
 pub use fleet::Fleet;
 pub use gates::Gates;
+pub use meter::Meter;
 pub use plugins::workloads::Groups;
 pub use plugins::{Plugin, Registry};

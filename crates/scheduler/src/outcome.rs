@@ -36,8 +36,8 @@ pub fn result(binding: Binding<'_>, attempt: &Attempt) -> Option<Result> {
         Err(failure) if failure.cause == Cause::NoClusterFit => Vec::new(),
         Err(_) => return None,
     };
-    let applied_placement = serde_json::to_string(binding.spec.placement.as_ref()?)
-        .expect("a placement has string keys and no floats, so it always encodes");
+    // As upstream writes it, so that either scheduler takes up what the other has left.
+    let applied_placement = api::go_json(binding.spec.placement.as_ref()?);
     Some(Result { clusters, applied_placement, affinity_name: attempt.affinity_name.clone() })
 }
 

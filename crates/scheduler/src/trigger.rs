@@ -13,7 +13,7 @@ use api::work::{ClusterResourceBinding, ResourceBinding, ResourceBindingSpec, Re
 use api::{constants, labels};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::affinity::Matcher;
+use crate::affinity::cluster_matches;
 use crate::decision::is_reschedule_required;
 use crate::fleet::Fleet;
 use crate::gates::Gates;
@@ -91,7 +91,7 @@ pub enum Next {
 }
 
 /// Why a binding needs a decision; the first that applies counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Trigger {
     /// The placement differs from the one that was last scheduled.
     PlacementChanged,
@@ -235,29 +235,27 @@ pub fn is_watched(scheduler_name: &str, binding: Binding<'_>) -> bool {
 #[derive(Debug, Clone)]
 pub struct ChangedCluster {
     /// The cluster as it was, if that can matter, and as it is.
-    versions: Vec<Fleet>,
+    versions: Vec<Arc<Cluster>>,
 }
 
 impl ChangedCluster {
     /// Returns none when the change concerns no binding: only labels, the spec and the start of deletion do.
     pub fn new(old: &Arc<Cluster>, new: &Arc<Cluster>) -> Option<Self> {
         let deleting = |cluster: &Cluster| cluster.metadata.deletion_timestamp.is_some();
-        let alone = |cluster: &Arc<Cluster>| Fleet::new([cluster.clone()]);
         if !deleting(old) && deleting(new) {
-            return Some(Self { versions: vec![alone(new)] });
+            return Some(Self { versions: vec![Arc::clone(new)] });
         }
         let same = |old: &Cluster, new: &Cluster| {
             let labels = |cluster: &Cluster| cluster.metadata.labels.clone().unwrap_or_default();
             labels(old) == labels(new) && old.metadata.generation == new.metadata.generation
         };
         // The old version catches bindings whose affinity the cluster has just stopped matching.
-        if same(old, new) { None } else { Some(Self { versions: vec![alone(old), alone(new)] }) }
+        (!same(old, new)).then(|| Self { versions: vec![Arc::clone(old), Arc::clone(new)] })
     }
 
     /// Takes a change as one that may matter whatever it is, for bindings that wait for a cluster to change.
     pub fn of_any_kind(old: Option<&Arc<Cluster>>, new: &Arc<Cluster>) -> Self {
-        let alone = |cluster: &Arc<Cluster>| Fleet::new([cluster.clone()]);
-        Self { versions: old.into_iter().chain([new]).map(alone).collect() }
+        Self { versions: old.into_iter().chain([new]).map(Arc::clone).collect() }
     }
 
     /// Tells whether a binding has to be looked at again because of this cluster.
@@ -279,9 +277,6 @@ impl ChangedCluster {
             Some(&term.affinity)
         };
         let Some(affinity) = affinity else { return true };
-        self.versions.iter().any(|fleet| {
-            let matcher = Matcher::new(affinity, fleet);
-            fleet.members().any(|member| matcher.matches(member, fleet))
-        })
+        self.versions.iter().any(|cluster| cluster_matches(cluster, affinity))
     }
 }

@@ -1,12 +1,14 @@
 //! What happens around decisions: whether to schedule, ordered affinity terms, what is written and told.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use api::cluster::Cluster;
 use api::work::ResourceBinding;
 use jiff::Timestamp;
 use scheduler::estimator::{Collected, Unavailable};
+use scheduler::meter::{Meter, Part};
 use scheduler::outcome::{self, Retry, WriteError};
 use scheduler::plugins::{Context, Filter, Reason, Score};
 use scheduler::trigger::{self, Binding, ChangedCluster, Next, Scope, Trigger};
@@ -535,4 +537,48 @@ fn the_diagnosis_tells_the_whole_story() {
     );
     let text = serde_json::to_string(&report).unwrap();
     assert_eq!(serde_json::from_str::<scheduler::Report>(&text).unwrap(), report);
+}
+
+/// A clock that moves on by one second whenever somebody looks at it, and what it was used for.
+#[derive(Default)]
+struct Ticking(Mutex<(u64, Vec<(Part, u64)>)>);
+
+impl Meter for Ticking {
+    fn now(&self) -> Duration {
+        let mut inner = self.0.lock().unwrap();
+        inner.0 += 1;
+        Duration::from_secs(inner.0)
+    }
+
+    fn took(&self, part: Part, time: Duration) {
+        self.0.lock().unwrap().1.push((part, time.as_secs()));
+    }
+}
+
+#[test]
+fn steps_are_measured_and_plug_ins_at_one_cluster() {
+    let meter = Arc::new(Ticking::default());
+    let mut registry = Registry::in_tree(Gates::default()).enable(&["APIEnablement", "ClusterLocality"]);
+    registry.register(Arc::new(Favourite)).unwrap();
+    let options = Options { registry, meter: Some(meter.clone()), ..Options::default() };
+    schedule_with(&binding(json!({"spec": {"clusters": [{"name": "m1"}]}})), &fleet(), &[], options)
+        .result
+        .unwrap();
+    let filter = |plugin: &'static str| Part::Plugin { plugin, point: "Filter", result: "Success" };
+    let score = |plugin: &'static str| Part::Plugin { plugin, point: "Score", result: "Success" };
+    assert_eq!(
+        meter.0.lock().unwrap().1,
+        [
+            (filter("APIEnablement"), 1),
+            (filter("Favourite"), 1),
+            (Part::Point { point: "Filter", result: "Success" }, 5),
+            (Part::Step("Filter"), 7),
+            (score("ClusterLocality"), 1),
+            (score("Favourite"), 1),
+            (Part::Point { point: "Score", result: "Success" }, 5),
+            (Part::Step("Score"), 7),
+            (Part::Step("Select"), 1),
+            (Part::Step("AssignReplicas"), 1),
+        ]
+    );
 }

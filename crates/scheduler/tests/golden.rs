@@ -75,8 +75,12 @@ fn decide(case: &Case, fleet: &Fleet) -> Expected {
     if let Some(list) = &case.plugins {
         registry = registry.enable(list);
     }
-    let scheduler =
-        Scheduler::new(Options { gates, registry, propagate_empty: case.enable_empty_workload_propagation });
+    let scheduler = Scheduler::new(Options {
+        gates,
+        registry,
+        propagate_empty: case.enable_empty_workload_propagation,
+        meter: None,
+    });
     let mut workloads = Groups::default();
     for binding in &case.bindings {
         workloads.see(binding);

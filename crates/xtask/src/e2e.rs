@@ -1,10 +1,11 @@
 //! `cargo xtask e2e`: Karmada's own end-to-end suite, unchanged, against our control plane on real members.
 //!
-//! Builds what is missing (the suite, the official `karmadactl`, the members' programs, our binary), starts two members of one
-//! node each and `karmada server`, joins the members with the official `karmadactl`, runs the chosen files of the suite in
-//! several processes, and prints what passed, file by file. Everything it starts ends with it.
+//! Builds what is missing (the suite, the official `karmadactl`, the members' programs, our binary), starts three members of
+//! one node each and `karmada server`, joins the members with the official `karmadactl`, runs the chosen files of the suite in
+//! several processes, and prints what passed, failed and was left out, file by file, with reasons. Everything it starts ends
+//! with it.
 //!
-//! Specs that are known to fail are left out by name; `docs/compatibility.md` gives the reasons.
+//! Specs that are known to fail are left out by name; `docs/compatibility.md` has the same list.
 
 use std::{
     collections::BTreeMap,
@@ -41,10 +42,18 @@ const FILES: &[&str] = &[
     "/resource_test.go",
 ];
 
-/// Specs that fail for a reason that is listed in `docs/compatibility.md`.
-const KNOWN: &[&str] = &["Delete the namespace after the protection has been removed"];
+/// Specs that fail, and why; `docs/compatibility.md` lists them too.
+const KNOWN: &[(&str, &str)] = &[(
+    "Delete the namespace after the protection has been removed",
+    "counts on a deletion of namespaces that waits five seconds; ours does not wait",
+)];
+/// The label of specs that make clusters.
+const MAKES_CLUSTERS: &str = "needCreateCluster";
 
+const MEMBERS: [&str; 3] = ["member1", "member2", "member3"];
 const START_DEADLINE: Duration = Duration::from_secs(120);
+/// How often the user hears that the suite is still at it.
+const NEWS_EVERY: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -71,7 +80,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     build(&["--package", "app", "--bin", "karmada"])?;
     build(&["--package", "clusters", "--bin", PROGRAM])?;
 
-    let Some(fleet) = Fleet::of(&workspace, &programs, &["--members", "2", "--nodes", "1"])? else {
+    let Some(fleet) = Fleet::of(&workspace, &programs, &["--members", "3", "--nodes", "1"])? else {
         bail!("there is no Go toolchain to build the members with");
     };
     let lab = workspace.target.join("e2e");
@@ -80,7 +89,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     fs::create_dir_all(lab.join("gopath/bin")).context("cannot make a folder for the run")?;
     fs::copy(&karmadactl, lab.join("gopath/bin/karmadactl")).context("cannot copy karmadactl")?;
     let server = Server::start(&workspace.program("karmada"), &lab)?;
-    for member in ["member1", "member2"] {
+    for member in MEMBERS {
         let kubeconfig = fleet.dir().join(format!("{member}.kubeconfig"));
         let joined = Command::new(&karmadactl)
             .args(["join", member, "--karmada-context", "karmada-apiserver", "--kubeconfig"])
@@ -117,8 +126,7 @@ fn specs(arguments: &Arguments, toolchain: &Toolchain, lab: &Path, kubeconfig: &
         .args(["-v", "--no-color", "--timeout=2h", "--json-report=report.json"])
         .arg(format!("--procs={}", arguments.processes))
         .arg(format!("--output-dir={}", lab.display()))
-        // These make clusters with kind.
-        .arg("--label-filter=!needCreateCluster");
+        .arg(format!("--label-filter=!{MAKES_CLUSTERS}"));
     let files: Vec<&str> = match arguments.files.as_slice() {
         [] => FILES.to_vec(),
         chosen => chosen.iter().map(String::as_str).collect(),
@@ -126,12 +134,14 @@ fn specs(arguments: &Arguments, toolchain: &Toolchain, lab: &Path, kubeconfig: &
     command.args(files.iter().map(|file| format!("--focus-file={file}")));
     command.args(arguments.focus.iter().map(|focus| format!("--focus={focus}")));
     if !arguments.all {
-        command.args(KNOWN.iter().map(|spec| format!("--skip={spec}")));
+        command.args(KNOWN.iter().map(|(spec, _)| format!("--skip={spec}")));
     }
     println!("running the suite; its log is {}", log.display());
-    command
+    let mut child = command
         .arg(&suite)
         .args(["--", "--karmada-context=karmada-apiserver", "--host-context=karmada-apiserver"])
+        // How often specs look, and how long they hope. The suite's own five seconds between looks are most of its time.
+        .args(["--poll-interval=1s", "--poll-timeout=120s"])
         .env("KUBECONFIG", kubeconfig)
         .env("GOPATH", lab.join("gopath"))
         .env("GOTOOLCHAIN", "local")
@@ -140,9 +150,29 @@ fn specs(arguments: &Arguments, toolchain: &Toolchain, lab: &Path, kubeconfig: &
         .stdin(Stdio::null())
         .stdout(file.try_clone().context("cannot open the log")?)
         .stderr(file)
-        .status()
+        .spawn()
         .context("cannot run ginkgo")?;
+    let started = Instant::now();
+    let mut next_news = NEWS_EVERY;
+    while child.try_wait().context("cannot wait for ginkgo")?.is_none() {
+        if started.elapsed() >= next_news {
+            next_news += NEWS_EVERY;
+            let done = fs::read_to_string(&log).unwrap_or_default();
+            let done = done.lines().filter(|line| line.starts_with("• [")).count();
+            println!("{done} specs done after {} s", started.elapsed().as_secs());
+        }
+        thread::sleep(Duration::from_millis(200));
+    }
     Ok(())
+}
+
+/// What became of the specs of one file.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Tally {
+    passed: usize,
+    failed: Vec<String>,
+    /// Specs that were not run, with the reason.
+    left_out: Vec<(String, &'static str)>,
 }
 
 /// Prints what passed and fails unless everything did.
@@ -150,35 +180,68 @@ fn report(path: &Path) -> Result<()> {
     let text = fs::read_to_string(path)
         .context("the suite wrote no report: it ended before the first spec; see its log")?;
     let report: serde_json::Value = serde_json::from_str(&text).context("the report is not readable")?;
-    let mut files: BTreeMap<String, (usize, usize)> = BTreeMap::new();
-    let mut failures = Vec::new();
-    for spec in report[0]["SpecReports"].as_array().into_iter().flatten() {
-        let file = spec["LeafNodeLocation"]["FileName"].as_str().unwrap_or("");
-        let file = file.rsplit('/').next().unwrap_or(file).to_string();
-        let setup = spec["LeafNodeType"] != "It";
-        match spec["State"].as_str() {
-            Some("passed") if setup => {}
-            Some("passed") => files.entry(file).or_default().0 += 1,
-            Some("skipped" | "pending") | None => {}
-            Some(_) => {
-                files.entry(file.clone()).or_default().1 += 1;
-                failures.push(format!("{file}: {}", spec["LeafNodeText"].as_str().unwrap_or("")));
-            }
-        }
+    let tallies = tally(&report);
+    println!("{:<44} {:>6} {:>6} {:>8}", "file", "passed", "failed", "left out");
+    for (file, tally) in &tallies {
+        println!("{file:<44} {:>6} {:>6} {:>8}", tally.passed, tally.failed.len(), tally.left_out.len());
     }
-    let mut passed = 0;
-    for (file, (good, bad)) in &files {
-        println!("{file:<44} {good:>3} passed {bad:>3} failed");
-        passed += good;
+    let passed: usize = tallies.values().map(|tally| tally.passed).sum();
+    let failed: Vec<String> = each(&tallies, |tally| tally.failed.clone());
+    let left_out = each(&tallies, |tally| {
+        tally.left_out.iter().map(|(spec, reason)| format!("{spec} ({reason})")).collect()
+    });
+    println!("{passed} of {} specs passed, {} left out", passed + failed.len(), left_out.len());
+    if !left_out.is_empty() {
+        println!("left out:\n  {}", left_out.join("\n  "));
     }
-    println!("{passed} of {} specs passed", passed + failures.len());
-    if !failures.is_empty() {
-        bail!("failed:\n  {}", failures.join("\n  "));
+    if !failed.is_empty() {
+        bail!("failed:\n  {}", failed.join("\n  "));
     }
     if passed == 0 {
         bail!("no spec was run");
     }
     Ok(())
+}
+
+fn each(tallies: &BTreeMap<String, Tally>, specs: impl Fn(&Tally) -> Vec<String>) -> Vec<String> {
+    let of_file = |(file, tally)| specs(tally).into_iter().map(move |spec| format!("{file}: {spec}"));
+    tallies.iter().flat_map(of_file).collect()
+}
+
+/// Sorts the specs of a report by file. Files of which nothing was run are not part of it.
+fn tally(report: &serde_json::Value) -> BTreeMap<String, Tally> {
+    let mut tallies: BTreeMap<String, Tally> = BTreeMap::new();
+    for spec in report[0]["SpecReports"].as_array().into_iter().flatten() {
+        let file = spec["LeafNodeLocation"]["FileName"].as_str().unwrap_or("");
+        let file = file.rsplit('/').next().unwrap_or(file).to_string();
+        let name = spec["LeafNodeText"].as_str().unwrap_or("");
+        let setup = spec["LeafNodeType"] != "It";
+        let named = if setup { spec["LeafNodeType"].as_str().unwrap_or("") } else { name };
+        match spec["State"].as_str() {
+            Some("passed") if setup => {}
+            Some("passed") => tallies.entry(file).or_default().passed += 1,
+            Some("skipped" | "pending") | None if setup => {}
+            Some("skipped" | "pending") | None => {
+                let reason = reason(spec, name);
+                tallies.entry(file).or_default().left_out.push((name.to_string(), reason));
+            }
+            Some(_) => tallies.entry(file).or_default().failed.push(named.to_string()),
+        }
+    }
+    tallies.retain(|_, tally| tally.passed > 0 || !tally.failed.is_empty());
+    tallies
+}
+
+/// Says why a spec was not run.
+fn reason(spec: &serde_json::Value, name: &str) -> &'static str {
+    let labels = [&spec["LeafNodeLabels"], &spec["ContainerHierarchyLabels"]];
+    if labels.iter().any(|labels| labels.to_string().contains(MAKES_CLUSTERS)) {
+        return "makes a cluster with kind, which needs containers";
+    }
+    match KNOWN.iter().find(|(known, _)| name.contains(known)) {
+        Some((_, reason)) => reason,
+        None => "not asked for",
+    }
 }
 
 /// Our control plane, ended when dropped.
@@ -217,5 +280,46 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn spec(file: &str, kind: &str, name: &str, state: &str, labels: &[&str]) -> serde_json::Value {
+        json!({
+            "LeafNodeLocation": {"FileName": format!("/suite/{file}")},
+            "LeafNodeType": kind, "LeafNodeText": name, "State": state, "LeafNodeLabels": labels,
+        })
+    }
+
+    #[test]
+    fn specs_are_sorted_by_file_and_outcome_with_reasons() {
+        let report = json!([{"SpecReports": [
+            spec("suite_test.go", "SynchronizedBeforeSuite", "", "passed", &[]),
+            spec("a_test.go", "It", "works", "passed", &[]),
+            spec("a_test.go", "It", "fails", "failed", &[]),
+            spec("a_test.go", "It", KNOWN[0].0, "skipped", &[]),
+            spec("a_test.go", "It", "grows", "skipped", &[MAKES_CLUSTERS]),
+            spec("other_test.go", "It", "elsewhere", "skipped", &[]),
+        ]}]);
+        let tallies = tally(&report);
+        assert_eq!(tallies.keys().collect::<Vec<_>>(), ["a_test.go"]);
+        let a = &tallies["a_test.go"];
+        assert_eq!((a.passed, a.failed.as_slice()), (1, ["fails".to_string()].as_slice()));
+        assert_eq!(a.left_out[0].1, KNOWN[0].1);
+        assert!(a.left_out[1].1.contains("kind"));
+    }
+
+    #[test]
+    fn a_suite_that_fails_at_its_end_has_failed() {
+        let report = json!([{"SpecReports": [
+            spec("a_test.go", "It", "works", "passed", &[]),
+            spec("suite_test.go", "SynchronizedAfterSuite", "", "timedout", &[]),
+        ]}]);
+        assert_eq!(tally(&report)["suite_test.go"].failed, ["SynchronizedAfterSuite"]);
     }
 }

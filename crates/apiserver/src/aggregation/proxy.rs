@@ -7,29 +7,13 @@ use http::header::{CONNECTION, HOST, HeaderName, HeaderValue, UPGRADE};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use hyper::upgrade::OnUpgrade;
-use hyper_util::rt::TokioIo;
-use tokio::sync::mpsc;
 
 use super::Remote;
 use crate::auth::User;
-use crate::http::body::{self, Body};
-use crate::http::respond;
+use crate::http::body::Body;
+use crate::http::{pass, respond};
 use crate::outbound::SentBody;
 use crate::server::Server;
-
-/// Headers that are about one connection, not about the request.
-const HOP_BY_HOP: [&str; 8] = [
-    "connection",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "transfer-encoding",
-    "upgrade",
-];
-/// Pieces on their way to a client; the remote server is read no faster than the client reads.
-const PIECES: usize = 16;
 
 /// Sends a request to a remote server and returns its answer.
 pub(crate) async fn forward<B>(
@@ -70,9 +54,9 @@ where
     };
     match upgrade {
         Some(client) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-            relay(server, client, response)
+            pass::relay(server, client, response)
         }
-        _ => stream(response),
+        _ => pass::stream(response),
     }
 }
 
@@ -81,7 +65,7 @@ fn headers(given: &HeaderMap, user: &User) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in given {
         let text = name.as_str();
-        if HOP_BY_HOP.contains(&text)
+        if pass::is_hop_by_hop(text)
             || text == "authorization"
             || text == "host"
             || text.starts_with("x-remote-")
@@ -124,55 +108,6 @@ fn escape(key: &str) -> String {
         }
     }
     out
-}
-
-/// Passes an answer on piece by piece.
-fn stream(response: Response<hyper::body::Incoming>) -> Response<Body> {
-    let (parts, mut incoming) = response.into_parts();
-    let (sender, receiver) = mpsc::channel(PIECES);
-    tokio::spawn(async move {
-        while let Some(Ok(frame)) = incoming.frame().await {
-            if let Ok(piece) = frame.into_data()
-                && sender.send(piece).await.is_err()
-            {
-                return;
-            }
-        }
-    });
-    let mut answer = Response::new(body::channel(receiver));
-    *answer.status_mut() = parts.status;
-    for (name, value) in &parts.headers {
-        if !HOP_BY_HOP.contains(&name.as_str()) {
-            answer.headers_mut().append(name.clone(), value.clone());
-        }
-    }
-    answer
-}
-
-/// Joins the two connections once both sides have switched protocols.
-fn relay(
-    server: &Arc<Server>,
-    client: OnUpgrade,
-    mut response: Response<hyper::body::Incoming>,
-) -> Response<Body> {
-    let far = hyper::upgrade::on(&mut response);
-    let stop = server.stop.clone();
-    tokio::spawn(async move {
-        let (Ok(near), Ok(far)) = tokio::join!(client, far) else { return };
-        let (mut near, mut far) = (TokioIo::new(near), TokioIo::new(far));
-        tokio::select! {
-            ended = tokio::io::copy_bidirectional(&mut near, &mut far) => {
-                if let Err(error) = ended {
-                    tracing::debug!(%error, "an upgraded connection ended");
-                }
-            }
-            () = stop.cancelled() => {}
-        }
-    });
-    let mut answer = Response::new(body::empty());
-    *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    *answer.headers_mut() = response.headers().clone();
-    answer
 }
 
 #[cfg(test)]

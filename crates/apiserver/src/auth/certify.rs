@@ -279,6 +279,11 @@ mod tests {
         params.serialize_request(&key).unwrap().pem().unwrap()
     }
 
+    fn judge(pki: &Pki) -> Judge {
+        let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+        Judge::new(&pki.ca.cert, &pki.front_proxy_ca.cert, &provider).unwrap()
+    }
+
     #[test]
     fn an_issued_certificate_is_recognised_by_the_server() {
         use rustls::pki_types::CertificateDer;
@@ -292,10 +297,9 @@ mod tests {
         let pem = asked
             .issue(&pki.ca, &["digital signature", "key encipherment", "client auth"], from, to)
             .unwrap();
-        let judge =
-            Judge::new(&pki.ca.cert, std::sync::Arc::new(rustls::crypto::ring::default_provider())).unwrap();
+        let judge = judge(&pki);
         let cert = CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();
-        let user = judge.identify(&[cert]).expect("our own authority signed it");
+        let user = judge.judge(&[cert]).user.expect("our own authority signed it");
         assert_eq!(user.name, "jane");
         assert!(user.in_group("dev"));
     }
@@ -309,9 +313,8 @@ mod tests {
         let now = Timestamp::now();
         let hour = jiff::SignedDuration::from_hours(1);
         let pem = asked.issue(&pki.ca, &["client auth"], now - hour - hour, now - hour).unwrap();
-        let judge =
-            Judge::new(&pki.ca.cert, std::sync::Arc::new(rustls::crypto::ring::default_provider())).unwrap();
-        assert_eq!(judge.identify(&[CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()]), None);
+        let judge = judge(&pki);
+        assert_eq!(judge.judge(&[CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()]).user, None);
     }
 
     #[test]

@@ -57,15 +57,15 @@ pub struct Pki {
 impl Pki {
     /// Loads what is in the directory and makes what is missing. Without a directory everything is made anew.
     pub fn load_or_create(dir: Option<&Path>, names: &[String]) -> Result<Self, Error> {
-        let ca = authority(dir, "ca", "karmada")?;
-        let front_proxy_ca = authority(dir, "front-proxy-ca", "front-proxy-ca")?;
+        let ca = authority(dir, CA)?;
+        let front_proxy_ca = authority(dir, FRONT_PROXY_CA)?;
         let service_account_key = load_or(dir, "sa.key", || Ok(KeyPair::generate()?.serialize_pem()))?;
         let serving = serving(&ca, names)?;
         let admin = match dir.and_then(|dir| read_pair(dir, "admin")) {
             Some(pair) if !expires_soon(&pair.cert) => pair,
             _ => client(&ca, "system:admin", &["system:masters"], LEAF_YEARS)?,
         };
-        let front_proxy_client = client(&front_proxy_ca, "front-proxy-client", &[], LEAF_YEARS)?;
+        let front_proxy_client = front_proxy_client(&front_proxy_ca)?;
         if let Some(dir) = dir {
             write_pair(dir, "apiserver", &serving)?;
             write_pair(dir, "admin", &admin)?;
@@ -105,6 +105,11 @@ pub fn client(ca: &Pair, user: &str, groups: &[&str], years: i16) -> Result<Pair
     }
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
     sign(ca, &params)
+}
+
+/// Makes the certificate by which aggregated servers know this one.
+pub fn front_proxy_client(front_proxy_ca: &Pair) -> Result<Pair, Error> {
+    client(front_proxy_ca, "front-proxy-client", &[], LEAF_YEARS)
 }
 
 /// Makes a serving certificate for the usual names and the given ones.
@@ -171,14 +176,29 @@ fn sign(ca: &Pair, params: &CertificateParams) -> Result<Pair, Error> {
     Ok(Pair { cert: cert.pem(), key: key.serialize_pem() })
 }
 
-fn authority(dir: Option<&Path>, name: &str, common_name: &str) -> Result<Pair, Error> {
-    let known = dir.and_then(|dir| read_pair(dir, name));
-    // An authority near its end gets a new certificate for the same key: everything it signed stays valid.
-    let kept = match known {
+/// The authorities' names: in files, and in their certificates.
+pub const CA: (&str, &str) = ("ca", "karmada");
+pub const FRONT_PROXY_CA: (&str, &str) = ("front-proxy-ca", "front-proxy-ca");
+
+fn authority(dir: Option<&Path>, (name, common_name): (&str, &str)) -> Result<Pair, Error> {
+    let pair = match dir.and_then(|dir| read_pair(dir, name)) {
         Some(pair) if !expires_soon(&pair.cert) => return Ok(pair),
-        Some(pair) => Some(pair.key),
-        None => None,
+        Some(pair) => renewed_authority(&pair, common_name)?,
+        None => authority_of(KeyPair::generate()?, common_name)?,
     };
+    if let Some(dir) = dir {
+        write_pair(dir, name, &pair)?;
+    }
+    Ok(pair)
+}
+
+/// Gives an authority near its end a new certificate for the same key: everything it signed stays valid, and whoever
+/// trusts the old certificate trusts what is signed from now on until the old one expires.
+pub fn renewed_authority(pair: &Pair, common_name: &str) -> Result<Pair, Error> {
+    authority_of(KeyPair::from_pem(&pair.key)?, common_name)
+}
+
+fn authority_of(key: KeyPair, common_name: &str) -> Result<Pair, Error> {
     let mut params = CertificateParams::new(Vec::new())?;
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, common_name);
@@ -186,20 +206,17 @@ fn authority(dir: Option<&Path>, name: &str, common_name: &str) -> Result<Pair, 
     params.key_usages =
         vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
     validity(&mut params, CA_YEARS);
-    let key = match kept {
-        Some(pem) => KeyPair::from_pem(&pem)?,
-        None => KeyPair::generate()?,
-    };
     let cert = params.self_signed(&key)?;
-    let pair = Pair { cert: cert.pem(), key: key.serialize_pem() };
-    if let Some(dir) = dir {
-        write_pair(dir, name, &pair)?;
-    }
-    Ok(pair)
+    Ok(Pair { cert: cert.pem(), key: key.serialize_pem() })
+}
+
+/// Returns whether a certificate is to be replaced at `now`.
+pub fn is_due(cert_pem: &str, now: jiff::Timestamp) -> bool {
+    expiry(cert_pem).is_none_or(|expires| expires.duration_since(now) < RENEW_BEFORE)
 }
 
 fn expires_soon(cert_pem: &str) -> bool {
-    expiry(cert_pem).is_none_or(|expires| expires.duration_since(jiff::Timestamp::now()) < RENEW_BEFORE)
+    is_due(cert_pem, jiff::Timestamp::now())
 }
 
 /// Certificates are replaced when less than this is left.

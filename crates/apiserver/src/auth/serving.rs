@@ -1,9 +1,8 @@
-//! The certificates that this server shows and signs with, while it runs: the serving certificate is replaced before
-//! it expires, without a restart and without touching open connections.
+//! The certificates that this server shows and signs with, while it runs. What is about to expire is replaced, without a
+//! restart and without touching open connections; [`super::renewal`] looks after it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
@@ -11,33 +10,29 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use tokio_util::sync::CancellationToken;
 
 use super::pki::{self, Pair};
 
-/// How often the remaining lifetime is looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(12 * 3600);
-
-/// The authority that client certificates are signed with.
+/// The authority that client certificates and the serving certificate are signed with.
 #[derive(Debug)]
-pub struct Signer {
-    pair: Pair,
-    expires: Timestamp,
-}
+pub struct Signer(ArcSwap<Pair>);
 
 impl Signer {
     pub fn new(pair: Pair) -> Self {
-        let expires = pki::expiry(&pair.cert).unwrap_or(Timestamp::UNIX_EPOCH);
-        Self { pair, expires }
+        Self(ArcSwap::from_pointee(pair))
     }
 
-    pub fn pair(&self) -> Pair {
-        self.pair.clone()
+    pub fn pair(&self) -> Arc<Pair> {
+        self.0.load_full()
+    }
+
+    pub fn replace(&self, pair: Pair) {
+        self.0.store(Arc::new(pair));
     }
 
     /// No certificate is to outlive its authority.
     pub fn expires(&self) -> Timestamp {
-        self.expires
+        pki::expiry(&self.pair().cert).unwrap_or(Timestamp::UNIX_EPOCH)
     }
 }
 
@@ -46,7 +41,7 @@ impl Signer {
 pub struct Serving {
     current: ArcSwap<CertifiedKey>,
     expires: ArcSwap<Timestamp>,
-    ca: Pair,
+    signer: Arc<Signer>,
     names: Vec<String>,
     dir: Option<PathBuf>,
 }
@@ -54,14 +49,14 @@ pub struct Serving {
 impl Serving {
     pub fn new(
         first: &Pair,
-        ca: Pair,
+        signer: Arc<Signer>,
         names: Vec<String>,
         dir: Option<PathBuf>,
     ) -> Result<Self, rustls::Error> {
         Ok(Self {
             current: ArcSwap::from_pointee(certified(first)?),
             expires: ArcSwap::from_pointee(pki::expiry(&first.cert).unwrap_or(Timestamp::UNIX_EPOCH)),
-            ca,
+            signer,
             names,
             dir,
         })
@@ -72,7 +67,7 @@ impl Serving {
         if self.expires.load().duration_since(now) > pki::RENEW_BEFORE {
             return Ok(false);
         }
-        let next = pki::serving(&self.ca, &self.names)?;
+        let next = pki::serving(&self.signer.pair(), &self.names)?;
         if let Some(dir) = &self.dir {
             pki::write_pair(dir, "apiserver", &next)?;
         }
@@ -81,21 +76,6 @@ impl Serving {
             self.expires.store(Arc::new(expires));
         }
         Ok(true)
-    }
-
-    /// Looks after the certificate until the server stops.
-    pub async fn look_after(self: Arc<Self>, stop: CancellationToken) {
-        loop {
-            match self.renew(Timestamp::now()) {
-                Ok(true) => tracing::info!("the serving certificate was renewed"),
-                Ok(false) => {}
-                Err(error) => tracing::error!(%error, "cannot renew the serving certificate"),
-            }
-            tokio::select! {
-                () = tokio::time::sleep(LOOK_EVERY) => {}
-                () = stop.cancelled() => return,
-            }
-        }
     }
 }
 
@@ -120,7 +100,8 @@ mod tests {
     #[test]
     fn a_certificate_is_replaced_before_it_expires_and_not_earlier() {
         let made = pki::Pki::load_or_create(None, &[]).unwrap();
-        let serving = Serving::new(&made.serving, made.ca.clone(), Vec::new(), None).unwrap();
+        let serving =
+            Serving::new(&made.serving, Signer::new(made.ca.clone()).into(), Vec::new(), None).unwrap();
         let first = serving.current.load_full();
         let now = Timestamp::now();
         assert!(!serving.renew(now).unwrap());

@@ -13,7 +13,7 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
 use sha2::{Digest, Sha256};
 
-use super::User;
+use super::{User, front_proxy};
 
 /// Accepts every certificate in the handshake and judges it later.
 #[derive(Debug)]
@@ -70,14 +70,70 @@ impl ClientCertVerifier for Lenient {
     }
 }
 
-/// Judges client certificates against a CA.
+/// What a client's certificate makes of it. Judged once for each connection: a signature is dear to check.
+#[derive(Debug, Clone, Default)]
+pub struct Verdict {
+    /// The certificate's owner.
+    pub user: Option<Arc<User>>,
+    /// The client speaks for others and names them in headers.
+    pub front_proxy: bool,
+    /// It showed a certificate, trusted or not.
+    pub shown: bool,
+    /// When the certificate expires, in seconds.
+    expires: i64,
+}
+
+impl Verdict {
+    /// Returns the verdict if the certificate is still valid, and that of an untrusted one otherwise.
+    pub fn now(&self) -> Self {
+        if !self.shown || jiff::Timestamp::now().as_second() <= self.expires {
+            return self.clone();
+        }
+        Self { user: None, front_proxy: false, ..self.clone() }
+    }
+}
+
+/// Judges client certificates against two authorities: that of clients and that of front proxies.
 #[derive(Debug, Clone)]
 pub struct Judge {
-    verifier: Arc<dyn ClientCertVerifier>,
+    clients: Authority,
+    front_proxies: Authority,
 }
 
 impl Judge {
-    pub fn new(ca_pem: &str, provider: Arc<CryptoProvider>) -> Result<Self, rustls::Error> {
+    pub fn new(
+        client_ca: &str,
+        front_proxy_ca: &str,
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<Self, rustls::Error> {
+        Ok(Self {
+            clients: Authority::new(client_ca, provider.clone())?,
+            front_proxies: Authority::new(front_proxy_ca, provider.clone())?,
+        })
+    }
+
+    pub fn judge(&self, chain: &[CertificateDer<'_>]) -> Verdict {
+        let Some(leaf) = chain.first() else { return Verdict::default() };
+        let expires = x509_parser::parse_x509_certificate(leaf)
+            .map_or(i64::MIN, |(_, cert)| cert.validity().not_after.timestamp());
+        let proxy = self.front_proxies.identify(chain);
+        Verdict {
+            user: self.clients.identify(chain).map(Arc::new),
+            front_proxy: proxy.is_some_and(|proxy| front_proxy::ALLOWED_NAMES.contains(&proxy.name.as_str())),
+            shown: true,
+            expires,
+        }
+    }
+}
+
+/// Certificates of one authority.
+#[derive(Debug, Clone)]
+struct Authority {
+    verifier: Arc<dyn ClientCertVerifier>,
+}
+
+impl Authority {
+    fn new(ca_pem: &str, provider: Arc<CryptoProvider>) -> Result<Self, rustls::Error> {
         use rustls::pki_types::pem::PemObject;
         let mut roots = RootCertStore::empty();
         for cert in CertificateDer::pem_slice_iter(ca_pem.as_bytes()).flatten() {
@@ -90,7 +146,7 @@ impl Judge {
     }
 
     /// Returns who the certificate names, if we trust it now.
-    pub fn identify(&self, chain: &[CertificateDer<'_>]) -> Option<User> {
+    fn identify(&self, chain: &[CertificateDer<'_>]) -> Option<User> {
         let (leaf, intermediates) = chain.split_first()?;
         self.verifier.verify_client_cert(leaf, intermediates, UnixTime::now()).ok()?;
         let (_, cert) = x509_parser::parse_x509_certificate(leaf).ok()?;

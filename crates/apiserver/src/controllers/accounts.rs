@@ -15,7 +15,7 @@ use crate::server::Server;
 
 const NAME: &str = "kubernetes.io/service-account.name";
 const UID: &str = "kubernetes.io/service-account.uid";
-const TOKEN_TYPE: &str = "kubernetes.io/service-account-token";
+pub(crate) const TOKEN_TYPE: &str = "kubernetes.io/service-account-token";
 
 pub(super) async fn run(server: Arc<Server>) {
     let actor = Actor::new(&server, "system:serviceaccount:kube-system:token-controller");
@@ -65,7 +65,7 @@ async fn furnish(actor: &Actor, namespace: &str) {
     let ca = json!({
         "metadata": {"name": "kube-root-ca.crt", "namespace": namespace, "annotations": {
             "kubernetes.io/description": "Holds the certificate authority that verifies this cluster's API server."}},
-        "data": {"ca.crt": server.identity.ca_pem},
+        "data": {"ca.crt": server.signer.pair().cert},
     });
     for (resource, object) in [("serviceaccounts", account), ("configmaps", ca)] {
         if let Err(status) = ensure(actor, "", "v1", resource, namespace, object).await {
@@ -133,6 +133,7 @@ async fn fill(actor: &Actor, entry: &Arc<Entry>) {
         }
     };
     let encode = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
+    let ca = server.signer.pair().cert.clone();
     let result = actor
         .update(&kind, namespace, name, "", |old| {
             let mut new = old.clone();
@@ -140,9 +141,7 @@ async fn fill(actor: &Actor, entry: &Arc<Entry>) {
                 new["data"] = json!({});
             }
             let data = &mut new["data"];
-            for (key, text) in
-                [("token", token.as_str()), ("ca.crt", &server.identity.ca_pem), ("namespace", namespace)]
-            {
+            for (key, text) in [("token", token.as_str()), ("ca.crt", &ca), ("namespace", namespace)] {
                 if data.get(key).is_none() {
                     data[key] = json!(encode(text));
                 }

@@ -30,7 +30,7 @@ pub(crate) fn load(server: &Server) {
     for entry in server.store.snapshot(COLLECTION).iter() {
         let Ok(definition) = serde_json::from_slice::<Value>(&entry.value) else { continue };
         if crd::is_true(&definition, "Established")
-            && let Some(custom) = compile(&definition)
+            && let Some(custom) = compile(server, &definition)
         {
             definitions.insert(custom.name.clone(), custom);
         }
@@ -51,14 +51,8 @@ fn serve(server: &Server, custom: Arc<Custom>) {
     });
 }
 
-fn compile(definition: &Value) -> Option<Arc<Custom>> {
-    match Custom::compile(definition) {
-        Ok(custom) => Some(Arc::new(custom)),
-        Err(error) => {
-            tracing::error!(%error, "cannot serve a definition");
-            None
-        }
-    }
+fn compile(server: &Server, definition: &Value) -> Option<Arc<Custom>> {
+    compile_at(server, definition, 0)
 }
 
 /// Creates or updates the definitions that come with the server, and waits until they are served.
@@ -176,7 +170,7 @@ async fn settle(actor: &Actor, name: &str) {
     let established = accepted || crd::is_true(&definition, "Established");
     if established {
         let unchanged = served.is_some_and(|custom| custom.revision == entry.modified);
-        if !unchanged && let Some(custom) = compile_at(&definition, entry.modified) {
+        if !unchanged && let Some(custom) = compile_at(server, &definition, entry.modified) {
             serve(server, custom);
         }
     }
@@ -187,10 +181,11 @@ async fn settle(actor: &Actor, name: &str) {
     }
 }
 
-fn compile_at(definition: &Value, revision: u64) -> Option<Arc<Custom>> {
+fn compile_at(server: &Server, definition: &Value, revision: u64) -> Option<Arc<Custom>> {
     match Custom::compile(definition) {
         Ok(mut custom) => {
             custom.revision = revision;
+            custom.connects = server.extensions.connects(&custom.name);
             Some(Arc::new(custom))
         }
         Err(error) => {
@@ -210,7 +205,7 @@ async fn remove(actor: &Actor, kind: &Arc<Kind>, definition: &Value) {
     let registry = server.registry.load_full();
     // Serve it as terminating first, so that nothing new comes while the old goes.
     if registry.definitions().get(&name).is_some_and(|custom| !custom.terminating)
-        && let Some(custom) = compile(definition)
+        && let Some(custom) = compile(server, definition)
     {
         serve(server, custom);
     }

@@ -7,6 +7,7 @@ use apimachinery::field::{self, Path};
 use apimachinery::status::Status;
 use bytes::Bytes;
 use http::{HeaderMap, Method, header};
+use hyper::upgrade::OnUpgrade;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
@@ -25,11 +26,33 @@ pub struct Context {
     warnings: Mutex<Vec<String>>,
     /// What admission has to say to the audit log.
     annotations: Mutex<BTreeMap<String, String>>,
+    /// The client's connection, if it wants to speak another protocol on it.
+    upgrade: Mutex<Option<OnUpgrade>>,
 }
 
 impl Context {
     pub fn new(method: Method, info: RequestInfo, query: Query, headers: HeaderMap, user: Arc<User>) -> Self {
-        Self { method, info, query, headers, user, warnings: Mutex::default(), annotations: Mutex::default() }
+        Self {
+            method,
+            info,
+            query,
+            headers,
+            user,
+            warnings: Mutex::default(),
+            annotations: Mutex::default(),
+            upgrade: Mutex::default(),
+        }
+    }
+
+    /// Keeps the client's connection for a handler that can switch protocols.
+    pub fn with_upgrade(self, upgrade: Option<OnUpgrade>) -> Self {
+        *self.upgrade.lock() = upgrade;
+        self
+    }
+
+    /// Returns the client's connection, once, if it wants to switch protocols.
+    pub fn take_upgrade(&self) -> Option<OnUpgrade> {
+        self.upgrade.lock().take()
     }
 
     pub fn header(&self, name: header::HeaderName) -> Option<&str> {

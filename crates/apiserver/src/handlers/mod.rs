@@ -85,6 +85,13 @@ async fn route(server: &Arc<Server>, context: &Context, body: Bytes) -> Result<R
     if kind.namespaced && namespace.is_empty() && !path_name.is_empty() {
         return Err(lost());
     }
+    if let Some(custom) = kind.custom()
+        && custom.connects.iter().any(|connect| connect.name == info.subresource)
+        && let Some(result) =
+            server.extensions.subresource(server, context, &kind, namespace, body.clone()).await
+    {
+        return Ok(result?);
+    }
     if context.method == Method::HEAD || context.method == Method::OPTIONS {
         return Err(Status::method_not_allowed().into());
     }
@@ -233,11 +240,12 @@ async fn subresource(
 ) -> Result<Response<Body>, Failure> {
     let info = &context.info;
     let Some(subresource) = kind.subresource(&info.subresource) else {
-        return Err(if kind.is_custom() {
-            Status::not_found(&kind.resource, &info.name).into()
-        } else {
-            Status::no_such_route().into()
-        });
+        if !kind.is_custom() {
+            return Err(Status::no_such_route().into());
+        }
+        // What a definition cannot declare, somebody else may serve.
+        let served = server.extensions.subresource(server, context, kind, namespace, body).await;
+        return Ok(served.unwrap_or_else(|| Err(Status::not_found(&kind.resource, &info.name)))?);
     };
     if !subresource.verbs.iter().any(|verb| verb == info.verb) {
         return Err(Status::method_not_allowed().into());

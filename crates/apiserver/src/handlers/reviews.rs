@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use super::Failure;
 use super::context::{Context, WriteOptions};
 use super::decode;
-use crate::auth::User;
 use crate::auth::rbac::{Attributes, Rule};
 use crate::auth::user::MASTERS;
+use crate::auth::{User, bearer};
 use crate::http::Body;
 use crate::http::negotiate::Offer;
 use crate::http::respond;
@@ -50,7 +50,7 @@ pub async fn answer(
     }
     match kind.gvk.kind.as_str() {
         "SelfSubjectReview" => review["status"] = json!({"userInfo": context.user.to_value()}),
-        "TokenReview" => token_review(server, &mut review)?,
+        "TokenReview" => token_review(server, &mut review).await?,
         "SubjectAccessReview" | "LocalSubjectAccessReview" => {
             if kind.namespaced {
                 let asked = text(&review, "/spec/resourceAttributes/namespace");
@@ -79,7 +79,7 @@ fn texts(object: &Value, pointer: &str) -> Vec<String> {
     list.filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-fn token_review(server: &Server, review: &mut Value) -> Result<(), Status> {
+async fn token_review(server: &Server, review: &mut Value) -> Result<(), Status> {
     let token = text(review, "/spec/token");
     if token.is_empty() {
         return Err(Status::bad_request("token is required for TokenReview in authentication"));
@@ -89,7 +89,7 @@ fn token_review(server: &Server, review: &mut Value) -> Result<(), Status> {
     if !asked {
         audiences.push(server.identity.issuer.clone());
     }
-    review["status"] = match server.tokens.identify(&server.store, &token, &audiences) {
+    review["status"] = match bearer::identify(server, &token, &audiences).await {
         Some((user, audiences)) => {
             json!({"authenticated": true, "user": user.to_value(), "audiences": audiences})
         }

@@ -25,8 +25,9 @@ use crate::object::{self, Entry};
 use crate::registry::Kind;
 use crate::server::Server;
 
-/// Frames waiting for a client; a full channel holds the cursor back, nothing is lost.
-const QUEUE: usize = 16;
+/// Pieces waiting for a client; a full channel holds the cursor back, nothing is lost. Few, since a thousand clients
+/// may have stopped reading at once.
+const QUEUE: usize = 4;
 /// Events are put into one piece up to this size.
 const PIECE: usize = 64 * 1024;
 /// How often an idle watch is told how far it has come.
@@ -319,7 +320,13 @@ impl Stream {
             return Ok(());
         }
         let piece = Bytes::from(std::mem::take(&mut self.buffer));
-        self.sender.send(piece).await.map_err(|_| Closed)
+        let stop = self.server.stop.clone();
+        // A client that has stopped reading holds up nobody but itself, and not for longer than its watch lasts.
+        tokio::select! {
+            sent = self.sender.send(piece) => sent.map_err(|_| Closed),
+            () = tokio::time::sleep_until(self.deadline) => Err(Closed),
+            () = stop.cancelled() => Err(Closed),
+        }
     }
 }
 

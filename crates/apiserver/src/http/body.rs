@@ -41,6 +41,53 @@ impl<I: Iterator<Item = Bytes> + Unpin> http_body::Body for Pieces<I> {
     }
 }
 
+/// Returns a body that begins with some bytes and goes on with another body.
+pub fn chained(start: Bytes, rest: Body) -> Body {
+    Chained { start: Some(start), rest }.boxed_unsync()
+}
+
+struct Chained {
+    start: Option<Bytes>,
+    rest: Body,
+}
+
+impl http_body::Body for Chained {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.start.take() {
+            Some(start) => Poll::Ready(Some(Ok(Frame::data(start)))),
+            None => Pin::new(&mut self.rest).poll_frame(context),
+        }
+    }
+}
+
+/// Returns a body that holds on to something until it has been sent or is given up.
+pub fn holding(body: Body, held: impl Send + Unpin + 'static) -> Body {
+    Holding { body, _held: held }.boxed_unsync()
+}
+
+struct Holding<T> {
+    body: Body,
+    _held: T,
+}
+
+impl<T: Unpin> http_body::Body for Holding<T> {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+}
+
 /// Returns a body fed through a channel. The sender sees a closed channel when the client has gone.
 pub fn channel(receiver: mpsc::Receiver<Bytes>) -> Body {
     Channel(receiver).boxed_unsync()

@@ -9,7 +9,6 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustls::ServerConfig;
-use rustls::pki_types::CertificateDer;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
@@ -28,7 +27,7 @@ const MAX_STREAMS: u32 = 1000;
 /// How long connections may take to end once the server stops.
 const GOODBYE: Duration = Duration::from_secs(5);
 
-/// Returns the TLS configuration: any client certificate passes the handshake and is judged per request.
+/// Returns the TLS configuration: any client certificate passes the handshake and is judged afterwards.
 pub fn tls(serving: Arc<Serving>) -> Result<Arc<ServerConfig>, rustls::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider.clone())
@@ -61,8 +60,9 @@ pub async fn run(
             accepted = listener.accept() => match accepted {
                 // Dropping it at once resets it: the client sees a server that is gone.
                 Ok((stream, _)) if server.gate.is_shut() => drop(abort(stream)),
-                Ok((stream, _)) => {
+                Ok((stream, address)) => {
                     let connection = Connection {
+                        address,
                         server: server.clone(),
                         acceptor: acceptor.clone(),
                         judge: judge.clone(),
@@ -93,6 +93,7 @@ fn abort(stream: TcpStream) -> TcpStream {
 }
 
 struct Connection {
+    address: SocketAddr,
     server: Arc<Server>,
     acceptor: TlsAcceptor,
     judge: Judge,
@@ -111,13 +112,8 @@ impl Connection {
             }
             Err(_) => return,
         };
-        let certificates: Arc<[CertificateDer<'static>]> = stream
-            .get_ref()
-            .1
-            .peer_certificates()
-            .map(|certs| certs.iter().map(|cert| cert.clone().into_owned()).collect())
-            .unwrap_or_default();
-        let peer = Peer::Remote { certificates, judge: self.judge };
+        let verdict = stream.get_ref().1.peer_certificates().map(|chain| self.judge.judge(chain));
+        let peer = Peer::Remote { verdict: verdict.unwrap_or_default().into(), address: self.address.ip() };
         let server = self.server;
         let gate = server.gate.clone();
         let service = service_fn(move |request| {

@@ -3,6 +3,7 @@
 pub mod body;
 pub mod listener;
 pub mod negotiate;
+pub mod pass;
 pub mod request;
 pub mod respond;
 

@@ -5,7 +5,10 @@ use std::borrow::Cow;
 
 /// The decoded query, in the order sent. Later duplicates are kept: Kubernetes takes the first of each.
 #[derive(Debug, Default, Clone)]
-pub struct Query(Vec<(String, String)>);
+pub struct Query {
+    pairs: Vec<(String, String)>,
+    raw: Box<str>,
+}
 
 impl Query {
     pub fn parse(raw: Option<&str>) -> Self {
@@ -18,11 +21,16 @@ impl Query {
                 (percent_decode(key, true).into_owned(), percent_decode(value, true).into_owned())
             })
             .collect();
-        Self(pairs)
+        Self { pairs, raw: raw.unwrap_or("").into() }
+    }
+
+    /// Returns the query as it was sent, for whoever hands it on.
+    pub fn raw(&self) -> &str {
+        &self.raw
     }
 
     pub fn get(&self, key: &str) -> Option<&str> {
-        self.0.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str())
+        self.pairs.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str())
     }
 
     /// Returns the value, with absent and empty alike.
@@ -31,7 +39,7 @@ impl Query {
     }
 
     pub fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
-        self.0.iter().filter(move |(k, _)| k == key).map(|(_, value)| value.as_str())
+        self.pairs.iter().filter(move |(k, _)| k == key).map(|(_, value)| value.as_str())
     }
 
     /// Reads a boolean as Kubernetes' query conversion does: present and neither `false` nor `0` is true.

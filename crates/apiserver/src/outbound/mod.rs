@@ -42,7 +42,7 @@ pub struct Error(pub String);
 #[derive(Default)]
 pub struct Outbound {
     pools: parking_lot::Mutex<std::collections::HashMap<Endpoint, Arc<pool::Pool>>>,
-    front_proxy: std::sync::OnceLock<crate::auth::pki::Pair>,
+    front_proxy: arc_swap::ArcSwapOption<crate::auth::pki::Pair>,
 }
 
 impl std::fmt::Debug for Outbound {
@@ -57,8 +57,14 @@ const MAX_POOLS: usize = 512;
 impl Outbound {
     pub fn new(front_proxy: crate::auth::pki::Pair) -> Self {
         let this = Self::default();
-        let _ = this.front_proxy.set(front_proxy);
+        this.set_front_proxy(front_proxy);
         this
+    }
+
+    /// Shows this certificate from now on.
+    pub fn set_front_proxy(&self, pair: crate::auth::pki::Pair) {
+        self.front_proxy.store(Some(Arc::new(pair)));
+        self.pools.lock().retain(|endpoint, _| !endpoint.as_front_proxy);
     }
 
     /// Sends a request to an endpoint and returns the head of the answer, with its body still to be read.
@@ -80,8 +86,9 @@ impl Outbound {
         if pools.len() >= MAX_POOLS {
             pools.retain(|_, pool| Arc::strong_count(pool) > 1);
         }
-        let identity = self.front_proxy.get().filter(|_| endpoint.as_front_proxy);
-        let tls = tls::config(&endpoint.trust, identity).map_err(|error| Error(error.to_string()))?;
+        let identity = self.front_proxy.load_full().filter(|_| endpoint.as_front_proxy);
+        let tls =
+            tls::config(&endpoint.trust, identity.as_deref()).map_err(|error| Error(error.to_string()))?;
         let pool = Arc::new(pool::Pool::new(tls, &endpoint.address.server_name())?);
         pools.insert(endpoint.clone(), pool.clone());
         Ok(pool)

@@ -31,6 +31,8 @@ pub struct Custom {
     pub uniform: bool,
     /// The revision of the definition this was compiled from.
     pub revision: u64,
+    /// Subresources that an extension answers, whatever the method.
+    pub connects: Vec<Subresource>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -154,6 +156,7 @@ impl Custom {
             terminating: !object::meta_str(definition, "deletionTimestamp").is_empty(),
             uniform,
             revision: 0,
+            connects: Vec::new(),
             name,
         })
     }
@@ -185,6 +188,7 @@ impl Custom {
                 verbs: own(&["get", "patch", "update"]),
             });
         }
+        subresources.extend(self.connects.iter().cloned());
         Arc::new(Kind {
             api_version: gvk.api_version(),
             list_kind: self.names.list_kind.clone(),

@@ -8,10 +8,12 @@ mod support;
 
 mod access;
 mod aggregation;
+mod audit;
 mod custom;
 mod hooks;
 mod identity;
 mod life;
+mod strangers;
 mod watch;
 
 use apiserver::{Handle, Options};

@@ -7,10 +7,14 @@
 
 mod application;
 mod cases;
+mod election;
+mod karmadactl;
 mod kinds;
+mod liar;
 mod members;
 mod plane;
 mod requests;
+mod sight;
 #[path = "../testkit/mod.rs"]
 mod testkit;
 mod trouble;

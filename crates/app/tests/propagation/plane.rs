@@ -22,23 +22,32 @@ pub(crate) struct ControlPlane {
     dir: tempfile::TempDir,
 }
 
+/// What runs where a member has several control planes: all but what it would have to share. They would forever undo each
+/// other's list of who may be impersonated.
+const SHARING: &str = "*,-unifiedAuth";
+
 /// Which `karmada` it takes.
 #[derive(Clone, Copy)]
 enum Role {
-    /// The server with its controllers.
-    Server,
+    /// The server with these controllers.
+    Server(&'static str),
     /// The controllers, on a kube-apiserver.
     Controllers,
 }
 
 impl ControlPlane {
-    /// Starts `karmada server`.
+    /// Starts `karmada server` for members that may belong to others, too.
     pub(crate) fn ours() -> Self {
+        Self::server(SHARING)
+    }
+
+    /// Starts `karmada server` with the controllers of a list.
+    pub(crate) fn server(controllers: &'static str) -> Self {
         let dir = tempfile::tempdir().expect("a folder for the test");
         let data = dir.path().join("data");
         let mut plane = Self {
             kubeconfig: data.join("karmada.kubeconfig"),
-            role: Role::Server,
+            role: Role::Server(controllers),
             process: None,
             fleet: None,
             dir,
@@ -70,11 +79,16 @@ impl ControlPlane {
         let kubeconfig = self.kubeconfig.to_string_lossy().into_owned();
         let data = self.dir.path().join("data").to_string_lossy().into_owned();
         self.process = Some(match self.role {
-            Role::Server => {
-                Process::start(&["server", "--bind", &self.address(), "--data-dir", &data], "ready")
+            Role::Server(controllers) => {
+                let chosen = ["--controllers", controllers];
+                let place = ["server", "--bind", &self.address(), "--data-dir", &data];
+                Process::start(&[&place[..], &chosen].concat(), "ready")
             }
             Role::Controllers => {
-                Process::start(&["controllers", "--kubeconfig", &kubeconfig], "controllers run")
+                // There is no other, and after a kill nobody shall wait for the lease to run out.
+                let alone = ["controllers", "--leader-elect=false", "--controllers", SHARING];
+                let there = ["--kubeconfig", &kubeconfig];
+                Process::start(&[&alone[..], &there].concat(), "controllers run")
             }
         });
     }

@@ -136,29 +136,45 @@ fn placement(random: &mut Random, names: &[String]) -> Value {
     placement
 }
 
-/// Changes a binding as users, policies and other controllers do; `round` makes times differ.
-pub(crate) fn change(random: &mut Random, binding: &mut Value, names: &[String], round: usize) {
+/// Changes a binding as users, policies and other controllers do, and says how; `round` makes times differ.
+pub(crate) fn change(
+    random: &mut Random,
+    binding: &mut Value,
+    names: &[String],
+    round: usize,
+) -> &'static str {
     let spec = &mut binding["spec"];
     let replicas = spec["replicas"].as_i64();
     match (random.between(0, 99), replicas) {
-        (0..=34, Some(replicas)) => spec["replicas"] = (replicas + random.between(1, 30)).into(),
+        (0..=34, Some(replicas)) => {
+            spec["replicas"] = (replicas + random.between(1, 30)).into();
+            "scaled up"
+        }
         (35..=59, Some(replicas)) => {
             spec["replicas"] = (replicas - random.between(1, 20)).max(0).into();
+            "scaled down"
         }
-        (60..=69, _) => spec["placement"] = placement(random, names),
-        (70..=79, _) => evict(random, spec),
+        (60..=69, _) => {
+            spec["placement"] = placement(random, names);
+            "another placement"
+        }
+        (70..=79, _) => match evict(random, spec) {
+            true => "evicted from a cluster",
+            false => "none",
+        },
         // Since v1.17.1, starting afresh also means to start with the first affinity term.
         (80..=89, _) if spec["placement"].get("clusterAffinities").is_none() => {
             spec["rescheduleTriggeredAt"] = format!("2026-02-{:02}T12:00:00Z", round + 1).into();
+            "fresh start"
         }
-        _ => {}
+        _ => "none",
     }
 }
 
-/// Takes the binding off one of its clusters, as the taint manager does.
-fn evict(random: &mut Random, spec: &mut Value) {
+/// Takes the binding off one of its clusters, as the taint manager does, if it has any.
+fn evict(random: &mut Random, spec: &mut Value) -> bool {
     let targets = spec.get_mut("clusters").and_then(Value::as_array_mut);
-    let Some(targets) = targets.filter(|targets| !targets.is_empty()) else { return };
+    let Some(targets) = targets.filter(|targets| !targets.is_empty()) else { return false };
     let gone = targets.remove(random.between(0, targets.len() as i64 - 1) as usize);
     let task = json!({"fromCluster": gone["name"], "reason": "TaintUntolerated", "producer": "TaintManager",
         "creationTimestamp": "2026-02-01T00:00:00Z"});
@@ -166,4 +182,5 @@ fn evict(random: &mut Random, spec: &mut Value) {
         Some(tasks) => tasks.push(task),
         None => spec["gracefulEvictionTasks"] = json!([task]),
     }
+    true
 }

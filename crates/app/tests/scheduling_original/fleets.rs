@@ -1,7 +1,8 @@
 //! Random fleets of clusters, and what may happen to them between two rounds.
 //!
-//! Resource models keep to what v1.17.1 and the specification estimate alike: models name every resource that bindings
-//! ask for, and no virtual node has room for more than 110 of the smallest pods.
+//! Fleets keep to what v1.17.1 and later versions see alike. Resource models name every resource that bindings ask for,
+//! and no virtual node has room for more than 110 of the smallest pods. Of a cluster in two zones, a selector `In z1, z2`
+//! means either both or none: v1.17.1 wanted all zones of a cluster to be listed, since then one is enough.
 
 use serde_json::{Value, json};
 
@@ -22,8 +23,9 @@ fn cluster(random: &mut Random, index: usize, regions: i64) -> Value {
         spec["region"] = format!("r{}", random.between(1, regions)).into();
     }
     if random.percent(60) {
-        let count = random.between(1, 2);
-        spec["zones"] = (0..count).map(|_| format!("z{}", random.between(1, 4))).collect();
+        let pair = if random.percent(50) { ["z1", "z2"] } else { ["z3", "z4"] };
+        let count = random.between(1, 2) as usize;
+        spec["zones"] = random.sample(&pair, count).into();
     }
     if random.percent(60) {
         spec["provider"] = (*random.pick(&["aws", "gcp"])).into();

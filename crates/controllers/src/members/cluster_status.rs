@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use api::cluster::{Cluster, ClusterStatus};
 use api::conditions::cluster as conditions;
@@ -23,6 +23,7 @@ use member::{Health, Member, NodeRecord, PodRecord};
 use propagation::status::{condition, set_condition};
 use serde_json::json;
 
+use super::figures::FIGURES;
 use super::readiness::{Readiness, Thresholds};
 use super::sources::Probe;
 use super::{Shared, enablements, summary};
@@ -66,7 +67,7 @@ async fn look(shared: &Arc<Shared>, name: &str, memory: &mut Memory) -> Duration
     if !cluster.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == finalizers::CLUSTER) {
         return period;
     }
-    let now = Timestamp::now();
+    let (now, started) = (Timestamp::now(), Instant::now());
     let (observed, member) = match shared.members.refresh(&shared.client, &cluster).await {
         Err(error) => {
             let message = format!("failed to create a ClusterClient: {error}");
@@ -103,7 +104,10 @@ async fn look(shared: &Arc<Shared>, name: &str, memory: &mut Memory) -> Duration
         let Some(cluster) = shared.cluster(name) else { return period };
         let status = updated(&cluster.status, adjusted.clone(), details.as_ref());
         match write(shared, name, &cluster, &status).await {
-            Ok(()) => return period,
+            Ok(()) => {
+                FIGURES.looked(name, started, &status);
+                return period;
+            }
             Err(kube::Error::Api(answer)) if answer.code == 409 => {
                 let Ok(fresh) = Api::<Cluster>::all(shared.client.clone()).get(name).await else { break };
                 shared.clusters.note(fresh);

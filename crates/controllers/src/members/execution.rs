@@ -11,6 +11,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::time::Instant;
 
 use api::conditions::work as conditions;
 use api::labels::finalizers;
@@ -26,6 +27,7 @@ use propagation::apply::{self, Decision};
 use propagation::status::{condition, set_condition};
 use serde_json::{Value, json};
 
+use super::figures::FIGURES;
 use super::{Shared, is_leaving, is_push, is_ready, removal};
 use crate::queue::Outcome;
 
@@ -79,7 +81,9 @@ pub(super) async fn reconcile(shared: &Arc<Shared>, key: &Key) -> Outcome {
         return write_conditions(shared, key, &work, wanted, Outcome::Done).await;
     };
     let _permit = member.permit().await;
+    let started = Instant::now();
     let (applied, outcome) = carry_out(shared, &member, key, &work).await;
+    FIGURES.carried(started, outcome == Outcome::Done);
     wanted.push(applied);
     write_conditions(shared, key, &work, wanted, outcome).await
 }
@@ -211,7 +215,9 @@ async fn carry_out_one(
         |object: &Value| !matches!(apply::decide(manifest, object, &shared.interpreter), Ok(Decision::Keep));
     for _ in 0..ATTEMPTS {
         let Some(object) = &observed else {
-            match member.create(&kind, &key, manifest).await {
+            let created = member.create(&kind, &key, manifest).await;
+            FIGURES.created(&created, manifest, member.name());
+            match created {
                 Ok(created) => {
                     member.note(&kind, &key, wish, created.resource_version());
                     return Ok(Carried { wrote: true, embellished: embellished(&created) });
@@ -235,17 +241,21 @@ async fn carry_out_one(
             Decision::Foreign => {
                 return Err(Error::Foreign(apply::foreign_message(manifest, member.name())));
             }
-            Decision::Update(update) => match member.update(&kind, &key, &update).await {
-                Ok(updated) => {
-                    member.note(&kind, &key, wish, updated.resource_version());
-                    let wrote = updated.resource_version() != object.resource_version();
-                    return Ok(Carried { wrote, embellished: embellished(&updated) });
+            Decision::Update(update) => {
+                let updated = member.update(&kind, &key, &update).await;
+                FIGURES.updated(&updated, manifest, member.name());
+                match updated {
+                    Ok(updated) => {
+                        member.note(&kind, &key, wish, updated.resource_version());
+                        let wrote = updated.resource_version() != object.resource_version();
+                        return Ok(Carried { wrote, embellished: embellished(&updated) });
+                    }
+                    Err(error) if error.is_conflict() || error.is_not_found() => {
+                        observed = member.get(&kind, &key).await?.map(Arc::new);
+                    }
+                    Err(error) => return Err(error.into()),
                 }
-                Err(error) if error.is_conflict() || error.is_not_found() => {
-                    observed = member.get(&kind, &key).await?.map(Arc::new);
-                }
-                Err(error) => return Err(error.into()),
-            },
+            }
         }
     }
     Err(Error::Restless(manifest.describe()))
@@ -291,7 +301,9 @@ async fn take_out(shared: &Shared, member: &Member, manifest: &Value, work: &Key
             Err(member::Error::UnknownKind { .. }) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-    let removed = removal::remove(member, &kind, &object_key(&kind, manifest), work).await?;
+    let removed = removal::remove(member, &kind, &object_key(&kind, manifest), work).await;
+    FIGURES.deleted(&removed, manifest, member.name());
+    let removed = removed?;
     tracing::debug!(object = manifest.describe(), cluster = member.name(), ?removed, "withdrawn");
     Ok(())
 }

@@ -13,6 +13,7 @@ use member::{Change, Key, ObservedChange};
 use propagation::{Object, apply};
 use tokio_util::sync::CancellationToken;
 
+use super::figures::FIGURES;
 use super::{Shared, cluster_status, is_leaving, is_push, is_ready};
 use crate::queue::Outcome;
 
@@ -81,6 +82,7 @@ fn cluster_changed(shared: &Arc<Shared>, change: &Change<'_, Cluster>) {
         if let Some(probe) = shared.probes.lock().remove(name) {
             probe.stop.cancel();
         }
+        FIGURES.forget(name);
         return;
     };
     let same = |look: fn(&Cluster) -> bool| old.map(look) == Some(look(new));

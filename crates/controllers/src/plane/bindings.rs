@@ -5,6 +5,7 @@
 //! Writes: Works; releases the binding's finalizer once its Works are told to go.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use api::cluster::Cluster;
 use api::events as reasons;
@@ -16,18 +17,19 @@ use propagation::render::{Rendered, Renderer};
 use propagation::{Binding, Object, directly_purged_clusters, expected_clusters, selector};
 use serde_json::Value;
 
-use super::events::about;
+use super::figures::FIGURES;
 use super::templates::TemplateKey;
 use super::works::binding_of;
 use super::write::{Error, Guard, Stored};
 use super::{BindingKey, Plane, Start, write};
+use crate::events::about;
 use crate::queue::Queue;
 
 const WORKERS: usize = 8;
 const OVERRIDES: &str = "override-manager";
 
 pub(super) fn wire(plane: &Arc<Plane>) -> Start {
-    let queue = Queue::new("binding");
+    let queue = Queue::new("binding-controller");
 
     let pushed = Arc::clone(&queue);
     plane.bindings.subscribe(move |change| push_changed(&pushed, change));
@@ -194,7 +196,10 @@ async fn reconcile<B: Stored>(plane: &Plane, mirror: &Mirror<B>, key: &BindingKe
         // The template was deleted and made anew; this binding is about to be collected.
         return Ok(());
     }
-    ensure_works(plane, binding.as_ref(), &template).await
+    let started = Instant::now();
+    let result = ensure_works(plane, binding.as_ref(), &template).await;
+    FIGURES.rendered(started, &result);
+    result
 }
 
 async fn clean_up<B: Stored>(plane: &Plane, binding: &B, works: &[Arc<Work>]) -> Result<(), Error> {

@@ -4,7 +4,7 @@
 //! Writes: the record of dependencies and the finalizer on the binding; attached bindings, their `requiredBy` and the
 //! label that names who requires them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use api::config::DependentObjectReference;
@@ -21,10 +21,10 @@ use propagation::dependencies::{self, DependencyIndex};
 use propagation::{Binding, Object};
 use serde_json::Value;
 
-use super::events::about;
 use super::templates::TemplateKey;
 use super::write::{Error, Guard, Stored};
 use super::{Plane, Start, write};
+use crate::events::about;
 use crate::queue::Queue;
 
 const WORKERS: usize = 4;
@@ -36,6 +36,8 @@ struct Distributor {
     index: Mutex<DependencyIndex>,
     /// Attached bindings, by nothing but that they are: few bindings are.
     attached: Mutex<BTreeSet<Key>>,
+    /// The last disagreement that was told of an attached binding.
+    told: Mutex<BTreeMap<Key, String>>,
 }
 
 pub(super) fn wire(plane: &Arc<Plane>) -> Start {
@@ -44,12 +46,14 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
         queue: Queue::new("dependencies-distributor"),
         index: Mutex::default(),
         attached: Mutex::default(),
+        told: Mutex::default(),
     });
     let of = Arc::clone(&distributor);
     plane.bindings.subscribe(move |change| {
         let Some(new) = &change.new else {
             of.index.lock().remove(&change.key.namespace, &change.key.name);
             of.attached.lock().remove(change.key);
+            of.told.lock().remove(change.key);
             return;
         };
         if let Err(error) = of.index.lock().insert(new) {
@@ -270,17 +274,31 @@ impl Distributor {
         };
         let mut updated = (*existing).clone();
         let (changed, disagreement) = dependencies::attach(&mut updated, &wanted, find)?;
+        self.tell_disagreement(&existing, disagreement);
         // That only the version of the object moved is news to those who render it.
         if !changed {
             return Ok(false);
         }
         let (api, mirror) = (self.api(binding), &self.plane.bindings);
-        let written = write::update_mirrored(&api, mirror, &existing, &updated, Guard::Fields).await?;
-        if let Some(message) = disagreement {
-            let subject = about(existing.as_ref());
-            self.plane.events.warning(COMPONENT, &subject, reasons::DEPENDENCY_POLICY_CONFLICT, message);
+        write::update_mirrored(&api, mirror, &existing, &updated, Guard::Fields).await
+    }
+
+    /// Says on what the policies behind an attached binding disagree, once for each disagreement. It may be another one
+    /// while its result stays the same.
+    fn tell_disagreement(&self, attached: &ResourceBinding, disagreement: Option<String>) {
+        let namespace = attached.metadata.namespace.as_deref().unwrap_or("");
+        let key = Key::new(namespace, attached.metadata.name.as_deref().unwrap_or(""));
+        let mut told = self.told.lock();
+        let Some(message) = disagreement else {
+            told.remove(&key);
+            return;
+        };
+        if told.get(&key) == Some(&message) {
+            return;
         }
-        Ok(written)
+        let subject = about(attached);
+        self.plane.events.warning(COMPONENT, &subject, reasons::DEPENDENCY_POLICY_CONFLICT, message.clone());
+        told.insert(key, message);
     }
 
     /// Returns the bindings that require `attached`, `also` being one of them.

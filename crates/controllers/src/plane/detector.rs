@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use api::events as reasons;
 use api::labels::RESOURCE_TEMPLATE_CLAIMED_BY;
@@ -25,6 +26,7 @@ use propagation::policies::{self as choosing, Choice, Policy, PolicyIndex};
 use propagation::{Binding, Object};
 use serde_json::Value;
 
+use super::figures::FIGURES;
 use super::heads;
 use super::policies::Kept;
 use super::templates::TemplateKey;
@@ -69,7 +71,7 @@ struct Touch {
 pub(super) fn wire(plane: &Arc<Plane>) -> Start {
     let detector = Arc::new(Detector {
         plane: Arc::clone(plane),
-        templates: Queue::new("resource-detector"),
+        templates: Queue::new("resource detector"),
         policies: Queue::new("propagationPolicy reconciler"),
         cluster_policies: Queue::new("clusterPropagationPolicy reconciler"),
         policy_index: RwLock::default(),
@@ -243,7 +245,10 @@ impl Detector {
     }
 
     fn choose(&self, template: &Value) -> Option<Choice> {
-        choosing::choose(&self.policy_index.read(), &self.cluster_policy_index.read(), template)
+        let started = Instant::now();
+        let choice = choosing::choose(&self.policy_index.read(), &self.cluster_policy_index.read(), template);
+        FIGURES.matched(started);
+        choice
     }
 
     /// Looks after a template that is claimed already.
@@ -283,7 +288,9 @@ impl Detector {
             return Err(Error::Waiting(format!("for override policies {}", missing.join(", "))));
         }
         let claim = Claim::of(policy)?;
+        let started = Instant::now();
         let result = self.claim_and_bind(template, policy, &claim, touch).await;
+        FIGURES.applied(started, &result);
         match &result {
             Ok(true) => {
                 let message = format!("Apply {} ({}) succeed", kind_of::<P>(), describe(policy));

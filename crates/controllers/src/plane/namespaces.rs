@@ -29,7 +29,7 @@ fn namespace_kind() -> Gvk {
 }
 
 pub(super) fn wire(plane: &Arc<Plane>) -> Start {
-    let queue = Queue::new("namespace");
+    let queue = Queue::new("namespace-sync-controller");
 
     let pushed = Arc::clone(&queue);
     plane.templates.subscribe(move |change| {

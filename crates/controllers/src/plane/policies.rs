@@ -24,6 +24,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::detector::{COMPONENT, Detector, describe, kind_of};
+use super::figures::FIGURES;
 use super::templates::TemplateKey;
 use super::write::{self, Error, Guard};
 use crate::queue::Queue;
@@ -251,7 +252,9 @@ async fn preempt<P: Kept>(
             continue;
         }
         let events = &detector.plane.events;
-        match detector.claim(&template, claim).await {
+        let taken = detector.claim(&template, claim).await;
+        FIGURES.preempted(&taken);
+        match taken {
             Ok(_) => {
                 let message = format!("Preempted by {} ({})", kind_of::<P>(), describe(policy));
                 events.normal(COMPONENT, template.as_ref(), reasons::PREEMPT_POLICY_SUCCEED, message);

@@ -9,15 +9,17 @@
 //! that changes that.
 //!
 //! Code map: `settings` what flags say · `obstacles` who waits for what · `conclude` writes results · `diagnoses` keeps
-//! the reasons of the last decisions · `estimating` asks the accurate estimators.
+//! the reasons of the last decisions · `estimating` asks the accurate estimators · `figures` are what is measured.
 
 mod conclude;
 mod diagnoses;
 mod estimating;
+mod figures;
 mod obstacles;
 mod settings;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use api::cluster::Cluster;
 use api::work::{ClusterResourceBinding, ResourceBinding, ResourceHealth};
@@ -35,10 +37,11 @@ use tokio_util::task::TaskTracker;
 
 use super::write::{Error, Guard, Stored};
 use super::{Plane, Start, write};
-pub use diagnoses::{Diagnoses, Explanation};
+pub use diagnoses::Diagnoses;
 pub use estimating::Estimating;
 use estimating::Estimators;
-use obstacles::{News, Obstacles};
+use figures::Incoming;
+use obstacles::{News, Obstacles, Seen};
 pub use settings::Settings;
 
 /// How many bindings are worked on at once: enough to keep the server's group commits full.
@@ -179,6 +182,8 @@ impl Controller {
         if moved && watched(new) {
             let key = new.seen().key();
             self.turns.lock().queue.push(&key, self.priority(new.as_ref()), Timestamp::now());
+            let known = change.old.as_ref().is_some_and(|old| watched(old));
+            figures::incoming(if known { Incoming::BindingUpdate } else { Incoming::BindingAdd }, 1);
             self.wake.notify_one();
         }
     }
@@ -230,6 +235,7 @@ impl Controller {
         if ordered || cluster.concerns(&self.settings.name, binding.seen()) {
             let key = binding.seen().key();
             self.turns.lock().queue.push(&key, self.priority(binding.as_ref()), now);
+            figures::incoming(Incoming::ClusterChanged, 1);
         }
     }
 
@@ -241,6 +247,7 @@ impl Controller {
         });
         let keys: Vec<(String, i32)> =
             concerned.map(|binding| (binding.seen().key(), self.priority(binding.as_ref()))).collect();
+        figures::incoming(Incoming::ClusterChanged, keys.len());
         let mut turns = self.turns.lock();
         for (key, priority) in keys {
             turns.queue.push(&key, priority, now);
@@ -270,6 +277,9 @@ impl Controller {
             let controller = Arc::clone(&self);
             tasks.spawn(async move {
                 let retry = controller.process(&item).await;
+                if retry != Retry::Never {
+                    figures::incoming(Incoming::ScheduleAttemptFailure, 1);
+                }
                 controller.turns.lock().queue.done(item, retry, Timestamp::now());
                 controller.wake.notify_one();
                 drop(place);
@@ -283,8 +293,10 @@ impl Controller {
             let tick = {
                 let (mut turns, now) = (self.turns.lock(), Timestamp::now());
                 turns.queue.tick(now);
-                if let Some(item) = turns.queue.pop() {
-                    return Some(item);
+                let item = turns.queue.pop();
+                figures::pending(turns.queue.pending());
+                if item.is_some() {
+                    return item;
                 }
                 turns.queue.next_tick().map(|at| at.duration_since(now).unsigned_abs())
             };
@@ -347,8 +359,13 @@ impl Controller {
         let next = trigger::next(binding.seen(), &self.known.read().fleet, self.scheduler.gates());
         match next {
             Next::Schedule(trigger) => {
+                let started = Instant::now();
                 let attempt = self.decide(binding, now).await;
                 let (written, result) = self.conclude(api, binding, trigger, attempt, now).await;
+                // Whoever was faster than us is no failure: the decision is made anew at once.
+                if !result.as_ref().is_err_and(Error::is_conflict) {
+                    figures::attempted(trigger, started.elapsed(), !matches!(result, Ok(Retry::Never)));
+                }
                 // Whoever looks next, we ourselves above all, need not wait for the watch.
                 written.into_iter().for_each(|written| mirror.note(written));
                 result
@@ -372,8 +389,9 @@ impl Controller {
         }
     }
 
-    /// Tries one affinity term after the other.
-    async fn decide<B: Scheduled>(&self, binding: &B, now: Timestamp) -> Attempt {
+    /// Tries one affinity term after the other; says, too, which changes of clusters it could know of.
+    async fn decide<B: Scheduled>(&self, binding: &B, now: Timestamp) -> (Attempt, Seen) {
+        let seen = self.turns.lock().obstacles.seen();
         let (spec, status) = (binding.spec(), binding.status());
         let mut trial = Trial::new(spec, status);
         while let Some(term) = trial.term() {
@@ -390,6 +408,6 @@ impl Controller {
             };
             trial.step(&self.scheduler, world, spec, status);
         }
-        trial.finish()
+        (trial.finish(), seen)
     }
 }

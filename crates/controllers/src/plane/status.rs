@@ -14,17 +14,17 @@ use propagation::{Binding, Object};
 use serde_json::{Value, json};
 
 use super::bindings::key;
-use super::events::about;
 use super::templates::TemplateKey;
 use super::works::binding_of;
 use super::write::{Error, Guard, Stored, tree_difference};
 use super::{BindingKey, Plane, Start, write};
+use crate::events::about;
 use crate::queue::Queue;
 
 const WORKERS: usize = 8;
 
 pub(super) fn wire(plane: &Arc<Plane>) -> Start {
-    let queue = Queue::new("bindingStatus");
+    let queue = Queue::new("resource-binding-status-controller");
 
     let (pushed, of) = (Arc::clone(&queue), Arc::clone(plane));
     plane.bindings.subscribe(move |change| push_changed(&of, &pushed, change));

@@ -21,10 +21,10 @@ use std::sync::Arc;
 use api::cluster::Cluster;
 use api::policy::{ClusterOverridePolicy, OverridePolicy, OverrideSpec, Overriders};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use scheduler::affinity::cluster_matches;
 use serde_json::Value;
 
 use crate::Object;
-use crate::affinity::cluster_matches;
 use crate::index::SelectorIndex;
 use crate::selector::ImplicitPriority;
 

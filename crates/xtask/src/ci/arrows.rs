@@ -15,7 +15,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("admission", &["api", "apimachinery", "interpreter", "native", "propagation", "scheduler"]),
     ("interpreter", &["api", "apimachinery"]),
     ("scheduler", &["api", "apimachinery"]),
-    ("propagation", &["api", "apimachinery", "interpreter"]),
+    // Overrides choose clusters as placements do, and completions are divided as replicas are.
+    ("propagation", &["api", "apimachinery", "interpreter", "scheduler"]),
     ("store", &[]),
     // Knows Kubernetes, not federation, and nothing of the controllers: the two meet at the Kubernetes API.
     ("apiserver", &["apimachinery", "cel", "native", "store"]),

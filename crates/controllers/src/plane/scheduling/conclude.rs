@@ -10,9 +10,10 @@ use scheduler::Attempt;
 use scheduler::outcome::{self, Conclusion, Retry, WriteError};
 use scheduler::trigger::Trigger;
 
-use super::super::events::about;
 use super::super::write::{self, Error, Guard};
+use super::obstacles::Seen;
 use super::{Controller, Scheduled};
+use crate::events::about;
 
 impl Controller {
     /// Writes what came of an attempt; returns the binding as it now is, if anything was written, and how to go on.
@@ -21,7 +22,7 @@ impl Controller {
         api: &kube::Api<B>,
         binding: &B,
         trigger: Trigger,
-        attempt: Attempt,
+        (attempt, seen): (Attempt, Seen),
         now: Timestamp,
     ) -> (Option<B>, Result<Retry, Error>) {
         let result = outcome::result(binding.seen(), &attempt);
@@ -43,7 +44,12 @@ impl Controller {
         let moved = placed.is_some();
         let current = placed.as_ref().unwrap_or(binding);
         let observed = observe(current, &conclusion, affinity.as_deref(), trigger, moved, now);
-        if observed.status() != current.status() {
+        let noted = observed.status() != current.status();
+        let key = binding.seen().key();
+        let failure = attempt.result.as_ref().err().map(|failure| failure.cause);
+        // Before the condition is written: whoever sees that and asks why finds the answer.
+        self.settings.diagnoses.note(key.clone(), now, trigger, attempt, &conclusion, moved || noted);
+        if noted {
             let written = write::change_status(api, current, |current| {
                 apply_status(current.status_mut(), &observed, &conclusion, now);
                 Ok(())
@@ -59,10 +65,11 @@ impl Controller {
                 self.tell(binding, event);
             }
         }
-        let key = binding.seen().key();
-        let failure = attempt.result.as_ref().err().map(|failure| failure.cause);
-        self.turns.lock().obstacles.note(key.clone(), failure);
-        self.settings.diagnoses.note(key, now, trigger, attempt, &conclusion);
+        let mut turns = self.turns.lock();
+        if turns.obstacles.note(key.clone(), failure, seen) {
+            turns.queue.push(&key, self.priority(binding), now);
+        }
+        drop(turns);
         (placed, Ok(conclusion.retry))
     }
 
@@ -91,10 +98,8 @@ impl Controller {
 fn with_result<B: Scheduled>(binding: &B, result: &outcome::Result) -> B {
     let mut placed = binding.clone();
     placed.spec_mut().clusters = result.clusters.clone();
-    let placement = binding.spec().placement.as_ref();
-    let text = placement.map_or_else(|| result.applied_placement.clone(), api::go_json);
     let annotations = Binding::metadata_mut(&mut placed).annotations.get_or_insert_default();
-    annotations.insert(APPLIED_PLACEMENT.to_owned(), text);
+    annotations.insert(APPLIED_PLACEMENT.to_owned(), result.applied_placement.clone());
     placed
 }
 

@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use parking_lot::RwLock;
-use scheduler::diagnosis::Report;
-use scheduler::outcome::Conclusion;
+use scheduler::explanation::FailedTerm;
+use scheduler::outcome::{Conclusion, Condition};
 use scheduler::trigger::Trigger;
-use scheduler::{Attempt, Diagnosis};
-use serde::Serialize;
+use scheduler::{Attempt, Diagnosis, Explanation};
 
 /// The last decision about each binding; cheap to clone, all clones show the same.
 #[derive(Clone, Default)]
@@ -19,47 +18,34 @@ pub struct Diagnoses(Arc<RwLock<HashMap<String, Arc<Entry>>>>);
 struct Entry {
     at: Timestamp,
     trigger: Trigger,
-    condition: (&'static str, &'static str, String),
-    failed_terms: Vec<String>,
+    confirmed: Option<Timestamp>,
+    condition: Condition,
+    failed_terms: Vec<FailedTerm>,
     diagnosis: Diagnosis,
-}
-
-/// A decision in words.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Explanation {
-    /// When it was made.
-    pub at: Timestamp,
-    /// Why the binding was looked at.
-    pub trigger: String,
-    /// The condition `Scheduled` that it left: status, reason and message.
-    pub status: &'static str,
-    pub reason: &'static str,
-    pub message: String,
-    /// The affinity terms that failed before, or all of them, in order.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub failed_terms: Vec<String>,
-    /// Every cluster, how clusters were selected and replicas divided.
-    pub report: Report,
 }
 
 impl Diagnoses {
     /// Returns the last decision about a binding; the namespace of a ClusterResourceBinding is empty.
+    ///
+    /// Only what was decided since the process began is known.
     pub fn explain(&self, namespace: &str, name: &str) -> Option<Explanation> {
         let key = if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") };
         let entry = self.0.read().get(&key).map(Arc::clone)?;
-        let (status, reason, message) = entry.condition.clone();
+        let Condition { status, reason, message } = entry.condition.clone();
         Some(Explanation {
             at: entry.at,
-            trigger: format!("{:?}", entry.trigger),
-            status,
-            reason,
+            trigger: entry.trigger,
+            confirmed: entry.confirmed,
+            status: status.to_owned(),
+            reason: reason.to_owned(),
             message,
             failed_terms: entry.failed_terms.clone(),
             report: entry.diagnosis.report(),
         })
     }
 
+    /// Keeps a decision. One that changed nothing only confirms the one before: when and why that was made, and what
+    /// had failed until then, is still what led to the present state.
     pub(super) fn note(
         &self,
         key: String,
@@ -67,20 +53,35 @@ impl Diagnoses {
         trigger: Trigger,
         attempt: Attempt,
         conclusion: &Conclusion,
+        changed: bool,
     ) {
-        let condition = &conclusion.condition;
-        let terms = attempt.failed_terms.iter().map(|term| format!("{}: {}", term.index, term.message));
-        let entry = Entry {
+        let terms = attempt.failed_terms.into_iter();
+        let mut entry = Entry {
             at,
             trigger,
-            condition: (condition.status, condition.reason, condition.message.clone()),
-            failed_terms: terms.collect(),
+            confirmed: None,
+            condition: conclusion.condition.clone(),
+            failed_terms: terms.map(|term| FailedTerm { index: term.index, message: term.message }).collect(),
             diagnosis: match attempt.result {
                 Ok(decision) => decision.diagnosis,
                 Err(failure) => *failure.diagnosis,
             },
         };
-        self.0.write().insert(key, Arc::new(entry));
+        let mut all = self.0.write();
+        if !changed && let Some(before) = all.get(&key) {
+            entry = Entry {
+                at: before.at,
+                trigger: before.trigger,
+                confirmed: Some(at),
+                failed_terms: if entry.failed_terms.is_empty() {
+                    before.failed_terms.clone()
+                } else {
+                    entry.failed_terms
+                },
+                ..entry
+            };
+        }
+        all.insert(key, Arc::new(entry));
     }
 
     pub(super) fn forget(&self, key: &str) {

@@ -10,7 +10,15 @@ use scheduler::Cause;
 
 /// Bindings that could not be placed, by key, and why.
 #[derive(Default)]
-pub(super) struct Obstacles(HashMap<String, Cause>);
+pub(super) struct Obstacles {
+    waiting: HashMap<String, Cause>,
+    /// How many changes there have been that might have helped somebody.
+    changes: u64,
+}
+
+/// How many changes of clusters an attempt could know of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Seen(u64);
 
 /// In which respects a cluster changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,25 +49,38 @@ impl News {
 }
 
 impl Obstacles {
-    /// Notes how an attempt ended.
-    pub(super) fn note(&mut self, key: String, failure: Option<Cause>) {
+    /// Returns what an attempt that begins now can know of.
+    pub(super) fn seen(&self) -> Seen {
+        Seen(self.changes)
+    }
+
+    /// Notes how an attempt ended. Returns whether it has to be repeated: it failed, and a cluster has changed that it
+    /// had not seen and that nobody could hold against it yet.
+    pub(super) fn note(&mut self, key: String, failure: Option<Cause>, seen: Seen) -> bool {
         match failure {
-            Some(cause) => self.0.insert(key, cause),
-            None => self.0.remove(&key),
-        };
+            Some(cause) => {
+                self.waiting.insert(key, cause);
+                seen != self.seen()
+            }
+            None => {
+                self.waiting.remove(&key);
+                false
+            }
+        }
     }
 
     pub(super) fn forget(&mut self, key: &str) {
-        self.0.remove(key);
+        self.waiting.remove(key);
     }
 
     /// Returns the bindings that this change may help.
-    pub(super) fn eased_by(&self, news: News) -> Vec<String> {
+    pub(super) fn eased_by(&mut self, news: News) -> Vec<String> {
+        self.changes += 1;
         let helps = |cause: Cause| match cause {
             Cause::NoClusterFit => news.shape,
             Cause::Unschedulable | Cause::Other => news.shape || news.room,
         };
-        self.0.iter().filter(|(_, cause)| helps(**cause)).map(|(key, _)| key.clone()).collect()
+        self.waiting.iter().filter(|(_, cause)| helps(**cause)).map(|(key, _)| key.clone()).collect()
     }
 }
 
@@ -87,14 +108,27 @@ mod tests {
     #[test]
     fn room_helps_those_who_lack_it_and_shape_helps_all() {
         let mut obstacles = Obstacles::default();
-        obstacles.note("fit".to_owned(), Some(Cause::NoClusterFit));
-        obstacles.note("room".to_owned(), Some(Cause::Unschedulable));
+        let seen = obstacles.seen();
+        assert!(!obstacles.note("fit".to_owned(), Some(Cause::NoClusterFit), seen));
+        assert!(!obstacles.note("room".to_owned(), Some(Cause::Unschedulable), seen));
         let roomier = News::between(Some(&cluster("prod", "1")), &cluster("prod", "2"));
         assert_eq!(obstacles.eased_by(roomier), ["room"]);
         let relabelled = News::between(Some(&cluster("prod", "1")), &cluster("test", "1"));
         assert_eq!(obstacles.eased_by(relabelled).len(), 2);
-        obstacles.note("fit".to_owned(), None);
+        obstacles.note("fit".to_owned(), None, seen);
         obstacles.forget("room");
         assert!(obstacles.eased_by(relabelled).is_empty());
+    }
+
+    #[test]
+    fn a_change_during_the_attempt_is_not_missed() {
+        let mut obstacles = Obstacles::default();
+        let seen = obstacles.seen();
+        let roomier = News::between(Some(&cluster("prod", "1")), &cluster("prod", "2"));
+        assert!(obstacles.eased_by(roomier).is_empty(), "nobody is known to wait yet");
+        assert!(obstacles.note("late".to_owned(), Some(Cause::Unschedulable), seen));
+        assert!(!obstacles.note("placed".to_owned(), None, seen), "who is placed waits for nothing");
+        let seen = obstacles.seen();
+        assert!(!obstacles.note("late".to_owned(), Some(Cause::Unschedulable), seen));
     }
 }

@@ -1,10 +1,13 @@
 //! How the scheduler is set up: what upstream's flags say.
 
+use std::sync::Arc;
+
 use api::constants::DEFAULT_SCHEDULER;
-use scheduler::{Gates, Options, Registry, Scheduler};
+use scheduler::{Gates, Meter, Options, Registry, Scheduler};
 
 use super::diagnoses::Diagnoses;
 use super::estimating::Estimating;
+use super::figures::Stopwatch;
 
 /// How the scheduler is set up.
 #[derive(Clone)]
@@ -36,6 +39,7 @@ impl Default for Settings {
 impl Settings {
     pub(super) fn scheduler(&self, gates: Gates) -> Scheduler {
         let registry = Registry::in_tree(gates).enable(&self.plugins);
-        Scheduler::new(Options { gates, registry, propagate_empty: self.propagate_empty })
+        let meter = Some(Arc::new(Stopwatch::new()) as Arc<dyn Meter>);
+        Scheduler::new(Options { gates, registry, propagate_empty: self.propagate_empty, meter })
     }
 }

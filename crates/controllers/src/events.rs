@@ -1,10 +1,14 @@
 //! Events: what users see under `kubectl describe`.
 //!
 //! Written in the background, so that no reconcile waits for them. The same news about the same object becomes one
-//! event with a count. When more come in than can be written, the rest is dropped: an event is a courtesy, not a record.
+//! event with a count, which is written at most every [`QUIET`]: what is repeated often is hardly news. When more come in
+//! than can be written, the rest is dropped: an event is a courtesy, not a record.
 
 use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
+use api::events::event_type;
+use api::labels::annotations::TEMPLATE_UID;
 use api::work::ObjectReference;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference as Involved};
@@ -14,12 +18,15 @@ use kube::{Client, Resource};
 use propagation::Object;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// How many events may wait; a burst of a thousand templates with a handful each fits.
 const WAITING: usize = 8192;
 /// How many events are remembered for counting.
 const REMEMBERED: usize = 4096;
+/// How long news that has been written is only counted when it comes again.
+const QUIET: Duration = Duration::from_secs(60);
 
 #[derive(Clone)]
 pub(crate) struct Events(mpsc::Sender<News>);
@@ -96,6 +103,34 @@ impl Events {
         self.emit(component, about, "Warning", reason, message.into());
     }
 
+    /// Says something about one of Karmada's own objects; whether it is a warning is known from the reason.
+    pub(crate) fn say<K: Resource<DynamicType = ()>>(
+        &self,
+        component: &'static str,
+        object: &K,
+        reason: &'static str,
+        message: impl Into<String>,
+    ) {
+        self.emit(component, &about(object), event_type(reason), reason, message.into());
+    }
+
+    /// Says something about the template of a manifest; nothing if the manifest does not tell which it is.
+    pub(crate) fn say_of_template(
+        &self,
+        component: &'static str,
+        manifest: &Value,
+        reason: &'static str,
+        message: String,
+    ) {
+        let uid = manifest.annotation(TEMPLATE_UID).unwrap_or("");
+        if uid.is_empty() {
+            return;
+        }
+        let template =
+            ObjectReference { uid: uid.to_owned(), resource_version: String::new(), ..manifest.reference() };
+        self.emit(component, &template, event_type(reason), reason, message);
+    }
+
     pub(crate) fn emit(
         &self,
         component: &'static str,
@@ -114,9 +149,17 @@ impl Events {
 /// What makes two events the same news: object, component, reason and message.
 type Identity = (String, &'static str, &'static str, String);
 
+/// What has been written about something.
+struct Written {
+    /// The event's name.
+    name: String,
+    count: i32,
+    at: Instant,
+}
+
 #[derive(Default)]
 struct Memory {
-    written: HashMap<Identity, (String, i32)>,
+    written: HashMap<Identity, Written>,
     order: VecDeque<Identity>,
 }
 
@@ -156,15 +199,19 @@ async fn write_one(
         news.about.uid.as_deref().unwrap_or("")
     );
     let identity = (object, news.component, news.reason, news.message.clone());
-    if let Some((name, count)) = memory.written.get_mut(&identity) {
-        let patch = json!({"count": *count + 1, "lastTimestamp": time});
-        match api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await {
+    if let Some(written) = memory.written.get_mut(&identity) {
+        written.count += 1;
+        if written.at.elapsed() < QUIET {
+            return Ok(());
+        }
+        let patch = json!({"count": written.count, "lastTimestamp": time});
+        match api.patch(&written.name, &PatchParams::default(), &Patch::Merge(patch)).await {
             Ok(_) => {
-                *count += 1;
+                written.at = Instant::now();
                 return Ok(());
             }
             // It has expired; a new one follows.
-            Err(error) if super::write::is_not_found(&error) => {}
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
             Err(error) => return Err(error),
         }
     }
@@ -191,7 +238,8 @@ async fn write_one(
         ..Event::default()
     };
     api.create(&PostParams::default(), &event).await?;
-    if memory.written.insert(identity.clone(), (name, 1)).is_none() {
+    let written = Written { name, count: 1, at: Instant::now() };
+    if memory.written.insert(identity.clone(), written).is_none() {
         memory.order.push_back(identity);
     }
     if memory.order.len() > REMEMBERED

@@ -1,28 +1,17 @@
 //! Every way to divide replicas on three real members: placed as expected, then following scale up, scale down, a
 //! cluster that joins, a label that changes, a taint that comes and goes.
 
-mod testkit;
+use std::process::Command;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
-use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 
-use testkit::client;
-use testkit::follow::until;
-use testkit::process::{Server, run};
+use crate::{Server, client, dynamic, object, until};
 
 /// Names of this test's own: other tests of the run may join the same clusters.
 const NAMES: [&str; 3] = ["sched-e2e-one", "sched-e2e-two", "sched-e2e-three"];
 const ACCOUNTS: [&str; 2] = ["--cluster-namespace", "sched-e2e-accounts"];
-
-fn dynamic(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
-    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
-}
-
-fn object(value: Value) -> DynamicObject {
-    serde_json::from_value(value).expect("an object")
-}
 
 /// The control plane, its members and a namespace.
 struct Plane {
@@ -67,7 +56,9 @@ impl Plane {
     fn karmada(&self, verb: &str, index: usize, further: &[&str]) {
         let control = ["--kubeconfig", &self.control, "--cluster-kubeconfig", &self.kubeconfigs[index]];
         let arguments = [&[verb, NAMES[index]], &control[..], &ACCOUNTS[..], further].concat();
-        run(&arguments);
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_karmada")).args(&arguments).output().expect("the binary runs");
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
     /// Registers a member and waits until workloads can go there.
@@ -148,7 +139,7 @@ fn weighted(preference: Value) -> Value {
 async fn every_strategy_places_and_follows_what_changes() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let Some(members) = clusters::shared(3).await else { return };
-    let server = Server::start(&[]);
+    let server = Server::start("*");
     let plane = Plane::new(&server, &members).await;
     plane.join(0).await;
     plane.join(1).await;
@@ -159,18 +150,26 @@ async fn every_strategy_places_and_follows_what_changes() {
     plane
         .deploy("static", 6, weighted(json!({"staticWeightList": [rule(0, 2), rule(1, 1), rule(2, 1)]})))
         .await;
-    plane.deploy("dynamic", 6, weighted(json!({"dynamicWeight": "AvailableReplicas"}))).await;
+    let by_room = || weighted(json!({"dynamicWeight": "AvailableReplicas"}));
+    plane.deploy("dynamic", 6, by_room()).await;
     let gather = json!({"replicaSchedulingType": "Divided", "replicaDivisionPreference": "Aggregated"});
     plane.deploy("aggregated", 5, json!({"replicaScheduling": gather})).await;
     let north = json!({"labelSelector": {"matchLabels": {"site": "north"}}});
-    plane.deploy("labelled", 1, json!({"clusterAffinity": north})).await;
+    plane.deploy("labelled", 1, json!({"clusterAffinity": north.clone()})).await;
     let spread = json!([{"spreadByField": "cluster", "minGroups": 1, "maxGroups": 1}]);
     plane.deploy("spread", 2, json!({"spreadConstraints": spread})).await;
+    let mut labelled_by_room = by_room();
+    labelled_by_room["clusterAffinity"] = north.clone();
+    plane.deploy("labelled-dynamic", 2, labelled_by_room).await;
+    let group = |name: &str, index: usize| json!({"affinityName": name, "clusterNames": [NAMES[index]]});
+    plane.deploy("grouped", 1, json!({"clusterAffinities": [group("best", 2), group("second", 0)]})).await;
 
     plane.runs("duplicated", "placed", [Some(2), Some(2), None]).await;
     plane.runs("static", "placed 2:1", [Some(4), Some(2), None]).await;
     plane.runs("dynamic", "placed evenly", [Some(3), Some(3), None]).await;
     plane.runs("labelled", "placed by label", [Some(1), None, None]).await;
+    plane.runs("labelled-dynamic", "placed by label", [Some(2), None, None]).await;
+    plane.runs("grouped", "the best cluster is not there yet", [Some(1), None, None]).await;
     let home = plane.gathered("aggregated", 5).await;
     let chosen = plane.gathered("spread", 2).await;
 
@@ -195,22 +194,38 @@ async fn every_strategy_places_and_follows_what_changes() {
 
     plane.change_cluster(1, json!({"metadata": {"labels": {"site": "north"}}})).await;
     plane.runs("labelled", "a second cluster got the label", [Some(1), Some(1), None]).await;
+    // A label moves nothing that is fully placed; what is added later goes by it.
+    plane.scale("labelled-dynamic", 4).await;
+    plane.runs("labelled-dynamic", "scaled with a second cluster", [Some(3), Some(1), None]).await;
     plane.change_cluster(0, json!({"metadata": {"labels": {"site": "south"}}})).await;
     plane.runs("labelled", "the first one lost it", [None, Some(1), None]).await;
+    plane.runs("labelled-dynamic", "the first one lost it", [Some(3), Some(1), None]).await;
+    plane.scale("labelled-dynamic", 5).await;
+    plane.runs("labelled-dynamic", "scaled without the first one", [None, Some(5), None]).await;
 
     plane.join(2).await;
     plane.runs("duplicated", "a cluster joined", [Some(1), Some(1), Some(1)]).await;
     plane.scale("static", 8).await;
     plane.runs("static", "scaled with the new cluster", [Some(4), Some(2), Some(2)]).await;
-    // What is fully placed was not moved by the newcomer.
+    // What is fully placed was not moved by the newcomer, nor does anything go back to a better group by itself.
     plane.runs("dynamic", "a cluster joined", [Some(2), Some(2), None]).await;
+    plane.runs("grouped", "a cluster joined", [Some(1), None, None]).await;
+    plane.scale("dynamic", 10).await;
+    plane.runs("dynamic", "scaled with the new cluster", [Some(4), Some(4), Some(2)]).await;
+    assert_eq!(plane.gathered("aggregated", 3).await, home, "a newcomer is no reason to move");
+    plane.scale("aggregated", 5).await;
+    assert_eq!(plane.gathered("aggregated", 5).await, home);
 
     let taint = json!([{"key": "maintenance", "effect": "NoSchedule"}]);
     plane.change_cluster(2, json!({"spec": {"taints": taint}})).await;
     plane.deploy("late", 1, json!({})).await;
+    plane.deploy("late-dynamic", 4, by_room()).await;
+    plane.deploy("late-static", 4, weighted(json!({"staticWeightList": [rule(1, 1), rule(2, 3)]}))).await;
     let third = json!({"clusterAffinity": {"clusterNames": [NAMES[2]]}});
     plane.deploy("blocked", 1, third).await;
     plane.runs("late", "a taint keeps new workloads away", [Some(1), Some(1), None]).await;
+    plane.runs("late-dynamic", "a taint keeps new workloads away", [Some(2), Some(2), None]).await;
+    plane.runs("late-static", "a taint keeps new workloads away", [None, Some(4), None]).await;
     plane.runs("duplicated", "a taint leaves what runs", [Some(1), Some(1), Some(1)]).await;
     until(&plane.bindings, "blocked-deployment", "the condition says why nothing fits", |binding| {
         let conditions = binding.and_then(|binding| binding.data["status"]["conditions"].as_array());
@@ -227,8 +242,25 @@ async fn every_strategy_places_and_follows_what_changes() {
     plane.change_cluster(2, json!({"spec": {"taints": []}})).await;
     plane.runs("late", "the taint is gone", [Some(1), Some(1), Some(1)]).await;
     plane.runs("blocked", "the obstacle is gone", [None, None, Some(1)]).await;
+    plane.scale("late-dynamic", 7).await;
+    plane.runs("late-dynamic", "scaled without the taint", [Some(3), Some(3), Some(1)]).await;
+    plane.scale("late-static", 8).await;
+    plane.runs("late-static", "scaled without the taint", [None, Some(2), Some(6)]).await;
 
-    for name in ["duplicated", "static", "dynamic", "aggregated", "labelled", "spread", "late", "blocked"] {
+    for name in [
+        "duplicated",
+        "static",
+        "dynamic",
+        "aggregated",
+        "labelled",
+        "labelled-dynamic",
+        "grouped",
+        "spread",
+        "late",
+        "late-dynamic",
+        "late-static",
+        "blocked",
+    ] {
         plane.templates.delete(name, &Default::default()).await.expect("the template is deleted");
         plane.runs(name, "removed", [None, None, None]).await;
     }

@@ -1,0 +1,282 @@
+//! The audit log: who asked for what, when, and what became of it, as `audit.k8s.io/v1` events, one JSON line each.
+//!
+//! Which requests are recorded and how much of them is a matter of the [`policy`]. Lines are written in the background
+//! (see [`log`]); a log that cannot keep up loses lines, counts them, and never holds up a request.
+
+mod log;
+mod policy;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{HeaderMap, USER_AGENT};
+use http::{Response, Uri};
+use http_body_util::BodyExt;
+use jiff::Timestamp;
+use prometheus_client::metrics::counter::Counter;
+use serde_json::{Value, json};
+
+use crate::auth::User;
+use crate::http::RequestInfo;
+use crate::http::body::{self, Body};
+pub use log::Rotation;
+use policy::{Level, Policy, Stage};
+
+/// Larger bodies are left out of the log, as upstream leaves out what it cannot hold.
+const MAX_OBJECT: usize = 1_500_000;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("cannot read the audit policy {path}")]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("the audit policy {path} is not valid: {reason}")]
+    Policy { path: PathBuf, reason: String },
+    #[error("cannot write the audit log {path}")]
+    Write { path: PathBuf, source: std::io::Error },
+}
+
+/// Where audit events go, and which ones.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// A policy as kube-apiserver takes it; without one, everything is recorded without its content.
+    pub policy: Option<PathBuf>,
+    /// The file to write to; `-` is the standard output.
+    pub path: PathBuf,
+    pub rotation: Rotation,
+}
+
+/// The audit log of a server.
+#[derive(Debug)]
+pub struct Audit {
+    policy: Policy,
+    log: log::Log,
+}
+
+impl Audit {
+    pub fn open(options: &Options, lost: Counter<u64, AtomicU64>) -> Result<Self, Error> {
+        let policy = match &options.policy {
+            None => Policy::metadata(),
+            Some(path) => {
+                let text = std::fs::read_to_string(path)
+                    .map_err(|source| Error::Read { path: path.clone(), source })?;
+                Policy::parse(&text).map_err(|reason| Error::Policy { path: path.clone(), reason })?
+            }
+        };
+        let log = log::Log::open(&options.path, options.rotation, lost)
+            .map_err(|source| Error::Write { path: options.path.clone(), source })?;
+        Ok(Self { policy, log })
+    }
+}
+
+/// What is recorded of one request; nothing if the policy does not care.
+pub(crate) struct Record {
+    audit: Arc<Audit>,
+    level: Level,
+    rule: policy::Decision,
+    event: Value,
+}
+
+/// Where a request comes from.
+pub(crate) struct Origin<'a> {
+    pub(crate) uri: &'a Uri,
+    pub(crate) headers: &'a HeaderMap,
+    pub(crate) address: Option<std::net::IpAddr>,
+}
+
+impl Record {
+    /// Begins to record a request, if the policy wants it.
+    pub(crate) fn begin(
+        audit: &Arc<Audit>,
+        id: &str,
+        info: &RequestInfo,
+        user: &User,
+        origin: &Origin<'_>,
+    ) -> Option<Self> {
+        let rule = audit.policy.decide(user, info);
+        if rule.level == Level::None {
+            return None;
+        }
+        let mut event = json!({
+            "kind": "Event",
+            "apiVersion": "audit.k8s.io/v1",
+            "level": rule.level.name(),
+            "auditID": id,
+            "requestURI": origin.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str),
+            "verb": info.verb,
+            "user": user.to_value(),
+            "sourceIPs": sources(origin),
+            "requestReceivedTimestamp": micros(Timestamp::now()),
+        });
+        if let Some(agent) = origin.headers.get(USER_AGENT).and_then(|value| value.to_str().ok()) {
+            event["userAgent"] = json!(agent);
+        }
+        if info.is_resource {
+            event["objectRef"] = object_reference(info);
+        }
+        let record = Self { audit: audit.clone(), level: rule.level, rule, event };
+        record.write(Stage::RequestReceived, None);
+        Some(record)
+    }
+
+    /// Notes that the request is answered for somebody else.
+    pub(crate) fn impersonated(&mut self, user: &User) {
+        self.event["impersonatedUser"] = user.to_value();
+    }
+
+    /// Notes what authorisation said. Which role it was that allowed the request is not known here.
+    pub(crate) fn authorized(&mut self, allowed: bool) {
+        self.annotate("authorization.k8s.io/decision", if allowed { "allow" } else { "forbid" });
+        self.annotate("authorization.k8s.io/reason", "");
+    }
+
+    fn annotate(&mut self, key: &str, value: &str) {
+        self.event["annotations"][key] = json!(value);
+    }
+
+    /// Returns whether the content of the request is wanted.
+    pub(crate) fn wants_request(&self) -> bool {
+        self.level >= Level::Request
+    }
+
+    /// Notes what the client sent.
+    pub(crate) fn request(&mut self, body: &Bytes) {
+        if self.wants_request() && body.len() <= MAX_OBJECT && !body.is_empty() {
+            // What is no JSON (protobuf, mostly) was read by its handler; here it would be bytes nobody can read.
+            if let Ok(object) = serde_json::from_slice(body) {
+                self.event["requestObject"] = self.presentable(object);
+            }
+        }
+    }
+
+    fn presentable(&self, mut object: Value) -> Value {
+        if self.rule.omit_managed_fields {
+            let strip = |object: &mut Value| {
+                if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+                    metadata.remove("managedFields");
+                }
+            };
+            strip(&mut object);
+            for item in object.get_mut("items").and_then(Value::as_array_mut).into_iter().flatten() {
+                strip(item);
+            }
+        }
+        object
+    }
+
+    /// Finishes the record along with the answer. What stays open, like a watch, is recorded when it starts and when
+    /// it ends.
+    pub(crate) async fn finish(
+        mut self,
+        response: Response<Body>,
+        long_running: bool,
+        annotations: BTreeMap<String, String>,
+    ) -> Response<Body> {
+        for (key, value) in &annotations {
+            self.annotate(key, value);
+        }
+        let code = response.status().as_u16();
+        self.event["responseStatus"] = json!({"metadata": {}, "code": code});
+        if long_running {
+            self.write(Stage::ResponseStarted, None);
+            return response.map(|body| body::holding(body, Ending(self)));
+        }
+        let failed = code >= 400;
+        if self.level < Level::RequestResponse && !failed {
+            self.write(Stage::ResponseComplete, None);
+            return response;
+        }
+        let (parts, body) = response.into_parts();
+        let bytes = match collect(body).await {
+            Ok(bytes) => bytes,
+            Err(body) => {
+                self.write(Stage::ResponseComplete, None);
+                return Response::from_parts(parts, body);
+            }
+        };
+        let object = serde_json::from_slice::<Value>(&bytes).ok();
+        if let Some(status) = object.as_ref().filter(|object| object["kind"] == "Status") {
+            let mut status = status.clone();
+            if let Some(fields) = status.as_object_mut() {
+                fields.remove("kind");
+                fields.remove("apiVersion");
+            }
+            self.event["responseStatus"] = status;
+        }
+        let object = object.filter(|_| self.level >= Level::RequestResponse);
+        let object = object.map(|object| self.presentable(object));
+        self.write(Stage::ResponseComplete, object);
+        Response::from_parts(parts, body::full(bytes))
+    }
+
+    fn write(&self, stage: Stage, response: Option<Value>) {
+        if self.rule.omits(stage) {
+            return;
+        }
+        let mut event = self.event.clone();
+        event["stage"] = json!(stage.name());
+        event["stageTimestamp"] = json!(micros(Timestamp::now()));
+        if let Some(response) = response {
+            event["responseObject"] = response;
+        }
+        self.audit.log.write(&event);
+    }
+}
+
+/// Collects a body that is known to be small enough; gives it back otherwise.
+async fn collect(mut body: Body) -> Result<Bytes, Body> {
+    let mut bytes = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(frame) = frame;
+        if let Ok(data) = frame.into_data() {
+            bytes.extend_from_slice(&data);
+        }
+        if bytes.len() > MAX_OBJECT {
+            return Err(body::chained(bytes.freeze(), body));
+        }
+    }
+    Ok(bytes.freeze())
+}
+
+/// Tells the log that an answer has ended, or that the client has gone.
+struct Ending(Record);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.write(Stage::ResponseComplete, None);
+    }
+}
+
+fn object_reference(info: &RequestInfo) -> Value {
+    let fields = [
+        ("resource", &info.resource),
+        ("namespace", &info.namespace),
+        ("name", &info.name),
+        ("apiGroup", &info.group),
+        ("apiVersion", &info.version),
+        ("subresource", &info.subresource),
+    ];
+    fields.into_iter().filter(|(_, text)| !text.is_empty()).map(|(key, text)| (key, json!(text))).collect()
+}
+
+/// The addresses a request says it came by, and the one it did come from.
+fn sources(origin: &Origin<'_>) -> Vec<String> {
+    let named = |header: &str| {
+        let values = origin.headers.get_all(header).iter().filter_map(|value| value.to_str().ok());
+        values
+            .flat_map(|value| value.split(','))
+            .filter_map(|text| text.trim().parse().ok())
+            .collect::<Vec<std::net::IpAddr>>()
+    };
+    let mut all = named("x-forwarded-for");
+    all.extend(named("x-real-ip"));
+    all.extend(origin.address);
+    all.dedup();
+    all.iter().map(ToString::to_string).collect()
+}
+
+fn micros(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
+}

@@ -1,0 +1,316 @@
+//! OpenID Connect: tokens that somebody else signs.
+//!
+//! In: a token that names the configured issuer. Out: the user its claims name. The issuer's keys are found by
+//! discovery, kept, and read again when a token names a key that is not known, at most every few seconds.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use base64::Engine;
+use http::{Request, Uri};
+use jsonwebtoken::jwk::JwkSet;
+use jsonwebtoken::{Algorithm, DecodingKey, Validation};
+use serde_json::{Map, Value};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::User;
+use crate::outbound::{self, Address, Endpoint, Trust, reply};
+use crate::server::Server;
+
+/// How soon after the last try the issuer is asked again.
+const PAUSE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Whose tokens are taken, and what their claims mean; as kube-apiserver's `--oidc-…` flags.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    pub issuer: String,
+    pub client_id: String,
+    pub username_claim: String,
+    /// Put before the user name; `-` for nothing. By default the issuer, unless the claim is `email`.
+    pub username_prefix: Option<String>,
+    pub groups_claim: Option<String>,
+    pub groups_prefix: String,
+    /// Whom to trust when talking to the issuer; by default the authorities of the machine.
+    pub ca_file: Option<PathBuf>,
+    pub required_claims: BTreeMap<String, String>,
+    pub signing_algorithms: Vec<String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("the OIDC issuer {0:?} must be an https URL without query or fragment")]
+    Issuer(String),
+    #[error("OIDC tokens need a client id (--oidc-client-id)")]
+    ClientId,
+    #[error("cannot read the OIDC authority {path}")]
+    Authority { path: PathBuf, source: std::io::Error },
+    #[error(
+        "the OIDC signing algorithm {0:?} is not known; use RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384 or EdDSA"
+    )]
+    Algorithm(String),
+}
+
+/// Recognises the tokens of one issuer.
+pub struct Oidc {
+    settings: Settings,
+    algorithms: Vec<Algorithm>,
+    trust: Trust,
+    keys: ArcSwapOption<JwkSet>,
+    /// When the issuer was last asked; held while it is being asked.
+    asked: Mutex<Option<Instant>>,
+}
+
+impl std::fmt::Debug for Oidc {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Oidc").field("issuer", &self.settings.issuer).finish_non_exhaustive()
+    }
+}
+
+impl Oidc {
+    pub fn new(settings: Settings) -> Result<Self, Error> {
+        let uri: Option<Uri> = settings.issuer.parse().ok();
+        let usable = uri.is_some_and(|uri| {
+            uri.scheme_str() == Some("https") && uri.host().is_some() && uri.query().is_none()
+        });
+        if !usable || settings.issuer.contains('#') {
+            return Err(Error::Issuer(settings.issuer));
+        }
+        if settings.client_id.is_empty() {
+            return Err(Error::ClientId);
+        }
+        let algorithms = settings
+            .signing_algorithms
+            .iter()
+            .map(|name| match name.parse() {
+                // Algorithms with a shared secret are no way to sign for strangers.
+                Ok(Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512) | Err(_) => {
+                    Err(Error::Algorithm(name.clone()))
+                }
+                Ok(algorithm) => Ok(algorithm),
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let read = |path: &Path| {
+            std::fs::read(path).map_err(|source| Error::Authority { path: path.to_owned(), source })
+        };
+        let trust = Trust::from_bundle(settings.ca_file.as_deref().map(read).transpose()?);
+        Ok(Self { settings, algorithms, trust, keys: ArcSwapOption::empty(), asked: Mutex::default() })
+    }
+
+    /// Returns whom a token names, and for whom it is; nothing if it is not to be trusted.
+    pub async fn identify(&self, server: &Server, token: &str) -> Option<User> {
+        // Without a look at the signature: whose token it claims to be.
+        if unverified(token)?.get("iss")?.as_str()? != self.settings.issuer {
+            return None;
+        }
+        let claims = self.verify(server, token).await?;
+        match user_of(&self.settings, &claims) {
+            Ok(user) => Some(user),
+            Err(reason) => {
+                tracing::debug!(reason, "an OIDC token is refused");
+                None
+            }
+        }
+    }
+
+    async fn verify(&self, server: &Server, token: &str) -> Option<Map<String, Value>> {
+        let header = jsonwebtoken::decode_header(token).ok()?;
+        if !self.algorithms.contains(&header.alg) {
+            tracing::debug!(algorithm = ?header.alg, "an OIDC token is signed in a way that is not allowed");
+            return None;
+        }
+        let known = self.keys.load_full();
+        if let Some(claims) = known.as_deref().and_then(|keys| self.verify_with(keys, &header, token)) {
+            return Some(claims);
+        }
+        // Unless the key is there and the token is simply bad, the issuer may have new keys.
+        let has_key = |keys: &JwkSet| header.kid.as_deref().is_some_and(|id| keys.find(id).is_some());
+        if known.as_deref().is_some_and(has_key) {
+            return None;
+        }
+        self.refresh(server).await;
+        self.verify_with(self.keys.load_full().as_deref()?, &header, token)
+    }
+
+    fn verify_with(
+        &self,
+        keys: &JwkSet,
+        header: &jsonwebtoken::Header,
+        token: &str,
+    ) -> Option<Map<String, Value>> {
+        let mut validation = Validation::new(header.alg);
+        validation.set_audience(&[&self.settings.client_id]);
+        validation.set_issuer(&[&self.settings.issuer]);
+        validation.set_required_spec_claims(&["exp", "iss", "aud"]);
+        validation.validate_nbf = true;
+        validation.leeway = 0;
+        let candidates = keys.keys.iter().filter(|key| match (&header.kid, &key.common.key_id) {
+            (Some(wanted), Some(id)) => wanted == id,
+            _ => true,
+        });
+        candidates
+            .filter_map(|key| DecodingKey::from_jwk(key).ok())
+            .find_map(|key| jsonwebtoken::decode::<Map<String, Value>>(token, &key, &validation).ok())
+            .map(|data| data.claims)
+    }
+
+    /// Reads the issuer's keys, unless that was just tried.
+    async fn refresh(&self, server: &Server) {
+        let mut asked = self.asked.lock().await;
+        if asked.is_some_and(|at| at.elapsed() < PAUSE) {
+            return;
+        }
+        *asked = Some(Instant::now());
+        match tokio::time::timeout(TIMEOUT, self.discover(server)).await {
+            Ok(Ok(keys)) => self.keys.store(Some(keys.into())),
+            Ok(Err(error)) => {
+                tracing::warn!(issuer = self.settings.issuer, error, "cannot read the OIDC keys")
+            }
+            Err(_) => tracing::warn!(issuer = self.settings.issuer, "the OIDC issuer does not answer"),
+        }
+    }
+
+    async fn discover(&self, server: &Server) -> Result<JwkSet, String> {
+        let issuer = &self.settings.issuer;
+        let place = format!("{}/.well-known/openid-configuration", issuer.trim_end_matches('/'));
+        let document = self.fetch(server, &place).await?;
+        if document["issuer"] != issuer.as_str() {
+            return Err(format!("{place} is of the issuer {}, not {issuer}", document["issuer"]));
+        }
+        let keys = document["jwks_uri"].as_str().ok_or_else(|| format!("{place} names no jwks_uri"))?;
+        let set = self.fetch(server, keys).await?;
+        serde_json::from_value(set).map_err(|error| format!("{keys} has no usable keys: {error}"))
+    }
+
+    async fn fetch(&self, server: &Server, url: &str) -> Result<Value, String> {
+        let uri: Uri = url.parse().map_err(|error| format!("{url} is no URL: {error}"))?;
+        let host = uri.host().filter(|_| uri.scheme_str() == Some("https"));
+        let host = host.ok_or_else(|| format!("{url} is no https URL"))?.to_owned();
+        let address = Address::Host { host, port: uri.port_u16().unwrap_or(443) };
+        let path = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+        let request = Request::get(path)
+            .header(http::header::HOST, address.authority())
+            .header(http::header::ACCEPT, "application/json")
+            .body(outbound::full(""))
+            .map_err(|error| error.to_string())?;
+        let endpoint = Endpoint { address, trust: self.trust.clone(), as_front_proxy: false };
+        let failed = |error: outbound::Error| format!("{url}: {error}");
+        let response = server.outbound.send(server, &endpoint, request).await.map_err(failed)?;
+        let code = response.status();
+        let body = reply::read(response.into_body()).await.map_err(failed)?;
+        if !code.is_success() {
+            return Err(format!("{url} answers {code}"));
+        }
+        serde_json::from_slice(&body).map_err(|error| format!("{url} is no JSON: {error}"))
+    }
+}
+
+fn unverified(token: &str) -> Option<Map<String, Value>> {
+    let payload = token.split('.').nth(1)?;
+    let bytes = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(payload).ok()?;
+    serde_json::from_slice(&bytes).ok()
+}
+
+/// Returns the user that verified claims name, or why they name none.
+fn user_of(settings: &Settings, claims: &Map<String, Value>) -> Result<User, String> {
+    let claim = &settings.username_claim;
+    let name = claims.get(claim).and_then(Value::as_str).filter(|name| !name.is_empty());
+    let name = name.ok_or_else(|| format!("claim {claim:?} is missing or no text"))?;
+    if claim == "email" && claims.get("email_verified").is_some_and(|verified| *verified != true) {
+        return Err("the email address is not verified".to_owned());
+    }
+    let prefix = match settings.username_prefix.as_deref() {
+        Some("-") => String::new(),
+        Some(prefix) => prefix.to_owned(),
+        None if claim == "email" => String::new(),
+        None => format!("{}#", settings.issuer),
+    };
+    for (key, wanted) in &settings.required_claims {
+        if claims.get(key).and_then(Value::as_str) != Some(wanted) {
+            return Err(format!("claim {key:?} is not {wanted:?}"));
+        }
+    }
+    let groups = match settings.groups_claim.as_ref().and_then(|claim| claims.get(claim)) {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::String(one)) => vec![one.as_str()],
+        Some(Value::Array(many)) => many
+            .iter()
+            .map(|group| group.as_str().ok_or_else(|| "a group is no text".to_owned()))
+            .collect::<Result<_, _>>()?,
+        Some(_) => return Err("the claim with the groups is neither text nor a list".to_owned()),
+    };
+    let groups = groups.into_iter().map(|group| format!("{}{group}", settings.groups_prefix)).collect();
+    let mut user = User { name: format!("{prefix}{name}"), groups, ..User::default() };
+    if let Some(id) = claims.get("jti").and_then(Value::as_str) {
+        user.extra.insert("authentication.kubernetes.io/credential-id".to_owned(), vec![format!("JTI={id}")]);
+    }
+    Ok(user.authenticated())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn settings() -> Settings {
+        Settings {
+            issuer: "https://issuer.example.com".to_owned(),
+            client_id: "karmada".to_owned(),
+            username_claim: "sub".to_owned(),
+            username_prefix: None,
+            groups_claim: Some("groups".to_owned()),
+            groups_prefix: "oidc:".to_owned(),
+            ca_file: None,
+            required_claims: BTreeMap::new(),
+            signing_algorithms: vec!["RS256".to_owned()],
+        }
+    }
+
+    fn user(settings: &Settings, claims: Value) -> Result<User, String> {
+        user_of(settings, claims.as_object().expect("an object"))
+    }
+
+    #[test]
+    fn names_are_prefixed_so_that_nobody_can_pose_as_a_user_of_ours() {
+        let found = user(&settings(), json!({"sub": "jane", "groups": ["dev", "ops"]})).unwrap();
+        assert_eq!(found.name, "https://issuer.example.com#jane");
+        assert_eq!(found.groups, ["oidc:dev", "oidc:ops", "system:authenticated"]);
+        let plain = Settings { username_prefix: Some("-".to_owned()), ..settings() };
+        assert_eq!(user(&plain, json!({"sub": "jane", "groups": "dev"})).unwrap().name, "jane");
+    }
+
+    #[test]
+    fn an_email_address_counts_unless_it_is_known_to_be_unverified() {
+        let mail = Settings { username_claim: "email".to_owned(), ..settings() };
+        assert_eq!(user(&mail, json!({"email": "j@example.com"})).unwrap().name, "j@example.com");
+        assert!(user(&mail, json!({"email": "j@example.com", "email_verified": true})).is_ok());
+        assert!(user(&mail, json!({"email": "j@example.com", "email_verified": false})).is_err());
+    }
+
+    #[test]
+    fn required_claims_are_required() {
+        let strict = Settings {
+            required_claims: BTreeMap::from([("tenant".to_owned(), "a".to_owned())]),
+            ..settings()
+        };
+        assert!(user(&strict, json!({"sub": "jane", "tenant": "a"})).is_ok());
+        assert!(user(&strict, json!({"sub": "jane", "tenant": "b"})).is_err());
+        assert!(user(&strict, json!({"sub": "jane"})).is_err());
+        assert!(user(&settings(), json!({"groups": []})).is_err(), "nobody without a name");
+    }
+
+    #[test]
+    fn settings_that_cannot_work_are_refused() {
+        let refused = |change: fn(&mut Settings)| {
+            let mut settings = settings();
+            change(&mut settings);
+            Oidc::new(settings).unwrap_err().to_string()
+        };
+        assert!(refused(|s| s.issuer = "http://issuer.example.com".to_owned()).contains("https URL"));
+        assert!(refused(|s| s.client_id.clear()).contains("--oidc-client-id"));
+        assert!(refused(|s| s.signing_algorithms = vec!["HS256".to_owned()]).contains("HS256"));
+    }
+}

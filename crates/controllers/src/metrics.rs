@@ -1,0 +1,44 @@
+//! What operators measure in the controllers and the scheduler, under upstream's names.
+//!
+//! A process has one `/metrics` and so one registry. Each area keeps its figures together in a `LazyLock` of its own,
+//! filled by [`add`], and counts through it; [`render`] shows whatever has been added so far. `karmada server` puts
+//! the text behind the API server's own.
+//!
+//! Labels are arrays of pairs, as in `[("result", "success")]`: they are few, and read like what is shown.
+
+use std::sync::LazyLock;
+
+use parking_lot::Mutex;
+use prometheus_client::encoding::text::encode_registry;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(Mutex::default);
+
+/// Labels of one sample, in the order in which they are shown.
+pub(crate) type Labels<const N: usize, V = &'static str> = [(&'static str, V); N];
+/// Counters that differ by their labels. The library appends `_total` to their name.
+pub(crate) type Counters<const N: usize, V = &'static str> = Family<Labels<N, V>, Counter>;
+/// Histograms that differ by their labels.
+pub(crate) type Histograms<const N: usize, V = &'static str> =
+    Family<Labels<N, V>, Histogram, fn() -> Histogram>;
+
+/// Adds the figures of one area; to be called once each.
+pub(crate) fn add<T>(figures: impl FnOnce(&mut Registry) -> T) -> T {
+    figures(&mut REGISTRY.lock())
+}
+
+/// Returns all figures as text that Prometheus reads, without the mark that ends a document.
+pub fn render() -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = encode_registry(&mut text, &REGISTRY.lock());
+    text
+}
+
+/// Returns a histogram whose buckets begin with 1 ms and double, as most of upstream's that measure seconds.
+pub(crate) fn seconds<const BUCKETS: u16>() -> Histogram {
+    Histogram::new(exponential_buckets(0.001, 2.0, BUCKETS))
+}

@@ -1,0 +1,299 @@
+//! Lets those who may use the cluster proxy act in the members under their own names.
+//!
+//! Watches: Clusters, ClusterRoles and ClusterRoleBindings of the control plane.
+//! Writes: two Works per cluster, owned by the Cluster: the ClusterRole and the ClusterRoleBinding
+//! `karmada-impersonator`, by which the impersonator's account may take on exactly the names that are bound to a role
+//! for `clusters/proxy` (or `proxying/proxy` of the search) in the control plane.
+//!
+//! `unifiedAuth` in `--controllers`. A cluster without an impersonator's secret is left alone. What the proxy does with
+//! it is not decided here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use api::cluster::Cluster;
+use api::events as reasons;
+use api::labels::{SYSTEM, TRUE};
+use api::names::IMPERSONATOR_SERVICE_ACCOUNT;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Subject};
+use kube::runtime::watcher;
+use kube::{Api, Resource as _};
+use member::Mirror;
+use propagation::render::DesiredWork;
+use serde_json::{Value, json};
+
+use super::write::Error;
+use super::{Plane, Start};
+use crate::events::about;
+use crate::queue::Queue;
+
+const WORKERS: usize = 2;
+const COMPONENT: &str = "unified-auth-controller";
+/// The name of both objects in a member.
+const IMPERSONATOR: &str = "karmada-impersonator";
+
+struct Authenticator {
+    plane: Arc<Plane>,
+    queue: Arc<Queue<String>>,
+    roles: Mirror<Reach>,
+    bindings: Mirror<Bound>,
+}
+
+/// To which clusters a role opens the proxy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Reach {
+    /// These; most roles: none.
+    Named(BTreeSet<String>),
+    All,
+}
+
+/// Whom a ClusterRoleBinding gives which ClusterRole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Bound {
+    role: String,
+    subjects: Vec<(String, String)>,
+}
+
+pub(super) fn wire(plane: &Arc<Plane>) -> Start {
+    let authenticator = Arc::new(Authenticator {
+        plane: Arc::clone(plane),
+        queue: Queue::new("unified-auth-controller"),
+        roles: Mirror::default(),
+        bindings: Mirror::default(),
+    });
+
+    let pushed = Arc::clone(&authenticator.queue);
+    plane.clusters.subscribe(move |change| {
+        let Some(new) = &change.new else { return };
+        let same = |old: &Arc<Cluster>| {
+            old.spec.impersonator_secret_ref == new.spec.impersonator_secret_ref
+                && old.metadata.uid == new.metadata.uid
+        };
+        if !change.old.as_ref().is_some_and(same) {
+            pushed.push(change.key.name.clone());
+        }
+    });
+
+    // A Work of ours that was deleted while the cluster is still there comes back.
+    let pushed = Arc::clone(&authenticator.queue);
+    plane.works.mirror.subscribe(move |change| {
+        if let (Some(old), None) = (&change.old, &change.new) {
+            let owners = old.metadata.owner_references.iter().flatten();
+            for owner in owners.filter(|owner| owner.kind == "Cluster") {
+                pushed.push(owner.name.clone());
+            }
+        }
+    });
+
+    let of = Arc::clone(&authenticator);
+    authenticator.roles.subscribe(move |change| {
+        if change.old != change.new {
+            for reach in [&change.old, &change.new].into_iter().flatten() {
+                of.push_reached(reach);
+            }
+        }
+    });
+    let of = Arc::clone(&authenticator);
+    authenticator.bindings.subscribe(move |change| {
+        if change.old != change.new {
+            for bound in [&change.old, &change.new].into_iter().flatten() {
+                if let Some(reach) = of.roles.get("", &bound.role) {
+                    of.push_reached(&reach);
+                }
+            }
+        }
+    });
+
+    Box::new(move |tasks, stop| {
+        let (of, stopping) = (Arc::clone(&authenticator), stop.clone());
+        tasks.spawn(async move {
+            let api: Api<ClusterRole> = Api::all(of.plane.client.clone());
+            of.roles.follow(api, watcher::Config::default(), stopping, |role| reach(&role)).await;
+        });
+        let (of, stopping) = (Arc::clone(&authenticator), stop.clone());
+        tasks.spawn(async move {
+            let api: Api<ClusterRoleBinding> = Api::all(of.plane.client.clone());
+            of.bindings.follow(api, watcher::Config::default(), stopping, bound).await;
+        });
+        let (stop, workers) = (stop.clone(), tasks.clone());
+        tasks.spawn(async move {
+            // Who has not been seen yet must not lose access.
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = async { tokio::join!(authenticator.roles.complete(), authenticator.bindings.complete()); } => {}
+            }
+            let of = Arc::clone(&authenticator);
+            authenticator.queue.spawn(WORKERS, &workers, &stop, move |name: String| {
+                let of = Arc::clone(&of);
+                async move { of.reconcile(&name).await }
+            });
+        });
+    })
+}
+
+impl Authenticator {
+    fn push_reached(&self, reach: &Reach) {
+        match reach {
+            Reach::Named(names) => names.iter().for_each(|name| self.queue.push(name.clone())),
+            Reach::All => {
+                for key in self.plane.clusters.keys(|_| true) {
+                    self.queue.push(key.name);
+                }
+            }
+        }
+    }
+
+    async fn reconcile(&self, name: &str) -> Result<(), Error> {
+        let Some(cluster) = self.plane.clusters.get("", name) else { return Ok(()) };
+        let Some(secret) = &cluster.spec.impersonator_secret_ref else { return Ok(()) };
+        if cluster.metadata.deletion_timestamp.is_some() {
+            return Ok(());
+        }
+        let rules = impersonation(&self.subjects(name));
+        let objects = [role(&rules), binding(&secret.namespace)];
+        let result = self.ensure(name, &cluster, objects).await;
+        let (events, subject) = (&self.plane.events, about(cluster.as_ref()));
+        match &result {
+            Ok(true) => {
+                let message = "Sync impersonation config succeed.";
+                events.normal(COMPONENT, &subject, reasons::SYNC_IMPERSONATION_CONFIG_SUCCEED, message);
+            }
+            Err(error) if !error.is_conflict() => {
+                let reason = reasons::SYNC_IMPERSONATION_CONFIG_FAILED;
+                events.warning(COMPONENT, &subject, reason, error.to_string());
+            }
+            _ => {}
+        }
+        result.map(drop)
+    }
+
+    /// Returns whether anything had to be written.
+    async fn ensure(&self, name: &str, cluster: &Cluster, objects: [Value; 2]) -> Result<bool, Error> {
+        let owner = cluster.controller_owner_ref(&());
+        let mut written = false;
+        for object in objects {
+            let mut work = DesiredWork::new(name, object, BTreeMap::new(), BTreeMap::new())?;
+            if let Some(owner) = &owner {
+                work = work.owned_by(owner.clone());
+            }
+            written |= self.plane.works.ensure(&self.plane.client, &work).await?;
+        }
+        Ok(written)
+    }
+
+    /// Returns kind and name of everybody who may use the proxy to a cluster.
+    fn subjects(&self, cluster: &str) -> BTreeSet<(String, String)> {
+        let reaching = |bound: &Arc<Bound>| match self.roles.get("", &bound.role).as_deref() {
+            Some(Reach::All) => true,
+            Some(Reach::Named(names)) => names.contains(cluster),
+            None => false,
+        };
+        let bindings = self.bindings.all();
+        bindings.iter().filter(|bound| reaching(bound)).flat_map(|bound| bound.subjects.clone()).collect()
+    }
+}
+
+fn reach(role: &ClusterRole) -> Reach {
+    let mut names = BTreeSet::new();
+    for rule in role.rules.iter().flatten() {
+        if grants(rule, api::search::GROUP, "proxying/proxy") {
+            return Reach::All;
+        }
+        if grants(rule, api::cluster::GROUP, "clusters/proxy") {
+            match rule.resource_names.as_deref() {
+                None | Some([]) => return Reach::All,
+                Some(some) => names.extend(some.iter().cloned()),
+            }
+        }
+    }
+    Reach::Named(names)
+}
+
+/// The verbs do not count, as upstream: what may be done is asked of the control plane before, of the member after.
+fn grants(rule: &PolicyRule, group: &str, resource: &str) -> bool {
+    let has = |list: &Option<Vec<String>>, wanted: &str| {
+        list.iter().flatten().any(|item| item == "*" || item == wanted)
+    };
+    has(&rule.api_groups, group) && has(&rule.resources, resource)
+}
+
+fn bound(binding: ClusterRoleBinding) -> Bound {
+    let named = |subject: Subject| (subject.kind, subject.name);
+    Bound {
+        role: if binding.role_ref.kind == "ClusterRole" { binding.role_ref.name } else { String::new() },
+        subjects: binding.subjects.into_iter().flatten().map(named).collect(),
+    }
+}
+
+/// Returns the rules by which these subjects can be impersonated: users, then accounts, then groups.
+fn impersonation(subjects: &BTreeSet<(String, String)>) -> Value {
+    let kinds = [("User", "users"), ("ServiceAccount", "serviceaccounts"), ("Group", "groups")];
+    let rules = kinds.into_iter().filter_map(|(kind, resource)| {
+        let names: Vec<&str> =
+            subjects.iter().filter(|(of, _)| of == kind).map(|(_, name)| name.as_str()).collect();
+        let rule = json!({
+            "verbs": ["impersonate"], "apiGroups": [""], "resources": [resource], "resourceNames": names,
+        });
+        (!names.is_empty()).then_some(rule)
+    });
+    rules.collect()
+}
+
+fn role(rules: &Value) -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": { "name": IMPERSONATOR, "labels": { SYSTEM: TRUE } },
+        "rules": if rules.as_array().is_none_or(Vec::is_empty) { Value::Null } else { rules.clone() },
+    })
+}
+
+fn binding(namespace: &str) -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+        "metadata": { "name": IMPERSONATOR, "labels": { SYSTEM: TRUE } },
+        "subjects": [{
+            "kind": "ServiceAccount", "namespace": namespace, "name": IMPERSONATOR_SERVICE_ACCOUNT,
+        }],
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": IMPERSONATOR,
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(rules: Value) -> Reach {
+        reach(&serde_json::from_value(json!({ "metadata": { "name": "r" }, "rules": rules })).unwrap())
+    }
+
+    #[test]
+    fn a_role_reaches_the_clusters_it_names_or_all() {
+        let proxy = |names: &[&str]| {
+            json!({
+                "apiGroups": ["cluster.karmada.io"], "resources": ["clusters/proxy"],
+                "resourceNames": names, "verbs": ["*"],
+            })
+        };
+        let named = |names: &[&str]| Reach::Named(names.iter().map(|name| (*name).to_owned()).collect());
+        assert_eq!(of(json!([proxy(&["m1"]), proxy(&["m2"])])), named(&["m1", "m2"]));
+        assert_eq!(of(json!([proxy(&["m1"]), proxy(&[])])), Reach::All);
+        assert_eq!(of(json!([{ "apiGroups": ["*"], "resources": ["*"], "verbs": ["*"] }])), Reach::All);
+        let search = json!([{ "apiGroups": ["search.karmada.io"], "resources": ["proxying/proxy"], "verbs": ["get"] }]);
+        assert_eq!(of(search), Reach::All);
+        let pods = json!([{ "apiGroups": [""], "resources": ["pods"], "verbs": ["*"] }]);
+        assert_eq!(of(pods), named(&[]));
+    }
+
+    #[test]
+    fn subjects_become_sorted_rules_by_kind() {
+        let pairs = [("Group", "system:masters"), ("User", "bob"), ("User", "alice"), ("Robot", "r2")];
+        let subjects = pairs.map(|(kind, name)| (kind.to_owned(), name.to_owned())).into();
+        let rules = impersonation(&subjects);
+        assert_eq!(rules[0]["resources"], json!(["users"]));
+        assert_eq!(rules[0]["resourceNames"], json!(["alice", "bob"]));
+        assert_eq!(rules[1]["resources"], json!(["groups"]));
+        assert_eq!(rules.as_array().unwrap().len(), 2);
+    }
+}

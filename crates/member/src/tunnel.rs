@@ -1,0 +1,125 @@
+//! Clients whose connections go through a proxy that wants to be told something: `spec.proxyHeader` of a Cluster.
+//!
+//! The client library knows proxies, but not what to tell them. The headers go to the proxy with each request for a
+//! connection, never to the member. A value is a list, separated by commas, of which every part becomes a header of
+//! its own, as upstream. A SOCKS proxy has no headers; for one they mean nothing.
+
+use std::collections::BTreeMap;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::proxy::Tunnel;
+use hyper_util::rt::TokioExecutor;
+use kube::client::{Body, ConfigExt};
+use kube::{Client, Config};
+use tower::ServiceBuilder;
+
+/// Makes a client that speaks through an HTTP proxy.
+pub(crate) fn client(
+    config: &Config,
+    proxy: Uri,
+    headers: &BTreeMap<String, String>,
+) -> Result<Client, kube::Error> {
+    if proxy.scheme_str() == Some("socks5") {
+        return Client::try_from(config.clone());
+    }
+    let mut plain = HttpConnector::new();
+    plain.enforce_http(false);
+    plain.set_connect_timeout(config.connect_timeout);
+    let mut told = read(headers);
+    if let Some(credentials) = credentials(&proxy) {
+        told.entry(http::header::PROXY_AUTHORIZATION).or_insert(credentials);
+    }
+    if proxy.scheme_str() == Some("https") {
+        let to_proxy = config.rustls_https_connector_with_connector(plain)?;
+        let tunnel = Tunnel::new(proxy, to_proxy).with_headers(told);
+        stack(config, config.rustls_https_connector_with_connector(tunnel)?)
+    } else {
+        let tunnel = Tunnel::new(proxy, plain).with_headers(told);
+        stack(config, config.rustls_https_connector_with_connector(tunnel)?)
+    }
+}
+
+/// Puts on top of a connector what every client needs: the address of the member, and our token.
+fn stack<C>(config: &Config, connector: C) -> Result<Client, kube::Error>
+where
+    C: hyper_util::client::legacy::connect::Connect + Clone + Send + Sync + 'static,
+{
+    let connections = hyper_util::client::legacy::Client::builder(TokioExecutor::new());
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .map_err(tower::BoxError::from)
+        .service(connections.build::<_, Body>(connector));
+    Ok(Client::new(service, config.default_namespace.clone()))
+}
+
+/// Headers that are none are left out: the API server has accepted them, and the others may still do.
+fn read(given: &BTreeMap<String, String>) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, values) in given {
+        let Ok(name) = HeaderName::from_bytes(name.as_bytes()) else { continue };
+        for value in values.split(',') {
+            if let Ok(value) = HeaderValue::from_str(value) {
+                headers.append(name.clone(), value);
+            }
+        }
+    }
+    headers
+}
+
+/// Returns the name and password that stand in the address of a proxy.
+fn credentials(proxy: &Uri) -> Option<HeaderValue> {
+    let (user, _) = proxy.authority()?.as_str().rsplit_once('@')?;
+    let mut value = HeaderValue::from_str(&format!("Basic {}", STANDARD.encode(user))).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_of_a_value_is_a_header_of_its_own() {
+        let given = [("X-Tenant", "a,b"), ("bad name", "c"), ("X-Bad", "a\nb")];
+        let headers = read(&given.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
+        assert_eq!(headers.get_all("x-tenant").iter().collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(headers.len(), 2);
+    }
+
+    #[test]
+    fn a_name_in_the_address_is_shown_to_the_proxy() {
+        let value = credentials(&Uri::from_static("http://user:secret@proxy:3128")).unwrap();
+        assert_eq!(value, "Basic dXNlcjpzZWNyZXQ=");
+        assert!(credentials(&Uri::from_static("http://proxy:3128")).is_none());
+    }
+
+    /// Accepts one connection and returns what is asked of the proxy on it.
+    async fn asked(listener: tokio::net::TcpListener) -> String {
+        use tokio::io::{AsyncReadExt, BufReader};
+        let (stream, _) = listener.accept().await.unwrap();
+        let (mut stream, mut text) = (BufReader::new(stream), Vec::new());
+        while !text.ends_with(b"\r\n\r\n") {
+            text.push(stream.read_u8().await.unwrap());
+        }
+        String::from_utf8(text).unwrap().to_ascii_lowercase()
+    }
+
+    #[tokio::test]
+    async fn the_proxy_hears_the_headers_with_the_wish_for_a_connection() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let proxy: Uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let config = Config::new(Uri::from_static("http://member:6443"));
+        let headers = BTreeMap::from([("X-Tenant".to_owned(), "a,b".to_owned())]);
+        let client = client(&config, proxy, &headers).unwrap();
+        let asking = tokio::spawn(async move { client.apiserver_version().await });
+        let text = asked(listener).await;
+        assert!(text.starts_with("connect member:6443 http/1.1\r\n"), "{text}");
+        assert!(text.contains("x-tenant: a\r\n") && text.contains("x-tenant: b\r\n"), "{text}");
+        // The proxy hangs up without an answer, and so does the client.
+        assert!(asking.await.unwrap().is_err());
+    }
+}
