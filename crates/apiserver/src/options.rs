@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::admission::Admit;
 use crate::gate::Gate;
+use crate::registry::Registry;
 use crate::server::Extension;
 
 /// What a server is for.
@@ -39,6 +40,8 @@ pub struct Options {
     /// Webhook configurations that are stored but not obeyed: those of programs whose rules are among the plug-ins.
     pub ignored_webhooks: Vec<String>,
     pub extension: Option<Arc<dyn Extension>>,
+    /// What is served before the first definition; the native kinds by default.
+    pub registry: Option<Arc<Registry>>,
     /// Definitions that are installed before the server is ready.
     pub definitions: Vec<Value>,
     /// Namespaces that exist from the start, besides Kubernetes' own.
@@ -71,6 +74,7 @@ impl Default for Options {
             plugins: Vec::new(),
             ignored_webhooks: Vec::new(),
             extension: None,
+            registry: None,
             definitions: Vec::new(),
             namespaces: Vec::new(),
             compact_every: Duration::from_secs(300),

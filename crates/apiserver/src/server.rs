@@ -91,6 +91,18 @@ pub trait Extension: Send + Sync {
         body: Bytes,
     ) -> BoxFuture<'a, Option<Result<Response<Body>, Status>>>;
 
+    /// Answers a request for a computed kind that is not the server's own. Returns `None` for what it does not know.
+    fn computed<'a>(
+        &'a self,
+        _server: &'a Arc<Server>,
+        _context: &'a Context,
+        _kind: &'a Kind,
+        _namespace: &'a str,
+        _body: &'a Bytes,
+    ) -> BoxFuture<'a, Option<Result<Response<Body>, Status>>> {
+        Box::pin(std::future::ready(None))
+    }
+
     /// Returns the subresources it adds to the kind of a definition, named `<plural>.<group>`. It is asked for them with any
     /// method, long-running requests and upgrades included.
     fn connects(&self, _definition: &str) -> Vec<Subresource> {

@@ -11,12 +11,12 @@ use controllers::election::{Candidate, Timing};
 use controllers::plane::scheduling::{Diagnoses, Settings as Scheduling};
 use controllers::{Context, Selection, Settings};
 use propagation::skip::{SKIPPED_NAMESPACES, SkipRules};
-use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::measured::{self, Topic};
 use crate::scheduling;
+use crate::signals::Signals;
 
 /// How long controllers may take to end.
 const GOODBYE: Duration = Duration::from_secs(10);
@@ -165,8 +165,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     };
     let client = kube::Client::try_from(config).context("cannot make a client from the kubeconfig")?;
     let version = client.apiserver_version().await.context("the control plane does not answer")?;
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let mut signals = Signals::listen()?;
     let stop = CancellationToken::new();
     let _stop_the_rest = stop.clone().drop_guard();
     measured::serve(&[(Topic::Metrics, metrics), (Topic::Health, health)], &stop).await?;
@@ -176,8 +175,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
             tracing::info!(identity = candidate.identity, lease = candidate.lease, "waiting for the lease");
             tokio::select! {
                 leadership = candidate.lead(&client, &stop) => leadership,
-                _ = terminate.recv() => return Ok(()),
-                _ = interrupt.recv() => return Ok(()),
+                _ = signals.next() => return Ok(()),
             }
         }
     };
@@ -190,12 +188,11 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
     };
     tokio::select! {
-        _ = terminate.recv() => tracing::info!("stopping: SIGTERM"),
-        _ = interrupt.recv() => tracing::info!("stopping: interrupted"),
+        signal = signals.next() => tracing::info!("stopping: {signal}"),
         // Somebody else may act from now on. Nothing is finished first: the process ends here and now.
         () = lost => anyhow::bail!("leader election lost"),
     }
-    running.stop().await;
+    signals.end(running.stop()).await;
     if let Some(leadership) = leadership {
         leadership.release().await;
     }

@@ -12,6 +12,7 @@ mod plane;
 mod plugin;
 mod scheduling;
 mod server;
+mod signals;
 mod sim;
 mod surroundings;
 mod up;

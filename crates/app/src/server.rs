@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use apiserver::Options;
 use clap::{Args, ValueEnum};
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::access::{AuditArguments, OidcArguments};
 use crate::controllers::Chosen;
 use crate::plane::{Plane, Setup};
+use crate::signals::Signals;
 
 /// Run the control plane: the API server with everything a control plane needs, in one process.
 ///
@@ -93,9 +93,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         max_writes: arguments.max_mutating_requests_inflight.max(1),
         ..Options::default()
     };
-    // Before the server is up, so that a signal during the start is not lost.
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let signals = Signals::listen()?;
     let plane = Plane::start(Setup { server: options, rules, chosen: arguments.chosen }).await?;
     tracing::info!(
         url = plane.url,
@@ -103,15 +101,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         milliseconds = started.elapsed().as_millis(),
         "ready"
     );
-    tokio::select! {
-        _ = terminate.recv() => tracing::info!("stopping: SIGTERM"),
-        _ = interrupt.recv() => tracing::info!("stopping: interrupted"),
-    }
-    tokio::select! {
-        () = plane.stop() => tracing::info!("stopped"),
-        _ = terminate.recv() => tracing::warn!("stopped at once: second signal"),
-        _ = interrupt.recv() => tracing::warn!("stopped at once: second signal"),
-    }
+    signals.run(plane.stop()).await;
     Ok(())
 }
 

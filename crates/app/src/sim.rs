@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use ::sim::{self as sim, Answer, Load, Options, Request, Trouble, Troubles};
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
-use tokio::signal::unix::{SignalKind, signal};
+
+use crate::signals::Signals;
 
 /// Run simulated member clusters, or make trouble for those that run.
 ///
@@ -199,8 +200,7 @@ async fn simulate(arguments: Run) -> anyhow::Result<()> {
     if let Some(file) = &arguments.trouble_file {
         options.troubles.extend(read(file)?);
     }
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let signals = Signals::listen()?;
     let fleet = sim::start(options).await.context("cannot start the simulated clusters")?;
     for member in fleet.members() {
         let kubeconfig = member.kubeconfig_path.as_deref().unwrap_or(Path::new("")).display().to_string();
@@ -213,15 +213,7 @@ async fn simulate(arguments: Run) -> anyhow::Result<()> {
         milliseconds = started.elapsed().as_millis(),
         "ready"
     );
-    tokio::select! {
-        _ = terminate.recv() => tracing::info!("stopping: SIGTERM"),
-        _ = interrupt.recv() => tracing::info!("stopping: interrupted"),
-    }
-    tokio::select! {
-        () = fleet.stop() => tracing::info!("stopped"),
-        _ = terminate.recv() => tracing::warn!("stopped at once: second signal"),
-        _ = interrupt.recv() => tracing::warn!("stopped at once: second signal"),
-    }
+    signals.run(fleet.stop()).await;
     Ok(())
 }
 

@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use self::directory::{Directory, LOG, Memory};
@@ -28,6 +27,7 @@ use self::picture::Picture;
 use self::screen::{Below, Screen};
 use crate::controllers::Chosen;
 use crate::plane::{Plane, Setup};
+use crate::signals::Signals;
 
 /// Start a control plane with three simulated clusters and a sample application, and show what runs where.
 ///
@@ -64,22 +64,20 @@ pub(crate) async fn run(arguments: Arguments, log: &str) -> anyhow::Result<()> {
     let mut screen = Screen::new();
     let shown = arguments.data_dir.display().to_string();
     screen.line(&format!("karmada {}: starting, everything is kept in {shown}", env!("CARGO_PKG_VERSION")));
+    let asked = asked(&arguments)?;
     let directory = Directory::open(&arguments.data_dir, arguments.fresh)?;
     write_log(&directory, log)?;
-    let mut signals = Signals::new()?;
+    let mut signals = Signals::listen()?;
     let mut running = Running::default();
     let outcome = tokio::select! {
-        outcome = live(&arguments, &directory, &mut running, &mut screen, started) => outcome,
-        () = signals.next() => {
+        outcome = live(&arguments, asked, &directory, &mut running, &mut screen, started) => outcome,
+        _ = signals.next() => {
             screen.keep();
             screen.line("\nstopping");
             Ok(())
         }
     };
-    tokio::select! {
-        () = running.stop() => {}
-        () = signals.next() => tracing::warn!("stopped at once: second signal"),
-    }
+    signals.end(running.stop()).await;
     if outcome.is_ok() {
         let command = Command::new(&arguments.data_dir);
         screen.line(&format!("stopped; `{} up{}` goes on from here", command.program, command.data_dir));
@@ -90,16 +88,16 @@ pub(crate) async fn run(arguments: Arguments, log: &str) -> anyhow::Result<()> {
 /// Starts everything and shows it until the end of days.
 async fn live(
     arguments: &Arguments,
+    asked: Option<Members>,
     directory: &Directory,
     running: &mut Running,
     screen: &mut Screen,
     started: Instant,
 ) -> anyhow::Result<()> {
-    let mut memory = plan(arguments, directory)?;
-    // Read before anything is started or remembered: what cannot be used is not to come up again at the next start.
+    let mut memory = plan(arguments, asked.as_ref(), directory)?;
     let real = match memory.members.as_slice() {
         [] => None,
-        kubeconfigs => Some(Members::real(kubeconfigs)?),
+        remembered => Some(asked.map_or_else(|| Members::real(remembered), Ok)?),
     };
     directory.remember(&memory)?;
     let nodes = memory.nodes;
@@ -157,13 +155,23 @@ async fn live(
     }
 }
 
-/// Decides what to start, from what is asked for and what was there before.
-fn plan(arguments: &Arguments, directory: &Directory) -> anyhow::Result<Memory> {
-    let asked = arguments
+/// Reads the real members that are asked for, before anything is created, emptied or remembered: what cannot be used leaves
+/// everything as it was.
+fn asked(arguments: &Arguments) -> anyhow::Result<Option<Members>> {
+    if arguments.members.is_empty() {
+        return Ok(None);
+    }
+    let paths = arguments
         .members
         .iter()
         .map(|path| std::path::absolute(path).with_context(|| format!("{} is no path", path.display())))
         .collect::<anyhow::Result<Vec<_>>>()?;
+    Members::real(&paths).map(Some)
+}
+
+/// Decides what to start, from what is asked for and what was there before.
+fn plan(arguments: &Arguments, asked: Option<&Members>, directory: &Directory) -> anyhow::Result<Memory> {
+    let asked: Vec<PathBuf> = asked.map(Members::kubeconfigs).unwrap_or_default();
     let Some(mut memory) = directory.recall()? else {
         return Ok(Memory { members: asked, nodes: arguments.nodes.unwrap_or(3), sample: false });
     };
@@ -324,27 +332,6 @@ impl Running {
         }
         if let Some(fleet) = self.fleet {
             fleet.stop().await;
-        }
-    }
-}
-
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn new() -> anyhow::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?,
-            interrupt: signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?,
-        })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
         }
     }
 }

@@ -16,9 +16,9 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use api::features::Features;
 use clap::Args;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use crate::signals::Signals;
 use crate::surroundings::Surroundings;
 
 /// Run Karmada's admission rules as a webhook server, for a control plane on kube-apiserver.
@@ -98,8 +98,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         },
         surroundings,
     });
-    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let mut signals = Signals::listen()?;
     let stop = CancellationToken::new();
     let address = SocketAddr::new(arguments.bind_address, arguments.secure_port);
     let tls = certificates.server(&arguments.tls_min_version)?;
@@ -108,10 +107,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         listen::health(address, stop.clone()).await?;
     }
     tracing::info!(address = %bound, certificates = %arguments.cert_dir.display(), "ready");
-    tokio::select! {
-        _ = terminate.recv() => tracing::info!("stopping: SIGTERM"),
-        _ = interrupt.recv() => tracing::info!("stopping: interrupted"),
-    }
+    tracing::info!("stopping: {}", signals.next().await);
     stop.cancel();
     serving.await.context("the listener failed")?;
     Ok(())

@@ -8,6 +8,7 @@
 mod cases;
 #[path = "admission/targets.rs"]
 mod targets;
+mod testkit;
 
 use std::collections::BTreeMap;
 

@@ -3,6 +3,8 @@
 //! while this test kills the server, ends it in order and starts it again, with a compaction every second. The program knows
 //! every write that was acknowledged, and says what was missed, doubled, invented or out of order.
 
+mod testkit;
+
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -11,6 +13,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use clusters::toolchain::{Toolchain, go_present};
+use testkit::process::Process;
 
 /// Generous: the machine may be busy with everything else, and the first build takes minutes.
 const DEADLINE: Duration = Duration::from_secs(600);
@@ -28,62 +31,30 @@ enum End {
 struct Server {
     data: PathBuf,
     port: u16,
-    child: Option<Child>,
+    process: Option<Process>,
 }
 
 impl Server {
     fn start(data: &Path) -> Self {
         // A fixed port, since clients come back to where they were. Whoever takes it in between makes the start fail.
         let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
-        let mut server = Self { data: data.to_path_buf(), port, child: None };
+        let mut server = Self { data: data.to_path_buf(), port, process: None };
         server.begin();
         server
     }
 
     fn begin(&mut self) {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_karmada"))
-            .args(["server", "--compaction-interval", "1", "--controllers", "", "--bind"])
-            .arg(format!("127.0.0.1:{}", self.port))
-            .arg("--data-dir")
-            .arg(&self.data)
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the binary starts");
-        let log = lines(child.stderr.take().expect("a piped log"));
-        let mut said = Vec::new();
-        loop {
-            match log.recv_timeout(DEADLINE) {
-                Ok(line) if line.contains("ready") => break,
-                Ok(line) => said.push(line),
-                Err(_) => panic!("the server is not ready:\n{}", said.join("\n")),
-            }
-        }
-        // The reader goes on by itself, so that the server never waits for one.
-        self.child = Some(child);
+        let (bind, data) = (format!("127.0.0.1:{}", self.port), self.data.display().to_string());
+        let place = ["--bind", &bind, "--data-dir", &data];
+        let further = ["server", "--compaction-interval", "1", "--controllers", ""];
+        self.process = Some(Process::start(&[&further[..], &place[..]].concat(), "ready"));
     }
 
     fn end(&mut self, how: End) {
-        let mut child = self.child.take().expect("a running server");
+        let process = self.process.take().expect("a running server");
         match how {
-            End::Killed => child.kill().expect("a process of ours"),
-            End::InOrder => {
-                let pid = rustix::process::Pid::from_child(&child);
-                rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("a process of ours");
-            }
-        }
-        let status = child.wait().expect("a process of ours");
-        if matches!(how, End::InOrder) {
-            assert!(status.success(), "the server did not end in order: {status}");
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
+            End::Killed => drop(process),
+            End::InOrder => process.end(),
         }
     }
 }

@@ -1,53 +1,21 @@
 //! What clients are told about Karmada's kinds: discovery, OpenAPI and table columns of the running server, against the
 //! definitions, which `api/tests` compare with an independent table.
 
-use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+mod testkit;
 
 use serde_json::{Map, Value, json};
 
-const DEADLINE: Duration = Duration::from_secs(180);
+use testkit::process;
 
 struct Server {
-    child: Child,
     client: kube::Client,
-    _dir: tempfile::TempDir,
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+    _process: process::Server,
 }
 
 impl Server {
     async fn start() -> Self {
-        let dir = tempfile::tempdir().expect("a folder for the test");
-        let data = dir.path().join("data");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_karmada"))
-            .args(["server", "--bind", "127.0.0.1:0", "--controllers", "", "--data-dir"])
-            .arg(&data)
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the binary starts");
-        let log = BufReader::new(child.stderr.take().expect("a piped log"));
-        let (ready, is_ready) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            for line in log.lines().map_while(Result::ok) {
-                if line.contains("ready") {
-                    let _ = ready.send(());
-                }
-            }
-        });
-        is_ready.recv_timeout(DEADLINE).expect("the server is ready in time");
-        let file =
-            kube::config::Kubeconfig::read_from(data.join("karmada.kubeconfig")).expect("a kubeconfig");
-        let config = kube::Config::from_custom_kubeconfig(file, &Default::default()).await.expect("usable");
-        let client = kube::Client::try_from(config).expect("a client");
-        Self { child, client, _dir: dir }
+        let process = process::Server::start(&["--controllers", ""]);
+        Self { client: process.client().await, _process: process }
     }
 
     async fn get(&self, path: &str, accept: &str) -> Value {

@@ -1,5 +1,7 @@
 //! What an API server with nodes does to new pods (service account, default tolerations, priority) and new claims (storage
-//! class, protection) before they are stored.
+//! class, protection) before they are stored. What quotas refuse is in `quotas`.
+
+pub(crate) mod quotas;
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -45,19 +47,28 @@ impl Admit for Pods {
     }
 
     fn handles(&self, operation: Operation, kind: &Kind, subresource: &str) -> bool {
-        operation == Operation::Create
-            && subresource.is_empty()
-            && matches!(&*kind.collection, "pods" | "persistentvolumeclaims")
+        subresource.is_empty()
+            && match operation {
+                Operation::Create => matches!(&*kind.collection, "pods" | "persistentvolumeclaims"),
+                Operation::Update => &*kind.collection == "pods",
+                Operation::Delete => false,
+            }
     }
 
     fn mutate<'a>(&'a self, attributes: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         let is_claim = &*attributes.kind.collection == "persistentvolumeclaims";
+        let old = attributes.old.filter(|_| attributes.operation == Operation::Update);
         let result = match attributes.object.as_deref_mut() {
             Some(claim) if is_claim => {
                 protect(claim);
                 if claim.pointer("/spec/storageClassName").is_none() {
                     claim["spec"]["storageClassName"] = json!(STORAGE_CLASS);
                 }
+                Ok(())
+            }
+            Some(pod) if let Some(old) = old => {
+                keep(pod, old);
+                tolerate(pod);
                 Ok(())
             }
             Some(pod) => {
@@ -94,6 +105,17 @@ fn protect(claim: &mut Value) {
         finalizers.push(json!(PROTECTION));
     }
     claim["metadata"]["finalizers"] = finalizers.into();
+}
+
+/// Whoever replaces a pod need not know its priority, which cannot change.
+fn keep(pod: &mut Value, old: &Value) {
+    for field in ["priority", "preemptionPolicy"] {
+        if pod["spec"].get(field).is_none()
+            && let Some(value) = old["spec"].get(field)
+        {
+            pod["spec"][field] = value.clone();
+        }
+    }
 }
 
 fn prioritise(pod: &mut Value, class: Option<(String, Value)>) {
@@ -186,6 +208,17 @@ fn tolerate(pod: &mut Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pod_that_is_replaced_keeps_its_priority() {
+        let old = json!({"spec": {"priority": 7, "preemptionPolicy": "Never"}});
+        let mut new = json!({"spec": {"activeDeadlineSeconds": 1}});
+        keep(&mut new, &old);
+        assert_eq!(
+            new["spec"],
+            json!({"activeDeadlineSeconds": 1, "priority": 7, "preemptionPolicy": "Never"})
+        );
+    }
 
     #[test]
     fn a_plain_pod_gets_what_every_pod_has() {

@@ -254,6 +254,9 @@ impl Engine {
         let space = key.split_once('/').map_or("", |(space, _)| space);
         if let Some(entry) = entry {
             self.owners(key, &entry.head);
+            if entry.head.owners.is_empty() {
+                self.orphan(kind, space);
+            }
         }
         let role = match kind {
             Kind::Node => {
@@ -309,7 +312,17 @@ impl Engine {
                 self.all(Kind::Claim, Role::Claim);
                 Role::Volume
             }
-            Kind::Quota => Role::Quota,
+            Kind::Quota => {
+                // What admission writes into the status counts objects that are not stored yet.
+                let is_new = entry.is_some_and(|entry| {
+                    let quota = self.hands.parse(kind, entry);
+                    quota.pointer("/spec/hard") != quota.pointer("/status/hard")
+                });
+                if !is_new {
+                    return;
+                }
+                Role::Quota
+            }
             Kind::Autoscaler => Role::Autoscaler,
             _ => return,
         };
@@ -372,6 +385,27 @@ impl Engine {
                 _ => continue,
             };
             self.queue.insert((role, format!("{space}/{}", owner.name).into()));
+        }
+    }
+
+    /// Notes everyone who may want an object that nobody owns.
+    fn orphan(&mut self, kind: Kind, space: &str) {
+        let takers: &[(Kind, Role)] = match kind {
+            Kind::Pod => &[
+                (Kind::ReplicaSet, Role::ReplicaSet),
+                (Kind::ReplicationController, Role::ReplicationController),
+                (Kind::StatefulSet, Role::StatefulSet),
+                (Kind::DaemonSet, Role::DaemonSet),
+                (Kind::Job, Role::Job),
+            ],
+            Kind::ReplicaSet => &[(Kind::Deployment, Role::Deployment)],
+            Kind::ControllerRevision => {
+                &[(Kind::StatefulSet, Role::StatefulSet), (Kind::DaemonSet, Role::DaemonSet)]
+            }
+            _ => return,
+        };
+        for (kind, role) in takers {
+            self.in_namespace(space, *kind, *role);
         }
     }
 

@@ -11,11 +11,14 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::admission::quotas::Quotas;
 use crate::admission::{Pods, STORAGE_CLASS};
 use crate::control;
 use crate::controllers::claims::PROVISIONER;
 use crate::controllers::nodes;
 use crate::engine::Engine;
+use crate::extension::Cluster;
+use crate::metrics;
 use crate::options::{MemberOptions, Options};
 use crate::trouble::{Load, Trouble, Troubles};
 
@@ -127,7 +130,9 @@ async fn start_member(
 ) -> Result<(Member, apiserver::Handle), Error> {
     let dir = options.data_dir.as_ref().map(|dir| dir.join("members").join(&member.name));
     let gate = Gate::default();
-    let pods = Arc::new(Pods::default());
+    let (pods, quotas) = (Arc::new(Pods::default()), Arc::new(Quotas::default()));
+    let troubles = watch::Sender::new(Troubles::default());
+    let extension = Arc::new(Cluster { troubles: troubles.subscribe() });
     let port = match options.port {
         0 => remembered_port(dir.as_deref()),
         first => first.saturating_add(u16::try_from(index).unwrap_or(u16::MAX)),
@@ -137,7 +142,9 @@ async fn start_member(
         in_memory: !options.persist,
         bind: SocketAddr::new(options.bind, port),
         profile: apiserver::Profile::Member,
-        plugins: vec![pods.clone()],
+        plugins: vec![pods.clone(), quotas.clone()],
+        extension: Some(extension.clone()),
+        registry: Some(metrics::registry()),
         context_name: member.name.clone(),
         relaxed: true,
         gate: gate.clone(),
@@ -151,6 +158,7 @@ async fn start_member(
     let handle =
         started.map_err(|source| Error::Start { member: member.name.clone(), source: Box::new(source) })?;
     pods.attach(&handle.server);
+    quotas.attach(&handle.server);
     let kubeconfig_path = match &options.data_dir {
         Some(top) => {
             let path = top.join(format!("{}.kubeconfig", member.name));
@@ -167,7 +175,6 @@ async fn start_member(
     }
     create_nodes(&handle.server, member).await?;
     create_storage_class(&handle.server, member).await?;
-    let troubles = watch::Sender::new(Troubles::default());
     let engine = Engine::new(&handle.server, options.pace, index, troubles.subscribe());
     tasks.spawn(engine.run());
     let member = Member {

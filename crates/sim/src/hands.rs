@@ -211,6 +211,36 @@ impl Hands {
         }
     }
 
+    /// Changes the status of an object; the closure returns `None` to leave it as it is.
+    pub(crate) async fn write_status(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        name: &str,
+        change: impl Fn(&Value) -> Option<Value> + Send + Sync,
+    ) -> Result<(), Status> {
+        self.manager.update(&self.kinds[&kind], namespace, name, "status", change).await.map(|_| ())
+    }
+
+    /// Changes a pod as a binding does.
+    pub(crate) async fn write_binding(
+        &self,
+        namespace: &str,
+        name: &str,
+        change: impl Fn(&Value) -> Option<Value> + Send + Sync,
+    ) -> Result<(), Status> {
+        self.scheduler.update(&self.kinds[&Kind::Pod], namespace, name, "binding", change).await.map(|_| ())
+    }
+
+    pub(crate) async fn delete_pod(
+        &self,
+        namespace: &str,
+        name: &str,
+        options: &DeleteOptions,
+    ) -> Result<(), Status> {
+        self.manager.delete(&self.kinds[&Kind::Pod], namespace, name, options).await.map(|_| ())
+    }
+
     /// Writes an event, as client-go does for the scheduler (new style) and for everyone else (old style).
     async fn event(&self, event: Event, now: Timestamp) -> Result<(), Status> {
         let about = name(&json!({"metadata": {"name": event.about["name"]}})).to_owned();
@@ -269,7 +299,7 @@ fn told(tell: &Tell, reason: &str, name: &str) -> Event {
 }
 
 /// Returns a pod on a node.
-fn bound(pod: &Value, node: &str, labels: &Value, now: Timestamp) -> Value {
+pub(crate) fn bound(pod: &Value, node: &str, labels: &Value, now: Timestamp) -> Value {
     let mut pod = pod.clone();
     map_at(&mut pod, "spec").insert("nodeName".to_owned(), json!(node));
     if let Some(labels) = labels.as_object() {
@@ -315,6 +345,28 @@ impl Objects for Hands {
         self.each(kind, namespace, |entry| {
             if selector.matches(&*entry.head.labels) {
                 found.push(self.parse(kind, entry));
+            }
+        });
+        found
+    }
+
+    fn family(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        owner: &str,
+        selector: Option<&LabelSelector>,
+    ) -> Vec<Value> {
+        let mut found = Vec::new();
+        self.each(kind, namespace, |entry| {
+            let owners = &entry.head.owners;
+            if owners.iter().any(|each| &*each.uid == owner) {
+                found.push(self.parse(kind, entry));
+            } else if selector.is_some_and(|selector| selector.matches(&*entry.head.labels)) {
+                let object = self.parse(kind, entry);
+                if owners.is_empty() || controller_of(&object).is_none() {
+                    found.push(object);
+                }
             }
         });
         found

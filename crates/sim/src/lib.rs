@@ -8,13 +8,17 @@
 //! steps (`plan`); `hands` carries them out. So all behaviour can be tested without a server.
 
 mod admission;
+mod binding;
 mod control;
 mod controllers;
 mod engine;
+mod eviction;
+mod extension;
 mod fleet;
 mod hands;
 mod hash;
 mod kinds;
+mod metrics;
 mod objects;
 mod options;
 mod plan;

@@ -17,6 +17,14 @@ pub(crate) trait Objects {
     /// Those with an owner of this uid, controlling or not.
     fn owned(&self, kind: Kind, namespace: &str, owner: &str) -> Vec<Value>;
     fn selected(&self, kind: Kind, namespace: &str, selector: &LabelSelector) -> Vec<Value>;
+    /// Those with an owner of this uid, and those that a selector takes and nobody else owns, or owns without controlling.
+    fn family(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        owner: &str,
+        selector: Option<&LabelSelector>,
+    ) -> Vec<Value>;
     /// How many objects there are of any kind, by group and plural name.
     fn count(&self, group: &str, plural: &str, namespace: &str) -> usize;
 }
@@ -71,6 +79,20 @@ pub(crate) mod fake {
 
         fn selected(&self, kind: Kind, space: &str, selector: &LabelSelector) -> Vec<Value> {
             self.list(kind, space).into_iter().filter(|object| selector.matches(labels(object))).collect()
+        }
+
+        fn family(
+            &self,
+            kind: Kind,
+            space: &str,
+            owner: &str,
+            selector: Option<&LabelSelector>,
+        ) -> Vec<Value> {
+            let belongs = |object: &Value| {
+                list(object, "/metadata/ownerReferences").iter().any(|each| each["uid"] == owner)
+                    || selector.is_some_and(|selector| selector.matches(labels(object)))
+            };
+            self.list(kind, space).into_iter().filter(belongs).collect()
         }
 
         fn count(&self, group: &str, plural: &str, space: &str) -> usize {

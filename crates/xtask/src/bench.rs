@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::workspace::{Workspace, cargo};
 
-pub(crate) fn run(name: Option<&str>) -> Result<()> {
+pub(crate) fn run(name: Option<&str>, arguments: &[String]) -> Result<()> {
     let workspace = Workspace::load()?;
     let benches: Vec<(&str, &str)> = workspace
         .crates
@@ -21,7 +21,8 @@ pub(crate) fn run(name: Option<&str>) -> Result<()> {
         bail!("there is no benchmark called {wanted}\n{}", list(&benches));
     };
     let status = Command::new(cargo())
-        .args(["bench", "--package", crate_name, "--bench", bench])
+        .args(["bench", "--package", crate_name, "--bench", bench, "--"])
+        .args(arguments)
         .status()
         .context("cannot run cargo bench")?;
     if !status.success() {

@@ -35,6 +35,9 @@ enum Verb {
     Bench {
         /// The benchmark's name; without it, all are listed.
         name: Option<String>,
+        /// What the benchmark itself is told, such as `--clusters 100`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
     },
     /// Run Karmada's own end-to-end suite against our control plane on real members.
     E2e(e2e::Arguments),
@@ -49,7 +52,7 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Verb::Ci(arguments) => ci::run(&arguments),
         Verb::Clusters { arguments } => clusters::run(&arguments),
-        Verb::Bench { name } => bench::run(name.as_deref()),
+        Verb::Bench { name, arguments } => bench::run(name.as_deref(), &arguments),
         Verb::Compare { name } => compare::run(name.as_deref()),
         Verb::E2e(arguments) => e2e::run(&arguments),
     };

@@ -110,6 +110,11 @@ async fn route(server: &Arc<Server>, context: &Context, body: Bytes) -> Result<R
         return subresource(server, context, &kind, namespace, body).await;
     }
     if kind.rules.computed {
+        if kind.allows(info.verb)
+            && let Some(answer) = server.extensions.computed(server, context, &kind, namespace, &body).await
+        {
+            return Ok(answer?);
+        }
         return reviews::answer(server, context, &kind, namespace, &body).await;
     }
     if !kind.allows(info.verb) {

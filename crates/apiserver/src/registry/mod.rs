@@ -13,7 +13,7 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use crate::aggregation::Remote;
 
 pub use custom::Custom;
-pub use kind::{Kind, Source, Subresource};
+pub use kind::{Kind, Rules, Source, Subresource};
 
 /// The served resources and the documents derived from them.
 #[derive(Debug)]
@@ -42,6 +42,12 @@ impl Registry {
         static NATIVES: LazyLock<Arc<Registry>> =
             LazyLock::new(|| Arc::new(Registry::build(natives::kinds(), HashMap::new(), Arc::default())));
         NATIVES.clone()
+    }
+
+    /// Returns the native kinds with computed ones of somebody else's, which an extension answers for.
+    pub fn with_computed(computed: Vec<Arc<Kind>>) -> Arc<Self> {
+        let kinds = natives::kinds().into_iter().chain(computed).collect();
+        Arc::new(Self::build(kinds, HashMap::new(), Arc::default()))
     }
 
     /// Returns a table with the given definitions instead of the present ones.

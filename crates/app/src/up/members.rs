@@ -69,6 +69,10 @@ impl Members {
         Ok(Self { list, fleet: None })
     }
 
+    pub(super) fn kubeconfigs(&self) -> Vec<PathBuf> {
+        self.list.iter().map(|member| member.kubeconfig.clone()).collect()
+    }
+
     /// Registers whoever is not registered yet.
     pub(super) async fn join(&self, control: &Client, kubeconfig: &Path) -> anyhow::Result<()> {
         futures::future::try_join_all(self.list.iter().map(|member| member.join(control, kubeconfig)))

@@ -1,17 +1,17 @@
 //! Where the cases run: our server, or a kube-apiserver with a webhook server behind it.
 
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{LazyLock, mpsc};
+use std::process::Command;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use clusters::{ClusterOptions, Fleet, FleetOptions};
 use serde_json::{Value, json};
 
 use super::cases::{Case, File};
+use super::testkit::process::{Process, karmada};
+use super::testkit::{DEADLINE, client};
 
-const DEADLINE: Duration = Duration::from_secs(180);
 const NAMESPACE: &str = "golden";
 const GATES: &str = "FederatedQuotaEnforcement=true,MultiplePodTemplatesScheduling=true";
 
@@ -26,53 +26,6 @@ pub(crate) struct Target {
     _processes: Vec<Process>,
     fleet: Option<Fleet>,
     _dir: tempfile::TempDir,
-}
-
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Starts a program and returns the line of its log that contains `mark`.
-fn start(program: &Path, arguments: &[&str], mark: &'static str) -> (Process, String) {
-    let mut child = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
-    let log = BufReader::new(child.stderr.take().expect("a piped log"));
-    let (ready, is_ready) = mpsc::channel();
-    // The log is read on, so that the program never waits for a reader.
-    std::thread::spawn(move || {
-        for line in log.lines().map_while(Result::ok) {
-            if std::env::var_os("KARMADA_TEST_LOG").is_some() {
-                eprintln!("{line}");
-            }
-            if line.contains(mark) {
-                let _ = ready.send(line);
-            }
-        }
-    });
-    let process = Process(child);
-    let line = is_ready.recv_timeout(DEADLINE).expect("the program is ready in time");
-    (process, line)
-}
-
-fn karmada() -> &'static Path {
-    Path::new(env!("CARGO_BIN_EXE_karmada"))
-}
-
-async fn client(kubeconfig: &Path) -> kube::Client {
-    let file = kube::config::Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
-    let config =
-        kube::Config::from_custom_kubeconfig(file, &Default::default()).await.expect("a usable kubeconfig");
-    kube::Client::try_from(config).expect("a client")
 }
 
 impl Target {
@@ -92,7 +45,7 @@ impl Target {
             "--data-dir",
             &data_text,
         ];
-        let (process, _) = start(karmada(), &arguments, "ready");
+        let process = Process::start(&arguments, "ready");
         let client = client(&data.join("karmada.kubeconfig")).await;
         let target = Self { client, _processes: vec![process], fleet: None, _dir: dir };
         target.post("/api/v1/namespaces", &json!({ "metadata": { "name": NAMESPACE } })).await;
@@ -135,8 +88,9 @@ impl Target {
                     "--feature-gates",
                     GATES,
                 ];
-                let (process, line) = start(karmada(), &arguments, "address");
-                let address = line.split_once("127.0.0.1:").map(|(_, rest)| rest).expect("an address");
+                let process = Process::start(&arguments, "address");
+                let address =
+                    process.ready.split_once("127.0.0.1:").map(|(_, rest)| rest).expect("an address");
                 let port: String = address.chars().take_while(char::is_ascii_digit).collect();
                 (process, format!("https://127.0.0.1:{port}"))
             }
@@ -156,7 +110,7 @@ impl Target {
                     format!("--feature-gates={GATES}"),
                 ];
                 let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-                let (process, _) = start(&program, &arguments, "Serving webhook server");
+                let process = Process::of(&program, &arguments, "Serving webhook server");
                 (process, format!("https://127.0.0.1:{port}"))
             }
         };

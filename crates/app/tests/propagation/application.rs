@@ -4,8 +4,14 @@ use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::plane::{ControlPlane, install_tls};
-use crate::world::{Kind, World, until, work};
+use crate::members::{Members, on_real_and_simulated_members};
+use crate::plane::ControlPlane;
+use crate::testkit::follow::until;
+use crate::world::{Kind, World, work};
+
+on_real_and_simulated_members! {
+    an_application_is_divided_overridden_repaired_moved_and_removed(Shared, 2);
+}
 
 fn replicas(deployment: Option<&Deployment>) -> Option<i32> {
     deployment?.spec.as_ref()?.replicas
@@ -19,12 +25,8 @@ fn object(value: Value) -> DynamicObject {
     serde_json::from_value(value).expect("an object")
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_application_is_divided_overridden_repaired_moved_and_removed() {
-    install_tls();
-    let Some(members) = clusters::shared(2).await else { return };
-    let kubeconfigs: Vec<_> = members.iter().map(|member| member.kubeconfig()).collect();
-    let world = World::new("app", ControlPlane::ours(), &kubeconfigs).await;
+async fn an_application_is_divided_overridden_repaired_moved_and_removed(members: Members) {
+    let world = World::new("app", ControlPlane::ours(), &members.kubeconfigs()).await;
     let (plane, namespace) = (world.plane.clone(), world.namespace.clone());
     let names = [world.members[0].name.as_str(), world.members[1].name.as_str()];
 

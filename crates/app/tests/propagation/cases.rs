@@ -160,7 +160,9 @@ fn settings() -> Vec<Case> {
         case(
             Kind::namespaced("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
             "claim",
-            json!({"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}),
+            // Of a class that no member has, so that it waits everywhere.
+            json!({"spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "absent",
+                "resources": {"requests": {"storage": "1Gi"}}}}),
             json!({"metadata": {"annotations": {"note": "changed"}}}),
             ("/metadata/annotations/note", json!("changed")),
         )

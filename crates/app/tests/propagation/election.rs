@@ -16,8 +16,10 @@ use kube::runtime::{WatchStreamExt, watcher};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use crate::plane::{ControlPlane, install_tls};
-use crate::world::{DEADLINE, Kind, client, until};
+use crate::plane::ControlPlane;
+use crate::testkit::follow::until;
+use crate::testkit::{DEADLINE, client, install_tls};
+use crate::world::Kind;
 
 /// One of the processes, read line by line.
 struct Candidate {

@@ -8,8 +8,10 @@ use clusters::toolchain::{KARMADA, Toolchain};
 use kube::api::{Api, DynamicObject, ListParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::plane::{ControlPlane, install_tls};
-use crate::world::{Kind, client, condition, until, until_gone};
+use crate::plane::ControlPlane;
+use crate::testkit::follow::{until, until_gone};
+use crate::testkit::{client, install_tls};
+use crate::world::{Kind, condition};
 
 const NAMESPACE: &str = "shop";
 

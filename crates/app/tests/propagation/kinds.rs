@@ -7,23 +7,25 @@ use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams
 use serde_json::{Value, json};
 
 use crate::cases::{self, Case};
-use crate::plane::{ControlPlane, install_tls};
-use crate::world::{Kind, World, at, condition, until, until_gone, work};
+use crate::members::{Members, have_kubernetes, on_real_and_simulated_members};
+use crate::plane::ControlPlane;
+use crate::testkit::follow::{until, until_gone};
+use crate::world::{Kind, World, at, condition, work};
 
-#[tokio::test(flavor = "multi_thread")]
-async fn every_kind_goes_all_the_way_on_our_server() {
-    install_tls();
-    let Some(members) = clusters::shared(3).await else { return };
-    let kubeconfigs: Vec<_> = members.iter().map(|member| member.kubeconfig()).collect();
-    every_kind(World::new("ours", ControlPlane::ours(), &kubeconfigs).await).await;
+on_real_and_simulated_members! {
+    every_kind_goes_all_the_way_on_our_server(Shared, 3);
+    every_kind_goes_all_the_way_on_kube_apiserver(Shared, 3);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn every_kind_goes_all_the_way_on_kube_apiserver() {
-    install_tls();
-    let Some(members) = clusters::shared(3).await else { return };
-    let kubeconfigs: Vec<_> = members.iter().map(|member| member.kubeconfig()).collect();
-    every_kind(World::new("stock", ControlPlane::kubernetes().await, &kubeconfigs).await).await;
+async fn every_kind_goes_all_the_way_on_our_server(members: Members) {
+    every_kind(World::new("ours", ControlPlane::ours(), &members.kubeconfigs()).await).await;
+}
+
+async fn every_kind_goes_all_the_way_on_kube_apiserver(members: Members) {
+    if !have_kubernetes() {
+        return;
+    }
+    every_kind(World::new("stock", ControlPlane::kubernetes().await, &members.kubeconfigs()).await).await;
 }
 
 async fn every_kind(world: World) {

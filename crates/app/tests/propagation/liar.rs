@@ -17,7 +17,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;
 use tokio::sync::watch;
 
-use crate::world::client;
+use crate::testkit::client;
 
 /// What it does to lists and watches of managed objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

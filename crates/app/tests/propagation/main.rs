@@ -1,8 +1,9 @@
-//! Propagation from end to end: the real binary and real member clusters.
+//! Propagation from end to end: the real binary, with real member clusters and with simulated ones.
 //!
 //! Everything is done and seen through Kubernetes APIs, as a user would. The control plane is our server, or a stock
-//! kube-apiserver with Karmada's definitions and `karmada controllers`; members are clusters of the `clusters` crate.
-//! Nothing is looked at again and again: the tests follow the objects until they are as wanted.
+//! kube-apiserver with Karmada's definitions and `karmada controllers`; members are clusters of the `clusters` crate or of
+//! the `sim` crate, with the same assertions. Nothing is looked at again and again: the tests follow the objects until they
+//! are as wanted.
 
 mod application;
 mod cases;
@@ -10,8 +11,11 @@ mod election;
 mod karmadactl;
 mod kinds;
 mod liar;
+mod members;
 mod plane;
 mod requests;
 mod sight;
+#[path = "../testkit/mod.rs"]
+mod testkit;
 mod trouble;
 mod world;

@@ -1,15 +1,15 @@
 //! Control planes as processes of their own, ended with the test.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 
 use clusters::{ClusterOptions, Fleet, FleetOptions};
 use kube::api::{Api, DynamicObject, PostParams};
 use serde_json::Value;
 
-use crate::world::{DEADLINE, client, definition, until};
+use crate::testkit::client;
+use crate::testkit::follow::until;
+use crate::testkit::process::{Process, run};
+use crate::world::definition;
 
 /// A control plane, and where to reach it.
 pub(crate) struct ControlPlane {
@@ -78,18 +78,17 @@ impl ControlPlane {
     pub(crate) fn start(&mut self) {
         let kubeconfig = self.kubeconfig.to_string_lossy().into_owned();
         let data = self.dir.path().join("data").to_string_lossy().into_owned();
-        let log = self.dir.path().join("log");
         self.process = Some(match self.role {
             Role::Server(controllers) => {
                 let chosen = ["--controllers", controllers];
                 let place = ["server", "--bind", &self.address(), "--data-dir", &data];
-                Process::start(&[&place[..], &chosen].concat(), "ready", &log)
+                Process::start(&[&place[..], &chosen].concat(), "ready")
             }
             Role::Controllers => {
                 // There is no other, and after a kill nobody shall wait for the lease to run out.
                 let alone = ["controllers", "--leader-elect=false", "--controllers", SHARING];
                 let there = ["--kubeconfig", &kubeconfig];
-                Process::start(&[&alone[..], &there].concat(), "controllers run", &log)
+                Process::start(&[&alone[..], &there].concat(), "controllers run")
             }
         });
     }
@@ -113,10 +112,7 @@ impl ControlPlane {
 async fn define(kubeconfig: &Path) {
     let client = client(kubeconfig).await;
     let definitions: Api<DynamicObject> = Api::all_with(client, &definition());
-    let printed = Command::new(env!("CARGO_BIN_EXE_karmada"))
-        .args(["crds", "--aggregated"])
-        .output()
-        .expect("the binary runs");
+    let printed = run(&["crds", "--aggregated"]);
     let text = String::from_utf8(printed.stdout).expect("text");
     for document in text.split("---\n").filter(|document| !document.trim().is_empty()) {
         let object: DynamicObject = serde_json::from_str(document).expect("a definition");
@@ -131,61 +127,4 @@ async fn define(kubeconfig: &Path) {
         })
         .await;
     }
-}
-
-/// A `karmada` that runs until it is dropped. Its log is shown when the test fails.
-struct Process {
-    child: Child,
-    log: PathBuf,
-}
-
-impl Process {
-    /// Starts and waits until the log says that it is ready.
-    fn start(arguments: &[&str], ready: &'static str, log: &Path) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_karmada"))
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the binary starts");
-        // Read to the end, so that the process never waits for a reader.
-        let lines = BufReader::new(child.stderr.take().expect("a piped log")).lines();
-        let mut file = File::options().create(true).append(true).open(log).expect("a log file");
-        let (tell, told) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                let _ = writeln!(file, "{line}");
-                if line.contains(ready) {
-                    let _ = tell.send(());
-                }
-            }
-        });
-        let process = Self { child, log: log.to_path_buf() };
-        told.recv_timeout(DEADLINE).expect("the process is ready in time");
-        process
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        if std::thread::panicking() {
-            let text = std::fs::read_to_string(&self.log).unwrap_or_default();
-            let lines: Vec<&str> = text.lines().collect();
-            eprintln!("the control plane's log:\n{}", lines[lines.len().saturating_sub(40)..].join("\n"));
-        }
-    }
-}
-
-/// Runs a command of the CLI to its end.
-pub(crate) fn karmada(arguments: &[&str]) {
-    let output =
-        Command::new(env!("CARGO_BIN_EXE_karmada")).args(arguments).output().expect("the binary runs");
-    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// Lets clients be made.
-pub(crate) fn install_tls() {
-    let _ = rustls::crypto::ring::default_provider().install_default();
 }

@@ -1,8 +1,8 @@
 //! What is as wanted costs no request: neither a second look at everything, whatever the kind, nor a restart with a
 //! thousand propagated templates writes anything anywhere.
 //!
-//! Control plane and members are kube-apiservers that log every write (their audit log), so that nothing a controller
-//! sends goes unnoticed, not even a request that changes nothing.
+//! Control plane and members are kube-apiservers that log every write (their audit log), or simulated members that count
+//! every request, so that nothing a controller sends goes unnoticed, not even a request that changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -14,92 +14,218 @@ use kube::runtime::{WatchStreamExt, watcher};
 use serde_json::{Value, json};
 
 use crate::cases;
-use crate::plane::{ControlPlane, install_tls};
-use crate::world::{DEADLINE, Kind, World, at, condition, until};
+use crate::members::have_kubernetes;
+use crate::plane::ControlPlane;
+use crate::testkit::follow::until;
+use crate::testkit::{DEADLINE, client, install_tls};
+use crate::world::{Kind, World, at, condition};
 
 const TEMPLATES: usize = 1000;
+const TAG: &str = "restart";
+const PLANE: &str = "karmada-apiserver";
+const MEMBERS: [&str; 3] = ["member1", "member2", "member3"];
 const POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived", "ResponseStarted"],
 "rules": [{"level": "None", "verbs": ["get", "list", "watch"]}, {"level": "Metadata"}]}"#;
 
-#[tokio::test(flavor = "multi_thread")]
-async fn neither_a_second_look_nor_a_restart_with_a_thousand_templates_writes_anything() {
-    install_tls();
-    if clusters::shared(0).await.is_none() {
-        return;
+mod real {
+    #[tokio::test(flavor = "multi_thread")]
+    async fn neither_a_second_look_nor_a_restart_with_a_thousand_templates_writes_anything() {
+        let Some(audited) = super::Audited::start(&super::MEMBERS).await else { return };
+        let kubeconfigs = super::MEMBERS.map(|name| audited.cluster(name).kubeconfig().to_path_buf());
+        let witnesses = super::MEMBERS.map(|name| audited.witness(name, super::TAG)).into();
+        let away = audited.cluster(super::MEMBERS[0]);
+        let blink = async {
+            away.cut_off().await.expect("cut off");
+            away.heal().await.expect("healed");
+        };
+        super::silence(&audited, &kubeconfigs, witnesses, blink).await;
+        audited.end().await;
     }
-    let dir = tempfile::tempdir().expect("a folder for the test");
-    let policy = dir.path().join("policy.json");
-    std::fs::write(&policy, POLICY).expect("a policy file");
-    let log = |name: &str| dir.path().join(format!("{name}.log"));
-    let audited = |options: ClusterOptions, name: &str| {
-        options
-            .apiserver_arg(format!("--audit-policy-file={}", policy.display()))
-            .apiserver_arg(format!("--audit-log-path={}", log(name).display()))
-    };
-    let names = ["member1", "member2", "member3"];
-    let options = FleetOptions::of(names.map(|name| audited(ClusterOptions::member(name), name)))
-        .and(audited(ClusterOptions::control_plane("karmada-apiserver"), "plane"));
-    let fleet = Fleet::start(options).await.unwrap_or_else(|error| panic!("{}", error.chain()));
-    let control = ControlPlane::on(&fleet.cluster("karmada-apiserver").expect("a control plane")).await;
-    let members: Vec<PathBuf> =
-        names.map(|name| fleet.cluster(name).expect("a member").kubeconfig().to_path_buf()).into();
-    let members: Vec<&Path> = members.iter().map(PathBuf::as_path).collect();
-    let mut world = World::new("restart", control, &members).await;
+}
+
+mod simulated {
+    use crate::members::{Access, Members};
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn neither_a_second_look_nor_a_restart_with_a_thousand_templates_writes_anything() {
+        let Some(audited) = super::Audited::start(&[]).await else { return };
+        let Some(members) = Members::simulated(Access::Exclusive, 3).await else { return };
+        let mut witnesses = Vec::new();
+        for kubeconfig in members.kubeconfigs() {
+            witnesses.push(super::Witness::counters(&kubeconfig).await);
+        }
+        let blink = async {
+            members.cut_off(0).await;
+            members.heal(0).await;
+        };
+        super::silence(&audited, &members.kubeconfigs(), witnesses, blink).await;
+        audited.end().await;
+    }
+}
+
+async fn silence(
+    audited: &Audited,
+    members: &[PathBuf],
+    mut witnesses: Vec<Witness>,
+    blink: impl Future<Output = ()>,
+) {
+    let control = ControlPlane::on(&audited.cluster(PLANE)).await;
+    let mut world = World::new(TAG, control, members).await;
+    witnesses.push(audited.witness(PLANE, "admin"));
 
     fill(&world).await;
     marker(&world, "marker-before").await;
-    let witnesses = Witnesses {
-        logs: ["plane"].iter().chain(&names).map(|name| log(name)).collect(),
-        tag: world.tag.clone(),
-    };
 
     // Whatever makes the controllers look at everything once more: policies that change without effect, clusters that are
     // scheduled to anew, a member that was away.
-    let before = witnesses.count();
-    look_again(&world, &fleet).await;
+    mark(&mut witnesses).await;
+    look_again(&world).await;
+    // Away long enough to be missed by a watch, not by its heartbeat: its Works are not evicted, only looked at.
+    blink.await;
     marker(&world, "marker-between").await;
-    witnesses.assert_silence(&before, "a second look");
+    assert_silence(&witnesses, "a second look").await;
 
     world.control.kill();
-    let before = witnesses.count();
+    mark(&mut witnesses).await;
     world.control.start();
     // Queues are worked off in order: when this one has arrived, all others have been looked at.
     marker(&world, "marker-after").await;
-    witnesses.assert_silence(&before, "a restart");
-    fleet.down().await.unwrap_or_else(|error| panic!("{}", error.chain()));
+    assert_silence(&witnesses, "a restart").await;
 }
 
-/// The audit logs: first the control plane's, then the members'.
-struct Witnesses {
-    logs: Vec<PathBuf>,
-    tag: String,
+async fn mark(witnesses: &mut [Witness]) {
+    for witness in witnesses {
+        witness.mark().await;
+    }
 }
 
-impl Witnesses {
-    /// Returns how much each has seen so far.
-    fn count(&self) -> Vec<usize> {
-        self.logs.iter().map(|log| lines(log).len()).collect()
+/// Fails with the kinds that were written since the mark, and what was.
+async fn assert_silence(witnesses: &[Witness], after: &str) {
+    let mut writes: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for witness in witnesses {
+        for (kind, write) in witness.unexpected().await {
+            writes.entry(kind).or_default().push(write);
+        }
+    }
+    let counts: BTreeMap<&String, usize> = writes.iter().map(|(kind, writes)| (kind, writes.len())).collect();
+    assert!(writes.is_empty(), "writes after {after} by kind: {counts:?}\n{writes:#?}");
+}
+
+/// A kube-apiserver as control plane, and maybe members, that log every write.
+struct Audited {
+    fleet: Fleet,
+    dir: tempfile::TempDir,
+}
+
+impl Audited {
+    async fn start(members: &[&str]) -> Option<Self> {
+        install_tls();
+        if !have_kubernetes() {
+            return None;
+        }
+        let dir = tempfile::tempdir().expect("a folder for the test");
+        let policy = dir.path().join("policy.json");
+        std::fs::write(&policy, POLICY).expect("a policy file");
+        let audited = |options: ClusterOptions, name: &str| {
+            options
+                .apiserver_arg(format!("--audit-policy-file={}", policy.display()))
+                .apiserver_arg(format!("--audit-log-path={}", dir.path().join(name).display()))
+        };
+        let options =
+            FleetOptions::of(members.iter().map(|name| audited(ClusterOptions::member(*name), name)))
+                .and(audited(ClusterOptions::control_plane(PLANE), PLANE));
+        let fleet = Fleet::start(options).await.unwrap_or_else(|error| panic!("{}", error.chain()));
+        Some(Self { fleet, dir })
     }
 
-    /// Fails with the kinds that were written since then, and what was.
-    fn assert_silence(&self, before: &[usize], after: &str) {
-        let mut writes: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for (index, (log, before)) in self.logs.iter().zip(before).enumerate() {
-            // In the members, the administrator is kwok, which keeps nodes and pods alive.
-            let user = if index == 0 { "admin" } else { self.tag.as_str() };
-            for (kind, write) in lines(log)[*before..].iter().filter_map(|line| unexpected_write(user, line))
-            {
-                writes.entry(kind).or_default().push(write);
+    async fn end(self) {
+        self.fleet.down().await.unwrap_or_else(|error| panic!("{}", error.chain()));
+    }
+
+    fn cluster(&self, name: &str) -> clusters::Cluster {
+        self.fleet.cluster(name).expect("a cluster of the fleet")
+    }
+
+    /// In members, the administrator is kwok, which keeps nodes and pods alive: only whoever has the name counts.
+    fn witness(&self, name: &str, user: &'static str) -> Witness {
+        Witness::Log { path: self.dir.path().join(name), user, marked: 0 }
+    }
+}
+
+/// Who has seen every write to a cluster.
+enum Witness {
+    /// kube-apiserver's audit log.
+    Log { path: PathBuf, user: &'static str, marked: usize },
+    /// A simulated member's count of requests. Its own controllers send none.
+    Counters { client: kube::Client, marked: BTreeMap<String, u64> },
+}
+
+impl Witness {
+    async fn counters(kubeconfig: &Path) -> Self {
+        Self::Counters { client: client(kubeconfig).await, marked: BTreeMap::new() }
+    }
+
+    /// What has been seen up to here does not count.
+    async fn mark(&mut self) {
+        match self {
+            Self::Log { path, marked, .. } => *marked = lines(path).len(),
+            Self::Counters { client, marked } => *marked = writes(client).await,
+        }
+    }
+
+    /// Returns the writes since the mark that the test does not explain: kind, and the rest.
+    async fn unexpected(&self) -> Vec<(String, String)> {
+        match self {
+            Self::Log { path, user, marked } => {
+                lines(path)[*marked..].iter().filter_map(|line| unexpected_write(user, line)).collect()
+            }
+            Self::Counters { client, marked } => {
+                let now = writes(client).await;
+                let new = |what: &String, count: u64| count - marked.get(what).copied().unwrap_or(0);
+                now.iter()
+                    .map(|(what, count)| (what, new(what, *count)))
+                    // One for the marker.
+                    .filter(|(what, new)| *new > u64::from(what.ends_with(" configmaps")))
+                    .map(|(what, new)| {
+                        let (verb, kind) = what.split_once(' ').unwrap_or(("", what));
+                        (kind.to_owned(), format!("{new} × {verb} in a simulated member"))
+                    })
+                    .collect()
             }
         }
-        let counts: BTreeMap<&String, usize> =
-            writes.iter().map(|(kind, writes)| (kind, writes.len())).collect();
-        assert!(writes.is_empty(), "writes after {after} by kind: {counts:?}\n{writes:#?}");
     }
+}
+
+/// Returns how many writes a simulated member has been asked for, by verb and resource.
+async fn writes(client: &kube::Client) -> BTreeMap<String, u64> {
+    let request = http::Request::get("/metrics").body(Vec::new()).expect("a request");
+    let text = client.request_text(request).await.expect("the member's figures");
+    let mut counts = BTreeMap::new();
+    for line in text.lines().filter(|line| line.starts_with("apiserver_request_total{")) {
+        let label = |name: &str| {
+            let start = line.find(&format!("{name}=\""))? + name.len() + 2;
+            line[start..].split('"').next()
+        };
+        let (verb, resource) = (label("verb").expect("a verb"), label("resource").expect("a resource"));
+        // Reviews are questions. The namespace of the members' accounts is there already and not ours: its Work is tried
+        // again now and then, restart or not.
+        let asks = ["GET", "LIST", "WATCH"].contains(&verb) || resource.ends_with("reviews");
+        if asks || ["", "events", "leases", "namespaces"].contains(&resource) {
+            continue;
+        }
+        let count: f64 = line.rsplit(' ').next().and_then(|count| count.parse().ok()).expect("a count");
+        *counts.entry(format!("{verb} {resource}")).or_default() += count as u64;
+    }
+    assert!(!counts.is_empty(), "the figures show no write at all:\n{text}");
+    counts
+}
+
+fn lines(log: &Path) -> Vec<String> {
+    std::fs::read_to_string(log).unwrap_or_default().lines().map(str::to_owned).collect()
 }
 
 /// Has every controller look at every object again.
-async fn look_again(world: &World, fleet: &Fleet) {
+async fn look_again(world: &World) {
     let nothing = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "no-such-thing"});
     let policies =
         Kind::namespaced("policy.karmada.io", "v1alpha1", "PropagationPolicy", "propagationpolicies");
@@ -118,14 +244,6 @@ async fn look_again(world: &World, fleet: &Fleet) {
     for member in &world.members {
         world.patch(&clusters, &member.name, &json!({"metadata": {"labels": {"looked-at": "again"}}})).await;
     }
-    // Away long enough to be missed by a watch, not by its heartbeat: its Works are not evicted, only looked at.
-    let away = fleet.cluster("member1").expect("a member");
-    away.cut_off().await.expect("cut off");
-    away.heal().await.expect("healed");
-}
-
-fn lines(log: &Path) -> Vec<String> {
-    std::fs::read_to_string(log).unwrap_or_default().lines().map(str::to_owned).collect()
 }
 
 /// Returns the kind and the rest of a write of ours that the test does not explain. Events are news, and a cluster's status

@@ -5,8 +5,10 @@ use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::liar::{Liar, Mode};
-use crate::plane::{ControlPlane, install_tls};
-use crate::world::{Kind, World, at, client, until, until_gone};
+use crate::plane::ControlPlane;
+use crate::testkit::follow::{until, until_gone};
+use crate::testkit::{client, install_tls};
+use crate::world::{Kind, World, at};
 
 const NAMES: [&str; 3] = ["kept", "drifted", "deleted"];
 
@@ -28,7 +30,7 @@ async fn what_cannot_be_seen_is_not_deleted() {
     let Some(members) = clusters::shared(1).await else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let liar = Liar::before(members[0].kubeconfig(), folder.path()).await;
-    let world = World::new("sight", ControlPlane::ours(), &[&liar.kubeconfig]).await;
+    let world = World::new("sight", ControlPlane::ours(), &[liar.kubeconfig.clone()]).await;
     let truth = client(members[0].kubeconfig()).await;
     let inside = config_maps().api(truth, &world.namespace);
     let selectors: Vec<Value> =

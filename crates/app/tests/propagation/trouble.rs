@@ -3,8 +3,16 @@
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use crate::plane::{ControlPlane, install_tls};
-use crate::world::{Kind, World, at, condition, until, until_gone};
+use crate::members::{Members, on_real_and_simulated_members};
+use crate::plane::ControlPlane;
+use crate::testkit::follow::{until, until_gone};
+use crate::world::{Kind, World, at, condition};
+
+on_real_and_simulated_members! {
+    a_dead_member_delays_nobody_and_catches_up(Exclusive, 3);
+    a_policy_that_matches_no_cluster_deletes_nothing(Shared, 2);
+    templates_and_policies_deleted_in_any_order_leave_nothing_and_drift_is_repaired(Shared, 2);
+}
 
 fn config_maps() -> Kind {
     Kind::namespaced("", "v1", "ConfigMap", "configmaps")
@@ -46,12 +54,8 @@ async fn count(world: &World, member: usize) -> usize {
     world.in_member(member, &config_maps()).list(&managed).await.expect("a list").items.len()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_dead_member_delays_nobody_and_catches_up() {
-    install_tls();
-    let Some(members) = clusters::exclusive(3).await else { return };
-    let kubeconfigs: Vec<_> = members.iter().map(|member| member.kubeconfig()).collect();
-    let mut world = World::new("trouble", ControlPlane::ours(), &kubeconfigs).await;
+async fn a_dead_member_delays_nobody_and_catches_up(members: Members) {
+    let mut world = World::new("trouble", ControlPlane::ours(), &members.kubeconfigs()).await;
     let all = ["kept", "changed", "new", "gone"];
     for name in ["kept", "changed", "gone"] {
         world.create(&config_maps(), config_map(name, "1")).await;
@@ -64,7 +68,7 @@ async fn a_dead_member_delays_nobody_and_catches_up() {
     }
 
     // One member is cut off: the others get what is new, at once.
-    members[2].cut_off().await.expect("cut off");
+    members.cut_off(2).await;
     world.patch(&config_maps(), "changed", &json!({"data": {"a": "2"}})).await;
     world.create(&config_maps(), config_map("new", "1")).await;
     let templates = world.in_plane(&config_maps());
@@ -84,7 +88,7 @@ async fn a_dead_member_delays_nobody_and_catches_up() {
     }
 
     // It comes back and is brought up to date; nothing was deleted that is wanted.
-    members[2].heal().await.expect("healed");
+    members.heal(2).await;
     has(&world, 2, "changed", "3", "the member catches up with a change").await;
     has(&world, 2, "new", "1", "the member catches up with what is new").await;
     until_gone(&world.in_member(2, &config_maps()), "gone", "the member catches up with a deletion").await;
@@ -92,12 +96,8 @@ async fn a_dead_member_delays_nobody_and_catches_up() {
     world.leave();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_policy_that_matches_no_cluster_deletes_nothing() {
-    install_tls();
-    let Some(members) = clusters::shared(2).await else { return };
-    let kubeconfigs: Vec<_> = members.iter().map(|member| member.kubeconfig()).collect();
-    let world = World::new("nowhere", ControlPlane::ours(), &kubeconfigs).await;
+async fn a_policy_that_matches_no_cluster_deletes_nothing(members: Members) {
+    let world = World::new("nowhere", ControlPlane::ours(), &members.kubeconfigs()).await;
     world.create(&config_maps(), config_map("wanted", "1")).await;
     world.create(&policies(), policy("wanted", &["wanted"], json!({}))).await;
     for member in 0..2 {
@@ -130,12 +130,8 @@ async fn a_policy_that_matches_no_cluster_deletes_nothing() {
     world.leave();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn templates_and_policies_deleted_in_any_order_leave_nothing_and_drift_is_repaired() {
-    install_tls();
-    let Some(members) = clusters::shared(2).await else { return };
-    let kubeconfigs: Vec<_> = members.iter().map(|member| member.kubeconfig()).collect();
-    let world = World::new("order", ControlPlane::ours(), &kubeconfigs).await;
+async fn templates_and_policies_deleted_in_any_order_leave_nothing_and_drift_is_repaired(members: Members) {
+    let world = World::new("order", ControlPlane::ours(), &members.kubeconfigs()).await;
     let names = ["template-first", "policy-first", "together"];
     for name in names {
         world.create(&config_maps(), config_map(name, "1")).await;

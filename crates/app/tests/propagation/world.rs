@@ -1,19 +1,15 @@
-//! A control plane with three members, and following objects in them until they are as wanted.
+//! A control plane with its members, and how kinds and objects are addressed in them.
 
-use std::fmt::Debug;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
 
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::plane::{ControlPlane, karmada};
-
-/// Generous: the machine may be busy with everything else.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(180);
+use crate::plane::ControlPlane;
+use crate::testkit::client;
+use crate::testkit::follow::until;
+use crate::testkit::process::run;
 
 /// A member as the tests see it: whatever has a kubeconfig.
 pub(crate) struct Member {
@@ -34,7 +30,7 @@ pub(crate) struct World {
 
 impl World {
     /// Joins members, waits until they are ready, and makes a namespace.
-    pub(crate) async fn new(tag: &str, control: ControlPlane, kubeconfigs: &[&Path]) -> Self {
+    pub(crate) async fn new(tag: &str, control: ControlPlane, kubeconfigs: &[PathBuf]) -> Self {
         let tag = format!("{tag}-{}", std::process::id());
         let plane = client(&control.kubeconfig).await;
         let mut members = Vec::new();
@@ -43,9 +39,9 @@ impl World {
             let (control, member) = (control.kubeconfig.to_string_lossy(), kubeconfig.to_string_lossy());
             let accounts = format!("accounts-{tag}");
             let join = ["join", &name, "--kubeconfig", &control, "--cluster-kubeconfig", &member];
-            karmada(&[&join[..], &["--cluster-namespace", &accounts]].concat());
+            run(&[&join[..], &["--cluster-namespace", &accounts]].concat());
             let client = client(kubeconfig).await;
-            members.push(Member { name, client, kubeconfig: kubeconfig.to_path_buf() });
+            members.push(Member { name, client, kubeconfig: kubeconfig.clone() });
         }
         let world = Self { control, plane, members, namespace: tag.clone(), tag };
         for member in &world.members {
@@ -102,7 +98,7 @@ impl World {
             let unjoin =
                 ["unjoin", &member.name, "--kubeconfig", &control, "--cluster-kubeconfig", &kubeconfig];
             let further = ["--cluster-context", &context, "--cluster-namespace", &accounts];
-            karmada(&[&unjoin[..], &further[..]].concat());
+            run(&[&unjoin[..], &further[..]].concat());
         }
     }
 }
@@ -146,40 +142,6 @@ pub(crate) fn work() -> Kind {
 pub(crate) fn condition<'a>(object: Option<&'a DynamicObject>, kind: &str) -> Option<&'a str> {
     let conditions = object?.data["status"]["conditions"].as_array()?;
     conditions.iter().find(|condition| condition["type"] == kind)?["status"].as_str()
-}
-
-pub(crate) async fn client(kubeconfig: &Path) -> kube::Client {
-    let file = kube::config::Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
-    let config =
-        kube::Config::from_custom_kubeconfig(file, &Default::default()).await.expect("a usable kubeconfig");
-    kube::Client::try_from(config).expect("a client")
-}
-
-/// Follows an object until it is as wanted; shows what it is when time runs out.
-pub(crate) async fn until<K>(api: &Api<K>, name: &str, what: &str, wanted: impl Fn(Option<&K>) -> bool)
-where
-    K: kube::Resource + Clone + Debug + Send + DeserializeOwned + Serialize + 'static,
-{
-    let reached = async {
-        // An API server serves a kind a moment after its definition is there; a watch may also end for reasons of its own.
-        loop {
-            let found = |found: Option<&K>| wanted(found);
-            match kube::runtime::wait::await_condition(api.clone(), name, found).await {
-                Ok(_) => return,
-                Err(error) => eprintln!("{what} ({name}): {error}; once more"),
-            }
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
-    };
-    if tokio::time::timeout(DEADLINE, reached).await.is_err() {
-        let shown = serde_json::to_string_pretty(&api.get_opt(name).await.ok()).unwrap_or_default();
-        panic!("{what} ({name}): not within {DEADLINE:?}; last seen: {shown}");
-    }
-}
-
-/// Follows an object until it is gone.
-pub(crate) async fn until_gone(api: &Api<DynamicObject>, name: &str, what: &str) {
-    until(api, name, what, |found| found.is_none()).await;
 }
 
 /// Returns what an object has at a JSON pointer; metadata lies apart from the rest.

@@ -2,6 +2,8 @@
 //! said when it cannot be.
 
 mod process;
+#[path = "../testkit/mod.rs"]
+mod testkit;
 
 use std::net::TcpListener;
 
@@ -11,7 +13,8 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::json;
 
-use process::{DEADLINE, Up};
+use process::Up;
+use testkit::{DEADLINE, install_tls};
 
 /// Clusters, replicas and images of the sample, as `examples/hello.yaml` wants them.
 const WANTED: [(&str, i32, &str); 3] = [
@@ -52,7 +55,7 @@ fn image(deployment: &Deployment) -> Option<&str> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn it_shows_the_sample_stops_goes_on_and_starts_over() {
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    install_tls();
     let folder = tempfile::tempdir().expect("a folder for the test");
     let data = folder.path().join("data");
 
@@ -133,6 +136,11 @@ fn it_says_in_one_sentence_why_it_cannot_start() {
     let (code, error) = Up::fail(&other, &["--bind", "127.0.0.1:0", "--members", &bad.to_string_lossy()]);
     assert_eq!(code, Some(1));
     assert!(error.contains("bad.kubeconfig cannot be used: it has no current context"), "{error}");
+    assert!(!other.exists(), "nothing is created for members that cannot be used");
+    let (code, error) = Up::fail(&other, &["--bind", "127.0.0.1:0", "--members", "/nope"]);
+    assert_eq!(code, Some(1));
+    assert!(error.contains("/nope"), "{error}");
+    assert!(!other.exists(), "nothing is created for members that do not exist");
 
     let foreign = folder.path().join("foreign");
     std::fs::create_dir(&foreign).expect("a folder");
@@ -145,7 +153,7 @@ fn it_says_in_one_sentence_why_it_cannot_start() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn it_takes_real_clusters_instead_and_leaves_them_joined() {
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    install_tls();
     let Some(members) = clusters::shared(2).await else { return };
     let folder = tempfile::tempdir().expect("a folder for the test");
     let data = folder.path().join("data");

@@ -4,12 +4,12 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Generous: the machine may be busy with everything else.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(180);
+use crate::testkit::DEADLINE;
+use crate::testkit::process::karmada;
 
 pub(crate) struct Up {
     child: Child,
@@ -90,7 +90,7 @@ impl Drop for Up {
 }
 
 fn command(data: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_karmada"));
+    let mut command = Command::new(karmada());
     command.arg("up").arg("--data-dir").arg(data).stdin(Stdio::null());
     command
 }

@@ -8,31 +8,15 @@ use apimachinery::selector::LabelSelector;
 use serde_json::{Value, json};
 
 use crate::kinds::Kind;
-use crate::objects::{after, is_active, labels, list, namespace, number, set_condition, stamp, text, time};
+use crate::metrics::Usage;
+use crate::objects::{after, is_active, list, namespace, number, set_condition, stamp, text, time};
 use crate::plan::Step;
 use crate::scheduling::asks;
-use crate::trouble::Load;
 use crate::view::View;
 
 const SOURCE: &str = "horizontal-pod-autoscaler";
 /// Nothing happens within a tenth of the target.
 const TOLERANCE: f64 = 0.1;
-
-/// Returns what pods use: the loads that match them, shared equally.
-pub(crate) fn usage<'a>(loads: impl Iterator<Item = &'a Load>, pod: &Value, all: &[Value]) -> (u64, u64) {
-    let (mut cpu, mut memory) = (0, 0);
-    for load in loads {
-        let Ok(selector) = LabelSelector::parse(&load.selector) else { continue };
-        if !selector.matches(labels(pod)) {
-            continue;
-        }
-        let sharing =
-            all.iter().filter(|other| is_active(other) && selector.matches(labels(other))).count().max(1);
-        cpu += load.milli_cpu / sharing as u64;
-        memory += load.memory_mib / sharing as u64;
-    }
-    (cpu, memory)
-}
 
 pub(crate) fn decide(view: &View<'_>, scaler: &Value) -> Vec<Step> {
     let mut steps = vec![Step::Again(view.pace.autoscale)];
@@ -55,9 +39,9 @@ pub(crate) fn decide(view: &View<'_>, scaler: &Value) -> Vec<Step> {
     };
     let (kind, object) = target;
     let Ok(selector) = LabelSelector::from_object(object.pointer("/spec/selector")) else { return steps };
-    let all = view.objects.list(Kind::Pod, space);
-    let pods: Vec<&Value> =
-        all.iter().filter(|pod| is_active(pod) && selector.matches(labels(pod))).collect();
+    let mut pods = view.objects.selected(Kind::Pod, space, &selector);
+    pods.retain(is_active);
+    let usage = Usage::of(view.objects, &view.troubles.loads);
     let current = number(&object, "/spec/replicas").unwrap_or(1);
     let mut status = status_of(scaler);
     condition(
@@ -70,7 +54,7 @@ pub(crate) fn decide(view: &View<'_>, scaler: &Value) -> Vec<Step> {
     );
     let (mut desired, mut metrics) = (None, Vec::new());
     for metric in list(scaler, "/spec/metrics") {
-        if let Some((wanted, shown)) = judge(view, metric, &pods, &all, current) {
+        if let Some((wanted, shown)) = judge(&usage, metric, &pods, current) {
             desired = Some(desired.map_or(wanted, |so_far: i64| so_far.max(wanted)));
             metrics.push(shown);
         }
@@ -169,13 +153,7 @@ fn condition(view: &View<'_>, status: &mut Value, kind: &str, value: &str, reaso
 }
 
 /// Returns the replicas that a metric asks for, and how its current value is shown.
-fn judge(
-    view: &View<'_>,
-    metric: &Value,
-    pods: &[&Value],
-    all: &[Value],
-    current: i64,
-) -> Option<(i64, Value)> {
+fn judge(usage: &Usage, metric: &Value, pods: &[Value], current: i64) -> Option<(i64, Value)> {
     if text(metric, "/type") != "Resource" || pods.is_empty() {
         return None;
     }
@@ -183,8 +161,8 @@ fn judge(
     let used: Vec<f64> = pods
         .iter()
         .map(|pod| {
-            let (cpu, memory) = usage(view.troubles.loads.values(), pod, all);
-            if resource == "cpu" { cpu as f64 } else { memory as f64 * 1024.0 * 1024.0 }
+            let used = usage.pod(pod);
+            if resource == "cpu" { used.milli_cpu as f64 } else { used.bytes as f64 }
         })
         .collect();
     let total: f64 = used.iter().sum();
@@ -221,7 +199,7 @@ fn judge(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trouble::Troubles;
+    use crate::trouble::{Load, Troubles};
     use crate::view::fake::with_view;
 
     fn wish(milli_cpu: u64) -> Vec<i64> {

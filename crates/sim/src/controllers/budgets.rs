@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use apimachinery::selector::LabelSelector;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::kinds::Kind;
 use crate::objects::{
-    condition, controller_of, generation, int_or_percent, is_deleting, is_ready, namespace, number, phase,
-    stamp, text,
+    after, condition, controller_of, generation, int_or_percent, is_deleting, is_ready, name, namespace,
+    number, phase, stamp, text,
 };
 use crate::plan::Step;
 use crate::view::View;
@@ -28,7 +28,9 @@ pub(crate) fn decide(view: &View<'_>, budget: &Value) -> Vec<Step> {
         (None, Some(least)) => int_or_percent(Some(least), expected, true).unwrap_or(0),
         (None, None) => 0,
     };
-    let healthy = pods.iter().filter(|pod| is_ready(pod) && !is_deleting(pod)).count() as i64;
+    let (disrupted, again) = disrupted(view, budget, &pods);
+    let is_healthy = |pod: &&Value| is_ready(pod) && !is_deleting(pod) && !disrupted.contains_key(name(pod));
+    let healthy = pods.iter().filter(is_healthy).count() as i64;
     let allowed = if expected > 0 { (healthy - desired).max(0) } else { 0 };
     let (value, reason) =
         if allowed > 0 { ("True", "SufficientPods") } else { ("False", "InsufficientPods") };
@@ -36,7 +38,7 @@ pub(crate) fn decide(view: &View<'_>, budget: &Value) -> Vec<Step> {
         Some(old) if old["status"] == value => old["lastTransitionTime"].clone(),
         _ => json!(stamp(view.now)),
     };
-    let status = json!({
+    let mut status = json!({
         "currentHealthy": healthy,
         "desiredHealthy": desired,
         "disruptionsAllowed": allowed,
@@ -45,11 +47,34 @@ pub(crate) fn decide(view: &View<'_>, budget: &Value) -> Vec<Step> {
         "conditions": [{"type": "DisruptionAllowed", "status": value, "reason": reason, "message": "",
             "observedGeneration": generation(budget), "lastTransitionTime": since}],
     });
-    if status == budget["status"] {
-        Vec::new()
-    } else {
-        vec![Step::status(Kind::DisruptionBudget, budget, status)]
+    if !disrupted.is_empty() {
+        status["disruptedPods"] = disrupted.into();
     }
+    let mut steps: Vec<Step> = again.into_iter().collect();
+    if status != budget["status"] {
+        steps.push(Step::status(Kind::DisruptionBudget, budget, status));
+    }
+    steps
+}
+
+/// Returns the pods whose eviction was granted but has not begun, and when to look at them again. Whoever is still there
+/// after two minutes was not evicted after all.
+fn disrupted(view: &View<'_>, budget: &Value, pods: &[Value]) -> (Map<String, Value>, Option<Step>) {
+    let granted = budget.pointer("/status/disruptedPods").and_then(Value::as_object);
+    let mut left = Map::new();
+    let mut again = None;
+    for (pod, since) in granted.into_iter().flatten() {
+        let waits = pods.iter().any(|other| name(other) == pod && !is_deleting(other));
+        let Some(until) = since.as_str().and_then(|since| since.parse().ok()).map(|since| after(since, 120))
+        else {
+            continue;
+        };
+        if waits && until > view.now {
+            left.insert(pod.clone(), since.clone());
+            again = Some(Step::again_at(until, view.now));
+        }
+    }
+    (left, again)
 }
 
 /// Returns how many pods their controllers want together.

@@ -2,11 +2,12 @@
 
 use serde_json::{Value, json};
 
+use super::family;
 use super::revisions;
 use crate::kinds::Kind;
 use crate::objects::{
     available_at, generation, int_or_percent, is_deleting, is_finished, is_ready, label, list, map_at, name,
-    namespace, number, pod_from, text, uid,
+    number, pod_from, text,
 };
 use crate::plan::{Step, Tell};
 use crate::scheduling::{Node, tolerates, wants_node};
@@ -18,7 +19,9 @@ const SOURCE: &str = "daemonset-controller";
 pub(crate) fn decide(view: &View<'_>, set: &Value) -> Vec<Step> {
     let mut steps = Vec::new();
     let revisions = revisions::sync(view, set, HASH, &mut steps);
-    let pods = view.objects.owned(Kind::Pod, namespace(set), uid(set));
+    let family = family::gather(view, Kind::Pod, set, None, |_| true);
+    steps.extend(family.steps);
+    let pods = family.members;
     let nodes = view.objects.list(Kind::Node, "");
     let min_ready = number(set, "/spec/minReadySeconds").unwrap_or(0);
     let mut count = Count::default();

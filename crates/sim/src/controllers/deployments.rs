@@ -6,6 +6,7 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::family::{self, Family};
 use super::rollout::{self, DESIRED, MAX, replicas};
 use crate::hash;
 use crate::kinds::Kind;
@@ -32,11 +33,11 @@ const NOT_COPIED: [&str; 6] = [
 ];
 
 pub(crate) fn decide(view: &View<'_>, deployment: &Value) -> Vec<Step> {
-    let mut sets = view.objects.owned(Kind::ReplicaSet, namespace(deployment), uid(deployment));
+    let Family { members: mut sets, steps } =
+        family::gather(view, Kind::ReplicaSet, deployment, None, |_| true);
     sets.sort_by(|a, b| created(a).cmp(created(b)).then_with(|| name(a).cmp(name(b))));
     let stored = deployment["status"].clone();
-    let mut pass =
-        Pass { view, deployment: deployment.clone(), stored, revised: false, sets, steps: Vec::new() };
+    let mut pass = Pass { view, deployment: deployment.clone(), stored, revised: false, sets, steps };
     pass.run();
     pass.steps
 }

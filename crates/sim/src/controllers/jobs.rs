@@ -6,10 +6,11 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
+use super::family::{self, Family};
 use crate::kinds::Kind;
 use crate::objects::{
     after, annotation, condition, flag, has_finalizer, is_active, is_deleting, is_finished, is_ready,
-    is_true, list, map_at, name, namespace, number, phase, pod_from, stamp, text, time, uid,
+    is_true, list, map_at, name, number, phase, pod_from, stamp, text, time,
 };
 use crate::plan::{Step, Tell};
 use crate::view::View;
@@ -19,8 +20,7 @@ const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 const SOURCE: &str = "job-controller";
 
 pub(crate) fn decide(view: &View<'_>, job: &Value) -> Vec<Step> {
-    let pods = view.objects.owned(Kind::Pod, namespace(job), uid(job));
-    let mut steps = Vec::new();
+    let Family { members: pods, mut steps } = family::gather(view, Kind::Pod, job, Some(TRACKING), |_| true);
     let over = is_true(job, "Complete") || is_true(job, "Failed");
     if over || is_deleting(job) {
         steps.extend(pods.iter().filter(|pod| has_finalizer(pod, TRACKING)).map(release));

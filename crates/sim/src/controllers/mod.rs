@@ -8,6 +8,7 @@ pub(crate) mod cronjobs;
 pub(crate) mod daemonsets;
 pub(crate) mod deployments;
 pub(crate) mod endpoints;
+pub(crate) mod family;
 pub(crate) mod jobs;
 pub(crate) mod nodes;
 pub(crate) mod pods;

@@ -1,7 +1,11 @@
-//! ResourceQuotas: what a namespace uses of what it may use. Counts only; nothing is refused.
+//! ResourceQuotas: what a namespace uses of what it may use.
+//!
+//! What one object counts for is [`counts`]; the status adds that up over all objects, and admission (`admission::quotas`)
+//! asks for it before an object comes or grows.
 
 use std::collections::BTreeMap;
 
+use apimachinery::gvk::GroupResource;
 use apimachinery::quantity::Quantity;
 use serde_json::{Value, json};
 
@@ -14,85 +18,190 @@ pub(crate) fn decide(view: &View<'_>, quota: &Value) -> Vec<Step> {
     let Some(hard) = quota.pointer("/spec/hard").and_then(Value::as_object) else { return Vec::new() };
     let space = namespace(quota);
     let mut used = BTreeMap::new();
-    let pods: Vec<Value> =
-        view.objects.list(Kind::Pod, space).into_iter().filter(|pod| !is_finished(pod)).collect();
+    let mut known: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+    for kind in [Kind::Pod, Kind::Service, Kind::Claim] {
+        let needed = hard.keys().any(|resource| needs(kind, resource));
+        let mut objects = if needed { view.objects.list(kind, space) } else { Vec::new() };
+        objects.retain(|object| kind != Kind::Pod || covers(quota, object));
+        known.insert(kind.resource().2, objects);
+    }
     for resource in hard.keys() {
-        if let Some(amount) = usage(view, space, resource, &pods) {
-            used.insert(resource.clone(), json!(amount));
-        }
+        let measured = known.iter().flat_map(|(plural, objects)| {
+            let resource_of = GroupResource::new("", *plural);
+            objects.iter().filter_map(move |object| counts(&resource_of, object, resource))
+        });
+        let amount = match generic(resource) {
+            Some(other) if !known.contains_key(other.resource.as_str()) || !other.group.is_empty() => {
+                view.objects.count(&other.group, &other.resource, space).to_string()
+            }
+            _ => sum(measured).to_string(),
+        };
+        used.insert(resource.clone(), json!(amount));
     }
     let status = json!({"hard": hard, "used": used});
     if status == quota["status"] { Vec::new() } else { vec![Step::status(Kind::Quota, quota, status)] }
 }
 
-fn usage(view: &View<'_>, space: &str, resource: &str, pods: &[Value]) -> Option<String> {
-    let count = |group: &str, plural: &str| Some(view.objects.count(group, plural, space).to_string());
-    if let Some(what) = resource.strip_prefix("count/") {
-        if what == "pods" {
-            return Some(pods.len().to_string());
-        }
-        let (plural, group) = what.split_once('.').unwrap_or((what, ""));
-        return count(group, plural);
-    }
-    match resource {
-        "pods" => Some(pods.len().to_string()),
-        "services"
-        | "configmaps"
-        | "secrets"
-        | "persistentvolumeclaims"
-        | "replicationcontrollers"
-        | "resourcequotas" => count("", resource),
-        "services.loadbalancers" | "services.nodeports" => {
-            let services = view.objects.list(Kind::Service, space);
-            let number: usize = if resource == "services.loadbalancers" {
-                services.iter().filter(|service| text(service, "/spec/type") == "LoadBalancer").count()
-            } else {
-                services
-                    .iter()
-                    .flat_map(|service| list(service, "/spec/ports"))
-                    .filter(|port| port["nodePort"].as_i64().is_some_and(|port| port > 0))
-                    .count()
-            };
-            Some(number.to_string())
-        }
-        "requests.storage" => {
-            let claims = view.objects.list(Kind::Claim, space);
-            Some(sum(claims
-                .iter()
-                .filter_map(|claim| claim.pointer("/spec/resources/requests/storage")?.as_str())))
-        }
-        _ => {
-            let (field, own) = match resource.split_once('.') {
-                Some(("requests", own)) => ("requests", own),
-                Some(("limits", own)) => ("limits", own),
-                _ => ("requests", resource),
-            };
-            if !matches!(own, "cpu" | "memory" | "ephemeral-storage") {
-                return Some("0".to_owned());
-            }
-            let amounts = pods
-                .iter()
-                .flat_map(|pod| list(pod, "/spec/containers"))
-                .filter_map(|container| container.pointer(&format!("/resources/{field}/{own}"))?.as_str());
-            Some(sum(amounts))
-        }
+/// Says whether a quota's resource can depend on objects of a kind.
+fn needs(kind: Kind, resource: &str) -> bool {
+    let plural = kind.resource().2;
+    match kind {
+        Kind::Service => resource.starts_with("services") || resource == "count/services",
+        Kind::Claim => resource.contains(plural) || resource.ends_with("requests.storage"),
+        _ => resource == plural || resource == "count/pods" || compute(resource).is_some(),
     }
 }
 
-/// Adds quantities; the sum is printed the way the first one is written.
-fn sum<'a>(amounts: impl Iterator<Item = &'a str>) -> String {
-    let (mut milli, mut binary) = (0_i64, None);
-    for text in amounts {
-        if let Ok(quantity) = Quantity::parse(text) {
-            milli = milli.saturating_add(quantity.milli_value());
-            binary.get_or_insert(quantity.format());
+/// Returns the kind whose objects a quota's resource counts, if it counts objects.
+fn generic(resource: &str) -> Option<GroupResource> {
+    if let Some(what) = resource.strip_prefix("count/") {
+        let (plural, group) = what.split_once('.').unwrap_or((what, ""));
+        return Some(GroupResource::new(group, plural));
+    }
+    let countable = [
+        "pods",
+        "services",
+        "configmaps",
+        "secrets",
+        "persistentvolumeclaims",
+        "replicationcontrollers",
+        "resourcequotas",
+    ];
+    countable.contains(&resource).then(|| GroupResource::new("", resource))
+}
+
+/// Splits `requests.cpu` into the field and the resource; none for what containers do not ask for.
+fn compute(resource: &str) -> Option<(&'static str, &str)> {
+    let (field, own) = match resource.split_once('.') {
+        Some(("requests", own)) => ("requests", own),
+        Some(("limits", own)) => ("limits", own),
+        _ => ("requests", resource),
+    };
+    let known = matches!(own, "cpu" | "memory" | "ephemeral-storage")
+        || own.starts_with("hugepages-")
+        || (field == "requests" && own.contains('/') && !own.contains("storage"));
+    known.then_some((field, own))
+}
+
+/// Returns how much an object counts for a quota's resource; `None` if it has nothing to do with it.
+pub(crate) fn counts(of: &GroupResource, object: &Value, resource: &str) -> Option<Quantity> {
+    let one = Quantity::from_scaled(1, 0);
+    if generic(resource).as_ref() == Some(of) {
+        let finished_pod = of.group.is_empty() && of.resource == "pods" && is_finished(object);
+        // Named as such, finished pods count as any other object.
+        return Some(if finished_pod && resource == "pods" { Quantity::ZERO } else { one });
+    }
+    if !of.group.is_empty() {
+        return None;
+    }
+    match (of.resource.as_str(), resource) {
+        ("services", "services.loadbalancers") => {
+            Some(if text(object, "/spec/type") == "LoadBalancer" { one } else { Quantity::ZERO })
         }
+        ("services", "services.nodeports") => {
+            let exposed = matches!(text(object, "/spec/type"), "NodePort" | "LoadBalancer")
+                && object.pointer("/spec/allocateLoadBalancerNodePorts") != Some(&json!(false));
+            let ports = if exposed { list(object, "/spec/ports").len() } else { 0 };
+            Some(Quantity::from_scaled(ports as i64, 0))
+        }
+        ("persistentvolumeclaims", resource) => {
+            let what = match resource.split_once(".storageclass.storage.k8s.io/") {
+                Some((class, what)) if class == text(object, "/spec/storageClassName") => what,
+                Some(_) => return None,
+                None => resource,
+            };
+            match what {
+                "persistentvolumeclaims" => Some(one),
+                "requests.storage" => {
+                    let asked = object.pointer("/spec/resources/requests/storage").and_then(Value::as_str);
+                    Some(asked.and_then(|text| Quantity::parse(text).ok()).unwrap_or(Quantity::ZERO))
+                }
+                _ => None,
+            }
+        }
+        ("pods", resource) => {
+            let (field, own) = compute(resource)?;
+            if is_finished(object) {
+                return Some(Quantity::ZERO);
+            }
+            Some(pod_amount(object, field, own))
+        }
+        _ => None,
     }
-    let whole = Quantity::from_scaled(milli, -3);
-    match binary {
-        Some(format) => whole.with_format(format).to_string(),
-        None => "0".to_owned(),
+}
+
+/// Returns what a pod asks for as a whole: its containers together, or an init container that asks for more.
+fn pod_amount(pod: &Value, field: &str, resource: &str) -> Quantity {
+    let amount = |container: &Value| {
+        let text = container.pointer("/resources").and_then(|all| all.get(field)?.get(resource)?.as_str());
+        text.and_then(|text| Quantity::parse(text).ok())
+    };
+    let running = sum(list(pod, "/spec/containers").iter().filter_map(amount));
+    // Those that keep running count with the containers.
+    let (staying, passing): (Vec<&Value>, Vec<&Value>) = list(pod, "/spec/initContainers")
+        .iter()
+        .partition(|container| text(container, "/restartPolicy") == "Always");
+    let running = sum([running].into_iter().chain(staying.into_iter().filter_map(amount)));
+    let mut most = passing.into_iter().filter_map(amount).fold(running, |most, one| most.max(one));
+    if let Some(overhead) = pod.pointer("/spec/overhead").and_then(|all| all.get(resource)?.as_str())
+        && let Ok(overhead) = Quantity::parse(overhead)
+        && (field == "requests" || !most.is_zero())
+    {
+        most = most + overhead;
     }
+    most
+}
+
+/// Says whether a quota is about a pod, by its scopes.
+pub(crate) fn covers(quota: &Value, pod: &Value) -> bool {
+    let plain = list(quota, "/spec/scopes")
+        .iter()
+        .all(|scope| in_scope(pod, scope.as_str().unwrap_or(""), "Exists", &[]));
+    plain
+        && list(quota, "/spec/scopeSelector/matchExpressions").iter().all(|expression| {
+            let (scope, operator) = (text(expression, "/scopeName"), text(expression, "/operator"));
+            in_scope(pod, scope, operator, list(expression, "/values"))
+        })
+}
+
+fn in_scope(pod: &Value, scope: &str, operator: &str, values: &[Value]) -> bool {
+    let ends = pod.pointer("/spec/activeDeadlineSeconds").is_some_and(Value::is_number);
+    match scope {
+        "Terminating" => ends,
+        "NotTerminating" => !ends,
+        "BestEffort" => is_best_effort(pod),
+        "NotBestEffort" => !is_best_effort(pod),
+        "PriorityClass" => {
+            let class = text(pod, "/spec/priorityClassName");
+            let named = values.iter().any(|value| value == class);
+            match operator {
+                "In" => named,
+                "NotIn" => !named,
+                "DoesNotExist" => class.is_empty(),
+                _ => !class.is_empty(),
+            }
+        }
+        _ => false,
+    }
+}
+
+fn is_best_effort(pod: &Value) -> bool {
+    let asks = |container: &Value| {
+        ["requests", "limits"].iter().any(|field| {
+            ["cpu", "memory"].iter().any(|resource| {
+                let text = container["resources"][field][resource].as_str();
+                text.and_then(|text| Quantity::parse(text).ok()).is_some_and(|amount| !amount.is_zero())
+            })
+        })
+    };
+    !["containers", "initContainers"]
+        .iter()
+        .any(|field| list(&pod["spec"], &format!("/{field}")).iter().any(asks))
+}
+
+/// Adds quantities; the sum is printed the way the first one is written.
+pub(crate) fn sum(amounts: impl Iterator<Item = Quantity>) -> Quantity {
+    amounts.reduce(|sum, amount| sum + amount).unwrap_or(Quantity::ZERO)
 }
 
 #[cfg(test)]
@@ -100,16 +209,67 @@ mod tests {
     use super::*;
     use crate::view::fake::with_view;
 
+    fn pod(name: &str, cpu: &str) -> Value {
+        json!({"kind": "Pod", "metadata": {"name": name, "namespace": "d"},
+            "spec": {"containers": [{"resources": {"requests": {"cpu": cpu, "memory": "1Gi"}}}]}})
+    }
+
+    fn used(objects: Vec<Value>, spec: Value) -> Value {
+        let quota =
+            json!({"kind": "ResourceQuota", "metadata": {"name": "q", "namespace": "d"}, "spec": spec});
+        let steps = with_view(objects, |view| decide(view, &quota));
+        let [Step::Status { status, .. }] = steps.as_slice() else { panic!("{steps:?}") };
+        status["used"].clone()
+    }
+
     #[test]
     fn what_pods_ask_for_is_added_up() {
-        let pod = |name: &str, cpu: &str| {
-            json!({"kind": "Pod", "metadata": {"name": name, "namespace": "d"},
-            "spec": {"containers": [{"resources": {"requests": {"cpu": cpu, "memory": "1Gi"}}}]}})
-        };
-        let quota = json!({"kind": "ResourceQuota", "metadata": {"name": "q", "namespace": "d"},
-            "spec": {"hard": {"pods": "5", "requests.cpu": "2", "memory": "4Gi"}}});
-        let steps = with_view(vec![pod("a", "100m"), pod("b", "1")], |view| decide(view, &quota));
-        let [Step::Status { status, .. }] = steps.as_slice() else { panic!("{steps:?}") };
-        assert_eq!(status["used"], json!({"pods": "2", "requests.cpu": "1100m", "memory": "2Gi"}));
+        let spec = json!({"hard": {"pods": "5", "requests.cpu": "2", "memory": "4Gi", "secrets": "3"}});
+        let pods = vec![pod("a", "100m"), pod("b", "1")];
+        assert_eq!(
+            used(pods, spec),
+            json!({"pods": "2", "requests.cpu": "1100m", "memory": "2Gi", "secrets": "0"})
+        );
+    }
+
+    #[test]
+    fn finished_pods_use_nothing_but_are_there() {
+        let mut done = pod("a", "1");
+        done["status"] = json!({"phase": "Succeeded"});
+        let spec = json!({"hard": {"pods": "5", "count/pods": "5", "cpu": "1"}});
+        assert_eq!(used(vec![done], spec), json!({"pods": "0", "count/pods": "1", "cpu": "0"}));
+    }
+
+    #[test]
+    fn a_quota_with_scopes_counts_only_what_is_in_them() {
+        let mut short = pod("a", "1");
+        short["spec"]["activeDeadlineSeconds"] = json!(10);
+        let pods = vec![short, pod("b", "1")];
+        let spec = |scope: &str| json!({"hard": {"pods": "5"}, "scopes": [scope]});
+        assert_eq!(used(pods.clone(), spec("Terminating")), json!({"pods": "1"}));
+        assert_eq!(used(pods, spec("BestEffort")), json!({"pods": "0"}));
+    }
+
+    #[test]
+    fn an_init_container_counts_if_it_asks_for_more() {
+        let mut pod = pod("a", "1");
+        pod["spec"]["initContainers"] = json!([{"resources": {"requests": {"cpu": "3"}}}]);
+        let of = GroupResource::new("", "pods");
+        assert_eq!(counts(&of, &pod, "cpu").expect("counted").to_string(), "3");
+        assert_eq!(counts(&of, &pod, "memory").expect("counted").to_string(), "1Gi");
+    }
+
+    #[test]
+    fn services_and_claims_have_resources_of_their_own() {
+        let service = json!({"spec": {"type": "LoadBalancer", "ports": [{"port": 80}, {"port": 81}]}});
+        let of = GroupResource::new("", "services");
+        assert_eq!(counts(&of, &service, "services.nodeports").expect("counted").to_string(), "2");
+        assert_eq!(counts(&of, &service, "services.loadbalancers").expect("counted").to_string(), "1");
+        let claim =
+            json!({"spec": {"storageClassName": "fast", "resources": {"requests": {"storage": "2Gi"}}}});
+        let of = GroupResource::new("", "persistentvolumeclaims");
+        let fast = "fast.storageclass.storage.k8s.io/requests.storage";
+        assert_eq!(counts(&of, &claim, fast).expect("counted").to_string(), "2Gi");
+        assert_eq!(counts(&of, &claim, "slow.storageclass.storage.k8s.io/requests.storage"), None);
     }
 }

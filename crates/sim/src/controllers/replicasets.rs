@@ -2,10 +2,11 @@
 
 use serde_json::{Value, json};
 
+use super::family::{self, Family};
 use crate::kinds::Kind;
 use crate::objects::{
     annotation, available_at, condition, created, generation, is_active, is_deleting, is_finished, is_ready,
-    labels, name, namespace, number, phase, pod_from, stamp, text, time, uid,
+    labels, name, number, phase, pod_from, stamp, text, time, uid,
 };
 use crate::plan::{Step, Tell};
 use crate::view::View;
@@ -16,10 +17,9 @@ const BURST: usize = 500;
 /// Decides about one set; `kind` says which of the two it is.
 pub(crate) fn decide(view: &View<'_>, kind: Kind, set: &Value) -> Vec<Step> {
     let source = if kind == Kind::ReplicaSet { "replicaset-controller" } else { "replication-controller" };
-    let pods = view.objects.owned(Kind::Pod, namespace(set), uid(set));
+    let Family { members: pods, mut steps } = family::gather(view, Kind::Pod, set, None, |_| true);
     let active: Vec<&Value> = pods.iter().filter(|pod| is_active(pod)).collect();
     let wanted = usize::try_from(number(set, "/spec/replicas").unwrap_or(1)).unwrap_or(0);
-    let mut steps = Vec::new();
     if !is_deleting(set) {
         if active.len() < wanted {
             let tell = Tell::new(set, source, "Created pod: {}");

@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 
+use super::family;
 use crate::hash;
 use crate::kinds::Kind;
-use crate::objects::{controlled_by, is_deleting, map_at, name, namespace, number, uid};
+use crate::objects::{controlled_by, is_deleting, map_at, name, namespace, number};
 use crate::plan::Step;
 use crate::view::View;
 
@@ -17,7 +18,9 @@ pub(crate) struct Revisions {
 
 /// Returns the versions of a set; `steps` gets what has to be written. `label` is where the hash is kept.
 pub(crate) fn sync(view: &View<'_>, set: &Value, label: &str, steps: &mut Vec<Step>) -> Revisions {
-    let mut all = view.objects.owned(Kind::ControllerRevision, namespace(set), uid(set));
+    let family = family::gather(view, Kind::ControllerRevision, set, None, |_| true);
+    steps.extend(family.steps);
+    let mut all = family.members;
     all.sort_by_key(|revision| number(revision, "/revision").unwrap_or(0));
     let data = data(set);
     let hash = hash::template(&set["spec"]["template"], number(set, "/status/collisionCount").unwrap_or(0));

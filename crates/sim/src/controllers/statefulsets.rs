@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use super::family;
 use super::revisions::{self, Revisions};
 use crate::kinds::Kind;
 use crate::objects::{
     available_at, generation, is_deleting, is_finished, is_ready, label, map_at, name, namespace, number,
-    phase, pod_from, text, uid,
+    phase, pod_from, text,
 };
 use crate::plan::{Step, Tell};
 use crate::view::View;
@@ -24,12 +25,11 @@ pub(crate) fn decide(view: &View<'_>, set: &Value) -> Vec<Step> {
     let stored = text(set, "/status/currentRevision");
     let current =
         if revisions.all.iter().any(|revision| name(revision) == stored) { stored } else { &update };
-    let pods: BTreeMap<i64, Value> = view
-        .objects
-        .owned(Kind::Pod, namespace(set), uid(set))
-        .into_iter()
-        .filter_map(|pod| Some((ordinal(set, &pod)?, pod)))
-        .collect();
+    let named = |pod: &Value| ordinal(set, pod).is_some();
+    let family = family::gather(view, Kind::Pod, set, None, named);
+    steps.extend(family.steps);
+    let pods: BTreeMap<i64, Value> =
+        family.members.into_iter().filter_map(|pod| Some((ordinal(set, &pod)?, pod))).collect();
     if !is_deleting(set) {
         steps.extend(next(set, &pods, &revisions, current, &update));
     }

@@ -53,9 +53,19 @@ pub(crate) fn resource(kind: &str) -> ApiResource {
 
 impl Site {
     pub(crate) async fn simulated(member: &sim::Member) -> Self {
-        let config = kube::config::Kubeconfig::from_yaml(&member.kubeconfig).expect("a kubeconfig");
-        let config =
+        Self::at(&member.kubeconfig).await
+    }
+
+    pub(crate) async fn real(member: &clusters::Cluster) -> Self {
+        Self::at(&std::fs::read_to_string(member.kubeconfig()).expect("a kubeconfig")).await
+    }
+
+    async fn at(kubeconfig: &str) -> Self {
+        let config = kube::config::Kubeconfig::from_yaml(kubeconfig).expect("a kubeconfig");
+        let mut config =
             kube::Config::from_custom_kubeconfig(config, &Default::default()).await.expect("a usable one");
+        // A refusal is what a test wants to see.
+        config.default_retry = false;
         Self { client: Client::try_from(config).expect("a client") }
     }
 
@@ -114,14 +124,26 @@ impl Site {
         last
     }
 
-    /// Waits until nothing has changed for a while in any of the kinds.
-    pub(crate) async fn settle(&self, quiet: Duration) {
+    /// Waits until nothing has changed for a while in any of the kinds, in namespaces that begin like this. What others do
+    /// in the same cluster meanwhile does not count.
+    pub(crate) async fn settle(&self, prefix: &str, quiet: Duration) {
         let streams = KINDS.iter().map(|(_, _, kind, _)| {
-            watcher(self.api(kind, ""), watcher::Config::default()).default_backoff().boxed()
+            watcher(self.api(kind, ""), watcher::Config::default())
+                .default_backoff()
+                .touched_objects()
+                .boxed()
         });
         let mut changes = futures::stream::select_all(streams);
+        let mut until = tokio::time::Instant::now() + quiet;
         let settled = tokio::time::timeout(DEADLINE, async {
-            while let Ok(Some(_)) = tokio::time::timeout(quiet, changes.next()).await {}
+            while let Ok(Some(change)) = tokio::time::timeout_at(until, changes.next()).await {
+                let ours = change.is_ok_and(|object| {
+                    object.metadata.namespace.is_some_and(|namespace| namespace.starts_with(prefix))
+                });
+                if ours {
+                    until = tokio::time::Instant::now() + quiet;
+                }
+            }
         });
         assert!(settled.await.is_ok(), "the cluster does not come to rest");
     }

@@ -1,0 +1,41 @@
+//! The signals that end a process in order: SIGTERM and Ctrl-C. A second one ends it at once.
+
+use anyhow::Context;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+pub(crate) struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    /// Listens from here on. To be called before anything is started, so that a signal during the start is not lost.
+    pub(crate) fn listen() -> anyhow::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?,
+            interrupt: signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?,
+        })
+    }
+
+    /// Waits for the next signal and returns how it is called.
+    pub(crate) async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "interrupted",
+        }
+    }
+
+    /// Waits for a signal, then for the end of what runs, unless another signal comes first.
+    pub(crate) async fn run(mut self, stop: impl Future<Output = ()>) {
+        tracing::info!("stopping: {}", self.next().await);
+        self.end(stop).await;
+    }
+
+    /// Waits for the end of what runs, unless a signal comes first.
+    pub(crate) async fn end(&mut self, stop: impl Future<Output = ()>) {
+        tokio::select! {
+            () = stop => tracing::info!("stopped"),
+            _ = self.next() => tracing::warn!("stopped at once: second signal"),
+        }
+    }
+}

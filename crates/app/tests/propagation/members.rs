@@ -1,0 +1,113 @@
+//! Where members come from: real clusters that tests share, or simulated ones of a test's own. The scenarios do not know
+//! which they have.
+
+use std::path::PathBuf;
+
+use clusters::toolchain::{MEMBER_RECIPES, Toolchain};
+
+/// Nodes of each simulated member: as many as a real one has.
+const NODES: usize = 3;
+
+/// Members lent to a test, until it ends.
+pub(crate) enum Members {
+    Real(clusters::Members),
+    Simulated {
+        fleet: sim::Fleet,
+        /// Holds the kubeconfigs.
+        _dir: tempfile::TempDir,
+    },
+}
+
+/// What a test does with real members. Simulated ones are always its own.
+#[derive(Clone, Copy)]
+pub(crate) enum Access {
+    /// Uses them beside other tests.
+    Shared,
+    /// Does them harm.
+    Exclusive,
+}
+
+impl Members {
+    /// Returns real members; none where there is no Go toolchain, after saying so.
+    pub(crate) async fn real(access: Access, count: usize) -> Option<Self> {
+        let lent = match access {
+            Access::Shared => clusters::shared(count).await,
+            Access::Exclusive => clusters::exclusive(count).await,
+        };
+        lent.map(Self::Real)
+    }
+
+    pub(crate) async fn simulated(_: Access, count: usize) -> Option<Self> {
+        let dir = tempfile::tempdir().expect("a folder for the test");
+        let mut options = sim::Options::new(count, NODES);
+        options.data_dir = Some(dir.path().join("members"));
+        let fleet = sim::start(options).await.expect("simulated members");
+        Some(Self::Simulated { fleet, _dir: dir })
+    }
+
+    pub(crate) fn kubeconfigs(&self) -> Vec<PathBuf> {
+        match self {
+            Self::Real(members) => members.iter().map(|member| member.kubeconfig().to_path_buf()).collect(),
+            Self::Simulated { fleet, .. } => {
+                let paths = fleet.members().iter().map(|member| member.kubeconfig_path.clone());
+                paths.map(|path| path.expect("a member with files has a kubeconfig")).collect()
+            }
+        }
+    }
+
+    /// Lets nobody reach a member any more.
+    pub(crate) async fn cut_off(&self, index: usize) {
+        match self {
+            Self::Real(members) => members[index].cut_off().await.expect("cut off"),
+            Self::Simulated { fleet, .. } => {
+                let name = &fleet.members()[index].name;
+                fleet.trouble(name, &sim::Trouble::ApiDown).expect("cut off");
+            }
+        }
+    }
+
+    pub(crate) async fn heal(&self, index: usize) {
+        match self {
+            Self::Real(members) => members[index].heal().await.expect("healed"),
+            Self::Simulated { fleet, .. } => {
+                fleet.heal_all(&fleet.members()[index].name).expect("healed");
+            }
+        }
+    }
+}
+
+/// Whether kube-apiserver can be had; says so if not.
+pub(crate) fn have_kubernetes() -> bool {
+    let can = Toolchain::from_env().is_ok_and(|toolchain| toolchain.can_provide(&MEMBER_RECIPES));
+    if !can {
+        eprintln!(
+            "** LEFT OUT: this test needs a kube-apiserver, and there is no Go toolchain to build it with"
+        );
+    }
+    can
+}
+
+/// Makes two tests of every scenario of a file: `real::…` and `simulated::…`, with the same assertions.
+macro_rules! on_real_and_simulated_members {
+    ($($scenario:ident($access:ident, $count:literal);)*) => {
+        mod real {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $scenario() {
+                use crate::members::{Access, Members};
+                crate::testkit::install_tls();
+                let Some(members) = Members::real(Access::$access, $count).await else { return };
+                super::$scenario(members).await;
+            })*
+        }
+        mod simulated {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $scenario() {
+                use crate::members::{Access, Members};
+                crate::testkit::install_tls();
+                let Some(members) = Members::simulated(Access::$access, $count).await else { return };
+                super::$scenario(members).await;
+            })*
+        }
+    };
+}
+pub(crate) use on_real_and_simulated_members;

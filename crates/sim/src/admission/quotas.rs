@@ -1,0 +1,236 @@
+//! Refuses what a namespace's quotas leave no room for, and takes the room of what is let in.
+//!
+//! As in kube-apiserver, the usage that a quota's status shows is raised before the object is stored, so that two that come
+//! at once cannot share the last place; the controller puts it right if the object does not come after all.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, OnceLock, Weak};
+
+use apimachinery::gvk::GroupResource;
+use apimachinery::quantity::Quantity;
+use apimachinery::status::Status;
+use apiserver::Server;
+use apiserver::admission::{Admit, Attributes, Operation};
+use apiserver::registry::Kind;
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use crate::controllers::quotas::{counts, covers};
+use crate::hands::Hands;
+use crate::kinds;
+use crate::objects::{list, name};
+use crate::view::Objects;
+
+/// The plug-in; it knows its server once that has started.
+#[derive(Default)]
+pub(crate) struct Quotas {
+    server: OnceLock<Weak<Server>>,
+}
+
+/// Whose growth counts; of everything else only the number.
+const GROWING: [&str; 3] = ["pods", "services/specs", "persistentvolumeclaims"];
+
+impl Quotas {
+    pub(crate) fn attach(&self, server: &Arc<Server>) {
+        let _ = self.server.set(Arc::downgrade(server));
+    }
+
+    async fn judge(&self, attributes: &Attributes<'_>) -> Result<(), Status> {
+        let Some(server) = self.server.get().and_then(Weak::upgrade) else { return Ok(()) };
+        // Nearly always there is none.
+        let prefix = format!("{}/", attributes.namespace);
+        let has_quota =
+            server.store.snapshot("resourcequotas").iter().any(|entry| entry.name.starts_with(&prefix));
+        let Some(object) = attributes.object.as_deref().filter(|_| has_quota) else { return Ok(()) };
+        let hands = Hands::new(&server);
+        let of = &attributes.kind.resource;
+        let refuse = |why: String| Status::forbidden(of, attributes.name, &why);
+        let quotas = hands.list(kinds::Kind::Quota, attributes.namespace);
+        // All have to agree before one is charged.
+        for quota in &quotas {
+            charge(quota, of, object, attributes.old).map_err(refuse)?;
+        }
+        if attributes.dry_run {
+            return Ok(());
+        }
+        for quota in &quotas {
+            let refused = Mutex::new(None);
+            let change = |quota: &Value| match charge(quota, of, object, attributes.old) {
+                Ok(used) => {
+                    *refused.lock() = None;
+                    used.map(|used| {
+                        let mut quota = quota.clone();
+                        quota["status"]["used"] = used;
+                        quota
+                    })
+                }
+                Err(why) => {
+                    *refused.lock() = Some(why);
+                    None
+                }
+            };
+            match hands.write_status(kinds::Kind::Quota, attributes.namespace, name(quota), change).await {
+                Err(status) if status.reason == "NotFound" => continue,
+                other => other?,
+            }
+            if let Some(why) = refused.into_inner() {
+                return Err(refuse(why));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Admit for Quotas {
+    fn name(&self) -> &'static str {
+        "ResourceQuota"
+    }
+
+    fn handles(&self, operation: Operation, kind: &Kind, subresource: &str) -> bool {
+        let grows = match operation {
+            Operation::Create => true,
+            Operation::Update => GROWING.contains(&&*kind.collection),
+            Operation::Delete => false,
+        };
+        grows && kind.namespaced && subresource.is_empty() && !kind.rules.buffered
+    }
+
+    fn validate<'a>(&'a self, attributes: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move { self.judge(attributes).await })
+    }
+}
+
+/// Returns what a quota's usage becomes when an object comes or grows; `None` if it stays as it is. The error says why the
+/// object cannot come.
+fn charge(
+    quota: &Value,
+    of: &GroupResource,
+    new: &Value,
+    old: Option<&Value>,
+) -> Result<Option<Value>, String> {
+    let is_pod = of.group.is_empty() && of.resource == "pods";
+    let scoped = !list(quota, "/spec/scopes").is_empty() || quota.pointer("/spec/scopeSelector").is_some();
+    if scoped && !(is_pod && covers(quota, new)) {
+        return Ok(None);
+    }
+    let Some(hard) = quota.pointer("/status/hard").and_then(Value::as_object) else { return Ok(None) };
+    let mut asked: BTreeMap<&str, Quantity> = BTreeMap::new();
+    for resource in hard.keys() {
+        let Some(amount) = counts(of, new, resource) else { continue };
+        let before = old.and_then(|old| counts(of, old, resource)).unwrap_or(Quantity::ZERO);
+        asked.insert(resource, amount - before);
+    }
+    if asked.is_empty() {
+        return Ok(None);
+    }
+    if is_pod && old.is_none() {
+        specified(new, hard.keys().map(String::as_str))
+            .map_err(|why| format!("failed quota: {}: {why}", name(quota)))?;
+    }
+    asked.retain(|_, amount| amount.sign() > 0);
+    if asked.is_empty() {
+        return Ok(None);
+    }
+    let amount = |of: &Value, resource: &str| Quantity::parse(of.get(resource)?.as_str()?).ok();
+    let mut used = quota.pointer("/status/used").cloned().unwrap_or_else(|| json!({}));
+    let unknown: Vec<&str> = asked.keys().copied().filter(|each| amount(&used, each).is_none()).collect();
+    if !unknown.is_empty() {
+        return Err(format!("status unknown for quota: {}, resources: {}", name(quota), unknown.join(",")));
+    }
+    let mut exceeded = [Vec::new(), Vec::new(), Vec::new()];
+    let mut after = Vec::new();
+    for (resource, wish) in &asked {
+        let (now, most) = (amount(&used, resource), amount(&json!(hard), resource));
+        let (now, most) = (now.unwrap_or_default(), most.unwrap_or_default());
+        if now + *wish > most {
+            for (list, amount) in exceeded.iter_mut().zip([*wish, now, most]) {
+                list.push(format!("{resource}={amount}"));
+            }
+        }
+        after.push((*resource, (now + *wish).to_string()));
+    }
+    let [requested, has, limited] = exceeded.map(|list| list.join(","));
+    if !requested.is_empty() {
+        return Err(format!(
+            "exceeded quota: {}, requested: {requested}, used: {has}, limited: {limited}",
+            name(quota)
+        ));
+    }
+    for (resource, amount) in after {
+        used[resource] = json!(amount);
+    }
+    Ok(Some(used))
+}
+
+/// Where CPU or memory is limited, every container has to say what it needs.
+fn specified<'a>(pod: &Value, limited: impl Iterator<Item = &'a str>) -> Result<(), String> {
+    const CHECKED: [&str; 6] =
+        ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
+    let mut missing: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let limited: BTreeSet<&str> = limited.filter(|resource| CHECKED.contains(resource)).collect();
+    let containers = list(pod, "/spec/containers").iter().chain(list(pod, "/spec/initContainers"));
+    for container in containers {
+        for resource in &limited {
+            let (field, own) = resource.split_once('.').unwrap_or(("requests", resource));
+            if container["resources"][field].get(own).is_none() {
+                missing.entry(resource).or_default().insert(container["name"].as_str().unwrap_or(""));
+            }
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let words: Vec<String> = missing
+        .into_iter()
+        .map(|(resource, names)| format!("{resource} for: {}", Vec::from_iter(names).join(",")))
+        .collect();
+    Err(format!("must specify {}", words.join("; ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quota(hard: Value, used: Value) -> Value {
+        json!({"metadata": {"name": "q"}, "spec": {"hard": hard}, "status": {"hard": hard, "used": used}})
+    }
+
+    fn pod(cpu: Option<&str>) -> Value {
+        let requests = cpu.map_or(json!({}), |cpu| json!({"cpu": cpu}));
+        json!({"spec": {"containers": [{"name": "c", "resources": {"requests": requests}}]}})
+    }
+
+    fn pods() -> GroupResource {
+        GroupResource::new("", "pods")
+    }
+
+    #[test]
+    fn what_is_let_in_takes_its_room() {
+        let quota = quota(json!({"pods": "2", "cpu": "1"}), json!({"pods": "1", "cpu": "500m"}));
+        let used = charge(&quota, &pods(), &pod(Some("250m")), None).expect("room").expect("charged");
+        assert_eq!(used, json!({"pods": "2", "cpu": "750m"}));
+    }
+
+    #[test]
+    fn what_exceeds_a_quota_is_refused_in_the_words_of_the_original() {
+        let full = quota(json!({"pods": "2", "cpu": "1"}), json!({"pods": "2", "cpu": "500m"}));
+        assert_eq!(
+            charge(&full, &pods(), &pod(Some("750m")), None).expect_err("refused"),
+            "exceeded quota: q, requested: cpu=750m,pods=1, used: cpu=500m,pods=2, limited: cpu=1,pods=2"
+        );
+        let why = charge(&full, &pods(), &pod(None), None).expect_err("refused");
+        assert_eq!(why, "failed quota: q: must specify cpu for: c");
+    }
+
+    #[test]
+    fn what_shrinks_or_is_not_counted_passes() {
+        let full = quota(json!({"services.nodeports": "1"}), json!({"services.nodeports": "1"}));
+        let services = GroupResource::new("", "services");
+        let service = |kind: &str| json!({"spec": {"type": kind, "ports": [{"port": 80}]}});
+        let (open, closed) = (service("NodePort"), service("ClusterIP"));
+        assert_eq!(charge(&full, &services, &closed, Some(&open)), Ok(None));
+        assert!(charge(&full, &services, &open, Some(&closed)).is_err());
+        assert_eq!(charge(&full, &pods(), &pod(None), None), Ok(None));
+    }
+}

@@ -1,0 +1,151 @@
+//! Who belongs to whom: a controller takes in objects that match its selector and have no controller, and lets go of those
+//! that do not match any more.
+
+use apimachinery::selector::LabelSelector;
+use serde_json::{Value, json};
+
+use crate::kinds::Kind;
+use crate::objects::{controlled_by, controller_of, is_deleting, labels, list, map_at, namespace, uid};
+use crate::plan::Step;
+use crate::view::View;
+
+/// The objects of one controller.
+pub(crate) struct Family {
+    pub(crate) members: Vec<Value>,
+    /// What has to be written for it to be so.
+    pub(crate) steps: Vec<Step>,
+}
+
+/// Returns the objects of a kind that belong to `owner`. `fits` may leave out some that its selector takes; with a
+/// `finalizer`, whoever comes gets it and whoever goes loses it.
+pub(crate) fn gather(
+    view: &View<'_>,
+    kind: Kind,
+    owner: &Value,
+    finalizer: Option<&str>,
+    fits: impl Fn(&Value) -> bool,
+) -> Family {
+    let selector = selector(owner);
+    let takes = |object: &Value| {
+        selector.as_ref().is_none_or(|selector| selector.matches(labels(object))) && fits(object)
+    };
+    let mut family = Family { members: Vec::new(), steps: Vec::new() };
+    for object in view.objects.family(kind, namespace(owner), uid(owner), selector.as_ref()) {
+        let is_ours = list(&object, "/metadata/ownerReferences").iter().any(|each| each["uid"] == uid(owner));
+        match (is_ours, takes(&object)) {
+            (true, true) => family.members.push(object),
+            (true, false) if !is_deleting(owner) => {
+                family.steps.push(Step::Update { kind, object: released(&object, owner, finalizer) });
+            }
+            (false, true)
+                if controller_of(&object).is_none() && !is_deleting(&object) && !is_deleting(owner) =>
+            {
+                let object = adopted(&object, owner, finalizer);
+                family.steps.push(Step::Update { kind, object: object.clone() });
+                family.members.push(object);
+            }
+            _ => {}
+        }
+    }
+    family
+}
+
+/// Returns the selector of a controller; a ReplicationController's is a plain map. None takes what it owns already.
+fn selector(owner: &Value) -> Option<LabelSelector> {
+    let selector = owner.pointer("/spec/selector")?;
+    let plain = json!({"matchLabels": selector});
+    let selector = if owner["kind"] == "ReplicationController" { &plain } else { selector };
+    LabelSelector::from_object(Some(selector)).ok()
+}
+
+fn adopted(object: &Value, owner: &Value, finalizer: Option<&str>) -> Value {
+    let mut object = object.clone();
+    let mut owners = list(&object, "/metadata/ownerReferences").to_vec();
+    owners.push(controlled_by(owner));
+    let mut finalizers = list(&object, "/metadata/finalizers").to_vec();
+    let metadata = map_at(&mut object, "metadata");
+    metadata.insert("ownerReferences".to_owned(), owners.into());
+    if let Some(finalizer) = finalizer.filter(|new| !finalizers.iter().any(|own| own == new)) {
+        finalizers.push(json!(finalizer));
+        metadata.insert("finalizers".to_owned(), finalizers.into());
+    }
+    object
+}
+
+fn released(object: &Value, owner: &Value, finalizer: Option<&str>) -> Value {
+    let mut object = object.clone();
+    let mut owners = list(&object, "/metadata/ownerReferences").to_vec();
+    owners.retain(|each| each["uid"] != uid(owner));
+    let mut finalizers = list(&object, "/metadata/finalizers").to_vec();
+    finalizers.retain(|own| finalizer.is_none_or(|gone| own != gone));
+    let metadata = map_at(&mut object, "metadata");
+    for (field, left) in [("ownerReferences", owners), ("finalizers", finalizers)] {
+        if left.is_empty() {
+            metadata.remove(field);
+        } else {
+            metadata.insert(field.to_owned(), left.into());
+        }
+    }
+    object
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objects::name;
+    use crate::view::fake::with_view;
+
+    fn set() -> Value {
+        json!({"apiVersion": "apps/v1", "kind": "ReplicaSet",
+            "metadata": {"name": "s", "namespace": "d", "uid": "set"},
+            "spec": {"selector": {"matchLabels": {"app": "a"}}}})
+    }
+
+    fn pod(name: &str, app: &str, owner: Option<&str>) -> Value {
+        let owners: Vec<Value> =
+            owner.into_iter().map(|uid| json!({"uid": uid, "controller": true})).collect();
+        json!({"kind": "Pod", "metadata": {"name": name, "namespace": "d", "labels": {"app": app},
+            "ownerReferences": owners, "finalizers": ["f"]}})
+    }
+
+    fn gathered(set: &Value, pods: Vec<Value>) -> (Vec<String>, Vec<(String, usize, usize)>) {
+        let family = with_view(pods, |view| gather(view, Kind::Pod, set, Some("f"), |_| true));
+        let members = family.members.iter().map(|pod| name(pod).to_owned()).collect();
+        let written = family.steps.iter().map(|step| match step {
+            Step::Update { object, .. } => {
+                let count = |field: &str| list(object, &format!("/metadata/{field}")).len();
+                (name(object).to_owned(), count("ownerReferences"), count("finalizers"))
+            }
+            other => panic!("{other:?}"),
+        });
+        (members, written.collect())
+    }
+
+    #[test]
+    fn orphans_are_taken_in_and_others_children_left_alone() {
+        let pods = vec![
+            pod("own", "a", Some("set")),
+            pod("orphan", "a", None),
+            pod("other", "a", Some("else")),
+            pod("stranger", "b", None),
+        ];
+        let (members, written) = gathered(&set(), pods);
+        assert_eq!(members, ["own", "orphan"]);
+        assert_eq!(written, [("orphan".to_owned(), 1, 1)]);
+    }
+
+    #[test]
+    fn who_does_not_match_any_more_is_let_go() {
+        let (members, written) = gathered(&set(), vec![pod("changed", "b", Some("set"))]);
+        assert!(members.is_empty());
+        assert_eq!(written, [("changed".to_owned(), 0, 0)]);
+    }
+
+    #[test]
+    fn who_is_going_away_takes_nobody_in() {
+        let mut going = set();
+        going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        let (members, written) = gathered(&going, vec![pod("orphan", "a", None)]);
+        assert!(members.is_empty() && written.is_empty());
+    }
+}
