@@ -215,7 +215,6 @@ async fn the_original_controllers_propagate_a_deployment_through_our_server() {
             &secure_port.to_string(),
             "--cert-dir",
             &certificates,
-            "--feature-gates=APIPriorityAndFairness=false",
             "--bind-address",
             "127.0.0.1",
         ]),
