@@ -89,8 +89,11 @@ impl Cases<'_> {
                 "type": "object", "required": ["k"], "properties": {"k": {"type": "string", "maxLength": 5}, "v": {"type": "integer",
                     "x-kubernetes-validations": [{"rule": "self >= oldSelf", "message": "v may not shrink"}, {"rule": "self < 100"}]}}}},
         }});
-        self.send("prepare definition", Call::new("POST", DEFINITIONS).json(&definition("Ruled", &spec)))
-            .await;
+        let call = Call::new("POST", DEFINITIONS).json(&definition("Ruled", &spec));
+        if self.send("definition of all", call).await >= 300 {
+            // kube-apiserver estimates what a rule may cost, and refuses what could cost too much.
+            return;
+        }
         self.suite.wait(RULED).await;
         let object = |spec: Value| json!({"apiVersion": "cel.example.com/v1", "kind": "Ruled", "metadata": {"name": "r"}, "spec": spec});
         for (case, spec) in [
