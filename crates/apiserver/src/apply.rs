@@ -19,6 +19,7 @@ use crate::handlers::decode;
 use crate::handlers::write::{Change, Outcome, Target, second};
 use crate::object;
 use crate::registry::{Custom, Kind, Source};
+use crate::server::Server;
 
 /// Records what a write that is no apply changed, and who did it.
 pub(crate) fn track(target: &Target<'_>, old: Option<&Value>, new: &mut Value) {
@@ -33,7 +34,7 @@ pub(crate) fn track(target: &Target<'_>, old: Option<&Value>, new: &mut Value) {
             manage(target, &types, |fields| fields.update(live, written, manager, &now))
         }
         Source::Custom(custom) => {
-            let types = CustomTypes { custom: custom.clone() };
+            let types = CustomTypes { server: target.server, custom };
             manage(target, &types, |fields| fields.update(live, written, manager, &now))
         }
     };
@@ -62,12 +63,13 @@ fn zero(kind: &Kind) -> Value {
     object
 }
 
-/// The versions of a custom kind. Without a conversion webhook they differ in nothing but their name.
-struct CustomTypes {
-    custom: Arc<Custom>,
+/// The versions of a custom kind.
+struct CustomTypes<'a> {
+    server: &'a Arc<Server>,
+    custom: &'a Arc<Custom>,
 }
 
-impl Types for CustomTypes {
+impl Types for CustomTypes<'_> {
     type Type = SchemaType;
 
     fn type_of(&self, api_version: &str) -> Option<SchemaType> {
@@ -77,9 +79,7 @@ impl Types for CustomTypes {
     }
 
     fn convert(&self, object: &Value, api_version: &str) -> Result<Value, String> {
-        let mut object = object.clone();
-        object["apiVersion"] = json!(api_version);
-        Ok(object)
+        crate::conversion::waiting(self.server, self.custom, object, api_version)
     }
 }
 
@@ -102,7 +102,7 @@ impl Apply<'_> {
                 manage(target, &types, |fields| fields.apply(live, &self.applied, manager, self.force, &now))
             }
             Source::Custom(custom) => {
-                let types = CustomTypes { custom: custom.clone() };
+                let types = CustomTypes { server: target.server, custom };
                 manage(target, &types, |fields| fields.apply(live, &self.applied, manager, self.force, &now))
             }
         };
@@ -167,10 +167,8 @@ pub(crate) async fn apply(target: &Target<'_>, body: &Bytes) -> Result<Outcome, 
         ));
     }
     let metadata = object::meta_mut(&mut applied);
+    // The namespace is filled in with the rest of what a new object gets; errors name what was sent.
     metadata.insert("name".to_owned(), target.name.into());
-    if target.kind.namespaced {
-        metadata.insert("namespace".to_owned(), target.namespace.into());
-    }
     let change = Apply {
         target,
         applied,

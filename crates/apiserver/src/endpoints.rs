@@ -18,32 +18,89 @@ use crate::server::Server;
 /// The Kubernetes version this server speaks.
 pub const KUBERNETES_VERSION: &str = "v1.36.3";
 
+/// A path that is no resource. What has no entry in [`ROUTES`] is not served.
+pub struct Route {
+    /// With `/*` at the end: everything below.
+    pub path: &'static str,
+    /// Who may read it, as the roles say that come with the server.
+    pub readers: Readers,
+    answer: fn(&Arc<Server>, &Context, &[&str]) -> Response<Body>,
+}
+
+/// Who may read a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Readers {
+    /// Also who shows no credential.
+    Anyone,
+    /// Who is known, whatever else they may do.
+    Authenticated,
+    /// Only who was given the right to.
+    Granted,
+}
+
+/// Everything that is served besides resources.
+pub static ROUTES: &[Route] = &[
+    Route::new("/", Readers::Granted, |server, _, _| root(server)),
+    Route::new("/version", Readers::Anyone, |_, _, _| version()),
+    Route::new("/healthz", Readers::Anyone, health),
+    Route::new("/healthz/*", Readers::Granted, health),
+    Route::new("/livez", Readers::Anyone, health),
+    Route::new("/livez/*", Readers::Granted, health),
+    Route::new("/readyz", Readers::Anyone, health),
+    Route::new("/readyz/*", Readers::Granted, health),
+    Route::new("/metrics", Readers::Granted, |server, _, _| {
+        let text = server.metrics.render(&server.store, &server.extensions.metrics());
+        respond::bytes_of(200, text, "application/openmetrics-text; version=1.0.0; charset=utf-8")
+    }),
+    Route::new("/api", Readers::Authenticated, discovery),
+    Route::new("/api/*", Readers::Authenticated, discovery),
+    Route::new("/apis", Readers::Authenticated, discovery),
+    Route::new("/apis/*", Readers::Authenticated, discovery),
+    Route::new("/openapi/v2", Readers::Authenticated, |server, context, _| openapi::v2(server, context)),
+    Route::new("/openapi/v3", Readers::Authenticated, |server, _, _| openapi::v3_index(server)),
+    Route::new("/openapi/v3/*", Readers::Authenticated, |server, context, segments| {
+        openapi::v3(server, context, &segments[2..].join("/"))
+    }),
+    Route::new("/swagger-2.0.0.pb-v1", Readers::Granted, |server, context, _| openapi::v2(server, context)),
+    Route::new("/.well-known/openid-configuration", Readers::Granted, |server, _, _| {
+        crate::issuer::configuration(server)
+    }),
+    Route::new("/openid/v1/jwks", Readers::Granted, |server, _, _| crate::issuer::keys(server)),
+];
+
+impl Route {
+    const fn new(
+        path: &'static str,
+        readers: Readers,
+        answer: fn(&Arc<Server>, &Context, &[&str]) -> Response<Body>,
+    ) -> Self {
+        Self { path, readers, answer }
+    }
+
+    fn matches(&self, path: &str) -> bool {
+        match self.path.strip_suffix("/*") {
+            Some(base) => path.strip_prefix(base).is_some_and(|rest| rest.starts_with('/')),
+            None => path == self.path,
+        }
+    }
+}
+
+impl std::fmt::Debug for Route {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Route").field("path", &self.path).field("readers", &self.readers).finish()
+    }
+}
+
 /// Answers a request for a path that is no resource.
 pub(crate) async fn answer(server: &Arc<Server>, context: &Context) -> Response<Body> {
-    let path = context.info.path.trim_end_matches('/');
-    let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
     if context.method != Method::GET && context.method != Method::HEAD {
         return respond::error(&Status::method_not_allowed());
     }
-    match segments.as_slice() {
-        [""] => root(server),
-        ["version"] => version(),
-        ["healthz" | "livez" | "readyz", ..] => {
-            health(server, context, segments[0], segments.get(1).copied())
-        }
-        ["metrics"] => respond::bytes_of(
-            200,
-            server.metrics.render(&server.store, &server.extensions.metrics()),
-            "application/openmetrics-text; version=1.0.0; charset=utf-8",
-        ),
-        ["api" | "apis", ..] => discovery(server, context, &segments),
-        ["openapi", "v2"] => openapi::v2(server, context),
-        ["openapi", "v3"] => openapi::v3_index(server),
-        ["openapi", "v3", rest @ ..] => openapi::v3(server, context, &rest.join("/")),
-        ["swagger-2.0.0.pb-v1"] => openapi::v2(server, context),
-        [".well-known", "openid-configuration"] => crate::issuer::configuration(server),
-        ["openid", "v1", "jwks"] => crate::issuer::keys(server),
-        _ => respond::text(404, "404 page not found\n"),
+    let path = format!("/{}", context.info.path.trim_matches('/'));
+    let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+    match ROUTES.iter().find(|route| route.matches(&path)) {
+        Some(route) => (route.answer)(server, context, &segments),
+        None => respond::text(404, "404 page not found\n"),
     }
 }
 
@@ -133,7 +190,8 @@ fn checks(server: &Server) -> Vec<Check> {
     ]
 }
 
-fn health(server: &Server, context: &Context, endpoint: &str, single: Option<&str>) -> Response<Body> {
+fn health(server: &Arc<Server>, context: &Context, segments: &[&str]) -> Response<Body> {
+    let (endpoint, single) = (segments[0], segments.get(1));
     let checks: Vec<Check> =
         checks(server).into_iter().filter(|check| endpoint == "readyz" || check.live).collect();
     let wanted =
@@ -204,7 +262,7 @@ fn form(context: &Context) -> Form {
     Form::Legacy
 }
 
-fn discovery(server: &Server, context: &Context, segments: &[&str]) -> Response<Body> {
+fn discovery(server: &Arc<Server>, context: &Context, segments: &[&str]) -> Response<Body> {
     let registry = server.registry.load_full();
     let documents = registry.documents();
     let json = "application/json";

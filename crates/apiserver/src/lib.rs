@@ -39,7 +39,7 @@ pub mod server;
 mod start;
 mod yaml;
 
-pub use endpoints::KUBERNETES_VERSION;
+pub use endpoints::{KUBERNETES_VERSION, ROUTES, Readers, Route};
 pub use options::{Options, Profile};
 pub use serve::{Peer, serve};
 pub use server::{Extension, Server};

@@ -4,14 +4,19 @@
 //! `metadata` first: `{"metadata":{…},"data":{…}}`. So every answer is a short prefix, which names the kind and
 //! the revision, followed by a slice of the stored bytes. Nothing is parsed to serve a read, and the same bytes
 //! serve every version of a kind that differs in nothing but its `apiVersion`.
+//!
+//! A custom kind whose storage version has changed has objects of several versions in its collection. Those that were
+//! written in another version than the first one say so, in front: `{"apiVersion":"g/v2","metadata":{…},…}`.
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
 use crate::head::Head;
 
-/// What every stored body starts with; the rest of the metadata follows.
+/// What a stored body starts with; the rest of the metadata follows.
 const BODY_START: &[u8] = b"{\"metadata\":{";
+/// What a body starts with that says its version. No version has a character that JSON escapes.
+const VERSION_START: &[u8] = b"{\"apiVersion\":\"";
 
 pub(crate) type Entry = store::Entry<Head>;
 
@@ -28,8 +33,20 @@ pub(crate) fn join_key(namespace: &str, name: &str) -> Box<str> {
 /// Encodes an object for the store. Assumes that `metadata` is an object with at least one field besides the
 /// revision, which holds for everything that was given a name.
 pub(crate) fn encode(object: &Value) -> Bytes {
+    encode_as(object, None)
+}
+
+/// Encodes an object that says its version where one is given.
+pub(crate) fn encode_as(object: &Value, api_version: Option<&str>) -> Bytes {
     let mut out = Vec::with_capacity(512);
-    out.extend_from_slice(b"{\"metadata\":{");
+    match api_version {
+        Some(version) => {
+            out.extend_from_slice(VERSION_START);
+            out.extend_from_slice(version.as_bytes());
+            out.extend_from_slice(b"\",\"metadata\":{");
+        }
+        None => out.extend_from_slice(BODY_START),
+    }
     let mut first = true;
     if let Some(metadata) = object.get("metadata").and_then(Value::as_object) {
         for (key, value) in metadata {
@@ -82,11 +99,23 @@ fn write_rest(out: &mut Vec<u8>, entry: &Entry, revision: u64) {
     let mut buffer = itoa::Buffer::new();
     out.extend_from_slice(buffer.format(revision).as_bytes());
     out.push(b'"');
-    let rest = entry.value.get(BODY_START.len()..).unwrap_or(b"}}");
+    let start = match stored_version(&entry.value) {
+        // Behind the version come its quote and the comma, then the usual start without its brace.
+        Some(version) => VERSION_START.len() + version.len() + 1 + BODY_START.len(),
+        None => BODY_START.len(),
+    };
+    let rest = entry.value.get(start..).unwrap_or(b"}}");
     if rest.first() != Some(&b'}') {
         out.push(b',');
     }
     out.extend_from_slice(rest);
+}
+
+/// Returns the version that a stored body says it has.
+pub(crate) fn stored_version(body: &[u8]) -> Option<&str> {
+    let rest = body.strip_prefix(VERSION_START)?;
+    let end = rest.iter().position(|byte| *byte == b'"')?;
+    std::str::from_utf8(&rest[..end]).ok()
 }
 
 /// Parses a stored body into a tree with kind, version and revision.
@@ -180,6 +209,21 @@ mod tests {
         let mut out = Vec::new();
         write_full(&mut out, "v1", "ConfigMap", &entry, 7);
         assert_eq!(serde_json::from_slice::<Value>(&out).unwrap(), object);
+    }
+
+    #[test]
+    fn a_body_may_say_its_version_and_is_served_without_it() {
+        let object = json!({"apiVersion": "g/v2", "kind": "A", "spec": {"x": 1},
+            "metadata": {"name": "a", "resourceVersion": "7", "uid": "u"}});
+        let mut entry = entry(&object, 7);
+        assert_eq!(stored_version(&entry.value), None);
+        entry.value = encode_as(&object, Some("g/v2"));
+        assert_eq!(stored_version(&entry.value), Some("g/v2"));
+        assert_eq!(decode("g/v2", "A", &entry), object);
+        let mut out = Vec::new();
+        write_full(&mut out, "g/v2", "A", &entry, 7);
+        assert_eq!(serde_json::from_slice::<Value>(&out).unwrap(), object);
+        assert_eq!(String::from_utf8(out).unwrap().matches("apiVersion").count(), 1);
     }
 
     #[test]

@@ -45,6 +45,8 @@ pub struct Server {
     pub admission: Chain,
     pub webhooks: Webhooks,
     pub policies: Policies,
+    /// What conversion webhooks made of stored objects.
+    pub conversions: crate::conversion::Cache,
     pub outbound: Outbound,
     pub signer: Arc<Signer>,
     pub allocator: Allocator,

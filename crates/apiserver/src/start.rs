@@ -108,6 +108,7 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
         oidc: options.oidc.clone().map(Oidc::new).transpose()?,
         admission: Chain::new(options.plugins.clone()),
         policies: Policies::default(),
+        conversions: crate::conversion::Cache::default(),
         webhooks: Webhooks::new(options.ignored_webhooks.clone()),
         signer: Arc::new(Signer::new(pki.ca.clone())),
         outbound: Outbound::new(pki.front_proxy_client.clone()),

@@ -22,7 +22,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use recipe::{ETCD, KARMADA, KARMADA_E2E, KUBERNETES, KWOK, MEMBER_RECIPES, Program, Recipe};
+pub use recipe::{
+    ETCD, HELM, KARMADA, KARMADA_E2E, KUBERNETES, KUBERNETES_E2E, KWOK, MEMBER_RECIPES, Program, Recipe,
+};
 
 /// Why a program could not be provided.
 #[derive(Debug, thiserror::Error)]

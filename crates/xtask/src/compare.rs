@@ -6,24 +6,35 @@
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use clusters::toolchain::{KARMADA, MEMBER_RECIPES, Toolchain};
+use clusters::toolchain::{HELM, KARMADA, MEMBER_RECIPES, Recipe, Toolchain};
 
 use crate::workspace::cargo;
 
-/// What can be compared: its name, the original program it needs, and the test that does it.
-const COMPARISONS: &[(&str, &str, &str)] = &[("scheduler", "karmada-scheduler", "scheduling_original")];
+/// What can be compared: its name, the programs it needs, and the test that does it.
+static COMPARISONS: &[(&str, &Recipe, &[&str], &str)] = &[
+    ("scheduler", &KARMADA, &["karmada-scheduler"], "scheduling_original"),
+    (
+        "server",
+        &KARMADA,
+        &["karmada-aggregated-apiserver", "karmada-controller-manager", "karmada-scheduler"],
+        "original",
+    ),
+    ("helm", &HELM, &["helm"], "helm"),
+];
 
 pub(crate) fn run(name: Option<&str>) -> Result<()> {
     let Some(wanted) = name else {
         println!("{}", list());
         return Ok(());
     };
-    let Some((_, program, test)) = COMPARISONS.iter().find(|(name, ..)| *name == wanted) else {
+    let Some((_, recipe, programs, test)) = COMPARISONS.iter().find(|(name, ..)| *name == wanted) else {
         bail!("there is no comparison called {wanted}\n{}", list());
     };
     let toolchain = Toolchain::from_env()?;
     toolchain.ensure(&MEMBER_RECIPES)?;
-    toolchain.ensure_program(&KARMADA, program)?;
+    for program in *programs {
+        toolchain.ensure_program(recipe, program)?;
+    }
     let status = Command::new(cargo())
         .args(["test", "--package", "app", "--test", test, "--", "--ignored", "--nocapture"])
         .status()

@@ -1,5 +1,5 @@
 //! The project's own commands: `cargo xtask ci`, `cargo xtask clusters …`, `cargo xtask bench …`, `cargo xtask compare …`,
-//! `cargo xtask e2e`.
+//! `cargo xtask e2e`, `cargo xtask conformance`.
 //!
 //! Kept small on purpose: it compiles in seconds, and whatever needs the async stack is a program of its own that is called.
 
@@ -7,6 +7,7 @@ mod bench;
 mod ci;
 mod clusters;
 mod compare;
+mod conformance;
 mod e2e;
 mod workspace;
 
@@ -41,6 +42,8 @@ enum Verb {
     },
     /// Run Karmada's own end-to-end suite against our control plane on real members.
     E2e(e2e::Arguments),
+    /// Run Kubernetes' own end-to-end suite, as far as it needs no containers, against our API server.
+    Conformance(conformance::Arguments),
     /// Compare a part of ours with the original, or list what can be compared.
     Compare {
         /// The part's name; without it, all are listed.
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Verb::Bench { name, arguments } => bench::run(name.as_deref(), &arguments),
         Verb::Compare { name } => compare::run(name.as_deref()),
         Verb::E2e(arguments) => e2e::run(&arguments),
+        Verb::Conformance(arguments) => conformance::run(&arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

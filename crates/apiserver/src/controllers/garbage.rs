@@ -265,6 +265,10 @@ impl Collector {
 
     fn state(&self, registry: &Registry, namespace: &str, owner: &Owner) -> Option<State> {
         let gvk = apimachinery::gvk::Gvk::from_api_version(&owner.api_version, &owner.kind);
+        if registry.remotes().iter().any(|remote| remote.group == gvk.group) {
+            // Another server keeps it: that it is not here says nothing.
+            return None;
+        }
         let kind = registry.find_kind(&gvk.group, &gvk.version, &gvk.kind).or_else(|| {
             registry.kinds().find(|kind| kind.gvk.group == gvk.group && kind.gvk.kind == gvk.kind)
         })?;

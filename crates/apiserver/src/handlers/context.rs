@@ -143,7 +143,7 @@ impl WriteOptions {
     /// Reads and checks the options; `kind` names them in errors (`CreateOptions`, …).
     pub fn parse(context: &Context, kind: &str) -> Result<Self, Status> {
         let mut errors = Vec::new();
-        let dry: Vec<&str> = context.query.all("dryRun").filter(|value| !value.is_empty()).collect();
+        let dry: Vec<&str> = context.query.all("dryRun").collect();
         if dry.iter().any(|value| *value != "All") {
             errors.push(field::Error::not_supported(&Path::new("dryRun"), json!(dry), &["All"]));
         }

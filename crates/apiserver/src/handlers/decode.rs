@@ -114,7 +114,13 @@ fn parse_json(kind: &Kind, expected: &Gvk, body: &Bytes) -> Result<(Value, Vec<S
     match apimachinery::json::read(body) {
         Ok(parsed) => {
             let problems = parsed.complaints();
-            Ok((parsed.value, problems))
+            // To Go, null is an object to which nothing was written.
+            let value = if parsed.value.is_null() && !kind.is_custom() {
+                Value::Object(Default::default())
+            } else {
+                parsed.value
+            };
+            Ok((value, problems))
         }
         Err(error) => Err(unrecognised(kind, expected, body, &format!("json parse error: {error}"))),
     }

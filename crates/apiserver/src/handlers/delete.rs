@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::context::{Context, FieldValidation, WriteOptions};
 use super::write::{Target, commit_failure, second};
 use crate::admission::namespace;
+use crate::conversion;
 use crate::object::{self, Entry};
 use crate::registry::Kind;
 use crate::server::Server;
@@ -172,6 +173,10 @@ pub enum Deleted {
 }
 
 impl Deleted {
+    pub fn is_pending(&self) -> bool {
+        matches!(self, Self::Pending(_))
+    }
+
     pub fn object(&self) -> &Value {
         match self {
             Self::Gone(object) | Self::Pending(object) => object,
@@ -210,21 +215,22 @@ pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Dele
     let (server, kind) = (target.server, target.kind);
     let key = object::join_key(target.namespace, target.name);
     namespace::check_delete(kind, target.name)?;
+    if options.orphan_dependents.is_none()
+        && options.propagation_policy.is_none()
+        && &*kind.collection == "jobs"
+    {
+        target.context.warn(
+            "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning",
+        );
+    }
     loop {
         let Some(entry) = server.store.get(&kind.collection, &key) else {
             return Err(Status::not_found(&kind.resource, target.name));
         };
         check_preconditions(kind, target.name, options, &entry)?;
-        let old = server.read(kind, &entry);
+        let shown = conversion::entry(server, kind, entry.clone()).await?;
+        let old = server.read(kind, &shown);
         target.admit_delete(&old, &options.to_value()).await?;
-        if options.orphan_dependents.is_none()
-            && options.propagation_policy.is_none()
-            && kind.gvk.kind == "Job"
-        {
-            target.context.warn(
-                "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning",
-            );
-        }
         let plan = plan(server, kind, &old, options, Timestamp::now());
         let dry_run = target.options.dry_run || options.is_dry_run();
         match plan {
@@ -233,7 +239,7 @@ pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Dele
                 if dry_run {
                     return Ok(Deleted::Pending(new));
                 }
-                let body = target.encode(&new);
+                let (body, _) = conversion::encode(server, kind, &new).await?;
                 match target.commit_bytes(target.name, store::Expect::Revision(entry.modified), body).await? {
                     Some(revision) => {
                         object::stamp(&mut new, &kind.api_version, &kind.gvk.kind, revision);
@@ -250,6 +256,10 @@ pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Dele
                     Some(revision) => {
                         let mut last = old;
                         server.released(kind, &last);
+                        if &*kind.collection == "pods" {
+                            // A pod is always deleted by way of a mark, however short its grace.
+                            mark(&mut last, Timestamp::now());
+                        }
                         object::stamp(&mut last, &kind.api_version, &kind.gvk.kind, Some(revision));
                         return Ok(Deleted::Gone(last));
                     }
@@ -258,6 +268,13 @@ pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Dele
             }
         }
     }
+}
+
+/// Marks an object as deleted without grace.
+fn mark(object: &mut Value, now: Timestamp) {
+    let metadata = object::meta_mut(object);
+    metadata.entry("deletionTimestamp").or_insert_with(|| second(now).into());
+    metadata.insert("deletionGracePeriodSeconds".to_owned(), 0.into());
 }
 
 async fn remove(

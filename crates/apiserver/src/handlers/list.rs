@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use super::context::Context;
 use super::table;
+use crate::conversion;
 use crate::head::Head;
 use crate::http::body::{self, Body};
 use crate::http::negotiate::{Accepted, Media, Offer, Shape};
@@ -61,8 +62,18 @@ impl Selection {
         self.namespace.is_empty() || object::split_key(key).0 == self.namespace
     }
 
+    /// Says whether more than names and labels has to be read to decide what is selected.
+    pub fn reads_bodies(&self) -> bool {
+        self.fields.terms().iter().any(|term| !matches!(&*term.field, "metadata.name" | "metadata.namespace"))
+    }
+
+    /// Says whether an object can be selected, as far as namespace and labels go.
+    pub fn matches_head(&self, entry: &Entry) -> bool {
+        self.in_namespace(&entry.name) && self.labels.matches(&entry.head.labels[..])
+    }
+
     pub fn matches(&self, kind: &Kind, entry: &Entry) -> bool {
-        if !self.in_namespace(&entry.name) || !self.labels.matches(&entry.head.labels[..]) {
+        if !self.matches_head(entry) {
             return false;
         }
         if self.fields.is_empty() {
@@ -230,7 +241,22 @@ pub async fn list(
     let mut entries: Vec<Arc<Entry>> = Vec::new();
     let mut rest = false;
     let everything = selection.is_everything();
-    for entry in selection.walk(&snapshot, start.as_deref()) {
+    // Fields are selected in the version that was asked for, so that what a webhook converts has to be converted first.
+    let converted = if selection.reads_bodies() && kind.is_converted() {
+        let candidates: Vec<Arc<Entry>> = selection
+            .walk(&snapshot, start.as_deref())
+            .filter(|entry| selection.matches_head(entry))
+            .cloned()
+            .collect();
+        Some(conversion::entries(server, kind, candidates).await?)
+    } else {
+        None
+    };
+    let candidates: Box<dyn Iterator<Item = &Arc<Entry>> + Send> = match &converted {
+        Some(converted) => Box::new(converted.iter()),
+        None => selection.walk(&snapshot, start.as_deref()),
+    };
+    for entry in candidates {
         if !everything && !selection.matches(kind, entry) {
             continue;
         }
@@ -240,6 +266,7 @@ pub async fn list(
         }
         entries.push(entry.clone());
     }
+    entries = conversion::entries(server, kind, entries).await?;
     let mut metadata = json!({"resourceVersion": revision.to_string()});
     if rest {
         let last = entries.last().map(|entry| entry.name.to_string()).unwrap_or_default();
@@ -248,7 +275,7 @@ pub async fn list(
             metadata["remainingItemCount"] = json!(remaining);
         }
         metadata["continue"] = json!(continue_token(revision as i64, &last, namespace));
-    } else if kind.is_custom() {
+    } else if kind.is_custom() && !matches!(accepted.shape, Shape::Table { .. }) {
         metadata["continue"] = json!("");
     }
     if accepted.media == Media::Json
@@ -541,6 +568,7 @@ pub async fn get(
         out.push(b'\n');
         return Ok(respond::bytes_of(200, out, "application/json"));
     }
+    let entry = conversion::entry(server, kind, entry).await?;
     let object = server.read(kind, &entry);
     answer(server, context, kind, 200, object, accepted)
 }

@@ -92,7 +92,8 @@ async fn route(server: &Arc<Server>, context: &Context, body: Bytes) -> Result<R
     {
         return Ok(result?);
     }
-    if context.method == Method::HEAD || context.method == Method::OPTIONS {
+    let watches_without_get = info.verb == "watch" && context.method != Method::GET;
+    if context.method == Method::HEAD || context.method == Method::OPTIONS || watches_without_get {
         return Err(Status::method_not_allowed().into());
     }
     if let Some(custom) = kind.custom()
@@ -101,13 +102,19 @@ async fn route(server: &Arc<Server>, context: &Context, body: Bytes) -> Result<R
         context.warn(warning);
     }
     if !kind.is_custom()
-        && (info.subresource.is_empty() || kind.subresource(&info.subresource).is_some())
+        && match info.subresource.as_str() {
+            "" => kind.rules.computed || kind.allows(info.verb),
+            name => kind.subresource(name).is_some(),
+        }
         && let Some(warning) = native::prepare::warnings::deprecation(&kind.gvk)
     {
         context.warn(warning);
     }
     if !info.subresource.is_empty() {
         return subresource(server, context, &kind, namespace, body).await;
+    }
+    if kind.rules.computed && !info.name.is_empty() {
+        return Err(lost());
     }
     if kind.rules.computed {
         if kind.allows(info.verb)
@@ -156,7 +163,10 @@ async fn route(server: &Arc<Server>, context: &Context, body: Bytes) -> Result<R
                 options: &write,
             };
             let deleted = delete::delete(&target, &options).await?;
-            list::answer(server, context, &kind, 200, deleted.answer(&kind), accepted)?
+            // The other ways to delete in time are answered with 200 for the sake of old clients.
+            let accepted_only = deleted.is_pending() && options.orphan_dependents == Some(false);
+            let code = if accepted_only { 202 } else { 200 };
+            list::answer(server, context, &kind, code, deleted.answer(&kind), accepted)?
         }
         "deletecollection" => {
             let options = DeleteOptions::parse(context, &kind, &body)?;
@@ -264,6 +274,7 @@ async fn subresource(
                     .store
                     .get(&kind.collection, &key)
                     .ok_or_else(|| Status::not_found(&kind.resource, &info.name))?;
+                let entry = crate::conversion::entry(server, kind, entry).await?;
                 let scale = scale::of(kind, &server.read(kind, &entry))?;
                 return Ok(respond::value(200, &scale, accepted));
             }

@@ -55,14 +55,14 @@ pub fn list(
 ) -> Value {
     let now = Timestamp::now();
     let rows =
-        entries.iter().map(|entry| row(server, kind, server.read(kind, entry), include, now)).collect();
+        entries.iter().map(|entry| row(server, kind, server.read(kind, entry), include, now, beta)).collect();
     document(metadata, columns(kind), rows, beta)
 }
 
 /// Returns the table of one object.
 pub fn single(server: &Server, kind: &Kind, object: Value, include: Include, beta: bool) -> Value {
     let metadata = json!({"resourceVersion": object::meta_str(&object, "resourceVersion")});
-    document(metadata, columns(kind), vec![row(server, kind, object, include, Timestamp::now())], beta)
+    document(metadata, columns(kind), vec![row(server, kind, object, include, Timestamp::now(), beta)], beta)
 }
 
 /// Returns the table of one watch event; only the first one carries the columns.
@@ -77,7 +77,7 @@ pub fn event(
     let metadata = json!({"resourceVersion": object::meta_str(&object, "resourceVersion")});
     let columns = if first { columns(kind) } else { Vec::new() };
     let mut table =
-        document(metadata, columns, vec![row(server, kind, object, include, Timestamp::now())], beta);
+        document(metadata, columns, vec![row(server, kind, object, include, Timestamp::now(), beta)], beta);
     if !first {
         table["columnDefinitions"] = Value::Null;
     }
@@ -102,7 +102,7 @@ fn columns(kind: &Kind) -> Vec<Value> {
     }
 }
 
-fn row(server: &Server, kind: &Kind, object: Value, include: Include, now: Timestamp) -> Value {
+fn row(server: &Server, kind: &Kind, object: Value, include: Include, now: Timestamp, beta: bool) -> Value {
     let mut cells = match &kind.source {
         Source::Native => native::tables::cells(&kind.gvk, &object, now),
         Source::Custom(custom) => custom.table_cells(&kind.gvk.version, &object, now),
@@ -110,7 +110,13 @@ fn row(server: &Server, kind: &Kind, object: Value, include: Include, now: Times
     server.extensions.cells(kind, &object, &mut cells);
     let beside = match include {
         Include::None => Value::Null,
-        Include::Metadata => partial(&object),
+        Include::Metadata => {
+            let mut partial = partial(&object);
+            if beta {
+                partial["apiVersion"] = json!("meta.k8s.io/v1beta1");
+            }
+            partial
+        }
         Include::Object => object,
     };
     json!({"cells": cells, "object": beside})

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use super::context::Context;
 use super::list::{Selection, check_options};
 use super::table;
+use crate::conversion;
 use crate::head::Head;
 use crate::http::body::{self, Body};
 use crate::http::negotiate::{Accepted, Media, Offer, Shape};
@@ -174,7 +175,10 @@ impl Stream {
                 batch = watch.next() => match batch {
                     Ok(batch) => {
                         for event in &batch {
-                            self.event(event);
+                            if let Err(status) = self.event(event).await {
+                                self.error(&status);
+                                return self.flush().await;
+                            }
                             if self.buffer.len() > PIECE {
                                 self.flush().await?;
                             }
@@ -209,13 +213,13 @@ impl Stream {
             Start::Everything { at_least } => {
                 self.server.wait_for(at_least).await?;
                 let snapshot = self.server.store.snapshot(&collection);
-                for entry in snapshot.iter() {
-                    if self.selection.matches(&self.kind, entry) {
-                        self.send("ADDED", entry, entry.modified);
-                        if self.buffer.len() > PIECE && self.flush().await.is_err() {
-                            break;
-                        }
-                    }
+                if self.kind.is_converted() {
+                    let selected = snapshot.iter().filter(|entry| self.selection.matches_head(entry));
+                    let entries = selected.cloned().collect();
+                    let entries = conversion::entries(&self.server, &self.kind, entries).await?;
+                    self.send_all(entries.iter()).await;
+                } else {
+                    self.send_all(snapshot.iter()).await;
                 }
                 if self.bookmarks {
                     self.bookmark(snapshot.revision(), true);
@@ -226,18 +230,37 @@ impl Stream {
         self.server.store.watch(&collection, after).map_err(|compacted| too_old(after, compacted.oldest))
     }
 
+    /// Sends the selected ones of the objects that are there already.
+    async fn send_all(&mut self, entries: impl Iterator<Item = &Arc<Entry>> + Send) {
+        for entry in entries {
+            if self.selection.matches(&self.kind, entry) {
+                self.send("ADDED", entry, entry.modified);
+                if self.buffer.len() > PIECE && self.flush().await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
     /// Sends what an event means to this watch: objects come into its selection, change in it, or leave it.
-    fn event(&mut self, event: &store::Event<Head>) {
-        let matches = |entry: &Option<Arc<Entry>>| {
-            entry.as_ref().filter(|entry| self.selection.matches(&self.kind, entry)).cloned()
-        };
-        let (before, after) = (matches(&event.previous), matches(&event.current));
+    async fn event(&mut self, event: &store::Event<Head>) -> Result<(), Status> {
+        let (mut before, mut after) = (event.previous.clone(), event.current.clone());
+        if self.kind.is_converted() {
+            for entry in [&mut before, &mut after].into_iter().flatten() {
+                if self.selection.matches_head(entry) {
+                    *entry = conversion::entry(&self.server, &self.kind, entry.clone()).await?;
+                }
+            }
+        }
+        let selected = |entry: &Arc<Entry>| self.selection.matches(&self.kind, entry);
+        let (before, after) = (before.filter(selected), after.filter(selected));
         match (before, after) {
             (None, Some(entry)) => self.send("ADDED", &entry, event.revision),
             (Some(_), Some(entry)) => self.send("MODIFIED", &entry, event.revision),
             (Some(entry), None) => self.send("DELETED", &entry, event.revision),
             (None, None) => {}
         }
+        Ok(())
     }
 
     fn send(&mut self, what: &str, entry: &Entry, revision: u64) {

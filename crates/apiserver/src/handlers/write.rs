@@ -15,6 +15,7 @@ use super::context::{Context, WriteOptions};
 use super::decode;
 use crate::admission::webhooks::{Occasion, Rounds};
 use crate::admission::{Attributes, Operation, certificates, namespace};
+use crate::conversion;
 use crate::head::Head;
 use crate::object::{self, Entry};
 use crate::registry::{Kind, Source};
@@ -80,6 +81,14 @@ impl Target<'_> {
             return Err(Status::bare_internal("resourceVersion should not be set on objects to be created"));
         }
         self.wipe_system_metadata(&mut object);
+        if &*self.kind.collection == "limitranges"
+            && object::meta_str(&object, "name").is_empty()
+            && object::meta_str(&object, "generateName").is_empty()
+        {
+            // The one kind that needs no name.
+            let name = uuid::Uuid::new_v4().to_string();
+            object::meta_mut(&mut object).insert("name".to_owned(), name.into());
+        }
         let given_name = object::meta_str(&object, "name").to_owned();
         namespace::check_create(self.server, self.kind, self.namespace, &given_name)?;
         if let Some(custom) = self.kind.custom()
@@ -128,10 +137,14 @@ impl Target<'_> {
             let options = self.admission_options(Operation::Create);
             self.admit(Operation::Create, Some(&mut object), None, &name, &options).await?;
             let held = self.server.before_commit(self, &mut object, None)?;
-            let committed = self.commit(&name, store::Expect::Absent, &object).await;
+            let (committed, seen) = match conversion::encode(self.server, self.kind, &object).await {
+                Ok((body, seen)) => (self.commit_bytes(&name, store::Expect::Absent, body).await, seen),
+                Err(status) => (Err(status), None),
+            };
             self.server.settle(held, matches!(committed, Ok(Some(_))));
             match committed {
                 Ok(Some(revision)) => {
+                    let mut object = seen.unwrap_or(object);
                     object::stamp(&mut object, &self.kind.api_version, &self.kind.gvk.kind, revision);
                     return Ok(Outcome { object, created: true });
                 }
@@ -185,7 +198,8 @@ impl Target<'_> {
 
     /// One round: `None` means that another writer was faster and the round has to be repeated.
     async fn try_update(&self, entry: &Arc<Entry>, change: &dyn Change) -> Result<Option<Outcome>, Status> {
-        let old = self.server.read(self.kind, entry);
+        let shown = conversion::entry(self.server, self.kind, entry.clone()).await?;
+        let old = self.server.read(self.kind, &shown);
         let mut new = change.apply(&old)?;
         let pinned = self.check_revision(&new, entry.modified, change.is_patch())?;
         self.check_uid(&new, &old, change.is_patch())?;
@@ -209,11 +223,19 @@ impl Target<'_> {
         }
         let held = self.server.before_commit(self, &mut new, Some(&old))?;
         new = apimachinery::apply::keep_times_if_equal(&old, new);
-        let body = self.encode(&new);
-        if body == entry.value || (self.kind.storage != self.kind.gvk && new == old) {
+        let (body, seen) = match conversion::encode(self.server, self.kind, &new).await {
+            Ok(encoded) => encoded,
+            Err(status) => {
+                self.server.settle(held, false);
+                return Err(status);
+            }
+        };
+        let same = !self.kind.is_custom() && self.kind.storage != self.kind.gvk && new == old;
+        if body == entry.value || same {
             self.server.settle(held, false);
             return Ok(Some(Outcome { object: old, created: false }));
         }
+        new = seen.unwrap_or(new);
         let committed = self.commit_bytes(self.name, store::Expect::Revision(entry.modified), body).await;
         self.server.settle(held, matches!(committed, Ok(Some(_))));
         match committed {
@@ -563,7 +585,12 @@ impl Target<'_> {
                 let extra = self.extra();
                 let context = self.preparation(Timestamp::now(), "", &extra);
                 match self.subresource {
-                    "" => native::prepare::for_update(&self.kind.gvk, new, old, &context),
+                    "" => {
+                        native::prepare::for_update(&self.kind.gvk, new, old, &context);
+                        if decode::is_definition(&self.kind.gvk) {
+                            apimachinery::crd::record_storage_version(new);
+                        }
+                    }
                     // Only who runs in this process binds pods; it sets the node, the labels and the condition.
                     "binding" => {}
                     "approval" => native::prepare::for_approval(new, old, &context),
@@ -626,25 +653,6 @@ impl Target<'_> {
         } else {
             store::Durability::Durable
         }
-    }
-
-    /// Encodes an object for the store, in the version it is stored in.
-    pub fn encode(&self, object: &Value) -> bytes::Bytes {
-        if self.kind.storage == self.kind.gvk || self.kind.is_custom() {
-            return object::encode(object);
-        }
-        let mut stored = object.clone();
-        self.kind.to_storage(&mut stored);
-        object::encode(&stored)
-    }
-
-    async fn commit(
-        &self,
-        name: &str,
-        expect: store::Expect,
-        object: &Value,
-    ) -> Result<Option<Option<u64>>, Status> {
-        self.commit_bytes(name, expect, self.encode(object)).await
     }
 
     /// Commits; `Ok(None)` means that the expectation failed, `Ok(Some(None))` a dry run.

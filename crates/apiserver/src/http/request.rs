@@ -157,8 +157,8 @@ impl RequestInfo {
                 info.verb = "deletecollection";
             }
         }
-        let watching = deprecated_watch || query.flag("watch");
-        if watching && (info.verb == "list" || (deprecated_watch && info.verb == "get")) {
+        // The old path is authorised as a watch whatever the method; only GET is answered.
+        if deprecated_watch || (info.verb == "list" && query.flag("watch")) {
             info.verb = "watch";
         }
         if matches!(info.verb, "list" | "watch" | "deletecollection") && info.name.is_empty() {
@@ -228,6 +228,7 @@ mod tests {
         check(Method::GET, "/api/v1/namespaces/a/pods?watch=1", "watch", "pods", "a", "");
         check(Method::GET, "/api/v1/namespaces/a/pods?watch=false", "list", "pods", "a", "");
         check(Method::GET, "/api/v1/watch/namespaces/a/pods/x", "watch", "pods", "a", "x");
+        check(Method::POST, "/api/v1/watch/namespaces/a/pods", "watch", "pods", "a", "");
         check(Method::PUT, "/api/v1/namespaces/a/finalize", "update", "namespaces/finalize", "a", "a");
         check(Method::GET, "/api/v1/namespaces/a", "get", "namespaces", "a", "a");
         check(

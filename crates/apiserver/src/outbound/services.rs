@@ -23,6 +23,17 @@ pub enum Address {
 }
 
 impl Address {
+    /// Returns where an https URL leads; `None` if it is none.
+    pub fn of_url(url: &str) -> Option<Self> {
+        let rest = url.strip_prefix("https://")?;
+        let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
+        let (host, port) = match authority.rsplit_once(':') {
+            Some((host, port)) if !port.contains(']') => (host, port.parse().ok()?),
+            _ => (authority, 443),
+        };
+        (!host.is_empty()).then(|| Self::Host { host: host.to_owned(), port })
+    }
+
     /// Returns the name that the certificate of the other side has to be valid for.
     pub fn server_name(&self) -> String {
         match self {

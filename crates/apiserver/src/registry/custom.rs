@@ -10,6 +10,7 @@ use native::validation::meta;
 use serde_json::{Value, json};
 
 use super::kind::{Kind, Rules, Source, Subresource};
+use crate::conversion::Converter;
 use crate::handlers::scale::Paths;
 use crate::object;
 
@@ -25,6 +26,10 @@ pub struct Custom {
     pub versions: Vec<Version>,
     /// The version objects are stored in.
     pub storage_version: String,
+    /// The first of the versions that objects were ever stored in: that of every stored body that says none.
+    pub first_stored: String,
+    /// The webhook that converts between the versions; without one they differ by name only.
+    pub conversion: Option<Converter>,
     /// The definition is being deleted: nothing new may be created.
     pub terminating: bool,
     /// All versions have the same schema, so that stored bytes serve each of them.
@@ -152,6 +157,12 @@ impl Custom {
             names,
             namespaced: text(definition, "/spec/scope") == "Namespaced",
             versions,
+            first_stored: definition
+                .pointer("/status/storedVersions/0")
+                .and_then(Value::as_str)
+                .unwrap_or(&storage_version)
+                .to_owned(),
+            conversion: Converter::read(&definition["spec"]["conversion"]),
             storage_version,
             terminating: !object::meta_str(definition, "deletionTimestamp").is_empty(),
             uniform,
@@ -217,7 +228,7 @@ impl Custom {
     /// Says whether what is stored can be sent as it is. Defaults may have been added to the schema since it was
     /// written, so only schemas without defaults qualify.
     pub fn serves_stored_bytes(&self, version: &str) -> bool {
-        self.uniform && !self.version(version).has_defaults
+        self.conversion.is_none() && self.uniform && !self.version(version).has_defaults
     }
 
     /// Brings a stored object into the form of a version: converted, pruned, with the defaults of today.
@@ -234,6 +245,7 @@ impl Custom {
         let mut unknown =
             schema.coerce_metadata(object, Malformed::Refuse).map_err(|error| error.to_string())?;
         unknown.extend(schema.prune(object));
+        schema.prune_nulls(object);
         schema.default(object);
         Ok(unknown)
     }

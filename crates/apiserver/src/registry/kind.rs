@@ -81,6 +81,11 @@ impl Kind {
         self.verbs.iter().any(|allowed| allowed == verb)
     }
 
+    /// Says whether a webhook converts between the versions of this kind.
+    pub fn is_converted(&self) -> bool {
+        self.custom().is_some_and(|custom| custom.conversion.is_some())
+    }
+
     /// Says whether stored bytes can be served as they are in this version.
     pub fn serves_stored_bytes(&self) -> bool {
         match &self.source {

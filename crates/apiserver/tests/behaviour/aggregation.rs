@@ -65,3 +65,34 @@ async fn an_upgraded_connection_goes_through() {
     assert_eq!(&back, b"olleh");
     handle.stop().await;
 }
+
+#[tokio::test]
+async fn what_belongs_to_an_object_on_another_server_is_not_taken_for_garbage() {
+    let (handle, api) = start().await;
+    // The kind is known here, too: its definition was there before the other server took the group over.
+    let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "owners.elsewhere.example.com"},
+        "spec": {"group": "elsewhere.example.com", "scope": "Cluster",
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}}],
+            "names": {"plural": "owners", "singular": "owner", "kind": "Owner", "listKind": "OwnerList"}}});
+    api.post("apis/apiextensions.k8s.io/v1/customresourcedefinitions", &definition).await.expect(201);
+    api.until("apis/elsewhere.example.com/v1/owners", |answer| answer.code == 200).await;
+    let service = "apis/apiregistration.k8s.io/v1/apiservices/v1.elsewhere.example.com";
+    api.until(service, |answer| answer.code == 200).await;
+    let remote =
+        json!({"spec": {"insecureSkipTLSVerify": true, "service": {"name": "none", "namespace": "default"}}});
+    api.merge(service, &remote).await.expect(200);
+    api.until(service, |answer| answer.text().contains("ServiceNotFound")).await;
+
+    let owned = |name: &str, api_version: &str, kind: &str| {
+        json!({"metadata": {"name": name, "ownerReferences": [
+            {"apiVersion": api_version, "kind": kind, "name": "nowhere", "uid": format!("uid-of-{name}")}]}})
+    };
+    let maps = "api/v1/namespaces/default/configmaps";
+    api.post(maps, &owned("kept", "elsewhere.example.com/v1", "Owner")).await.expect(201);
+    // Looked at after the other one: when it is gone, the other one has been looked at.
+    api.post(maps, &owned("lost", "v1", "ConfigMap")).await.expect(201);
+    api.until(&format!("{maps}/lost"), |answer| answer.code == 404).await;
+    api.get(&format!("{maps}/kept")).await.expect(200);
+    handle.stop().await;
+}

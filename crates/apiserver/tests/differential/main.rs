@@ -1,7 +1,7 @@
 //! The same requests to kube-apiserver and to ours, and what comes back side by side.
 //!
-//! In: `testdata/differential/kinds.yaml` (an object per kind, from which requests are derived), `requests.yaml`
-//! (requests written by hand) and `known.yaml` (differences that are known, with reasons). Out: a failure for every
+//! In: `testdata/differential/kinds.yaml` (an object per kind, from which requests are derived), `requests.yaml`,
+//! `identity.yaml` and `apply.yaml` (requests written by hand) and `known.yaml` (differences that are known, with reasons). Out: a failure for every
 //! difference that is not known, and for every known one that is gone.
 //!
 //! Needs the programs of the `clusters` crate. Where they cannot be had, it says so loudly and does nothing.
@@ -12,6 +12,8 @@
 mod support;
 
 mod aggregation;
+mod conversion;
+mod expressions;
 mod hooks;
 mod kinds;
 mod known;
@@ -31,7 +33,7 @@ use crate::support::Api;
 /// and the last gives them tolerations: both matter to who schedules pods, and ours leaves pods as written.
 const WITHOUT_PLUGINS: &str = "--disable-admission-plugins=StorageObjectInUseProtection,ServiceAccount,Priority,DefaultTolerationSeconds";
 /// The suite does not shrink unnoticed.
-const AT_LEAST: usize = 600;
+const AT_LEAST: usize = 3000;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn both_servers_answer_the_same() {
@@ -60,6 +62,8 @@ async fn both_servers_answer_the_same() {
     kinds::run(&mut suite).await;
     requests::run(&mut suite).await;
     hooks::run(&mut suite).await;
+    expressions::run(&mut suite).await;
+    conversion::run(&mut suite).await;
     aggregation::run(&mut suite).await;
     handle.stop().await;
     fleet.down().await.expect("the partner ends");

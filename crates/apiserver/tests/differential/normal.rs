@@ -82,6 +82,8 @@ static RULES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
         (r"\b(gen-|Gen_)[a-z0-9]{5}\b", "gen-NAME"),
         (r"ResourceVersion in record \(\d+\)", "ResourceVersion in record (RV)"),
         (r"(?s)in scheme .*$", "in scheme"),
+        (r"eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+", "TOKEN"),
+        (r"X509SHA256=[0-9a-f]{64}", "X509SHA256=DIGEST"),
         // A quoted object: Go prints maps in random order, and types we do not have.
         (r#"(?s)is invalid: patch: Invalid value: .*": "#, "is invalid: patch: Invalid value: OBJECT: "),
         (r#"(?s)^Invalid value: "\{.*": "#, "Invalid value: OBJECT: "),

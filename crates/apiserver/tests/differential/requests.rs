@@ -1,4 +1,4 @@
-//! The requests of `requests.yaml`: scenes of several steps, each scene in a namespace of its own.
+//! The requests of [`FILES`]: scenes of several steps, each scene in a namespace of its own.
 
 use std::collections::BTreeMap;
 
@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 
 use crate::suite::Suite;
 use crate::support::Call;
+
+const FILES: [&str; 3] = ["requests.yaml", "identity.yaml", "apply.yaml"];
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -48,11 +50,13 @@ fn once() -> usize {
 
 /// Runs all scenes in order.
 pub(crate) async fn run(suite: &mut Suite) {
-    let text = crate::testdata("requests.yaml");
-    let scenes: Vec<Scene> = serde_saphyr::from_str(&text).expect("requests.yaml is a list of scenes");
-    for scene in scenes {
-        if suite.wants(&scene.scene) {
-            play(suite, &scene).await;
+    for file in FILES {
+        let scenes: Vec<Scene> = serde_saphyr::from_str(&crate::testdata(file))
+            .unwrap_or_else(|error| panic!("{file} is a list of scenes: {error}"));
+        for scene in scenes {
+            if suite.wants(&scene.scene) {
+                play(suite, &scene).await;
+            }
         }
     }
 }

@@ -30,46 +30,56 @@ pub(crate) struct Webhook {
 
 impl Webhook {
     pub(crate) async fn start() -> Self {
-        let names: Vec<String> = NAMES.iter().map(|name| (*name).to_owned()).collect();
-        let mut params = rcgen::CertificateParams::new(names).expect("valid names");
-        params.subject_alt_names.push(rcgen::SanType::IpAddress([127, 0, 0, 1].into()));
-        let key = rcgen::KeyPair::generate().expect("a key");
-        let cert = params.self_signed(&key).expect("a certificate");
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut config = rustls::ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .expect("usual protocol versions")
-            .with_no_client_auth()
-            .with_single_cert(
-                vec![CertificateDer::from_pem_slice(cert.pem().as_bytes()).expect("a certificate")],
-                PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).expect("a key"),
-            )
-            .expect("a certificate with its key");
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("an address");
         let calls = Arc::new(AtomicUsize::new(0));
         let counter = calls.clone();
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let (acceptor, counter) = (acceptor.clone(), counter.clone());
-                tokio::spawn(async move {
-                    let Ok(stream) = acceptor.accept(stream).await else { return };
-                    let service = service_fn(move |request| answer(request, counter.clone()));
-                    let _ = auto::Builder::new(TokioExecutor::new())
-                        .serve_connection(TokioIo::new(stream), service)
-                        .await;
-                });
-            }
-        });
-        Self { address, bundle: base64::engine::general_purpose::STANDARD.encode(cert.pem()), calls }
+        let (address, pem) = https(move |request| answer(request, counter.clone())).await;
+        Self { address, bundle: base64::engine::general_purpose::STANDARD.encode(pem), calls }
     }
 
     /// Returns a `clientConfig` by URL.
     pub(crate) fn client(&self, path: &str) -> Value {
         json!({"url": format!("https://127.0.0.1:{}{path}", self.address.port()), "caBundle": self.bundle})
     }
+}
+
+/// Serves HTTPS on a free port of this machine; returns where, and the certificate that clients have to trust.
+pub(crate) async fn https<F>(
+    answer: impl Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+) -> (SocketAddr, String)
+where
+    F: Future<Output = Result<Response<Full<Bytes>>, Infallible>> + Send + 'static,
+{
+    let names: Vec<String> = NAMES.iter().map(|name| (*name).to_owned()).collect();
+    let mut params = rcgen::CertificateParams::new(names).expect("valid names");
+    params.subject_alt_names.push(rcgen::SanType::IpAddress([127, 0, 0, 1].into()));
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let cert = params.self_signed(&key).expect("a certificate");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("usual protocol versions")
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![CertificateDer::from_pem_slice(cert.pem().as_bytes()).expect("a certificate")],
+            PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).expect("a key"),
+        )
+        .expect("a certificate with its key");
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (acceptor, answer) = (acceptor.clone(), answer.clone());
+            tokio::spawn(async move {
+                let Ok(stream) = acceptor.accept(stream).await else { return };
+                let _ = auto::Builder::new(TokioExecutor::new())
+                    .serve_connection(TokioIo::new(stream), service_fn(answer))
+                    .await;
+            });
+        }
+    });
+    (address, cert.pem())
 }
 
 async fn answer(
@@ -191,17 +201,21 @@ fn convert(review: &Value, path: &str) -> Value {
         {
             spec.insert(to.to_owned(), value);
         }
-        if path == "/convert-badly" {
-            object["metadata"]["name"] = json!("renamed");
+        match path {
+            "/convert-badly" => object["metadata"]["name"] = json!("renamed"),
+            "/convert-elsewhere" => object["apiVersion"] = json!("example.com/v7"),
+            "/convert-kind" => object["kind"] = json!("Other"),
+            "/convert-labels" => object["metadata"]["labels"] = json!({"a": 1}),
+            _ => {}
         }
     }
     if path == "/convert-fewer" {
         objects.pop();
     }
-    let result = if path == "/convert-refused" {
-        json!({"status": "Failure", "message": "cannot convert that"})
-    } else {
-        json!({"status": "Success"})
+    let result = match path {
+        "/convert-refused" => json!({"status": "Failure", "message": "cannot convert that"}),
+        "/convert-silently" => json!({"status": "Failure"}),
+        _ => json!({"status": "Success"}),
     };
     json!({"apiVersion": review["apiVersion"], "kind": "ConversionReview",
         "response": {"uid": request["uid"], "convertedObjects": objects, "result": result}})

@@ -96,6 +96,28 @@ pub static KARMADA_E2E: Recipe = Recipe {
     stamps: &[],
 };
 
+/// Kubernetes' own end-to-end suite, and the program that runs it in several processes.
+pub static KUBERNETES_E2E: Recipe = Recipe {
+    name: "kubernetes-e2e",
+    module: "k8s.io/kubernetes",
+    version: "v1.36.3",
+    builds: &[("kubernetes-ginkgo", "github.com/onsi/ginkgo/v2/ginkgo")],
+    suite: Some(("kubernetes-e2e", "k8s.io/kubernetes/test/e2e")),
+    main: None,
+    stamps: &[],
+};
+
+/// A package manager that many people install with.
+pub static HELM: Recipe = Recipe {
+    name: "helm",
+    module: "helm.sh/helm/v3",
+    version: "v3.22.0",
+    builds: &[("helm", "helm.sh/helm/v3/cmd/helm")],
+    suite: None,
+    main: None,
+    stamps: &[],
+};
+
 /// All that a member cluster needs. The biggest comes first, so that a machine with little patience fails early.
 pub static MEMBER_RECIPES: [&Recipe; 3] = [&KUBERNETES, &ETCD, &KWOK];
 
@@ -188,7 +210,7 @@ mod tests {
         let mut names: Vec<_> = MEMBER_RECIPES
             .iter()
             .copied()
-            .chain([&KARMADA, &KARMADA_E2E])
+            .chain([&KARMADA, &KARMADA_E2E, &KUBERNETES_E2E, &HELM])
             .flat_map(|r| r.programs().map(|p| p.name))
             .collect();
         let count = names.len();

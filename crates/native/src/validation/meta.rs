@@ -187,7 +187,7 @@ fn owner_references(owners: Node<'_>, path: &Path) -> Errors {
     for owner in owners.items() {
         let (api_version, kind) = (owner.at("apiVersion").text(), owner.at("kind").text());
         let version = api_version.rsplit_once('/').map_or(api_version, |(_, version)| version);
-        if version.is_empty() {
+        if version.is_empty() || api_version.matches('/').count() > 1 {
             errors.push(Error::invalid(&path.child("apiVersion"), api_version, "version must not be empty"));
         }
         for field in ["kind", "name", "uid"] {

@@ -58,15 +58,10 @@ impl Client {
         if url.is_empty() {
             return Err("webhook configuration must have either service or URL".to_owned());
         }
-        let rest = url.strip_prefix("https://").ok_or_else(|| format!("Unparsable URL: {url}"))?;
+        let unparsable = || format!("Unparsable URL: {url}");
+        let address = Address::of_url(url).ok_or_else(unparsable)?;
+        let rest = url.strip_prefix("https://").ok_or_else(unparsable)?;
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-        let (host, port) = match authority.rsplit_once(':') {
-            Some((host, port)) if !port.contains(']') => {
-                (host, port.parse().map_err(|_| format!("Unparsable URL: {url}"))?)
-            }
-            _ => (authority, 443),
-        };
-        let address = Address::Host { host: host.to_owned(), port };
         Ok(Self {
             endpoint: endpoint(address),
             origin: format!("https://{authority}"),

@@ -21,8 +21,9 @@ use futures::future::join_all;
 use serde_json::Value;
 
 use self::call::Failure;
+pub(crate) use self::call::post;
 use self::configuration::Hook;
-pub(crate) use self::configuration::selector;
+pub(crate) use self::configuration::{Client, selector};
 pub(crate) use self::matching::{Match, Rule, find_rule, match_namespace, match_object};
 use super::Operation;
 use crate::handlers::context::Context;

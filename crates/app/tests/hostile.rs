@@ -1,0 +1,306 @@
+//! One client that does everything wrong, and another one that must not notice.
+//!
+//! The hostile one opens a thousand watches and leaves them idle, opens others and stops reading them, sends bodies of
+//! 100 MB and JSON that is nested without end, and makes one definition after the other. Meanwhile the other one reads
+//! and writes as ever. Measured are the memory of the server and how long the other one waits.
+//!
+//! Not run by default, since it measures: `cargo test --release -p app --test hostile -- --ignored --nocapture` on a machine that has
+//! nothing else to do.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Bytes, Frame};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use serde_json::{Value, json};
+
+type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, std::convert::Infallible>;
+type Sender = hyper::client::conn::http2::SendRequest<Body>;
+
+const IDLE_WATCHES: usize = 1_000;
+const STUCK_WATCHES: usize = 100;
+const LARGE_BODIES: usize = 20;
+const LARGE: usize = 100 * 1024 * 1024;
+const DEFINITIONS: usize = 200;
+const SAMPLES: usize = 1_500;
+/// What the server may have at most, whatever anybody does: about four times what it needs for the objects here.
+const MEMORY_LIMIT_MIB: u64 = 512;
+/// Below this, twice as long is a matter of the machine's scheduler, not of the server.
+const FLOOR: Duration = Duration::from_millis(20);
+
+struct Server {
+    child: Child,
+    dir: tempfile::TempDir,
+    address: String,
+}
+
+impl Server {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().expect("a folder for the test");
+        let tokens = dir.path().join("tokens.csv");
+        std::fs::write(&tokens, "good,worker,1,\"workers\"\nbad,intruder,2,\"workers\"\n").expect("a file");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_karmada"))
+            .args(["server", "--bind", "127.0.0.1:0", "--controllers", "", "--token-auth-file"])
+            .arg(&tokens)
+            .arg("--data-dir")
+            .arg(dir.path().join("data"))
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        let log = BufReader::new(child.stderr.take().expect("a piped log"));
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for line in log.lines().map_while(Result::ok) {
+                if let Some(rest) = line.split("https://").nth(1).filter(|_| line.contains("ready")) {
+                    let _ = ready.send(rest.split(['"', ' ']).next().unwrap_or("").to_owned());
+                }
+                let _ = writeln!(std::io::stderr(), "{line}");
+            }
+        });
+        let address = is_ready.recv_timeout(Duration::from_secs(180)).expect("the server is ready in time");
+        Self { child, dir, address }
+    }
+
+    fn memory_mib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or("");
+        line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) / 1024
+    }
+
+    /// Opens a connection of its own; several requests share it.
+    async fn connect(&self) -> Sender {
+        connect(&self.address, &self.dir.path().join("data/pki/ca.crt")).await
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+async fn connect(address: &str, ca: &Path) -> Sender {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(ca).expect("the authority")).expect("a usable authority");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("usual protocol versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let stream = tokio::net::TcpStream::connect(address).await.expect("the server listens");
+    let name = ServerName::try_from("127.0.0.1").expect("a name");
+    let stream =
+        tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("a handshake");
+    let (sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+            .await
+            .expect("HTTP/2");
+    tokio::spawn(async move {
+        let _ = connection.await;
+    });
+    sender
+}
+
+fn full(body: impl Into<Bytes>) -> Body {
+    Full::new(body.into()).boxed_unsync()
+}
+
+fn request(token: &str, method: &str, path: &str, body: Body) -> hyper::Request<Body> {
+    hyper::Request::builder()
+        .method(method)
+        .uri(format!("https://server/{path}"))
+        .header("authorization", format!("Bearer {token}"))
+        .header("content-type", "application/json")
+        .body(body)
+        .expect("a request")
+}
+
+async fn send(
+    sender: &Sender,
+    token: &str,
+    method: &str,
+    path: &str,
+    body: impl Into<Bytes>,
+) -> (u16, Bytes) {
+    let answer = sender.clone().send_request(request(token, method, path, full(body))).await;
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(_) => return (0, Bytes::new()),
+    };
+    let code = answer.status().as_u16();
+    (code, answer.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default())
+}
+
+fn map(name: &str, value: usize) -> Vec<u8> {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name},
+        "data": {"value": value.to_string(), "filling": "x".repeat(800)}})
+    .to_string()
+    .into_bytes()
+}
+
+/// Works as a controller does, and returns how long the slowest hundredth of its requests took at least.
+async fn work(server: &Server) -> Duration {
+    let sender = server.connect().await;
+    let maps = "api/v1/namespaces/default/configmaps";
+    let mut times = Vec::with_capacity(SAMPLES);
+    for number in 0..SAMPLES {
+        let name = format!("work-{}", number % 50);
+        let began = Instant::now();
+        let (code, _) = match number % 3 {
+            0 => send(&sender, "good", "POST", maps, map(&name, number)).await,
+            1 => send(&sender, "good", "GET", &format!("{maps}/{name}"), "").await,
+            _ => send(&sender, "good", "PUT", &format!("{maps}/{name}"), map(&name, number)).await,
+        };
+        times.push(began.elapsed());
+        assert!(matches!(code, 200 | 201 | 404 | 409), "a modest client is answered with {code}");
+    }
+    times.sort();
+    times[SAMPLES * 99 / 100]
+}
+
+/// Makes everybody with the group `workers` an administrator of everything, but not of the server.
+async fn grant(server: &Server) {
+    let kubeconfig = server.dir.path().join("data/karmada.kubeconfig");
+    let file = kube::config::Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
+    let config =
+        kube::Config::from_custom_kubeconfig(file, &Default::default()).await.expect("a usable kubeconfig");
+    let client = kube::Client::try_from(config).expect("a client");
+    let binding = json!({"metadata": {"name": "workers"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "workers"}]});
+    let request = http::Request::post("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings")
+        .header("content-type", "application/json")
+        .body(binding.to_string().into_bytes())
+        .expect("a request");
+    client.request::<Value>(request).await.expect("the binding is made");
+}
+
+#[derive(Default)]
+struct Attack {
+    over: AtomicBool,
+    large_refused: AtomicUsize,
+    deep_refused: AtomicUsize,
+    definitions: AtomicUsize,
+}
+
+async fn large_bodies(sender: Sender, attack: Arc<Attack>) {
+    let piece = Bytes::from(vec![b' '; 1024 * 1024]);
+    for _ in 0..LARGE_BODIES {
+        let pieces = std::iter::repeat_n(piece.clone(), LARGE / piece.len());
+        let body = StreamBody::new(futures::stream::iter(
+            pieces.map(|piece| Ok::<_, std::convert::Infallible>(Frame::data(piece))),
+        ));
+        let path = "api/v1/namespaces/default/configmaps";
+        let answer = sender.clone().send_request(request("bad", "POST", path, body.boxed_unsync())).await;
+        // Either it is told, or the stream is reset: both are refusals.
+        if answer.map_or(true, |answer| answer.status() == 413) {
+            attack.large_refused.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+async fn deep_json(sender: Sender, attack: Arc<Attack>) {
+    let depth = 500_000;
+    let nested =
+        format!("{{\"metadata\":{{\"name\":\"x\"}},\"data\":{}{}}}", "[".repeat(depth), "]".repeat(depth));
+    while !attack.over.load(Ordering::SeqCst) {
+        let path = "api/v1/namespaces/default/configmaps";
+        let (code, _) = send(&sender, "bad", "POST", path, nested.clone()).await;
+        assert!(matches!(code, 400 | 413 | 422 | 429), "nesting without end is answered with {code}");
+        attack.deep_refused.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+async fn definitions(sender: Sender, attack: Arc<Attack>) {
+    for number in 0..DEFINITIONS {
+        let properties: serde_json::Map<String, Value> = (0..100)
+            .map(|field| (format!("field{field}"), json!({"type": "string", "description": "x".repeat(50)})))
+            .collect();
+        let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": format!("floods{number}.flood.example.com")},
+            "spec": {"group": "flood.example.com", "scope": "Namespaced",
+                "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object",
+                    "properties": {"spec": {"type": "object", "properties": properties}}}}}],
+                "names": {"plural": format!("floods{number}"), "singular": format!("flood{number}"),
+                    "kind": format!("Flood{number}"), "listKind": format!("Flood{number}List")}}});
+        let path = "apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+        let (code, _) = send(&sender, "bad", "POST", path, definition.to_string()).await;
+        if code == 201 {
+            attack.definitions.fetch_add(1, Ordering::SeqCst);
+        }
+        let _ = send(&sender, "bad", "GET", "openapi/v2", "").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "measures; run it alone, see the head of the file"]
+async fn who_behaves_does_not_notice_who_does_not() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let server = Server::start();
+    grant(&server).await;
+    work(&server).await;
+    let calm = work(&server).await;
+    let before = server.memory_mib();
+
+    let attack = Arc::new(Attack::default());
+    let mut open = Vec::new();
+    for _ in 0..IDLE_WATCHES / 250 {
+        let sender = server.connect().await;
+        for _ in 0..250 {
+            let path = "api/v1/namespaces/kube-public/secrets?watch=true&resourceVersion=1";
+            let answer = sender.clone().send_request(request("bad", "GET", path, full(""))).await;
+            let answer = answer.expect("a watch opens");
+            assert_eq!(answer.status(), 200);
+            open.push((sender.clone(), answer));
+        }
+    }
+    for _ in 0..STUCK_WATCHES {
+        // A connection each, on which nobody reads: the window closes, then the socket fills.
+        let sender = server.connect().await;
+        let path = "api/v1/configmaps?watch=true&allowWatchBookmarks=true";
+        let answer = sender.clone().send_request(request("bad", "GET", path, full(""))).await;
+        let answer = answer.expect("a watch opens");
+        assert_eq!(answer.status(), 200);
+        open.push((sender.clone(), answer));
+    }
+    let connection = server.connect().await;
+    let others = [
+        tokio::spawn(large_bodies(server.connect().await, attack.clone())),
+        tokio::spawn(deep_json(connection, attack.clone())),
+        tokio::spawn(definitions(server.connect().await, attack.clone())),
+    ];
+    let mut worst = Duration::ZERO;
+    let mut most = 0;
+    while others.iter().filter(|task| task.is_finished()).count() < 2 {
+        worst = worst.max(work(&server).await);
+        most = most.max(server.memory_mib());
+    }
+    attack.over.store(true, Ordering::SeqCst);
+    for task in others {
+        task.await.expect("the attack went as planned");
+    }
+    let idle = work(&server).await;
+    println!(
+        "p99 calm {calm:?}, under attack {worst:?}, afterwards {idle:?}; memory {before} MiB, at most {most} MiB; \
+         {} watches open, {} large and {} deep bodies refused, {} definitions made",
+        open.len(),
+        attack.large_refused.load(Ordering::SeqCst),
+        attack.deep_refused.load(Ordering::SeqCst),
+        attack.definitions.load(Ordering::SeqCst),
+    );
+    assert_eq!(attack.large_refused.load(Ordering::SeqCst), LARGE_BODIES);
+    assert_eq!(attack.definitions.load(Ordering::SeqCst), DEFINITIONS);
+    assert!(most < MEMORY_LIMIT_MIB, "the server took {most} MiB");
+    assert!(worst <= (calm * 2).max(FLOOR), "p99 was {calm:?} when calm and {worst:?} under attack");
+}
