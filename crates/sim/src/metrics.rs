@@ -149,7 +149,7 @@ pub(crate) fn answer(
     let found =
         if kind.namespaced { pods(objects, &usage, wish, now) } else { nodes(objects, &usage, wish, now) };
     if !wish.name.is_empty() && found.is_empty() {
-        let resource = GroupResource::new(GROUP, &kind.gvk.kind.to_lowercase());
+        let resource = GroupResource::new(GROUP, kind.gvk.kind.to_lowercase());
         let full =
             if kind.namespaced { format!("{}/{}", wish.namespace, wish.name) } else { wish.name.to_owned() };
         return Err(Status::not_found(&resource, &full));

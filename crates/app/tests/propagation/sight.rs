@@ -30,7 +30,7 @@ async fn what_cannot_be_seen_is_not_deleted() {
     let Some(members) = clusters::shared(1).await else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let liar = Liar::before(members[0].kubeconfig(), folder.path()).await;
-    let world = World::new("sight", ControlPlane::ours(), &[liar.kubeconfig.clone()]).await;
+    let world = World::new("sight", ControlPlane::ours(), std::slice::from_ref(&liar.kubeconfig)).await;
     let truth = client(members[0].kubeconfig()).await;
     let inside = config_maps().api(truth, &world.namespace);
     let selectors: Vec<Value> =

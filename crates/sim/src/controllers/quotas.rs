@@ -147,7 +147,7 @@ fn pod_amount(pod: &Value, field: &str, resource: &str) -> Quantity {
         && let Ok(overhead) = Quantity::parse(overhead)
         && (field == "requests" || !most.is_zero())
     {
-        most = most + overhead;
+        most += overhead;
     }
     most
 }
