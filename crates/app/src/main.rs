@@ -10,6 +10,7 @@ mod measured;
 mod memory;
 mod plane;
 mod plugin;
+mod roles;
 mod scheduling;
 mod server;
 mod signals;

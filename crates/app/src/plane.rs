@@ -12,7 +12,7 @@ use kube::Client;
 
 use crate::controllers::{Chosen, Running};
 use crate::surroundings::Surroundings;
-use crate::{extension, plugin};
+use crate::{extension, plugin, roles};
 
 /// How a control plane is set up.
 pub(crate) struct Setup {
@@ -60,6 +60,7 @@ impl Plane {
             apiserver::auth::User::system("system:karmada-controllers"),
         );
         surroundings.connect(client.clone());
+        roles::ensure(&client).await?;
         let running = Running::start(client.clone(), &setup.chosen, diagnoses)?;
         Ok(Self { url: handle.url.clone(), kubeconfig, client, handle, running })
     }

@@ -21,6 +21,9 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
+/// How long a copy waits before it lists again because a revision was too old: no server is to be listed in a tight loop.
+const EXPIRED_REST: Duration = Duration::from_secs(1);
+
 /// Namespace and name; the namespace of a cluster-scoped object is empty.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
@@ -205,6 +208,18 @@ impl<T> Mirror<T> {
             };
             match event {
                 None => return true,
+                // The library would ask for the same revision again and again; only a list helps.
+                Some(Err(watcher::Error::WatchStartFailed(kube::Error::Api(status))))
+                    if status.code == 410 =>
+                {
+                    tracing::debug!("revision expired");
+                    tokio::select! {
+                        () = stop.cancelled() => return false,
+                        () = self.revive.notified() => {}
+                        () = tokio::time::sleep(EXPIRED_REST) => {}
+                    }
+                    return true;
+                }
                 Some(Err(error)) => tracing::debug!(%error, "watch interrupted"),
                 Some(Ok(watcher::Event::Init)) => listed.clear(),
                 Some(Ok(watcher::Event::InitApply(object))) => {

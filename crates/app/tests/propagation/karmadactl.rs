@@ -156,7 +156,11 @@ async fn the_official_karmadactl_works_as_on_the_original() {
             &role_kind().api(member.clone(), ""),
             "karmada-impersonator",
             "impersonation is allowed",
-            |found| found.is_some_and(|found| found.data["rules"].to_string().contains("system:masters")),
+            |found| {
+                ["system:masters", "system:admin"]
+                    .iter()
+                    .all(|name| found.is_some_and(|found| found.data["rules"].to_string().contains(name)))
+            },
         )
         .await;
     }

@@ -17,7 +17,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;
 use tokio::sync::watch;
 
-use crate::testkit::client;
+use crate::testkit::{DEADLINE, client};
 
 /// What it does to lists and watches of managed objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +83,9 @@ impl Liar {
 
     /// Waits until so many lies of the present mode were told.
     pub(crate) async fn told(&self, lies: usize) {
-        let _ = self.counts.lies.subscribe().wait_for(|told| *told >= lies).await;
+        let mut told = self.counts.lies.subscribe();
+        let enough = tokio::time::timeout(DEADLINE, told.wait_for(|told| *told >= lies)).await;
+        assert!(enough.is_ok(), "nobody asked for lies as in {:?}", *self.mode.borrow());
     }
 
     /// Returns how many deletions were asked for.
