@@ -70,6 +70,8 @@ pub struct Handle {
     tasks: TaskTracker,
     listening: CancellationToken,
     data_dir: Option<PathBuf>,
+    #[cfg_attr(not(test), expect(dead_code, reason = "tests make time pass for it"))]
+    pub(crate) renewal: Arc<Renewal>,
 }
 
 /// Starts a server; returns once it answers requests and is ready.
@@ -149,7 +151,8 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     controllers::definitions::install(&server, &options.definitions).await?;
     server.ready.definitions.store(true, Ordering::Release);
     controllers::spawn(&server, &tasks, options.compact_every);
-    tasks.spawn(Renewal::new(&server, serving, &pki, pki_path).run(stop.clone()));
+    let renewal = Arc::new(Renewal::new(&server, serving, &pki, pki_path));
+    tasks.spawn(renewal.clone().run(stop.clone()));
 
     let host = options.advertise.clone().unwrap_or_else(|| match address.ip() {
         ip if ip.is_unspecified() => "127.0.0.1".to_owned(),
@@ -159,7 +162,18 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     let url = format!("https://{host}:{}", address.port());
     let kubeconfig = pki.kubeconfig(&url, &options.context_name);
     tasks.close();
-    Ok(Handle { server, address, url, kubeconfig, pki, stop, tasks, listening, data_dir: options.data_dir })
+    Ok(Handle {
+        server,
+        address,
+        url,
+        kubeconfig,
+        pki,
+        stop,
+        tasks,
+        listening,
+        data_dir: options.data_dir,
+        renewal,
+    })
 }
 
 /// Makes the data directory and its `pki`, closed to others.

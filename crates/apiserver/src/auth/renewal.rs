@@ -29,6 +29,14 @@ pub(crate) struct Renewal {
     front_proxy_ca: ArcSwap<Pair>,
     front_proxy_client: ArcSwap<Pair>,
     dir: Option<PathBuf>,
+    /// Held while objects are written, so that an older authority never comes after a newer one.
+    publishing: tokio::sync::Mutex<()>,
+}
+
+impl std::fmt::Debug for Renewal {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Renewal").field("dir", &self.dir).finish_non_exhaustive()
+    }
 }
 
 impl Renewal {
@@ -44,11 +52,12 @@ impl Renewal {
             front_proxy_ca: ArcSwap::from_pointee(pki.front_proxy_ca.clone()),
             front_proxy_client: ArcSwap::from_pointee(pki.front_proxy_client.clone()),
             dir,
+            publishing: tokio::sync::Mutex::default(),
         }
     }
 
     /// Looks after the certificates until the server stops.
-    pub(crate) async fn run(self, stop: CancellationToken) {
+    pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
         loop {
             if let Err(error) = self.renew(Timestamp::now()) {
                 tracing::error!(%error, "cannot renew certificates");
@@ -98,6 +107,7 @@ impl Renewal {
 
     /// Brings the objects that show the authorities up to date.
     pub(crate) async fn publish(&self) {
+        let _in_order = self.publishing.lock().await;
         let actor = Actor::new(&self.server, "system:kube-controller-manager");
         let ca = &self.server.signer.pair().cert;
         let proxies = &self.front_proxy_ca.load().cert;
@@ -153,9 +163,7 @@ mod tests {
         let handle = start(options).await.unwrap();
         let server = handle.server.clone();
         let signer = server.signer.clone();
-        let serving = Serving::new(&handle.pki.serving, signer.clone(), Vec::new(), None).unwrap();
-        let pki = dir.path().join("pki");
-        let renewal = Renewal::new(&server, Arc::new(serving), &handle.pki, Some(pki.clone()));
+        let (pki, renewal) = (dir.path().join("pki"), handle.renewal.clone());
         let shown = || {
             let entry =
                 server.store.get("configmaps", "kube-system/extension-apiserver-authentication").unwrap();

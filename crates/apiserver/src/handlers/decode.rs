@@ -37,8 +37,8 @@ pub fn object(
         _ => return Err(unsupported_type(kind)),
     };
     check_type(kind, expected, &mut value, body)?;
-    let unknown = canonicalise(kind, expected, &mut value)
-        .map_err(|error| cannot_handle(expected, expected, &error))?;
+    let unknown =
+        accept(kind, expected, &mut value).map_err(|error| cannot_handle(expected, expected, &error))?;
     problems.extend(unknown.into_iter().map(|path| format!("unknown field \"{path}\"")));
     report(context, validation, problems).map_err(|mut status| {
         if !kind.is_custom() || *expected != kind.gvk {
@@ -61,6 +61,17 @@ pub fn report(context: &Context, validation: FieldValidation, problems: Vec<Stri
         }
         _ => Ok(()),
     }
+}
+
+/// As [`canonicalise`], for what a client sent: custom resources lose nulls that mean nothing. What admission makes of an
+/// object keeps them, as upstream, and they are an error there.
+pub fn accept(kind: &Kind, gvk: &Gvk, value: &mut Value) -> Result<Vec<String>, String> {
+    if let Source::Custom(custom) = &kind.source
+        && *gvk == kind.gvk
+    {
+        custom.drop_nulls(gvk, value);
+    }
+    canonicalise(kind, gvk, value)
 }
 
 /// Brings an object into canonical form and applies the defaults; returns the unknown fields that were dropped.

@@ -241,8 +241,8 @@ impl Patch<'_> {
             };
             return Err(patch_invalid(&shown, &detail));
         }
-        let unknown = decode::canonicalise(self.kind, &self.gvk, &mut new)
-            .map_err(|error| patch_invalid(&shown, &error))?;
+        let unknown =
+            decode::accept(self.kind, &self.gvk, &mut new).map_err(|error| patch_invalid(&shown, &error))?;
         let problems: Vec<String> =
             unknown.into_iter().map(|path| format!("unknown field \"{path}\"")).collect();
         match self.validation {

@@ -245,9 +245,13 @@ impl Custom {
         let mut unknown =
             schema.coerce_metadata(object, Malformed::Refuse).map_err(|error| error.to_string())?;
         unknown.extend(schema.prune(object));
-        schema.prune_nulls(object);
         schema.default(object);
         Ok(unknown)
+    }
+
+    /// Drops the nulls of what a client sent, where nothing may be null.
+    pub fn drop_nulls(&self, gvk: &Gvk, object: &mut Value) {
+        self.version(&gvk.version).schema.prune_nulls(object);
     }
 
     pub fn prepare_create(&self, gvk: &Gvk, object: &mut Value) {
