@@ -108,7 +108,7 @@ impl Apply<'_> {
         };
         let mut merged = merged.map_err(|error| error.to_status())?;
         let managed = merged.pointer("/metadata/managedFields").cloned();
-        let unknown = decode::canonicalise(target.kind, &target.kind.gvk, &mut merged)
+        let unknown = decode::accept(target.kind, &target.kind.gvk, &mut merged)
             .map_err(|error| decode::cannot_handle(&target.kind.gvk, &target.kind.gvk, &error))?;
         if let Some(managed) = managed {
             object::meta_mut(&mut merged).insert("managedFields".to_owned(), managed);
