@@ -399,10 +399,15 @@ async fn write_status(
             if let Some(wanted) = wanted.iter().find(|wanted| dispatching_changes(work, wanted)) {
                 shared.recorder.say(COMPONENT, work, events::WORK_DISPATCHING, wanted.message.clone());
             }
+            let reported = reports.is_some();
             if let Some(reports) = &reports {
                 work_status::say(shared, work, reports);
             }
             shared.works.note(answer);
+            if reported {
+                // Something newer may have been reported between the look and the write: whoever reports looks again.
+                shared.reports.push(key.clone());
+            }
             outcome
         }
         Err(kube::Error::Api(status)) if status.code == 404 => Outcome::Done,
