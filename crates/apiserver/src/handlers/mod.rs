@@ -113,14 +113,14 @@ async fn route(server: &Arc<Server>, context: &Context, body: Bytes) -> Result<R
     if !info.subresource.is_empty() {
         return subresource(server, context, &kind, namespace, body).await;
     }
-    if kind.rules.computed && !info.name.is_empty() {
-        return Err(lost());
-    }
     if kind.rules.computed {
         if kind.allows(info.verb)
             && let Some(answer) = server.extensions.computed(server, context, &kind, namespace, &body).await
         {
             return Ok(answer?);
+        }
+        if !info.name.is_empty() {
+            return Err(lost());
         }
         return reviews::answer(server, context, &kind, namespace, &body).await;
     }
