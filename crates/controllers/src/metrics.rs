@@ -1,7 +1,7 @@
 //! What operators measure in the controllers and the scheduler, under upstream's names.
 //!
 //! A process has one `/metrics` and so one registry. Each area keeps its figures together in a `LazyLock` of its own,
-//! filled by [`add`], and counts through it; [`render`] shows whatever has been added so far. `karmada server` puts
+//! filled by `add`, and counts through it; [`render`] shows whatever has been added so far. `karmada server` puts
 //! the text behind the API server's own.
 //!
 //! Labels are arrays of pairs, as in `[("result", "success")]`: they are few, and read like what is shown.

@@ -1,7 +1,7 @@
 //! The audit log: who asked for what, when, and what became of it, as `audit.k8s.io/v1` events, one JSON line each.
 //!
-//! Which requests are recorded and how much of them is a matter of the [`policy`]. Lines are written in the background
-//! (see [`log`]); a log that cannot keep up loses lines, counts them, and never holds up a request.
+//! Which requests are recorded and how much of them is a matter of the `policy`. Lines are written in the background
+//! (see `log`); a log that cannot keep up loses lines, counts them, and never holds up a request.
 
 mod log;
 mod policy;

@@ -1,5 +1,5 @@
 //! The certificates that this server shows and signs with, while it runs. What is about to expire is replaced, without a
-//! restart and without touching open connections; [`super::renewal`] looks after it.
+//! restart and without touching open connections; `renewal` looks after it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
