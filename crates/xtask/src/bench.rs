@@ -1,7 +1,5 @@
 //! `cargo xtask bench`: finds the benchmarks that exist and runs the one that is asked for.
 
-use std::process::Command;
-
 use anyhow::{Context, Result, bail};
 
 use crate::workspace::{Workspace, cargo};
@@ -20,7 +18,7 @@ pub(crate) fn run(name: Option<&str>, arguments: &[String]) -> Result<()> {
     let Some((crate_name, bench)) = benches.iter().find(|(_, bench)| *bench == wanted) else {
         bail!("there is no benchmark called {wanted}\n{}", list(&benches));
     };
-    let status = Command::new(cargo())
+    let status = cargo()
         .args(["bench", "--package", crate_name, "--bench", bench, "--"])
         .args(arguments)
         .status()

@@ -58,18 +58,18 @@ fn steps() -> Vec<Step> {
             // Without a selection, `cargo fmt` wants to be told to look at all crates in its own words.
             let scope: &[String] =
                 if context.packages.is_empty() { &["--all".to_string()] } else { &context.scope() };
-            context.run(Command::new(cargo()).arg("fmt").args(scope).args(["--", "--check", "-l"]))
+            context.run(cargo().arg("fmt").args(scope).args(["--", "--check", "-l"]))
         }),
         step("arrows", "crates depend only on those they may, and pure crates stay pure", arrows::check),
         step("hygiene", "every source file says what it is for, and none is too long", hygiene::check),
         step("clippy", "no lint has anything to say", |context| {
             let deny = ["--all-targets", "--", "--deny", "warnings"];
-            context.run(Command::new(cargo()).arg("clippy").args(context.scope()).args(deny))
+            context.run(cargo().arg("clippy").args(context.scope()).args(deny))
         }),
         Step { clusters: true, ..step("test", "all tests pass, with real clusters where Go is there", test) },
         step("doc", "the documentation builds without a warning", |context| {
             context.run(
-                Command::new(cargo())
+                cargo()
                     .arg("doc")
                     .args(context.scope())
                     .args(["--no-deps", "--quiet"])
@@ -121,12 +121,12 @@ impl Context {
 
 fn test(context: &Context) -> Result<()> {
     // Compile first: clusters that idle meanwhile would only take the compiler's time.
-    context.run(Command::new(cargo()).arg("test").args(context.scope()).arg("--no-run"))?;
+    context.run(cargo().arg("test").args(context.scope()).arg("--no-run"))?;
     if !context.packages.is_empty() {
         // With the whole workspace it is among what was just built.
-        context.run(Command::new(cargo()).args(["build", "--package", "clusters", "--bin", PROGRAM]))?;
+        context.run(cargo().args(["build", "--package", "clusters", "--bin", PROGRAM]))?;
     }
-    let mut command = Command::new(cargo());
+    let mut command = cargo();
     command.arg("test").args(context.scope()).arg("--no-fail-fast");
     if let Some(dir) = context.clusters()? {
         command.env(fleet::CLUSTERS_VARIABLE, dir);

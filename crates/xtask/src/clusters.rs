@@ -10,7 +10,7 @@ use crate::workspace::{Workspace, cargo};
 pub(crate) const PROGRAM: &str = "karmada-clusters";
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    let built = Command::new(cargo())
+    let built = cargo()
         .args(["build", "--package", "clusters", "--bin", PROGRAM])
         .status()
         .context("cannot run cargo build")?;

@@ -3,8 +3,6 @@
 //! Each comparison is an ignored test of its own; this builds the original it needs first, which takes minutes the
 //! first time and shows its progress, then runs the test.
 
-use std::process::Command;
-
 use anyhow::{Context, Result, bail};
 use clusters::toolchain::{HELM, KARMADA, MEMBER_RECIPES, Recipe, Toolchain};
 
@@ -35,7 +33,7 @@ pub(crate) fn run(name: Option<&str>) -> Result<()> {
     for program in *programs {
         toolchain.ensure_program(recipe, program)?;
     }
-    let status = Command::new(cargo())
+    let status = cargo()
         .args(["test", "--package", "app", "--test", test, "--", "--ignored", "--nocapture"])
         .status()
         .context("cannot run cargo test")?;

@@ -109,7 +109,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let toolchain = Toolchain::from_env()?;
     toolchain.ensure(&[&KUBERNETES_E2E])?;
     let kubectl = toolchain.ensure_program(&KUBERNETES, "kubectl")?;
-    let built = Command::new(cargo())
+    let built = cargo()
         .args(["build", "--package", "app", "--bin", "karmada"])
         .status()
         .context("cannot run cargo build")?;

@@ -108,7 +108,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 }
 
 fn build(what: &[&str]) -> Result<()> {
-    let built = Command::new(cargo()).arg("build").args(what).status().context("cannot run cargo build")?;
+    let built = cargo().arg("build").args(what).status().context("cannot run cargo build")?;
     if !built.success() {
         bail!("{} does not compile", what.join(" "));
     }

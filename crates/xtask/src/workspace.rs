@@ -37,7 +37,7 @@ pub(crate) enum Kind {
 impl Workspace {
     /// Asks cargo about the workspace around the current folder.
     pub(crate) fn load() -> Result<Self> {
-        let output = Command::new(cargo())
+        let output = cargo()
             .args(["metadata", "--format-version", "1", "--no-deps"])
             .output()
             .context("cannot run cargo metadata")?;
@@ -82,9 +82,20 @@ impl Workspace {
     }
 }
 
-/// Returns the cargo that runs us, or the one on the PATH.
-pub(crate) fn cargo() -> PathBuf {
-    std::env::var_os("CARGO").map_or_else(|| Path::new("cargo").to_path_buf(), PathBuf::from)
+/// Returns the cargo that runs us, or the one on the PATH, as if it was called from a shell: what cargo says about this program
+/// to this program makes build scripts run again that look at it, and everything after them.
+pub(crate) fn cargo() -> Command {
+    let path = std::env::var_os("CARGO").map_or_else(|| Path::new("cargo").to_path_buf(), PathBuf::from);
+    let mut command = Command::new(path);
+    for (name, _) in std::env::vars_os() {
+        let ours = name.to_str().is_some_and(|name| {
+            name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") || name == "CARGO_BIN_NAME"
+        });
+        if ours {
+            command.env_remove(name);
+        }
+    }
+    command
 }
 
 fn kind(value: &Value) -> Kind {

@@ -1,7 +1,5 @@
 //! Who may depend on whom. A new crate or a new arrow is a design decision: it is made here, and told in ARCHITECTURE.md.
 
-use std::process::Command;
-
 use anyhow::{Context as _, Result, bail};
 
 use super::Context;
@@ -120,7 +118,7 @@ fn wrong_arrows(crates: &[Crate]) -> Vec<String> {
 
 /// Asks cargo for all that a crate brings along, with the features it has when built alone.
 fn impurities(workspace: &Workspace, name: &str) -> Result<Vec<String>> {
-    let output = Command::new(cargo())
+    let output = cargo()
         .args(["tree", "--package", name, "--edges", "normal", "--prefix", "none", "--format", "{p}"])
         .current_dir(&workspace.root)
         .output()
