@@ -60,9 +60,16 @@ async fn run() -> Result<()> {
         eprintln!("{} …", kind.resource.kind);
         let bench = Bench::start(&plane, &clients, kind).await?;
         bench.warm_up().await?;
+        let mut shown = rows.len();
+        let mut tell = |rows: &[(String, String)]| {
+            rows[shown..].iter().for_each(|(row, value)| eprintln!("  {row}: {value}"));
+            shown = rows.len();
+        };
         rows.push((bench.row("memory before (MB)"), megabytes(&pids)));
         bench.one_at_a_time(singles, &pids, &mut rows).await?;
+        tell(&rows);
         bench.many(templates, &pids, &mut rows).await?;
+        tell(&rows);
     }
     print(&[Column { name: "karmada-rs", rows }]);
     drop(ours);

@@ -27,7 +27,9 @@ impl Signals {
 
     /// Waits for a signal, then for the end of what runs, unless another signal comes first.
     pub(crate) async fn run(mut self, stop: impl Future<Output = ()>) {
-        tracing::info!("stopping: {}", self.next().await);
+        // Not inside of the macro, which evaluates nothing when nobody listens to it.
+        let signal = self.next().await;
+        tracing::info!("stopping: {signal}");
         self.end(stop).await;
     }
 
@@ -37,5 +39,18 @@ impl Signals {
             () = stop => tracing::info!("stopped"),
             _ = self.next() => tracing::warn!("stopped at once: second signal"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_process_that_logs_nothing_waits_for_a_signal_all_the_same() {
+        let running = Signals::listen().expect("signals").run(async {});
+        assert!(tokio::time::timeout(Duration::from_millis(50), running).await.is_err());
     }
 }

@@ -107,7 +107,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         listen::health(address, stop.clone()).await?;
     }
     tracing::info!(address = %bound, certificates = %arguments.cert_dir.display(), "ready");
-    tracing::info!("stopping: {}", signals.next().await);
+    let signal = signals.next().await;
+    tracing::info!("stopping: {signal}");
     stop.cancel();
     serving.await.context("the listener failed")?;
     Ok(())

@@ -11,10 +11,16 @@ use tokio_util::task::TaskTracker;
 
 use crate::Context;
 
-#[derive(Default)]
 pub(crate) struct Common {
     pub(crate) clusters: Arc<Mirror<Cluster>>,
     pub(crate) works: Arc<Mirror<Work>>,
+}
+
+impl Default for Common {
+    fn default() -> Self {
+        // There are many Works, each with whole manifests, and each is looked at a few times in its life.
+        Self { clusters: Arc::default(), works: Arc::new(Mirror::packed()) }
+    }
 }
 
 impl Common {

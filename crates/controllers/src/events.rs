@@ -21,10 +21,12 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// How many events may wait; a burst of a thousand templates with a handful each fits.
-const WAITING: usize = 8192;
-/// With more than this waiting, good news about Works is not written.
+/// How many events may wait; as many as in Kubernetes' own recorder.
+const WAITING: usize = 1000;
+/// With more than this waiting, good news about Works is not written,
 const UNCROWDED: usize = 128;
+/// and with more than this, no good news at all: what is left is for warnings.
+const CROWDED: usize = 750;
 /// How many events are remembered for counting.
 const REMEMBERED: usize = 4096;
 /// How long news that has been written is only counted when it comes again.
@@ -143,8 +145,12 @@ impl Events {
     ) {
         // Users look at templates and bindings. That yet another Work went well is worth no more than spare time.
         let about = about.involved();
-        let crowded = self.0.capacity() < WAITING - UNCROWDED;
-        if crowded && kind == "Normal" && about.kind.as_deref() == Some("Work") {
+        let limit = match about.kind.as_deref() {
+            _ if kind != "Normal" => WAITING,
+            Some("Work") => UNCROWDED,
+            _ => CROWDED,
+        };
+        if WAITING - self.0.capacity() > limit {
             return;
         }
         let news = News { component, about, kind, reason, message };

@@ -13,6 +13,7 @@ mod member;
 mod members;
 mod mirror;
 mod tunnel;
+mod unread;
 
 pub use connection::Connection;
 pub use error::{Error, Result};

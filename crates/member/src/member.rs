@@ -100,7 +100,7 @@ impl Member {
         if let Some(copy) = copies.get(kind) {
             return copy.clone();
         }
-        let copy = Arc::new(Mirror::default());
+        let copy = Arc::new(Mirror::packed());
         copies.insert(kind.clone(), copy.clone());
         let api = Api::<DynamicObject>::all_with(self.client.clone(), &kind.resource);
         let config =
@@ -217,13 +217,13 @@ impl Member {
     }
 
     fn remember(&self, kind: &Kind, key: &Key, answer: Value) -> Arc<Value> {
-        let object = slim(answer);
-        let version = object["metadata"]["resourceVersion"].as_str().unwrap_or("").to_owned();
+        let object = Arc::new(slim(answer));
+        let version = object["metadata"]["resourceVersion"].as_str().unwrap_or("");
         let copy = self.copies.lock().get(kind).cloned();
         if let Some(copy) = copy {
-            copy.put(key, &version, object.clone());
+            copy.put(key, version, object.clone());
         }
-        Arc::new(object)
+        object
     }
 
     fn path(&self, kind: &Kind, key: &Key) -> Request {

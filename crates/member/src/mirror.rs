@@ -5,6 +5,9 @@
 //! everybody reads it without waiting for the watch; an event that is older than what is there is ignored. A lost
 //! watch is made good by a list: what is missing from it is reported as deleted, what is unchanged is nobody's news.
 //!
+//! Objects that are large and seldom looked at lie in a [packed](Mirror::packed) copy as text, which takes a fraction of what they
+//! take when unfolded.
+//!
 //! A copy is a memory, not the truth: "not in the copy" never means "does not exist".
 
 use std::collections::{BTreeMap, HashSet};
@@ -17,9 +20,12 @@ use futures::StreamExt;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Resource};
 use parking_lot::{Mutex, RwLock};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
+
+use crate::unread::Unread;
 
 /// How long a copy waits before it lists again because a revision was too old: no server is to be listed in a tight loop.
 const EXPIRED_REST: Duration = Duration::from_secs(1);
@@ -75,14 +81,26 @@ pub struct Mirror<T> {
     subscribers: RwLock<Vec<Subscriber<T>>>,
     /// Held while a change is made and told, so that subscribers hear of changes in their order. Taken before `state`.
     order: Mutex<()>,
+    packing: Option<Packing<T>>,
     synced: watch::Sender<bool>,
     revive: Notify,
 }
 
 struct State<T> {
-    objects: BTreeMap<Key, (u64, Arc<T>)>,
+    objects: BTreeMap<Key, (u64, Slot<T>)>,
     /// The newest revision that the watch has told of. What was written before it is already known, or gone again.
     seen: u64,
+}
+
+/// How an object lies in the copy.
+enum Slot<T> {
+    Whole(Arc<T>),
+    Packed(Box<[u8]>),
+}
+
+struct Packing<T> {
+    pack: fn(&T) -> Box<[u8]>,
+    unpack: fn(&[u8]) -> T,
 }
 
 impl<T> Debug for Mirror<T> {
@@ -97,9 +115,23 @@ impl<T> Default for Mirror<T> {
             state: RwLock::new(State { objects: BTreeMap::new(), seen: 0 }),
             subscribers: RwLock::default(),
             order: Mutex::default(),
+            packing: None,
             synced: watch::Sender::new(false),
             revive: Notify::new(),
         }
+    }
+}
+
+impl<T: Serialize + DeserializeOwned> Mirror<T> {
+    /// Returns a copy that keeps its objects as text. Each look at one costs the reading of it.
+    pub fn packed() -> Self {
+        let packing = Packing {
+            pack: |object| {
+                serde_json::to_vec(object).expect("an object can be written to memory").into_boxed_slice()
+            },
+            unpack: |text| serde_json::from_slice(text).expect("what was packed can be unpacked"),
+        };
+        Self { packing: Some(packing), ..Self::default() }
     }
 }
 
@@ -117,17 +149,17 @@ impl<T> Mirror<T> {
 
     /// Returns the object with this key.
     pub fn find(&self, key: &Key) -> Option<Arc<T>> {
-        self.state.read().objects.get(key).map(|(_, object)| object.clone())
+        self.state.read().objects.get(key).map(|(_, slot)| self.open(slot))
     }
 
     /// Returns all objects, in the order of their keys.
     pub fn all(&self) -> Vec<Arc<T>> {
-        self.state.read().objects.values().map(|(_, object)| object.clone()).collect()
+        self.state.read().objects.values().map(|(_, slot)| self.open(slot)).collect()
     }
 
     /// Returns all objects with their keys.
     pub fn entries(&self) -> Vec<(Key, Arc<T>)> {
-        self.state.read().objects.iter().map(|(key, (_, object))| (key.clone(), object.clone())).collect()
+        self.state.read().objects.iter().map(|(key, (_, slot))| (key.clone(), self.open(slot))).collect()
     }
 
     /// Returns the objects whose keys satisfy a condition.
@@ -152,20 +184,34 @@ impl<T> Mirror<T> {
     }
 
     /// Puts in what the API answered to a write of ours, unless the watch was faster.
-    pub fn put(&self, key: &Key, version: &str, object: T) {
+    pub fn put(&self, key: &Key, version: &str, object: Arc<T>) {
         let version = revision(version);
         let _in_order = self.order.lock();
-        let (old, new) = {
+        let old = {
             let mut state = self.state.write();
             let known = state.objects.get(key).map_or(0, |(known, _)| *known);
             if version <= state.seen || version <= known {
                 return;
             }
-            let new = Arc::new(object);
-            let old = state.objects.insert(key.clone(), (version, new.clone())).map(|(_, object)| object);
-            (old, new)
+            state.objects.insert(key.clone(), (version, self.keep(&object))).map(|(_, slot)| slot)
         };
-        self.tell(&Change { key, old, new: Some(new), ours: true, initial: false });
+        let old = old.map(|slot| self.open(&slot));
+        self.tell(&Change { key, old, new: Some(object), ours: true, initial: false });
+    }
+
+    fn keep(&self, object: &Arc<T>) -> Slot<T> {
+        match &self.packing {
+            Some(packing) => Slot::Packed((packing.pack)(object)),
+            None => Slot::Whole(object.clone()),
+        }
+    }
+
+    fn open(&self, slot: &Slot<T>) -> Arc<T> {
+        match (slot, &self.packing) {
+            (Slot::Whole(object), _) => object.clone(),
+            (Slot::Packed(text), Some(packing)) => Arc::new((packing.unpack)(text)),
+            (Slot::Packed(_), None) => unreachable!("a copy packs all or nothing"),
+        }
     }
 
     /// Begins the watch anew, at once: called when a member answers again, so that nobody waits for the back-off.
@@ -198,7 +244,8 @@ impl<T> Mirror<T> {
     where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     {
-        let mut events = pin!(watcher(api.clone(), config.clone()).default_backoff());
+        let unread = Api::<Unread>::all_with(api.clone().into_client(), &api.resource_url().to_owned());
+        let mut events = pin!(watcher(unread, config.clone()).default_backoff());
         let mut listed = HashSet::new();
         loop {
             let event = tokio::select! {
@@ -224,7 +271,7 @@ impl<T> Mirror<T> {
                 Some(Ok(watcher::Event::Init)) => listed.clear(),
                 Some(Ok(watcher::Event::InitApply(object))) => {
                     listed.insert(Key::of(&object));
-                    self.apply(object, convert, !self.is_synced());
+                    self.apply(&object, convert, !self.is_synced());
                 }
                 Some(Ok(watcher::Event::InitDone)) => {
                     for key in self.keys(|key| !listed.contains(key)) {
@@ -233,7 +280,7 @@ impl<T> Mirror<T> {
                     listed.clear();
                     self.synced.send_replace(true);
                 }
-                Some(Ok(watcher::Event::Apply(object))) => self.apply(object, convert, false),
+                Some(Ok(watcher::Event::Apply(object))) => self.apply(&object, convert, false),
                 Some(Ok(watcher::Event::Delete(object))) => {
                     let version = revision(object.meta().resource_version.as_deref().unwrap_or(""));
                     self.remove(&Key::of(&object), version);
@@ -242,9 +289,32 @@ impl<T> Mirror<T> {
         }
     }
 
-    fn apply<K: Resource>(&self, mut object: K, convert: impl Fn(K) -> T, initial: bool) {
-        let key = Key::of(&object);
-        let version = revision(object.meta().resource_version.as_deref().unwrap_or(""));
+    fn apply<K>(&self, unread: &Unread, convert: impl Fn(K) -> T, initial: bool)
+    where
+        K: Resource + DeserializeOwned,
+    {
+        let key = Key::of(unread);
+        let version = revision(unread.meta().resource_version.as_deref().unwrap_or(""));
+        // Our own write, or something older than it. A version that is no number is always news.
+        let is_known = |state: &State<T>| {
+            version != 0 && state.objects.get(&key).is_some_and(|(known, _)| *known >= version)
+        };
+        {
+            let _in_order = self.order.lock();
+            let mut state = self.state.write();
+            if is_known(&state) {
+                state.seen = state.seen.max(version);
+                return;
+            }
+        }
+        let mut object = match unread.read::<K>() {
+            Ok(object) => object,
+            // The others are not to suffer for it; whoever needs it asks the API and hears what is wrong with it.
+            Err(error) => {
+                tracing::warn!(object = %key, %error, "an object cannot be read and is passed over");
+                return;
+            }
+        };
         // Field ownership is often half of an object and nobody here asks for it.
         object.meta_mut().managed_fields = None;
         let new = Arc::new(convert(object));
@@ -252,12 +322,13 @@ impl<T> Mirror<T> {
         let old = {
             let mut state = self.state.write();
             state.seen = state.seen.max(version);
-            match state.objects.get(&key) {
-                // Our own write, or something older than it. A version that is no number is always news.
-                Some((known, _)) if version != 0 && *known >= version => return,
-                _ => state.objects.insert(key.clone(), (version, new.clone())).map(|(_, object)| object),
+            // An answer to a write of ours may have come meanwhile.
+            if is_known(&state) {
+                return;
             }
+            state.objects.insert(key.clone(), (version, self.keep(&new))).map(|(_, slot)| slot)
         };
+        let old = old.map(|slot| self.open(&slot));
         self.tell(&Change { key: &key, old, new: Some(new), ours: false, initial });
     }
 
@@ -270,9 +341,10 @@ impl<T> Mirror<T> {
                 None => return,
                 // It was made anew meanwhile, by us.
                 Some((known, _)) if version != 0 && *known > version => return,
-                Some(_) => state.objects.remove(key).map(|(_, object)| object),
+                Some(_) => state.objects.remove(key).map(|(_, slot)| slot),
             }
         };
+        let old = old.map(|slot| self.open(&slot));
         self.tell(&Change { key, old, new: None, ours: false, initial: false });
     }
 
@@ -288,7 +360,7 @@ impl<K: Resource> Mirror<K> {
     pub fn note(&self, mut answer: K) {
         let version = answer.meta().resource_version.clone().unwrap_or_default();
         answer.meta_mut().managed_fields = None;
-        self.put(&Key::of(&answer), &version, answer);
+        self.put(&Key::of(&answer), &version, Arc::new(answer));
     }
 }
 
@@ -323,13 +395,15 @@ mod tests {
     }
 
     fn apply(mirror: &Mirror<String>, version: &str) {
-        mirror.apply(map("a", version), |map| map.metadata.resource_version.unwrap_or_default(), false);
+        let unread = serde_json::from_value(serde_json::to_value(map("a", version)).unwrap()).unwrap();
+        let convert = |map: ConfigMap| map.metadata.resource_version.unwrap_or_default();
+        mirror.apply(&unread, convert, false);
     }
 
     #[test]
     fn an_event_older_than_our_own_write_is_ignored() {
         let (mirror, told) = mirror();
-        mirror.put(&Key::new("", "a"), "7", "7".to_owned());
+        mirror.put(&Key::new("", "a"), "7", Arc::new("7".to_owned()));
         apply(&mirror, "5");
         apply(&mirror, "7");
         assert_eq!(*told.lock(), ["->7"]);
@@ -344,7 +418,7 @@ mod tests {
         let key = Key::new("", "a");
         apply(&mirror, "5");
         mirror.remove(&key, 9);
-        mirror.put(&key, "7", "7".to_owned());
+        mirror.put(&key, "7", Arc::new("7".to_owned()));
         assert_eq!(*told.lock(), ["->5", "5>-"]);
         assert!(mirror.find(&key).is_none());
     }
@@ -353,8 +427,8 @@ mod tests {
     fn of_two_answers_the_newer_one_stays() {
         let (mirror, told) = mirror();
         let key = Key::new("", "a");
-        mirror.put(&key, "7", "7".to_owned());
-        mirror.put(&key, "6", "6".to_owned());
+        mirror.put(&key, "7", Arc::new("7".to_owned()));
+        mirror.put(&key, "6", Arc::new("6".to_owned()));
         assert_eq!(*told.lock(), ["->7"]);
     }
 
@@ -362,9 +436,27 @@ mod tests {
     fn an_old_deletion_spares_what_was_made_anew() {
         let (mirror, told) = mirror();
         let key = Key::new("", "a");
-        mirror.put(&key, "12", "12".to_owned());
+        mirror.put(&key, "12", Arc::new("12".to_owned()));
         mirror.remove(&key, 9);
         assert_eq!(*told.lock(), ["->12"]);
         assert!(mirror.find(&key).is_some());
+    }
+
+    #[test]
+    fn a_packed_copy_tells_the_same_as_one_that_keeps_objects_whole() {
+        let mirror = Mirror::<ConfigMap>::packed();
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let saying = told.clone();
+        mirror.subscribe(move |change| {
+            saying.lock().push((change.old.as_deref().cloned(), change.new.as_deref().cloned()));
+        });
+        mirror.note(map("a", "7"));
+        mirror.note(map("a", "8"));
+        let key = Key::new("", "a");
+        assert_eq!(mirror.find(&key).as_deref(), Some(&map("a", "8")));
+        mirror.remove(&key, 9);
+        let (seven, eight) = (Some(map("a", "7")), Some(map("a", "8")));
+        assert_eq!(*told.lock(), [(None, seven.clone()), (seven, eight.clone()), (eight, None)]);
+        assert!(mirror.all().is_empty());
     }
 }

@@ -72,11 +72,11 @@ pub struct History {
 impl Default for History {
     fn default() -> Self {
         Self {
-            events: 10_000,
+            events: 1_000,
             age: Duration::from_secs(75),
             max_events: 100_000,
-            bytes: 64 << 20,
-            total_bytes: 256 << 20,
+            bytes: 16 << 20,
+            total_bytes: 32 << 20,
         }
     }
 }

@@ -331,9 +331,12 @@ impl Stream {
                 }
             }
             _ => {
-                let event = json!({"type": what, "object": document});
-                serde_json::to_writer(&mut self.buffer, &event).expect("a tree can be written to memory");
-                self.buffer.push(b'\n');
+                // In this order: who reads a stream wants to know what it is before it comes.
+                self.buffer.extend_from_slice(b"{\"type\":\"");
+                self.buffer.extend_from_slice(what.as_bytes());
+                self.buffer.extend_from_slice(b"\",\"object\":");
+                serde_json::to_writer(&mut self.buffer, document).expect("a tree can be written to memory");
+                self.buffer.extend_from_slice(b"}\n");
             }
         }
     }

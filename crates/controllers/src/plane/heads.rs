@@ -1,8 +1,8 @@
-//! How a template lies in the mirror: whole if a policy claims it, else its head alone.
+//! How a template lies in the mirror: whole if a policy claims it, else its head alone, both as compact JSON.
 //!
 //! Most objects of a control plane are nobody's template, many are Secrets. Of those, the detector needs what policies
-//! select by (kind, namespace, name, labels) and whether anything has changed. So the mirror keeps their metadata as compact
-//! JSON and a digest of the rest; whoever needs the rest asks the API ([`super::templates::Templates::fetch`]).
+//! select by (kind, namespace, name, labels) and whether anything has changed. So the mirror keeps their metadata and a
+//! digest of the rest; whoever needs the rest asks the API ([`super::templates::Templates::fetch`]).
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -18,8 +18,9 @@ const DIGEST: &str = "/digest";
 /// A template in the mirror.
 #[derive(Debug)]
 pub(super) enum Mirrored {
-    Whole(Arc<Value>),
-    /// JSON of a head.
+    /// JSON of the template.
+    Whole(Box<[u8]>),
+    /// JSON of its head.
     Head(Box<[u8]>),
 }
 
@@ -27,15 +28,13 @@ impl Mirrored {
     pub(super) fn new(template: Value) -> Self {
         // Namespaces are mirrored to all clusters, claimed or not.
         let needed = is_claimed(&template) || template.kind() == "Namespace";
-        if needed { Self::Whole(Arc::new(template)) } else { Self::Head(pack(template)) }
+        if needed { Self::Whole(written(&template)) } else { Self::Head(written(&head(template))) }
     }
 
     /// Returns the template, or its head.
     pub(super) fn value(&self) -> Arc<Value> {
-        match self {
-            Self::Whole(template) => Arc::clone(template),
-            Self::Head(packed) => Arc::new(serde_json::from_slice(packed).unwrap_or_default()),
-        }
+        let (Self::Whole(text) | Self::Head(text)) = self;
+        Arc::new(serde_json::from_slice(text).unwrap_or_default())
     }
 
     /// Returns the template as it was before `newer` came: when nothing that counts has changed, this is `newer` itself, whether
@@ -79,7 +78,11 @@ fn is_claimed(template: &Value) -> bool {
         .any(|label| template.label(label).is_some())
 }
 
-fn pack(template: Value) -> Box<[u8]> {
+fn written(value: &Value) -> Box<[u8]> {
+    serde_json::to_vec(value).expect("a tree can be written to memory").into_boxed_slice()
+}
+
+fn head(template: Value) -> Value {
     let digest = digest(&template);
     let mut head = Map::new();
     if let Value::Object(fields) = template {
@@ -90,7 +93,7 @@ fn pack(template: Value) -> Box<[u8]> {
         );
     }
     head.insert(DIGEST.to_owned(), digest.into());
-    serde_json::to_vec(&head).expect("a tree can be written to memory").into_boxed_slice()
+    Value::Object(head)
 }
 
 /// A number that differs when what counts of the template besides its metadata differs. It lives as long as the process.
