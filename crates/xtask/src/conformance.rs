@@ -32,7 +32,7 @@ const WANTED: &[&str] = &[
     r"\[sig-api-machinery\] Discovery",
     r"\[sig-api-machinery\] server version",
     r"\[sig-api-machinery\] OpenAPIV3",
-    r"\[sig-api-machinery\] CustomResource(Definition|PublishOpenAPI|FieldSelectors|ValidationRules)",
+    r"\[sig-api-machinery\] CustomResource(Definition|PublishOpenAPI|ValidationRules)",
     r"\[sig-api-machinery\] CRDValidationRatcheting",
     r"\[sig-api-machinery\] FieldValidation",
     r"\[sig-api-machinery\] ServerSideApply",
@@ -89,6 +89,8 @@ const NEEDS_CONTAINERS: &[&str] = &[
     r"\[sig-api-machinery\] CustomResourceConversionWebhook",
     r"\[sig-api-machinery\] Aggregator",
     r"\[Alpha\]",
+    r"\[Flaky\]",
+    r"\[sig-api-machinery\] CustomResourceFieldSelectors",
     r"FeatureGate:[A-Za-z0-9]*\] \[Alpha\]",
 ];
 

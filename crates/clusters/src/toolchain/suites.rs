@@ -90,7 +90,7 @@ impl Toolchain {
                 build.say(&format!("compiling {package} … {} s", build.started.elapsed().as_secs()));
                 let mut command = go(build.folder);
                 command
-                    .args(["test", "-c", "-mod=mod", "-p=2", "-ldflags=-s -w", "-overlay"])
+                    .args(["test", "-c", "-vet=off", "-mod=mod", "-p=2", "-ldflags=-s -w", "-overlay"])
                     .arg(&overlay)
                     .arg("-o")
                     .arg(&program)

@@ -131,7 +131,7 @@ pub(crate) fn counts(of: &GroupResource, object: &Value, resource: &str) -> Opti
 }
 
 /// Returns what a pod asks for as a whole: its containers together, or an init container that asks for more.
-fn pod_amount(pod: &Value, field: &str, resource: &str) -> Quantity {
+pub(crate) fn pod_amount(pod: &Value, field: &str, resource: &str) -> Quantity {
     let amount = |container: &Value| {
         let text = container.pointer("/resources").and_then(|all| all.get(field)?.get(resource)?.as_str());
         text.and_then(|text| Quantity::parse(text).ok())
@@ -154,13 +154,14 @@ fn pod_amount(pod: &Value, field: &str, resource: &str) -> Quantity {
 
 /// Says whether a quota is about an object, by its scopes: all of them have to take it. Only pods and claims have scopes.
 pub(crate) fn covers(quota: &Value, of: &GroupResource, object: &Value) -> bool {
-    let takes = |scope: &str, operator: &str, values: &[Value]| match (of.group.as_str(), of.resource.as_str()) {
-        ("", "pods") => in_scope(object, scope, operator, values),
-        ("", "persistentvolumeclaims") => {
-            scope == "VolumeAttributesClass" && selects(&attribute_classes(object), operator, values)
-        }
-        _ => false,
-    };
+    let takes =
+        |scope: &str, operator: &str, values: &[Value]| match (of.group.as_str(), of.resource.as_str()) {
+            ("", "pods") => in_scope(object, scope, operator, values),
+            ("", "persistentvolumeclaims") => {
+                scope == "VolumeAttributesClass" && selects(&attribute_classes(object), operator, values)
+            }
+            _ => false,
+        };
     list(quota, "/spec/scopes").iter().all(|scope| takes(scope.as_str().unwrap_or(""), "Exists", &[]))
         && list(quota, "/spec/scopeSelector/matchExpressions").iter().all(|expression| {
             takes(text(expression, "/scopeName"), text(expression, "/operator"), list(expression, "/values"))

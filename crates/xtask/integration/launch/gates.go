@@ -13,7 +13,13 @@ import (
 var asOurs = map[featuregate.Feature]bool{"MutatingAdmissionPolicy": true, "WatchList": true}
 
 // These change how a server works inside, not what it answers.
-var inside = map[featuregate.Feature]bool{"ListFromCacheSnapshot": true, "SizeBasedListCostEstimate": true, "StorageVersionAPI": true}
+var inside = map[featuregate.Feature]bool{
+	"ContextualLogging":         true,
+	"ListFromCacheSnapshot":     true,
+	"SizeBasedListCostEstimate": true,
+	"LoggingAlphaOptions":       true,
+	"LoggingBetaOptions":        true,
+}
 
 var defaults = gates()
 

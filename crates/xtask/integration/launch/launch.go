@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"sync"
 	"syscall"
-	"testing"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -52,8 +51,15 @@ var kept = struct {
 	dirs map[string]string
 }{dirs: map[string]string{}}
 
+// Test is what a server needs of the test that it is started for.
+type Test interface {
+	Cleanup(func())
+	Failed() bool
+	Logf(format string, args ...any)
+}
+
 // Start runs a server until its Stop is called.
-func Start(t testing.TB, options Options) (*Server, error) {
+func Start(t Test, options Options) (*Server, error) {
 	program := os.Getenv("APISERVER_PROGRAM")
 	if program == "" {
 		return nil, errors.New("APISERVER_PROGRAM does not say which server to start")
@@ -107,7 +113,7 @@ func Start(t testing.TB, options Options) (*Server, error) {
 	return &Server{Config: config, Dir: filepath.Join(dir, "data"), Stop: stop}, nil
 }
 
-func folder(t testing.TB, name string) (string, error) {
+func folder(t Test, name string) (string, error) {
 	kept.Lock()
 	defer kept.Unlock()
 	if dir, found := kept.dirs[name]; found && name != "" {
