@@ -95,3 +95,63 @@ async fn a_component_can_be_asked_for_by_name() {
     api.get("api/v1/componentstatuses/nobody").await.expect(404);
     handle.stop().await;
 }
+
+const DEFINITIONS: &str = "apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+
+fn definition(group: &str, plural: &str, kind: &str) -> Value {
+    json!({"metadata": {"name": format!("{plural}.{group}")}, "spec": {"group": group, "scope": "Namespaced",
+        "names": {"plural": plural, "kind": kind},
+        "versions": [{"name": "v1", "served": true, "storage": true,
+            "schema": {"openAPIV3Schema": {"type": "object"}}}]}})
+}
+
+/// Returns status and reason of a condition.
+fn condition(crd: &Value, kind: &str) -> (String, String) {
+    let conditions = crd["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let found = conditions.into_iter().find(|condition| condition["type"] == kind).unwrap_or_default();
+    let text = |field: &str| found[field].as_str().unwrap_or_default().to_owned();
+    (text("status"), text("reason"))
+}
+
+#[tokio::test]
+async fn names_are_accepted_when_whoever_held_them_is_gone() {
+    let (handle, api) = start().await;
+    api.post(DEFINITIONS, &definition("example.com", "firsts", "Thing")).await.expect(201);
+    api.until("apis/example.com/v1/firsts", |answer| answer.code == 200).await;
+    api.post(DEFINITIONS, &definition("example.com", "seconds", "Thing")).await.expect(201);
+    let second = format!("{DEFINITIONS}/seconds.example.com");
+    let accepted = |answer: &crate::support::Answer| condition(&answer.json(), "NamesAccepted").0;
+    api.until(&second, |answer| accepted(answer) == "False").await;
+    api.send(&Call::new("DELETE", format!("{DEFINITIONS}/firsts.example.com"))).await.expect(200);
+    api.until(&second, |answer| accepted(answer) == "True").await;
+    handle.stop().await;
+}
+
+#[tokio::test]
+async fn a_definition_whose_converter_cannot_be_trusted_is_not_established() {
+    let (handle, api) = start().await;
+    let mut crd = definition("example.com", "bags", "Bag");
+    crd["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"],
+        "clientConfig": {"caBundle": "bm90IGEgY2VydGlmaWNhdGU=", "service": {"namespace": "default", "name": "x"}}}});
+    api.post(DEFINITIONS, &crd).await.expect(201);
+    let refused = ("False".to_owned(), "InvalidCABundle".to_owned());
+    api.until(&format!("{DEFINITIONS}/bags.example.com"), |answer| {
+        condition(&answer.json(), "Established") == refused
+    })
+    .await;
+    handle.stop().await;
+}
+
+#[tokio::test]
+async fn a_definition_in_a_group_of_kubernetes_tells_whether_it_was_approved() {
+    let (handle, api) = start().await;
+    let mut crd = definition("sigs.k8s.io", "bags", "Bag");
+    crd["metadata"]["annotations"] = json!({"api-approved.kubernetes.io": "https://example.com/review"});
+    api.post(DEFINITIONS, &crd).await.expect(201);
+    let approved = ("True".to_owned(), "ApprovedAnnotation".to_owned());
+    api.until(&format!("{DEFINITIONS}/bags.sigs.k8s.io"), |answer| {
+        condition(&answer.json(), "KubernetesAPIApprovalPolicyConformant") == approved
+    })
+    .await;
+    handle.stop().await;
+}
