@@ -10,9 +10,11 @@ use crate::field::{Error, Errors, Path};
 use crate::names;
 use crate::structural::{self, Schema};
 
+mod approval;
 mod naming;
 mod schema;
 
+pub use approval::approval_condition;
 pub use naming::{Condition, Naming, decide_names, established};
 
 /// More selectable fields than this per version are refused.

@@ -13,7 +13,8 @@ use store::Store;
 
 use crate::head::Head;
 
-/// 10.96.0.0/12, as kube-apiserver's default.
+/// Where the addresses of Services come from, as kube-apiserver's default.
+pub(crate) const RANGE: &str = "10.96.0.0/12";
 const NETWORK: u32 = u32::from_be_bytes([10, 96, 0, 0]);
 const NETWORK_SIZE: u32 = 1 << 20;
 const PORTS: std::ops::RangeInclusive<u16> = 30000..=32767;
@@ -67,7 +68,7 @@ impl service::Allocator for Allocator {
         if let Some(wanted) = wanted {
             let Some(offset) = offset(wanted) else {
                 return Err(format!(
-                    "the provided IP ({wanted}) is not in the valid range. The range of valid IPs is 10.96.0.0/12"
+                    "the provided IP ({wanted}) is not in the valid range. The range of valid IPs is {RANGE}"
                 ));
             };
             if !used.addresses.insert(offset) {

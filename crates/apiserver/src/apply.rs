@@ -42,12 +42,15 @@ pub(crate) fn track(target: &Target<'_>, old: Option<&Value>, new: &mut Value) {
 
 fn manage<T: Types, R>(target: &Target<'_>, types: &T, run: impl FnOnce(&FieldManager<'_, T>) -> R) -> R {
     let kind = target.kind;
-    let reset: BTreeMap<String, Set> = match (target.subresource, kind.rules.status) {
-        ("status" | "approval", _) => {
-            BTreeMap::from([(kind.api_version.clone(), Set::of_fields([&["spec"][..]]))])
-        }
-        ("", true) => BTreeMap::from([(kind.api_version.clone(), Set::of_fields([&["status"][..]]))]),
-        _ => BTreeMap::new(),
+    let paths: &[&[&str]] = match (&kind.source, target.subresource) {
+        (Source::Native, subresource) => native::prepare::reset_fields(&kind.gvk, subresource),
+        (Source::Custom(_), "status") => &[&["metadata"], &["spec"]],
+        (Source::Custom(_), "") if kind.rules.status => &[&["status"]],
+        (Source::Custom(_), _) => &[],
+    };
+    let reset: BTreeMap<String, Set> = match paths {
+        [] => BTreeMap::new(),
+        paths => BTreeMap::from([(kind.api_version.clone(), Set::of_fields(paths.iter().copied()))]),
     };
     let subresource = if target.scale { "scale" } else { target.subresource };
     run(&FieldManager { types, gvk: &kind.gvk, subresource, reset: &reset })

@@ -77,8 +77,26 @@ pub(crate) async fn run(server: &Arc<Server>, options: &Options, pki: &Pki) -> R
         "spec": {"clusterIP": "10.96.0.1", "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": 5443}]},
     });
     ensure(&actor, "", "v1", "services", "default", service).await?;
+    service_range(&actor).await?;
     server.rbac.refresh(&server.store);
     Ok(())
+}
+
+/// Tells where the addresses of Services come from.
+async fn service_range(actor: &Actor) -> Result<(), Status> {
+    let (group, version, resource) = ("networking.k8s.io", "v1", "servicecidrs");
+    // A server may be told to serve other kinds than Kubernetes'.
+    let Ok(kind) = kind(actor, group, version, resource) else { return Ok(()) };
+    let range = json!({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": [crate::allocator::RANGE]}});
+    ensure(actor, group, version, resource, "", range).await?;
+    let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let ready = |old: &Value| {
+        let mut new = old.clone();
+        new["status"] = json!({"conditions": [{"type": "Ready", "status": "True", "reason": "",
+            "message": "Kubernetes default Service CIDR is ready", "lastTransitionTime": now}]});
+        old.pointer("/status/conditions").is_none().then_some(new)
+    };
+    actor.update(&kind, "", "kubernetes", "status", ready).await.map(|_| ())
 }
 
 fn kind(actor: &Actor, group: &str, version: &str, resource: &str) -> Result<Arc<Kind>, Status> {

@@ -29,33 +29,109 @@ fn gvk_extension(custom: &Custom, version: &Version, kind: &str) -> Value {
 
 /// Returns the schema of objects of a version.
 pub(crate) fn object_schema(custom: &Custom, version: &Version, v3: bool) -> Value {
-    let mut schema = version.document.clone();
-    if !v3 {
-        simplify(&mut schema);
+    let gvk = gvk_extension(custom, version, &custom.names.kind);
+    // Properties would make kubectl refuse every other field, so that there are none where anything goes.
+    let mut schema = if !v3 && preserves(&version.document) {
+        json!({"type": "object"})
+    } else {
+        let mut schema = version.document.clone();
+        if !v3 {
+            simplify(&mut schema);
+        }
+        embed(&mut schema, v3);
+        type_meta(&mut schema, v3);
+        schema
+    };
+    schema["x-kubernetes-group-version-kind"] = gvk;
+    if !version.selectable.is_empty() {
+        let fields = version.selectable.iter().map(|path| json!({"fieldPath": path}));
+        schema["x-kubernetes-selectable-fields"] = fields.collect();
     }
+    schema
+}
+
+fn preserves(schema: &Value) -> bool {
+    schema["x-kubernetes-preserve-unknown-fields"] == true
+}
+
+/// Adds what every object has.
+fn type_meta(schema: &mut Value, v3: bool) {
     let properties = &mut schema["properties"];
     if !properties.is_object() {
         *properties = json!({});
     }
     properties["apiVersion"] = json!({"type": "string",
-        "description": "The version of the schema this object is written in. Servers turn it into the latest one they know and may refuse unknown ones."});
+        "description": "APIVersion defines the schema that this object is written in. Servers turn it into the latest one they know and may refuse unknown ones."});
     properties["kind"] = json!({"type": "string",
-        "description": "What this object is. Servers may infer it from the endpoint a client writes to; it cannot be changed."});
+        "description": "Kind says what this object is. Servers may infer it from the endpoint a client writes to; it cannot be changed."});
     let mut metadata = reference(META, v3);
-    metadata["description"] = json!("Standard metadata: name, labels, annotations, owners.");
+    metadata["description"] = json!("Standard object's metadata: name, labels, annotations, owners.");
     properties["metadata"] = metadata;
-    schema["x-kubernetes-group-version-kind"] = gvk_extension(custom, version, &custom.names.kind);
-    schema
 }
 
-/// Takes away what swagger 2.0 cannot say.
-fn simplify(schema: &mut Value) {
+/// Adds the same to objects within the object.
+fn embed(schema: &mut Value, v3: bool) {
     let Some(fields) = schema.as_object_mut() else { return };
-    for field in ["nullable", "oneOf", "anyOf", "allOf", "not", "default"] {
+    if let Some(Value::Object(properties)) = fields.get_mut("properties") {
+        properties.values_mut().for_each(|below| embed(below, v3));
+    }
+    for field in ["items", "additionalProperties"] {
+        if let Some(below) = fields.get_mut(field) {
+            embed(below, v3);
+        }
+    }
+    if schema["x-kubernetes-embedded-resource"] != true || (!v3 && preserves(schema)) {
+        return;
+    }
+    type_meta(schema, v3);
+    let mut required = schema["required"].as_array().cloned().unwrap_or_default();
+    for field in ["kind", "apiVersion"] {
+        if !required.iter().any(|own| own == field) {
+            required.push(json!(field));
+        }
+    }
+    schema["required"] = required.into();
+}
+
+/// Takes away what swagger 2.0 cannot say, and what kubectl stumbles over there.
+fn simplify(schema: &mut Value) {
+    let preserves = preserves(schema);
+    let Some(fields) = schema.as_object_mut() else { return };
+    for field in ["oneOf", "anyOf", "allOf", "not", "default"] {
         fields.remove(field);
     }
-    if fields.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(true)) {
+    let nullable = fields.remove("nullable") == Some(Value::Bool(true));
+    if nullable {
         fields.remove("type");
+    }
+    if nullable || preserves {
+        fields.remove("items");
+        fields.remove("properties");
+    }
+    let untyped = match fields.get("type").and_then(Value::as_str) {
+        Some("array") => !fields.contains_key("items"),
+        Some("object") => preserves,
+        _ => false,
+    };
+    if untyped {
+        fields.remove("type");
+    }
+    let is_nullable = |schema: &Value| schema["nullable"] == true;
+    let optional: Vec<String> = fields
+        .get("properties")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+        .filter(|(_, below)| is_nullable(below))
+        .map(|(name, _)| name.clone())
+        .collect();
+    if let Some(Value::Array(required)) = fields.get_mut("required") {
+        required.retain(|name| !optional.iter().any(|own| name == own));
+    }
+    if fields.get("required").and_then(Value::as_array).is_some_and(Vec::is_empty)
+        || fields.get("additionalProperties").is_some_and(is_nullable)
+    {
+        fields.remove("required");
     }
     if let Some(Value::Object(properties)) = fields.get_mut("properties") {
         properties.values_mut().for_each(simplify);

@@ -13,6 +13,7 @@
 
 mod gomod;
 mod recipe;
+mod suites;
 
 use std::{
     fs, io,
@@ -23,8 +24,10 @@ use std::{
 };
 
 pub use recipe::{
-    ETCD, HELM, KARMADA, KARMADA_E2E, KUBERNETES, KUBERNETES_E2E, KWOK, MEMBER_RECIPES, Program, Recipe,
+    ETCD, HELM, KARMADA, KARMADA_E2E, KUBERNETES, KUBERNETES_E2E, KUBERNETES_INTEGRATION, KWOK,
+    MEMBER_RECIPES, Program, Recipe,
 };
+pub use suites::{Substitute, Suite};
 
 /// Why a program could not be provided.
 #[derive(Debug, thiserror::Error)]

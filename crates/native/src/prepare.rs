@@ -8,6 +8,7 @@
 mod kinds;
 mod metadata;
 mod qos;
+mod reset;
 pub mod service;
 mod status;
 pub mod warnings;
@@ -21,6 +22,7 @@ use crate::validation::node::{Node, same};
 
 pub use kinds::for_approval;
 pub use metadata::{for_create as metadata_for_create, for_update as metadata_for_update};
+pub use reset::reset_fields;
 pub use status::{empty as empty_status, has_subresource as has_status};
 pub use warnings::{on_create as warnings, on_update as warnings_on_update};
 

@@ -250,6 +250,7 @@ pub fn name_rule(gvk: &Gvk) -> NameRule {
         | ("rbac.authorization.k8s.io", _)
         | ("policy", "PodDisruptionBudget")
         | ("certificates.k8s.io", "CertificateSigningRequest") => NameRule::PathSegment,
+        ("networking.k8s.io", "IPAddress") => NameRule::Address,
         _ => NameRule::Subdomain,
     }
 }

@@ -1,6 +1,8 @@
 //! What an API server with nodes does to new pods (service account, default tolerations, priority) and new claims (storage
-//! class, protection) before they are stored. What quotas refuse is in `quotas`.
+//! class, protection) before they are stored. What quotas refuse is in `quotas`, what
+//! ranges of limits add and refuse in `limits`.
 
+pub(crate) mod limits;
 pub(crate) mod quotas;
 
 use std::sync::{Arc, OnceLock, Weak};

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::admission::limits::Limits;
 use crate::admission::quotas::Quotas;
 use crate::admission::{Pods, STORAGE_CLASS};
 use crate::control;
@@ -131,6 +132,7 @@ async fn start_member(
     let dir = options.data_dir.as_ref().map(|dir| dir.join("members").join(&member.name));
     let gate = Gate::default();
     let (pods, quotas) = (Arc::new(Pods::default()), Arc::new(Quotas::default()));
+    let limits = Arc::new(Limits::default());
     let troubles = watch::Sender::new(Troubles::default());
     let extension = Arc::new(Cluster { troubles: troubles.subscribe() });
     let port = match options.port {
@@ -142,7 +144,8 @@ async fn start_member(
         in_memory: !options.persist,
         bind: SocketAddr::new(options.bind, port),
         profile: apiserver::Profile::Member,
-        plugins: vec![pods.clone(), quotas.clone()],
+        // Quotas come last: they count what the others have made of an object.
+        plugins: vec![pods.clone(), limits.clone(), quotas.clone()],
         extension: Some(extension.clone()),
         registry: Some(metrics::registry()),
         context_name: member.name.clone(),
@@ -158,6 +161,7 @@ async fn start_member(
     let handle =
         started.map_err(|source| Error::Start { member: member.name.clone(), source: Box::new(source) })?;
     pods.attach(&handle.server);
+    limits.attach(&handle.server);
     quotas.attach(&handle.server);
     let kubeconfig_path = match &options.data_dir {
         Some(top) => {

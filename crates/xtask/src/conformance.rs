@@ -6,6 +6,8 @@
 //! a listed one that is gone. `docs/compatibility.md` gives the reasons.
 
 use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -16,6 +18,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use clusters::toolchain::{KUBERNETES, KUBERNETES_E2E, Toolchain};
+use serde_json::Value;
 
 use crate::workspace::{Workspace, cargo};
 
@@ -29,15 +32,15 @@ const WANTED: &[&str] = &[
     r"\[sig-api-machinery\] Discovery",
     r"\[sig-api-machinery\] server version",
     r"\[sig-api-machinery\] OpenAPIV3",
-    r"\[sig-api-machinery\] CustomResource(Definition|PublishOpenAPI|FieldSelectors|ValidationRules)",
+    r"\[sig-api-machinery\] CustomResource(Definition|PublishOpenAPI|ValidationRules)",
     r"\[sig-api-machinery\] CRDValidationRatcheting",
     r"\[sig-api-machinery\] FieldValidation",
     r"\[sig-api-machinery\] ServerSideApply",
-    r"\[sig-api-machinery\] Namespaces",
+    r"\[sig-api-machinery\] (Ordered)?Namespace(s|Deletion)",
     r"\[sig-api-machinery\] Garbage collector",
     r"\[sig-api-machinery\] ValidatingAdmissionPolicy",
     r"\[sig-api-machinery\] MutatingAdmissionPolicy",
-    r"\[sig-api-machinery\] API priority and fairness",
+    r"\[sig-api-machinery\] API priority and fairness should support",
     r"\[sig-api-machinery\] ResourceQuota",
     r"\[sig-api-machinery\] Server request timeout",
     r"\[sig-api-machinery\] API Streaming",
@@ -54,9 +57,12 @@ const WANTED: &[&str] = &[
     r"\[sig-apps\] (Deployment|ReplicaSet|StatefulSet|Daemon set|Job|ReplicationController|DisruptionController).*([Ss]tatus|[Ss]cale subresource|API operations|lifecycle|list, patch and delete)",
     r"\[sig-network\] Ingress API",
     r"\[sig-network\] IngressClass API",
-    r"\[sig-network\] EndpointSlice should (support|have Endpoints)",
+    r"\[sig-network\] API Server should",
+    r"\[sig-network\] EndpointSlice should (support creating|create and delete|have Endpoints)",
+    r"\[sig-network\] EndpointsController should create and delete",
+    r"\[sig-network\] Endpoints should test the lifecycle",
     r"\[sig-network\] ServiceCIDR and IPAddress API",
-    r"\[sig-network\] Services should (provide secure master service|test the lifecycle of an Endpoint|complete a service status lifecycle|delete a collection of services|find a service from listing)",
+    r"\[sig-network\] Services should (complete a service status lifecycle|delete a collection of services|find a service from listing)",
     r"\[sig-network\] Netpol API",
     r"\[sig-node\] Lease",
     r"\[sig-node\] RuntimeClass should support RuntimeClasses API",
@@ -83,11 +89,13 @@ const NEEDS_CONTAINERS: &[&str] = &[
     r"\[sig-api-machinery\] CustomResourceConversionWebhook",
     r"\[sig-api-machinery\] Aggregator",
     r"\[Alpha\]",
+    r"\[Flaky\]",
+    r"\[sig-api-machinery\] CustomResourceFieldSelectors",
     r"FeatureGate:[A-Za-z0-9]*\] \[Alpha\]",
 ];
 
-/// Specs that fail, as parts of their names; the reasons are in `docs/compatibility.md`.
-const KNOWN: &[&str] = &[];
+/// Specs that fail, as parts of their names, and why; `docs/compatibility.md` lists them too.
+const KNOWN: &[(&str, &str)] = &[];
 
 const START_DEADLINE: Duration = Duration::from_secs(120);
 
@@ -125,7 +133,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if arguments.list {
         return Ok(());
     }
-    report(&lab.join("report.json"), arguments.focus.is_some())
+    report(&lab, arguments.focus.is_some())
 }
 
 /// Runs the suite; whether specs failed is for the report to say.
@@ -179,53 +187,110 @@ fn specs(
     Ok(())
 }
 
-/// Prints what passed and what did not, and fails for surprises.
-fn report(path: &Path, partial: bool) -> Result<()> {
-    let text = fs::read_to_string(path)
+/// Prints what passed and what did not, writes the same as a page, and fails for surprises.
+fn report(lab: &Path, partial: bool) -> Result<()> {
+    let text = fs::read_to_string(lab.join("report.json"))
         .context("the suite wrote no report: it ended before the first spec; see its log")?;
-    let report: serde_json::Value = serde_json::from_str(&text).context("the report is not readable")?;
-    let (mut passed, mut skipped, mut failed) = (0, Vec::new(), Vec::new());
-    for spec in report[0]["SpecReports"].as_array().into_iter().flatten() {
-        if spec["LeafNodeType"] != "It" {
-            continue;
-        }
-        let mut name: Vec<&str> = spec["ContainerHierarchyTexts"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(serde_json::Value::as_str)
-            .collect();
-        name.extend(spec["LeafNodeText"].as_str());
-        let name = name.join(" ");
-        match spec["State"].as_str() {
-            Some("passed") => passed += 1,
-            // Without a reason it was not among the wanted ones.
-            Some("skipped") => {
-                let reason = spec["Failure"]["Message"].as_str().unwrap_or("");
-                if !reason.is_empty() {
-                    skipped.push(format!("{name}: {}", reason.lines().next().unwrap_or("")));
-                }
-            }
-            Some("pending") | None => {}
-            Some(_) => failed.push(name),
+    let report: Value = serde_json::from_str(&text).context("the report is not readable")?;
+    let specs: Vec<Spec> =
+        report[0]["SpecReports"].as_array().into_iter().flatten().filter_map(Spec::read).collect();
+    let mut page =
+        String::from("| Part of the suite | Passed | Failed | Skipped themselves |\n|---|---|---|---|\n");
+    let mut parts: BTreeMap<&str, [usize; 3]> = BTreeMap::new();
+    let mut sums = [0; 3];
+    for spec in &specs {
+        let column = match spec.verdict {
+            Verdict::Passed => 0,
+            Verdict::Failed => 1,
+            Verdict::Skipped => 2,
+        };
+        parts.entry(spec.part.as_str()).or_default()[column] += 1;
+        sums[column] += 1;
+    }
+    for (part, [passed, failed, skipped]) in &parts {
+        writeln!(page, "| {part} | {passed} | {failed} | {skipped} |")?;
+    }
+    let [passed, failed, skipped] = sums;
+    writeln!(page, "| **together** | **{passed}** | **{failed}** | **{skipped}** |")?;
+    for (title, wanted) in [("failed", Verdict::Failed), ("skipped themselves", Verdict::Skipped)] {
+        writeln!(page, "\n{title}:")?;
+        for spec in specs.iter().filter(|spec| spec.verdict == wanted) {
+            let reason = known(&spec.name).unwrap_or(&spec.reason);
+            writeln!(page, "- {}: {reason}", spec.name)?;
         }
     }
-    failed.sort();
-    skipped.sort();
-    println!("{passed} of {} specs passed, {} skipped themselves", passed + failed.len(), skipped.len());
-    skipped.iter().for_each(|spec| println!("  skipped  {spec}"));
-    failed.iter().for_each(|spec| println!("  failed   {spec}"));
-    let surprises: Vec<&String> =
-        failed.iter().filter(|spec| !KNOWN.iter().any(|known| spec.contains(known))).collect();
-    let gone: Vec<&&str> =
-        KNOWN.iter().filter(|known| !partial && !failed.iter().any(|spec| spec.contains(**known))).collect();
+    println!("\n{page}");
+    fs::write(lab.join("summary.md"), &page).context("cannot write the summary")?;
+    let surprises =
+        specs.iter().filter(|spec| spec.verdict == Verdict::Failed && known(&spec.name).is_none());
+    let surprises: Vec<&str> = surprises.map(|spec| spec.name.as_str()).collect();
+    let gone: Vec<&str> = KNOWN
+        .iter()
+        .map(|(name, _)| *name)
+        .filter(|name| {
+            !partial && !specs.iter().any(|spec| spec.verdict == Verdict::Failed && spec.name.contains(name))
+        })
+        .collect();
     if passed == 0 {
         bail!("no spec passed");
     }
     if !surprises.is_empty() || !gone.is_empty() {
-        bail!("{} failures that are not known; known ones that are gone: {gone:?}", surprises.len());
+        bail!("failures that are not known: {surprises:#?}; known ones that are gone: {gone:#?}");
     }
     Ok(())
+}
+
+/// Returns why a spec is known to fail.
+fn known(name: &str) -> Option<&'static str> {
+    KNOWN.iter().find(|(part, _)| name.contains(part)).map(|(_, reason)| *reason)
+}
+
+/// One spec that was run.
+struct Spec {
+    /// What the suite calls the group it belongs to.
+    part: String,
+    name: String,
+    verdict: Verdict,
+    /// First line of its complaint.
+    reason: String,
+}
+
+#[derive(PartialEq, Eq)]
+enum Verdict {
+    Passed,
+    Failed,
+    Skipped,
+}
+
+impl Spec {
+    /// Reads a spec of ginkgo's report; nothing for what was not to be run.
+    fn read(spec: &Value) -> Option<Self> {
+        if spec["LeafNodeType"] != "It" {
+            return None;
+        }
+        let texts = spec["ContainerHierarchyTexts"].as_array().into_iter().flatten();
+        let mut texts: Vec<&str> = texts.filter_map(Value::as_str).collect();
+        // Marks such as [Conformance] follow the group's name.
+        let part = texts.first().map_or("", |part| part.split(" [").next().unwrap_or(part));
+        let part = match part.split_once("] ") {
+            Some(_) => part.to_string(),
+            // The name itself begins with a mark.
+            None => texts.first().copied().unwrap_or_default().to_string(),
+        };
+        texts.extend(spec["LeafNodeText"].as_str());
+        let name = texts.join(" ");
+        let message = spec["Failure"]["Message"].as_str().unwrap_or_default();
+        let reason = message.lines().next().unwrap_or_default().to_string();
+        let verdict = match spec["State"].as_str()? {
+            "passed" => Verdict::Passed,
+            // Without a reason it was not among the wanted ones.
+            "skipped" if reason.is_empty() => return None,
+            "skipped" => Verdict::Skipped,
+            "pending" => return None,
+            _ => Verdict::Failed,
+        };
+        Some(Self { part, name, verdict, reason })
+    }
 }
 
 /// A simulated member, ended when dropped.

@@ -1,5 +1,5 @@
 //! The project's own commands: `cargo xtask ci`, `cargo xtask clusters …`, `cargo xtask bench …`, `cargo xtask compare …`,
-//! `cargo xtask e2e`, `cargo xtask conformance`.
+//! `cargo xtask e2e`, `cargo xtask conformance`, `cargo xtask integration`.
 //!
 //! Kept small on purpose: it compiles in seconds, and whatever needs the async stack is a program of its own that is called.
 
@@ -9,6 +9,7 @@ mod clusters;
 mod compare;
 mod conformance;
 mod e2e;
+mod integration;
 mod workspace;
 
 use std::process::ExitCode;
@@ -44,6 +45,8 @@ enum Verb {
     E2e(e2e::Arguments),
     /// Run Kubernetes' own end-to-end suite, as far as it needs no containers, against our API server.
     Conformance(conformance::Arguments),
+    /// Run Kubernetes' own integration tests against our API server.
+    Integration(integration::Arguments),
     /// Compare a part of ours with the original, or list what can be compared.
     Compare {
         /// The part's name; without it, all are listed.
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         Verb::Compare { name } => compare::run(name.as_deref()),
         Verb::E2e(arguments) => e2e::run(&arguments),
         Verb::Conformance(arguments) => conformance::run(&arguments),
+        Verb::Integration(arguments) => integration::run(&arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

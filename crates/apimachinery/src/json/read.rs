@@ -3,6 +3,8 @@
 //! One pass, recursive, bounded by [`MAX_DEPTH`]. The last of several equal keys wins, and each repetition is
 //! reported with the path that strict field validation prints.
 
+use std::collections::HashMap;
+
 use serde_json::{Map, Number, Value};
 
 use crate::go;
@@ -47,12 +49,38 @@ pub enum Error {
 
 /// Reads one JSON document; anything but blanks behind it is an error.
 pub fn read(bytes: &[u8]) -> Result<Document, Error> {
-    let mut reader = Reader { bytes, position: 0, path: Vec::new(), duplicates: Vec::new() };
+    let mut reader = Reader { bytes, position: 0, path: Vec::new(), duplicates: Vec::new(), keys: None };
     let value = reader.value(0)?;
     match reader.next_token() {
         None => Ok(Document { value, duplicates: reader.duplicates }),
         Some(byte) => Err(Error::Syntax { byte, context: "after top-level value" }),
     }
+}
+
+/// Puts complaints about keys (`unknown field "a"`, `duplicate field "b"`) into the order in which the document gives rise
+/// to them: the first occurrence of an unknown key, the second of a repeated one. Others stay behind.
+pub fn sort_complaints(bytes: &[u8], complaints: &mut [String]) {
+    if complaints.len() < 2 {
+        return;
+    }
+    let mut reader =
+        Reader { bytes, position: 0, path: Vec::new(), duplicates: Vec::new(), keys: Some(Vec::new()) };
+    if reader.value(0).is_err() {
+        return;
+    }
+    // Where a key occurs first, and where again.
+    let mut places: HashMap<String, (usize, usize)> = HashMap::new();
+    for (place, key) in reader.keys.unwrap_or_default().into_iter().enumerate() {
+        places
+            .entry(go::quote(&key))
+            .and_modify(|(_, again)| *again = place.min(*again))
+            .or_insert((place, usize::MAX));
+    }
+    complaints.sort_by_cached_key(|complaint| match complaint.split_once(" field ") {
+        Some(("duplicate", path)) => places.get(path).map_or(usize::MAX, |(_, again)| *again),
+        Some((_, path)) => places.get(path).map_or(usize::MAX, |(first, _)| *first),
+        None => usize::MAX,
+    });
 }
 
 /// Reads one JSON document for callers that do not ask about repeated keys.
@@ -80,6 +108,8 @@ struct Reader<'a> {
     position: usize,
     path: Vec<Step>,
     duplicates: Vec<String>,
+    /// Paths of all keys in document order, where somebody asked for them.
+    keys: Option<Vec<String>>,
 }
 
 impl Reader<'_> {
@@ -138,6 +168,10 @@ impl Reader<'_> {
             if entries.contains_key(&key) {
                 self.report(&key);
             }
+            if self.keys.is_some() {
+                let path = self.path_of(&key);
+                self.keys.as_mut().expect("asked for above").push(path);
+            }
             self.path.push(Step::Key(key));
             let value = self.value(depth)?;
             let Some(Step::Key(key)) = self.path.pop() else { unreachable!("the step pushed above") };
@@ -183,6 +217,13 @@ impl Reader<'_> {
         if self.duplicates.len() >= MAX_REPORTS {
             return;
         }
+        let path = self.path_of(key);
+        if !self.duplicates.contains(&path) {
+            self.duplicates.push(path);
+        }
+    }
+
+    fn path_of(&self, key: &str) -> String {
         let mut path = String::new();
         for step in &self.path {
             match step {
@@ -199,9 +240,7 @@ impl Reader<'_> {
             path.push('.');
         }
         path.push_str(key);
-        if !self.duplicates.contains(&path) {
-            self.duplicates.push(path);
-        }
+        path
     }
 
     fn literal(&mut self, word: &'static str, value: Value) -> Result<Value, Error> {
@@ -458,5 +497,28 @@ mod tests {
             // serde_json refuses lone surrogates; the alphabet above cannot spell one.
             prop_assert_eq!(ours, theirs, "{}", text);
         }
+    }
+
+    #[test]
+    fn complaints_come_in_the_order_of_the_document() {
+        let text = br#"{"z": 1, "a": 1, "b": {"x": 1, "x": 2}, "a": 2}"#;
+        let mut complaints: Vec<String> = [
+            r#"duplicate field "b.x""#,
+            r#"duplicate field "a""#,
+            r#"unknown field "b.x""#,
+            r#"unknown field "z""#,
+        ]
+        .map(str::to_owned)
+        .into();
+        sort_complaints(text, &mut complaints);
+        assert_eq!(
+            complaints,
+            [
+                r#"unknown field "z""#,
+                r#"unknown field "b.x""#,
+                r#"duplicate field "b.x""#,
+                r#"duplicate field "a""#
+            ]
+        );
     }
 }

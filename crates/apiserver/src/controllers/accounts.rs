@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use apimachinery::status::Status;
 use base64::Engine;
 use serde_json::{Value, json};
 
@@ -15,6 +16,7 @@ use crate::server::Server;
 
 const NAME: &str = "kubernetes.io/service-account.name";
 const UID: &str = "kubernetes.io/service-account.uid";
+const ROOT_CA: &str = "kube-root-ca.crt";
 pub(crate) const TOKEN_TYPE: &str = "kubernetes.io/service-account-token";
 
 pub(super) async fn run(server: Arc<Server>) {
@@ -44,7 +46,8 @@ pub(super) async fn run(server: Arc<Server>) {
                         furnish(&actor, namespace).await;
                     }
                 }
-                ("configmaps", None) if event.name().ends_with("/kube-root-ca.crt") => {
+                // Somebody may have removed it, or changed it to what others must not trust.
+                ("configmaps", _) if event.name().ends_with("/kube-root-ca.crt") => {
                     furnish(&actor, object::split_key(event.name()).0).await;
                 }
                 _ => {}
@@ -62,16 +65,38 @@ async fn furnish(actor: &Actor, namespace: &str) {
         return;
     }
     let account = json!({"metadata": {"name": "default", "namespace": namespace}});
-    let ca = json!({
-        "metadata": {"name": "kube-root-ca.crt", "namespace": namespace, "annotations": {
-            "kubernetes.io/description": "Holds the certificate authority that verifies this cluster's API server."}},
-        "data": {"ca.crt": server.signer.pair().cert},
-    });
-    for (resource, object) in [("serviceaccounts", account), ("configmaps", ca)] {
-        if let Err(status) = ensure(actor, "", "v1", resource, namespace, object).await {
-            tracing::debug!(namespace, error = %status, "cannot furnish a namespace");
-        }
+    if let Err(status) = ensure(actor, "", "v1", "serviceaccounts", namespace, account).await {
+        tracing::debug!(namespace, error = %status, "cannot furnish a namespace");
     }
+    if let Err(status) = publish_ca(actor, namespace).await {
+        tracing::debug!(namespace, error = %status, "cannot publish the authority in a namespace");
+    }
+}
+
+/// Sees to it that a namespace holds the authority that verifies this server, and nothing else under its name.
+async fn publish_ca(actor: &Actor, namespace: &str) -> Result<(), Status> {
+    let server = actor.server();
+    let data = json!({"ca.crt": server.signer.pair().cert});
+    let published = server.store.get("configmaps", &object::join_key(namespace, ROOT_CA));
+    let Some(published) = published else {
+        let ca = json!({
+            "metadata": {"name": ROOT_CA, "namespace": namespace, "annotations": {
+                "kubernetes.io/description": "Holds the certificate authority that verifies this cluster's API server."}},
+            "data": data,
+        });
+        return ensure(actor, "", "v1", "configmaps", namespace, ca).await;
+    };
+    let current: Value = serde_json::from_slice(&published.value).unwrap_or_default();
+    let registry = server.registry.load_full();
+    let (false, Some(kind)) = (current["data"] == data, registry.find("", "v1", "configmaps")) else {
+        return Ok(());
+    };
+    let change = |old: &Value| {
+        let mut new = old.clone();
+        new["data"] = data.clone();
+        (new != *old).then_some(new)
+    };
+    actor.update(kind, namespace, ROOT_CA, "", change).await.map(|_| ())
 }
 
 async fn revisit(actor: &Actor, namespace: &str) {

@@ -119,7 +119,13 @@ pub(super) async fn run(server: Arc<Server>) {
                 for event in batch {
                     match &event.current {
                         Some(entry) => settle(&actor, &entry.name).await,
-                        None => load(&server),
+                        None => {
+                            load(&server);
+                            // Names are free again that others may have waited for.
+                            for name in unaccepted(&server) {
+                                settle(&actor, &name).await;
+                            }
+                        }
                     }
                 }
             }
@@ -130,6 +136,14 @@ pub(super) async fn run(server: Arc<Server>) {
             }
         }
     }
+}
+
+fn unaccepted(server: &Server) -> Vec<Box<str>> {
+    let definitions = server.store.snapshot(COLLECTION);
+    let waits = |value: &[u8]| {
+        serde_json::from_slice::<Value>(value).is_ok_and(|crd| !crd::is_true(&crd, "NamesAccepted"))
+    };
+    definitions.iter().filter(|entry| waits(&entry.value)).map(|entry| entry.name.clone()).collect()
 }
 
 fn definition_kind(registry: &Registry) -> Option<Arc<Kind>> {
@@ -147,7 +161,8 @@ async fn settle(actor: &Actor, name: &str) {
         return remove(actor, &kind, &definition).await;
     }
     let naming = names_of(server, &definition);
-    let accepted = naming.conditions[0].status == "True";
+    let convertible = crd::is_true(&definition, "Established") || has_readable_authority(&definition);
+    let accepted = naming.conditions[0].status == "True" && convertible;
     let now = Timestamp::now();
     let with_status = |old: &Value| -> Option<Value> {
         let mut new = old.clone();
@@ -161,8 +176,21 @@ async fn settle(actor: &Actor, name: &str) {
         status["acceptedNames"] = naming.accepted.clone();
         let [names_accepted, established] = naming.conditions.clone();
         set_condition(status, names_accepted, now);
-        // It is served by the time this is written, so there is nothing to install.
-        set_condition(status, if accepted { crd::established() } else { established }, now);
+        // If accepted, it is served by the time this is written, so that there is nothing to install.
+        let established = match (accepted, convertible) {
+            (true, _) => crd::established(),
+            (false, true) => established,
+            (false, false) => Condition {
+                kind: "Established",
+                status: "False",
+                reason: "InvalidCABundle".to_owned(),
+                message: "The conversion webhook CABundle is invalid".to_owned(),
+            },
+        };
+        set_condition(status, established, now);
+        if let Some(approval) = crd::approval_condition(old) {
+            set_condition(status, approval, now);
+        }
         crd::record_storage_version(&mut new);
         (new != *old).then_some(new)
     };
@@ -179,6 +207,20 @@ async fn settle(actor: &Actor, name: &str) {
     {
         tracing::warn!(object = name, error = %status, "cannot write the status of a definition");
     }
+}
+
+/// Says whether the authority for the conversion webhook, if there is one, can be read. It is not asked whether it is
+/// the right one.
+fn has_readable_authority(definition: &Value) -> bool {
+    use base64::Engine;
+    use rustls::pki_types::pem::PemObject;
+    let bundle = definition.pointer("/spec/conversion/webhook/clientConfig/caBundle");
+    let Some(bundle) = bundle.and_then(Value::as_str).filter(|bundle| !bundle.is_empty()) else {
+        return true;
+    };
+    let Ok(pem) = base64::engine::general_purpose::STANDARD.decode(bundle) else { return false };
+    let mut certificates = rustls::pki_types::CertificateDer::pem_slice_iter(&pem).flatten();
+    certificates.any(|certificate| x509_parser::parse_x509_certificate(&certificate).is_ok())
 }
 
 fn compile_at(server: &Server, definition: &Value, revision: u64) -> Option<Arc<Custom>> {

@@ -40,6 +40,10 @@ pub fn object(
     let unknown =
         accept(kind, expected, &mut value).map_err(|error| cannot_handle(expected, expected, &error))?;
     problems.extend(unknown.into_iter().map(|path| format!("unknown field \"{path}\"")));
+    // Typed objects are checked while they are read; repetitions in YAML are found before that.
+    if (!kind.is_custom() || *expected != kind.gvk) && !content_type.ends_with("yaml") {
+        apimachinery::json::sort_complaints(body, &mut problems);
+    }
     report(context, validation, problems).map_err(|mut status| {
         if !kind.is_custom() || *expected != kind.gvk {
             status = cannot_handle(expected, expected, &status.message);

@@ -17,6 +17,7 @@ mod hooks;
 mod identity;
 mod life;
 mod strangers;
+mod verdicts;
 mod watch;
 
 use apiserver::{Handle, Options};

@@ -107,6 +107,17 @@ pub static KUBERNETES_E2E: Recipe = Recipe {
     stamps: &[],
 };
 
+/// Kubernetes' own integration tests; which packages, and with which files of ours, is the caller's choice.
+pub static KUBERNETES_INTEGRATION: Recipe = Recipe {
+    name: "kubernetes-integration",
+    module: "k8s.io/kubernetes",
+    version: "v1.36.3",
+    builds: &[],
+    suite: None,
+    main: None,
+    stamps: &[],
+};
+
 /// A package manager that many people install with.
 pub static HELM: Recipe = Recipe {
     name: "helm",

@@ -6,6 +6,7 @@ use apimachinery::gvk::Gvk;
 use serde_json::{Value, json};
 
 use super::metadata::seconds;
+use super::reset::keeps_metadata;
 use super::{Context, qos, restore, service};
 use crate::defaults::tree::{Object, below, ensure, has_items, is_set, put, text};
 use crate::validation::node::{Node, same};
@@ -68,6 +69,11 @@ pub(super) fn for_update(gvk: &Gvk, root: &mut Object, old: &Value) {
 
 pub(super) fn for_status_update(gvk: &Gvk, root: &mut Object, old: &Value, ctx: &Context<'_>) {
     let stored_metadata = |field: &str| old.get("metadata").and_then(|metadata| metadata.get(field)).cloned();
+    if keeps_metadata(gvk) {
+        for field in ["labels", "annotations", "finalizers", "ownerReferences"] {
+            set_metadata(root, field, stored_metadata(field));
+        }
+    }
     match (gvk.group.as_str(), gvk.kind.as_str()) {
         ("apps", "Deployment") => set_metadata(root, "labels", stored_metadata("labels")),
         ("", "Pod") => {

@@ -25,6 +25,8 @@ pub enum NameRule {
     Label,
     /// Anything that fits between two slashes of a URL.
     PathSegment,
+    /// An IP address in the form it is always printed.
+    Address,
 }
 
 impl NameRule {
@@ -37,7 +39,18 @@ impl NameRule {
             Self::Label => names::dns1123_label(name),
             Self::PathSegment if prefix => names::path_segment_prefix(name),
             Self::PathSegment => names::path_segment(name),
+            Self::Address => canonical_address(name),
         }
+    }
+}
+
+fn canonical_address(name: &str) -> Vec<String> {
+    let faults = names::ip(name);
+    match name.parse::<std::net::IpAddr>() {
+        Ok(address) if faults.is_empty() && address.to_string() != name => {
+            vec![format!("must be in canonical form (\"{address}\")")]
+        }
+        _ => faults,
     }
 }
 

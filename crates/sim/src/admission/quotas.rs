@@ -110,8 +110,7 @@ fn charge(
     old: Option<&Value>,
 ) -> Result<Option<Value>, String> {
     let is_pod = of.group.is_empty() && of.resource == "pods";
-    let scoped = !list(quota, "/spec/scopes").is_empty() || quota.pointer("/spec/scopeSelector").is_some();
-    if scoped && !(is_pod && covers(quota, new)) {
+    if !covers(quota, of, new) {
         return Ok(None);
     }
     let Some(hard) = quota.pointer("/status/hard").and_then(Value::as_object) else { return Ok(None) };

@@ -22,7 +22,7 @@ pub(crate) fn decide(view: &View<'_>, quota: &Value) -> Vec<Step> {
     for kind in [Kind::Pod, Kind::Service, Kind::Claim] {
         let needed = hard.keys().any(|resource| needs(kind, resource));
         let mut objects = if needed { view.objects.list(kind, space) } else { Vec::new() };
-        objects.retain(|object| kind != Kind::Pod || covers(quota, object));
+        objects.retain(|object| covers(quota, &GroupResource::new("", kind.resource().2), object));
         known.insert(kind.resource().2, objects);
     }
     for resource in hard.keys() {
@@ -131,7 +131,7 @@ pub(crate) fn counts(of: &GroupResource, object: &Value, resource: &str) -> Opti
 }
 
 /// Returns what a pod asks for as a whole: its containers together, or an init container that asks for more.
-fn pod_amount(pod: &Value, field: &str, resource: &str) -> Quantity {
+pub(crate) fn pod_amount(pod: &Value, field: &str, resource: &str) -> Quantity {
     let amount = |container: &Value| {
         let text = container.pointer("/resources").and_then(|all| all.get(field)?.get(resource)?.as_str());
         text.and_then(|text| Quantity::parse(text).ok())
@@ -152,15 +152,19 @@ fn pod_amount(pod: &Value, field: &str, resource: &str) -> Quantity {
     most
 }
 
-/// Says whether a quota is about a pod, by its scopes.
-pub(crate) fn covers(quota: &Value, pod: &Value) -> bool {
-    let plain = list(quota, "/spec/scopes")
-        .iter()
-        .all(|scope| in_scope(pod, scope.as_str().unwrap_or(""), "Exists", &[]));
-    plain
+/// Says whether a quota is about an object, by its scopes: all of them have to take it. Only pods and claims have scopes.
+pub(crate) fn covers(quota: &Value, of: &GroupResource, object: &Value) -> bool {
+    let takes =
+        |scope: &str, operator: &str, values: &[Value]| match (of.group.as_str(), of.resource.as_str()) {
+            ("", "pods") => in_scope(object, scope, operator, values),
+            ("", "persistentvolumeclaims") => {
+                scope == "VolumeAttributesClass" && selects(&attribute_classes(object), operator, values)
+            }
+            _ => false,
+        };
+    list(quota, "/spec/scopes").iter().all(|scope| takes(scope.as_str().unwrap_or(""), "Exists", &[]))
         && list(quota, "/spec/scopeSelector/matchExpressions").iter().all(|expression| {
-            let (scope, operator) = (text(expression, "/scopeName"), text(expression, "/operator"));
-            in_scope(pod, scope, operator, list(expression, "/values"))
+            takes(text(expression, "/scopeName"), text(expression, "/operator"), list(expression, "/values"))
         })
 }
 
@@ -171,18 +175,46 @@ fn in_scope(pod: &Value, scope: &str, operator: &str, values: &[Value]) -> bool 
         "NotTerminating" => !ends,
         "BestEffort" => is_best_effort(pod),
         "NotBestEffort" => !is_best_effort(pod),
+        "CrossNamespacePodAffinity" => looks_into_other_namespaces(pod),
         "PriorityClass" => {
             let class = text(pod, "/spec/priorityClassName");
-            let named = values.iter().any(|value| value == class);
-            match operator {
-                "In" => named,
-                "NotIn" => !named,
-                "DoesNotExist" => class.is_empty(),
-                _ => !class.is_empty(),
-            }
+            selects(if class.is_empty() { &[] } else { std::slice::from_ref(&class) }, operator, values)
         }
         _ => false,
     }
+}
+
+/// Says whether a selector takes one of the names that an object has.
+fn selects(names: &[&str], operator: &str, values: &[Value]) -> bool {
+    let named = |name: &&str| values.iter().any(|value| value == name);
+    match operator {
+        "In" => names.iter().any(named),
+        "NotIn" => names.is_empty() || names.iter().any(|name| !named(name)),
+        "DoesNotExist" => names.is_empty(),
+        _ => !names.is_empty(),
+    }
+}
+
+/// The classes that a claim has, had or is about to have.
+fn attribute_classes(claim: &Value) -> Vec<&str> {
+    let places = [
+        "/spec/volumeAttributesClassName",
+        "/status/currentVolumeAttributesClassName",
+        "/status/modifyVolumeStatus/targetVolumeAttributesClassName",
+    ];
+    places.iter().map(|place| text(claim, place)).filter(|class| !class.is_empty()).collect()
+}
+
+fn looks_into_other_namespaces(pod: &Value) -> bool {
+    let crosses =
+        |term: &Value| !list(term, "/namespaces").is_empty() || !term["namespaceSelector"].is_null();
+    ["podAffinity", "podAntiAffinity"].iter().any(|which| {
+        let affinity = &pod["spec"]["affinity"][which];
+        list(affinity, "/requiredDuringSchedulingIgnoredDuringExecution").iter().any(crosses)
+            || list(affinity, "/preferredDuringSchedulingIgnoredDuringExecution")
+                .iter()
+                .any(|weighted| crosses(&weighted["podAffinityTerm"]))
+    })
 }
 
 fn is_best_effort(pod: &Value) -> bool {
@@ -248,6 +280,29 @@ mod tests {
         let spec = |scope: &str| json!({"hard": {"pods": "5"}, "scopes": [scope]});
         assert_eq!(used(pods.clone(), spec("Terminating")), json!({"pods": "1"}));
         assert_eq!(used(pods, spec("BestEffort")), json!({"pods": "0"}));
+    }
+
+    #[test]
+    fn claims_are_in_the_scope_of_the_class_they_have_or_will_have() {
+        let claim = |class: &str| {
+            json!({"kind": "PersistentVolumeClaim", "metadata": {"name": class, "namespace": "d"},
+                "spec": {"volumeAttributesClassName": class}})
+        };
+        let mut changing = claim("gold");
+        changing["status"] = json!({"modifyVolumeStatus": {"targetVolumeAttributesClassName": "silver"}});
+        let spec = json!({"hard": {"persistentvolumeclaims": "5"}, "scopeSelector": {"matchExpressions": [
+            {"scopeName": "VolumeAttributesClass", "operator": "In", "values": ["silver"]}]}});
+        let claims = vec![changing, claim("silver"), claim("bronze")];
+        assert_eq!(used(claims, spec), json!({"persistentvolumeclaims": "2"}));
+    }
+
+    #[test]
+    fn pods_that_look_into_other_namespaces_have_a_scope() {
+        let mut looks = pod("a", "1");
+        looks["spec"]["affinity"] = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
+            [{"topologyKey": "zone", "namespaces": ["other"]}]}});
+        let spec = json!({"hard": {"pods": "5"}, "scopes": ["CrossNamespacePodAffinity"]});
+        assert_eq!(used(vec![looks, pod("b", "1")], spec), json!({"pods": "1"}));
     }
 
     #[test]
