@@ -68,13 +68,14 @@ func StartTestServer(ctx context.Context, t testing.TB, setup TestServerSetup) (
 	if strings.Contains(strings.Join(opts.Authorization.Modes, ","), "AlwaysAllow") {
 		server.AllowAll()
 	}
-	if without {
-		server.LendNamespaces()
-	}
 	if who != nil {
 		if err := server.Identify(who); err != nil {
 			t.Fatal(err)
 		}
+	}
+	// Outside of the former, which goes its own way.
+	if without {
+		server.LendNamespaces()
 	}
 	kubeClient, err := client.NewForConfig(server.Config)
 	if err != nil {

@@ -95,7 +95,21 @@ const NEEDS_CONTAINERS: &[&str] = &[
 ];
 
 /// Specs that fail, as parts of their names, and why; `docs/compatibility.md` lists them too.
-const KNOWN: &[(&str, &str)] = &[];
+const KNOWN: &[(&str, &str)] = &[
+    (
+        "API Server should have Endpoints and EndpointSlices pointing to API Server",
+        "the member listens on the loopback interface, whose addresses Endpoints must not hold",
+    ),
+    ("health handlers should contain necessary checks", "names the start-up hooks inside kube-apiserver"),
+    ("capture the life of a ResourceClaim", "simulated members do not count the devices of claims"),
+    ("that exceeds the estimated cost limit", "costs of rules are not estimated yet"),
+];
+
+/// These wait for ever for what is not there yet, and would hold up the others.
+const WAITS_FOR_EVER: &[&str] = &[
+    r"ValidatingAdmissionPolicy .*should type check",
+    r"MutatingAdmissionPolicy .*should mutate a Deployment",
+];
 
 const START_DEADLINE: Duration = Duration::from_secs(120);
 
@@ -163,7 +177,8 @@ fn specs(
         }
         None => {
             command.args(WANTED.iter().map(|spec| format!("--focus={spec}")));
-            command.args(NEEDS_CONTAINERS.iter().map(|spec| format!("--skip={spec}")));
+            let left_out = NEEDS_CONTAINERS.iter().chain(WAITS_FOR_EVER);
+            command.args(left_out.map(|spec| format!("--skip={spec}")));
         }
     }
     if arguments.list {

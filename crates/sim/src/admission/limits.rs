@@ -129,7 +129,8 @@ fn faults_of_pod(pod: &Value, limits: &[Value]) -> Vec<String> {
             "Container" => {
                 for (field, _) in CONTAINERS {
                     for container in list(&pod["spec"], &format!("/{field}")) {
-                        let request = |resource: &str| quantity(&container["resources"]["requests"], resource);
+                        let request =
+                            |resource: &str| quantity(&container["resources"]["requests"], resource);
                         let most = |resource: &str| quantity(&container["resources"]["limits"], resource);
                         judge(limit, &Asked { request: &request, limit: &most }, &mut faults);
                     }
