@@ -168,9 +168,9 @@ impl Reader<'_> {
             if entries.contains_key(&key) {
                 self.report(&key);
             }
-            if self.keys.is_some() {
-                let path = self.path_of(&key);
-                self.keys.as_mut().expect("asked for above").push(path);
+            let path = self.keys.is_some().then(|| self.path_of(&key));
+            if let (Some(keys), Some(path)) = (&mut self.keys, path) {
+                keys.push(path);
             }
             self.path.push(Step::Key(key));
             let value = self.value(depth)?;
