@@ -107,6 +107,29 @@ impl Site {
         wanted: impl Fn(&Value) -> bool,
     ) -> Value {
         let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
+        self.follow(kind, namespace, config, &format!("{name} does not {what}"), wanted).await
+    }
+
+    /// Follows all objects of a kind until one of them is as wanted.
+    pub(crate) async fn until_any(
+        &self,
+        kind: &str,
+        namespace: &str,
+        what: &str,
+        wanted: impl Fn(&Value) -> bool,
+    ) -> Value {
+        let none = format!("none does {what}");
+        self.follow(kind, namespace, watcher::Config::default(), &none, wanted).await
+    }
+
+    async fn follow(
+        &self,
+        kind: &str,
+        namespace: &str,
+        config: watcher::Config,
+        complaint: &str,
+        wanted: impl Fn(&Value) -> bool,
+    ) -> Value {
         let mut changes =
             watcher(self.api(kind, namespace), config).default_backoff().applied_objects().boxed();
         let mut last = Value::Null;
@@ -120,7 +143,7 @@ impl Site {
             }
         })
         .await;
-        assert!(found.is_ok(), "{kind} {namespace}/{name} does not {what}: {last:#}");
+        assert!(found.is_ok(), "{kind} in {namespace}: {complaint}; the last one seen: {last:#}");
         last
     }
 
