@@ -14,6 +14,8 @@ pub struct Head {
     pub owners: Box<[Owner]>,
     pub deleting: bool,
     pub finalizers: bool,
+    /// The schema the object was written under, see [`crate::registry::Kind::fingerprint`]; 0 if that is not known.
+    pub schema: u32,
 }
 
 /// An owner reference, as the garbage collector needs it.
@@ -84,6 +86,7 @@ impl From<RawMeta> for Head {
                 .collect(),
             deleting: raw.deletion_timestamp.is_some(),
             finalizers: !raw.finalizers.is_empty(),
+            schema: 0,
         }
     }
 }

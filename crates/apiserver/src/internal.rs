@@ -43,6 +43,12 @@ impl Actor {
         Self { server: server.clone(), context, options }
     }
 
+    /// For who can make its writes again from what else is stored: they are acknowledged before they are on disk.
+    pub fn relaxed(mut self) -> Self {
+        self.context.terms.durability = store::Durability::Buffered;
+        self
+    }
+
     pub fn server(&self) -> &Arc<Server> {
         &self.server
     }

@@ -13,9 +13,30 @@ use crate::http::Body;
 use crate::serve::{Peer, serve};
 use crate::server::Server;
 
+/// What a part of this process is content with, request by request.
+#[derive(Debug, Clone, Copy)]
+pub struct Terms {
+    /// Who can make a write again from what else is stored does not have to wait for the disk: the write is acknowledged as
+    /// soon as everyone sees it, and reaches the disk shortly after, together with others.
+    pub durability: store::Durability,
+    /// Whether answers to writes say who owns which field, which is often half of an object.
+    pub ownership: bool,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self { durability: store::Durability::Durable, ownership: true }
+    }
+}
+
 /// Returns a client that acts as `user`.
 pub fn client(server: &Arc<Server>, user: User) -> kube::Client {
-    let service = InProcess { server: server.clone(), user: Arc::new(user) };
+    client_on(server, user, |_| Terms::default())
+}
+
+/// As [`client`], on terms of its own.
+pub fn client_on(server: &Arc<Server>, user: User, terms: fn(&Request<ClientBody>) -> Terms) -> kube::Client {
+    let service = InProcess { server: server.clone(), user: Arc::new(user), terms };
     kube::Client::new(service, "default")
 }
 
@@ -24,6 +45,7 @@ pub fn client(server: &Arc<Server>, user: User) -> kube::Client {
 struct InProcess {
     server: Arc<Server>,
     user: Arc<User>,
+    terms: fn(&Request<ClientBody>) -> Terms,
 }
 
 impl tower::Service<Request<ClientBody>> for InProcess {
@@ -35,7 +57,9 @@ impl tower::Service<Request<ClientBody>> for InProcess {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<ClientBody>) -> Self::Future {
+    fn call(&mut self, mut request: Request<ClientBody>) -> Self::Future {
+        let terms = (self.terms)(&request);
+        request.extensions_mut().insert(terms);
         let (server, user) = (self.server.clone(), self.user.clone());
         Box::pin(async move { Ok(serve(server, request, Peer::Local(user)).await) })
     }

@@ -38,7 +38,7 @@ pub(crate) fn encode(object: &Value) -> Bytes {
 
 /// Encodes an object that says its version where one is given.
 pub(crate) fn encode_as(object: &Value, api_version: Option<&str>) -> Bytes {
-    let mut out = Vec::with_capacity(512);
+    let mut out = Vec::with_capacity(4096);
     match api_version {
         Some(version) => {
             out.extend_from_slice(VERSION_START);
@@ -65,8 +65,8 @@ pub(crate) fn encode_as(object: &Value, api_version: Option<&str>) -> Bytes {
         }
     }
     out.push(b'}');
-    out.shrink_to_fit();
-    Bytes::from(out)
+    // A copy of the right size: an allocator may leave what is only shrunk where it is.
+    Bytes::copy_from_slice(&out)
 }
 
 fn write_member(out: &mut Vec<u8>, first: &mut bool, key: &str, value: &Value) {

@@ -22,6 +22,7 @@ use crate::handlers::{self, context::Context};
 use crate::http::body::{self, Body};
 use crate::http::{Query, RequestInfo, respond};
 use crate::limits::Permit;
+use crate::local::Terms;
 use crate::metrics::{DurationLabels, KindLabels, RequestLabels};
 use crate::server::Server;
 
@@ -46,6 +47,8 @@ where
 {
     let (mut parts, body) = request.into_parts();
     let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
+    // Only who is in this process has any.
+    let terms = parts.extensions.remove::<Terms>().unwrap_or_default();
     let query = Query::parse(parts.uri.query());
     let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
     let span = tracing::debug_span!("request", verb = info.verb, path = %parts.uri.path());
@@ -64,8 +67,9 @@ where
             }
             Ok((user, permit)) => {
                 let inflight = labels.begin(&server, long);
-                let context =
-                    Context::new(parts.method, info, query, parts.headers, user).with_upgrade(upgrade);
+                let context = Context::new(parts.method, info, query, parts.headers, user)
+                    .with_upgrade(upgrade)
+                    .with_terms(terms);
                 let answer = answer(&server, &context, body, record.as_mut());
                 let mut response = if long {
                     answer.await

@@ -147,7 +147,7 @@ impl Server {
     /// Returns an object as clients of `kind` see it.
     pub fn read(&self, kind: &Kind, entry: &Entry) -> Value {
         let mut object = object::decode(&kind.storage.api_version(), &kind.gvk.kind, entry);
-        if !kind.serves_stored_bytes() {
+        if !kind.serves_as_stored(entry) {
             kind.present(&mut object);
         }
         object::stamp(&mut object, &kind.api_version, &kind.gvk.kind, Some(entry.modified));

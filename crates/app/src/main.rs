@@ -5,6 +5,7 @@ mod backup;
 mod cluster_proxy;
 mod controllers;
 mod crds;
+mod durability;
 mod extension;
 mod measured;
 mod memory;

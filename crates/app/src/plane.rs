@@ -6,13 +6,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
+use apiserver::local::Terms;
 use apiserver::{Handle, Profile};
 use controllers::plane::scheduling::Diagnoses;
 use kube::Client;
 
 use crate::controllers::{Chosen, Running};
 use crate::surroundings::Surroundings;
-use crate::{extension, plugin, roles};
+use crate::{durability, extension, plugin, roles};
 
 /// How a control plane is set up.
 pub(crate) struct Setup {
@@ -61,7 +62,12 @@ impl Plane {
         );
         surroundings.connect(client.clone());
         roles::ensure(&client).await?;
-        let running = Running::start(client.clone(), &setup.chosen, diagnoses)?;
+        let controllers = apiserver::local::client_on(
+            &handle.server,
+            apiserver::auth::User::system("system:karmada-controllers"),
+            |request| Terms { durability: durability::of(request), ownership: false },
+        );
+        let running = Running::start(controllers, &setup.chosen, diagnoses)?;
         Ok(Self { url: handle.url.clone(), kubeconfig, client, handle, running })
     }
 

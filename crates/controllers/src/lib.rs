@@ -12,6 +12,7 @@ pub mod election;
 mod events;
 pub mod members;
 pub mod metrics;
+mod pace;
 pub mod plane;
 mod queue;
 pub mod selection;

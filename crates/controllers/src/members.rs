@@ -35,6 +35,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::common::Common;
 use crate::events::Events;
+use crate::pace::Pace;
 use crate::queue::{Outcome, Queue, UNLIMITED};
 use crate::{Context, Selection};
 
@@ -115,6 +116,7 @@ pub(crate) fn wire(
         registrations: Queue::new("cluster-controller"),
         executions: Queue::new("execution-controller"),
         reports: Queue::new("work-status"),
+        pace: Pace::default(),
         probes: Mutex::default(),
     });
     sources::start(&shared);
@@ -181,6 +183,8 @@ struct Shared {
     executions: Arc<Queue<Key>>,
     /// Works for the work status controller.
     reports: Arc<Queue<Key>>,
+    /// When the status of a Work was last written.
+    pace: Pace<Key>,
     /// The running status loops by cluster.
     probes: Mutex<HashMap<String, sources::Probe>>,
 }

@@ -127,7 +127,9 @@ impl<T: Serialize + DeserializeOwned> Mirror<T> {
     pub fn packed() -> Self {
         let packing = Packing {
             pack: |object| {
-                serde_json::to_vec(object).expect("an object can be written to memory").into_boxed_slice()
+                let text = serde_json::to_vec(object).expect("an object can be written to memory");
+                // A copy of the right size: an allocator may leave what is only shrunk where it is.
+                Box::from(text.as_slice())
             },
             unpack: |text| serde_json::from_slice(text).expect("what was packed can be unpacked"),
         };
@@ -150,6 +152,11 @@ impl<T> Mirror<T> {
     /// Returns the object with this key.
     pub fn find(&self, key: &Key) -> Option<Arc<T>> {
         self.state.read().objects.get(key).map(|(_, slot)| self.open(slot))
+    }
+
+    /// Returns how new what is here of an object is; 0 if nothing is.
+    pub fn revision(&self, namespace: &str, name: &str) -> u64 {
+        self.state.read().objects.get(&Key::new(namespace, name)).map_or(0, |(revision, _)| *revision)
     }
 
     /// Returns all objects, in the order of their keys.

@@ -39,7 +39,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// redb caches pages itself; since nobody reads from the file, it needs room for the inner pages and the
 /// transaction at hand only.
-const CACHE: usize = 2 << 20;
+const CACHE: usize = 1 << 20;
 
 /// Entries per transaction when a whole file is written: bounds the memory held by redb meanwhile.
 const IMAGE_STEP: usize = 4_096;

@@ -75,8 +75,8 @@ impl Default for History {
             events: 1_000,
             age: Duration::from_secs(75),
             max_events: 100_000,
-            bytes: 16 << 20,
-            total_bytes: 32 << 20,
+            bytes: 6 << 20,
+            total_bytes: 12 << 20,
         }
     }
 }

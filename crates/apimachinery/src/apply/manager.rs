@@ -9,6 +9,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
@@ -289,7 +290,7 @@ impl<T: Types> FieldManager<'_, T> {
             unreachable!("a forced write has no conflicts");
         };
         let taken = comparison.modified.union(&comparison.added);
-        let taken = self.without_reset(taken, &version).difference(&never_owned());
+        let taken = self.without_reset(taken, &version).difference(&NEVER_OWNED);
         if taken.is_empty() {
             return Ok(managed);
         }
@@ -422,7 +423,7 @@ impl<T: Types> FieldManager<'_, T> {
             Resolved::Conflicts(conflicts) => return Err(Error::Conflicts(conflicts)),
         };
         if let Some(owned) = managed.0.get_mut(&identity) {
-            owned.set = owned.set.difference(&never_owned());
+            owned.set = owned.set.difference(&NEVER_OWNED);
             if owned.set.is_empty() {
                 managed.0.remove(&identity);
             }
@@ -532,7 +533,7 @@ enum Resolved {
 }
 
 /// Metadata that the server sets or that names the object has no owners.
-fn never_owned() -> Set {
+static NEVER_OWNED: LazyLock<Set> = LazyLock::new(|| {
     Set::of_fields([
         ["apiVersion"].as_slice(),
         &["kind"],
@@ -547,7 +548,7 @@ fn never_owned() -> Set {
         &["metadata", "managedFields"],
         &["metadata", "resourceVersion"],
     ])
-}
+});
 
 fn remove_managed(object: &mut Value) {
     if let Some(Value::Object(metadata)) = object.get_mut("metadata") {

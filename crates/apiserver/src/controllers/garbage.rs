@@ -78,7 +78,7 @@ impl Graph {
 
 pub(super) async fn run(server: Arc<Server>) {
     let collector = Collector {
-        actor: Actor::new(&server, "system:serviceaccount:kube-system:generic-garbage-collector"),
+        actor: Actor::new(&server, "system:serviceaccount:kube-system:generic-garbage-collector").relaxed(),
     };
     let Ok(mut watch) = server.store.watch_all(server.store.revision()) else { return };
     let mut graph = Graph::default();

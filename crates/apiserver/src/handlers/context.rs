@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::auth::User;
 use crate::http::negotiate::{self, Accepted, Offer};
 use crate::http::{Query, RequestInfo};
+use crate::local::Terms;
 
 /// What is known of a request besides its body.
 #[derive(Debug)]
@@ -28,6 +29,7 @@ pub struct Context {
     annotations: Mutex<BTreeMap<String, String>>,
     /// The client's connection, if it wants to speak another protocol on it.
     upgrade: Mutex<Option<OnUpgrade>>,
+    pub terms: Terms,
 }
 
 impl Context {
@@ -41,7 +43,13 @@ impl Context {
             warnings: Mutex::default(),
             annotations: Mutex::default(),
             upgrade: Mutex::default(),
+            terms: Terms::default(),
         }
+    }
+
+    pub fn with_terms(mut self, terms: Terms) -> Self {
+        self.terms = terms;
+        self
     }
 
     /// Keeps the client's connection for a handler that can switch protocols.

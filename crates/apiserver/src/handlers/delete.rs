@@ -252,7 +252,7 @@ pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Dele
                 if dry_run {
                     return Ok(Deleted::Gone(old));
                 }
-                match remove(server, kind, &entry, &key).await? {
+                match remove(target, &entry, &key).await? {
                     Some(revision) => {
                         let mut last = old;
                         server.released(kind, &last);
@@ -277,25 +277,16 @@ fn mark(object: &mut Value, now: Timestamp) {
     metadata.insert("deletionGracePeriodSeconds".to_owned(), 0.into());
 }
 
-async fn remove(
-    server: &Arc<Server>,
-    kind: &Kind,
-    entry: &Arc<Entry>,
-    key: &str,
-) -> Result<Option<u64>, Status> {
+async fn remove(target: &Target<'_>, entry: &Arc<Entry>, key: &str) -> Result<Option<u64>, Status> {
     let write = store::Write {
-        collection: kind.collection.clone(),
+        collection: target.kind.collection.clone(),
         name: key.into(),
         expect: store::Expect::Revision(entry.modified),
         change: store::Change::Delete,
-        durability: if kind.rules.buffered || server.relaxed {
-            store::Durability::Buffered
-        } else {
-            store::Durability::Durable
-        },
+        durability: target.durability(),
         ttl: None,
     };
-    match server.store.commit(write).await {
+    match target.server.store.commit(write).await {
         Ok(committed) => Ok(Some(committed.revision)),
         Err(store::CommitError::Conflict { .. }) => Ok(None),
         Err(error) => Err(commit_failure(error)),

@@ -87,7 +87,7 @@ impl Selection {
             other => {
                 let object = parsed.get_or_insert_with(|| {
                     let mut object = object::decode(&kind.api_version, &kind.gvk.kind, entry);
-                    if !kind.serves_stored_bytes() {
+                    if !kind.serves_as_stored(entry) {
                         kind.present(&mut object);
                     }
                     object
@@ -281,7 +281,7 @@ pub async fn list(
     if accepted.media == Media::Json
         && accepted.shape == Shape::Object
         && !accepted.pretty
-        && kind.serves_stored_bytes()
+        && entries.iter().all(|entry| kind.serves_as_stored(entry))
     {
         let gzip = super::wants_gzip(context);
         return Ok(stream_items(kind, metadata, entries, gzip));
@@ -562,7 +562,7 @@ pub async fn get(
     let Some(entry) = server.store.get(&kind.collection, &key) else {
         return Err(Status::not_found(&kind.resource, name));
     };
-    if accepted == Accepted::JSON && kind.serves_stored_bytes() {
+    if accepted == Accepted::JSON && kind.serves_as_stored(&entry) {
         let mut out = Vec::with_capacity(entry.value.len() + 128);
         object::write_full(&mut out, &kind.api_version, &kind.gvk.kind, &entry, entry.modified);
         out.push(b'\n');

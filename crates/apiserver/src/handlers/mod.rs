@@ -215,7 +215,15 @@ async fn create(
         options: &options,
     };
     let outcome = target.create(object).await?;
-    list::answer(server, context, kind, 201, outcome.object, accepted)
+    list::answer(server, context, kind, 201, shown(context, outcome.object), accepted)
+}
+
+/// Returns what an answer to a write contains of the object.
+fn shown(context: &Context, mut object: serde_json::Value) -> serde_json::Value {
+    if !context.terms.ownership {
+        crate::object::meta_mut(&mut object).remove("managedFields");
+    }
+    object
 }
 
 /// PUT or PATCH of an object or of its status.
@@ -239,7 +247,7 @@ async fn change(
         target.update(&update::Replace::decode(&target, body)?).await?
     };
     let code = if outcome.created { 201 } else { 200 };
-    list::answer(server, context, kind, code, outcome.object, accepted)
+    list::answer(server, context, kind, code, shown(context, outcome.object), accepted)
 }
 
 async fn subresource(

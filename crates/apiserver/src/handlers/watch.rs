@@ -266,7 +266,7 @@ impl Stream {
     fn send(&mut self, what: &str, entry: &Entry, revision: u64) {
         if self.accepted.media == Media::Json
             && self.accepted.shape == Shape::Object
-            && self.kind.serves_stored_bytes()
+            && self.kind.serves_as_stored(entry)
         {
             self.buffer.extend_from_slice(b"{\"type\":\"");
             self.buffer.extend_from_slice(what.as_bytes());

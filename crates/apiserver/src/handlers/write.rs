@@ -109,9 +109,10 @@ impl Target<'_> {
         let prefix = object::meta_str(&object, "generateName").to_owned();
         let generated = given_name.is_empty() && !prefix.is_empty();
         let mut attempts = if generated { 8 } else { 1 };
-        let blank = object;
+        let mut blank = object;
         loop {
-            let mut object = blank.clone();
+            // Only a generated name is ever tried again.
+            let mut object = if generated { blank.clone() } else { blank.take() };
             attempts -= 1;
             let now = Timestamp::now();
             let uid = uuid::Uuid::new_v4().to_string();
@@ -647,11 +648,11 @@ impl Target<'_> {
         Status::invalid(group, &self.kind.gvk.kind, name, errors)
     }
 
-    fn durability(&self) -> store::Durability {
+    pub(super) fn durability(&self) -> store::Durability {
         if self.kind.rules.buffered || self.server.relaxed {
             store::Durability::Buffered
         } else {
-            store::Durability::Durable
+            self.context.terms.durability
         }
     }
 
@@ -668,7 +669,8 @@ impl Target<'_> {
             let lost = matches!(expect, store::Expect::Absent) && exists;
             return Ok((!lost).then_some(None));
         }
-        let head = <Head as store::Head>::parse(&self.kind.collection, &key, &value);
+        let mut head = <Head as store::Head>::parse(&self.kind.collection, &key, &value);
+        head.schema = self.kind.fingerprint();
         let write = store::Write {
             collection: self.kind.collection.clone(),
             name: key,

@@ -1,5 +1,6 @@
 //! A CustomResourceDefinition, compiled: what its versions look like and how their objects are checked.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use apimachinery::field;
@@ -62,6 +63,8 @@ pub struct Version {
     pub deprecated: bool,
     pub deprecation_warning: Option<String>,
     pub has_defaults: bool,
+    /// Tells this schema from others, within this process. Never 0.
+    pub fingerprint: u32,
     /// The rules of `x-kubernetes-validations`.
     pub rules: Option<super::rules::Rules>,
     /// The schema as written, for OpenAPI.
@@ -146,6 +149,7 @@ impl Custom {
                 deprecated: version["deprecated"] == true,
                 deprecation_warning: version["deprecationWarning"].as_str().map(str::to_owned),
                 has_defaults: has_defaults(&document),
+                fingerprint: fingerprint(&document),
                 rules: super::rules::Rules::compile(&document),
                 document,
             });
@@ -225,10 +229,16 @@ impl Custom {
             .expect("a kind is made only for versions that the definition has")
     }
 
-    /// Says whether what is stored can be sent as it is. Defaults may have been added to the schema since it was
-    /// written, so only schemas without defaults qualify.
-    pub fn serves_stored_bytes(&self, version: &str) -> bool {
-        self.conversion.is_none() && self.uniform && !self.version(version).has_defaults
+    /// Says whether what was stored under a schema can be sent as it is: if that is the schema of this version. An object
+    /// from before the server started may lack defaults that have been added to the schema since, and nothing else.
+    pub fn serves_as_stored(&self, version: &str, schema: u32) -> bool {
+        let version = self.version(version);
+        self.conversion.is_none()
+            && (version.fingerprint == schema || schema == 0 && self.uniform && !version.has_defaults)
+    }
+
+    pub fn fingerprint(&self, version: &str) -> u32 {
+        self.version(version).fingerprint
     }
 
     /// Brings a stored object into the form of a version: converted, pruned, with the defaults of today.
@@ -394,6 +404,12 @@ impl Version {
             None => errors,
         }
     }
+}
+
+fn fingerprint(schema: &Value) -> u32 {
+    let mut hasher = DefaultHasher::new();
+    schema.to_string().hash(&mut hasher);
+    (hasher.finish() as u32).max(1)
 }
 
 /// Says whether a schema sets a default anywhere.

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::custom::Custom;
 use crate::handlers::decode::is_definition;
+use crate::object::Entry;
 
 /// A resource in one served version.
 #[derive(Debug)]
@@ -86,12 +87,17 @@ impl Kind {
         self.custom().is_some_and(|custom| custom.conversion.is_some())
     }
 
-    /// Says whether stored bytes can be served as they are in this version.
-    pub fn serves_stored_bytes(&self) -> bool {
+    /// Says whether the stored bytes of an object can be served as they are in this version.
+    pub fn serves_as_stored(&self, entry: &Entry) -> bool {
         match &self.source {
             Source::Native => self.storage == self.gvk,
-            Source::Custom(custom) => custom.serves_stored_bytes(&self.gvk.version),
+            Source::Custom(custom) => custom.serves_as_stored(&self.gvk.version, entry.head.schema),
         }
+    }
+
+    /// Tells this version's schema from others, within this process; 0 for native kinds.
+    pub fn fingerprint(&self) -> u32 {
+        self.custom().map_or(0, |custom| custom.fingerprint(&self.gvk.version))
     }
 
     /// Turns an object as stored into what this version shows.

@@ -88,11 +88,16 @@ pub(super) async fn reconcile(shared: &Arc<Shared>, key: &Key) -> Outcome {
     let is_applied = applied.status == "True";
     wanted.push(applied);
     // What the member answered tells the state of the objects as well: one write instead of two.
-    let reports = match shared.enabled.work_status && is_applied {
+    let news = match shared.enabled.work_status && is_applied {
         true => work_status::news(shared, &member, key, &work).await,
         false => None,
     };
-    write_status(shared, key, &work, wanted, reports, outcome).await
+    let reports = news.as_ref().map(|news| news.reports.as_slice());
+    let (outcome, written) = write_status(shared, key, &work, wanted, reports, outcome).await;
+    if let Some(news) = news.filter(|_| written) {
+        work_status::written(shared, &member, key, &work, &news).await;
+    }
+    outcome
 }
 
 /// A condition to be.
@@ -369,27 +374,28 @@ async fn write_conditions(
     wanted: Vec<Wanted>,
     outcome: Outcome,
 ) -> Outcome {
-    write_status(shared, key, work, wanted, None, outcome).await
+    write_status(shared, key, work, wanted, None, outcome).await.0
 }
 
-/// Writes the conditions that differ, and the state of the objects if there is news of it; returns how to go on.
+/// Writes the conditions that differ, and the state of the objects if there is news of it; returns how to go on, and
+/// whether it is written.
 async fn write_status(
     shared: &Arc<Shared>,
     key: &Key,
     work: &Work,
     wanted: Vec<Wanted>,
-    reports: Option<Vec<ManifestStatus>>,
+    reports: Option<&[ManifestStatus]>,
     outcome: Outcome,
-) -> Outcome {
+) -> (Outcome, bool) {
     let conditions = merged(work, &wanted, Timestamp::now());
     if conditions.is_none() && reports.is_none() {
-        return outcome;
+        return (outcome, false);
     }
     let mut status = json!({});
     if let Some(conditions) = conditions {
         status["conditions"] = json!(conditions);
     }
-    if let Some(reports) = &reports {
+    if let Some(reports) = reports {
         status["manifestStatuses"] = json!(reports);
     }
     let patch = json!({ "status": status });
@@ -399,22 +405,14 @@ async fn write_status(
             if let Some(wanted) = wanted.iter().find(|wanted| dispatching_changes(work, wanted)) {
                 shared.recorder.say(COMPONENT, work, events::WORK_DISPATCHING, wanted.message.clone());
             }
-            let reported = reports.is_some();
-            if let Some(reports) = &reports {
-                work_status::say(shared, work, reports);
-            }
             shared.works.note(answer);
-            if reported {
-                // Something newer may have been reported between the look and the write: whoever reports looks again.
-                shared.reports.push(key.clone());
-            }
-            outcome
+            (outcome, true)
         }
-        Err(kube::Error::Api(status)) if status.code == 404 => Outcome::Done,
-        Err(kube::Error::Api(status)) if status.code == 409 => Outcome::Retry,
+        Err(kube::Error::Api(status)) if status.code == 404 => (Outcome::Done, false),
+        Err(kube::Error::Api(status)) if status.code == 409 => (Outcome::Retry, false),
         Err(error) => {
             tracing::warn!(controller = COMPONENT, object = %key, %error, "cannot write the conditions");
-            Outcome::Retry
+            (Outcome::Retry, false)
         }
     }
 }

@@ -25,6 +25,9 @@ use crate::queue::Outcome;
 const COMPONENT: &str = "work-status-controller";
 
 pub(super) async fn reconcile(shared: &Arc<Shared>, key: &Key) -> Outcome {
+    if let Some(left) = shared.pace.wait(key) {
+        return Outcome::After(left);
+    }
     let Some(work) = shared.works.find(key) else { return Outcome::Done };
     let Some(cluster) = names::cluster_of_execution_space(&key.namespace) else { return Outcome::Done };
     if work.metadata.deletion_timestamp.is_some()
@@ -45,6 +48,7 @@ pub(super) async fn reconcile(shared: &Arc<Shared>, key: &Key) -> Outcome {
         Ok(answer) => {
             say(shared, &work, &reports);
             shared.works.note(answer);
+            shared.pace.wrote(key);
             Outcome::Done
         }
         Err(kube::Error::Api(answer)) if answer.code == 404 => Outcome::Done,
@@ -56,22 +60,46 @@ pub(super) async fn reconcile(shared: &Arc<Shared>, key: &Key) -> Outcome {
     }
 }
 
+/// The state of a Work's objects that is not in the Work yet.
+pub(super) struct News {
+    pub(super) reports: Vec<ManifestStatus>,
+    /// How new what we know of each object was.
+    revisions: Vec<u64>,
+}
+
 /// Returns the state of a Work's objects if it is not in the Work yet. What cannot be interpreted is left to
 /// [`reconcile`], which tries again.
-pub(super) async fn news(
-    shared: &Shared,
-    member: &Member,
-    key: &Key,
-    work: &Work,
-) -> Option<Vec<ManifestStatus>> {
+pub(super) async fn news(shared: &Shared, member: &Member, key: &Key, work: &Work) -> Option<News> {
+    let revisions = revisions(shared, member, work).await;
     let observed = observe(shared, member, key, work).await;
     match reports(shared, work, &observed) {
-        Some(reports) => (reports != work.status.manifest_statuses).then_some(reports),
+        Some(reports) => (reports != work.status.manifest_statuses).then_some(News { reports, revisions }),
         None => {
             shared.reports.push(key.clone());
             None
         }
     }
+}
+
+/// Called when news has been written: something newer may have come between the look and the write.
+pub(super) async fn written(shared: &Shared, member: &Member, key: &Key, work: &Work, news: &News) {
+    say(shared, work, &news.reports);
+    shared.pace.wrote(key);
+    if revisions(shared, member, work).await != news.revisions {
+        shared.reports.push(key.clone());
+    }
+}
+
+async fn revisions(shared: &Shared, member: &Member, work: &Work) -> Vec<u64> {
+    let mut revisions = Vec::new();
+    for manifest in &work.spec.workload.manifests {
+        let kind =
+            shared.kinds.resolve(&shared.client, member, manifest.api_version(), manifest.kind()).await;
+        revisions.push(
+            kind.map_or(0, |kind| member.managed(&kind).revision(manifest.namespace(), manifest.name())),
+        );
+    }
+    revisions
 }
 
 /// Returns the objects of a Work that exist in the member and belong to it, by the index of their manifest.
@@ -121,7 +149,7 @@ fn reports(shared: &Shared, work: &Work, observed: &[Option<Arc<Value>>]) -> Opt
     Some(reports)
 }
 
-pub(super) fn say(shared: &Shared, work: &Work, reports: &[ManifestStatus]) {
+fn say(shared: &Shared, work: &Work, reports: &[ManifestStatus]) {
     for report in reports {
         let id = &report.identifier;
         let path = format!("{}/{}/{}", id.kind, id.namespace, id.name);

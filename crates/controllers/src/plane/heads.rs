@@ -8,19 +8,22 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use api::labels::{CLUSTER_PROPAGATION_POLICY_PERMANENT_ID, PROPAGATION_POLICY_PERMANENT_ID};
+use apimachinery::gvk::Gvk;
 use propagation::Object;
 use propagation::activation::{self, specification_changed};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// Where a head keeps the digest of its object. No field of a Kubernetes object has such a name.
 const DIGEST: &str = "/digest";
+/// Never changes, and nobody selects by it.
+const CREATED: &str = "creationTimestamp";
 
 /// A template in the mirror.
 #[derive(Debug)]
 pub(super) enum Mirrored {
     /// JSON of the template.
     Whole(Box<[u8]>),
-    /// JSON of its head.
+    /// JSON of its head. There may be very many: what is known otherwise is left out.
     Head(Box<[u8]>),
 }
 
@@ -28,19 +31,24 @@ impl Mirrored {
     pub(super) fn new(template: Value) -> Self {
         // Namespaces are mirrored to all clusters, claimed or not.
         let needed = is_claimed(&template) || template.kind() == "Namespace";
-        if needed { Self::Whole(written(&template)) } else { Self::Head(written(&head(template))) }
+        if needed { Self::Whole(written(&template)) } else { Self::Head(written(&head(&template))) }
     }
 
     /// Returns the template, or its head.
-    pub(super) fn value(&self) -> Arc<Value> {
+    pub(super) fn value(&self, kind: &Gvk) -> Arc<Value> {
         let (Self::Whole(text) | Self::Head(text)) = self;
-        Arc::new(serde_json::from_slice(text).unwrap_or_default())
+        let mut value: Value = serde_json::from_slice(text).unwrap_or_default();
+        if let Self::Head(_) = self {
+            value["apiVersion"] = kind.api_version().into();
+            value["kind"] = kind.kind.as_str().into();
+        }
+        Arc::new(value)
     }
 
     /// Returns the template as it was before `newer` came: when nothing that counts has changed, this is `newer` itself, whether
     /// the one or the other is a head.
-    pub(super) fn value_before(&self, newer: &Arc<Value>) -> Arc<Value> {
-        let older = self.value();
+    pub(super) fn value_before(&self, newer: &Arc<Value>, kind: &Gvk) -> Arc<Value> {
+        let older = self.value(kind);
         // Of two that are whole the reader can tell himself.
         let unchanged = is_head(&older)
             && digest_of(&older) == digest_of(newer)
@@ -64,8 +72,13 @@ pub(super) fn changed_by_karmada(old: &Value, new: &Value) -> bool {
     activation::changed_by_karmada(old, new)
 }
 
+/// Returns what counts of the metadata.
 fn metadata(template: &Value) -> Value {
-    json!({ "metadata": template["metadata"] })
+    let mut metadata = template["metadata"].clone();
+    if let Some(fields) = metadata.as_object_mut() {
+        fields.remove(CREATED);
+    }
+    json!({ "metadata": metadata })
 }
 
 fn digest_of(template: &Value) -> u64 {
@@ -79,21 +92,15 @@ fn is_claimed(template: &Value) -> bool {
 }
 
 fn written(value: &Value) -> Box<[u8]> {
-    serde_json::to_vec(value).expect("a tree can be written to memory").into_boxed_slice()
+    // A copy of the right size: an allocator may leave what is only shrunk where it is.
+    Box::from(serde_json::to_vec(value).expect("a tree can be written to memory").as_slice())
 }
 
-fn head(template: Value) -> Value {
-    let digest = digest(&template);
-    let mut head = Map::new();
-    if let Value::Object(fields) = template {
-        head.extend(
-            fields
-                .into_iter()
-                .filter(|(name, _)| matches!(name.as_str(), "apiVersion" | "kind" | "metadata")),
-        );
-    }
-    head.insert(DIGEST.to_owned(), digest.into());
-    Value::Object(head)
+fn head(template: &Value) -> Value {
+    let digest = digest(template);
+    let mut head = metadata(template);
+    head[DIGEST] = digest.into();
+    head
 }
 
 /// A number that differs when what counts of the template besides its metadata differs. It lives as long as the process.
@@ -115,47 +122,57 @@ fn digest(template: &Value) -> u64 {
 mod tests {
     use super::*;
 
+    fn kind(name: &str) -> Gvk {
+        Gvk::new("", "v1", name)
+    }
+
     fn secret(version: &str, data: &str) -> Value {
         json!({"apiVersion": "v1", "kind": "Secret", "data": {"k": data},
-            "metadata": {"name": "a", "namespace": "n", "labels": {"l": "v"}, "resourceVersion": version}})
+            "metadata": {"name": "a", "namespace": "n", "labels": {"l": "v"}, "resourceVersion": version,
+                "creationTimestamp": "2026-01-01T00:00:00Z"}})
     }
 
     #[test]
     fn of_a_secret_that_nobody_propagates_no_data_stays() {
         let kept = Mirrored::new(secret("1", "c2VjcmV0"));
-        assert!(is_head(&kept.value()));
-        assert_eq!(kept.value().label("l"), Some("v"));
-        assert!(!format!("{:?}", kept.value()).contains("c2VjcmV0"));
+        assert!(is_head(&kept.value(&kind("Secret"))));
+        assert_eq!(kept.value(&kind("Secret")).label("l"), Some("v"));
+        assert_eq!(
+            (kept.value(&kind("Secret")).api_version(), kept.value(&kind("Secret")).kind()),
+            ("v1", "Secret")
+        );
+        assert!(!format!("{:?}", kept.value(&kind("Secret"))).contains("c2VjcmV0"));
     }
 
     #[test]
     fn a_claimed_template_is_kept_whole() {
         let mut claimed = secret("1", "eA==");
         claimed["metadata"]["labels"][PROPAGATION_POLICY_PERMANENT_ID] = "id".into();
-        assert_eq!(*Mirrored::new(claimed.clone()).value(), claimed);
+        assert_eq!(*Mirrored::new(claimed.clone()).value(&kind("Secret")), claimed);
     }
 
     #[test]
     fn a_change_of_what_is_not_kept_is_noticed() {
         let old = Mirrored::new(secret("1", "eA=="));
-        let new = Mirrored::new(secret("2", "eQ==")).value();
-        assert!(specification_changed(&old.value_before(&new), &new));
+        let new = Mirrored::new(secret("2", "eQ==")).value(&kind("Secret"));
+        assert!(specification_changed(&old.value_before(&new, &kind("Secret")), &new));
     }
 
     #[test]
     fn a_change_of_the_version_alone_is_no_change() {
         let old = Mirrored::new(secret("1", "eA=="));
-        let head = Mirrored::new(secret("2", "eA==")).value();
-        assert!(!specification_changed(&old.value_before(&head), &head));
+        let head = Mirrored::new(secret("2", "eA==")).value(&kind("Secret"));
+        assert!(!specification_changed(&old.value_before(&head, &kind("Secret")), &head));
         let whole = Arc::new(secret("2", "eA=="));
-        assert!(!specification_changed(&old.value_before(&whole), &whole));
+        assert!(!specification_changed(&old.value_before(&whole, &kind("Secret")), &whole));
     }
 
     #[test]
     fn a_claim_is_told_from_what_a_user_does_although_only_the_head_is_known() {
-        let mirrored = |template: &Value| Mirrored::new(template.clone()).value();
+        let mirrored =
+            |template: &Value| Mirrored::new(template.clone()).value(&Gvk::new("apps", "v1", "Deployment"));
         let mut template = json!({"apiVersion": "apps/v1", "kind": "Deployment", "spec": {"replicas": 1},
-            "metadata": {"name": "a", "generation": 1}});
+            "metadata": {"name": "a", "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z"}});
         let head = mirrored(&template);
         assert!(is_head(&head));
         template["metadata"]["generation"] = 2.into();

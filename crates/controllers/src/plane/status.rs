@@ -24,6 +24,7 @@ use super::works::binding_of;
 use super::write::{Error, Guard, Stored, tree_difference};
 use super::{BindingKey, Plane, Start, write};
 use crate::events::about;
+use crate::pace::Pace;
 use crate::queue::{Outcome, Queue};
 
 const WORKERS: usize = 8;
@@ -59,6 +60,9 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
         queue.spawn(WORKERS, tasks, stop, move |key: BindingKey| {
             let (plane, gathering) = (Arc::clone(&plane), Arc::clone(&gathering));
             async move {
+                if let Some(left) = gathering.pace.wait(&key) {
+                    return Outcome::After(left);
+                }
                 if key.namespace.is_empty() {
                     reconcile(&plane, &plane.cluster_bindings, &key, &gathering).await
                 } else {
@@ -69,14 +73,18 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
     })
 }
 
-/// Bindings of whose clusters some have reported and others are about to: since when.
+/// When to write what, so that much news becomes one write.
 #[derive(Default)]
-struct Gathering(Mutex<HashMap<BindingKey, Instant>>);
+struct Gathering {
+    /// Bindings of whose clusters some have reported and others are about to: since when.
+    since: Mutex<HashMap<BindingKey, Instant>>,
+    pace: Pace<BindingKey>,
+}
 
 impl Gathering {
     /// Returns how much longer to wait for the rest; nothing if there is no rest or it has been waited for.
     fn wait(&self, key: &BindingKey, more_to_come: bool) -> Option<Duration> {
-        let mut since = self.0.lock();
+        let mut since = self.since.lock();
         if more_to_come {
             let first = *since.entry(key.clone()).or_insert_with(Instant::now);
             if let Some(left) = GATHER.checked_sub(first.elapsed()).filter(|left| !left.is_zero()) {
@@ -123,17 +131,24 @@ async fn reconcile<B: Stored>(
     let works = plane.works.of(binding.permanent_id());
     match gathering.wait(key, more_to_come(&works)) {
         Some(left) => Outcome::After(left),
-        None => bring_back(plane, mirror, key, &binding, &works).await.into(),
+        None => {
+            let result = bring_back(plane, mirror, key, &binding, &works).await;
+            if let Ok(true) = result {
+                gathering.pace.wrote(key);
+            }
+            result.map(drop).into()
+        }
     }
 }
 
+/// Returns whether anything was written.
 async fn bring_back<B: Stored>(
     plane: &Plane,
     mirror: &Mirror<B>,
     key: &BindingKey,
     binding: &Arc<B>,
     works: &[Arc<Work>],
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     let api = B::api(&plane.client, &key.namespace);
     let now = Timestamp::now();
     let written = write::change_status(&api, binding.as_ref(), |binding| {
@@ -142,6 +157,7 @@ async fn bring_back<B: Stored>(
     })
     .await;
     let component = component::<B>();
+    let wrote = matches!(written, Ok(Some(_)));
     let current = match written {
         Ok(Some(current)) => {
             let message = "Update binding with AggregatedStatus successfully.";
@@ -164,7 +180,7 @@ async fn bring_back<B: Stored>(
             return Err(error);
         }
     };
-    update_template(plane, &current, component, now).await
+    Ok(update_template(plane, &current, component, now).await? || wrote)
 }
 
 async fn update_template<B: Stored>(
@@ -172,15 +188,15 @@ async fn update_template<B: Stored>(
     binding: &B,
     component: &'static str,
     now: Timestamp,
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     let resource = &binding.spec().resource;
     let template_key = TemplateKey::of_reference(resource);
     if !plane.interpreter.supports(&template_key.kind, Operation::AggregateStatus) {
-        return Ok(());
+        return Ok(false);
     }
-    let Some(template) = plane.templates.fetch(resource).await? else { return Ok(()) };
+    let Some(template) = plane.templates.fetch(resource).await? else { return Ok(false) };
     if template.uid() != resource.uid {
-        return Ok(());
+        return Ok(false);
     }
     let items = &binding.status().aggregated_status;
     let result = async {
@@ -195,9 +211,9 @@ async fn update_template<B: Stored>(
         Ok(true) => {
             let message = "Update Resource with AggregatedStatus successfully.";
             plane.events.normal(component, template.as_ref(), reasons::AGGREGATE_STATUS_SUCCEED, message);
-            Ok(())
+            Ok(true)
         }
-        Ok(false) => Ok(()),
+        Ok(false) => Ok(false),
         Err(error) => {
             let error: Error = error;
             if !error.is_conflict() {
@@ -239,9 +255,9 @@ mod tests {
         assert_eq!(gathering.wait(&key, false), None, "all have reported");
         assert!(gathering.wait(&key, true).is_some_and(|left| left <= GATHER));
         let long_ago = Instant::now().checked_sub(GATHER).expect("the clock has run for a while");
-        gathering.0.lock().insert(key.clone(), long_ago);
+        gathering.since.lock().insert(key.clone(), long_ago);
         assert_eq!(gathering.wait(&key, true), None);
-        assert!(gathering.0.lock().is_empty(), "nothing is kept");
+        assert!(gathering.since.lock().is_empty(), "nothing is kept");
     }
 
     #[test]

@@ -104,13 +104,13 @@ impl Templates {
     /// Returns the mirrored template; of one that no policy claims, its head.
     pub(crate) fn get(&self, key: &TemplateKey) -> Option<Arc<Value>> {
         let mirror = self.kinds.read().get(&key.kind).map(|kind| Arc::clone(&kind.mirror))?;
-        mirror.get(&key.namespace, &key.name).map(|kept| kept.value())
+        mirror.get(&key.namespace, &key.name).map(|kept| kept.value(&key.kind))
     }
 
     /// Returns all mirrored templates of a kind; of those that no policy claims, their heads.
     pub(crate) fn all(&self, kind: &Gvk) -> Vec<Arc<Value>> {
         let mirror = self.kinds.read().get(kind).map(|kind| Arc::clone(&kind.mirror));
-        mirror.map(|mirror| mirror.all().iter().map(|kept| kept.value()).collect()).unwrap_or_default()
+        mirror.map(|mirror| mirror.all().iter().map(|kept| kept.value(kind)).collect()).unwrap_or_default()
     }
 
     /// Returns the whole template, at least as new as the reference says: from the mirror, or from the API when the mirror
@@ -240,14 +240,15 @@ impl Templates {
         let mirror = Arc::new(Mirror::default());
         let templates = Arc::clone(self);
         let defines_kinds = matches!(gvk.kind.as_str(), "CustomResourceDefinition" | "APIService");
+        let of = gvk.clone();
         mirror.subscribe(move |change: &Change<Mirrored>| {
             if defines_kinds && !change.initial {
                 templates.definitions_changed.notify_one();
             }
-            let new = change.new.as_ref().map(|kept| kept.value());
+            let new = change.new.as_ref().map(|kept| kept.value(&of));
             let old = change.old.as_ref().map(|kept| match &new {
-                Some(new) => kept.value_before(new),
-                None => kept.value(),
+                Some(new) => kept.value_before(new, &of),
+                None => kept.value(&of),
             });
             if new.as_ref().or(old.as_ref()).is_some_and(|object| templates.skip.skips(object)) {
                 return;
