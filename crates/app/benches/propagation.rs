@@ -17,7 +17,7 @@ use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::runtime::{WatchStreamExt, watcher};
 use serde_json::{Value, json};
-use support::{Column, Ours, megabytes, per_thousand, print, rate, timed};
+use support::{Column, Ours, cpu_seconds, megabytes, per_thousand, print, rate, timed};
 use tokio::sync::watch;
 
 const MEMBERS: usize = 3;
@@ -262,13 +262,17 @@ impl Bench {
 
     async fn many(&self, count: usize, pids: &[u32], rows: &mut Vec<(String, String)>) -> Result<()> {
         let names: Vec<String> = (0..count).map(|index| format!("many-{index:05}")).collect();
+        let members = descendants(pids);
+        let before = cpu_seconds(&members);
         let (wall, cpu) = timed(pids, async {
             each(&names, |name| self.create(name)).await?;
             self.everywhere(0, count).await
         })
         .await?;
+        let members = cpu_seconds(&members) - before;
         rows.push((self.row("created everywhere per second"), rate(count, wall)));
         rows.push((self.row("CPU s per 1,000 created"), per_thousand(cpu, count)));
+        rows.push((self.row("the members' own CPU s per 1,000 created"), per_thousand(members, count)));
         if self.kind.complete.is_some() {
             let (more, more_cpu) = timed(pids, async {
                 let settled = self.templates.until(1, count);
@@ -302,6 +306,27 @@ impl Bench {
         rows.push((self.row("memory after all (MB)"), megabytes(pids)));
         Ok(())
     }
+}
+
+/// Returns the processes that this one has started, and those that they have, except some.
+fn descendants(except: &[u32]) -> Vec<u32> {
+    let mut parents: HashMap<u32, Vec<u32>> = HashMap::new();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        let parent = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1)?.parse().ok());
+        if let Some(parent) = parent {
+            parents.entry(parent).or_default().push(pid);
+        }
+    }
+    let mut found = Vec::new();
+    let mut open = vec![std::process::id()];
+    while let Some(pid) = open.pop() {
+        let children = parents.remove(&pid).unwrap_or_default();
+        found.extend(children.iter().copied().filter(|child| !except.contains(child)));
+        open.extend(children);
+    }
+    found
 }
 
 /// Does something for every name, for several at once.
