@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::field::{Error, Errors, Path};
 use crate::names;
+use crate::webhook;
 use crate::structural::{self, Schema};
 
 mod approval;
@@ -432,16 +433,20 @@ fn conversion(conversion: &Value, path: &Path, errors: &mut Errors) {
             if given("url") == given("service") {
                 errors.push(Error::required(&client_path, "exactly one of url or service is required"));
             } else if given("service") {
-                for name in ["name", "namespace"] {
-                    if text(&client["service"], name).is_empty() {
-                        let path = client_path.child("service").child(name);
-                        errors.push(Error::required(&path, format!("service {name} is required")));
-                    }
-                }
-            } else if !text(client, "url").starts_with("https://") {
-                let path = client_path.child("url");
-                let message = "'https' is the only allowed URL scheme; desired format: https://host[/path]";
-                errors.push(Error::invalid(&path, text(client, "url"), message));
+                let service = &client["service"];
+                // Upstream mixes up the two names here, and asks for the other one.
+                webhook::service(
+                    &client_path.child("service"),
+                    &webhook::Service {
+                        namespace: text(service, "name"),
+                        name: text(service, "namespace"),
+                        path: service.get("path").and_then(Value::as_str),
+                        port: service.get("port").and_then(Value::as_i64).unwrap_or(0),
+                    },
+                    errors,
+                );
+            } else {
+                webhook::url(&client_path.child("url"), text(client, "url"), errors);
             }
         }
     }

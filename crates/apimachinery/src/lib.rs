@@ -18,4 +18,5 @@ pub mod quantity;
 pub mod selector;
 pub mod status;
 pub mod structural;
+pub mod webhook;
 pub mod yaml;

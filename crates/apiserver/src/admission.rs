@@ -4,9 +4,11 @@
 
 pub mod certificates;
 pub(crate) mod expressions;
+pub mod mutations;
 pub mod namespace;
 pub mod nodes;
 pub mod policies;
+pub(crate) mod policy_check;
 pub mod webhooks;
 
 use std::sync::Arc;

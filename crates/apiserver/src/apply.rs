@@ -40,6 +40,15 @@ pub(crate) fn track(target: &Target<'_>, old: Option<&Value>, new: &mut Value) {
     };
 }
 
+/// Records who sent an object that is answered and never stored.
+pub(crate) fn track_answered(gvk: &Gvk, subresource: &str, manager: &str, object: &mut Value) {
+    let types = native::merge::Versions { gvk: gvk.clone() };
+    let reset = BTreeMap::new();
+    let fields = FieldManager { types: &types, gvk, subresource, reset: &reset };
+    let sent = object.take();
+    *object = fields.update(&types.empty(gvk), sent, manager, &second(Timestamp::now()));
+}
+
 fn manage<T: Types, R>(target: &Target<'_>, types: &T, run: impl FnOnce(&FieldManager<'_, T>) -> R) -> R {
     let kind = target.kind;
     let paths: &[&[&str]] = match (&kind.source, target.subresource) {
@@ -48,9 +57,20 @@ fn manage<T: Types, R>(target: &Target<'_>, types: &T, run: impl FnOnce(&FieldMa
         (Source::Custom(_), "") if kind.rules.status => &[&["status"]],
         (Source::Custom(_), _) => &[],
     };
+    // What is stored may have been written in another version.
+    let mut versions = vec![kind.api_version.clone()];
+    if let Source::Native = kind.source {
+        versions.push(kind.storage.api_version());
+        if kind.gvk.kind == "HorizontalPodAutoscaler" {
+            versions.push("autoscaling/v1".to_owned());
+        }
+    }
     let reset: BTreeMap<String, Set> = match paths {
         [] => BTreeMap::new(),
-        paths => BTreeMap::from([(kind.api_version.clone(), Set::of_fields(paths.iter().copied()))]),
+        paths => {
+            let set = Set::of_fields(paths.iter().copied());
+            versions.into_iter().map(|version| (version, set.clone())).collect()
+        }
     };
     let subresource = if target.scale { "scale" } else { target.subresource };
     run(&FieldManager { types, gvk: &kind.gvk, subresource, reset: &reset })
@@ -132,7 +152,16 @@ impl Change for Apply<'_> {
     }
 
     fn create(&self) -> Option<Result<Value, Status>> {
-        Some(self.merge(&zero(self.target.kind)))
+        let object = self.merge(&zero(self.target.kind));
+        Some(object.and_then(|object| {
+            if object::meta_str(&object, "name").is_empty() {
+                return Err(Status::bad_request(format!(
+                    "the name of the object ({} based on URL) was undeterminable: name must be provided",
+                    self.target.name
+                )));
+            }
+            Ok(object)
+        }))
     }
 
     fn manages_fields(&self) -> bool {
@@ -140,8 +169,8 @@ impl Change for Apply<'_> {
     }
 }
 
-/// Runs an apply.
-pub(crate) async fn apply(target: &Target<'_>, body: &Bytes) -> Result<Outcome, Status> {
+/// Reads an applied configuration and checks whom it names.
+pub(crate) fn configuration(target: &Target<'_>, body: &Bytes) -> Result<Value, Status> {
     let bad = |error: String| Status::bad_request(format!("error decoding YAML: {error}"));
     let document = crate::yaml::read(body).map_err(bad)?;
     if target.options.field_validation == FieldValidation::Strict
@@ -152,7 +181,7 @@ pub(crate) async fn apply(target: &Target<'_>, body: &Bytes) -> Result<Outcome, 
     if target.options.field_validation == FieldValidation::Warn {
         document.duplicates.iter().for_each(|problem| target.context.warn(problem.clone()));
     }
-    let mut applied = document.value;
+    let applied = document.value;
     if !applied.is_object() {
         return Err(bad("an object is expected".to_owned()));
     }
@@ -169,9 +198,12 @@ pub(crate) async fn apply(target: &Target<'_>, body: &Bytes) -> Result<Outcome, 
             "the namespace of the provided object does not match the namespace sent on the request",
         ));
     }
-    let metadata = object::meta_mut(&mut applied);
-    // The namespace is filled in with the rest of what a new object gets; errors name what was sent.
-    metadata.insert("name".to_owned(), target.name.into());
+    Ok(applied)
+}
+
+/// Runs an apply.
+pub(crate) async fn apply(target: &Target<'_>, body: &Bytes) -> Result<Outcome, Status> {
+    let applied = configuration(target, body)?;
     let change = Apply {
         target,
         applied,

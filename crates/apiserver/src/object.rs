@@ -181,6 +181,46 @@ pub(crate) fn set_finalizers(object: &mut Value, finalizers: Vec<String>) {
     }
 }
 
+/// Prints metadata with its fields in the order in which Go prints them.
+pub(crate) fn metadata_in_order(metadata: &Value) -> String {
+    const FIELDS: [&str; 15] = [
+        "name",
+        "generateName",
+        "namespace",
+        "selfLink",
+        "uid",
+        "resourceVersion",
+        "generation",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "labels",
+        "annotations",
+        "ownerReferences",
+        "finalizers",
+        "managedFields",
+    ];
+    const OWNER: [&str; 6] = ["apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"];
+    const MANAGER: [&str; 7] =
+        ["manager", "operation", "apiVersion", "time", "fieldsType", "fieldsV1", "subresource"];
+    fn ordered(object: &Value, fields: &[&str], print: impl Fn(&str, &Value) -> String) -> String {
+        let known = fields.iter().filter_map(|name| Some((name, object.get(*name)?)));
+        let parts: Vec<String> =
+            known.map(|(name, value)| format!("\"{name}\":{}", print(name, value))).collect();
+        format!("{{{}}}", parts.join(","))
+    }
+    ordered(metadata, &FIELDS, |name, value| {
+        let items: &[&str] = match name {
+            "ownerReferences" => &OWNER,
+            "managedFields" => &MANAGER,
+            _ => return value.to_string(),
+        };
+        let list = value.as_array().into_iter().flatten();
+        let list: Vec<String> = list.map(|item| ordered(item, items, |_, value| value.to_string())).collect();
+        format!("[{}]", list.join(","))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

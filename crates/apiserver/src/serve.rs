@@ -182,9 +182,11 @@ async fn may(
         server.gate.delay().await;
     }
     let permit = if local { None } else { server.limits.enter(&user, info).await? };
-    let allowed = server.rbac.check(&server.store, &user, &Attributes::of(info));
+    let wanted = Attributes::of(info);
+    let allowed = server.rbac.check(&server.store, &user, &wanted);
     if let Some(record) = record {
-        record.authorized(allowed.is_ok());
+        let reason = if allowed.is_ok() { server.rbac.reason(&user, &wanted) } else { String::new() };
+        record.authorized(allowed.is_ok(), &reason);
     }
     allowed.map(|()| (user, permit))
 }
@@ -217,7 +219,7 @@ async fn authenticate(server: &Server, headers: &HeaderMap, peer: &Peer) -> Resu
     match given {
         Some(token) if !token.is_empty() => {
             let found = bearer::identify(server, token, std::slice::from_ref(&server.identity.issuer)).await;
-            found.map(|(user, _)| Arc::new(user)).ok_or_else(Status::unauthorized)
+            found.map(|(user, _)| Arc::new(user)).map_err(|_| Status::unauthorized())
         }
         // A certificate that we do not trust is a failed credential, not the lack of one.
         _ if verdict.shown => Err(Status::unauthorized()),

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admission::Chain;
+use crate::admission::mutations::Mutations;
 use crate::admission::policies::Policies;
 use crate::admission::webhooks::Webhooks;
 use crate::allocator::Allocator;
@@ -45,6 +46,7 @@ pub struct Server {
     pub admission: Chain,
     pub webhooks: Webhooks,
     pub policies: Policies,
+    pub mutations: Mutations,
     /// What conversion webhooks made of stored objects.
     pub conversions: crate::conversion::Cache,
     pub outbound: Outbound,

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::admission::Chain;
+use crate::admission::mutations::Mutations;
 use crate::admission::policies::Policies;
 use crate::admission::webhooks::Webhooks;
 use crate::allocator::Allocator;
@@ -110,6 +111,7 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
         oidc: options.oidc.clone().map(Oidc::new).transpose()?,
         admission: Chain::new(options.plugins.clone()),
         policies: Policies::default(),
+        mutations: Mutations::default(),
         conversions: crate::conversion::Cache::default(),
         webhooks: Webhooks::new(options.ignored_webhooks.clone()),
         signer: Arc::new(Signer::new(pki.ca.clone())),

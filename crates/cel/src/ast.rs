@@ -36,6 +36,11 @@ pub(crate) enum Kind {
     },
     List(Vec<(Expr, bool)>),
     Map(Vec<(Expr, Expr, bool)>),
+    /// `Object.spec{replicas: 1}`: a name, and fields with whether their values may be missing.
+    Struct {
+        name: String,
+        fields: Vec<(String, Expr, bool)>,
+    },
     And(Box<Expr>, Box<Expr>),
     Or(Box<Expr>, Box<Expr>),
     Condition(Box<Expr>, Box<Expr>, Box<Expr>),

@@ -21,14 +21,21 @@ const TYPES: [&str; 13] = [
 ];
 
 /// Checks an expression; returns the variables it uses.
-pub(crate) fn check(root: &Expr, variables: &[&str]) -> Result<Vec<String>, CompileError> {
-    let mut checker = Checker { variables, scope: Vec::new(), used: Vec::new() };
+///
+/// `makes_objects` says whether it may put together objects and patches.
+pub(crate) fn check(
+    root: &Expr,
+    variables: &[&str],
+    makes_objects: bool,
+) -> Result<Vec<String>, CompileError> {
+    let mut checker = Checker { variables, makes_objects, scope: Vec::new(), used: Vec::new() };
     checker.visit(root)?;
     Ok(checker.used)
 }
 
 struct Checker<'a> {
     variables: &'a [&'a str],
+    makes_objects: bool,
     scope: Vec<String>,
     used: Vec<String>,
 }
@@ -73,6 +80,21 @@ impl Checker<'_> {
                 self.visit(key)?;
                 self.visit(value)
             }),
+            Kind::Struct { name, fields } => {
+                let known = name == "JSONPatch" || name == "Object" || name.starts_with("Object.");
+                if !known || !self.makes_objects {
+                    let message = format!("undeclared reference to '{name}' (in container '')");
+                    return Err(error(expr.at, message));
+                }
+                if name == "JSONPatch"
+                    && let Some((odd, ..)) = fields
+                        .iter()
+                        .find(|(field, ..)| !matches!(field.as_str(), "op" | "path" | "from" | "value"))
+                {
+                    return Err(error(expr.at, format!("undefined field '{odd}'")));
+                }
+                fields.iter().try_for_each(|(_, value, _)| self.visit(value))
+            }
             Kind::And(a, b) | Kind::Or(a, b) => {
                 self.visit(a)?;
                 self.visit(b)
@@ -100,74 +122,6 @@ impl Checker<'_> {
                 let result = self.visit(body);
                 self.scope.pop();
                 result
-            }
-        }
-    }
-}
-
-/// Collects the selections that start at a variable. Names that a macro binds are left alone.
-pub(crate) fn chains(root: &Expr, variable: &str) -> Vec<(Vec<String>, usize)> {
-    let mut found = Vec::new();
-    collect(root, variable, &mut found);
-    found
-}
-
-fn chain(expr: &Expr, variable: &str) -> Option<Vec<String>> {
-    match &expr.kind {
-        Kind::Ident(name) if name == variable => Some(Vec::new()),
-        Kind::Select { of, field, optional: false } => {
-            let mut path = chain(of, variable)?;
-            path.push(field.clone());
-            Some(path)
-        }
-        _ => None,
-    }
-}
-
-fn collect(expr: &Expr, variable: &str, found: &mut Vec<(Vec<String>, usize)>) {
-    if let Some(path) = chain(expr, variable) {
-        found.push((path, expr.at));
-        return;
-    }
-    match &expr.kind {
-        Kind::Literal(_) | Kind::Ident(_) => {}
-        Kind::Has { of, field } => match chain(of, variable) {
-            Some(mut path) => {
-                path.push(field.clone());
-                found.push((path, expr.at));
-            }
-            None => collect(of, variable, found),
-        },
-        Kind::Select { of, .. } => collect(of, variable, found),
-        Kind::Index { of, index, .. } => {
-            collect(of, variable, found);
-            collect(index, variable, found);
-        }
-        Kind::Call { target, args, .. } => {
-            target.iter().for_each(|target| collect(target, variable, found));
-            args.iter().for_each(|arg| collect(arg, variable, found));
-        }
-        Kind::List(items) => items.iter().for_each(|(item, _)| collect(item, variable, found)),
-        Kind::Map(entries) => entries.iter().for_each(|(key, value, _)| {
-            collect(key, variable, found);
-            collect(value, variable, found);
-        }),
-        Kind::And(a, b) | Kind::Or(a, b) => {
-            collect(a, variable, found);
-            collect(b, variable, found);
-        }
-        Kind::Condition(a, b, c) => [a, b, c].into_iter().for_each(|expr| collect(expr, variable, found)),
-        Kind::Loop(inner) => {
-            collect(&inner.over, variable, found);
-            if inner.first != variable && inner.second.as_deref() != Some(variable) {
-                inner.filter.iter().for_each(|filter| collect(filter, variable, found));
-                collect(&inner.body, variable, found);
-            }
-        }
-        Kind::Bind { name, value, body } | Kind::OptMap { name, target: value, body, .. } => {
-            collect(value, variable, found);
-            if name != variable {
-                collect(body, variable, found);
             }
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::ast::{Expr, Kind, Loop, LoopKind};
-use crate::value::{Key, Value};
+use crate::value::{Key, Object, Value};
 use crate::{EvalError, Question, Variables, functions};
 
 pub(crate) struct Machine<'a, 'b> {
@@ -83,6 +83,21 @@ impl<'a, 'b> Machine<'a, 'b> {
                 }
                 Ok(Value::Map(Arc::new(map)))
             }
+            Kind::Struct { name, fields } => {
+                let mut made = BTreeMap::new();
+                for (field, value, optional) in fields {
+                    match (self.run(value)?, optional) {
+                        (Value::Optional(None), true) => {}
+                        (Value::Optional(Some(inner)), true) => {
+                            made.insert(field.clone(), *inner);
+                        }
+                        (value, _) => {
+                            made.insert(field.clone(), value);
+                        }
+                    }
+                }
+                Ok(Value::Object(Arc::new(Object { name: name.as_str().into(), fields: made })))
+            }
             Kind::And(a, b) => self.logic(a, b, false),
             Kind::Or(a, b) => self.logic(a, b, true),
             Kind::Condition(test, yes, no) => match self.run(test)? {
@@ -149,6 +164,12 @@ impl<'a, 'b> Machine<'a, 'b> {
                 (None, true) => Ok(Value::Optional(None)),
                 (None, false) => fail(format!("no such key: {field}")),
             },
+            Value::Object(object) => match (object.fields.get(field), optional) {
+                (Some(value), true) => Ok(Value::some(value.clone())),
+                (Some(value), false) => Ok(value.clone()),
+                (None, true) => Ok(Value::Optional(None)),
+                (None, false) => fail(format!("no such field: {field}")),
+            },
             Value::Lazy(name) => {
                 let Some(lazy) = self.variables.lazy.get(&*name) else {
                     return fail(format!("no such attribute(s): {name}"));
@@ -165,6 +186,7 @@ impl<'a, 'b> Machine<'a, 'b> {
     fn has(&mut self, of: &Value, field: &str) -> Result<Value, EvalError> {
         match of {
             Value::Map(map) => Ok(Value::Bool(map.contains_key(&Key::String(field.into())))),
+            Value::Object(object) => Ok(Value::Bool(object.fields.contains_key(field))),
             Value::Optional(None) => Ok(Value::Bool(false)),
             Value::Optional(Some(inner)) => self.has(inner, field),
             Value::Lazy(name) => {

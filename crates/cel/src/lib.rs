@@ -1,23 +1,31 @@
 //! The Common Expression Language as Kubernetes uses it: rules in definitions, admission policies, match conditions.
 //!
 //! In: an expression, the names it may use, values for them, a budget. Out: a value, or an error in cel-go's words.
-//! Values are checked when they are used, not before: an expression that cannot work because of a type fails when it
-//! runs. Unknown names, functions and macros that are used wrongly are found when it is compiled.
+//! Unknown names, functions and macros that are used wrongly are found when an expression is compiled. Whoever knows the types of
+//! its variables lets it be judged, too ([`Program::judge`]): what cannot work, and what it may cost. Values are checked when
+//! they are used in any case.
 
 mod ast;
+mod calls;
 mod check;
+mod estimate;
 mod eval;
 mod functions;
+mod infer;
 mod lexer;
 mod macros;
 mod parser;
 mod schema;
+mod signatures;
+mod types;
 mod value;
 
 use std::collections::BTreeMap;
 
-pub use schema::{escape, from_json, from_json_with};
-pub use value::{Key, Value};
+pub use infer::{Judgement, Scope};
+pub use schema::{escape, from_json, from_json_with, to_json};
+pub use types::{Decl, Type};
+pub use value::{Key, Object, Value};
 
 /// What one evaluation may cost; one step of the evaluator costs one.
 pub const PER_CALL: u64 = 1_000_000;
@@ -63,7 +71,14 @@ impl Program {
     /// Parses an expression that may use the given variables.
     pub fn compile(source: &str, variables: &[&str]) -> Result<Self, CompileError> {
         let root = parser::parse(source)?;
-        let uses = check::check(&root, variables)?;
+        let uses = check::check(&root, variables, false)?;
+        Ok(Self { root, uses })
+    }
+
+    /// As [`Program::compile`], for expressions that put together objects (`Object{…}`) and patches (`JSONPatch{…}`).
+    pub fn compile_mutation(source: &str, variables: &[&str]) -> Result<Self, CompileError> {
+        let root = parser::parse(source)?;
+        let uses = check::check(&root, variables, true)?;
         Ok(Self { root, uses })
     }
 
@@ -72,9 +87,9 @@ impl Program {
         self.uses.iter().any(|used| used == variable)
     }
 
-    /// Returns the chains of plain selections that start at a variable: `self.a.b` is `["a", "b"]`.
-    pub fn chains(&self, variable: &str) -> Vec<(Vec<String>, usize)> {
-        check::chains(&self.root, variable)
+    /// Finds out the type of the result, what cannot work, and what the expression may cost.
+    pub fn judge(&self, scope: &Scope) -> Judgement {
+        infer::judge(&self.root, scope)
     }
 
     /// Evaluates; takes what it costs from the budget.

@@ -9,6 +9,9 @@ use crate::value::Value;
 /// Deep enough for anything a person writes, far from the end of a stack.
 const MAX_DEPTH: usize = 200;
 
+/// What an expression may begin with, as cel-go lists it.
+const BEGINNINGS: &str = "'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER";
+
 pub(crate) fn parse(source: &str) -> Result<Expr, CompileError> {
     let mut parser = Parser { tokens: lexer::split(source)?, at: 0, depth: 0 };
     let expr = parser.condition()?;
@@ -16,6 +19,15 @@ pub(crate) fn parse(source: &str) -> Result<Expr, CompileError> {
         return Err(parser.unexpected());
     }
     Ok(expr)
+}
+
+/// Returns the name that a chain of plain selections spells.
+fn dotted(expr: &Expr) -> Option<String> {
+    match &expr.kind {
+        Kind::Ident(name) => Some(name.clone()),
+        Kind::Select { of, field, optional: false } => Some(format!("{}.{field}", dotted(of)?)),
+        _ => None,
+    }
 }
 
 struct Parser {
@@ -61,7 +73,10 @@ impl Parser {
             Token::Int(n) => n.to_string(),
             other => format!("{other:?}"),
         };
-        error(self.position(), format!("Syntax error: mismatched input '{shown}' expecting an expression"))
+        error(
+            self.position(),
+            format!("Syntax error: mismatched input '{shown}' expecting {{{BEGINNINGS}}}"),
+        )
     }
 
     fn deeper<T>(
@@ -172,11 +187,12 @@ impl Parser {
             let at = self.position();
             if self.take(".") {
                 let optional = self.take("?");
-                let at = self.position();
                 let Token::Ident(name) = self.next() else { return Err(self.unexpected()) };
+                let open = self.position();
                 if !optional && self.take("(") {
                     let args = self.list(")")?;
-                    expr = macros::member(expr, name, args, at)?;
+                    // cel-go finds a call at its bracket and a selection at its dot.
+                    expr = macros::member(expr, name, args, open)?;
                 } else {
                     expr = Expr { kind: Kind::Select { of: Box::new(expr), field: name, optional }, at };
                 }
@@ -186,10 +202,30 @@ impl Parser {
                 self.expect("]")?;
                 expr =
                     Expr { kind: Kind::Index { of: Box::new(expr), index: Box::new(index), optional }, at };
+            } else if *self.peek() == Token::Sign("{")
+                && let Some(name) = dotted(&expr)
+            {
+                self.next();
+                expr = Expr { kind: Kind::Struct { name, fields: self.fields()? }, at };
             } else {
                 return Ok(expr);
             }
         }
+    }
+
+    fn fields(&mut self) -> Result<Vec<(String, Expr, bool)>, CompileError> {
+        let mut fields = Vec::new();
+        while !self.take("}") {
+            let optional = self.take("?");
+            let Token::Ident(name) = self.next() else { return Err(self.unexpected()) };
+            self.expect(":")?;
+            fields.push((name, self.condition()?, optional));
+            if !self.take(",") {
+                self.expect("}")?;
+                break;
+            }
+        }
+        Ok(fields)
     }
 
     fn list(&mut self, end: &str) -> Result<Vec<Expr>, CompileError> {
@@ -276,9 +312,10 @@ impl Parser {
         if name == "in" {
             return Err(self.unexpected());
         }
+        let open = self.position();
         if self.take("(") {
             let args = self.list(")")?;
-            return macros::global(name, args, at);
+            return macros::global(name, args, open);
         }
         Ok(Expr { kind: Kind::Ident(name), at })
     }

@@ -58,6 +58,49 @@ pub fn escape(name: &str) -> Option<String> {
     (!out.starts_with(|c: char| c.is_ascii_digit())).then_some(out)
 }
 
+/// Returns a value as a JSON document.
+///
+/// *Errors*: names a type that JSON cannot hold.
+pub fn to_json(value: &Value) -> Result<Json, String> {
+    Ok(match value {
+        Value::Null => Json::Null,
+        Value::Bool(b) => (*b).into(),
+        Value::Int(n) => (*n).into(),
+        Value::Uint(n) => (*n).into(),
+        // A whole number stays one, as in any JSON document.
+        Value::Double(n) if n.fract() == 0.0 && n.abs() < 1e15 => (*n as i64).into(),
+        Value::Double(n) => (*n).into(),
+        Value::String(text) => (**text).into(),
+        Value::Bytes(bytes) => {
+            use base64::Engine;
+            base64::engine::general_purpose::STANDARD.encode(bytes).into()
+        }
+        Value::Timestamp(time) => time.to_string().into(),
+        Value::Duration(length) => format!("{}s", length.as_secs_f64()).into(),
+        Value::List(list) => list.iter().map(to_json).collect::<Result<_, _>>()?,
+        Value::Map(map) => {
+            let mut fields = serde_json::Map::new();
+            for (key, value) in map.iter() {
+                let Key::String(key) = key else {
+                    return Err("a key of a map is not a string".to_owned());
+                };
+                fields.insert(key.to_string(), to_json(value)?);
+            }
+            fields.into()
+        }
+        Value::Object(object) => {
+            let mut fields = serde_json::Map::new();
+            for (name, value) in &object.fields {
+                fields.insert(name.clone(), to_json(value)?);
+            }
+            fields.into()
+        }
+        Value::Optional(Some(inner)) => to_json(inner)?,
+        Value::Optional(None) => Json::Null,
+        other => return Err(format!("a value of type {} has no JSON form", other.type_name())),
+    })
+}
+
 /// Returns a JSON document as a value, names and numbers as they are.
 pub fn from_json(json: &Json) -> Value {
     match json {

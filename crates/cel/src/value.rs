@@ -37,8 +37,46 @@ pub enum Value {
     Authorizer(Arc<Question>),
     /// Its answer.
     Decision(bool, Arc<str>),
+    /// An object or a patch that an expression has put together.
+    Object(Arc<Object>),
     /// A variable whose fields are computed when they are asked for.
     Lazy(Arc<str>),
+}
+
+/// An object with a type of its own: what `Object.spec{…}` makes.
+#[derive(Debug, Clone)]
+pub struct Object {
+    pub name: Arc<str>,
+    pub fields: BTreeMap<String, Value>,
+}
+
+impl Object {
+    /// Says which objects inside do not have the type that their place asks for.
+    pub fn misplaced(&self) -> Vec<String> {
+        fn walk(value: &Value, path: &str, wrong: &mut Vec<String>) {
+            match value {
+                Value::Object(object) => {
+                    if *object.name != *path {
+                        wrong.push(format!(
+                            "unexpected type name {:?}, expected {path:?}, which matches field name path from root Object type",
+                            object.name
+                        ));
+                    }
+                    for (name, field) in &object.fields {
+                        walk(field, &format!("{path}.{name}"), wrong);
+                    }
+                }
+                Value::List(list) => list.iter().for_each(|item| walk(item, path, wrong)),
+                Value::Map(map) => map.values().for_each(|item| walk(item, path, wrong)),
+                _ => {}
+            }
+        }
+        let mut wrong = Vec::new();
+        for (name, field) in &self.fields {
+            walk(field, &format!("{}.{name}", self.name), &mut wrong);
+        }
+        wrong
+    }
 }
 
 /// A key of a map.
@@ -108,6 +146,8 @@ impl Value {
             Self::Url(_) => "kubernetes.URL",
             Self::Semver(_) => "kubernetes.Semver",
             Self::Format(_) => "kubernetes.NamedFormat",
+            Self::Object(object) if &*object.name == "JSONPatch" => "JSONPatch",
+            Self::Object(_) => "Object",
             Self::Authorizer(_) => "kubernetes.authorization.Authorizer",
             Self::Decision(..) => "kubernetes.authorization.Decision",
         }
@@ -141,6 +181,13 @@ impl Value {
             (Self::Url(a), Self::Url(b)) => a == b,
             (Self::Semver(a), Self::Semver(b)) => a.compare(b) == Ordering::Equal,
             (Self::Format(a), Self::Format(b)) => a == b,
+            (Self::Object(a), Self::Object(b)) => {
+                a.name == b.name
+                    && a.fields.len() == b.fields.len()
+                    && a.fields.iter().all(|(name, value)| {
+                        b.fields.get(name).is_some_and(|other| value.equals(other))
+                    })
+            }
             (a, b) => a.is_number() && b.is_number() && a.compare(b) == Some(Ordering::Equal),
         }
     }

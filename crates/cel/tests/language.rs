@@ -191,3 +191,26 @@ fn a_budget_ends_what_costs_too_much() {
     assert_eq!(error.0, "operation cancelled: actual cost limit exceeded");
     assert_eq!(budget, 0);
 }
+
+#[test]
+fn objects_are_put_together_where_that_is_allowed() {
+    let source = "Object{spec: Object.spec{replicas: 1 + 1, ?paused: optional.none(), names: ['a'].map(n, n + 'b')}}";
+    assert!(Program::compile(source, &[]).is_err(), "only mutations make objects");
+    let program = Program::compile_mutation(source, &[]).unwrap();
+    let value = program.eval(&Variables::new(), &mut PER_CALL.clone()).unwrap();
+    assert_eq!(cel::to_json(&value).unwrap(), json!({"spec": {"replicas": 2, "names": ["ab"]}}));
+    let Value::Object(object) = value else { panic!("an object") };
+    assert!(object.misplaced().is_empty());
+}
+
+#[test]
+fn an_object_says_what_stands_at_the_wrong_place() {
+    let program = Program::compile_mutation("Object{metadata: Object.spec{labels: {'a': 'b'}}}", &[]).unwrap();
+    let Value::Object(object) = program.eval(&Variables::new(), &mut PER_CALL.clone()).unwrap() else {
+        panic!("an object")
+    };
+    assert_eq!(
+        object.misplaced(),
+        [r#"unexpected type name "Object.spec", expected "Object.metadata", which matches field name path from root Object type"#]
+    );
+}

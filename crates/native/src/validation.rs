@@ -6,6 +6,7 @@
 
 mod admission;
 mod autoscaling;
+mod certificates;
 mod check;
 mod config;
 mod containers;
@@ -14,6 +15,7 @@ mod jobs;
 pub mod meta;
 mod networking;
 pub(crate) mod node;
+mod pem;
 mod pod;
 mod policy;
 mod probes;
@@ -83,7 +85,7 @@ fn both(gvk: &Gvk, root: Node<'_>, errors: &mut Errors) {
         ("rbac.authorization.k8s.io", "ClusterRole") => rbac::role(errors, root, false),
         ("rbac.authorization.k8s.io", "RoleBinding") => rbac::binding(errors, root, true),
         ("rbac.authorization.k8s.io", "ClusterRoleBinding") => rbac::binding(errors, root, false),
-        ("certificates.k8s.io", "CertificateSigningRequest") => admission::signing_request(errors, root),
+        ("certificates.k8s.io", "CertificateSigningRequest") => certificates::request(errors, root, None),
         ("apiregistration.k8s.io", "APIService") => admission::api_service(errors, root),
         ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration") => {
             admission::webhooks(errors, root, false);
@@ -130,6 +132,9 @@ pub fn update(gvk: &Gvk, object: &Value, old: &Value) -> Errors {
             config::immutable_update(&mut errors, new, stored);
             both(gvk, new, &mut errors);
         }
+        ("certificates.k8s.io", "CertificateSigningRequest") => {
+            certificates::update(&mut errors, new, stored, "");
+        }
         ("scheduling.k8s.io", "PriorityClass") => policy::priority_class_update(&mut errors, new, stored),
         ("storage.k8s.io", "StorageClass") => storage::storage_class_update(&mut errors, new, stored),
         _ => {
@@ -162,8 +167,8 @@ fn after_both(gvk: &Gvk, new: Node<'_>, old: Node<'_>, errors: &mut Errors) {
     }
 }
 
-/// Returns what is wrong with replacing `old` by `object` through `/status` (or `/approval`).
-pub fn status_update(gvk: &Gvk, object: &Value, old: &Value) -> Errors {
+/// Returns what is wrong with replacing `old` by `object` through a subresource: `status`, `approval`.
+pub fn status_update(gvk: &Gvk, object: &Value, old: &Value, subresource: &str) -> Errors {
     let mut errors = update_metadata(gvk, object, old);
     let root = Node::from(object);
     let (status, path) = (root.at("status"), Path::new("status"));
@@ -202,7 +207,7 @@ pub fn status_update(gvk: &Gvk, object: &Value, old: &Value) -> Errors {
             &[]
         }
         ("certificates.k8s.io", "CertificateSigningRequest") => {
-            both(gvk, root, &mut errors);
+            certificates::update(&mut errors, root, Node::from(old), subresource);
             &[]
         }
         _ => &[],

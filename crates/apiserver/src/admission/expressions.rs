@@ -29,6 +29,12 @@ impl Expression {
         Self { source: source.to_owned(), program }
     }
 
+    /// As [`Expression::read`], for expressions that make objects and patches.
+    pub(crate) fn read_mutation(source: &str) -> Self {
+        let program = Program::compile_mutation(source, &NAMES).map_err(|error| error.report(source));
+        Self { source: source.to_owned(), program }
+    }
+
     pub(crate) fn eval(&self, variables: &Variables<'_>, budget: &mut u64) -> Result<Cel, String> {
         let failed = |why: &str| format!("expression '{}' resulted in error: {why}", self.source);
         let program = self

@@ -21,7 +21,7 @@ use crate::server::Server;
 const POLICIES: &str = "validatingadmissionpolicies";
 const BINDINGS: &str = "validatingadmissionpolicybindings";
 /// What all expressions of one policy may cost for one write.
-const BUDGET: u64 = 10_000_000;
+pub(super) const BUDGET: u64 = 10_000_000;
 
 /// The policies and their bindings, parsed when they change.
 #[derive(Default)]
@@ -57,15 +57,26 @@ struct Validation {
     reason: String,
 }
 
-struct Binding {
-    name: String,
-    constraints: Option<Constraints>,
-    param_ref: Value,
+pub(super) struct Binding {
+    pub(super) name: String,
+    pub(super) constraints: Option<Constraints>,
+    pub(super) param_ref: Value,
     actions: Vec<String>,
 }
 
+impl Binding {
+    pub(super) fn read(name: &str, spec: &Value) -> Self {
+        Self {
+            name: name.to_owned(),
+            constraints: spec["matchResources"].is_object().then(|| Constraints::read(&spec["matchResources"])),
+            param_ref: spec["paramRef"].clone(),
+            actions: list(spec, "validationActions").filter_map(Value::as_str).map(str::to_owned).collect(),
+        }
+    }
+}
+
 /// Which writes are meant: `matchConstraints` and `matchResources`.
-struct Constraints {
+pub(super) struct Constraints {
     rules: Vec<Rule>,
     excluded: Vec<Rule>,
     equivalent: bool,
@@ -73,16 +84,16 @@ struct Constraints {
     objects: Result<LabelSelector, String>,
 }
 
-fn text(value: &Value, field: &str) -> String {
+pub(super) fn text(value: &Value, field: &str) -> String {
     value[field].as_str().unwrap_or("").to_owned()
 }
 
-fn list<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
+pub(super) fn list<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
     value[field].as_array().into_iter().flatten()
 }
 
 impl Constraints {
-    fn read(value: &Value) -> Self {
+    pub(super) fn read(value: &Value) -> Self {
         Self {
             rules: list(value, "resourceRules").map(Rule::read).collect(),
             excluded: list(value, "excludeResourceRules").map(Rule::read).collect(),
@@ -92,7 +103,7 @@ impl Constraints {
         }
     }
 
-    fn find(
+    pub(super) fn find(
         &self,
         occasion: &Occasion<'_>,
         object: Option<&Value>,
@@ -170,17 +181,7 @@ impl Policies {
             let Ok(binding) = serde_json::from_slice::<Value>(&entry.value) else { continue };
             let spec = &binding["spec"];
             let Some(policy) = read.get(&text(spec, "policyName")) else { continue };
-            let bound = Binding {
-                name: entry.name.to_string(),
-                constraints: spec["matchResources"]
-                    .is_object()
-                    .then(|| Constraints::read(&spec["matchResources"])),
-                param_ref: spec["paramRef"].clone(),
-                actions: list(spec, "validationActions")
-                    .filter_map(Value::as_str)
-                    .map(str::to_owned)
-                    .collect(),
-            };
+            let bound = Binding::read(&entry.name, spec);
             next.bound.push((policy.clone(), bound));
         }
         let next = Arc::new(next);
@@ -208,7 +209,7 @@ impl Policies {
             }
             // The other version of an object is shown as the client sent it: conversions of policies' matches are not made.
             let mut objections = Vec::new();
-            match params(occasion, policy, binding) {
+            match params(occasion, policy.params.as_ref(), &binding.param_ref) {
                 Ok(all) => {
                     for params in all {
                         run(policy, occasion, &found, object, old, params, &mut objections);
@@ -292,7 +293,7 @@ fn run(
             Err(why) => return fail(why, objections),
         }
     }
-    let computed = Computed { policy, base: &base, known: RefCell::default() };
+    let computed = Computed { variables: &policy.variables, base: &base, known: RefCell::default() };
     let variables = base().set_lazy("variables", &computed);
     let mut budget = BUDGET;
     for validation in &policy.validations {
@@ -329,10 +330,10 @@ fn run(
 }
 
 /// The `variables` of a policy: each is computed once, when it is first used, and may use those before it.
-struct Computed<'a> {
-    policy: &'a Policy,
-    base: &'a dyn Fn() -> Variables<'a>,
-    known: RefCell<BTreeMap<String, Result<Cel, EvalError>>>,
+pub(super) struct Computed<'a> {
+    pub(super) variables: &'a [(String, Expression)],
+    pub(super) base: &'a dyn Fn() -> Variables<'a>,
+    pub(super) known: RefCell<BTreeMap<String, Result<Cel, EvalError>>>,
 }
 
 impl Lazy for Computed<'_> {
@@ -340,7 +341,7 @@ impl Lazy for Computed<'_> {
         if let Some(known) = self.known.borrow().get(name) {
             return Some(known.clone());
         }
-        let (_, expression) = self.policy.variables.iter().find(|(known, _)| known == name)?;
+        let (_, expression) = self.variables.iter().find(|(known, _)| known == name)?;
         // A variable that asks for itself finds this, not an endless loop.
         let circle = Err(EvalError(format!("variable {name} uses itself")));
         self.known.borrow_mut().insert(name.to_owned(), circle);
@@ -352,9 +353,12 @@ impl Lazy for Computed<'_> {
 }
 
 /// Returns the parameters that a binding names: one value per object, or null for a policy without.
-fn params(occasion: &Occasion<'_>, policy: &Policy, binding: &Binding) -> Result<Vec<Cel>, String> {
-    let Some((api_version, kind_name)) = &policy.params else { return Ok(vec![Cel::Null]) };
-    let reference = &binding.param_ref;
+pub(super) fn params(
+    occasion: &Occasion<'_>,
+    kind: Option<&(String, String)>,
+    reference: &Value,
+) -> Result<Vec<Cel>, String> {
+    let Some((api_version, kind_name)) = kind else { return Ok(vec![Cel::Null]) };
     if !reference.is_object() {
         return Ok(vec![Cel::Null]);
     }

@@ -126,10 +126,10 @@ impl Record {
         self.event["impersonatedUser"] = user.to_value();
     }
 
-    /// Notes what authorisation said. Which role it was that allowed the request is not known here.
-    pub(crate) fn authorized(&mut self, allowed: bool) {
+    /// Notes what authorisation said, and which binding it was that allowed the request.
+    pub(crate) fn authorized(&mut self, allowed: bool, reason: &str) {
         self.annotate("authorization.k8s.io/decision", if allowed { "allow" } else { "forbid" });
-        self.annotate("authorization.k8s.io/reason", "");
+        self.annotate("authorization.k8s.io/reason", reason);
     }
 
     fn annotate(&mut self, key: &str, value: &str) {

@@ -1,26 +1,30 @@
 //! Whose bearer token it is: static tokens, service accounts, bootstrap tokens, OpenID Connect, in this order.
 
+use super::tokens::Distrust;
 use super::{User, bootstrap_tokens};
 use crate::server::Server;
 
-/// Returns the owner of a token, and which of the audiences it is for.
+/// Returns the owner of a token, and which of the audiences it is for; or why nobody vouches for it.
 pub(crate) async fn identify(
     server: &Server,
     token: &str,
     audiences: &[String],
-) -> Option<(User, Vec<String>)> {
-    if let Some(found) = server.tokens.identify(&server.store, token, audiences) {
-        return Some(found);
-    }
+) -> Result<(User, Vec<String>), Distrust> {
+    let refused = match server.tokens.identify(&server.store, token, audiences) {
+        Ok(found) => return Ok(found),
+        Err(refused) => refused,
+    };
     // The others know nothing of audiences: they are for this server.
     let ours: Vec<String> =
         audiences.iter().filter(|each| **each == server.identity.issuer).cloned().collect();
     if ours.is_empty() {
-        return None;
+        return Err(refused);
     }
     if let Some(user) = bootstrap_tokens::identify(&server.store, token, jiff::Timestamp::now()) {
-        return Some((user, ours));
+        return Ok((user, ours));
     }
-    let user = server.oidc.as_ref()?.identify(server, token).await?;
-    Some((user, ours))
+    match &server.oidc {
+        Some(oidc) => oidc.identify(server, token).await.map(|user| (user, ours)).ok_or(refused),
+        None => Err(refused),
+    }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use apimachinery::status::Status;
+use apimachinery::{go, names};
 use http::HeaderMap;
 
 use super::User;
@@ -35,10 +36,8 @@ pub fn impersonate(server: &Server, caller: Arc<User>, headers: &HeaderMap) -> R
         if groups.is_empty() && uid.is_empty() && extra.is_empty() {
             return Ok(caller);
         }
-        return Err(Status::bad_request(format!(
-            "requested {} without impersonating a user name",
-            serde_json::json!({"groups": groups, "uid": uid, "extra": extra})
-        )));
+        let shown = go_syntax(&uid, &groups, &extra);
+        return Err(Status::bad_request(format!("requested {shown} without impersonating a user name")));
     }
     let may = |group: &str, resource: &str, subresource: &str, namespace: &str, name: &str| {
         let attributes = Attributes {
@@ -53,7 +52,11 @@ pub fn impersonate(server: &Server, caller: Arc<User>, headers: &HeaderMap) -> R
         };
         server.rbac.check(&server.store, &caller, &attributes)
     };
-    let account = name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':'));
+    // What only looks like an account is an ordinary name.
+    let account = name
+        .strip_prefix("system:serviceaccount:")
+        .and_then(|rest| rest.split_once(':'))
+        .filter(|(namespace, name)| names::dns1123_label(namespace).is_empty() && names::dns1123_subdomain(name).is_empty());
     match account {
         Some((namespace, account)) => may("", "serviceaccounts", "", namespace, account)?,
         None => may("", "users", "", "", &name)?,
@@ -80,4 +83,33 @@ pub fn impersonate(server: &Server, caller: Arc<User>, headers: &HeaderMap) -> R
     } else {
         user.authenticated()
     }))
+}
+
+/// Shows who was asked for as Go shows such a structure.
+fn go_syntax(uid: &str, groups: &[String], extra: &BTreeMap<String, Vec<String>>) -> String {
+    let list = |items: &[String]| {
+        let quoted: Vec<String> = items.iter().map(|item| go::quote(item)).collect();
+        format!("[]string{{{}}}", quoted.join(", "))
+    };
+    let groups = if groups.is_empty() { "[]string(nil)".to_owned() } else { list(groups) };
+    let extra = if extra.is_empty() {
+        "map[string][]string(nil)".to_owned()
+    } else {
+        let entries: Vec<String> =
+            extra.iter().map(|(key, values)| format!("{}:{}", go::quote(key), list(values))).collect();
+        format!("map[string][]string{{{}}}", entries.join(", "))
+    };
+    format!(
+        "&user.DefaultInfo{{Name:\"\", UID:{}, Groups:{groups}, Extra:{extra}}}",
+        go::quote(uid)
+    )
+}
+
+#[test]
+fn who_names_no_user_is_shown_what_was_asked_for() {
+    let extra = BTreeMap::from([("a".to_owned(), vec!["x".to_owned()])]);
+    assert_eq!(
+        go_syntax("", &["g".to_owned()], &extra),
+        r#"&user.DefaultInfo{Name:"", UID:"", Groups:[]string{"g"}, Extra:map[string][]string{"a":[]string{"x"}}}"#
+    );
 }

@@ -96,6 +96,15 @@ fn resource_matches(rule: &str, wanted: &Attributes<'_>) -> bool {
 }
 
 type Rules = Arc<Vec<Rule>>;
+
+/// What a binding gives to a subject.
+#[derive(Debug, Clone)]
+struct Grant {
+    rules: Rules,
+    /// Which binding gives it, in upstream's words.
+    by: Arc<str>,
+}
+
 /// Parsed roles by kind (true: ClusterRole) and key, with the revision they were read at.
 type ParsedRoles = HashMap<(bool, Box<str>), (u64, Rules)>;
 
@@ -103,9 +112,9 @@ type ParsedRoles = HashMap<(bool, Box<str>), (u64, Rules)>;
 #[derive(Debug, Default)]
 struct Compiled {
     revision: u64,
-    cluster: HashMap<String, Vec<Rules>>,
+    cluster: HashMap<String, Vec<Grant>>,
     /// By namespace, then by subject.
-    namespaced: HashMap<String, HashMap<String, Vec<Rules>>>,
+    namespaced: HashMap<String, HashMap<String, Vec<Grant>>>,
 }
 
 /// The authorizer.
@@ -163,6 +172,31 @@ impl RawSubject {
             _ => None,
         }
     }
+
+    /// Returns the subject as reasons name it.
+    fn described(&self, namespace: &str) -> String {
+        let namespace = if self.namespace.is_empty() { namespace } else { &self.namespace };
+        match self.kind.as_str() {
+            "ServiceAccount" => format!("ServiceAccount {:?}", format!("{}/{namespace}", self.name)),
+            kind => format!("{kind} {:?}", self.name),
+        }
+    }
+}
+
+impl RawBinding {
+    /// Returns each subject with what this binding, called `title`, gives to it.
+    fn grants<'a>(
+        &'a self,
+        title: &'a str,
+        namespace: &'a str,
+        rules: &'a Rules,
+    ) -> impl Iterator<Item = (String, Grant)> + 'a {
+        self.subjects.iter().flatten().filter_map(move |subject| {
+            let role = format!("{} {:?}", self.role_ref.kind, self.role_ref.name);
+            let by = format!("{title} of {role} to {}", subject.described(namespace));
+            Some((subject.key(namespace)?, Grant { rules: rules.clone(), by: by.into() }))
+        })
+    }
 }
 
 fn user_key(name: &str) -> String {
@@ -194,12 +228,13 @@ impl Rbac {
         for entry in store.snapshot("clusterrolebindings").iter() {
             let binding: RawBinding = serde_json::from_slice(&entry.value).unwrap_or_default();
             let Some((_, rules)) = next.get(&(true, binding.role_ref.name.clone())) else { continue };
-            for key in binding.subjects.iter().flatten().filter_map(|subject| subject.key("")) {
-                compiled.cluster.entry(key).or_default().push(rules.clone());
+            let title = format!("ClusterRoleBinding {:?}", entry.name);
+            for (key, grant) in binding.grants(&title, "", rules) {
+                compiled.cluster.entry(key).or_default().push(grant);
             }
         }
         for entry in store.snapshot("rolebindings").iter() {
-            let (namespace, _) = crate::object::split_key(&entry.name);
+            let (namespace, name) = crate::object::split_key(&entry.name);
             let binding: RawBinding = serde_json::from_slice(&entry.value).unwrap_or_default();
             let role = if binding.role_ref.kind == "ClusterRole" {
                 next.get(&(true, binding.role_ref.name.clone()))
@@ -208,8 +243,9 @@ impl Rbac {
             };
             let Some((_, rules)) = role else { continue };
             let here = compiled.namespaced.entry(namespace.to_owned()).or_default();
-            for key in binding.subjects.iter().flatten().filter_map(|subject| subject.key(namespace)) {
-                here.entry(key).or_default().push(rules.clone());
+            let title = format!("RoleBinding {:?}", format!("{name}/{namespace}"));
+            for (key, grant) in binding.grants(&title, namespace, rules) {
+                here.entry(key).or_default().push(grant);
             }
         }
         *cache = next;
@@ -239,7 +275,17 @@ impl Rbac {
     /// Returns all rules a user has in a namespace (or cluster-wide, for an empty one).
     pub fn rules_of(&self, user: &User, namespace: &str) -> Vec<Rule> {
         let compiled = self.compiled.load();
-        compiled.of(user, namespace).flat_map(|rules| rules.iter().cloned()).collect()
+        compiled.of(user, namespace).flat_map(|grant| grant.rules.iter().cloned()).collect()
+    }
+
+    /// Returns why a user may do what [`Rbac::check`] allows: empty for those who may do everything.
+    pub fn reason(&self, user: &User, wanted: &Attributes<'_>) -> String {
+        if user.in_group(MASTERS) {
+            return String::new();
+        }
+        let compiled = self.compiled.load();
+        let by = compiled.granting(user, wanted).map(|grant| grant.by.clone());
+        by.map(|by| format!("RBAC: allowed by {by}")).unwrap_or_default()
     }
 
     /// Returns the rules of a role.
@@ -249,7 +295,7 @@ impl Rbac {
 }
 
 impl Compiled {
-    fn of<'a>(&'a self, user: &'a User, namespace: &'a str) -> impl Iterator<Item = &'a Rules> {
+    fn of<'a>(&'a self, user: &'a User, namespace: &'a str) -> impl Iterator<Item = &'a Grant> {
         let keys =
             std::iter::once(user_key(&user.name)).chain(user.groups.iter().map(|group| group_key(group)));
         let local = self.namespaced.get(namespace);
@@ -261,7 +307,11 @@ impl Compiled {
     }
 
     fn allows(&self, user: &User, wanted: &Attributes<'_>) -> bool {
-        self.of(user, wanted.namespace).any(|rules| rules.iter().any(|rule| rule.allows(wanted)))
+        self.granting(user, wanted).is_some()
+    }
+
+    fn granting<'a>(&'a self, user: &'a User, wanted: &'a Attributes<'_>) -> Option<&'a Grant> {
+        self.of(user, wanted.namespace).find(|grant| grant.rules.iter().any(|rule| rule.allows(wanted)))
     }
 }
 

@@ -61,6 +61,8 @@ pub struct Claims {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Kubernetes {
     pub namespace: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<Reference>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<Reference>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -175,29 +177,31 @@ impl Tokens {
         })
     }
 
-    /// Returns who a token belongs to and which of the audiences it is for; `None` if it is not to be trusted.
+    /// Returns who a token belongs to and which of the audiences it is for; or why it is not to be trusted.
     pub fn identify(
         &self,
         store: &Store<Head>,
         token: &str,
         audiences: &[String],
-    ) -> Option<(User, Vec<String>)> {
+    ) -> Result<(User, Vec<String>), Distrust> {
         let digest: [u8; 32] = Sha256::digest(token).into();
         if let Some(user) = self.fixed.get(&digest) {
-            return Some((user.clone(), audiences.to_vec()));
+            return Ok((user.clone(), audiences.to_vec()));
         }
         let mut validation = Validation::new(Algorithm::ES256);
         validation.validate_aud = false;
         validation.validate_exp = false;
         validation.required_spec_claims.clear();
-        let claims = jsonwebtoken::decode::<Claims>(token, &self.decoding, &validation).ok()?.claims;
+        let claims = jsonwebtoken::decode::<Claims>(token, &self.decoding, &validation)
+            .map_err(|_| Distrust::Unknown)?
+            .claims;
         let now = jiff::Timestamp::now().as_second();
-        if claims.exp.is_some_and(|exp| exp <= now) || claims.nbf.is_some_and(|nbf| nbf > now) {
-            return None;
-        }
         match &claims.kubernetes {
-            Some(bound) => self.identify_bound(store, &claims, bound, audiences),
-            None => self.identify_legacy(store, &claims).map(|user| (user, audiences.to_vec())),
+            Some(bound) => self.identify_bound(store, &claims, bound, audiences, now),
+            None => self
+                .identify_legacy(store, &claims)
+                .map(|user| (user, audiences.to_vec()))
+                .ok_or(Distrust::Unknown),
         }
     }
 
@@ -207,35 +211,66 @@ impl Tokens {
         claims: &Claims,
         bound: &Kubernetes,
         audiences: &[String],
-    ) -> Option<(User, Vec<String>)> {
-        if claims.iss != self.issuer || claims.exp.is_none() {
-            return None;
-        }
+        now: i64,
+    ) -> Result<(User, Vec<String>), Distrust> {
+        let (Some(expires), true) = (claims.exp, claims.iss == self.issuer) else {
+            return Err(Distrust::Unknown);
+        };
         let common: Vec<String> = claims.aud.iter().filter(|aud| audiences.contains(aud)).cloned().collect();
         if common.is_empty() {
-            return None;
+            return Err(Distrust::Foreign { of: claims.aud.clone(), wanted: audiences.to_vec() });
         }
-        let alive = |collection: &str, reference: &Reference| {
-            let key = object::join_key(&bound.namespace, &reference.name);
-            store.get(collection, &key).is_some_and(|entry| *entry.head.uid == *reference.uid)
-        };
-        if !alive("serviceaccounts", &bound.serviceaccount)
-            || bound.pod.as_ref().is_some_and(|pod| !alive("pods", pod))
-            || bound.secret.as_ref().is_some_and(|secret| !alive("secrets", secret))
-        {
-            return None;
+        if expires <= now {
+            return Err(Distrust::Refused("service account token has expired".to_owned()));
+        }
+        if claims.nbf.is_some_and(|from| from > now) {
+            return Err(Distrust::Refused("service account token is not valid yet".to_owned()));
         }
         let account = &bound.serviceaccount;
+        let key = object::join_key(&bound.namespace, &account.name);
+        match store.get("serviceaccounts", &key) {
+            None => {
+                return Err(Distrust::Refused(format!("serviceaccounts {:?} not found", account.name)));
+            }
+            Some(entry) if *entry.head.uid != *account.uid => {
+                let (found, claimed) = (&entry.head.uid, &account.uid);
+                return Err(Distrust::Refused(format!(
+                    "service account UID ({found}) does not match claim ({claimed})"
+                )));
+            }
+            Some(_) => {}
+        }
+        let alive = |collection: &str, namespace: &str, reference: &Reference| {
+            let key = object::join_key(namespace, &reference.name);
+            store.get(collection, &key).is_some_and(|entry| *entry.head.uid == *reference.uid)
+        };
+        let (pod, secret) = (bound.pod.as_ref(), bound.secret.as_ref());
+        // The node of a pod is told, not asked for.
+        let node = bound.node.as_ref().filter(|_| pod.is_none());
+        if pod.is_some_and(|pod| !alive("pods", &bound.namespace, pod))
+            || secret.is_some_and(|secret| !alive("secrets", &bound.namespace, secret))
+            || node.is_some_and(|node| !alive("minions", "", node))
+        {
+            return Err(Distrust::Refused("service account token has been invalidated".to_owned()));
+        }
         let mut user = User::for_service_account(&bound.namespace, &account.name, &account.uid);
+        let mut note = |name: &str, value: &str| {
+            user.extra.insert(format!("authentication.kubernetes.io/{name}"), vec![value.to_owned()]);
+        };
         if let Some(id) = &claims.jti {
-            user.extra
-                .insert("authentication.kubernetes.io/credential-id".to_owned(), vec![format!("JTI={id}")]);
+            note("credential-id", &format!("JTI={id}"));
         }
-        if let Some(pod) = &bound.pod {
-            user.extra.insert("authentication.kubernetes.io/pod-name".to_owned(), vec![pod.name.clone()]);
-            user.extra.insert("authentication.kubernetes.io/pod-uid".to_owned(), vec![pod.uid.clone()]);
+        if let Some(pod) = pod {
+            note("pod-name", &pod.name);
+            note("pod-uid", &pod.uid);
         }
-        Some((user, common))
+        if let Some(node) = &bound.node {
+            note("node-name", &node.name);
+            if !node.uid.is_empty() {
+                note("node-uid", &node.uid);
+            }
+        }
+        Ok((user, common))
     }
 
     fn identify_legacy(&self, store: &Store<Head>, claims: &Claims) -> Option<User> {
@@ -250,6 +285,38 @@ impl Tokens {
             return None;
         }
         Some(User::for_service_account(namespace, name, uid))
+    }
+}
+
+/// Why a token is not believed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Distrust {
+    /// Nobody knows it.
+    Unknown,
+    /// It is for somebody else.
+    Foreign { of: Vec<String>, wanted: Vec<String> },
+    /// It was good once, or will be.
+    Refused(String),
+}
+
+/// In upstream's words, which a TokenReview shows.
+impl std::fmt::Display for Distrust {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let list = |names: &[String]| {
+            let quoted: Vec<String> = names.iter().map(|name| apimachinery::go::quote(name)).collect();
+            format!("[{}]", quoted.join(" "))
+        };
+        // Upstream asks two authenticators; the first knows the token of the server itself only.
+        match self {
+            Self::Unknown => out.write_str("invalid bearer token"),
+            Self::Foreign { of, wanted } => write!(
+                out,
+                "[invalid bearer token, token audiences {} is invalid for the target audiences {}]",
+                list(of),
+                list(wanted)
+            ),
+            Self::Refused(why) => write!(out, "[invalid bearer token, {why}]"),
+        }
     }
 }
 

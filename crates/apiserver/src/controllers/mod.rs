@@ -7,6 +7,7 @@ mod certificates;
 pub(crate) mod definitions;
 mod garbage;
 mod namespaces;
+mod policy_types;
 mod roles;
 mod ttl;
 
@@ -28,6 +29,7 @@ pub(crate) fn spawn(server: &Arc<Server>, tasks: &TaskTracker, compact_every: Du
     run(server, tasks, "bootstrap-tokens", bootstrap_tokens::run);
     run(server, tasks, "cluster-roles", roles::run);
     run(server, tasks, "api-services", crate::aggregation::availability::run);
+    run(server, tasks, "policy-types", policy_types::run);
     run(server, tasks, "ttl-after-finished", ttl::run);
     tasks.spawn(compact(server.clone(), compact_every));
 }

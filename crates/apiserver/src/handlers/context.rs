@@ -160,13 +160,9 @@ impl WriteOptions {
         if manager.len() > 128 {
             errors.push(field::Error::too_long(&path, 128));
         }
-        if let Some(bad) = manager.chars().find(|c| !is_printable(*c)) {
-            let index = manager.find(bad).unwrap_or(0);
-            errors.push(field::Error::invalid(
-                &path,
-                manager,
-                format!("should only contain printable characters: found {bad:?} at position {index}"),
-            ));
+        for (position, odd) in manager.char_indices().filter(|(_, c)| !is_printable(*c)) {
+            let detail = format!("invalid character U+{:04X} (at position {position})", u32::from(odd));
+            errors.push(field::Error::invalid(&path, manager, detail));
         }
         let is_apply = context.content_type().starts_with("application/apply-patch");
         let force = context.query.get("force").map(|value| value != "false" && value != "0");

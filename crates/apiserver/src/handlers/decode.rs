@@ -91,6 +91,9 @@ pub fn canonicalise(kind: &Kind, gvk: &Gvk, value: &mut Value) -> Result<Vec<Str
             if gvk.group.is_empty() && gvk.kind == "Secret" {
                 merge_string_data(value);
             }
+            if gvk.group == "apps" && gvk.kind == "DaemonSet" {
+                native::prepare::show_template_generation(value);
+            }
             if *gvk == kind.gvk && kind.storage != kind.gvk {
                 // Some defaults exist only in the version that is stored.
                 kind.to_storage(value);

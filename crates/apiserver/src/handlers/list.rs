@@ -97,12 +97,6 @@ impl Selection {
         })
     }
 
-    /// Returns the selected objects at the latest revision, in the order of their names.
-    pub fn entries(&self, server: &Server, kind: &Kind) -> Vec<Arc<Entry>> {
-        let snapshot = server.store.snapshot(&kind.collection);
-        self.walk(&snapshot, None).filter(|entry| self.matches(kind, entry)).cloned().collect()
-    }
-
     /// Walks the part of a snapshot that can hold selected objects, from after `start` on.
     fn walk<'a>(
         &self,
@@ -218,6 +212,60 @@ pub async fn list(
         metadata_list: true,
         native: !kind.is_custom(),
     })?;
+    let is_table = matches!(accepted.shape, Shape::Table { .. });
+    let Page { entries, metadata } = page(server, context, kind, namespace, is_table).await?;
+    if accepted.media == Media::Json
+        && accepted.shape == Shape::Object
+        && !accepted.pretty
+        && entries.iter().all(|entry| kind.serves_as_stored(entry))
+    {
+        let gzip = super::wants_gzip(context);
+        return Ok(stream_items(kind, metadata, entries, gzip));
+    }
+    let document = match accepted.shape {
+        Shape::Object => {
+            let items: Vec<Value> = entries
+                .iter()
+                .map(|entry| {
+                    let mut object = server.read(kind, entry);
+                    if !kind.is_custom()
+                        && let Some(fields) = object.as_object_mut()
+                    {
+                        fields.remove("apiVersion");
+                        fields.remove("kind");
+                    }
+                    object
+                })
+                .collect();
+            json!({"kind": kind.list_kind, "apiVersion": kind.api_version, "metadata": metadata, "items": items})
+        }
+        Shape::Table { beta } => {
+            let include = table::Include::parse(context)?;
+            table::list(server, kind, &entries, metadata, include, beta)
+        }
+        Shape::Metadata | Shape::MetadataList => {
+            let items: Vec<Value> =
+                entries.iter().map(|entry| table::partial(&server.read(kind, entry))).collect();
+            json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": items})
+        }
+    };
+    Ok(respond::value(200, &document, accepted))
+}
+
+/// What a list shows: the objects, and what its metadata say about the rest.
+pub struct Page {
+    pub entries: Vec<Arc<Entry>>,
+    pub metadata: Value,
+}
+
+/// Finds what a list with the options of this request shows.
+pub async fn page(
+    server: &Arc<Server>,
+    context: &Context,
+    kind: &Arc<Kind>,
+    namespace: &str,
+    is_table: bool,
+) -> Result<Page, Status> {
     let selection = Selection::parse(context, kind, namespace)?;
     let limit = number(context, "limit")?.unwrap_or(0).max(0) as usize;
     let (at, start) = page_start(server, context, kind, namespace, limit)?;
@@ -275,45 +323,10 @@ pub async fn list(
             metadata["remainingItemCount"] = json!(remaining);
         }
         metadata["continue"] = json!(continue_token(revision as i64, &last, namespace));
-    } else if kind.is_custom() && !matches!(accepted.shape, Shape::Table { .. }) {
+    } else if kind.is_custom() && !is_table {
         metadata["continue"] = json!("");
     }
-    if accepted.media == Media::Json
-        && accepted.shape == Shape::Object
-        && !accepted.pretty
-        && entries.iter().all(|entry| kind.serves_as_stored(entry))
-    {
-        let gzip = super::wants_gzip(context);
-        return Ok(stream_items(kind, metadata, entries, gzip));
-    }
-    let document = match accepted.shape {
-        Shape::Object => {
-            let items: Vec<Value> = entries
-                .iter()
-                .map(|entry| {
-                    let mut object = server.read(kind, entry);
-                    if !kind.is_custom()
-                        && let Some(fields) = object.as_object_mut()
-                    {
-                        fields.remove("apiVersion");
-                        fields.remove("kind");
-                    }
-                    object
-                })
-                .collect();
-            json!({"kind": kind.list_kind, "apiVersion": kind.api_version, "metadata": metadata, "items": items})
-        }
-        Shape::Table { beta } => {
-            let include = table::Include::parse(context)?;
-            table::list(server, kind, &entries, metadata, include, beta)
-        }
-        Shape::Metadata | Shape::MetadataList => {
-            let items: Vec<Value> =
-                entries.iter().map(|entry| table::partial(&server.read(kind, entry))).collect();
-            json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": items})
-        }
-    };
-    Ok(respond::value(200, &document, accepted))
+    Ok(Page { entries, metadata })
 }
 
 fn number(context: &Context, key: &str) -> Result<Option<i64>, Status> {

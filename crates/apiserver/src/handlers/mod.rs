@@ -1,5 +1,6 @@
 //! Requests for resources: routing to the verbs, and everything the verbs share.
 
+mod access_review;
 pub mod context;
 pub mod decode;
 pub mod delete;
@@ -103,7 +104,7 @@ async fn route(server: &Arc<Server>, context: &Context, body: Bytes) -> Result<R
     }
     if !kind.is_custom()
         && match info.subresource.as_str() {
-            "" => kind.rules.computed || kind.allows(info.verb),
+            "" => kind.allows(info.verb),
             name => kind.subresource(name).is_some(),
         }
         && let Some(warning) = native::prepare::warnings::deprecation(&kind.gvk)
@@ -171,7 +172,8 @@ async fn route(server: &Arc<Server>, context: &Context, body: Bytes) -> Result<R
         }
         "deletecollection" => {
             let options = DeleteOptions::parse(context, &kind, &body)?;
-            let mut items = delete::delete_collection(server, context, &kind, namespace, &options).await?;
+            let (mut items, metadata) =
+                delete::delete_collection(server, context, &kind, namespace, &options).await?;
             if !kind.is_custom() {
                 // As in any list of a native kind, the items do not repeat what the list says.
                 for fields in items.iter_mut().filter_map(serde_json::Value::as_object_mut) {
@@ -179,11 +181,10 @@ async fn route(server: &Arc<Server>, context: &Context, body: Bytes) -> Result<R
                     fields.remove("kind");
                 }
             }
-            let revision = server.store.revision().to_string();
             let document = json!({
                 "kind": kind.list_kind,
                 "apiVersion": kind.api_version,
-                "metadata": {"resourceVersion": revision},
+                "metadata": metadata,
                 "items": items,
             });
             let accepted = context.accept(list::object_offer(&kind))?;

@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
-use apimachinery::field::{self, Path};
 use apimachinery::status::Status;
 use bytes::Bytes;
 use http::Response;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::Failure;
+use super::access_review;
 use super::context::{Context, WriteOptions};
 use super::decode;
-use crate::auth::rbac::{Attributes, Rule};
+use super::write::{Target, second};
+use crate::auth::rbac::Rule;
 use crate::auth::user::MASTERS;
 use crate::auth::{User, bearer};
 use crate::http::Body;
@@ -24,7 +26,7 @@ use crate::server::Server;
 pub async fn answer(
     server: &Arc<Server>,
     context: &Context,
-    kind: &Kind,
+    kind: &Arc<Kind>,
     namespace: &str,
     body: &Bytes,
 ) -> Result<Response<Body>, Failure> {
@@ -44,127 +46,96 @@ pub async fn answer(
         return Ok(respond::value(200, &component_statuses(server, context)?, accepted));
     }
     let options = WriteOptions::parse(context, "CreateOptions")?;
+    let target = Target {
+        server,
+        context,
+        kind,
+        namespace,
+        name: "",
+        subresource: "",
+        scale: false,
+        options: &options,
+    };
     let mut review = decode::object(context, kind, &kind.gvk, body, options.field_validation)?;
-    if let Some(metadata) = review.get_mut("metadata").and_then(Value::as_object_mut) {
-        metadata.remove("creationTimestamp");
-    }
-    match kind.gvk.kind.as_str() {
-        "SelfSubjectReview" => review["status"] = json!({"userInfo": context.user.to_value()}),
-        "TokenReview" => token_review(server, &mut review).await?,
-        "SubjectAccessReview" | "LocalSubjectAccessReview" => {
-            if kind.namespaced {
-                let asked = text(&review, "/spec/resourceAttributes/namespace");
-                if asked != namespace {
-                    let path = Path::new("spec").child("resourceAttributes").child("namespace");
-                    let error = field::Error::invalid(&path, asked, "must match metadata.namespace");
-                    return Err(Status::invalid(&kind.gvk.group, &kind.gvk.kind, "", &[error]).into());
-                }
-            }
-            let user = subject(kind, &review)?;
-            access_review(server, kind, &user, &mut review)?;
+    target.begin_answered(&kind.gvk, &mut review).await?;
+    let reply = match kind.gvk.kind.as_str() {
+        "SelfSubjectReview" => {
+            target.admit_answered(&kind.gvk, &review).await?;
+            let now = second(Timestamp::now());
+            fresh(kind, json!({"creationTimestamp": now}), json!({"userInfo": context.user.to_value()}))
         }
-        "SelfSubjectAccessReview" => access_review(server, kind, &context.user, &mut review)?,
-        "SelfSubjectRulesReview" => rules_review(server, &context.user, &mut review)?,
+        "TokenReview" => {
+            if text(&review, "/spec/token").is_empty() {
+                return Err(
+                    Status::bad_request("token is required for TokenReview in authentication").into()
+                );
+            }
+            target.admit_answered(&kind.gvk, &review).await?;
+            token_review(server, &mut review).await;
+            review
+        }
+        "SubjectAccessReview" | "LocalSubjectAccessReview" | "SelfSubjectAccessReview" => {
+            access_review::validate(kind, &review)?;
+            target.admit_answered(&kind.gvk, &review).await?;
+            review["status"] = access_review::decide(server, context, kind, &review);
+            review
+        }
+        "SelfSubjectRulesReview" => {
+            if text(&review, "/spec/namespace").is_empty() {
+                return Err(Status::bad_request("no namespace on request").into());
+            }
+            target.admit_answered(&kind.gvk, &review).await?;
+            let status = rules_of(server, &context.user, &text(&review, "/spec/namespace"));
+            let mut reply = fresh(kind, json!({}), status);
+            reply["spec"] = json!({});
+            reply
+        }
         _ => return Err(Status::method_not_allowed().into()),
-    }
-    Ok(respond::value(201, &review, accepted))
+    };
+    Ok(respond::value(201, &reply, accepted))
 }
 
-fn text(object: &Value, pointer: &str) -> String {
+/// Returns an answer that repeats nothing of the question.
+fn fresh(kind: &Kind, metadata: Value, status: Value) -> Value {
+    json!({"kind": kind.gvk.kind, "apiVersion": kind.api_version, "metadata": metadata, "status": status})
+}
+
+pub(super) fn text(object: &Value, pointer: &str) -> String {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or("").to_owned()
 }
 
-fn texts(object: &Value, pointer: &str) -> Vec<String> {
+pub(super) fn texts(object: &Value, pointer: &str) -> Vec<String> {
     let list = object.pointer(pointer).and_then(Value::as_array).into_iter().flatten();
     list.filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-async fn token_review(server: &Server, review: &mut Value) -> Result<(), Status> {
+/// Says whose the token is. What else the client wrote into the status stays, as upstream.
+async fn token_review(server: &Server, review: &mut Value) {
     let token = text(review, "/spec/token");
-    if token.is_empty() {
-        return Err(Status::bad_request("token is required for TokenReview in authentication"));
-    }
     let mut audiences = texts(review, "/spec/audiences");
-    let asked = !audiences.is_empty();
-    if !asked {
+    if audiences.is_empty() {
         audiences.push(server.identity.issuer.clone());
     }
-    review["status"] = match bearer::identify(server, &token, &audiences).await {
-        Some((user, audiences)) => {
-            json!({"authenticated": true, "user": user.to_value(), "audiences": audiences})
+    let found = bearer::identify(server, &token, &audiences).await;
+    let status = &mut review["status"];
+    if !status.is_object() {
+        *status = json!({"user": {}});
+    }
+    let Some(fields) = status.as_object_mut() else { return };
+    fields.remove("authenticated");
+    match found {
+        Ok((user, audiences)) => {
+            fields.insert("authenticated".to_owned(), true.into());
+            fields.insert("user".to_owned(), user.to_value());
+            fields.insert("audiences".to_owned(), json!(audiences));
         }
-        None => json!({"user": {}, "error": "[invalid bearer token, unknown]"}),
-    };
-    Ok(())
+        Err(why) => {
+            fields.insert("error".to_owned(), why.to_string().into());
+        }
+    }
 }
 
-fn subject(kind: &Kind, review: &Value) -> Result<User, Status> {
-    let name = text(review, "/spec/user");
-    let groups = texts(review, "/spec/groups");
-    if name.is_empty() && groups.is_empty() {
-        let path = Path::new("spec").child("user");
-        let error = field::Error::invalid(&path, "", "at least one of user or group must be specified");
-        return Err(Status::invalid(&kind.gvk.group, &kind.gvk.kind, "", &[error]));
-    }
-    let extra = review.pointer("/spec/extra").and_then(|extra| serde_json::from_value(extra.clone()).ok());
-    Ok(User { name, uid: text(review, "/spec/uid"), groups, extra: extra.unwrap_or_default() })
-}
-
-fn access_review(server: &Server, kind: &Kind, user: &User, review: &mut Value) -> Result<(), Status> {
-    let (resource, path) =
-        (review.pointer("/spec/resourceAttributes"), review.pointer("/spec/nonResourceAttributes"));
-    let field = |object: Option<&Value>, name: &str| {
-        object.and_then(|object| object.get(name)).and_then(Value::as_str).unwrap_or("").to_owned()
-    };
-    let invalid = |detail: &str| {
-        let error =
-            field::Error::invalid(&Path::new("spec").child("resourceAttributes"), Value::Null, detail);
-        Status::invalid(&kind.gvk.group, &kind.gvk.kind, "", &[error])
-    };
-    let allowed = match (resource, path) {
-        (Some(_), Some(_)) => {
-            return Err(invalid("cannot be specified in combination with nonResourceAttributes"));
-        }
-        (None, None) => {
-            return Err(invalid(
-                "exactly one of nonResourceAttributes or resourceAttributes must be specified",
-            ));
-        }
-        (Some(_), None) => {
-            let get = |name| field(resource, name);
-            let (verb, group, version, name) = (get("verb"), get("group"), get("version"), get("name"));
-            let (what, subresource, namespace) = (get("resource"), get("subresource"), get("namespace"));
-            let attributes = Attributes {
-                verb: &verb,
-                group: &group,
-                version: &version,
-                resource: &what,
-                subresource: &subresource,
-                namespace: &namespace,
-                name: &name,
-                path: None,
-            };
-            server.rbac.check(&server.store, user, &attributes).is_ok()
-        }
-        (None, Some(_)) => {
-            let (verb, path) = (field(path, "verb"), field(path, "path"));
-            let attributes = Attributes { verb: &verb, path: Some(&path), ..Attributes::default() };
-            server.rbac.check(&server.store, user, &attributes).is_ok()
-        }
-    };
-    review["status"] = json!({"allowed": allowed});
-    if allowed && user.in_group(MASTERS) {
-        // Upstream's authorizer for this group gives no reason either.
-        return Ok(());
-    }
-    Ok(())
-}
-
-fn rules_review(server: &Server, user: &User, review: &mut Value) -> Result<(), Status> {
-    let namespace = text(review, "/spec/namespace");
-    if namespace.is_empty() {
-        return Err(Status::bad_request("no namespace on request"));
-    }
+fn rules_of(server: &Server, user: &User, namespace: &str) -> Value {
     let mut rules = Vec::new();
     if user.in_group(MASTERS) {
         let all = || vec!["*".to_owned()];
@@ -172,7 +143,7 @@ fn rules_review(server: &Server, user: &User, review: &mut Value) -> Result<(), 
         rules.push(Rule { verbs: all(), urls: all(), ..Rule::default() });
     }
     server.rbac.refresh(&server.store);
-    rules.extend(server.rbac.rules_of(user, &namespace));
+    rules.extend(server.rbac.rules_of(user, namespace));
     let mut resources = Vec::new();
     let mut urls = Vec::new();
     for rule in rules {
@@ -182,8 +153,7 @@ fn rules_review(server: &Server, user: &User, review: &mut Value) -> Result<(), 
             urls.push(json!({"verbs": rule.verbs, "nonResourceURLs": rule.urls}));
         }
     }
-    review["status"] = json!({"resourceRules": resources, "nonResourceRules": urls, "incomplete": false});
-    Ok(())
+    json!({"resourceRules": resources, "nonResourceRules": urls, "incomplete": false})
 }
 
 /// `kubectl get componentstatuses`: one component, the store.

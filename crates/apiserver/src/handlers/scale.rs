@@ -1,15 +1,19 @@
 //! The `scale` subresource: one number of an object, seen as an `autoscaling/v1 Scale`.
 
+use std::collections::BTreeMap;
+
+use apimachinery::apply::{self, PathElement};
 use apimachinery::field::{self, Path};
-use apimachinery::gvk::Gvk;
+use apimachinery::gvk::{GroupResource, Gvk};
 use apimachinery::selector::LabelSelector;
 use apimachinery::status::Status;
 use bytes::Bytes;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::decode;
 use super::update::{Patch, PatchType};
-use super::write::{Change, Outcome, Target};
+use super::write::{Change, Outcome, Target, second};
 use crate::object;
 use crate::registry::{Kind, Source};
 
@@ -109,47 +113,126 @@ fn selector_text(kind: &Kind, object: &Value) -> String {
     LabelSelector::from_object(Some(selector)).map(|selector| selector.to_string()).unwrap_or_default()
 }
 
-/// A new Scale for an object: replaced or patched.
+/// Returns the Scale of an object with those owners of fields who own the number of replicas.
+pub fn owned(kind: &Kind, object: &Value) -> Result<Value, Status> {
+    let mut scale = of(kind, object)?;
+    let managed = apply::to_scale(object.pointer("/metadata/managedFields"), &replica_paths(kind));
+    managed.map_err(Status::bare_internal)?.store(&mut scale);
+    Ok(scale)
+}
+
+/// Returns where the number of replicas stands, by API version.
+fn replica_paths(kind: &Kind) -> BTreeMap<String, apply::Path> {
+    let path = |spec: &str| -> apply::Path {
+        spec.trim_start_matches('.').split('.').map(PathElement::field).collect()
+    };
+    match &kind.source {
+        Source::Native => BTreeMap::from([(kind.api_version.clone(), path(".spec.replicas"))]),
+        Source::Custom(custom) => {
+            let versions = custom.versions.iter().map(|version| {
+                let at = version.scale.as_ref().map(|paths| path(&paths.spec)).unwrap_or_default();
+                (format!("{}/{}", custom.group, version.name), at)
+            });
+            versions.collect()
+        }
+    }
+}
+
+/// A new Scale for an object: replaced, patched or applied.
 struct Rescale<'a> {
-    kind: &'a Kind,
-    name: &'a str,
+    target: &'a Target<'a>,
     new: ScaleChange<'a>,
 }
 
 enum ScaleChange<'a> {
     Replace(Value),
     Patch(Patch<'a>),
+    Apply(Value),
+}
+
+impl Rescale<'_> {
+    /// Returns the new Scale, with the owners of its fields.
+    fn scale(&self, old: &Value) -> Result<Value, Status> {
+        let (kind, options) = (self.target.kind, self.target.options);
+        // A custom object without the field has no Scale to read, but it can get one.
+        let mut base = old.clone();
+        let path = paths(kind).spec;
+        if at(&base, &path).is_none() {
+            set(&mut base, &path, json!(0));
+        }
+        let live = owned(kind, &base)?;
+        let (gvk, reset) = (gvk(), BTreeMap::new());
+        let types = native::merge::Versions { gvk: gvk.clone() };
+        let fields = apply::FieldManager { types: &types, gvk: &gvk, subresource: "scale", reset: &reset };
+        let (manager, now) = (options.field_manager.as_str(), second(Timestamp::now()));
+        let mut sent = match &self.new {
+            ScaleChange::Replace(scale) => scale.clone(),
+            ScaleChange::Patch(patch) => patch.patch(&live)?,
+            ScaleChange::Apply(_) if kind.is_custom() => return Err(unconvertible(&live)),
+            ScaleChange::Apply(applied) => {
+                let force = options.force.unwrap_or(false);
+                let merged = fields.apply(&live, applied, manager, force, &now);
+                let mut merged = merged.map_err(|error| error.to_status())?;
+                let managed = merged.pointer("/metadata/managedFields").cloned();
+                decode::canonicalise(kind, &gvk, &mut merged)
+                    .map_err(|error| decode::cannot_handle(&gvk, &gvk, &error))?;
+                if let Some(managed) = managed {
+                    object::meta_mut(&mut merged).insert("managedFields".to_owned(), managed);
+                }
+                return Ok(merged);
+            }
+        };
+        if kind.is_custom() {
+            // Nobody becomes the owner, since the Scale of a custom resource has no type to compare it by.
+            object::meta_mut(&mut sent).remove("managedFields");
+            return Ok(sent);
+        }
+        Ok(fields.update(&live, sent, manager, &now))
+    }
+}
+
+/// The answer to an apply for the Scale of a custom resource, which upstream cannot carry out either.
+fn unconvertible(live: &Value) -> Status {
+    let reason = "request to convert CR to an invalid group/version: autoscaling/v1";
+    let name = |field: &str| object::meta_str(live, field);
+    let (what, prefix) = if live.pointer("/metadata/managedFields").is_some() {
+        (format!("{}/{}", name("namespace"), name("name")), "")
+    } else {
+        ("/".to_owned(), "failed to create manager for existing fields: ")
+    };
+    Status::bare_internal(format!(
+        "{prefix}failed to convert live object ({what}; autoscaling/v1, Kind=Scale) to proper version: {reason}"
+    ))
 }
 
 impl Change for Rescale<'_> {
     fn apply(&self, old: &Value) -> Result<Value, Status> {
-        let paths = paths(self.kind);
-        let scale = match &self.new {
-            ScaleChange::Replace(scale) => scale.clone(),
-            ScaleChange::Patch(patch) => {
-                // A custom object without the field has no Scale to read, but it can get one.
-                let mut base = old.clone();
-                if at(&base, &paths.spec).is_none() {
-                    set(&mut base, &paths.spec, json!(0));
-                }
-                patch.patch(&of(self.kind, &base)?)?
-            }
-        };
+        let (kind, name) = (self.target.kind, self.target.name);
+        let scale = self.scale(old)?;
         let replicas = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
         if replicas < 0 {
             let path = Path::new("spec").child("replicas");
             let error = field::Error::invalid(&path, replicas, "must be greater than or equal to 0");
-            return Err(Status::invalid("autoscaling", "Scale", self.name, &[error]));
+            return Err(Status::invalid("autoscaling", "Scale", name, &[error]));
+        }
+        let (uid, current) = (object::meta_str(&scale, "uid"), object::meta_str(old, "uid"));
+        if !uid.is_empty() && uid != current {
+            let resource = GroupResource::new(&kind.resource.group, &format!("{}/scale", kind.resource.resource));
+            let why =
+                format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {current}");
+            return Err(Status::conflict(&resource, name, &why));
         }
         let mut new = old.clone();
-        set(&mut new, &paths.spec, json!(replicas));
+        set(&mut new, &paths(kind).spec, json!(replicas));
+        let managed = apply::scale_to_parent(
+            old.pointer("/metadata/managedFields"),
+            scale.pointer("/metadata/managedFields"),
+            &replica_paths(kind),
+            &kind.api_version,
+        );
+        managed.map_err(Status::bare_internal)?.store(&mut new);
         let sent = object::meta_str(&scale, "resourceVersion").to_owned();
-        let uid = object::meta_str(&scale, "uid").to_owned();
-        let metadata = object::meta_mut(&mut new);
-        metadata.insert("resourceVersion".to_owned(), sent.into());
-        if !uid.is_empty() {
-            metadata.insert("uid".to_owned(), uid.into());
-        }
+        object::meta_mut(&mut new).insert("resourceVersion".to_owned(), sent.into());
         Ok(new)
     }
 
@@ -157,18 +240,22 @@ impl Change for Rescale<'_> {
         // A Scale does not have to carry a revision.
         true
     }
+
+    fn manages_fields(&self) -> bool {
+        true
+    }
 }
 
 /// Runs a PUT or PATCH of the scale; answers with the new Scale.
 pub async fn write(target: &Target<'_>, body: &Bytes, is_patch: bool) -> Result<Outcome, Status> {
     let new = if is_patch {
-        let patch = PatchType::parse(target.context, target.kind)?;
-        if patch == PatchType::Apply {
-            return Err(Status::unsupported_media_type(
-                "the scale of an object takes JSON, merge and strategic merge patches; apply the object itself instead",
-            ));
+        match PatchType::parse(target.context, target.kind)? {
+            PatchType::Apply => ScaleChange::Apply(crate::apply::configuration(target, body)?),
+            patch => {
+                let (context, options) = (target.context, target.options);
+                ScaleChange::Patch(Patch::decode(context, target.kind, gvk(), patch, body, options)?)
+            }
         }
-        ScaleChange::Patch(Patch::decode(target.context, target.kind, gvk(), patch, body, target.options)?)
     } else {
         let scale =
             decode::object(target.context, target.kind, &gvk(), body, target.options.field_validation)?;
@@ -181,7 +268,7 @@ pub async fn write(target: &Target<'_>, body: &Bytes, is_patch: bool) -> Result<
         }
         ScaleChange::Replace(scale)
     };
-    let change = Rescale { kind: target.kind, name: target.name, new };
+    let change = Rescale { target, new };
     // The object's own rules apply to the change, generation included.
     let whole = Target { subresource: "", scale: true, ..*target };
     let outcome = whole.update(&change).await?;

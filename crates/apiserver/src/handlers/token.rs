@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::context::{Context, WriteOptions};
 use super::decode;
-use super::write::second;
+use super::write::{Target, second};
 use crate::auth::tokens::{Claims, Kubernetes, Reference};
 use crate::http::Body;
 use crate::http::negotiate::Offer;
@@ -21,6 +21,7 @@ use crate::object;
 use crate::registry::Kind;
 use crate::server::Server;
 
+const DEFAULT: i64 = 3600;
 const SHORTEST: i64 = 600;
 const LONGEST: i64 = 1 << 32;
 
@@ -28,7 +29,7 @@ const LONGEST: i64 = 1 << 32;
 pub async fn request(
     server: &Arc<Server>,
     context: &Context,
-    kind: &Kind,
+    kind: &Arc<Kind>,
     namespace: &str,
     body: &Bytes,
 ) -> Result<Response<Body>, Status> {
@@ -46,11 +47,44 @@ pub async fn request(
     let body = if body.is_empty() { &Bytes::from_static(b"{}") } else { body };
     let mut request = decode::object(context, kind, &gvk, body, options.field_validation)?;
     let account_name = context.info.name.as_str();
+    let target = Target {
+        server,
+        context,
+        kind,
+        namespace,
+        name: account_name,
+        subresource: "token",
+        scale: false,
+        options: &options,
+    };
+    // The uid is a precondition here, where other objects lose the one they are sent with.
+    let wanted_uid = object::meta_str(&request, "uid").to_owned();
+    if request["spec"]["expirationSeconds"].is_null() {
+        request["spec"]["expirationSeconds"] = json!(DEFAULT);
+    }
+    target.begin_answered(&gvk, &mut request).await?;
+    let given = object::meta_str(&request, "name").to_owned();
+    if !given.is_empty() && given != account_name {
+        let path = Path::new("metadata").child("name");
+        let detail = "must match the service account name if specified";
+        let error = field::Error::invalid(&path, given, detail);
+        return Err(Status::invalid(&gvk.group, &gvk.kind, account_name, &[error]));
+    }
     let account = server
         .store
         .get("serviceaccounts", &object::join_key(namespace, account_name))
         .ok_or_else(|| Status::not_found(&kind.resource, account_name))?;
-    let seconds = request.pointer("/spec/expirationSeconds").and_then(Value::as_i64).unwrap_or(3600);
+    if !wanted_uid.is_empty() && *wanted_uid != *account.head.uid {
+        return Err(Status::conflict(
+            &GroupResource::new(&gvk.group, &gvk.kind),
+            account_name,
+            &format!(
+                "the UID in the token request ({wanted_uid}) does not match the UID of the service account ({})",
+                account.head.uid
+            ),
+        ));
+    }
+    let seconds = request.pointer("/spec/expirationSeconds").and_then(Value::as_i64).unwrap_or(DEFAULT);
     let path = Path::new("spec").child("expirationSeconds");
     let mut errors = Vec::new();
     if seconds < SHORTEST {
@@ -77,8 +111,15 @@ pub async fn request(
     if audiences.is_empty() {
         audiences.push(server.identity.issuer.clone());
     }
-    let bound = bound_object(server, namespace, &request)?;
     let now = Timestamp::now();
+    let metadata = object::meta_mut(&mut request);
+    metadata.insert("name".to_owned(), account_name.into());
+    metadata.insert("namespace".to_owned(), namespace.into());
+    metadata.insert("uid".to_owned(), account.head.uid.to_string().into());
+    metadata.insert("creationTimestamp".to_owned(), second(now).into());
+    request["spec"]["audiences"] = json!(audiences);
+    target.admit_answered(&gvk, &request).await?;
+    let bound = bound_object(server, namespace, account_name, &request)?;
     let expires = now + jiff::SignedDuration::from_secs(seconds);
     let claims = Claims {
         aud: audiences.clone(),
@@ -88,11 +129,9 @@ pub async fn request(
         jti: Some(uuid::Uuid::new_v4().to_string()),
         kubernetes: Some(Kubernetes {
             namespace: namespace.to_owned(),
-            pod: bound.as_ref().filter(|(kind, _)| kind == "Pod").map(|(_, reference)| reference.clone()),
-            secret: bound
-                .as_ref()
-                .filter(|(kind, _)| kind == "Secret")
-                .map(|(_, reference)| reference.clone()),
+            node: bound.node,
+            pod: bound.pod,
+            secret: bound.secret,
             serviceaccount: Reference { name: account_name.to_owned(), uid: account.head.uid.to_string() },
         }),
         nbf: Some(now.as_second()),
@@ -103,11 +142,6 @@ pub async fn request(
         legacy_uid: None,
     };
     let token = server.tokens.sign(&claims).map_err(Status::internal)?;
-    let metadata = object::meta_mut(&mut request);
-    metadata.insert("name".to_owned(), account_name.into());
-    metadata.insert("namespace".to_owned(), namespace.into());
-    metadata.insert("creationTimestamp".to_owned(), second(now).into());
-    request["spec"]["audiences"] = json!(audiences);
     request["spec"]["expirationSeconds"] = json!(seconds);
     if request["spec"].get("boundObjectRef").is_none() {
         request["spec"]["boundObjectRef"] = Value::Null;
@@ -116,39 +150,72 @@ pub async fn request(
     Ok(respond::value(201, &request, accepted))
 }
 
+/// What a token is bound to.
+#[derive(Debug, Default)]
+struct Bound {
+    pod: Option<Reference>,
+    secret: Option<Reference>,
+    node: Option<Reference>,
+}
+
 /// Finds the object whose life the token shares.
-fn bound_object(
-    server: &Server,
-    namespace: &str,
-    request: &Value,
-) -> Result<Option<(String, Reference)>, Status> {
+fn bound_object(server: &Server, namespace: &str, account: &str, request: &Value) -> Result<Bound, Status> {
+    let mut bound = Bound::default();
     let Some(reference) = request.pointer("/spec/boundObjectRef").filter(|reference| reference.is_object())
     else {
-        return Ok(None);
+        return Ok(bound);
     };
     let text = |field: &str| reference.get(field).and_then(Value::as_str).unwrap_or("").to_owned();
     let (kind, name, uid) = (text("kind"), text("name"), text("uid"));
-    let (collection, key) = match kind.as_str() {
-        "Pod" => ("pods", object::join_key(namespace, &name)),
-        "Secret" => ("secrets", object::join_key(namespace, &name)),
+    let gvk = Gvk::from_api_version(&text("apiVersion"), &kind);
+    let (resource, collection, key) = match (gvk.group.as_str(), kind.as_str()) {
+        ("", "Pod") => ("pods", "pods", object::join_key(namespace, &name)),
+        ("", "Secret") => ("secrets", "secrets", object::join_key(namespace, &name)),
+        ("", "Node") => ("nodes", "minions", object::join_key("", &name)),
         _ => {
-            let gvk = Gvk::from_api_version(&text("apiVersion"), &kind);
             return Err(Status::bad_request(format!(
                 "cannot bind token to object of type {}/{}, Kind={kind}",
                 gvk.group, gvk.version
             )));
         }
     };
-    let resource = GroupResource::new("", collection);
-    let entry = server.store.get(collection, &key).ok_or_else(|| Status::not_found(&resource, &name))?;
-    if !uid.is_empty() && *uid != *entry.head.uid {
+    if name.is_empty() {
+        return Err(Status::bad_request("Name parameter required."));
+    }
+    let entry = server
+        .store
+        .get(collection, &key)
+        .ok_or_else(|| Status::not_found(&GroupResource::new("", resource), &name))?;
+    let found = Reference { name: name.clone(), uid: entry.head.uid.to_string() };
+    let slot = match kind.as_str() {
+        "Pod" => {
+            let pod: Value = serde_json::from_slice(&entry.value).unwrap_or_default();
+            let spec = |field: &str| pod["spec"][field].as_str().unwrap_or("").to_owned();
+            if spec("serviceAccountName") != account {
+                return Err(Status::bad_request(format!(
+                    "cannot bind token for serviceaccount {account:?} to pod running with different serviceaccount name."
+                )));
+            }
+            let node = spec("nodeName");
+            if !node.is_empty() {
+                let uid = server.store.get("minions", &object::join_key("", &node));
+                let uid = uid.map(|entry| entry.head.uid.to_string()).unwrap_or_default();
+                bound.node = Some(Reference { name: node, uid });
+            }
+            &mut bound.pod
+        }
+        "Secret" => &mut bound.secret,
+        _ => &mut bound.node,
+    };
+    if !uid.is_empty() && uid != found.uid {
         return Err(Status::conflict(
-            &resource,
+            &GroupResource::new("", &kind),
             &name,
             &format!(
                 "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
             ),
         ));
     }
-    Ok(Some((kind, Reference { name, uid: entry.head.uid.to_string() })))
+    *slot = Some(found);
+    Ok(bound)
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apimachinery::field::{self, Path};
+use apimachinery::gvk::Gvk;
 use apimachinery::status::Status;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -204,11 +205,14 @@ impl Target<'_> {
         let mut new = change.apply(&old)?;
         let pinned = self.check_revision(&new, entry.modified, change.is_patch())?;
         self.check_uid(&new, &old, change.is_patch())?;
-        self.restore_metadata(&mut new, &old);
+        if !change.is_patch() {
+            dedup_owners(object::meta_mut(&mut new), self.context, "");
+        }
         if !change.manages_fields() {
             crate::apply::track(self, Some(&old), &mut new);
         }
         self.mutate(Operation::Update, &mut new, Some(&old)).await?;
+        self.restore_metadata(&mut new, &old);
         self.prepare_update(&mut new, &old)?;
         let errors = self.validate_update(&new, &old);
         if !errors.is_empty() {
@@ -314,7 +318,7 @@ impl Target<'_> {
         if self.kind.is_custom() || self.kind.rules.generation {
             metadata.remove("generation");
         }
-        dedup_owners(metadata, self.context);
+        dedup_owners(metadata, self.context, "");
     }
 
     /// Checks the revision the client sent; returns whether it sent one.
@@ -354,14 +358,10 @@ impl Target<'_> {
         if sent.is_empty() || sent == stored || is_patch {
             return Ok(());
         }
-        Err(Status::conflict(
-            &self.kind.resource,
-            self.name,
-            &format!("Precondition failed: UID in precondition: {sent}, UID in object meta: {stored}"),
-        ))
+        Err(precondition(self.kind, self.namespace, self.name, sent, stored))
     }
 
-    /// Puts back what a client may leave out but not change.
+    /// Puts back what a client may leave out but not change. Mutating webhooks see the object before that.
     fn restore_metadata(&self, new: &mut Value, old: &Value) {
         let stored = old.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
         let tracks_generation = self.kind.is_custom() || self.kind.rules.generation;
@@ -385,12 +385,7 @@ impl Target<'_> {
             keep("generation", true);
         }
         metadata.remove("selfLink");
-        if !metadata.contains_key("managedFields")
-            && let Some(managed) = stored.get("managedFields")
-        {
-            metadata.insert("managedFields".to_owned(), managed.clone());
-        }
-        dedup_owners(metadata, self.context);
+        dedup_owners(metadata, self.context, " after mutating admission happens");
     }
 
     async fn mutate(
@@ -408,6 +403,7 @@ impl Target<'_> {
                 self.mutate_scale(operation, object, old, &name, &options, &mut rounds).await?;
             } else {
                 let occasion = self.occasion(operation, &self.kind.gvk, &name, &options);
+                self.server.mutations.mutate(&occasion, object, old, &mut rounds)?;
                 self.server.webhooks.mutate(&occasion, &mut Some(object), old, &mut rounds).await?;
             }
             if !rounds.begin_second() {
@@ -458,18 +454,45 @@ impl Target<'_> {
         rounds: &mut Rounds,
     ) -> Result<(), Status> {
         let gvk = super::scale::gvk();
-        let mut shown = super::scale::of(self.kind, object)?;
-        let shown_old = old.map(|old| super::scale::of(self.kind, old)).transpose()?;
+        let mut shown = super::scale::owned(self.kind, object)?;
+        let shown_old = old.map(|old| super::scale::owned(self.kind, old)).transpose()?;
         let occasion = self.occasion(operation, &gvk, name, options);
+        self.server.mutations.mutate(&occasion, &mut shown, shown_old.as_ref(), rounds)?;
         self.server.webhooks.mutate(&occasion, &mut Some(&mut shown), shown_old.as_ref(), rounds).await?;
         super::scale::set_replicas(self.kind, object, &shown);
         Ok(())
     }
 
+    /// Does what is done to every object a client sends before it is looked at, for one that is answered and never
+    /// stored: whose it is, where it belongs, what mutating webhooks make of it.
+    pub async fn begin_answered(&self, gvk: &Gvk, object: &mut Value) -> Result<(), Status> {
+        self.settle_namespace(object)?;
+        self.wipe_system_metadata(object);
+        crate::apply::track_answered(gvk, self.subresource, &self.options.field_manager, object);
+        let options = self.admission_options(Operation::Create);
+        let name = object::meta_str(object, "name").to_owned();
+        let mut rounds = Rounds::default();
+        loop {
+            let occasion = self.occasion(Operation::Create, gvk, &name, &options);
+            self.server.webhooks.mutate(&occasion, &mut Some(object), None, &mut rounds).await?;
+            if !rounds.begin_second() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Asks the validating webhooks about an object that is answered and never stored. Policies are not asked, as upstream.
+    pub async fn admit_answered(&self, gvk: &Gvk, object: &Value) -> Result<(), Status> {
+        let options = self.admission_options(Operation::Create);
+        let name = object::meta_str(object, "name");
+        let occasion = self.occasion(Operation::Create, gvk, name, &options);
+        self.server.webhooks.validate(&occasion, Some(object), None).await
+    }
+
     fn occasion<'a>(
         &'a self,
         operation: Operation,
-        gvk: &'a apimachinery::gvk::Gvk,
+        gvk: &'a Gvk,
         name: &'a str,
         options: &'a Value,
     ) -> Occasion<'a> {
@@ -624,7 +647,7 @@ impl Target<'_> {
         match &self.kind.source {
             Source::Native if self.subresource == "binding" => field::Errors::new(),
             Source::Native if !self.subresource.is_empty() => {
-                native::validation::status_update(&self.kind.gvk, new, old)
+                native::validation::status_update(&self.kind.gvk, new, old, self.subresource)
             }
             _ => self.kind.validate_update(new, old),
         }
@@ -699,6 +722,16 @@ pub fn commit_failure(error: store::CommitError<Head>) -> Status {
     }
 }
 
+/// The refusal of a write that is meant for an object with another uid, in the words of upstream's store.
+pub fn precondition(kind: &Kind, namespace: &str, name: &str, wanted: &str, found: &str) -> Status {
+    let key = object::join_key(namespace, name);
+    let why = format!(
+        "StorageError: invalid object, Code: 4, Key: /registry/{}/{key}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}",
+        kind.collection
+    );
+    Status::conflict(&kind.resource, name, &why)
+}
+
 /// Says whether an update has removed the last obstacle to a pending deletion.
 fn is_finished(new: &Value, old: &Value) -> bool {
     let deleting = !object::meta_str(old, "deletionTimestamp").is_empty();
@@ -717,19 +750,22 @@ fn bump_generation(object: &mut Value) {
 }
 
 /// Removes repeated owner references, which are tolerated with a warning.
-fn dedup_owners(metadata: &mut Map<String, Value>, context: &Context) {
+fn dedup_owners(metadata: &mut Map<String, Value>, context: &Context, when: &str) {
     let Some(Value::Array(owners)) = metadata.get_mut("ownerReferences") else { return };
-    let before = owners.len();
-    let mut kept: Vec<Value> = Vec::with_capacity(before);
+    let mut kept: Vec<Value> = Vec::with_capacity(owners.len());
+    let mut repeated: Vec<String> = Vec::new();
     for owner in owners.drain(..) {
-        if !kept.contains(&owner) {
+        if kept.contains(&owner) {
+            repeated.push(owner["uid"].as_str().unwrap_or("").to_owned());
+        } else {
             kept.push(owner);
         }
     }
-    if kept.len() < before {
-        context.warn(
-            ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests",
-        );
+    if !repeated.is_empty() {
+        context.warn(format!(
+            ".metadata.ownerReferences contains duplicate entries{when}; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
+            repeated.join(", ")
+        ));
     }
     *owners = kept;
 }

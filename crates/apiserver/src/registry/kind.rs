@@ -126,10 +126,11 @@ impl Kind {
         match &self.source {
             Source::Native => {
                 let mut errors = native::validation::create(&self.gvk, object);
+                errors.extend(crate::admission::policy_check::check(&self.gvk, object, None));
                 if is_definition(&self.gvk) {
                     errors.extend(apimachinery::crd::validate(object));
                     if errors.is_empty() {
-                        errors.extend(super::rules::check_definition(object, None));
+                        errors.extend(super::rule_check::check_definition(object, None));
                     }
                 }
                 errors
@@ -143,10 +144,11 @@ impl Kind {
         match &self.source {
             Source::Native => {
                 let mut errors = native::validation::update(&self.gvk, object, old);
+                errors.extend(crate::admission::policy_check::check(&self.gvk, object, Some(old)));
                 if is_definition(&self.gvk) {
                     errors.extend(apimachinery::crd::validate_update(object, old));
                     if errors.is_empty() {
-                        errors.extend(super::rules::check_definition(object, Some(old)));
+                        errors.extend(super::rule_check::check_definition(object, Some(old)));
                     }
                 }
                 errors

@@ -5,6 +5,7 @@ pub mod custom;
 pub mod discovery;
 pub mod kind;
 mod natives;
+mod rule_check;
 pub(crate) mod rules;
 
 use std::collections::HashMap;

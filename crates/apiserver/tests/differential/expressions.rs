@@ -19,6 +19,7 @@ pub(crate) async fn run(suite: &mut Suite) {
     suite.both(&Call::new("POST", "api/v1/namespaces").json(&namespace)).await;
     let mut cases = Cases { suite, count: 0 };
     cases.definitions().await;
+    cases.dear_message().await;
     cases.objects().await;
     cases.policies().await;
 }
@@ -51,13 +52,26 @@ impl Cases<'_> {
             ("undefined field", "self.nmae == ''"),
             ("syntax", "self.name =="),
             ("empty", ""),
+            ("wrong types", "self.name == 1"),
+            ("not bool", "self.name"),
+            ("dear", "self.many.all(a, self.many.all(b, a == b))"),
+            ("dear text", "self.free.contains(self.free)"),
         ] {
             let spec = json!({"type": "object", "x-kubernetes-validations": [{"rule": rule}],
-                "properties": {"name": {"type": "string", "maxLength": 10}}});
+                "properties": {"name": {"type": "string", "maxLength": 10}, "free": {"type": "string"},
+                    "many": {"type": "array", "items": {"type": "string"}}}});
             let call =
                 Call::new("POST", format!("{DEFINITIONS}?dryRun=All")).json(&definition("Broken", &spec));
             self.send(&format!("definition {case}"), call).await;
         }
+    }
+
+    /// A message that may get longer than anybody can tell.
+    async fn dear_message(&mut self) {
+        let spec = json!({"type": "object", "properties": {"ratio": {"type": "number"}}, "x-kubernetes-validations": [
+            {"rule": "self.ratio < 1.0", "messageExpression": "'ratio is ' + string(self.ratio)"}]});
+        let call = Call::new("POST", format!("{DEFINITIONS}?dryRun=All")).json(&definition("Broken", &spec));
+        self.send("definition dear message", call).await;
     }
 
     async fn objects(&mut self) {
@@ -65,7 +79,7 @@ impl Cases<'_> {
         "x-kubernetes-validations": [
             {"rule": "!has(self.min) || !has(self.max) || self.min <= self.max", "message": "min must not exceed max"},
             {"rule": "!has(self.names) || self.names.all(n, n.startsWith('a'))"},
-            {"rule": "!has(self.ratio) || self.ratio < 1.0", "messageExpression": "'ratio is ' + string(self.ratio)"},
+            {"rule": "!has(self.ratio) || self.ratio < 1.0", "messageExpression": "'ratio is ' + (self.ratio > 2.0 ? 'far ' : '') + 'too large'"},
             {"rule": "!has(self.a__dash__b) || self.a__dash__b != 'bad'", "reason": "FieldValueForbidden", "fieldPath": ".min", "message": "no"},
             {"rule": "!has(self.__namespace__) || self.__namespace__.matches('^[a-z]+$')"},
             {"rule": "!has(self.amount) || quantity(self.amount).isLessThan(quantity('2Gi'))"},

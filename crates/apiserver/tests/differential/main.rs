@@ -17,6 +17,7 @@ mod expressions;
 mod hooks;
 mod kinds;
 mod known;
+mod mutations;
 mod normal;
 mod requests;
 mod suite;
@@ -63,6 +64,7 @@ async fn both_servers_answer_the_same() {
     requests::run(&mut suite).await;
     hooks::run(&mut suite).await;
     expressions::run(&mut suite).await;
+    mutations::run(&mut suite).await;
     conversion::run(&mut suite).await;
     aggregation::run(&mut suite).await;
     handle.stop().await;

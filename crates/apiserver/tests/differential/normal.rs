@@ -1,5 +1,5 @@
 //! Takes out of an answer what may differ between any two servers: uids, versions, times, generated names, the order
-//! of managed fields, Go type names and the key order inside quoted objects.
+//! of managed fields, the administrator's name, Go type names and the key order inside quoted objects.
 
 use std::sync::LazyLock;
 
@@ -36,6 +36,7 @@ fn normal(value: Value, key: &str) -> Value {
         }
         Value::Array(items) => items.into_iter().map(|item| normal(item, key)).collect(),
         Value::String(text) if key == "cells" && AGE.is_match(&text) => "AGE".into(),
+        Value::String(text) if text == "kubernetes-admin" || text == "system:admin" => "ADMINISTRATOR".into(),
         Value::String(text) => plain(&text).into(),
         other => other,
     }
@@ -81,6 +82,8 @@ static RULES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
         // Names that generateName completed: the suite's prefixes end in "gen-".
         (r"\b(gen-|Gen_)[a-z0-9]{5}\b", "gen-NAME"),
         (r"ResourceVersion in record \(\d+\)", "ResourceVersion in record (RV)"),
+        // Where kube-apiserver keeps an object in its store.
+        (r"Key: /[^,]+,", "Key: KEY,"),
         (r"(?s)in scheme .*$", "in scheme"),
         (r"eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+", "TOKEN"),
         (r"X509SHA256=[0-9a-f]{64}", "X509SHA256=DIGEST"),

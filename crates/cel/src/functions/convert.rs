@@ -118,6 +118,6 @@ pub(crate) fn show(value: &Value) -> String {
         Value::Format(name) => (*name).to_owned(),
         Value::Optional(Some(value)) => show(value),
         Value::Optional(None) => "optional.none()".to_owned(),
-        Value::Authorizer(_) | Value::Decision(..) | Value::Lazy(_) => String::new(),
+        Value::Authorizer(_) | Value::Decision(..) | Value::Lazy(_) | Value::Object(_) => String::new(),
     }
 }

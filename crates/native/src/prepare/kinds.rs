@@ -87,6 +87,16 @@ pub(super) fn for_status_update(gvk: &Gvk, root: &mut Object, old: &Value, ctx: 
             }
         }
         ("", "Namespace") => namespace_label(root),
+        ("storage.k8s.io", "VolumeAttachment")
+        | ("flowcontrol.apiserver.k8s.io", "FlowSchema" | "PriorityLevelConfiguration")
+        | ("networking.k8s.io", "ServiceCIDR")
+        | ("resource.k8s.io", "ResourceClaim")
+        | ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy")
+        | ("apiregistration.k8s.io", "APIService") => {
+            for field in ["labels", "annotations", "finalizers", "ownerReferences"] {
+                set_metadata(root, field, stored_metadata(field));
+            }
+        }
         ("", "PersistentVolume") => phase_transition_time(root, old, ctx),
         ("certificates.k8s.io", "CertificateSigningRequest") => csr_status(root, old, ctx),
         _ => {}
@@ -179,6 +189,15 @@ fn set_template_generation(root: &mut Object, generation: i64) {
     }
 }
 
+/// Shows the generation of a DaemonSet's template, which is a field inside upstream and an annotation outside: it is always
+/// there, whoever left it out wrote 0.
+pub fn show_template_generation(object: &mut Value) {
+    let sent = template_generation(Node::from(&*object));
+    if let Some(root) = object.as_object_mut() {
+        set_template_generation(root, sent);
+    }
+}
+
 fn daemon_set_on_create(root: &mut Object) {
     let sent = root.get("metadata").map_or(0, |metadata| {
         Node::from(metadata).dig(&["annotations", TEMPLATE_GENERATION]).text().parse().unwrap_or(0)
@@ -253,21 +272,21 @@ fn csr_identity(root: &mut Object, ctx: &Context<'_>) {
     }
 }
 
-/// Approval is decided at `/approval` alone: `/status` keeps those conditions as they are stored.
+/// Approval is decided at `/approval` alone: as long as none is added or taken away, which validation refuses, `/status` keeps
+/// those conditions as they are stored.
 fn csr_status(root: &mut Object, old: &Value, ctx: &Context<'_>) {
-    let decided = |condition: &Value| {
-        matches!(condition.get("type").and_then(Value::as_str), Some("Approved" | "Denied"))
-    };
-    let stored = Node::from(old).dig(&["status", "conditions"]).items();
-    let mut conditions: Vec<Value> = stored.map(Node::value).filter(|condition| decided(condition)).collect();
-    if let Some(status) = below(root, "status") {
-        if let Some(sent) = status.get("conditions").and_then(Value::as_array) {
-            conditions.extend(sent.iter().filter(|condition| !decided(condition)).cloned());
-        }
-        if conditions.is_empty() {
-            status.remove("conditions");
-        } else {
-            status.insert("conditions".to_owned(), conditions.into());
+    for decision in ["Approved", "Denied"] {
+        let is = |condition: &Value| condition.get("type").and_then(Value::as_str) == Some(decision);
+        let stored: Vec<Value> = Node::from(old)
+            .dig(&["status", "conditions"])
+            .items()
+            .map(Node::value)
+            .filter(|condition| is(condition))
+            .collect();
+        let sent = below(root, "status").and_then(|status| status.get_mut("conditions")?.as_array_mut());
+        let mut sent: Vec<&mut Value> = sent.into_iter().flatten().filter(|condition| is(condition)).collect();
+        if sent.len() == stored.len() {
+            sent.iter_mut().zip(stored).for_each(|(sent, stored)| **sent = stored);
         }
     }
     condition_times(root, old, ctx);

@@ -107,9 +107,48 @@ pub struct Rounds {
     /// A webhook changed the object.
     changed: bool,
     last: Option<Value>,
+    policies: Turns,
+}
+
+/// The same about mutating policies, which change objects before webhooks do.
+#[derive(Debug, Default)]
+struct Turns {
+    called: BTreeSet<String>,
+    again: BTreeSet<String>,
+    last: Option<Value>,
+}
+
+impl Turns {
+    fn something_changed(&mut self) {
+        self.again.append(&mut self.called);
+    }
 }
 
 impl Rounds {
+    /// In a second round, those policies are due that were called before something else changed the object.
+    pub(crate) fn before_policies(&mut self, object: &Value) {
+        if self.second && self.policies.last.as_ref() != Some(object) {
+            self.policies.something_changed();
+        }
+    }
+
+    pub(crate) fn policy_is_due(&self, key: &str) -> bool {
+        !self.second || self.policies.again.contains(key)
+    }
+
+    pub(crate) fn policy_changed(&mut self) {
+        self.policies.something_changed();
+        self.changed = true;
+    }
+
+    pub(crate) fn policy_called(&mut self, key: String) {
+        self.policies.called.insert(key);
+    }
+
+    pub(crate) fn after_policies(&mut self, object: &Value) {
+        self.policies.last = Some(object.clone());
+    }
+
     /// Says whether a second round is due, and begins it.
     pub fn begin_second(&mut self) -> bool {
         let due = self.changed && !self.second;

@@ -1,0 +1,212 @@
+//! Tells authors of ValidatingAdmissionPolicies which of their expressions cannot work on the kinds they are about.
+//!
+//! Watches: ValidatingAdmissionPolicy. Writes: `status.typeChecking` and `status.observedGeneration`, once per generation. A policy
+//! is obeyed whatever is found: types are known of the kinds that its rules name, and of at most ten of them.
+
+use std::sync::Arc;
+
+use apimachinery::gvk::Gvk;
+use cel::{Decl, Program, Scope, Type};
+use serde_json::{Value, json};
+
+use crate::internal::Actor;
+use crate::registry::{Registry, Source};
+use crate::server::Server;
+
+const POLICIES: &str = "validatingadmissionpolicies";
+/// So many kinds are looked at.
+const KINDS: usize = 10;
+const NAMES: [&str; 7] =
+    ["object", "oldObject", "request", "authorizer", "namespaceObject", "params", "variables"];
+
+pub(super) async fn run(server: Arc<Server>) {
+    let actor =
+        Actor::new(&server, "system:serviceaccount:kube-system:validatingadmissionpolicy-status-controller");
+    let Ok(mut watch) = server.store.watch(POLICIES, server.store.revision()) else { return };
+    let present: Vec<String> =
+        server.store.snapshot(POLICIES).iter().map(|entry| entry.name.to_string()).collect();
+    for name in present {
+        look(&actor, &name).await;
+    }
+    loop {
+        let Ok(batch) = watch.next().await else { return };
+        for event in batch {
+            if event.current.is_some() {
+                look(&actor, event.name()).await;
+            }
+        }
+    }
+}
+
+async fn look(actor: &Actor, name: &str) {
+    let server = actor.server();
+    let registry = server.registry.load_full();
+    let Some(kind) = registry.find("admissionregistration.k8s.io", "v1", POLICIES).cloned() else { return };
+    let result = actor
+        .update(&kind, "", name, "status", |old| {
+            let generation = &old["metadata"]["generation"];
+            if old.pointer("/status/observedGeneration") == Some(generation) {
+                return None;
+            }
+            let warnings = check(&registry, &old["spec"]);
+            let mut checking = json!({});
+            if !warnings.is_empty() {
+                checking["expressionWarnings"] = json!(warnings);
+            }
+            let mut new = old.clone();
+            new["status"]["observedGeneration"] = generation.clone();
+            new["status"]["typeChecking"] = checking;
+            Some(new)
+        })
+        .await;
+    if let Err(status) = result
+        && status.code != 404
+    {
+        tracing::warn!(object = name, error = %status, "cannot tell about the types of a policy");
+    }
+}
+
+fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+    value[field].as_str().unwrap_or("")
+}
+
+fn list<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
+    value[field].as_array().into_iter().flatten()
+}
+
+/// Returns a warning for each expression that cannot work.
+fn check(registry: &Registry, spec: &Value) -> Vec<Value> {
+    let kinds: Vec<(Gvk, Arc<Decl>)> = kinds(registry, spec)
+        .into_iter()
+        .filter_map(|gvk| declared(registry, &gvk).map(|decl| (gvk, decl)))
+        .collect();
+    let params = spec["paramKind"].is_object().then(|| {
+        let kind = &spec["paramKind"];
+        declared(registry, &Gvk::from_api_version(text(kind, "apiVersion"), text(kind, "kind")))
+    });
+    let mut warnings = Vec::new();
+    for (index, validation) in list(spec, "validations").enumerate() {
+        for field in ["expression", "messageExpression"] {
+            let source = text(validation, field);
+            if source.is_empty() {
+                continue;
+            }
+            let found: Vec<String> = kinds
+                .iter()
+                .filter_map(|(gvk, decl)| {
+                    let why = wrong(source, spec, decl, params.as_ref().and_then(Option::as_ref))?;
+                    Some(format!("{}, Kind={}: {why}\n", gvk.api_version(), gvk.kind))
+                })
+                .collect();
+            if !found.is_empty() {
+                let at = format!("spec.validations[{index}].{field}");
+                warnings.push(json!({"fieldRef": at, "warning": found.join("\n")}));
+            }
+        }
+    }
+    warnings
+}
+
+/// Returns the kinds that the rules of a policy name without stars.
+fn kinds(registry: &Registry, spec: &Value) -> Vec<Gvk> {
+    let mut found: Vec<Gvk> = Vec::new();
+    for rule in list(&spec["matchConstraints"], "resourceRules") {
+        let words = |field: &str| -> Vec<&str> { list(rule, field).filter_map(Value::as_str).collect() };
+        let (groups, versions) = (words("apiGroups"), words("apiVersions"));
+        if groups.iter().chain(&versions).any(|word| word.contains('*')) {
+            continue;
+        }
+        for group in &groups {
+            for version in &versions {
+                for resource in words("resources").into_iter().filter(|word| !word.contains(['*', '/'])) {
+                    if let Some(kind) = registry.find(group, version, resource)
+                        && !found.contains(&kind.gvk)
+                        && found.len() < KINDS
+                    {
+                        found.push(kind.gvk.clone());
+                    }
+                }
+            }
+        }
+    }
+    found.sort_by(|a, b| (&a.group, &a.version, &a.kind).cmp(&(&b.group, &b.version, &b.kind)));
+    found
+}
+
+/// Returns what is known of a kind's objects.
+fn declared(registry: &Registry, gvk: &Gvk) -> Option<Arc<Decl>> {
+    let kind = registry.find_kind(&gvk.group, &gvk.version, &gvk.kind)?;
+    if let Source::Custom(custom) = &kind.source {
+        let version = custom.versions.iter().find(|version| version.name == gvk.version)?;
+        return Decl::of_schema(&version.document, true, &gvk.kind, &|_| None);
+    }
+    let path = if gvk.group.is_empty() { "api/v1".to_owned() } else { format!("apis/{}", gvk.api_version()) };
+    let document: Value = serde_json::from_slice(&native::openapi::v3(&path)?).ok()?;
+    let schemas = document.pointer("/components/schemas")?.as_object()?;
+    let schema = schemas.values().find(|schema| {
+        list(schema, "x-kubernetes-group-version-kind").any(|known| {
+            text(known, "group") == gvk.group
+                && text(known, "version") == gvk.version
+                && text(known, "kind") == gvk.kind
+        })
+    })?;
+    let resolve = |reference: &str| schemas.get(reference.rsplit('/').next()?).cloned();
+    Decl::of_schema(schema, true, &gvk.kind, &resolve)
+}
+
+/// Says why an expression cannot work on objects of one type.
+fn wrong(source: &str, spec: &Value, object: &Arc<Decl>, params: Option<&Arc<Decl>>) -> Option<String> {
+    let scope = |variables: &[(String, Type)]| {
+        let fields = variables.iter().map(|(name, ty)| (name.clone(), Decl::simple(ty.clone())));
+        let mut scope = Scope::new()
+            .declare("object", object)
+            .declare("oldObject", object)
+            .declare("variables", &Decl::object("kubernetes.variables", fields));
+        if let Some(params) = params {
+            scope = scope.declare("params", params);
+        }
+        scope
+    };
+    // Each variable may use those before it. One that cannot work can be anything.
+    let mut variables: Vec<(String, Type)> = Vec::new();
+    for variable in list(spec, "variables") {
+        let ty = match Program::compile(text(variable, "expression"), &NAMES) {
+            Ok(program) => {
+                let judgement = program.judge(&scope(&variables));
+                if judgement.errors.is_empty() { judgement.ty } else { Type::Dyn }
+            }
+            Err(_) => Type::Dyn,
+        };
+        variables.push((text(variable, "name").to_owned(), ty));
+    }
+    match Program::compile(source, &NAMES) {
+        Err(error) => Some(error.report(source)),
+        Ok(program) => {
+            let errors = program.judge(&scope(&variables)).errors;
+            let reports: Vec<String> = errors.iter().map(|error| error.report(source)).collect();
+            (!reports.is_empty()).then(|| reports.join("\n"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn deployment() -> Arc<Decl> {
+        let registry = Registry::natives();
+        declared(&registry, &Gvk::new("apps", "v1", "Deployment")).expect("a kind that is served")
+    }
+
+    #[test]
+    fn what_cannot_work_on_a_kind_is_found_out() {
+        let spec = json!({"variables": [{"name": "n", "expression": "object.spec.replicas"}]});
+        let object = deployment();
+        assert_eq!(wrong("object.spec.replicas > 1", &spec, &object, None), None);
+        assert_eq!(wrong("object.spec.template.spec.containers.all(c, c.image != '')", &spec, &object, None), None);
+        let found = wrong("object.spec.replicas > '1'", &spec, &object, None).unwrap();
+        assert!(found.contains("found no matching overload for '_>_' applied to '(int, string)'"), "{found}");
+        let found = wrong("variables.n == 'x'", &spec, &object, None).unwrap();
+        assert!(found.contains("found no matching overload for '_==_' applied to '(int, string)'"), "{found}");
+    }
+}
