@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 
 use crate::field::{Error, Errors, Path};
 use crate::names;
-use crate::webhook;
 use crate::structural::{self, Schema};
+use crate::webhook;
 
 mod approval;
 mod naming;

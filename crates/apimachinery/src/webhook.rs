@@ -93,7 +93,9 @@ mod tests {
         assert!(wrong("https://example.com/hook").is_empty());
         assert_eq!(
             wrong("http://a"),
-            ["at: Invalid value: \"http\": 'https' is the only allowed URL scheme; desired format: https://host[/path]"]
+            [
+                "at: Invalid value: \"http\": 'https' is the only allowed URL scheme; desired format: https://host[/path]"
+            ]
         );
         assert_eq!(
             wrong("https://u@a/?b=c"),

@@ -29,28 +29,18 @@ pub(crate) fn entries(name: &str, args: &[Known]) -> Option<(Range, Range)> {
 }
 
 /// Returns the cost of a call and the size of its result, if that can be told.
-pub(crate) fn cost(
-    name: &str,
-    id: &str,
-    target: Option<&Known>,
-    args: &[Known],
-) -> (Range, Option<Range>) {
+pub(crate) fn cost(name: &str, id: &str, target: Option<&Known>, args: &[Known]) -> (Range, Option<Range>) {
     library(name, id, target, args).unwrap_or_else(|| language(id, target, args))
 }
 
-fn library(
-    name: &str,
-    id: &str,
-    target: Option<&Known>,
-    args: &[Known],
-) -> Option<(Range, Option<Range>)> {
+fn library(name: &str, id: &str, target: Option<&Known>, args: &[Known]) -> Option<(Range, Option<Range>)> {
     let one = Some((Range::exactly(1), None));
     let size = |index: usize| args.get(index).map(Known::size);
     let walk = |size: Range, factor: f64| Some((size.scaled(factor), None));
     match name {
         "check" => Some((Range::exactly(350_000), None)),
-        "serviceAccount" | "path" | "group" | "resource" | "subresource" | "namespace" | "name" | "allowed"
-        | "reason" | "error" | "errored" => one,
+        "serviceAccount" | "path" | "group" | "resource" | "subresource" | "namespace" | "name"
+        | "allowed" | "reason" | "error" | "errored" => one,
         "fieldSelector" | "labelSelector" => {
             let length = size(0)?;
             let requirements = length.scaled(0.5).scaled(50.0);
@@ -98,10 +88,32 @@ fn library(
             walk(size(0)?, CHARACTER)
         }
         "ip.isCanonical" => walk(size(0)?, 2.0 * CHARACTER),
-        "masked" | "prefixLength" | "family" | "isUnspecified" | "isLoopback" | "isLinkLocalMulticast"
-        | "isLinkLocalUnicast" | "isGlobalUnicast" | "format.named" | "sign" | "asInteger" | "isInteger"
-        | "asApproximateFloat" | "isGreaterThan" | "isLessThan" | "compareTo" | "add" | "sub" | "major"
-        | "minor" | "patch" | "getScheme" | "getHostname" | "getHost" | "getPort" | "getEscapedPath"
+        "masked"
+        | "prefixLength"
+        | "family"
+        | "isUnspecified"
+        | "isLoopback"
+        | "isLinkLocalMulticast"
+        | "isLinkLocalUnicast"
+        | "isGlobalUnicast"
+        | "format.named"
+        | "sign"
+        | "asInteger"
+        | "isInteger"
+        | "asApproximateFloat"
+        | "isGreaterThan"
+        | "isLessThan"
+        | "compareTo"
+        | "add"
+        | "sub"
+        | "major"
+        | "minor"
+        | "patch"
+        | "getScheme"
+        | "getHostname"
+        | "getHost"
+        | "getPort"
+        | "getEscapedPath"
         | "getQuery" => one,
         "containsIP" | "containsCIDR" => {
             let address = Range { min: 4, max: 16 };

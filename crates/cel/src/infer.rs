@@ -138,9 +138,9 @@ impl Judge<'_> {
             Kind::List(items) => self.list(items),
             Kind::Map(entries) => self.map(entries),
             Kind::Struct { name, fields } => {
-                let cost = fields.iter().fold(Range::exactly(40), |sum, (_, value, _)| {
-                    sum.plus(self.visit(value).cost)
-                });
+                let cost = fields
+                    .iter()
+                    .fold(Range::exactly(40), |sum, (_, value, _)| sum.plus(self.visit(value).cost));
                 Known::of(Type::Opaque(if name == "JSONPatch" { "JSONPatch" } else { "Object" }), cost)
             }
             Kind::Loop(inner) => self.comprehension(inner, expr.at),
@@ -157,9 +157,8 @@ impl Judge<'_> {
                     Type::Optional(of) => Type::clone(of),
                     Type::Dyn => Type::Dyn,
                     other => {
-                        let message = format!(
-                            "found no matching overload for 'hasValue' applied to '{other}.()'"
-                        );
+                        let message =
+                            format!("found no matching overload for 'hasValue' applied to '{other}.()'");
                         self.complain(expr.at, message);
                         Type::Dyn
                     }
@@ -444,7 +443,10 @@ impl Judge<'_> {
                     (LoopKind::Exists, "_&&_") => ("_||_", format!("(bool, {})", known.ty)),
                     _ => ("_?_:_", format!("({}, int, int)", known.ty)),
                 };
-                self.complain(at, format!("found no matching overload for '{name}' applied to '{signature}'"));
+                self.complain(
+                    at,
+                    format!("found no matching overload for '{name}' applied to '{signature}'"),
+                );
             }
         }
         let one = Range::exactly(1);
@@ -463,10 +465,8 @@ impl Judge<'_> {
             None => step,
         };
         let rounds = over.size();
-        let cost = over
-            .cost
-            .plus(Range::exactly(begin + end))
-            .plus(rounds.times(step.plus(Range::exactly(ask))));
+        let cost =
+            over.cost.plus(Range::exactly(begin + end)).plus(rounds.times(step.plus(Range::exactly(ask))));
         let element = Arc::new(body.ty.clone());
         let ty = match inner.kind {
             LoopKind::All | LoopKind::Exists | LoopKind::ExistsOne => Type::Bool,

@@ -73,10 +73,7 @@ impl Parser {
             Token::Int(n) => n.to_string(),
             other => format!("{other:?}"),
         };
-        error(
-            self.position(),
-            format!("Syntax error: mismatched input '{shown}' expecting {{{BEGINNINGS}}}"),
-        )
+        error(self.position(), format!("Syntax error: mismatched input '{shown}' expecting {{{BEGINNINGS}}}"))
     }
 
     fn deeper<T>(

@@ -318,7 +318,10 @@ mod tests {
         let operators = ["_&&_", "_||_", "_?_:_", "_[_]", "_[?_]"];
         for (member, names) in [(false, SIGNATURES[0].keys()), (true, SIGNATURES[1].keys())] {
             for name in names {
-                assert!(operators.contains(name) || crate::functions::exists(name, member), "{name} does not exist");
+                assert!(
+                    operators.contains(name) || crate::functions::exists(name, member),
+                    "{name} does not exist"
+                );
             }
         }
     }

@@ -225,7 +225,13 @@ fn simple(ty: Type, max: u64, min_size: u64) -> Decl {
     Decl { shape: Shape::Simple(ty), max, min_size }
 }
 
-fn read(schema: &Json, root: bool, name: &str, resolve: Resolve<'_>, above: &mut Vec<String>) -> Option<Decl> {
+fn read(
+    schema: &Json,
+    root: bool,
+    name: &str,
+    resolve: Resolve<'_>,
+    above: &mut Vec<String>,
+) -> Option<Decl> {
     let reference = schema.get("$ref").or_else(|| schema.pointer("/allOf/0/$ref")).and_then(Json::as_str);
     if let Some(reference) = reference {
         // A type that contains itself ends where it begins again.
@@ -267,7 +273,9 @@ fn read(schema: &Json, root: bool, name: &str, resolve: Resolve<'_>, above: &mut
             let mut fields = BTreeMap::new();
             for (name, property) in schema["properties"].as_object().into_iter().flatten() {
                 let escaped = escape(name);
-                let Some(field) = below(property, escaped.as_deref().unwrap_or(name), above) else { continue };
+                let Some(field) = below(property, escaped.as_deref().unwrap_or(name), above) else {
+                    continue;
+                };
                 if required.contains(&name.as_str()) && property.get("default").is_none() {
                     min_size += name.len() as u64 + field.min_size + 4;
                 }
@@ -277,9 +285,10 @@ fn read(schema: &Json, root: bool, name: &str, resolve: Resolve<'_>, above: &mut
             }
             if root {
                 let text = || Arc::new(simple(Type::String, MAX_REQUEST - 2, 2));
-                let known = ["kind", "apiVersion", "metadata"].into_iter().all(|name| fields.contains_key(name))
-                    && fields["metadata"].field("name").is_some()
-                    && fields["metadata"].field("generateName").is_some();
+                let known =
+                    ["kind", "apiVersion", "metadata"].into_iter().all(|name| fields.contains_key(name))
+                        && fields["metadata"].field("name").is_some()
+                        && fields["metadata"].field("generateName").is_some();
                 if !known {
                     fields.insert("kind".to_owned(), text());
                     fields.insert("apiVersion".to_owned(), text());
@@ -336,13 +345,16 @@ mod tests {
 
     #[test]
     fn types_print_as_messages_name_them() {
-        let list = decl(json!({"type": "array", "items": {"type": "object", "additionalProperties": {"type": "integer"}}}));
+        let list = decl(
+            json!({"type": "array", "items": {"type": "object", "additionalProperties": {"type": "integer"}}}),
+        );
         assert_eq!(list.ty().to_string(), "list(map(string, int))");
     }
 
     #[test]
     fn a_type_that_contains_itself_ends_somewhere() {
-        let node = json!({"type": "object", "properties": {"next": {"$ref": "node"}, "n": {"type": "integer"}}});
+        let node =
+            json!({"type": "object", "properties": {"next": {"$ref": "node"}, "n": {"type": "integer"}}});
         let decl = Decl::of_schema(&json!({"$ref": "node"}), false, "self", &|_| Some(node.clone())).unwrap();
         assert!(matches!(decl.field("next").unwrap().ty(), Type::Dyn));
     }

@@ -184,9 +184,9 @@ impl Value {
             (Self::Object(a), Self::Object(b)) => {
                 a.name == b.name
                     && a.fields.len() == b.fields.len()
-                    && a.fields.iter().all(|(name, value)| {
-                        b.fields.get(name).is_some_and(|other| value.equals(other))
-                    })
+                    && a.fields
+                        .iter()
+                        .all(|(name, value)| b.fields.get(name).is_some_and(|other| value.equals(other)))
             }
             (a, b) => a.is_number() && b.is_number() && a.compare(b) == Some(Ordering::Equal),
         }

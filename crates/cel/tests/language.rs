@@ -194,7 +194,8 @@ fn a_budget_ends_what_costs_too_much() {
 
 #[test]
 fn objects_are_put_together_where_that_is_allowed() {
-    let source = "Object{spec: Object.spec{replicas: 1 + 1, ?paused: optional.none(), names: ['a'].map(n, n + 'b')}}";
+    let source =
+        "Object{spec: Object.spec{replicas: 1 + 1, ?paused: optional.none(), names: ['a'].map(n, n + 'b')}}";
     assert!(Program::compile(source, &[]).is_err(), "only mutations make objects");
     let program = Program::compile_mutation(source, &[]).unwrap();
     let value = program.eval(&Variables::new(), &mut PER_CALL.clone()).unwrap();
@@ -205,12 +206,15 @@ fn objects_are_put_together_where_that_is_allowed() {
 
 #[test]
 fn an_object_says_what_stands_at_the_wrong_place() {
-    let program = Program::compile_mutation("Object{metadata: Object.spec{labels: {'a': 'b'}}}", &[]).unwrap();
+    let program =
+        Program::compile_mutation("Object{metadata: Object.spec{labels: {'a': 'b'}}}", &[]).unwrap();
     let Value::Object(object) = program.eval(&Variables::new(), &mut PER_CALL.clone()).unwrap() else {
         panic!("an object")
     };
     assert_eq!(
         object.misplaced(),
-        [r#"unexpected type name "Object.spec", expected "Object.metadata", which matches field name path from root Object type"#]
+        [
+            r#"unexpected type name "Object.spec", expected "Object.metadata", which matches field name path from root Object type"#
+        ]
     );
 }

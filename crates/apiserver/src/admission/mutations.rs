@@ -73,7 +73,8 @@ impl Policy {
                 .collect(),
             mutations: list(spec, "mutations")
                 .map(|mutation| {
-                    let expression = |field: &str| Expression::read_mutation(&text(&mutation[field], "expression"));
+                    let expression =
+                        |field: &str| Expression::read_mutation(&text(&mutation[field], "expression"));
                     if mutation["patchType"] == "JSONPatch" {
                         Mutation::Patch(expression("jsonPatch"))
                     } else {
@@ -177,9 +178,9 @@ impl Mutations {
                 }
                 if let Some(details) = &mut status.details {
                     let causes = refusals.iter();
-                    details
-                        .causes
-                        .extend(causes.map(|(message, _)| Cause { message: message.clone(), ..Cause::default() }));
+                    details.causes.extend(
+                        causes.map(|(message, _)| Cause { message: message.clone(), ..Cause::default() }),
+                    );
                 }
                 Err(status)
             }
@@ -206,8 +207,8 @@ fn run(
 ) -> Result<Ran, Status> {
     let rights = Rights { server: occasion.server, user: &occasion.context.user };
     if !policy.conditions.is_empty() {
-        let variables = expressions::variables(occasion, found, Some(object), old, &rights)
-            .set("params", params.clone());
+        let variables =
+            expressions::variables(occasion, found, Some(object), old, &rights).set("params", params.clone());
         match policy.conditions.hold(&variables) {
             Ok(true) => {}
             Ok(false) => return Ok(Ran::Not),
@@ -222,7 +223,8 @@ fn run(
         let changed = {
             let shown: &Value = object;
             let base = || {
-                expressions::variables(occasion, found, Some(shown), old, &rights).set("params", params.clone())
+                expressions::variables(occasion, found, Some(shown), old, &rights)
+                    .set("params", params.clone())
             };
             let computed =
                 Computed { variables: &policy.variables, base: &base, known: RefCell::new(BTreeMap::new()) };
@@ -369,7 +371,9 @@ mod tests {
         let object = json!({"metadata": {"labels": {"a": "1"}}});
         let changed = patched(
             &object,
-            &value("[JSONPatch{op: 'test', path: '/metadata/labels/a', value: '1'}, JSONPatch{op: 'add', path: '/metadata/labels/b', value: '2'}]"),
+            &value(
+                "[JSONPatch{op: 'test', path: '/metadata/labels/a', value: '1'}, JSONPatch{op: 'add', path: '/metadata/labels/b', value: '2'}]",
+            ),
         );
         assert_eq!(changed.unwrap()["metadata"]["labels"], json!({"a": "1", "b": "2"}));
         let tested = "[JSONPatch{op: 'test', path: '/metadata/labels/a', value: '9'}, JSONPatch{op: 'remove', path: '/metadata'}]";
@@ -380,7 +384,8 @@ mod tests {
     fn configurations_merge_as_applied_ones_do() {
         let pod = apimachinery::gvk::Gvk::new("", "v1", "Pod");
         let schema = native::merge::schema(&pod).unwrap();
-        let object = json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "a", "image": "1"}]}});
+        let object =
+            json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "a", "image": "1"}]}});
         let applied = cel::to_json(&value(
             "Object{spec: Object.spec{containers: [Object.spec.containers{name: 'b', image: '2'}]}}",
         ));

@@ -68,7 +68,9 @@ impl Binding {
     pub(super) fn read(name: &str, spec: &Value) -> Self {
         Self {
             name: name.to_owned(),
-            constraints: spec["matchResources"].is_object().then(|| Constraints::read(&spec["matchResources"])),
+            constraints: spec["matchResources"]
+                .is_object()
+                .then(|| Constraints::read(&spec["matchResources"])),
             param_ref: spec["paramRef"].clone(),
             actions: list(spec, "validationActions").filter_map(Value::as_str).map(str::to_owned).collect(),
         }

@@ -163,7 +163,11 @@ impl Check {
                 let detail = "must be non-empty if specified";
                 self.errors.push(Error::invalid(&at.child("message"), message, detail));
             } else if message.trim().contains(['\n', '\r']) {
-                self.errors.push(Error::invalid(&at.child("message"), message, "must not contain line breaks"));
+                self.errors.push(Error::invalid(
+                    &at.child("message"),
+                    message,
+                    "must not contain line breaks",
+                ));
             }
             let reason = text(validation, "reason");
             let supported = ["Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized"];
@@ -353,7 +357,10 @@ mod tests {
         let found = wrong("ValidatingAdmissionPolicy", policy("objekt.spec == 1"));
         assert!(found[0].starts_with("spec.validations[0].expression: Invalid value: \"objekt.spec == 1\": compilation failed: ERROR"), "{found:?}");
         assert!(wrong("ValidatingAdmissionPolicy", policy("1 + 1"))[0].ends_with("must evaluate to bool"));
-        assert!(wrong("ValidatingAdmissionPolicy", policy("params.x == 1"))[0].contains("undeclared reference to 'params'"));
+        assert!(
+            wrong("ValidatingAdmissionPolicy", policy("params.x == 1"))[0]
+                .contains("undeclared reference to 'params'")
+        );
     }
 
     #[test]
@@ -372,6 +379,9 @@ mod tests {
         let patch = |source: &str| wrong("MutatingAdmissionPolicy", spec("JSONPatch", "jsonPatch", source));
         assert!(patch("[JSONPatch{op: 'add', path: '/a', value: 1}]").is_empty());
         assert!(patch("[JSONPatch{up: 'add'}]")[0].contains("undefined field 'up'"));
-        assert_eq!(wrong("MutatingAdmissionPolicy", spec("", "x", "")), ["spec.mutations[0].patchType: Required value"]);
+        assert_eq!(
+            wrong("MutatingAdmissionPolicy", spec("", "x", "")),
+            ["spec.mutations[0].patchType: Required value"]
+        );
     }
 }

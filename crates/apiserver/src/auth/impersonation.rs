@@ -53,10 +53,11 @@ pub fn impersonate(server: &Server, caller: Arc<User>, headers: &HeaderMap) -> R
         server.rbac.check(&server.store, &caller, &attributes)
     };
     // What only looks like an account is an ordinary name.
-    let account = name
-        .strip_prefix("system:serviceaccount:")
-        .and_then(|rest| rest.split_once(':'))
-        .filter(|(namespace, name)| names::dns1123_label(namespace).is_empty() && names::dns1123_subdomain(name).is_empty());
+    let account = name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':')).filter(
+        |(namespace, name)| {
+            names::dns1123_label(namespace).is_empty() && names::dns1123_subdomain(name).is_empty()
+        },
+    );
     match account {
         Some((namespace, account)) => may("", "serviceaccounts", "", namespace, account)?,
         None => may("", "users", "", "", &name)?,
@@ -99,10 +100,7 @@ fn go_syntax(uid: &str, groups: &[String], extra: &BTreeMap<String, Vec<String>>
             extra.iter().map(|(key, values)| format!("{}:{}", go::quote(key), list(values))).collect();
         format!("map[string][]string{{{}}}", entries.join(", "))
     };
-    format!(
-        "&user.DefaultInfo{{Name:\"\", UID:{}, Groups:{groups}, Extra:{extra}}}",
-        go::quote(uid)
-    )
+    format!("&user.DefaultInfo{{Name:\"\", UID:{}, Groups:{groups}, Extra:{extra}}}", go::quote(uid))
 }
 
 #[test]

@@ -203,10 +203,16 @@ mod tests {
         let spec = json!({"variables": [{"name": "n", "expression": "object.spec.replicas"}]});
         let object = deployment();
         assert_eq!(wrong("object.spec.replicas > 1", &spec, &object, None), None);
-        assert_eq!(wrong("object.spec.template.spec.containers.all(c, c.image != '')", &spec, &object, None), None);
+        assert_eq!(
+            wrong("object.spec.template.spec.containers.all(c, c.image != '')", &spec, &object, None),
+            None
+        );
         let found = wrong("object.spec.replicas > '1'", &spec, &object, None).unwrap();
         assert!(found.contains("found no matching overload for '_>_' applied to '(int, string)'"), "{found}");
         let found = wrong("variables.n == 'x'", &spec, &object, None).unwrap();
-        assert!(found.contains("found no matching overload for '_==_' applied to '(int, string)'"), "{found}");
+        assert!(
+            found.contains("found no matching overload for '_==_' applied to '(int, string)'"),
+            "{found}"
+        );
     }
 }

@@ -128,7 +128,8 @@ pub(super) fn decide(server: &Server, context: &Context, kind: &Kind, review: &V
     let user = if kind.gvk.kind == "SelfSubjectAccessReview" {
         &*context.user
     } else {
-        let extra = review.pointer("/spec/extra").and_then(|extra| serde_json::from_value(extra.clone()).ok());
+        let extra =
+            review.pointer("/spec/extra").and_then(|extra| serde_json::from_value(extra.clone()).ok());
         asked = User {
             name: text(review, "/spec/user"),
             uid: text(review, "/spec/uid"),
@@ -191,7 +192,8 @@ fn understood(selector: &Value, of_labels: bool) -> Understood {
     let raw = text(selector, "/rawSelector");
     let requirements = selector["requirements"].as_array().map(Vec::as_slice).unwrap_or_default();
     if requirements.is_empty() {
-        let good = if of_labels { LabelSelector::parse(&raw).is_ok() } else { FieldSelector::parse(&raw).is_ok() };
+        let good =
+            if of_labels { LabelSelector::parse(&raw).is_ok() } else { FieldSelector::parse(&raw).is_ok() };
         return if good { Understood::All } else { Understood::None };
     }
     let makes_sense = |requirement: &Value| {

@@ -66,9 +66,7 @@ pub async fn answer(
         }
         "TokenReview" => {
             if text(&review, "/spec/token").is_empty() {
-                return Err(
-                    Status::bad_request("token is required for TokenReview in authentication").into()
-                );
+                return Err(Status::bad_request("token is required for TokenReview in authentication").into());
             }
             target.admit_answered(&kind.gvk, &review).await?;
             token_review(server, &mut review).await;

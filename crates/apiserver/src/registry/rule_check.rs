@@ -165,8 +165,9 @@ impl Check<'_> {
         }
         if program.uses("oldSelf") {
             if let Some(list) = &place.unrecognisable {
-                let detail =
-                    format!("oldSelf cannot be used on the uncorrelatable portion of the schema within {list}");
+                let detail = format!(
+                    "oldSelf cannot be used on the uncorrelatable portion of the schema within {list}"
+                );
                 self.errors.push(Error::invalid(&here, source, detail));
             }
         } else if let Some(given) = rule.get("optionalOldSelf").filter(|given| given.is_boolean()) {
@@ -262,7 +263,10 @@ mod tests {
         let properties = json!({"min": {"type": "integer"}});
         assert!(wrong(json!({"rule": "self.min > 0"}), properties.clone()).is_empty());
         let found = wrong(json!({"rule": "self.mni > 0"}), properties.clone());
-        assert!(found[0].starts_with(&format!("{AT}.rule: Invalid value: {{\"Rule\":\"self.mni > 0\"")), "{found:?}");
+        assert!(
+            found[0].starts_with(&format!("{AT}.rule: Invalid value: {{\"Rule\":\"self.mni > 0\"")),
+            "{found:?}"
+        );
         assert!(found[0].contains("undefined field 'mni'"), "{found:?}");
         assert!(wrong(json!({"rule": "self.min"}), properties)[0].ends_with("must evaluate to a bool"));
     }
@@ -312,9 +316,13 @@ mod tests {
         let rule = json!({"rule": "self.list.all(a, self.list.all(b, a == b))"});
         let found = wrong(rule.clone(), free);
         assert_eq!(found.len(), 3, "{found:?}");
-        assert!(found[0].contains("estimated rule cost exceeds budget by factor of more than 100x"), "{found:?}");
+        assert!(
+            found[0].contains("estimated rule cost exceeds budget by factor of more than 100x"),
+            "{found:?}"
+        );
         assert!(found[1].contains("contributed to estimated rule cost total"), "{found:?}");
-        let bounded = json!({"list": {"type": "array", "maxItems": 5, "items": {"type": "string", "maxLength": 9}}});
+        let bounded =
+            json!({"list": {"type": "array", "maxItems": 5, "items": {"type": "string", "maxLength": 9}}});
         assert!(wrong(rule, bounded).is_empty());
     }
 

@@ -108,6 +108,11 @@ impl Cases<'_> {
             // kube-apiserver estimates what a rule may cost, and refuses what could cost too much.
             return;
         }
+        let made = Call::new("GET", format!("{DEFINITIONS}/ruleds.cel.example.com"));
+        if self.suite.both(&made).await.1.code != 200 {
+            // Ours has refused it, which the comparison has noted.
+            return;
+        }
         self.suite.wait(RULED).await;
         let object = |spec: Value| json!({"apiVersion": "cel.example.com/v1", "kind": "Ruled", "metadata": {"name": "r"}, "spec": spec});
         for (case, spec) in [

@@ -89,8 +89,8 @@ async fn written(suite: &mut Suite) {
     ] {
         let binding = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
             "metadata": {"name": "written"}, "spec": spec});
-        let call =
-            Call::new("POST", format!("{ADMISSION}/validatingadmissionpolicybindings?dryRun=All")).json(&binding);
+        let call = Call::new("POST", format!("{ADMISSION}/validatingadmissionpolicybindings?dryRun=All"))
+            .json(&binding);
         suite.compare(&format!("mutations written binding {case}"), &call).await;
     }
 }
@@ -122,7 +122,11 @@ async fn changes(suite: &mut Suite) {
             json!({"failurePolicy": "Ignore", "mutations": [apply("Object{data: {'b': object.data.missing}}")]}),
             &map,
         ),
-        ("misplaced", json!({"mutations": [apply("Object{metadata: Object.spec{labels: {'a': 'b'}}}")]}), &map),
+        (
+            "misplaced",
+            json!({"mutations": [apply("Object{metadata: Object.spec{labels: {'a': 'b'}}}")]}),
+            &map,
+        ),
         (
             "variables",
             json!({"variables": [{"name": "n", "expression": "object.metadata.name"}],
@@ -159,7 +163,8 @@ async fn changes(suite: &mut Suite) {
     for (index, (case, mut spec, object)) in cases.into_iter().enumerate() {
         let mark = format!("m{index}");
         spec["reinvocationPolicy"] = json!("Never");
-        let marking = apply(&format!("Object{{metadata: Object.metadata{{annotations: {{'mark': '{mark}'}}}}}}"));
+        let marking =
+            apply(&format!("Object{{metadata: Object.metadata{{annotations: {{'mark': '{mark}'}}}}}}"));
         spec["mutations"].as_array_mut().expect("a list").insert(0, marking);
         bind(suite, &spec, &mark).await;
         let path = if object["kind"] == "Pod" { PODS } else { MAPS };
@@ -181,7 +186,9 @@ async fn bind(suite: &Suite, spec: &Value, mark: &str) {
     let binding = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicyBinding",
         "metadata": {"name": "differ"}, "spec": {"policyName": "differ"}});
     suite.both(&Call::new("POST", format!("{ADMISSION}/mutatingadmissionpolicies")).json(&policy)).await;
-    suite.both(&Call::new("POST", format!("{ADMISSION}/mutatingadmissionpolicybindings")).json(&binding)).await;
+    suite
+        .both(&Call::new("POST", format!("{ADMISSION}/mutatingadmissionpolicybindings")).json(&binding))
+        .await;
     // A policy that cannot work on the probe refuses it, which shows as well that it is obeyed.
     suite.until(&probe(), |answer| answer.code != 201 || answer.text().contains(mark)).await;
 }

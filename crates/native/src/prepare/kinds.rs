@@ -284,7 +284,8 @@ fn csr_status(root: &mut Object, old: &Value, ctx: &Context<'_>) {
             .filter(|condition| is(condition))
             .collect();
         let sent = below(root, "status").and_then(|status| status.get_mut("conditions")?.as_array_mut());
-        let mut sent: Vec<&mut Value> = sent.into_iter().flatten().filter(|condition| is(condition)).collect();
+        let mut sent: Vec<&mut Value> =
+            sent.into_iter().flatten().filter(|condition| is(condition)).collect();
         if sent.len() == stored.len() {
             sent.iter_mut().zip(stored).for_each(|(sent, stored)| **sent = stored);
         }

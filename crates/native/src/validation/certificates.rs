@@ -76,9 +76,8 @@ pub(super) fn request(errors: &mut Errors, root: Node<'_>, old: Option<Node<'_>>
     }
     conditions(errors, root, old);
     let certificate = |root: Node<'_>| decoded(root.dig(&["status", "certificate"]));
-    let tolerated = old.is_some_and(|old| {
-        certificate(old) == certificate(root) || certificates(&certificate(old)).is_err()
-    });
+    let tolerated = old
+        .is_some_and(|old| certificate(old) == certificate(root) || certificates(&certificate(old)).is_err());
     if !tolerated && let Err(why) = certificates(&certificate(root)) {
         let at = Path::new("status").child("certificate");
         errors.push(Error::invalid(&at, "<certificate data>", why));

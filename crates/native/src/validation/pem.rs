@@ -15,11 +15,8 @@ pub(super) fn first(data: &[u8]) -> Option<(Block, Vec<u8>)> {
     let text = String::from_utf8_lossy(data);
     let mut rest: &str = &text;
     loop {
-        let start = if rest.starts_with("-----BEGIN ") {
-            0
-        } else {
-            rest.find("\n-----BEGIN ").map(|at| at + 1)?
-        };
+        let start =
+            if rest.starts_with("-----BEGIN ") { 0 } else { rest.find("\n-----BEGIN ").map(|at| at + 1)? };
         let after = &rest[start + "-----BEGIN ".len()..];
         let (line, body) = after.split_once('\n').unwrap_or((after, ""));
         let Some(label) = line.trim_end().strip_suffix("-----") else {
@@ -44,11 +41,7 @@ fn read<'a>(label: &str, body: &'a str) -> Option<(Block, &'a str)> {
         content = rest;
     }
     let end = format!("-----END {label}-----");
-    let (at, skip) = if content.starts_with(&end) {
-        (0, 0)
-    } else {
-        (content.find(&format!("\n{end}"))?, 1)
-    };
+    let (at, skip) = if content.starts_with(&end) { (0, 0) } else { (content.find(&format!("\n{end}"))?, 1) };
     let rest = &content[at + skip + end.len()..];
     let (tail, rest) = rest.split_once('\n').unwrap_or((rest, ""));
     if !tail.trim().is_empty() {
