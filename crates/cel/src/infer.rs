@@ -209,7 +209,10 @@ impl Judge<'_> {
             "type" => Type::Type(Arc::new(Type::Dyn)),
             _ => return Known::of(Type::Dyn, step),
         };
-        Known::of(Type::Type(Arc::new(ty)), step)
+        // kube-apiserver asks its schema for the size of whatever has a name, and takes every name for the root's.
+        let size = self.scope.variables.get("self").and_then(|(_, decl)| decl.as_ref());
+        let size = size.map(|decl| Range::up_to(decl.max));
+        Known { size, ..Known::of(Type::Type(Arc::new(ty)), step) }
     }
 
     fn select(&mut self, of: Known, field: &str, optional: bool, at: usize) -> Known {

@@ -25,7 +25,7 @@ pub(crate) fn member(target: Expr, name: String, args: Vec<Expr>, at: usize) -> 
         }
         if matches!(
             space.as_str(),
-            "optional" | "math" | "sets" | "base64" | "ip" | "cidr" | "lists" | "strings"
+            "optional" | "math" | "sets" | "base64" | "ip" | "cidr" | "lists" | "strings" | "jsonpatch"
         ) {
             let name = format!("{space}.{name}");
             return Ok(Expr { kind: Kind::Call { target: None, name, args }, at });

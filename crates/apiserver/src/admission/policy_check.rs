@@ -170,7 +170,7 @@ impl Check {
                 ));
             }
             let reason = text(validation, "reason");
-            let supported = ["Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized"];
+            let supported = ["Forbidden", "Invalid", "RequestEntityTooLarge"];
             if !reason.is_empty() && !supported.contains(&reason.as_str()) {
                 self.errors.push(Error::not_supported(&at.child("reason"), reason, &supported));
             }
@@ -272,7 +272,7 @@ impl Check {
         let at = path.child("validationActions");
         let actions: Vec<&str> = list(spec, "validationActions").filter_map(Value::as_str).collect();
         if actions.is_empty() {
-            self.required(&at, "");
+            self.required(&at, "at least one validation action is required");
         }
         for (index, action) in actions.iter().enumerate() {
             let supported = ["Audit", "Deny", "Warn"];
@@ -333,7 +333,7 @@ fn unwanted(wanted: Wanted, ty: &Type) -> Option<String> {
         (Wanted::Object, _) => "must evaluate to Object",
         (Wanted::Patch, _) => "must evaluate to list(JSONPatch)",
     };
-    Some(detail.to_owned())
+    Some(format!("{detail} but got {ty}"))
 }
 
 #[cfg(test)]
@@ -356,7 +356,10 @@ mod tests {
         assert!(wrong("ValidatingAdmissionPolicy", policy("object.spec.replicas > 1")).is_empty());
         let found = wrong("ValidatingAdmissionPolicy", policy("objekt.spec == 1"));
         assert!(found[0].starts_with("spec.validations[0].expression: Invalid value: \"objekt.spec == 1\": compilation failed: ERROR"), "{found:?}");
-        assert!(wrong("ValidatingAdmissionPolicy", policy("1 + 1"))[0].ends_with("must evaluate to bool"));
+        assert!(
+            wrong("ValidatingAdmissionPolicy", policy("1 + 1"))[0]
+                .ends_with("must evaluate to bool but got int")
+        );
         assert!(
             wrong("ValidatingAdmissionPolicy", policy("params.x == 1"))[0]
                 .contains("undeclared reference to 'params'")
@@ -375,7 +378,7 @@ mod tests {
             wrong("MutatingAdmissionPolicy", spec("ApplyConfiguration", "applyConfiguration", source))
         };
         assert!(apply("Object{metadata: Object.metadata{labels: {'a': 'b'}}}").is_empty());
-        assert!(apply("true")[0].ends_with("must evaluate to Object"));
+        assert!(apply("true")[0].ends_with("must evaluate to Object but got bool"));
         let patch = |source: &str| wrong("MutatingAdmissionPolicy", spec("JSONPatch", "jsonPatch", source));
         assert!(patch("[JSONPatch{op: 'add', path: '/a', value: 1}]").is_empty());
         assert!(patch("[JSONPatch{up: 'add'}]")[0].contains("undefined field 'up'"));

@@ -18,6 +18,7 @@ use crate::handlers::delete::DeleteOptions;
 use crate::handlers::write::second;
 use crate::internal::Actor;
 use crate::object;
+use crate::registry::custom::essence;
 use crate::registry::{Custom, Kind, Registry};
 use crate::server::Server;
 
@@ -49,10 +50,6 @@ fn serve(server: &Server, custom: Arc<Custom>) {
         definitions.insert(custom.name.clone(), custom.clone());
         registry.with_definitions(definitions)
     });
-}
-
-fn compile(server: &Server, definition: &Value) -> Option<Arc<Custom>> {
-    compile_at(server, definition, 0)
 }
 
 /// Creates or updates the definitions that come with the server, and waits until they are served.
@@ -197,8 +194,8 @@ async fn settle(actor: &Actor, name: &str) {
     let served = registry.definitions().get(name);
     let established = accepted || crd::is_true(&definition, "Established");
     if established {
-        let unchanged = served.is_some_and(|custom| custom.revision == entry.modified);
-        if !unchanged && let Some(custom) = compile_at(server, &definition, entry.modified) {
+        let unchanged = served.is_some_and(|custom| custom.essence == essence(&definition));
+        if !unchanged && let Some(custom) = compile(server, &definition) {
             serve(server, custom);
         }
     }
@@ -223,10 +220,9 @@ fn has_readable_authority(definition: &Value) -> bool {
     certificates.any(|certificate| x509_parser::parse_x509_certificate(&certificate).is_ok())
 }
 
-fn compile_at(server: &Server, definition: &Value, revision: u64) -> Option<Arc<Custom>> {
+fn compile(server: &Server, definition: &Value) -> Option<Arc<Custom>> {
     match Custom::compile(definition) {
         Ok(mut custom) => {
-            custom.revision = revision;
             custom.connects = server.extensions.connects(&custom.name);
             Some(Arc::new(custom))
         }

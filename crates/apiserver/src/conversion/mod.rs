@@ -86,7 +86,7 @@ pub(crate) async fn entries(
     let key = |entry: &Entry| -> Key {
         (
             kind.collection.clone(),
-            custom.revision,
+            custom.essence,
             entry.name.clone(),
             entry.modified,
             kind.gvk.version.clone(),

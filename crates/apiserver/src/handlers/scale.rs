@@ -183,7 +183,7 @@ impl Rescale<'_> {
             }
         };
         if kind.is_custom() {
-            // Nobody becomes the owner, since the Scale of a custom resource has no type to compare it by.
+            // The Scale of a custom resource has no type to compare it by.
             object::meta_mut(&mut sent).remove("managedFields");
             return Ok(sent);
         }
@@ -225,13 +225,15 @@ impl Change for Rescale<'_> {
         }
         let mut new = old.clone();
         set(&mut new, &paths(kind).spec, json!(replicas));
-        let managed = apply::scale_to_parent(
-            old.pointer("/metadata/managedFields"),
-            scale.pointer("/metadata/managedFields"),
-            &replica_paths(kind),
-            &kind.api_version,
-        );
-        managed.map_err(Status::bare_internal)?.store(&mut new);
+        if self.manages_fields() {
+            let managed = apply::scale_to_parent(
+                old.pointer("/metadata/managedFields"),
+                scale.pointer("/metadata/managedFields"),
+                &replica_paths(kind),
+                &kind.api_version,
+            );
+            managed.map_err(Status::bare_internal)?.store(&mut new);
+        }
         let sent = object::meta_str(&scale, "resourceVersion").to_owned();
         object::meta_mut(&mut new).insert("resourceVersion".to_owned(), sent.into());
         Ok(new)
@@ -242,8 +244,9 @@ impl Change for Rescale<'_> {
         true
     }
 
+    /// What changed in a custom resource is seen in the resource itself.
     fn manages_fields(&self) -> bool {
-        true
+        !self.target.kind.is_custom()
     }
 }
 

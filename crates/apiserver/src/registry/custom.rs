@@ -35,8 +35,8 @@ pub struct Custom {
     pub terminating: bool,
     /// All versions have the same schema, so that stored bytes serve each of them.
     pub uniform: bool,
-    /// The revision of the definition this was compiled from.
-    pub revision: u64,
+    /// Tells what this was compiled from from anything else, see [`essence`].
+    pub essence: u64,
     /// Subresources that an extension answers, whatever the method.
     pub connects: Vec<Subresource>,
 }
@@ -161,16 +161,12 @@ impl Custom {
             names,
             namespaced: text(definition, "/spec/scope") == "Namespaced",
             versions,
-            first_stored: definition
-                .pointer("/status/storedVersions/0")
-                .and_then(Value::as_str)
-                .unwrap_or(&storage_version)
-                .to_owned(),
+            first_stored: first_stored(definition).to_owned(),
             conversion: Converter::read(&definition["spec"]["conversion"]),
             storage_version,
             terminating: !object::meta_str(definition, "deletionTimestamp").is_empty(),
             uniform,
-            revision: 0,
+            essence: essence(definition),
             connects: Vec::new(),
             name,
         })
@@ -404,6 +400,23 @@ impl Version {
             None => errors,
         }
     }
+}
+
+/// A number that is another one when a definition has to be compiled anew. Most of its status does not count.
+pub fn essence(definition: &Value) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for path in ["/metadata/uid", "/metadata/deletionTimestamp", "/spec"] {
+        definition.pointer(path).map(ToString::to_string).hash(&mut hasher);
+    }
+    first_stored(definition).hash(&mut hasher);
+    hasher.finish()
+}
+
+fn first_stored(definition: &Value) -> &str {
+    let versions = definition.pointer("/spec/versions").and_then(Value::as_array);
+    let storage = versions.into_iter().flatten().rfind(|version| version["storage"] == true);
+    let stored = definition.pointer("/status/storedVersions/0").and_then(Value::as_str);
+    stored.or_else(|| storage?["name"].as_str()).unwrap_or("")
 }
 
 fn fingerprint(schema: &Value) -> u32 {

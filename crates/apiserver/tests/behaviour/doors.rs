@@ -163,6 +163,7 @@ async fn intruders(handle: &Handle, api: &Api) -> Vec<Intruder> {
         kubernetes: Some(Kubernetes {
             namespace: "default".to_owned(),
             pod: None,
+            node: None,
             secret: None,
             serviceaccount: Reference { name: "robot".to_owned(), uid: account.at("/metadata/uid") },
         }),

@@ -166,10 +166,14 @@ async fn changes(suite: &mut Suite) {
         let marking =
             apply(&format!("Object{{metadata: Object.metadata{{annotations: {{'mark': '{mark}'}}}}}}"));
         spec["mutations"].as_array_mut().expect("a list").insert(0, marking);
-        bind(suite, &spec, &mark).await;
-        let path = if object["kind"] == "Pod" { PODS } else { MAPS };
-        let call = Call::new("POST", format!("{path}?dryRun=All")).json(object);
-        suite.compare(&format!("mutations change {case}"), &call).await;
+        let tried = Call::new("POST", format!("{ADMISSION}/mutatingadmissionpolicies?dryRun=All"))
+            .json(&policy("MutatingAdmissionPolicy", "differ", spec.clone()));
+        suite.compare(&format!("mutations policy {case}"), &tried).await;
+        if bind(suite, &spec, &mark).await {
+            let path = if object["kind"] == "Pod" { PODS } else { MAPS };
+            let call = Call::new("POST", format!("{path}?dryRun=All")).json(object);
+            suite.compare(&format!("mutations change {case}"), &call).await;
+        }
         unbind(suite).await;
     }
 }
@@ -181,16 +185,22 @@ fn probe() -> Call {
     Call::new("POST", format!("{MAPS}?dryRun=All")).json(&probe)
 }
 
-async fn bind(suite: &Suite, spec: &Value, mark: &str) {
+/// Returns whether both have taken the policy.
+async fn bind(suite: &Suite, spec: &Value, mark: &str) -> bool {
     let policy = policy("MutatingAdmissionPolicy", "differ", spec.clone());
     let binding = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicyBinding",
         "metadata": {"name": "differ"}, "spec": {"policyName": "differ"}});
-    suite.both(&Call::new("POST", format!("{ADMISSION}/mutatingadmissionpolicies")).json(&policy)).await;
+    let create = Call::new("POST", format!("{ADMISSION}/mutatingadmissionpolicies")).json(&policy);
+    let (theirs, ours) = suite.both(&create).await;
+    if theirs.code != 201 || ours.code != 201 {
+        return false;
+    }
     suite
         .both(&Call::new("POST", format!("{ADMISSION}/mutatingadmissionpolicybindings")).json(&binding))
         .await;
     // A policy that cannot work on the probe refuses it, which shows as well that it is obeyed.
     suite.until(&probe(), |answer| answer.code != 201 || answer.text().contains(mark)).await;
+    true
 }
 
 async fn unbind(suite: &Suite) {

@@ -66,7 +66,7 @@ fn managed_fields(value: Value) -> Value {
             if let Some(entry) = entry.as_object_mut() {
                 entry.remove("time");
             }
-            entry.to_string()
+            plain(&entry.to_string())
         })
         .collect();
     texts.sort();

@@ -42,6 +42,9 @@ pub(super) fn call(target: Option<&Value>, name: &str, args: &[Value]) -> Outcom
         ("bytes", [Value::Bytes(_)]) => ok(args[0].clone()),
         ("bytes", [Value::String(text)]) => ok(Value::Bytes(text.as_bytes().into())),
         ("type", [value]) => ok(Value::Type(value.type_name())),
+        ("jsonpatch.escapeKey", [Value::String(text)]) => {
+            ok(Value::text(text.replace('~', "~0").replace('/', "~1")))
+        }
         ("base64.encode", [Value::Bytes(bytes)]) => {
             ok(Value::text(base64::engine::general_purpose::STANDARD.encode(bytes)))
         }
