@@ -218,7 +218,7 @@ impl Change for Rescale<'_> {
         let (uid, current) = (object::meta_str(&scale, "uid"), object::meta_str(old, "uid"));
         if !uid.is_empty() && uid != current {
             let resource =
-                GroupResource::new(&kind.resource.group, &format!("{}/scale", kind.resource.resource));
+                GroupResource::new(&kind.resource.group, format!("{}/scale", kind.resource.resource));
             let why =
                 format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {current}");
             return Err(Status::conflict(&resource, name, &why));
