@@ -119,6 +119,7 @@ mod tests {
             [
                 "at.path: Invalid value: \"x//y\": must start with a '/'",
                 "at.path: Invalid value: \"x//y\": segment[0] may not be empty",
+                "at.path: Invalid value: \"x//y\": segment[1] may not be empty",
             ]
         );
         let nothing = Service { namespace: "", name: "", path: None, port: 0 };

@@ -33,8 +33,9 @@ pub(crate) fn normalise(namespace: &str, objects: Vec<Value>) -> Map<String, Val
             let own = object["metadata"]["name"].as_str().unwrap_or("").to_owned();
             let mut text = object.to_string();
             if let Some(generated) = generated.filter(|_| !own.is_empty() && kind != "StatefulSet") {
-                let fixed =
-                    kind == "Pod" && own.rsplit('-').next().is_some_and(|end| end.parse::<u32>().is_ok());
+                // Ordinals of a StatefulSet stay; what chance made has five characters, sometimes digits alone.
+                let is_ordinal = |end: &str| end.len() < 5 && end.parse::<u32>().is_ok();
+                let fixed = kind == "Pod" && own.rsplit('-').next().is_some_and(is_ordinal);
                 if !fixed {
                     text = text.replace(&own, &format!("{generated}RANDOM"));
                 }
