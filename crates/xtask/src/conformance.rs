@@ -81,9 +81,10 @@ const WANTED: &[&str] = &[
     r"\[sig-cli\] Kubectl client Proxy server",
 ];
 
-/// These start a program in a container and talk to it, or take the cluster apart.
+/// These start a program in a container and talk to it or count on its not ending, or take the cluster apart.
 const NEEDS_CONTAINERS: &[&str] = &[
     r"\[Disruptive\]",
+    r"should apply changes to a job status",
     r"\[Feature:[A-Za-z]*Proxy[A-Za-z]*\]",
     r"\[sig-api-machinery\] AdmissionWebhook",
     r"\[sig-api-machinery\] CustomResourceConversionWebhook",
@@ -102,13 +103,6 @@ const KNOWN: &[(&str, &str)] = &[
     ),
     ("health handlers should contain necessary checks", "names the start-up hooks inside kube-apiserver"),
     ("capture the life of a ResourceClaim", "simulated members do not count the devices of claims"),
-    ("that exceeds the estimated cost limit", "costs of rules are not estimated yet"),
-];
-
-/// These wait for ever for what is not there yet, and would hold up the others.
-const WAITS_FOR_EVER: &[&str] = &[
-    r"ValidatingAdmissionPolicy .*should type check",
-    r"MutatingAdmissionPolicy .*should mutate a Deployment",
 ];
 
 const START_DEADLINE: Duration = Duration::from_secs(120);
@@ -177,8 +171,7 @@ fn specs(
         }
         None => {
             command.args(WANTED.iter().map(|spec| format!("--focus={spec}")));
-            let left_out = NEEDS_CONTAINERS.iter().chain(WAITS_FOR_EVER);
-            command.args(left_out.map(|spec| format!("--skip={spec}")));
+            command.args(NEEDS_CONTAINERS.iter().map(|spec| format!("--skip={spec}")));
         }
     }
     if arguments.list {

@@ -138,8 +138,12 @@ fn bind(claim: &Value, volume: &Value) -> Vec<Step> {
         }
         steps.push(Step::Update { kind: Kind::Claim, object: claim });
     }
-    let status = json!({"phase": "Bound", "accessModes": volume["spec"]["accessModes"],
+    let mut status = json!({"phase": "Bound", "accessModes": volume["spec"]["accessModes"],
         "capacity": {"storage": volume["spec"]["capacity"]["storage"]}});
+    let attributes = text(volume, "/spec/volumeAttributesClassName");
+    if !attributes.is_empty() {
+        status["currentVolumeAttributesClassName"] = attributes.into();
+    }
     if claim["status"] != status {
         steps.push(Step::status(Kind::Claim, claim, status));
     }

@@ -31,7 +31,8 @@ pub(crate) fn gather(
     };
     let mut family = Family { members: Vec::new(), steps: Vec::new() };
     for object in view.objects.family(kind, namespace(owner), uid(owner), selector.as_ref()) {
-        let is_ours = list(&object, "/metadata/ownerReferences").iter().any(|each| each["uid"] == uid(owner));
+        // Others may own it as well; only one controls it.
+        let is_ours = controller_of(&object).is_some_and(|each| each["uid"] == uid(owner));
         match (is_ours, takes(&object)) {
             (true, true) => family.members.push(object),
             (true, false) if !is_deleting(owner) => {
@@ -139,6 +140,15 @@ mod tests {
         let (members, written) = gathered(&set(), vec![pod("changed", "b", Some("set"))]);
         assert!(members.is_empty());
         assert_eq!(written, [("changed".to_owned(), 0, 0)]);
+    }
+
+    #[test]
+    fn who_owns_without_controlling_lets_nobody_go() {
+        let mut shared = pod("shared", "b", Some("else"));
+        let owners = shared["metadata"]["ownerReferences"].as_array_mut().expect("a list");
+        owners.push(json!({"uid": "set"}));
+        let (members, written) = gathered(&set(), vec![shared]);
+        assert!(members.is_empty() && written.is_empty());
     }
 
     #[test]

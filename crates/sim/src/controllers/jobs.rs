@@ -345,7 +345,7 @@ mod tests {
 
     fn pod(name: &str, phase: &str) -> Value {
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "d", "uid": name,
-            "finalizers": [TRACKING], "ownerReferences": [{"uid": "job"}]}, "status": {"phase": phase}})
+            "finalizers": [TRACKING], "ownerReferences": [{"uid": "job", "controller": true}]}, "status": {"phase": phase}})
     }
 
     fn created(steps: &[Step]) -> usize {

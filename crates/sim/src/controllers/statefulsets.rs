@@ -246,7 +246,7 @@ mod tests {
     fn pod(at: i64, ready: bool) -> Value {
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": format!("db-{at}"), "namespace": "d",
             "uid": format!("{at}"), "labels": {"controller-revision-hash": "none"},
-            "ownerReferences": [{"uid": "set"}]},
+            "ownerReferences": [{"uid": "set", "controller": true}]},
             "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": if ready { "True" } else { "False" }}]}})
     }
 
