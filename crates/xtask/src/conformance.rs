@@ -85,6 +85,8 @@ const WANTED: &[&str] = &[
 const NEEDS_CONTAINERS: &[&str] = &[
     r"\[Disruptive\]",
     r"should apply changes to a job status",
+    r"Job should update the status ready field",
+    r"OpenAPI V3 for Aggregated APIServer",
     r"\[Feature:[A-Za-z]*Proxy[A-Za-z]*\]",
     r"\[sig-api-machinery\] AdmissionWebhook",
     r"\[sig-api-machinery\] CustomResourceConversionWebhook",

@@ -25,7 +25,7 @@ pub(crate) fn sync(view: &View<'_>, set: &Value, label: &str, steps: &mut Vec<St
     let data = data(set);
     let hash = hash::template(&set["spec"]["template"], number(set, "/status/collisionCount").unwrap_or(0));
     let newest = all.last().and_then(|last| number(last, "/revision")).unwrap_or(0);
-    if let Some(at) = all.iter().position(|revision| revision["data"] == data) {
+    if let Some(at) = all.iter().rposition(|revision| revision["data"] == data) {
         let mut update = all[at].clone();
         if number(&update, "/revision").unwrap_or(0) < newest {
             // Back to an older version: it becomes the newest.
