@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -45,8 +45,11 @@ impl ControlArguments {
 /// Reads a kubeconfig file, or what kubectl would read without one.
 pub(crate) async fn config(file: Option<&Path>, context: Option<&str>) -> anyhow::Result<Config> {
     let kubeconfig = match file {
-        Some(file) => Kubeconfig::read_from(file)
-            .with_context(|| format!("cannot read kubeconfig {}", file.display()))?,
+        Some(file) => Kubeconfig::read_from(file).map_err(|error| {
+            // What lies between says the same twice.
+            let error = anyhow::Error::from(error);
+            anyhow!("cannot read kubeconfig {}: {}", file.display(), error.root_cause())
+        })?,
         None => Kubeconfig::read().context("cannot read the kubeconfig; hint: name one with --kubeconfig")?,
     };
     let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };

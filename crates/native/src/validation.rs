@@ -1,8 +1,8 @@
 //! What is wrong with an object of a native kind, in kube-apiserver's words.
 //!
 //! In: an object in Go shape, defaulted and prepared; for updates also the stored one. Out: field errors in the
-//! order upstream reports them, all of them, not just the first. A rule that is not implemented fails open: the
-//! member cluster that gets the object will judge it again. `COVERAGE.md` lists what is and what is not checked.
+//! order upstream reports them, all of them, not just the first. Rules
+//! that only matter where an object runs are left to the member cluster that gets it; `COVERAGE.md` lists them, area by area.
 
 mod admission;
 mod autoscaling;
