@@ -160,6 +160,16 @@ impl Change for Apply<'_> {
                     self.target.name
                 )));
             }
+            let uid = object::meta_str(&object, "uid");
+            if !uid.is_empty() {
+                return Err(Status::conflict(
+                    &self.target.kind.resource,
+                    self.target.name,
+                    &format!(
+                        "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+                    ),
+                ));
+            }
             Ok(object)
         }))
     }
@@ -176,7 +186,7 @@ pub(crate) fn configuration(target: &Target<'_>, body: &Bytes) -> Result<Value, 
     if target.options.field_validation == FieldValidation::Strict
         && let Some(error) = document.strict_error()
     {
-        return Err(Status::bad_request(format!("error strict decoding YAML: {error}")));
+        return Err(Status::bad_request(format!("error strict decoding YAML: error converting YAML to JSON: {error}")));
     }
     if target.options.field_validation == FieldValidation::Warn {
         document.duplicates.iter().for_each(|problem| target.context.warn(problem.clone()));

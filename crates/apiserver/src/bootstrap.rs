@@ -33,6 +33,7 @@ pub(crate) async fn run(server: &Arc<Server>, options: &Options, pki: &Pki) -> R
     let controllers = options.profile == Profile::Member;
     let objects = native::bootstrap::objects();
     let mut roles = Vec::new();
+    inherit_public_info(&actor).await?;
     for (resource, objects) in [
         ("clusterroles", objects.cluster_roles),
         ("clusterrolebindings", objects.cluster_role_bindings),
@@ -80,6 +81,26 @@ pub(crate) async fn run(server: &Arc<Server>, options: &Options, pki: &Pki) -> R
     service_range(&actor).await?;
     server.rbac.refresh(&server.store);
     Ok(())
+}
+
+/// Who restricted `system:discovery` when it still included what is public meant that too: a binding of
+/// `system:public-info-viewer` that is missing beside it is made like it.
+async fn inherit_public_info(actor: &Actor) -> Result<(), Status> {
+    let (group, resource, public) =
+        ("rbac.authorization.k8s.io", "clusterrolebindings", "system:public-info-viewer");
+    let kind = kind(actor, group, "v1", resource)?;
+    let store = &actor.server().store;
+    let (None, Some(discovery)) =
+        (store.get(&kind.collection, public), store.get(&kind.collection, "system:discovery"))
+    else {
+        return Ok(());
+    };
+    let mut binding = actor.server().read(&kind, &discovery);
+    let metadata = object::meta_mut(&mut binding);
+    metadata.retain(|field, _| field == "annotations" || field == "labels");
+    metadata.insert("name".to_owned(), public.into());
+    binding["roleRef"]["name"] = public.into();
+    ensure(actor, group, "v1", resource, "", binding).await
 }
 
 /// Tells where the addresses of Services come from.

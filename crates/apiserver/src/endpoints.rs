@@ -52,6 +52,7 @@ pub static ROUTES: &[Route] = &[
         let text = server.metrics.render(&server.store, &server.extensions.metrics());
         respond::bytes_of(200, text, "application/openmetrics-text; version=1.0.0; charset=utf-8")
     }),
+    Route::new("/metrics/slis", Readers::Granted, |server, _, _| slis(server)),
     Route::new("/api", Readers::Authenticated, discovery),
     Route::new("/api/*", Readers::Authenticated, discovery),
     Route::new("/apis", Readers::Authenticated, discovery),
@@ -115,7 +116,7 @@ fn root(server: &Server) -> Response<Body> {
         paths.push(format!("/apis/{}", group.name));
         paths.extend(group.versions.iter().map(|version| format!("/apis/{}/{version}", group.name)));
     }
-    for path in ["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"] {
+    for path in ["/healthz", "/livez", "/metrics", "/metrics/slis", "/openapi/v2", "/openapi/v3", "/readyz", "/version"] {
         paths.push(path.to_owned());
     }
     paths.push("/.well-known/openid-configuration".to_owned());
@@ -188,6 +189,24 @@ fn checks(server: &Server) -> Vec<Check> {
         },
         Check { name: "shutdown", live: false, failure: stopping },
     ]
+}
+
+/// Returns the outcome of every health check as figures.
+fn slis(server: &Server) -> Response<Body> {
+    let mut text = String::from(
+        "# HELP kubernetes_healthcheck Whether a check of the server's health passes.\n# TYPE kubernetes_healthcheck gauge\n",
+    );
+    for check in checks(server) {
+        let value = u8::from(check.failure.is_none());
+        let endpoints: &[&str] = if check.live { &["healthz", "livez", "readyz"] } else { &["readyz"] };
+        for endpoint in endpoints {
+            text.push_str(&format!(
+                "kubernetes_healthcheck{{name=\"{}\",type=\"{endpoint}\"}} {value}\n",
+                check.name
+            ));
+        }
+    }
+    respond::bytes_of(200, text, "text/plain; version=0.0.4; charset=utf-8")
 }
 
 fn health(server: &Arc<Server>, context: &Context, segments: &[&str]) -> Response<Body> {

@@ -57,6 +57,7 @@ where
         let labels = Labels::of(&info);
         let audit_id = audit_id(&parts.headers);
         let long = info.is_long_running();
+        let bodiless = parts.method == http::Method::HEAD;
         let (mut record, admitted) = admit(&server, &parts, &info, &query, &peer, &audit_id).await;
         let mut notes = BTreeMap::new();
         let mut response = match admitted {
@@ -94,6 +95,9 @@ where
         };
         if let Some(record) = record {
             response = record.finish(response, long, notes).await;
+        }
+        if bodiless {
+            *response.body_mut() = body::empty();
         }
         response.headers_mut().insert(AUDIT_ID.clone(), audit_id);
         labels.end(&server, response.status().as_u16(), started.elapsed());

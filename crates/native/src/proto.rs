@@ -69,7 +69,9 @@ pub fn peek(bytes: &[u8]) -> Result<Gvk, Error> {
 /// # Errors
 /// If the kind has no table or a value does not have the type of its field.
 pub fn encode(gvk: &Gvk, value: &Value) -> Result<Vec<u8>, Error> {
-    let ty = types::for_kind(&gvk.group, &gvk.version, &gvk.kind)
+    // What stands for objects is the same in both of its versions.
+    let version = if gvk.group == "meta.k8s.io" { "v1" } else { &gvk.version };
+    let ty = types::for_kind(&gvk.group, version, &gvk.kind)
         .ok_or_else(|| Error::UnknownKind(gvk.clone()))?;
     encode::envelope(gvk, &encode::message(ty, value)?)
 }

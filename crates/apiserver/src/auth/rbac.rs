@@ -85,14 +85,13 @@ fn resource_matches(rule: &str, wanted: &Attributes<'_>) -> bool {
     if rule == "*" {
         return true;
     }
-    match rule.split_once('/') {
-        None => wanted.subresource.is_empty() && rule == wanted.resource,
-        Some((resource, subresource)) => {
-            subresource == wanted.subresource
-                && !subresource.is_empty()
-                && (resource == "*" || resource == wanted.resource)
-        }
+    if wanted.subresource.is_empty() {
+        // A review may write `pods/exec` where the resource stands.
+        return rule == wanted.resource;
     }
+    rule.split_once('/').is_some_and(|(resource, subresource)| {
+        subresource == wanted.subresource && (resource == "*" || resource == wanted.resource)
+    })
 }
 
 type Rules = Arc<Vec<Rule>>;

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use super::context::{Context, FieldValidation};
+use crate::object;
 use crate::registry::{Kind, Source};
 
 /// The envelope that protobuf bodies start with.
@@ -39,18 +40,34 @@ pub fn object(
     check_type(kind, expected, &mut value, body)?;
     let unknown =
         accept(kind, expected, &mut value).map_err(|error| cannot_handle(expected, expected, &error))?;
+    let (typed, yaml) = (!kind.is_custom() || *expected != kind.gvk, content_type.ends_with("yaml"));
+    if typed && !yaml {
+        // What stands in an unknown field is not read, hence not told either.
+        problems.retain(|problem| !unknown.iter().any(|path| repeats_within(problem, path)));
+    }
+    let repeated = problems.len();
     problems.extend(unknown.into_iter().map(|path| format!("unknown field \"{path}\"")));
     // Typed objects are checked while they are read; repetitions in YAML are found before that.
-    if (!kind.is_custom() || *expected != kind.gvk) && !content_type.ends_with("yaml") {
+    if typed && !yaml {
         apimachinery::json::sort_complaints(body, &mut problems);
     }
+    if yaml && repeated > 0 && validation == FieldValidation::Strict {
+        let together = format!("yaml: unmarshal errors:\n  {}", problems[..repeated].join("\n  "));
+        problems.splice(..repeated, [together]);
+    }
     report(context, validation, problems).map_err(|mut status| {
-        if !kind.is_custom() || *expected != kind.gvk {
+        if typed {
             status = cannot_handle(expected, expected, &status.message);
         }
         status
     })?;
     Ok(value)
+}
+
+/// Says whether a complaint (`duplicate field "a.b"`) is about a field or something inside of it.
+fn repeats_within(problem: &str, path: &str) -> bool {
+    let rest = problem.strip_prefix("duplicate field \"").and_then(|rest| rest.strip_prefix(path));
+    rest.is_some_and(|rest| rest.starts_with(['"', '.', '[']))
 }
 
 /// Refuses or warns about tolerable problems.
@@ -83,7 +100,13 @@ pub fn canonicalise(kind: &Kind, gvk: &Gvk, value: &mut Value) -> Result<Vec<Str
     match &kind.source {
         Source::Custom(custom) if *gvk == kind.gvk => custom.canonicalise(gvk, value),
         _ => {
+            // An empty list ends the tracking of fields; otherwise it means what no list means.
+            let untracked =
+                value.pointer("/metadata/managedFields").is_some_and(|list| list == &Value::Array(Vec::new()));
             let unknown = native::shape::canonicalise(gvk, value).map_err(|error| error.to_string())?;
+            if untracked {
+                object::meta_mut(value).insert("managedFields".to_owned(), Value::Array(Vec::new()));
+            }
             native::defaults::apply(gvk, value);
             if is_definition(gvk) {
                 apimachinery::crd::default(value);

@@ -243,10 +243,10 @@ pub async fn list(
             let include = table::Include::parse(context)?;
             table::list(server, kind, &entries, metadata, include, beta)
         }
-        Shape::Metadata | Shape::MetadataList => {
+        Shape::Metadata { beta } | Shape::MetadataList { beta } => {
             let items: Vec<Value> =
-                entries.iter().map(|entry| table::partial(&server.read(kind, entry))).collect();
-            json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": items})
+                entries.iter().map(|entry| table::partial(&server.read(kind, entry), beta)).collect();
+            json!({"kind": "PartialObjectMetadataList", "apiVersion": table::version(beta), "metadata": metadata, "items": items})
         }
     };
     Ok(respond::value(200, &document, accepted))
@@ -562,6 +562,11 @@ pub async fn get(
     name: &str,
 ) -> Result<Response<Body>, Status> {
     let accepted = context.accept(object_offer(kind))?;
+    if context.query.get("export").is_some_and(|value| !matches!(value, "false" | "0")) {
+        return Err(Status::bad_request(
+            "the export parameter, deprecated since v1.14, is no longer supported",
+        ));
+    }
     let version = context.query.text("resourceVersion");
     if !version.is_empty() && version != "0" {
         let revision = version.parse::<u64>().map_err(|_| {
@@ -615,7 +620,7 @@ pub fn answer(
             let include = table::Include::parse(context)?;
             table::single(server, kind, object, include, beta)
         }
-        Shape::Metadata | Shape::MetadataList => table::partial(&object),
+        Shape::Metadata { beta } | Shape::MetadataList { beta } => table::partial(&object, beta),
     };
     Ok(respond::value(code, &document, accepted))
 }

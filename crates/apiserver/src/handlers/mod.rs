@@ -24,7 +24,7 @@ use self::context::{Context, WriteOptions};
 use self::delete::DeleteOptions;
 use self::write::Target;
 use crate::http::body::Body;
-use crate::http::negotiate::Offer;
+use crate::http::negotiate::{Offer, Shape};
 use crate::http::respond;
 use crate::registry::Kind;
 use crate::server::Server;
@@ -276,8 +276,7 @@ async fn subresource(
             Ok(change(server, context, kind, namespace, &info.subresource, &body).await?)
         }
         ("scale", verb) => {
-            let accepted =
-                context.accept(Offer { table: false, metadata: false, ..list::object_offer(kind) })?;
+            let accepted = context.accept(Offer { metadata: false, ..list::object_offer(kind) })?;
             if verb == "get" {
                 let key = crate::object::join_key(namespace, &info.name);
                 let entry = server
@@ -286,7 +285,11 @@ async fn subresource(
                     .ok_or_else(|| Status::not_found(&kind.resource, &info.name))?;
                 let entry = crate::conversion::entry(server, kind, entry).await?;
                 let scale = scale::of(kind, &server.read(kind, &entry))?;
-                return Ok(respond::value(200, &scale, accepted));
+                let shown = match accepted.shape {
+                    Shape::Table { beta } => table::scale(scale, table::Include::parse(context)?, beta),
+                    _ => scale,
+                };
+                return Ok(respond::value(200, &shown, accepted));
             }
             let options =
                 WriteOptions::parse(context, if verb == "patch" { "PatchOptions" } else { "UpdateOptions" })?;
@@ -301,21 +304,41 @@ async fn subresource(
                 options: &options,
             };
             let outcome = scale::write(&target, &body, verb == "patch").await?;
-            Ok(respond::value(200, &outcome.object, accepted))
+            let shown = match accepted.shape {
+                Shape::Table { beta } => table::scale(outcome.object, table::Include::parse(context)?, beta),
+                _ => outcome.object,
+            };
+            Ok(respond::value(200, &shown, accepted))
         }
         ("token", "create") => Ok(token::request(server, context, kind, namespace, &body).await?),
         _ => match server.extensions.subresource(server, context, kind, namespace, body).await {
             Some(result) => Ok(result?),
-            None => Err(Status::new(
-                501,
-                "NotImplemented",
-                format!(
-                    "{}/{} is not served here: this control plane runs no pods",
-                    info.resource, info.subresource
-                ),
-            )
-            .into()),
+            None => Err(without_pods(server, context, kind, namespace).into()),
         },
+    }
+}
+
+/// The answer to who wants to reach a program, where there is none.
+fn without_pods(server: &Server, context: &Context, kind: &Kind, namespace: &str) -> Status {
+    let info = &context.info;
+    let key = crate::object::join_key(namespace, &info.name);
+    let Some(entry) = server.store.get(&kind.collection, &key) else {
+        return Status::not_found(&kind.resource, &info.name);
+    };
+    match (info.resource.as_str(), info.subresource.as_str()) {
+        ("pods", "exec" | "attach" | "portforward")
+            if server.read(kind, &entry).pointer("/spec/nodeName").is_none() =>
+        {
+            Status::bad_request(format!("pod {} does not have a host assigned", info.name))
+        }
+        ("services", "proxy") if server.store.get("services/endpoints", &key).is_none() => {
+            Status::unavailable(format!("no endpoints available for service {:?}", info.name))
+        }
+        (resource, subresource) => Status::new(
+            501,
+            "NotImplemented",
+            format!("{resource}/{subresource} is not served here: this control plane runs no pods"),
+        ),
     }
 }
 

@@ -33,11 +33,15 @@ impl Include {
     }
 }
 
+/// Returns the version of what stands for objects.
+pub fn version(beta: bool) -> &'static str {
+    if beta { "meta.k8s.io/v1beta1" } else { "meta.k8s.io/v1" }
+}
+
 fn document(metadata: Value, columns: Vec<Value>, rows: Vec<Value>, beta: bool) -> Value {
-    let version = if beta { "meta.k8s.io/v1beta1" } else { "meta.k8s.io/v1" };
     json!({
         "kind": "Table",
-        "apiVersion": version,
+        "apiVersion": version(beta),
         "metadata": metadata,
         "columnDefinitions": columns,
         "rows": rows,
@@ -86,19 +90,34 @@ pub fn event(
 
 fn columns(kind: &Kind) -> Vec<Value> {
     match &kind.source {
-        Source::Native => native::tables::columns(&kind.gvk)
-            .iter()
-            .map(|column| {
-                json!({
-                    "name": column.name,
-                    "type": column.kind,
-                    "format": column.format,
-                    "description": column.description,
-                    "priority": column.priority,
-                })
-            })
-            .collect(),
+        Source::Native => native::tables::columns(&kind.gvk).iter().map(column).collect(),
         Source::Custom(custom) => custom.table_columns(&kind.gvk.version),
+    }
+}
+
+fn column(column: &native::tables::Column) -> Value {
+    json!({
+        "name": column.name,
+        "type": column.kind,
+        "format": column.format,
+        "description": column.description,
+        "priority": column.priority,
+    })
+}
+
+/// Returns the table of a Scale.
+pub fn scale(scale: Value, include: Include, beta: bool) -> Value {
+    let metadata = json!({"resourceVersion": object::meta_str(&scale, "resourceVersion")});
+    let cells = native::tables::cells(&super::scale::gvk(), &scale, Timestamp::now());
+    let row = json!({"cells": cells, "object": beside(scale, include, beta)});
+    document(metadata, native::tables::scale_columns().iter().map(column).collect(), vec![row], beta)
+}
+
+fn beside(object: Value, include: Include, beta: bool) -> Value {
+    match include {
+        Include::None => Value::Null,
+        Include::Metadata => partial(&object, beta),
+        Include::Object => object,
     }
 }
 
@@ -108,25 +127,14 @@ fn row(server: &Server, kind: &Kind, object: Value, include: Include, now: Times
         Source::Custom(custom) => custom.table_cells(&kind.gvk.version, &object, now),
     };
     server.extensions.cells(kind, &object, &mut cells);
-    let beside = match include {
-        Include::None => Value::Null,
-        Include::Metadata => {
-            let mut partial = partial(&object);
-            if beta {
-                partial["apiVersion"] = json!("meta.k8s.io/v1beta1");
-            }
-            partial
-        }
-        Include::Object => object,
-    };
-    json!({"cells": cells, "object": beside})
+    json!({"cells": cells, "object": beside(object, include, beta)})
 }
 
 /// Returns the metadata of an object alone.
-pub fn partial(object: &Value) -> Value {
+pub fn partial(object: &Value, beta: bool) -> Value {
     json!({
         "kind": "PartialObjectMetadata",
-        "apiVersion": "meta.k8s.io/v1",
+        "apiVersion": version(beta),
         "metadata": object.get("metadata").cloned().unwrap_or_else(|| json!({})),
     })
 }

@@ -132,6 +132,8 @@ pub struct Patch<'a> {
     gvk: Gvk,
     patch: PatchType,
     document: Value,
+    /// What is tolerable but wrong in the patch itself.
+    problems: Vec<String>,
     validation: FieldValidation,
 }
 
@@ -151,16 +153,7 @@ impl<'a> Patch<'a> {
         let prefix = if matches!(patch, PatchType::Strategic) { "" } else { "error decoding patch: " };
         let parsed = apimachinery::json::read(body)
             .map_err(|error| Status::bad_request(format!("{prefix}{error}")))?;
-        let problems = parsed.complaints();
-        if options.field_validation == FieldValidation::Strict && !problems.is_empty() {
-            return Err(patch_invalid(
-                &parsed.value.to_string(),
-                &format!("strict decoding error: {}", problems.join(", ")),
-            ));
-        }
-        if options.field_validation == FieldValidation::Warn {
-            problems.into_iter().for_each(|problem| context.warn(problem));
-        }
+        let mut problems = parsed.complaints();
         match patch {
             PatchType::Json => {
                 let Some(operations) = parsed.value.as_array() else {
@@ -182,6 +175,9 @@ impl<'a> Patch<'a> {
                         operations.len()
                     )));
                 }
+                problems.extend(unknown_in_operations(operations));
+                apimachinery::json::sort_complaints(body, &mut problems);
+                problems.iter_mut().for_each(|problem| problem.insert_str(0, "json patch "));
             }
             PatchType::Merge | PatchType::Strategic if !parsed.value.is_object() => {
                 return Err(Status::bad_request(format!(
@@ -190,7 +186,8 @@ impl<'a> Patch<'a> {
             }
             _ => {}
         }
-        Ok(Self { context, kind, gvk, patch, document: parsed.value, validation: options.field_validation })
+        let validation = options.field_validation;
+        Ok(Self { context, kind, gvk, patch, document: parsed.value, problems, validation })
     }
 }
 
@@ -243,8 +240,8 @@ impl Patch<'_> {
         }
         let unknown =
             decode::accept(self.kind, &self.gvk, &mut new).map_err(|error| patch_invalid(&shown, &error))?;
-        let problems: Vec<String> =
-            unknown.into_iter().map(|path| format!("unknown field \"{path}\"")).collect();
+        let unknown = unknown.into_iter().map(|path| format!("unknown field \"{path}\""));
+        let problems: Vec<String> = self.problems.iter().cloned().chain(unknown).collect();
         match self.validation {
             FieldValidation::Strict if !problems.is_empty() => {
                 return Err(patch_invalid(
@@ -279,6 +276,17 @@ impl Change for Patch<'_> {
     fn is_patch(&self) -> bool {
         true
     }
+}
+
+/// Names the members of a JSON patch's operations that mean nothing, as `unknown field "[0].foo"`.
+fn unknown_in_operations(operations: &[Value]) -> Vec<String> {
+    let members = |(index, operation): (usize, &Value)| -> Vec<String> {
+        let keys = operation.as_object().into_iter().flat_map(|fields| fields.keys());
+        keys.filter(|key| !["op", "path", "from", "value"].contains(&key.as_str()))
+            .map(|key| format!("unknown field \"[{index}].{key}\""))
+            .collect()
+    };
+    operations.iter().enumerate().flat_map(members).collect()
 }
 
 fn text(object: &Value, field: &str) -> String {

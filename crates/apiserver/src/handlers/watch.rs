@@ -54,12 +54,17 @@ pub async fn watch(
 ) -> Result<Response<Body>, Status> {
     let accepted = context.accept(Offer {
         protobuf: !kind.is_custom(),
-        yaml: false,
+        yaml: true,
         table: true,
         metadata: true,
         metadata_list: false,
         native: !kind.is_custom(),
     })?;
+    if accepted.media == Media::Yaml {
+        return Err(Status::not_acceptable(
+            "only the following media types are accepted: application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch",
+        ));
+    }
     check_options(context, true)?;
     let selection = Selection::parse(context, kind, namespace)?;
     let start = parse_start(context)?;
@@ -289,14 +294,16 @@ impl Stream {
                 let first = std::mem::take(&mut self.first_table);
                 table::event(&self.server, &self.kind, object, self.include, beta, first)
             }
-            Shape::Metadata | Shape::MetadataList => table::partial(&object),
+            Shape::Metadata { beta } | Shape::MetadataList { beta } => table::partial(&object, beta),
         };
         self.frame(what, &document);
     }
 
     fn bookmark(&mut self, revision: u64, initial_end: bool) {
         let (api_version, kind) = match self.accepted.shape {
-            Shape::Metadata | Shape::MetadataList => ("meta.k8s.io/v1", "PartialObjectMetadata"),
+            Shape::Metadata { beta } | Shape::MetadataList { beta } => {
+                (table::version(beta), "PartialObjectMetadata")
+            }
             _ => (self.kind.api_version.as_str(), self.kind.gvk.kind.as_str()),
         };
         let mut metadata = json!({"resourceVersion": revision.to_string()});

@@ -78,7 +78,8 @@ impl Target<'_> {
 
     async fn create_with(&self, mut object: Value, fields_managed: bool) -> Result<Outcome, Status> {
         self.settle_namespace(&mut object)?;
-        if !object::meta_str(&object, "resourceVersion").is_empty() {
+        // What is no number is passed over, as upstream.
+        if object::meta_str(&object, "resourceVersion").parse::<u64>().is_ok_and(|revision| revision != 0) {
             return Err(Status::bare_internal("resourceVersion should not be set on objects to be created"));
         }
         self.wipe_system_metadata(&mut object);
@@ -663,6 +664,16 @@ impl Target<'_> {
             };
             warnings.into_iter().for_each(|warning| self.context.warn(warning));
         }
+        if self.kind.is_custom() && self.subresource.is_empty() {
+            let known = old.map(object::finalizers).unwrap_or_default();
+            let mut added = object::finalizers(object);
+            added.retain(|name| !known.contains(name));
+            added.sort_unstable();
+            added.dedup();
+            for warning in added.iter().flat_map(|name| finalizer_warnings(name)) {
+                self.context.warn(warning);
+            }
+        }
     }
 
     pub fn invalid(&self, name: &str, errors: &[field::Error]) -> Status {
@@ -768,6 +779,21 @@ fn dedup_owners(metadata: &mut Map<String, Value>, context: &Context, when: &str
         ));
     }
     *owners = kept;
+}
+
+/// Says what is tolerable but unwise about the name of a finalizer.
+fn finalizer_warnings(name: &str) -> Vec<String> {
+    const STANDARD: [&str; 3] = ["orphan", "foregroundDeletion", "kubernetes"];
+    let say = |what: String| format!("metadata.finalizers: {name:?}: {what}");
+    let mut warnings: Vec<String> =
+        apimachinery::names::qualified_name(name).into_iter().map(&say).collect();
+    if !name.contains('/') && !STANDARD.contains(&name) {
+        let path = if name.contains('.') { " including a path (/)" } else { "" };
+        warnings.push(say(format!(
+            "prefer a domain-qualified finalizer name{path} to avoid accidental conflicts with other finalizer writers"
+        )));
+    }
+    warnings
 }
 
 /// Returns a timestamp as Kubernetes prints it: to the second, in UTC.

@@ -28,8 +28,13 @@ pub enum Shape {
     Table {
         beta: bool,
     },
-    Metadata,
-    MetadataList,
+    /// In the same versions.
+    Metadata {
+        beta: bool,
+    },
+    MetadataList {
+        beta: bool,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,6 +94,7 @@ struct Clause<'a> {
     kind: &'a str,
     subtype: &'a str,
     weight: f32,
+    /// The kind to convert to; empty if only its group or version is named, and then nothing is.
     convert: Option<&'a str>,
     group: &'a str,
     version: &'a str,
@@ -107,8 +113,14 @@ impl<'a> Clause<'a> {
             match key.trim() {
                 "q" => clause.weight = value.parse().unwrap_or(1.0),
                 "as" => clause.convert = Some(value),
-                "g" => clause.group = value,
-                "v" => clause.version = value,
+                "g" => {
+                    clause.group = value;
+                    clause.convert.get_or_insert("");
+                }
+                "v" => {
+                    clause.version = value;
+                    clause.convert.get_or_insert("");
+                }
                 "pretty" => clause.pretty = value == "1",
                 _ => {}
             }
@@ -130,27 +142,31 @@ impl<'a> Clause<'a> {
         let media = self.media(offer)?;
         let shape = match self.convert {
             None => Shape::Object,
-            Some("Table") if offer.table && self.group == "meta.k8s.io" && media != Media::Protobuf => {
-                match self.version {
-                    "v1" => Shape::Table { beta: false },
-                    "v1beta1" => Shape::Table { beta: true },
+            Some(kind) => {
+                let beta = self.beta()?;
+                match kind {
+                    "Table" if offer.table && media != Media::Protobuf => Shape::Table { beta },
+                    "PartialObjectMetadata" if offer.metadata => Shape::Metadata { beta },
+                    "PartialObjectMetadataList" if offer.metadata_list => Shape::MetadataList { beta },
                     _ => return None,
                 }
             }
-            Some("PartialObjectMetadata") if offer.metadata && self.meta() => Shape::Metadata,
-            Some("PartialObjectMetadataList") if offer.metadata_list && self.meta() => Shape::MetadataList,
-            Some(_) => return None,
         };
         if media == Media::Protobuf
-            && !(offer.protobuf || matches!(shape, Shape::Metadata | Shape::MetadataList))
+            && !(offer.protobuf || matches!(shape, Shape::Metadata { .. } | Shape::MetadataList { .. }))
         {
             return None;
         }
         Some(Accepted { media, shape, pretty: self.pretty })
     }
 
-    fn meta(&self) -> bool {
-        self.group == "meta.k8s.io" && self.version == "v1"
+    /// Says which version of `meta.k8s.io` is meant.
+    fn beta(&self) -> Option<bool> {
+        match (self.group, self.version) {
+            ("meta.k8s.io", "v1") => Some(false),
+            ("meta.k8s.io", "v1beta1") => Some(true),
+            _ => None,
+        }
     }
 }
 
@@ -187,7 +203,14 @@ mod tests {
         let offer = Offer { protobuf: false, native: false, ..ALL };
         assert_eq!(negotiate(Some("application/vnd.kubernetes.protobuf"), offer).unwrap_err().code, 406);
         let accept = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
-        assert_eq!(negotiate(Some(accept), offer).unwrap().shape, Shape::Metadata);
+        assert_eq!(negotiate(Some(accept), offer).unwrap().shape, Shape::Metadata { beta: false });
+        let accept = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1beta1";
+        assert_eq!(negotiate(Some(accept), offer).unwrap().shape, Shape::Metadata { beta: true });
+    }
+
+    #[test]
+    fn a_conversion_without_a_kind_is_not_acceptable() {
+        assert_eq!(negotiate(Some("application/json;g=meta.k8s.io;v=v1"), ALL).unwrap_err().code, 406);
     }
 
     #[test]

@@ -248,9 +248,13 @@ impl Custom {
     /// Drops unknown fields and fills in defaults; returns the paths of what was dropped.
     pub fn canonicalise(&self, gvk: &Gvk, object: &mut Value) -> Result<Vec<String>, String> {
         let schema = &self.version(&gvk.version).schema;
-        let mut unknown =
+        let metadata =
             schema.coerce_metadata(object, Malformed::Refuse).map_err(|error| error.to_string())?;
+        // As they are told: the object's own metadata, the fields, the metadata of objects inside.
+        let (mut unknown, inside): (Vec<String>, Vec<String>) =
+            metadata.into_iter().partition(|path| path.starts_with("metadata."));
         unknown.extend(schema.prune(object));
+        unknown.extend(inside);
         schema.default(object);
         Ok(unknown)
     }

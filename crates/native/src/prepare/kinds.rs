@@ -77,7 +77,9 @@ pub(super) fn for_status_update(gvk: &Gvk, root: &mut Object, old: &Value, ctx: 
     match (gvk.group.as_str(), gvk.kind.as_str()) {
         ("apps", "Deployment") => set_metadata(root, "labels", stored_metadata("labels")),
         ("", "Pod") => {
-            set_metadata(root, "ownerReferences", stored_metadata("ownerReferences"));
+            for field in ["deletionTimestamp", "ownerReferences"] {
+                set_metadata(root, field, stored_metadata(field));
+            }
             let class = Node::from(old).dig(&["status", "qosClass"]).value();
             if let Some(status) = below(root, "status")
                 && text(status, "qosClass").is_empty()

@@ -36,6 +36,7 @@ pub fn on_create(gvk: &Gvk, object: &Value) -> Vec<String> {
             }
         }
         ("", "ResourceQuota") => quota(root, &mut warnings),
+        ("", "ServiceAccount") if mountable_secrets(root) => warnings.push(MOUNTABLE_SECRETS.to_owned()),
         _ => always(gvk, root, &mut warnings),
     }
     warnings
@@ -54,9 +55,18 @@ pub fn on_update(gvk: &Gvk, object: &Value, old: &Value) -> Vec<String> {
                 template(gvk, root, &mut warnings);
             }
         }
+        ("", "ServiceAccount") if mountable_secrets(root) && !mountable_secrets(Node::from(old)) => {
+            warnings.push(MOUNTABLE_SECRETS.to_owned());
+        }
         _ => always(gvk, root, &mut warnings),
     }
     warnings
+}
+
+const MOUNTABLE_SECRETS: &str = "metadata.annotations[kubernetes.io/enforce-mountable-secrets]: deprecated in v1.32+; prefer separate namespaces to isolate access to mounted secrets";
+
+fn mountable_secrets(account: Node<'_>) -> bool {
+    account.dig(&["metadata", "annotations", "kubernetes.io/enforce-mountable-secrets"]).exists()
 }
 
 /// Returns what every request for a deprecated kind is told, reads included.
