@@ -24,7 +24,13 @@ pub struct Route {
     pub path: &'static str,
     /// Who may read it, as the roles say that come with the server.
     pub readers: Readers,
-    answer: fn(&Arc<Server>, &Context, &[&str]) -> Response<Body>,
+    answer: Answer,
+}
+
+enum Answer {
+    AtOnce(fn(&Arc<Server>, &Context, &[&str]) -> Response<Body>),
+    /// An OpenAPI document.
+    OpenApi,
 }
 
 /// Who may read a path.
@@ -53,16 +59,15 @@ pub static ROUTES: &[Route] = &[
         respond::bytes_of(200, text, "application/openmetrics-text; version=1.0.0; charset=utf-8")
     }),
     Route::new("/metrics/slis", Readers::Granted, |server, _, _| slis(server)),
+    Route::new("/statusz", Readers::Granted, |server, _, _| statusz(server)),
     Route::new("/api", Readers::Authenticated, discovery),
     Route::new("/api/*", Readers::Authenticated, discovery),
     Route::new("/apis", Readers::Authenticated, discovery),
     Route::new("/apis/*", Readers::Authenticated, discovery),
-    Route::new("/openapi/v2", Readers::Authenticated, |server, context, _| openapi::v2(server, context)),
-    Route::new("/openapi/v3", Readers::Authenticated, |server, _, _| openapi::v3_index(server)),
-    Route::new("/openapi/v3/*", Readers::Authenticated, |server, context, segments| {
-        openapi::v3(server, context, &segments[2..].join("/"))
-    }),
-    Route::new("/swagger-2.0.0.pb-v1", Readers::Granted, |server, context, _| openapi::v2(server, context)),
+    Route::open_api("/openapi/v2", Readers::Authenticated),
+    Route::open_api("/openapi/v3", Readers::Authenticated),
+    Route::open_api("/openapi/v3/*", Readers::Authenticated),
+    Route::open_api("/swagger-2.0.0.pb-v1", Readers::Granted),
     Route::new("/.well-known/openid-configuration", Readers::Granted, |server, _, _| {
         crate::issuer::configuration(server)
     }),
@@ -75,7 +80,11 @@ impl Route {
         readers: Readers,
         answer: fn(&Arc<Server>, &Context, &[&str]) -> Response<Body>,
     ) -> Self {
-        Self { path, readers, answer }
+        Self { path, readers, answer: Answer::AtOnce(answer) }
+    }
+
+    const fn open_api(path: &'static str, readers: Readers) -> Self {
+        Self { path, readers, answer: Answer::OpenApi }
     }
 
     fn matches(&self, path: &str) -> bool {
@@ -99,8 +108,9 @@ pub(crate) async fn answer(server: &Arc<Server>, context: &Context) -> Response<
     }
     let path = format!("/{}", context.info.path.trim_matches('/'));
     let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
-    match ROUTES.iter().find(|route| route.matches(&path)) {
-        Some(route) => (route.answer)(server, context, &segments),
+    match ROUTES.iter().find(|route| route.matches(&path)).map(|route| &route.answer) {
+        Some(Answer::AtOnce(answer)) => answer(server, context, &segments),
+        Some(Answer::OpenApi) => openapi::answer(server, context).await,
         None => respond::text(404, "404 page not found\n"),
     }
 }
@@ -142,6 +152,19 @@ fn version() -> Response<Body> {
         "platform": format!("{}/{}", std::env::consts::OS, go_architecture()),
     });
     respond::bytes_of(200, format!("{version:#}"), "application/json")
+}
+
+/// Tells people in a few lines what runs here and since when.
+fn statusz(server: &Server) -> Response<Body> {
+    let seconds = server.started.duration_until(jiff::Timestamp::now()).as_secs().max(0);
+    let up = format!("{} hr {:02} min {:02} sec", seconds / 3600, seconds / 60 % 60, seconds % 60);
+    let text = format!(
+        "karmada apiserver statusz\nFor people, not for programs: the form of this page may change.\n\n\
+         Started: {}\nUp: {up}\nBinary version: {KUBERNETES_VERSION}+karmada-rs\nEmulation version: 1.36\n\n\
+         Paths: /healthz /livez /readyz /metrics /metrics/slis /version\n",
+        server.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    );
+    respond::text(200, text)
 }
 
 fn go_architecture() -> &'static str {

@@ -11,6 +11,7 @@ pub mod admission;
 pub mod aggregation;
 mod allocator;
 mod apply;
+mod aside;
 pub mod audit;
 pub mod auth;
 mod bootstrap;

@@ -1,10 +1,10 @@
 //! The OpenAPI documents: those of the native kinds as recorded, with the custom kinds of the moment merged in.
 //!
-//! Documents are large and rarely asked for: they are unpacked and merged per request, and the digests that make up
-//! the index are kept until the definitions change.
+//! Documents are large and rarely asked for: they are unpacked and merged per request, beside the other requests, and
+//! the digests that make up the index are kept until the definitions change.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use http::header::{CACHE_CONTROL, ETAG, EXPIRES, HeaderValue, IF_NONE_MATCH, LOCATION, VARY};
 use http::{Response, StatusCode, header};
@@ -24,13 +24,46 @@ use crate::server::Server;
 static DIGESTS: Mutex<Option<Digests>> = Mutex::new(None);
 
 struct Digests {
-    registry: usize,
+    registry: Weak<Registry>,
     by_path: HashMap<String, String>,
 }
 
+/// What of a request decides about the answer.
+struct Asked {
+    path: String,
+    accept: String,
+    known: Option<String>,
+    hash: Option<String>,
+    gzip: bool,
+}
+
+impl Asked {
+    fn of(context: &Context) -> Self {
+        Self {
+            path: context.info.path.trim_matches('/').to_owned(),
+            accept: context.header(header::ACCEPT).unwrap_or("").to_owned(),
+            known: context.header(IF_NONE_MATCH).map(str::to_owned),
+            hash: context.query.get("hash").filter(|hash| !hash.is_empty()).map(str::to_owned),
+            gzip: wants_gzip(context),
+        }
+    }
+}
+
+/// Answers a request for a document or for the index.
+pub(crate) async fn answer(server: &Server, context: &Context) -> Response<Body> {
+    let (registry, asked) = (server.registry.load_full(), Asked::of(context));
+    let rendered = crate::aside::run(move || match asked.path.as_str() {
+        "openapi/v3" => v3_index(&registry),
+        path => match path.strip_prefix("openapi/v3/") {
+            Some(document) => v3(&registry, &asked, document),
+            None => v2(&registry, &asked),
+        },
+    });
+    rendered.await.unwrap_or_else(|status| respond::error(&status))
+}
+
 /// Returns the index of the v3 documents.
-pub(crate) fn v3_index(server: &Server) -> Response<Body> {
-    let registry = server.registry.load_full();
+fn v3_index(registry: &Arc<Registry>) -> Response<Body> {
     let mut paths: Vec<String> = registry
         .groups()
         .iter()
@@ -47,7 +80,7 @@ pub(crate) fn v3_index(server: &Server) -> Response<Body> {
     paths.extend(native::openapi::v3_paths().map(str::to_owned));
     paths.sort();
     paths.dedup();
-    let digests = digests(&registry, &paths);
+    let digests = digests(registry, &paths);
     let entries: Map<String, Value> = paths
         .into_iter()
         .filter_map(|path| {
@@ -60,15 +93,13 @@ pub(crate) fn v3_index(server: &Server) -> Response<Body> {
 }
 
 /// Answers a request for one v3 document.
-pub(crate) fn v3(server: &Server, context: &Context, path: &str) -> Response<Body> {
-    let registry = server.registry.load_full();
-    let Some(document) = v3_document(&registry, path) else {
+fn v3(registry: &Registry, asked: &Asked, path: &str) -> Response<Body> {
+    let Some(document) = v3_document(registry, path) else {
         return respond::text(404, "404 page not found\n");
     };
     let digest = digest(&document);
-    let asked = context.query.get("hash").filter(|hash| !hash.is_empty());
-    if let Some(hash) = asked
-        && hash != digest
+    if let Some(hash) = &asked.hash
+        && *hash != digest
     {
         let mut response = Response::new(body::empty());
         *response.status_mut() = StatusCode::MOVED_PERMANENTLY;
@@ -77,8 +108,8 @@ pub(crate) fn v3(server: &Server, context: &Context, path: &str) -> Response<Bod
         }
         return response;
     }
-    let mut response = negotiated(context, document, &digest, "application/json");
-    if asked.is_some() {
+    let mut response = negotiated(asked, document, &digest, "application/json");
+    if asked.hash.is_some() {
         let headers = response.headers_mut();
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
         let year = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(24 * 365);
@@ -90,12 +121,10 @@ pub(crate) fn v3(server: &Server, context: &Context, path: &str) -> Response<Bod
 }
 
 /// Answers a request for the v2 document, as JSON or as gnostic protobuf.
-pub(crate) fn v2(server: &Server, context: &Context) -> Response<Body> {
-    let registry = server.registry.load_full();
-    let accept = context.header(header::ACCEPT).unwrap_or("");
-    let protobuf = accept.contains("application/com.github.proto-openapi.spec.v2")
-        || context.info.path.trim_end_matches('/').ends_with("swagger-2.0.0.pb-v1");
-    let document = v2_document(&registry);
+fn v2(registry: &Registry, asked: &Asked) -> Response<Body> {
+    let protobuf = asked.accept.contains("application/com.github.proto-openapi.spec.v2")
+        || asked.path.ends_with("swagger-2.0.0.pb-v1");
+    let document = v2_document(registry);
     let digest = digest(&document);
     if protobuf {
         let tree: Value = match serde_json::from_slice(&document) {
@@ -104,27 +133,27 @@ pub(crate) fn v2(server: &Server, context: &Context) -> Response<Body> {
         };
         let bytes = crate::gnostic::encode(&tree);
         return negotiated(
-            context,
+            asked,
             bytes,
             &digest,
             "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
         );
     }
-    negotiated(context, document, &digest, "application/json")
+    negotiated(asked, document, &digest, "application/json")
 }
 
 fn negotiated(
-    context: &Context,
+    asked: &Asked,
     document: Vec<u8>,
     digest: &str,
     content_type: &'static str,
 ) -> Response<Body> {
     let tag = format!("\"{digest}\"");
-    let mut response = if context.header(IF_NONE_MATCH).is_some_and(|known| known == tag) {
+    let mut response = if asked.known.as_ref() == Some(&tag) {
         let mut response = Response::new(body::empty());
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         response
-    } else if wants_gzip(context) && document.len() > GZIP_FROM {
+    } else if asked.gzip && document.len() > GZIP_FROM {
         use std::io::Write;
         let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         encoder.write_all(&document).expect("memory takes what is written");
@@ -148,13 +177,13 @@ fn digest(document: &[u8]) -> String {
 }
 
 fn digests(registry: &Arc<Registry>, paths: &[String]) -> HashMap<String, String> {
-    let identity = Arc::as_ptr(registry) as usize;
-    if let Some(known) = DIGESTS.lock().as_ref().filter(|known| known.registry == identity) {
+    let same = |known: &&Digests| std::ptr::eq(known.registry.as_ptr(), Arc::as_ptr(registry));
+    if let Some(known) = DIGESTS.lock().as_ref().filter(same) {
         return known.by_path.clone();
     }
     let by_path: HashMap<String, String> =
         paths.iter().filter_map(|path| Some((path.clone(), digest(&v3_document(registry, path)?)))).collect();
-    *DIGESTS.lock() = Some(Digests { registry: identity, by_path: by_path.clone() });
+    *DIGESTS.lock() = Some(Digests { registry: Arc::downgrade(registry), by_path: by_path.clone() });
     by_path
 }
 

@@ -42,9 +42,9 @@ pub async fn resource(server: &Arc<Server>, context: &Context, body: Bytes) -> R
             let offer = Offer {
                 protobuf: true,
                 yaml: true,
-                table: true,
-                metadata: true,
-                metadata_list: true,
+                table: false,
+                metadata: false,
+                metadata_list: false,
                 native: false,
             };
             let accepted = context.accept(offer).unwrap_or(crate::http::negotiate::Accepted::JSON);
@@ -269,6 +269,10 @@ async fn subresource(
     };
     if !subresource.verbs.iter().any(|verb| verb == info.verb) {
         return Err(Status::method_not_allowed().into());
+    }
+    if kind.gvk.kind == "Pod" && matches!(info.subresource.as_str(), "exec" | "attach" | "portforward") {
+        // A websocket is opened with GET; what it allows is no mere reading.
+        server.authorize_also(context, "create")?;
     }
     match (info.subresource.as_str(), info.verb) {
         ("status" | "approval", "get") => Ok(list::get(server, context, kind, namespace, &info.name).await?),

@@ -91,7 +91,13 @@ func Start(t Test, options Options) (*Server, error) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- command.Wait() }()
+	started := false
 	stop := sync.OnceFunc(func() {
+		if started {
+			running.Lock()
+			running.count--
+			running.Unlock()
+		}
 		_ = command.Process.Signal(syscall.SIGTERM)
 		select {
 		case <-ended:
@@ -110,7 +116,38 @@ func Start(t Test, options Options) (*Server, error) {
 		text, _ := os.ReadFile(log.Name())
 		return nil, fmt.Errorf("%w; the server said:\n%s", err, text)
 	}
-	return &Server{Config: config, Dir: filepath.Join(dir, "data"), Stop: stop}, nil
+	server := &Server{Config: config, Dir: filepath.Join(dir, "data"), Stop: stop}
+	started = true
+	if err := server.goAhead(); err != nil {
+		stop()
+		return nil, err
+	}
+	return server, nil
+}
+
+// goAhead makes the revisions of a server larger than those of the ones that run beside it: upstream they count together,
+// since they share an etcd, and some tests take a revision from one server to another.
+func (s *Server) goAhead() error {
+	running.Lock()
+	defer running.Unlock()
+	others := running.count
+	running.count++
+	for i := 0; i < 50*others; i++ {
+		object := fmt.Sprintf(`{"metadata": {"name": "ahead"}, "data": {"step": "%d"}}`, i)
+		path := "/api/v1/namespaces/kube-public/configmaps"
+		if _, err := s.ask(http.MethodPost, path, []byte(object)); err != nil {
+			return err
+		}
+		if _, err := s.ask(http.MethodDelete, path+"/ahead", nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var running struct {
+	sync.Mutex
+	count int
 }
 
 func folder(t Test, name string) (string, error) {
