@@ -10,6 +10,7 @@ use apimachinery::apply::{FieldManager, Set, Types};
 use apimachinery::gvk::Gvk;
 use apimachinery::status::Status;
 use apimachinery::structural::SchemaType;
+use apimachinery::yaml::Document;
 use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -109,9 +110,8 @@ impl Types for CustomTypes<'_> {
 /// An applied configuration.
 struct Apply<'a> {
     target: &'a Target<'a>,
-    applied: Value,
+    document: Document,
     force: bool,
-    validation: FieldValidation,
 }
 
 impl Apply<'_> {
@@ -119,17 +119,19 @@ impl Apply<'_> {
         let target = self.target;
         let now = second(Timestamp::now());
         let manager = target.options.field_manager.as_str();
+        let applied = &self.document.value;
         let merged = match &target.kind.source {
             Source::Native => {
                 let types = native::merge::Versions { gvk: target.kind.gvk.clone() };
-                manage(target, &types, |fields| fields.apply(live, &self.applied, manager, self.force, &now))
+                manage(target, &types, |fields| fields.apply(live, applied, manager, self.force, &now))
             }
             Source::Custom(custom) => {
                 let types = CustomTypes { server: target.server, custom };
-                manage(target, &types, |fields| fields.apply(live, &self.applied, manager, self.force, &now))
+                manage(target, &types, |fields| fields.apply(live, applied, manager, self.force, &now))
             }
         };
         let mut merged = merged.map_err(|error| error.to_status())?;
+        report_repeated(target, &self.document)?;
         let managed = merged.pointer("/metadata/managedFields").cloned();
         let unknown = decode::accept(target.kind, &target.kind.gvk, &mut merged)
             .map_err(|error| decode::cannot_handle(&target.kind.gvk, &target.kind.gvk, &error))?;
@@ -137,7 +139,7 @@ impl Apply<'_> {
             object::meta_mut(&mut merged).insert("managedFields".to_owned(), managed);
         }
         let problems = unknown.into_iter().map(|path| format!("unknown field \"{path}\"")).collect();
-        decode::report(target.context, self.validation, problems)?;
+        decode::report(target.context, target.options.field_validation, problems)?;
         Ok(merged)
     }
 }
@@ -180,45 +182,46 @@ impl Change for Apply<'_> {
 }
 
 /// Reads an applied configuration and checks whom it names.
-pub(crate) fn configuration(target: &Target<'_>, body: &Bytes) -> Result<Value, Status> {
+pub(crate) fn configuration(target: &Target<'_>, body: &Bytes) -> Result<Document, Status> {
     let bad = |error: String| Status::bad_request(format!("error decoding YAML: {error}"));
     let document = crate::yaml::read(body).map_err(bad)?;
-    if target.options.field_validation == FieldValidation::Strict
-        && let Some(error) = document.strict_error()
-    {
-        return Err(Status::bad_request(format!("error strict decoding YAML: error converting YAML to JSON: {error}")));
-    }
-    if target.options.field_validation == FieldValidation::Warn {
-        document.duplicates.iter().for_each(|problem| target.context.warn(problem.clone()));
-    }
-    let applied = document.value;
+    let applied = &document.value;
     if !applied.is_object() {
         return Err(bad("an object is expected".to_owned()));
     }
-    let name = object::meta_str(&applied, "name").to_owned();
+    let name = object::meta_str(applied, "name").to_owned();
     if !name.is_empty() && name != target.name {
         return Err(Status::bad_request(format!(
             "the name of the object ({name}) does not match the name on the URL ({})",
             target.name
         )));
     }
-    let namespace = object::meta_str(&applied, "namespace").to_owned();
+    let namespace = object::meta_str(applied, "namespace").to_owned();
     if target.kind.namespaced && !namespace.is_empty() && namespace != target.namespace {
         return Err(Status::bad_request(
             "the namespace of the provided object does not match the namespace sent on the request",
         ));
     }
-    Ok(applied)
+    Ok(document)
+}
+
+/// Refuses or warns about keys that stand twice in what was applied. Whether it could be applied at all comes first.
+pub(crate) fn report_repeated(target: &Target<'_>, document: &Document) -> Result<(), Status> {
+    match (target.options.field_validation, document.strict_error()) {
+        (FieldValidation::Strict, Some(error)) => Err(Status::bad_request(format!(
+            "error strict decoding YAML: error converting YAML to JSON: {error}"
+        ))),
+        (FieldValidation::Warn, Some(_)) => {
+            document.duplicates.iter().for_each(|problem| target.context.warn(problem.clone()));
+            Ok(())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Runs an apply.
 pub(crate) async fn apply(target: &Target<'_>, body: &Bytes) -> Result<Outcome, Status> {
-    let applied = configuration(target, body)?;
-    let change = Apply {
-        target,
-        applied,
-        force: target.options.force.unwrap_or(false),
-        validation: target.options.field_validation,
-    };
+    let document = configuration(target, body)?;
+    let change = Apply { target, document, force: target.options.force.unwrap_or(false) };
     target.update(&change).await
 }

@@ -156,13 +156,13 @@ fn version() -> Response<Body> {
 
 /// Tells people in a few lines what runs here and since when.
 fn statusz(server: &Server) -> Response<Body> {
-    let seconds = server.started.duration_until(jiff::Timestamp::now()).as_secs().max(0);
+    let seconds = server.identity.started.duration_until(jiff::Timestamp::now()).as_secs().max(0);
     let up = format!("{} hr {:02} min {:02} sec", seconds / 3600, seconds / 60 % 60, seconds % 60);
     let text = format!(
         "karmada apiserver statusz\nFor people, not for programs: the form of this page may change.\n\n\
          Started: {}\nUp: {up}\nBinary version: {KUBERNETES_VERSION}+karmada-rs\nEmulation version: 1.36\n\n\
          Paths: /healthz /livez /readyz /metrics /metrics/slis /version\n",
-        server.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        server.identity.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
     );
     respond::text(200, text)
 }

@@ -38,9 +38,11 @@ pub fn object(
         _ => return Err(unsupported_type(kind)),
     };
     check_type(kind, expected, &mut value, body)?;
+    let (typed, yaml) = (!kind.is_custom() || *expected != kind.gvk, content_type.ends_with("yaml"));
+    // What is read from YAML is the JSON that it stands for, whose keys are sorted.
+    let document = if typed && yaml { Bytes::from(value.to_string()) } else { body.clone() };
     let unknown =
         accept(kind, expected, &mut value).map_err(|error| cannot_handle(expected, expected, &error))?;
-    let (typed, yaml) = (!kind.is_custom() || *expected != kind.gvk, content_type.ends_with("yaml"));
     if typed && !yaml {
         // What stands in an unknown field is not read, hence not told either.
         problems.retain(|problem| !unknown.iter().any(|path| repeats_within(problem, path)));
@@ -48,19 +50,16 @@ pub fn object(
     let repeated = problems.len();
     problems.extend(unknown.into_iter().map(|path| format!("unknown field \"{path}\"")));
     // Typed objects are checked while they are read; repetitions in YAML are found before that.
-    if typed && !yaml {
-        apimachinery::json::sort_complaints(body, &mut problems);
+    if typed {
+        let from = if yaml { repeated } else { 0 };
+        apimachinery::json::sort_complaints(&document, &mut problems[from..]);
     }
     if yaml && repeated > 0 && validation == FieldValidation::Strict {
         let together = format!("yaml: unmarshal errors:\n  {}", problems[..repeated].join("\n  "));
         problems.splice(..repeated, [together]);
     }
-    report(context, validation, problems).map_err(|mut status| {
-        if typed {
-            status = cannot_handle(expected, expected, &status.message);
-        }
-        status
-    })?;
+    report(context, validation, problems)
+        .map_err(|status| cannot_handle(expected, expected, &status.message))?;
     Ok(value)
 }
 

@@ -24,7 +24,7 @@ use self::context::{Context, WriteOptions};
 use self::delete::DeleteOptions;
 use self::write::Target;
 use crate::http::body::Body;
-use crate::http::negotiate::{Offer, Shape};
+use crate::http::negotiate::{Accepted, Offer, Shape};
 use crate::http::respond;
 use crate::registry::Kind;
 use crate::server::Server;
@@ -47,7 +47,7 @@ pub async fn resource(server: &Arc<Server>, context: &Context, body: Bytes) -> R
                 metadata_list: false,
                 native: false,
             };
-            let accepted = context.accept(offer).unwrap_or(crate::http::negotiate::Accepted::JSON);
+            let accepted = context.accept(offer).unwrap_or(Accepted::JSON);
             respond::error_as(&status, accepted)
         }
         Err(Failure::PageNotFound) => respond::text(404, "404 page not found\n"),
@@ -280,7 +280,7 @@ async fn subresource(
             Ok(change(server, context, kind, namespace, &info.subresource, &body).await?)
         }
         ("scale", verb) => {
-            let accepted = context.accept(Offer { metadata: false, ..list::object_offer(kind) })?;
+            let accepted = context.accept(list::object_offer(kind))?;
             if verb == "get" {
                 let key = crate::object::join_key(namespace, &info.name);
                 let entry = server
@@ -289,11 +289,7 @@ async fn subresource(
                     .ok_or_else(|| Status::not_found(&kind.resource, &info.name))?;
                 let entry = crate::conversion::entry(server, kind, entry).await?;
                 let scale = scale::of(kind, &server.read(kind, &entry))?;
-                let shown = match accepted.shape {
-                    Shape::Table { beta } => table::scale(scale, table::Include::parse(context)?, beta),
-                    _ => scale,
-                };
-                return Ok(respond::value(200, &shown, accepted));
+                return Ok(respond::value(200, &shown_scale(context, scale, accepted)?, accepted));
             }
             let options =
                 WriteOptions::parse(context, if verb == "patch" { "PatchOptions" } else { "UpdateOptions" })?;
@@ -308,11 +304,7 @@ async fn subresource(
                 options: &options,
             };
             let outcome = scale::write(&target, &body, verb == "patch").await?;
-            let shown = match accepted.shape {
-                Shape::Table { beta } => table::scale(outcome.object, table::Include::parse(context)?, beta),
-                _ => outcome.object,
-            };
-            Ok(respond::value(200, &shown, accepted))
+            Ok(respond::value(200, &shown_scale(context, outcome.object, accepted)?, accepted))
         }
         ("token", "create") => Ok(token::request(server, context, kind, namespace, &body).await?),
         _ => match server.extensions.subresource(server, context, kind, namespace, body).await {
@@ -320,6 +312,15 @@ async fn subresource(
             None => Err(without_pods(server, context, kind, namespace).into()),
         },
     }
+}
+
+/// Returns a Scale in the shape that the client wants.
+fn shown_scale(context: &Context, scale: serde_json::Value, accepted: Accepted) -> Result<serde_json::Value, Status> {
+    Ok(match accepted.shape {
+        Shape::Object => scale,
+        Shape::Table { beta } => table::scale(scale, table::Include::parse(context)?, beta),
+        Shape::Metadata { beta } | Shape::MetadataList { beta } => table::partial(&scale, beta),
+    })
 }
 
 /// The answer to who wants to reach a program, where there is none.

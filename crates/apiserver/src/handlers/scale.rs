@@ -7,6 +7,7 @@ use apimachinery::field::{self, Path};
 use apimachinery::gvk::{GroupResource, Gvk};
 use apimachinery::selector::LabelSelector;
 use apimachinery::status::Status;
+use apimachinery::yaml::Document;
 use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -147,7 +148,7 @@ struct Rescale<'a> {
 enum ScaleChange<'a> {
     Replace(Value),
     Patch(Patch<'a>),
-    Apply(Value),
+    Apply(Document),
 }
 
 impl Rescale<'_> {
@@ -169,10 +170,11 @@ impl Rescale<'_> {
             ScaleChange::Replace(scale) => scale.clone(),
             ScaleChange::Patch(patch) => patch.patch(&live)?,
             ScaleChange::Apply(_) if kind.is_custom() => return Err(unconvertible(&live)),
-            ScaleChange::Apply(applied) => {
+            ScaleChange::Apply(document) => {
                 let force = options.force.unwrap_or(false);
-                let merged = fields.apply(&live, applied, manager, force, &now);
+                let merged = fields.apply(&live, &document.value, manager, force, &now);
                 let mut merged = merged.map_err(|error| error.to_status())?;
+                crate::apply::report_repeated(self.target, document)?;
                 let managed = merged.pointer("/metadata/managedFields").cloned();
                 decode::canonicalise(kind, &gvk, &mut merged)
                     .map_err(|error| decode::cannot_handle(&gvk, &gvk, &error))?;

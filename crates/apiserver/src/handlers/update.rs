@@ -240,7 +240,11 @@ impl Patch<'_> {
         }
         let unknown =
             decode::accept(self.kind, &self.gvk, &mut new).map_err(|error| patch_invalid(&shown, &error))?;
-        let unknown = unknown.into_iter().map(|path| format!("unknown field \"{path}\""));
+        let mut unknown: Vec<String> =
+            unknown.into_iter().map(|path| format!("unknown field \"{path}\"")).collect();
+        if !self.kind.is_custom() {
+            apimachinery::json::sort_complaints(shown.as_bytes(), &mut unknown);
+        }
         let problems: Vec<String> = self.problems.iter().cloned().chain(unknown).collect();
         match self.validation {
             FieldValidation::Strict if !problems.is_empty() => {

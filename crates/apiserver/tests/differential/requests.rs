@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::suite::Suite;
 use crate::support::Call;
 
-const FILES: [&str; 3] = ["requests.yaml", "identity.yaml", "apply.yaml"];
+const FILES: [&str; 4] = ["requests.yaml", "identity.yaml", "apply.yaml", "strict.yaml"];
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -138,7 +138,7 @@ impl Seen {
         let content_type = answer.headers.get("content-type").and_then(|value| value.to_str().ok());
         Self {
             code: answer.code,
-            body: normal::body(&answer.body),
+            body: normal::body(&meaning(answer, content_type)),
             warnings,
             content_type: content_type.unwrap_or_default().to_owned(),
         }
@@ -154,6 +154,13 @@ impl Seen {
         lines.extend(text.lines().map(str::to_owned));
         lines
     }
+}
+
+/// Returns the JSON that YAML stands for: it can be written in many ways.
+fn meaning(answer: &Answer, content_type: Option<&str>) -> Vec<u8> {
+    let yaml = content_type.is_some_and(|name| name.starts_with("application/yaml"));
+    let tree = yaml.then(|| serde_saphyr::from_str::<Value>(&answer.text()).ok()).flatten();
+    tree.map_or_else(|| answer.body.to_vec(), |tree| tree.to_string().into_bytes())
 }
 
 impl fmt::Display for Difference {
