@@ -30,7 +30,9 @@ static THREAD: LazyLock<Sender<Job>> = LazyLock::new(|| {
 });
 
 /// Runs a computation on the thread and waits for its result. Who stops waiting before it has begun saves the work.
-pub(crate) async fn run<T: Send + 'static>(compute: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
+pub(crate) async fn run<T: Send + 'static>(
+    compute: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Status> {
     let (answer, result) = oneshot::channel();
     let job = move || {
         if !answer.is_closed() {

@@ -126,7 +126,16 @@ fn root(server: &Server) -> Response<Body> {
         paths.push(format!("/apis/{}", group.name));
         paths.extend(group.versions.iter().map(|version| format!("/apis/{}/{version}", group.name)));
     }
-    for path in ["/healthz", "/livez", "/metrics", "/metrics/slis", "/openapi/v2", "/openapi/v3", "/readyz", "/version"] {
+    for path in [
+        "/healthz",
+        "/livez",
+        "/metrics",
+        "/metrics/slis",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/readyz",
+        "/version",
+    ] {
         paths.push(path.to_owned());
     }
     paths.push("/.well-known/openid-configuration".to_owned());

@@ -142,12 +142,7 @@ fn v2(registry: &Registry, asked: &Asked) -> Response<Body> {
     negotiated(asked, document, &digest, "application/json")
 }
 
-fn negotiated(
-    asked: &Asked,
-    document: Vec<u8>,
-    digest: &str,
-    content_type: &'static str,
-) -> Response<Body> {
+fn negotiated(asked: &Asked, document: Vec<u8>, digest: &str, content_type: &'static str) -> Response<Body> {
     let tag = format!("\"{digest}\"");
     let mut response = if asked.known.as_ref() == Some(&tag) {
         let mut response = Response::new(body::empty());

@@ -71,8 +71,8 @@ pub fn peek(bytes: &[u8]) -> Result<Gvk, Error> {
 pub fn encode(gvk: &Gvk, value: &Value) -> Result<Vec<u8>, Error> {
     // What stands for objects is the same in both of its versions.
     let version = if gvk.group == "meta.k8s.io" { "v1" } else { &gvk.version };
-    let ty = types::for_kind(&gvk.group, version, &gvk.kind)
-        .ok_or_else(|| Error::UnknownKind(gvk.clone()))?;
+    let ty =
+        types::for_kind(&gvk.group, version, &gvk.kind).ok_or_else(|| Error::UnknownKind(gvk.clone()))?;
     encode::envelope(gvk, &encode::message(ty, value)?)
 }
 

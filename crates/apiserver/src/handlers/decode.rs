@@ -100,8 +100,9 @@ pub fn canonicalise(kind: &Kind, gvk: &Gvk, value: &mut Value) -> Result<Vec<Str
         Source::Custom(custom) if *gvk == kind.gvk => custom.canonicalise(gvk, value),
         _ => {
             // An empty list ends the tracking of fields; otherwise it means what no list means.
-            let untracked =
-                value.pointer("/metadata/managedFields").is_some_and(|list| list == &Value::Array(Vec::new()));
+            let untracked = value
+                .pointer("/metadata/managedFields")
+                .is_some_and(|list| list == &Value::Array(Vec::new()));
             let unknown = native::shape::canonicalise(gvk, value).map_err(|error| error.to_string())?;
             if untracked {
                 object::meta_mut(value).insert("managedFields".to_owned(), Value::Array(Vec::new()));

@@ -315,7 +315,11 @@ async fn subresource(
 }
 
 /// Returns a Scale in the shape that the client wants.
-fn shown_scale(context: &Context, scale: serde_json::Value, accepted: Accepted) -> Result<serde_json::Value, Status> {
+fn shown_scale(
+    context: &Context,
+    scale: serde_json::Value,
+    accepted: Accepted,
+) -> Result<serde_json::Value, Status> {
     Ok(match accepted.shape {
         Shape::Object => scale,
         Shape::Table { beta } => table::scale(scale, table::Include::parse(context)?, beta),

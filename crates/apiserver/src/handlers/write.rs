@@ -785,8 +785,7 @@ fn dedup_owners(metadata: &mut Map<String, Value>, context: &Context, when: &str
 fn finalizer_warnings(name: &str) -> Vec<String> {
     const STANDARD: [&str; 3] = ["orphan", "foregroundDeletion", "kubernetes"];
     let say = |what: String| format!("metadata.finalizers: {name:?}: {what}");
-    let mut warnings: Vec<String> =
-        apimachinery::names::qualified_name(name).into_iter().map(&say).collect();
+    let mut warnings: Vec<String> = apimachinery::names::qualified_name(name).into_iter().map(&say).collect();
     if !name.contains('/') && !STANDARD.contains(&name) {
         let path = if name.contains('.') { " including a path (/)" } else { "" };
         warnings.push(say(format!(
