@@ -133,7 +133,8 @@ impl Apply<'_> {
         let mut merged = merged.map_err(|error| error.to_status())?;
         report_repeated(target, &self.document)?;
         let managed = merged.pointer("/metadata/managedFields").cloned();
-        let unknown = decode::accept(target.kind, &target.kind.gvk, &mut merged)
+        // A null that is applied is meant: it is not dropped, and an error where nothing may be null.
+        let unknown = decode::canonicalise(target.kind, &target.kind.gvk, &mut merged)
             .map_err(|error| decode::cannot_handle(&target.kind.gvk, &target.kind.gvk, &error))?;
         if let Some(managed) = managed {
             object::meta_mut(&mut merged).insert("managedFields".to_owned(), managed);

@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use apimachinery::status::Status;
+use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH, VARY};
 use http::{Method, Response, header};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::handlers::context::Context;
 use crate::http::body::{self, Body};
+use crate::http::negotiate::{Accepted, Media, Offer};
 use crate::http::respond;
 use crate::openapi;
 use crate::registry::discovery::Aggregated;
@@ -316,7 +318,22 @@ fn form(context: &Context) -> Form {
 fn discovery(server: &Arc<Server>, context: &Context, segments: &[&str]) -> Response<Body> {
     let registry = server.registry.load_full();
     let documents = registry.documents();
-    let json = "application/json";
+    // The old form is JSON or, for who wants it, YAML.
+    let offer = Offer {
+        protobuf: false,
+        yaml: true,
+        table: false,
+        metadata: false,
+        metadata_list: false,
+        native: false,
+    };
+    let is_yaml = context.accept(offer).is_ok_and(|accepted| accepted.media == Media::Yaml);
+    let legacy = |document: Bytes| {
+        if is_yaml && let Ok(tree) = serde_json::from_slice::<Value>(&document) {
+            return respond::value(200, &tree, Accepted { media: Media::Yaml, ..Accepted::JSON });
+        }
+        respond::bytes_of(200, document, "application/json")
+    };
     match segments {
         ["api"] => match form(context) {
             Form::Aggregated { beta: false } => aggregated(context, &documents.core, false),
@@ -328,25 +345,25 @@ fn discovery(server: &Arc<Server>, context: &Context, segments: &[&str]) -> Resp
                     "versions": ["v1"],
                     "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": host}],
                 });
-                respond::bytes_of(200, format!("{document}\n"), json)
+                legacy(format!("{document}\n").into())
             }
         },
         ["apis"] => match form(context) {
             Form::Aggregated { beta: false } => aggregated(context, &documents.named, false),
             Form::Aggregated { beta: true } => aggregated(context, &documents.named_beta, true),
-            Form::Legacy => respond::bytes_of(200, documents.groups.clone(), json),
+            Form::Legacy => legacy(documents.groups.clone()),
         },
         ["api", "v1"] => match documents.resources.get(&(String::new(), "v1".to_owned())) {
-            Some(document) => respond::bytes_of(200, document.clone(), json),
+            Some(document) => legacy(document.clone()),
             None => respond::text(404, "404 page not found\n"),
         },
         ["apis", group] => match documents.group.get(*group) {
-            Some(document) => respond::bytes_of(200, document.clone(), json),
+            Some(document) => legacy(document.clone()),
             None => respond::text(404, "404 page not found\n"),
         },
         ["apis", group, version] => {
             match documents.resources.get(&((*group).to_owned(), (*version).to_owned())) {
-                Some(document) => respond::bytes_of(200, document.clone(), json),
+                Some(document) => legacy(document.clone()),
                 None if registry.group(group).is_some_and(|group| group.native) => {
                     respond::error(&Status::no_such_route())
                 }

@@ -1,7 +1,7 @@
 //! The swagger document as gnostic protobuf, which older kubectl and Argo CD ask for.
 //!
-//! A table per message says which JSON key goes into which field; vendor extensions travel as YAML text, for which
-//! JSON will do. Only what Kubernetes' documents contain has a table.
+//! A table per message says which JSON key goes into which field; vendor extensions travel as YAML text. Only what
+//! Kubernetes' documents contain has a table.
 
 use serde_json::{Map, Value};
 
@@ -351,8 +351,10 @@ fn encoded(message: &Message, value: &Value) -> Vec<u8> {
 }
 
 fn any(value: &Value) -> Vec<u8> {
+    // JSON is YAML too, for what cannot be printed otherwise.
+    let text = crate::yaml::print(value).unwrap_or_else(|_| format!("{value}\n"));
     let mut out = Vec::new();
-    bytes(&mut out, 2, format!("{value}\n").as_bytes());
+    bytes(&mut out, 2, text.as_bytes());
     out
 }
 

@@ -150,7 +150,7 @@ impl Server {
     pub fn read(&self, kind: &Kind, entry: &Entry) -> Value {
         let mut object = object::decode(&kind.storage.api_version(), &kind.gvk.kind, entry);
         if !kind.serves_as_stored(entry) {
-            kind.present(&mut object);
+            kind.present(entry, &mut object);
         }
         object::stamp(&mut object, &kind.api_version, &kind.gvk.kind, Some(entry.modified));
         object

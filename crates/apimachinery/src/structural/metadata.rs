@@ -27,6 +27,16 @@ impl Schema {
         Ok(unknown)
     }
 
+    /// Checks and cleans the metadata of an object of a level of the schema.
+    pub(super) fn coerce_embedded(
+        &self,
+        object: &mut Value,
+        id: NodeId,
+        malformed: Malformed,
+    ) -> Result<(), Error> {
+        self.coerce(object, Some(id), true, &Path::default(), malformed, &mut Vec::new())
+    }
+
     fn coerce(
         &self,
         value: &mut Value,

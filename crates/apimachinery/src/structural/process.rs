@@ -22,6 +22,12 @@ impl Schema {
         pruner.known(value, id, self.node(id).embedded);
     }
 
+    /// Prunes a whole object of a level of the schema, with metadata of its own.
+    pub(super) fn prune_object(&self, object: &mut Value, id: NodeId) {
+        let mut pruner = Pruner { schema: self, path: String::new(), unknown: Vec::new() };
+        pruner.known(object, id, true);
+    }
+
     /// Fills in defaults: for missing keys, and for nulls where null is not allowed.
     pub fn default(&self, object: &mut Value) {
         self.default_node(object, 0);

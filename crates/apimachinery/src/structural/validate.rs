@@ -4,7 +4,8 @@
 //! objects. A wrong type does not stop the others; they look at the value they find.
 //!
 //! On update, whatever is unchanged from the stored object is not checked again: a schema that became stricter must
-//! not lock up old objects. Fields correspond by name, items of map lists by key, other items not at all.
+//! not lock up old objects. Fields correspond by name, items of map lists by key, other items not at all. A field that
+//! the schema does not specify corresponds to nothing, so that an object with one always counts as changed.
 
 use std::collections::BTreeSet;
 
@@ -18,6 +19,16 @@ impl Schema {
     /// Checks an object; with the stored object given, only what differs from it.
     pub fn validate(&self, object: &Value, stored: Option<&Value>) -> Errors {
         self.validate_value(object, stored, 0, None)
+    }
+
+    /// Checks the status of an object alone, as a write of the status does; the rest may be as invalid as it is.
+    pub fn validate_status(&self, object: &Value, stored: &Value) -> Errors {
+        match (object.get("status"), self.node(0).property("status")) {
+            (Some(status), Some(id)) => {
+                self.validate_value(status, stored.get("status"), id, Some(&Path::new("status")))
+            }
+            _ => Errors::new(),
+        }
     }
 
     /// Checks a value of a level of the schema; errors are reported below `prefix`.
@@ -38,6 +49,38 @@ impl Schema {
         let mut errors = Errors::new();
         Lists { schema: self }.node(0, object, &Path::default(), &mut errors);
         errors
+    }
+
+    /// As [`Schema::validate_lists`], for a changed object: one that was broken already may stay so.
+    pub fn validate_lists_update(&self, object: &Value, stored: &Value) -> Errors {
+        let errors = self.validate_lists(object);
+        if errors.is_empty() || !self.validate_lists(stored).is_empty() { Errors::new() } else { errors }
+    }
+
+    /// Says whether a value is the stored one, as far as the schema can tell.
+    fn is_unchanged(&self, id: NodeId, value: &Value, stored: &Value) -> bool {
+        let node = self.node(id);
+        match (value, stored) {
+            (Value::Array(items), Value::Array(before)) => {
+                let Some(item_schema) = node.items.filter(|_| node.list == ListType::Map) else {
+                    return items == before;
+                };
+                // The order of a map list means nothing.
+                items.len() == before.len()
+                    && items.iter().all(|item| {
+                        correlated(node, item, stored)
+                            .is_some_and(|before| self.is_unchanged(item_schema, item, before))
+                    })
+            }
+            (Value::Object(entries), Value::Object(before)) => {
+                entries.len() == before.len()
+                    && entries.iter().all(|(name, value)| match (node.field(name), before.get(name)) {
+                        (Some(field), Some(before)) => self.is_unchanged(field, value, before),
+                        _ => false,
+                    })
+            }
+            (value, stored) => value == stored,
+        }
     }
 }
 
@@ -78,7 +121,7 @@ impl Validator<'_> {
     }
 
     fn node(&self, id: NodeId, value: &Value, stored: Option<&Value>, path: &str, out: &mut Outcome) {
-        if stored == Some(value) {
+        if stored.is_some_and(|stored| self.schema.is_unchanged(id, value, stored)) {
             out.matches += 1;
             return;
         }
@@ -388,7 +431,9 @@ impl Validator<'_> {
         }
         for (name, value) in entries {
             let below = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-            let before = stored.and_then(|stored| stored.get(name));
+            // Versions are told apart by these two alone: an unchanged one may be invalid in this version.
+            let is_type = path.is_empty() && matches!(name.as_str(), "apiVersion" | "kind");
+            let before = stored.filter(|_| !is_type).and_then(|stored| stored.get(name));
             match (node.property(name), &node.additional) {
                 (Some(id), _) => self.node(id, value, before, &below, out),
                 (None, Some(Additional::Schema(id))) => self.node(*id, value, before, &below, out),

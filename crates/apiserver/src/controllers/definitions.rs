@@ -6,12 +6,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use apimachinery::crd::{self, Condition, Naming};
 use apimachinery::status::Status;
 use futures::future::{join_all, try_join_all};
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::bootstrap::ensure;
 use crate::handlers::delete::DeleteOptions;
@@ -24,6 +26,9 @@ use crate::server::Server;
 
 pub(crate) const COLLECTION: &str = "apiextensions.k8s.io/customresourcedefinitions";
 const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
+/// How long a definition that is being deleted stays at least, and how often it is looked at until it is empty. Whoever
+/// has deleted it gets to see that it goes; upstream takes about as long for its round trips.
+const REMOVAL: Duration = Duration::from_millis(200);
 
 /// Serves what is stored. Called before the server listens, so that nothing is unknown for a moment after a restart.
 pub(crate) fn load(server: &Server) {
@@ -39,17 +44,28 @@ pub(crate) fn load(server: &Server) {
     if definitions.is_empty() && server.registry.load().definitions().is_empty() {
         return;
     }
-    let next = server.registry.load().with_definitions(definitions);
-    server.registry.store(Arc::new(next));
+    let next = Arc::new(server.registry.load().with_definitions(definitions));
+    let before = server.registry.swap(next.clone());
+    end_watches(&before, &next);
 }
 
 /// Serves a definition from now on, beside those that are served already.
 fn serve(server: &Server, custom: Arc<Custom>) {
-    server.registry.rcu(|registry| {
+    let before = server.registry.rcu(|registry| {
         let mut definitions = registry.definitions().clone();
         definitions.insert(custom.name.clone(), custom.clone());
         registry.with_definitions(definitions)
     });
+    end_watches(&before, &server.registry.load());
+}
+
+/// Ends the watches of what is not served any more as it was: their clients begin anew and see how it is now.
+fn end_watches(before: &Registry, now: &Registry) {
+    for (name, custom) in before.definitions() {
+        if !now.definitions().get(name).is_some_and(|now| now.serves_like(custom)) {
+            custom.retired.cancel();
+        }
+    }
 }
 
 /// Creates or updates the definitions that come with the server, and waits until they are served.
@@ -108,8 +124,16 @@ pub(super) async fn run(server: Arc<Server>) {
         settle(&actor, &entry.name).await;
     }
     // A definition that is being emptied is looked at again until it is empty.
+    let mut next_look: Option<Instant> = None;
     loop {
         let waiting = server.store.snapshot(COLLECTION).iter().any(|entry| entry.head.deleting);
+        next_look = waiting.then(|| next_look.unwrap_or_else(|| Instant::now() + REMOVAL));
+        let look = async {
+            match next_look {
+                Some(when) => tokio::time::sleep_until(when).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             batch = watch.next() => {
                 let Ok(batch) = batch else { return };
@@ -126,9 +150,12 @@ pub(super) async fn run(server: Arc<Server>) {
                     }
                 }
             }
-            () = tokio::time::sleep(std::time::Duration::from_millis(200)), if waiting => {
+            () = look => {
+                next_look = None;
                 for entry in server.store.snapshot(COLLECTION).iter().filter(|entry| entry.head.deleting) {
-                    settle(&actor, &entry.name).await;
+                    if let Some((kind, definition)) = read(&server, &entry.name) {
+                        remove(&actor, &kind, &definition).await;
+                    }
                 }
             }
         }
@@ -147,6 +174,29 @@ fn definition_kind(registry: &Registry) -> Option<Arc<Kind>> {
     registry.find("apiextensions.k8s.io", "v1", "customresourcedefinitions").cloned()
 }
 
+/// Returns a definition as stored, and its kind.
+fn read(server: &Server, name: &str) -> Option<(Arc<Kind>, Value)> {
+    let kind = definition_kind(&server.registry.load())?;
+    let entry = server.store.get(COLLECTION, name)?;
+    let definition = server.read(&kind, &entry);
+    Some((kind, definition))
+}
+
+/// Makes a definition that is to be deleted say so, and lets it wait for its instances to go.
+pub(crate) fn begin_deletion(definition: &mut Value, now: Timestamp) {
+    let mut finalizers = object::finalizers(definition);
+    if !finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
+        finalizers.push(FINALIZER.to_owned());
+        object::set_finalizers(definition, finalizers);
+    }
+    let message = "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon";
+    set_condition(&mut definition["status"], terminating("True", "InstanceDeletionPending", message), now);
+}
+
+fn terminating(status: &'static str, reason: &str, message: &str) -> Condition {
+    Condition { kind: "Terminating", status, reason: reason.to_owned(), message: message.to_owned() }
+}
+
 /// Brings what is served and what a definition's status says into step with its spec.
 async fn settle(actor: &Actor, name: &str) {
     let server = actor.server();
@@ -155,7 +205,7 @@ async fn settle(actor: &Actor, name: &str) {
     let Some(entry) = server.store.get(COLLECTION, name) else { return load(server) };
     let definition = server.read(&kind, &entry);
     if entry.head.deleting {
-        return remove(actor, &kind, &definition).await;
+        return empty(actor, &kind, &definition).await;
     }
     let naming = names_of(server, &definition);
     let convertible = crd::is_true(&definition, "Established") || has_readable_authority(&definition);
@@ -221,9 +271,17 @@ fn has_readable_authority(definition: &Value) -> bool {
 }
 
 fn compile(server: &Server, definition: &Value) -> Option<Arc<Custom>> {
+    let registry = server.registry.load();
+    let served = registry.definitions().get(object::meta_str(definition, "name"));
+    if let Some(served) = served.filter(|served| served.essence == essence(definition)) {
+        return Some(served.clone());
+    }
     match Custom::compile(definition) {
         Ok(mut custom) => {
             custom.connects = server.extensions.connects(&custom.name);
+            if let Some(served) = served {
+                custom.succeed(served);
+            }
             Some(Arc::new(custom))
         }
         Err(error) => {
@@ -233,51 +291,66 @@ fn compile(server: &Server, definition: &Value) -> Option<Arc<Custom>> {
     }
 }
 
-/// Deletes the instances of a dying definition; lets it go when none is left.
-async fn remove(actor: &Actor, kind: &Arc<Kind>, definition: &Value) {
+/// Returns the instances of a definition, if it is served.
+fn instances_of(server: &Server, name: &str) -> Option<Arc<Kind>> {
+    let registry = server.registry.load();
+    registry.kinds().find(|kind| kind.custom().is_some_and(|custom| custom.name == name)).cloned()
+}
+
+/// Deletes the instances of a dying definition.
+async fn empty(actor: &Actor, kind: &Arc<Kind>, definition: &Value) {
     let server = actor.server();
-    let name = object::meta_str(definition, "name").to_owned();
+    let name = object::meta_str(definition, "name");
     if !object::finalizers(definition).iter().any(|finalizer| finalizer == FINALIZER) {
         return;
     }
     let registry = server.registry.load_full();
     // Serve it as terminating first, so that nothing new comes while the old goes.
-    if registry.definitions().get(&name).is_some_and(|custom| !custom.terminating)
+    if registry.definitions().get(name).is_some_and(|custom| !custom.terminating)
         && let Some(custom) = compile(server, definition)
     {
         serve(server, custom);
     }
-    let registry = server.registry.load_full();
-    let instances =
-        registry.kinds().find(|kind| kind.custom().is_some_and(|custom| custom.name == name)).cloned();
-    let mut left = 0;
-    if let Some(instances) = &instances {
+    let words = "CustomResource deletion is in progress";
+    write_removal(actor, kind, name, &terminating("True", "InstanceDeletionInProgress", words), false).await;
+    if let Some(instances) = instances_of(server, name) {
         for entry in server.store.snapshot(&instances.collection).iter() {
             let (namespace, instance) = object::split_key(&entry.name);
-            let _ = actor.delete(instances, namespace, instance, &DeleteOptions::default()).await;
+            let _ = actor.delete(&instances, namespace, instance, &DeleteOptions::default()).await;
         }
-        left = server.store.snapshot(&instances.collection).len();
     }
+}
+
+/// Lets a dying definition go when none of its instances is left, and deletes them again else.
+async fn remove(actor: &Actor, kind: &Arc<Kind>, definition: &Value) {
+    let server = actor.server();
+    let name = object::meta_str(definition, "name");
+    let instances = instances_of(server, name);
+    if instances.is_some_and(|instances| server.store.snapshot(&instances.collection).len() > 0) {
+        return empty(actor, kind, definition).await;
+    }
+    let gone = if crd::is_true(definition, "Established") {
+        terminating("False", "InstanceDeletionCompleted", "removed all instances")
+    } else {
+        terminating("False", "NeverEstablished", "resource was never established")
+    };
+    write_removal(actor, kind, name, &gone, true).await;
+    load(server);
+}
+
+/// Writes how far the removal of a definition has come; when it is done, nothing of ours holds it any longer.
+async fn write_removal(actor: &Actor, kind: &Arc<Kind>, name: &str, condition: &Condition, done: bool) {
     let now = Timestamp::now();
-    let finished = left == 0;
     let result = actor
-        .update(kind, "", &name, "status", |old| {
+        .update(kind, "", name, "status", |old| {
             let mut new = old.clone();
-            let (status, reason, message) = if finished {
-                ("False", "InstanceDeletionCompleted", "removed all instances")
-            } else {
-                ("True", "InstanceDeletionInProgress", "CustomResource deletion is in progress")
-            };
-            let terminating = Condition {
-                kind: "Terminating",
-                status,
-                reason: reason.to_owned(),
-                message: message.to_owned(),
-            };
-            set_condition(&mut new["status"], terminating, now);
-            if finished {
-                let finalizers =
-                    object::finalizers(&new).into_iter().filter(|own| own != FINALIZER).collect();
+            let mut finalizers = object::finalizers(&new);
+            if !finalizers.iter().any(|own| own == FINALIZER) {
+                return None;
+            }
+            set_condition(&mut new["status"], condition.clone(), now);
+            if done {
+                finalizers.retain(|own| own != FINALIZER);
                 object::set_finalizers(&mut new, finalizers);
             }
             (new != *old).then_some(new)
@@ -285,9 +358,6 @@ async fn remove(actor: &Actor, kind: &Arc<Kind>, definition: &Value) {
         .await;
     if let Err(status) = result {
         tracing::debug!(object = name, error = %status, "cannot finish a definition");
-    }
-    if finished {
-        load(server);
     }
 }
 

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use crate::head::Head;
 use crate::object::{self, Entry};
+use crate::registry::custom::{CONVERTED, UNSETTLED};
 use crate::registry::{Custom, Kind, Source};
 use crate::server::Server;
 
@@ -105,7 +106,8 @@ pub(crate) async fn entries(
     for chunk in missing.chunks(AT_ONCE) {
         let objects = chunk.iter().map(|index| stored(kind, custom, &entries[*index])).collect();
         let converted = converter.convert(server, objects, &kind.api_version).await.map_err(failed)?;
-        for (index, object) in chunk.iter().zip(converted) {
+        for (index, mut object) in chunk.iter().zip(converted) {
+            custom.trim(&kind.gvk.version, &mut object);
             let entry = Arc::new(rewritten(kind, &entries[*index], &object));
             server.conversions.put(key(&entries[*index]), entry.clone());
             entries[*index] = entry;
@@ -127,31 +129,54 @@ pub(crate) async fn entry(
     Ok(converted.into_iter().next().expect("as many come back as went in"))
 }
 
-/// Encodes an object of `kind` for the store, in the version that is stored, and returns with it what a later reader
-/// of `kind` gets to see where that is not the object itself.
-pub(crate) async fn encode(
-    server: &Arc<Server>,
-    kind: &Kind,
-    object: &Value,
-) -> Result<(Bytes, Option<Value>), Status> {
+/// An object as it goes into the store.
+pub(crate) struct Encoded {
+    pub body: Bytes,
+    /// What a later reader gets to see, where that is not the object itself.
+    pub seen: Option<Value>,
+    /// The schema the body was written under, see [`Kind::fingerprint`].
+    pub schema: u32,
+}
+
+impl Encoded {
+    fn plain(body: Bytes, kind: &Kind) -> Self {
+        Self { body, seen: None, schema: kind.fingerprint() }
+    }
+}
+
+/// Encodes an object of `kind` for the store, in the version that is stored.
+pub(crate) async fn encode(server: &Arc<Server>, kind: &Kind, object: &Value) -> Result<Encoded, Status> {
     let Source::Custom(custom) = &kind.source else {
         if kind.storage == kind.gvk {
-            return Ok((object::encode(object), None));
+            return Ok(Encoded::plain(object::encode(object), kind));
         }
         let mut stored = object.clone();
         kind.to_storage(&mut stored);
-        return Ok((object::encode(&stored), None));
+        return Ok(Encoded::plain(object::encode(&stored), kind));
     };
     let version = kind.storage.api_version();
     // The version of a body that says none is the first that was ever stored.
     let said = (custom.storage_version != custom.first_stored).then_some(version.as_str());
-    let Some(converter) = custom.conversion.as_ref().filter(|_| kind.storage != kind.gvk) else {
-        return Ok((object::encode_as(object, said), None));
+    if kind.storage == kind.gvk || custom.uniform && custom.conversion.is_none() {
+        return Ok(Encoded::plain(object::encode_as(object, said), kind));
+    }
+    let (to, from) = (custom.storage_version.as_str(), kind.gvk.version.as_str());
+    let mut stored = match &custom.conversion {
+        Some(converter) => one(server, converter, object.clone(), &version).await.map_err(failed)?,
+        None => object.clone(),
     };
-    let stored = one(server, converter, object.clone(), &version).await.map_err(failed)?;
-    let mut seen = one(server, converter, stored.clone(), &kind.api_version).await.map_err(failed)?;
-    custom.present(&kind.gvk, &mut seen);
-    Ok((object::encode_as(&stored, said), Some(seen)))
+    custom.trim(to, &mut stored);
+    let body = object::encode_as(&stored, said);
+    custom.settle(to, &mut stored);
+    let mut seen = match &custom.conversion {
+        Some(converter) => one(server, converter, stored, &kind.api_version).await.map_err(failed)?,
+        None => stored,
+    };
+    custom.trim(from, &mut seen);
+    if seen == *object {
+        return Ok(Encoded::plain(body, kind));
+    }
+    Ok(Encoded { body, seen: Some(seen), schema: UNSETTLED })
 }
 
 /// Converts while the caller waits: field ownership is computed where nothing can be awaited.
@@ -190,24 +215,26 @@ fn converting(kind: &Kind) -> Option<(&Arc<Custom>, &Converter)> {
 }
 
 fn stored_api_version(custom: &Custom, entry: &Entry) -> String {
-    match object::stored_version(&entry.value) {
-        Some(version) => version.to_owned(),
-        None => format!("{}/{}", custom.group, custom.first_stored),
-    }
+    format!("{}/{}", custom.group, custom.stored_version(entry))
 }
 
+/// Returns an object in the version it is stored in, as it would be read in that version.
 fn stored(kind: &Kind, custom: &Custom, entry: &Entry) -> Value {
-    object::decode(&stored_api_version(custom, entry), &kind.gvk.kind, entry)
+    let mut object = object::decode(&stored_api_version(custom, entry), &kind.gvk.kind, entry);
+    custom.settle(custom.stored_version(entry), &mut object);
+    object
 }
 
 fn rewritten(kind: &Kind, entry: &Entry, object: &Value) -> Entry {
     let value = object::encode_as(object, Some(&kind.api_version));
+    let mut head = <Head as store::Head>::parse(&kind.collection, &entry.name, &value);
+    head.schema = CONVERTED;
     Entry {
         name: entry.name.clone(),
         created: entry.created,
         modified: entry.modified,
         expires_ms: entry.expires_ms,
-        head: <Head as store::Head>::parse(&kind.collection, &entry.name, &value),
+        head,
         value,
     }
 }

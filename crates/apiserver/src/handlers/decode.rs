@@ -3,6 +3,7 @@
 //! What comes out has kind and version, no unknown field, and every default. What was wrong but tolerable is
 //! reported as warnings or refused, as the client asked.
 
+use apimachinery::field::{self, Path};
 use apimachinery::gvk::Gvk;
 use apimachinery::status::Status;
 use base64::Engine;
@@ -121,7 +122,7 @@ pub fn canonicalise(kind: &Kind, gvk: &Gvk, value: &mut Value) -> Result<Vec<Str
                 // Some defaults exist only in the version that is stored.
                 kind.to_storage(value);
                 native::defaults::apply(&kind.storage, value);
-                kind.present(value);
+                kind.from_storage(value);
             }
             Ok(unknown)
         }
@@ -255,7 +256,11 @@ fn check_type(kind: &Kind, expected: &Gvk, value: &mut Value, body: &Bytes) -> R
     } else {
         Gvk::from_api_version(&api_version, if name.is_empty() { &expected.kind } else { &name })
     };
-    if given.kind != expected.kind {
+    let is_same_version = given.group == expected.group && given.version == expected.version;
+    if given.kind != expected.kind && !(kind.is_custom() && *expected == kind.gvk && !is_same_version) {
+        if kind.is_custom() && *expected == kind.gvk {
+            return Err(wrong_kind(&given, expected, value));
+        }
         if kind.is_custom() {
             return Err(Status::bad_request(format!(
                 "{} in version \"{}\" cannot be handled as a {}: invalid object kind {}, expected {}",
@@ -275,7 +280,7 @@ fn check_type(kind: &Kind, expected: &Gvk, value: &mut Value, body: &Bytes) -> R
         };
         return Err(cannot_handle(&given, expected, &error));
     }
-    if given.group != expected.group || given.version != expected.version {
+    if !is_same_version {
         if !kind.is_custom() && native::types::for_kind(&given.group, &given.version, &given.kind).is_none() {
             return Err(cannot_handle(&given, expected, &no_kind(&given)));
         }
@@ -288,6 +293,13 @@ fn check_type(kind: &Kind, expected: &Gvk, value: &mut Value, body: &Bytes) -> R
     fields.insert("apiVersion".to_owned(), expected.api_version().into());
     fields.insert("kind".to_owned(), expected.kind.clone().into());
     Ok(())
+}
+
+/// The answer to a custom resource of another kind: to upstream it is of any kind until it is validated.
+fn wrong_kind(given: &Gvk, expected: &Gvk, object: &Value) -> Status {
+    let detail = format!("must be {}", expected.kind);
+    let error = field::Error::invalid(&Path::new("kind"), given.kind.as_str(), detail);
+    Status::invalid(&given.group, &given.kind, crate::object::meta_str(object, "name"), &[error])
 }
 
 fn no_kind(gvk: &Gvk) -> String {

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::context::{Context, FieldValidation, WriteOptions};
 use super::write::{Target, commit_failure, second};
 use crate::admission::namespace;
+use crate::controllers::definitions;
 use crate::conversion;
 use crate::object::{self, Entry};
 use crate::registry::Kind;
@@ -238,8 +239,9 @@ pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Dele
                 if dry_run {
                     return Ok(Deleted::Pending(new));
                 }
-                let (body, _) = conversion::encode(server, kind, &new).await?;
-                match target.commit_bytes(target.name, store::Expect::Revision(entry.modified), body).await? {
+                let encoded = conversion::encode(server, kind, &new).await?;
+                let expected = store::Expect::Revision(entry.modified);
+                match target.commit(target.name, expected, encoded.body, encoded.schema).await? {
                     Some(revision) => {
                         object::stamp(&mut new, &kind.api_version, &kind.gvk.kind, revision);
                         return Ok(Deleted::Pending(new));
@@ -364,9 +366,12 @@ enum Plan {
 
 fn plan(server: &Server, kind: &Kind, old: &Value, options: &DeleteOptions, now: Timestamp) -> Plan {
     let mut new = old.clone();
-    let finalizers = wanted_finalizers(kind, old, options);
-    object::set_finalizers(&mut new, finalizers.clone());
+    object::set_finalizers(&mut new, wanted_finalizers(kind, old, options));
     let deleting = !object::meta_str(old, "deletionTimestamp").is_empty();
+    if !deleting && super::decode::is_definition(&kind.gvk) {
+        definitions::begin_deletion(&mut new, now);
+    }
+    let finalizers = object::finalizers(&new);
     let is_namespace = &*kind.collection == "namespaces";
     let grace = if is_namespace { 0 } else { server.grace_period(kind, old, options.grace_period_seconds) };
     let held_by_spec = is_namespace

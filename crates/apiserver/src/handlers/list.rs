@@ -88,7 +88,7 @@ impl Selection {
                 let object = parsed.get_or_insert_with(|| {
                     let mut object = object::decode(&kind.api_version, &kind.gvk.kind, entry);
                     if !kind.serves_as_stored(entry) {
-                        kind.present(&mut object);
+                        kind.present(entry, &mut object);
                     }
                     object
                 });

@@ -86,6 +86,9 @@ async fn route(server: &Arc<Server>, context: &Context, body: Bytes) -> Result<R
     if kind.namespaced && namespace.is_empty() && !path_name.is_empty() {
         return Err(lost());
     }
+    if kind.is_custom() && kind.namespaced && namespace.is_empty() && !matches!(info.verb, "list" | "watch") {
+        return Err(lost());
+    }
     if let Some(custom) = kind.custom()
         && custom.connects.iter().any(|connect| connect.name == info.subresource)
         && let Some(result) =

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use apimachinery::apply::{self, PathElement};
 use apimachinery::field::{self, Path};
+use apimachinery::go;
 use apimachinery::gvk::{GroupResource, Gvk};
 use apimachinery::selector::LabelSelector;
 use apimachinery::status::Status;
@@ -43,6 +44,57 @@ fn default_paths() -> Paths {
 
 fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
     object.pointer(&path.replace('.', "/"))
+}
+
+/// Checks the wanted number of replicas of a custom resource.
+pub fn check_spec(paths: &Paths, object: &Value) -> field::Errors {
+    check_count(&paths.spec, object).into_iter().collect()
+}
+
+/// Checks the number of replicas and the selector in the status of a custom resource.
+pub fn check_status(paths: &Paths, object: &Value) -> field::Errors {
+    let mut errors: field::Errors = check_count(&paths.status, object).into_iter().collect();
+    if let Some(selector) = &paths.selector
+        && let Some(complaint) = mistyped(object, selector, "string", Value::is_string)
+    {
+        errors.push(field::Error::invalid(&Path::new(selector), "", complaint));
+    }
+    errors
+}
+
+fn check_count(path: &str, object: &Value) -> Option<field::Error> {
+    let error = |count: i64, detail: String| Some(field::Error::invalid(&Path::new(path), count, detail));
+    if let Some(complaint) = mistyped(object, path, "int64", Value::is_i64) {
+        return error(0, complaint);
+    }
+    match at(object, path).and_then(Value::as_i64).unwrap_or(0) {
+        count if count < 0 => error(count, "should be a non-negative integer".to_owned()),
+        count if count > i64::from(i32::MAX) => {
+            error(count, format!("should be less than or equal to {}", i32::MAX))
+        }
+        _ => None,
+    }
+}
+
+/// Says, in upstream's words, what is wrong with the type of a value or of an object on the way to it.
+fn mistyped(object: &Value, path: &str, wanted: &str, is_wanted: fn(&Value) -> bool) -> Option<String> {
+    let parts: Vec<&str> = path.trim_start_matches('.').split('.').collect();
+    let complain = |parts: &[&str], value: &Value, wanted: &str| {
+        let (shown, found) = (go::verbose(value), go::type_name(value));
+        Some(format!(
+            ".{} accessor error: {shown} is of the type {found}, expected {wanted}",
+            parts.join(".")
+        ))
+    };
+    let mut here = object;
+    for (index, part) in parts.iter().enumerate() {
+        match here {
+            Value::Null => return None,
+            Value::Object(fields) => here = fields.get(*part)?,
+            other => return complain(&parts[..index + 1], other, "map[string]interface{}"),
+        }
+    }
+    if is_wanted(here) { None } else { complain(&parts, here, wanted) }
 }
 
 fn set(object: &mut Value, path: &str, value: Value) {

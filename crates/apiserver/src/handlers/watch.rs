@@ -3,11 +3,13 @@
 //! A watch is a cursor into the store's history, so a slow client costs nothing but its connection. What fails
 //! after the request was understood is reported inside the stream, as reflectors expect.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use apimachinery::status::Status;
 use bytes::Bytes;
+use futures::FutureExt;
 use http::Response;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -170,6 +172,14 @@ impl Stream {
         };
         self.flush().await?;
         let stop = self.server.stop.clone();
+        let definition = self.kind.custom().cloned();
+        let retired = async {
+            match &definition {
+                Some(custom) => custom.retired.cancelled().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(retired);
         // The last bookmark comes shortly before the end, so that the client resumes where it stopped.
         let last_bookmark = self.deadline.checked_sub(Duration::from_secs(2)).unwrap_or(self.deadline);
         let mut last_sent = last_bookmark <= Instant::now();
@@ -179,16 +189,9 @@ impl Stream {
             tokio::select! {
                 batch = watch.next() => match batch {
                     Ok(batch) => {
-                        for event in &batch {
-                            if let Err(status) = self.event(event).await {
-                                self.error(&status);
-                                return self.flush().await;
-                            }
-                            if self.buffer.len() > PIECE {
-                                self.flush().await?;
-                            }
+                        if self.batch(&batch).await?.is_break() {
+                            return Ok(());
                         }
-                        self.flush().await?;
                     }
                     Err(store::Lost::Behind { oldest }) => {
                         self.error(&too_old(watch.progress(), oldest));
@@ -205,8 +208,33 @@ impl Stream {
                 () = tokio::time::sleep_until(self.deadline) => return Ok(()),
                 () = self.sender.closed() => return Err(Closed),
                 () = stop.cancelled() => return Ok(()),
+                () = &mut retired => {
+                    // What happened before that is still told.
+                    while let Some(Ok(batch)) = watch.next().now_or_never() {
+                        if self.batch(&batch).await?.is_break() {
+                            break;
+                        }
+                    }
+                    return Ok(());
+                }
             }
         }
+    }
+
+    /// Sends a batch of events; an error ends the stream after it was told.
+    async fn batch(&mut self, events: &[Arc<store::Event<Head>>]) -> Result<ControlFlow<()>, Closed> {
+        for event in events {
+            if let Err(status) = self.event(event).await {
+                self.error(&status);
+                self.flush().await?;
+                return Ok(ControlFlow::Break(()));
+            }
+            if self.buffer.len() > PIECE {
+                self.flush().await?;
+            }
+        }
+        self.flush().await?;
+        Ok(ControlFlow::Continue(()))
     }
 
     /// Sends what is there already and returns the cursor for what follows.

@@ -141,7 +141,10 @@ impl Target<'_> {
             self.admit(Operation::Create, Some(&mut object), None, &name, &options).await?;
             let held = self.server.before_commit(self, &mut object, None)?;
             let (committed, seen) = match conversion::encode(self.server, self.kind, &object).await {
-                Ok((body, seen)) => (self.commit_bytes(&name, store::Expect::Absent, body).await, seen),
+                Ok(encoded) => {
+                    let committed = self.commit(&name, store::Expect::Absent, encoded.body, encoded.schema);
+                    (committed.await, encoded.seen)
+                }
                 Err(status) => (Err(status), None),
             };
             self.server.settle(held, matches!(committed, Ok(Some(_))));
@@ -229,20 +232,22 @@ impl Target<'_> {
         }
         let held = self.server.before_commit(self, &mut new, Some(&old))?;
         new = apimachinery::apply::keep_times_if_equal(&old, new);
-        let (body, seen) = match conversion::encode(self.server, self.kind, &new).await {
-            Ok(encoded) => encoded,
-            Err(status) => {
-                self.server.settle(held, false);
-                return Err(status);
-            }
-        };
+        let conversion::Encoded { body, seen, schema } =
+            match conversion::encode(self.server, self.kind, &new).await {
+                Ok(encoded) => encoded,
+                Err(status) => {
+                    self.server.settle(held, false);
+                    return Err(status);
+                }
+            };
         let same = !self.kind.is_custom() && self.kind.storage != self.kind.gvk && new == old;
         if body == entry.value || same {
             self.server.settle(held, false);
             return Ok(Some(Outcome { object: old, created: false }));
         }
         new = seen.unwrap_or(new);
-        let committed = self.commit_bytes(self.name, store::Expect::Revision(entry.modified), body).await;
+        let expected = store::Expect::Revision(entry.modified);
+        let committed = self.commit(self.name, expected, body, schema).await;
         self.server.settle(held, matches!(committed, Ok(Some(_))));
         match committed {
             Ok(Some(revision)) => {
@@ -650,7 +655,7 @@ impl Target<'_> {
             Source::Native if !self.subresource.is_empty() => {
                 native::validation::status_update(&self.kind.gvk, new, old, self.subresource)
             }
-            _ => self.kind.validate_update(new, old),
+            _ => self.kind.validate_update(self.subresource, new, old),
         }
     }
 
@@ -691,11 +696,12 @@ impl Target<'_> {
     }
 
     /// Commits; `Ok(None)` means that the expectation failed, `Ok(Some(None))` a dry run.
-    pub async fn commit_bytes(
+    pub async fn commit(
         &self,
         name: &str,
         expect: store::Expect,
         value: bytes::Bytes,
+        schema: u32,
     ) -> Result<Option<Option<u64>>, Status> {
         let key = object::join_key(self.namespace, name);
         if self.options.dry_run {
@@ -704,7 +710,7 @@ impl Target<'_> {
             return Ok((!lost).then_some(None));
         }
         let mut head = <Head as store::Head>::parse(&self.kind.collection, &key, &value);
-        head.schema = self.kind.fingerprint();
+        head.schema = schema;
         let write = store::Write {
             collection: self.kind.collection.clone(),
             name: key,

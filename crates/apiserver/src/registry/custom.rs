@@ -9,11 +9,17 @@ use apimachinery::structural::Malformed;
 use jiff::Timestamp;
 use native::validation::meta;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use super::kind::{Kind, Rules, Source, Subresource};
 use crate::conversion::Converter;
-use crate::handlers::scale::Paths;
-use crate::object;
+use crate::handlers::scale::{self, Paths};
+use crate::object::{self, Entry};
+
+/// Stands for the schema of an object that a webhook has converted: it is in the form of the version it was converted to.
+pub(crate) const CONVERTED: u32 = u32::MAX;
+/// Stands for the schema of an object that no version shows as it is stored.
+pub(crate) const UNSETTLED: u32 = u32::MAX - 1;
 
 /// One definition with all its versions.
 #[derive(Debug)]
@@ -37,6 +43,10 @@ pub struct Custom {
     pub uniform: bool,
     /// Tells what this was compiled from from anything else, see [`essence`].
     pub essence: u64,
+    /// Tells how this is served: another number ends the watches, see [`Custom::succeed`].
+    service: u64,
+    /// Cancelled when objects are not served like this any more.
+    pub retired: CancellationToken,
     /// Subresources that an extension answers, whatever the method.
     pub connects: Vec<Subresource>,
 }
@@ -63,7 +73,7 @@ pub struct Version {
     pub deprecated: bool,
     pub deprecation_warning: Option<String>,
     pub has_defaults: bool,
-    /// Tells this schema from others, within this process. Never 0.
+    /// Tells this schema, together with that of the stored version, from others, within this process. Never 0.
     pub fingerprint: u32,
     /// The rules of `x-kubernetes-validations`.
     pub rules: Option<super::rules::Rules>,
@@ -124,8 +134,9 @@ impl Custom {
                 .pointer("/schema/openAPIV3Schema")
                 .cloned()
                 .unwrap_or_else(|| json!({"type": "object"}));
-            let schema = apimachinery::structural::Schema::compile(&document)
+            let mut schema = apimachinery::structural::Schema::compile(&document)
                 .map_err(|what| Error { name: name.clone(), what })?;
+            schema.prune_defaults();
             if version["storage"] == true {
                 storage_version = text(version, "/name");
             }
@@ -149,10 +160,15 @@ impl Custom {
                 deprecated: version["deprecated"] == true,
                 deprecation_warning: version["deprecationWarning"].as_str().map(str::to_owned),
                 has_defaults: has_defaults(&document),
-                fingerprint: fingerprint(&document),
+                fingerprint: 0,
                 rules: super::rules::Rules::compile(&document),
                 document,
             });
+        }
+        let stored = versions.iter().find(|version| version.name == storage_version);
+        let stored = stored.map(|version| version.document.clone()).unwrap_or_default();
+        for version in &mut versions {
+            version.fingerprint = fingerprint(&version.document, &stored);
         }
         let uniform = versions.windows(2).all(|pair| pair[0].document == pair[1].document);
         Ok(Self {
@@ -167,6 +183,8 @@ impl Custom {
             terminating: !object::meta_str(definition, "deletionTimestamp").is_empty(),
             uniform,
             essence: essence(definition),
+            service: service(definition),
+            retired: CancellationToken::new(),
             connects: Vec::new(),
             name,
         })
@@ -195,7 +213,7 @@ impl Custom {
         if version.scale.is_some() {
             subresources.push(Subresource {
                 name: "scale".to_owned(),
-                gvk: crate::handlers::scale::gvk(),
+                gvk: scale::gvk(),
                 verbs: own(&["get", "patch", "update"]),
             });
         }
@@ -225,24 +243,65 @@ impl Custom {
             .expect("a kind is made only for versions that the definition has")
     }
 
+    /// Takes the place of what a definition was compiled to before: watches go on if objects are served as they were.
+    pub fn succeed(&mut self, before: &Self) {
+        if self.serves_like(before) {
+            self.retired = before.retired.clone();
+        }
+    }
+
+    /// Says whether objects are served as they were.
+    pub fn serves_like(&self, before: &Self) -> bool {
+        self.service == before.service
+    }
+
     /// Says whether what was stored under a schema can be sent as it is: if that is the schema of this version. An object
     /// from before the server started may lack defaults that have been added to the schema since, and nothing else.
     pub fn serves_as_stored(&self, version: &str, schema: u32) -> bool {
         let version = self.version(version);
-        self.conversion.is_none()
-            && (version.fingerprint == schema || schema == 0 && self.uniform && !version.has_defaults)
+        schema == CONVERTED
+            || self.conversion.is_none()
+                && (version.fingerprint == schema || schema == 0 && self.uniform && !version.has_defaults)
     }
 
     pub fn fingerprint(&self, version: &str) -> u32 {
         self.version(version).fingerprint
     }
 
-    /// Brings a stored object into the form of a version: converted, pruned, with the defaults of today.
-    pub fn present(&self, gvk: &Gvk, object: &mut Value) {
-        let schema = &self.version(&gvk.version).schema;
-        schema.prune(object);
-        schema.prune_nulls(object);
-        schema.default(object);
+    /// Returns the version that an object is stored in.
+    pub fn stored_version<'a>(&'a self, entry: &'a Entry) -> &'a str {
+        let said = object::stored_version(&entry.value).and_then(|said| said.rsplit('/').next());
+        said.unwrap_or(&self.first_stored)
+    }
+
+    /// Brings an object of one version into the form of another one, as if it were read from the store: with the
+    /// defaults of the version it is stored in, and without what the other one does not know. The defaults of the other
+    /// one are for what clients send.
+    pub fn present(&self, from: &str, to: &str, object: &mut Value) {
+        let target = self.version(to);
+        match self.versions.iter().find(|version| version.name == from) {
+            Some(stored) => {
+                stored.settle(object);
+                if stored.fingerprint != target.fingerprint {
+                    target.trim(object);
+                }
+            }
+            None => target.settle(object),
+        }
+    }
+
+    /// Gives an object the form that its version has in the store, and the defaults it is read with.
+    pub fn settle(&self, version: &str, object: &mut Value) {
+        if let Some(version) = self.versions.iter().find(|own| own.name == version) {
+            version.settle(object);
+        }
+    }
+
+    /// Drops what a version does not know.
+    pub fn trim(&self, version: &str, object: &mut Value) {
+        if let Some(version) = self.versions.iter().find(|own| own.name == version) {
+            version.trim(object);
+        }
     }
 
     /// Drops unknown fields and fills in defaults; returns the paths of what was dropped.
@@ -318,22 +377,36 @@ impl Custom {
     }
 
     pub fn validate_create(&self, gvk: &Gvk, namespaced: bool, object: &Value) -> field::Errors {
+        let version = self.version(&gvk.version);
         let mut errors =
             meta::create(object, namespaced, meta::NameRule::Subdomain, meta::Finalizers::Qualified);
-        errors.extend(self.version(&gvk.version).check(object, None));
-        errors
+        errors.extend(version.schema.validate(object, None));
+        errors.extend(version.check_scale(object));
+        errors.extend(version.schema.validate_embedded(object));
+        errors.extend(version.schema.validate_lists(object));
+        version.with_rules(errors, object, None)
     }
 
+    /// Checks a changed object; through `/status`, its status alone.
     pub fn validate_update(
         &self,
         gvk: &Gvk,
-        _namespaced: bool,
+        subresource: &str,
         object: &Value,
         old: &Value,
     ) -> field::Errors {
+        let version = self.version(&gvk.version);
         let mut errors = meta::update(object, old, meta::Finalizers::Qualified);
-        errors.extend(self.version(&gvk.version).check(object, Some(old)));
-        errors
+        if subresource == "status" {
+            errors.extend(version.schema.validate_status(object, old));
+            errors.extend(version.scale.iter().flat_map(|paths| scale::check_status(paths, object)));
+        } else {
+            errors.extend(version.schema.validate(object, Some(old)));
+            errors.extend(version.check_scale(object));
+            errors.extend(version.schema.validate_embedded(object));
+        }
+        errors.extend(version.schema.validate_lists_update(object, old));
+        version.with_rules(errors, object, Some(old))
     }
 
     pub fn selectable_fields(&self, version: &str) -> Vec<String> {
@@ -391,19 +464,40 @@ impl Custom {
 }
 
 impl Version {
-    fn check(&self, object: &Value, stored: Option<&Value>) -> field::Errors {
-        let mut errors = self.schema.validate(object, stored);
-        errors.extend(self.schema.validate_embedded(object));
-        errors.extend(self.schema.validate_lists(object));
-        match &self.rules {
-            Some(rules) if errors.is_empty() => rules.validate(object, stored),
-            Some(_) => {
-                errors.push(super::rules::unchecked());
-                errors
-            }
-            None => errors,
-        }
+    /// Drops what this version does not know.
+    fn trim(&self, object: &mut Value) {
+        self.schema.prune(object);
+        self.schema.prune_nulls(object);
     }
+
+    /// Drops what this version does not know and fills in the defaults of today.
+    fn settle(&self, object: &mut Value) {
+        self.trim(object);
+        self.schema.default(object);
+    }
+
+    fn check_scale(&self, object: &Value) -> field::Errors {
+        let Some(paths) = &self.scale else { return field::Errors::new() };
+        let mut errors = scale::check_spec(paths, object);
+        errors.extend(scale::check_status(paths, object));
+        errors
+    }
+
+    /// Adds what the rules of the schema say. They do not run over an object of the wrong shape.
+    fn with_rules(&self, mut errors: field::Errors, object: &Value, stored: Option<&Value>) -> field::Errors {
+        match &self.rules {
+            Some(_) if errors.iter().any(is_misshapen) => errors.push(super::rules::unchecked()),
+            Some(rules) => errors.extend(rules.validate(object, stored)),
+            None => {}
+        }
+        errors
+    }
+}
+
+/// Says whether an error is about the shape of an object, which expressions rely on.
+fn is_misshapen(error: &field::Error) -> bool {
+    use field::ErrorType::{NotSupported, Required, TooLong, TooMany, TypeInvalid};
+    matches!(error.kind, NotSupported | Required | TooLong | TooMany | TypeInvalid)
 }
 
 /// A number that is another one when a definition has to be compiled anew. Most of its status does not count.
@@ -416,6 +510,15 @@ pub fn essence(definition: &Value) -> u64 {
     hasher.finish()
 }
 
+/// A number that is another one when objects of a definition are served otherwise than before.
+fn service(definition: &Value) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for path in ["/metadata/uid", "/spec"] {
+        definition.pointer(path).map(ToString::to_string).hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
 fn first_stored(definition: &Value) -> &str {
     let versions = definition.pointer("/spec/versions").and_then(Value::as_array);
     let storage = versions.into_iter().flatten().rfind(|version| version["storage"] == true);
@@ -423,10 +526,11 @@ fn first_stored(definition: &Value) -> &str {
     stored.or_else(|| storage?["name"].as_str()).unwrap_or("")
 }
 
-fn fingerprint(schema: &Value) -> u32 {
+fn fingerprint(schema: &Value, stored: &Value) -> u32 {
     let mut hasher = DefaultHasher::new();
     schema.to_string().hash(&mut hasher);
-    (hasher.finish() as u32).max(1)
+    stored.to_string().hash(&mut hasher);
+    (hasher.finish() as u32).clamp(1, UNSETTLED - 1)
 }
 
 /// Says whether a schema sets a default anywhere.
@@ -458,7 +562,12 @@ fn columns(version: &Value) -> Vec<Column> {
             name: text(column, "/name"),
             kind: text(column, "/type"),
             format: text(column, "/format"),
-            description: text(column, "/description"),
+            description: Some(text(column, "/description")).filter(|text| !text.is_empty()).unwrap_or_else(
+                || {
+                    let path = text(column, "/jsonPath");
+                    format!("Custom resource definition column (in JSONPath format): {path}")
+                },
+            ),
             priority: column["priority"].as_i64().unwrap_or(0),
             path: apimachinery::jsonpath::Path::parse(&text(column, "/jsonPath")).ok(),
         })

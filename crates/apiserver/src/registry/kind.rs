@@ -101,14 +101,21 @@ impl Kind {
     }
 
     /// Turns an object as stored into what this version shows.
-    pub fn present(&self, object: &mut Value) {
+    pub fn present(&self, entry: &Entry, object: &mut Value) {
         match &self.source {
-            Source::Native => {
-                if self.storage != self.gvk {
-                    convert(object, &self.storage, &self.gvk);
-                }
+            Source::Native => self.from_storage(object),
+            Source::Custom(custom) => {
+                custom.present(custom.stored_version(entry), &self.gvk.version, object);
             }
-            Source::Custom(custom) => custom.present(&self.gvk, object),
+        }
+    }
+
+    /// Turns an object of the stored version of a native kind into one of this version.
+    pub fn from_storage(&self, object: &mut Value) {
+        if let Source::Native = self.source
+            && self.storage != self.gvk
+        {
+            convert(object, &self.storage, &self.gvk);
         }
     }
 
@@ -140,7 +147,7 @@ impl Kind {
     }
 
     /// Checks a changed object against the one it replaces.
-    pub fn validate_update(&self, object: &Value, old: &Value) -> field::Errors {
+    pub fn validate_update(&self, subresource: &str, object: &Value, old: &Value) -> field::Errors {
         match &self.source {
             Source::Native => {
                 let mut errors = native::validation::update(&self.gvk, object, old);
@@ -153,7 +160,7 @@ impl Kind {
                 }
                 errors
             }
-            Source::Custom(custom) => custom.validate_update(&self.gvk, self.namespaced, object, old),
+            Source::Custom(custom) => custom.validate_update(&self.gvk, subresource, object, old),
         }
     }
 }
