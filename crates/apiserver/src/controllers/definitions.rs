@@ -117,6 +117,7 @@ pub(super) async fn run(server: Arc<Server>) {
                     match &event.current {
                         Some(entry) => settle(&actor, &entry.name).await,
                         None => {
+                            crate::aggregation::local::unregister(&actor).await;
                             load(&server);
                             // Names are free again that others may have waited for.
                             for name in unaccepted(&server) {
@@ -287,6 +288,7 @@ async fn remove(actor: &Actor, kind: &Arc<Kind>, definition: &Value) {
         tracing::debug!(object = name, error = %status, "cannot finish a definition");
     }
     if finished {
+        crate::aggregation::local::unregister(actor).await;
         load(server);
     }
 }
