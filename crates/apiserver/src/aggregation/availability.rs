@@ -171,17 +171,18 @@ async fn look(server: &Arc<Server>, mut remote: Remote, known: Option<&Remote>) 
     if let Some(condition) = obstacle(server, &remote.service) {
         return (remote, condition);
     }
-    let condition = match discovery::probe(server, &remote).await {
-        Ok(()) => {
-            let resources = discovery::resources(server, &remote).await.map(Arc::new);
-            // As long as the resources stay the same, so does what is to be said about them.
-            if remote.openapi.is_none() || resources != remote.resources {
-                remote.openapi = discovery::openapi(server, &remote).await.map(Arc::new);
-            }
-            remote.fresh = resources.is_some();
-            remote.resources = resources.or(remote.resources);
-            Condition::new(true, "Passed", "all checks passed")
-        }
+    // What it tells of itself counts also while it does not pass for available.
+    let (probed, resources) =
+        tokio::join!(discovery::probe(server, &remote), discovery::resources(server, &remote));
+    let resources = resources.map(Arc::new);
+    // As long as the resources stay the same, so does what is to be said about them.
+    if remote.openapi.is_none() || resources != remote.resources {
+        remote.openapi = discovery::openapi(server, &remote).await.map(Arc::new);
+    }
+    remote.fresh = resources.is_some();
+    remote.resources = resources.or(remote.resources);
+    let condition = match probed {
+        Ok(()) => Condition::new(true, "Passed", "all checks passed"),
         Err(why) => Condition::new(false, "FailedDiscoveryCheck", why),
     };
     (remote, condition)

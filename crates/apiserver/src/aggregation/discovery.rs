@@ -31,14 +31,19 @@ pub(super) async fn resources(server: &Arc<Server>, remote: &Remote) -> Option<V
     if let Ok((200, document)) = get(server, remote, "/apis", Some(AGGREGATED)).await
         && document["kind"] == "APIGroupDiscoveryList"
     {
-        let groups = document["items"].as_array()?;
-        let group = groups.iter().find(|item| item["metadata"]["name"] == remote.group.as_str())?;
-        let versions = group["versions"].as_array()?;
-        let version = versions.iter().find(|version| version["version"] == remote.version.as_str())?;
-        return Some(with_kinds(version.get("resources").cloned().unwrap_or_else(|| json!([]))));
+        return Some(with_kinds(listed(&document, &remote.group, &remote.version)));
     }
     let (_, document) = get(server, remote, &remote.path(), Some("application/json")).await.ok()?;
     Some(from_legacy(document["resources"].as_array()?, &remote.group, &remote.version))
+}
+
+/// Returns the resources of a group version in an aggregated document; none if it does not know the group version.
+fn listed(document: &Value, group: &str, version: &str) -> Value {
+    let mut groups = document["items"].as_array().into_iter().flatten();
+    let group = groups.find(|item| item["metadata"]["name"] == group);
+    let mut versions = group.and_then(|group| group["versions"].as_array()).into_iter().flatten();
+    let version = versions.find(|known| known["version"] == version);
+    version.and_then(|version| version.get("resources")).cloned().unwrap_or_else(|| json!([]))
 }
 
 /// Returns what the OpenAPI v2 document of a server says about the group version.

@@ -111,11 +111,13 @@ fn aggregated(items: Vec<Value>, version: &str) -> Aggregated {
     Aggregated { bytes, etag }
 }
 
-/// A version that another server serves: current as long as that one tells what it has.
+/// A version that another server serves: current as long as that one tells what it has, whether it passes for available
+/// or not.
 fn remote_version(remote: &Remote) -> Value {
-    let freshness = if remote.available && remote.fresh { "Current" } else { "Stale" };
+    let freshness = if remote.fresh { "Current" } else { "Stale" };
     let mut document = json!({"version": remote.version, "freshness": freshness});
-    if let Some(resources) = remote.resources.as_deref() {
+    let known = remote.resources.as_deref();
+    if let Some(resources) = known.filter(|list| list.as_array().is_some_and(|list| !list.is_empty())) {
         document["resources"] = resources.clone();
     }
     document
