@@ -15,7 +15,9 @@ type Error = Box<dyn std::error::Error>;
 async fn main() -> Result<(), Error> {
     let mut arguments = std::env::args().skip(1);
     let dir = PathBuf::from(arguments.next().ok_or("say where to keep the data")?);
-    let mut options = Options { data_dir: Some(dir), ..Options::default() };
+    // As kube-apiserver itself: who wants a garbage collector starts one beside it, and pods have priorities.
+    let mut options =
+        Options { data_dir: Some(dir), collect_garbage: false, pod_priority: true, ..Options::default() };
     let (mut log, mut policy) = (None, None);
     for argument in arguments {
         let (name, value) = argument.split_once('=').ok_or("options are written as --name=value")?;

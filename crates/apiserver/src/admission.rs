@@ -9,6 +9,7 @@ pub mod namespace;
 pub mod nodes;
 pub mod policies;
 pub(crate) mod policy_check;
+pub(crate) mod priority;
 pub mod webhooks;
 
 use std::sync::Arc;

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use apimachinery::apply::managed::Managed;
 use apimachinery::apply::{FieldManager, Set, Types};
 use apimachinery::gvk::Gvk;
 use apimachinery::status::Status;
@@ -15,7 +16,7 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::handlers::context::FieldValidation;
+use crate::handlers::context::{Context, FieldValidation};
 use crate::handlers::decode;
 use crate::handlers::write::{Change, Outcome, Target, second};
 use crate::object;
@@ -48,6 +49,20 @@ pub(crate) fn track_answered(gvk: &Gvk, subresource: &str, manager: &str, object
     let fields = FieldManager { types: &types, gvk, subresource, reset: &reset };
     let sent = object.take();
     *object = fields.update(&types.empty(gvk), sent, manager, &second(Timestamp::now()));
+}
+
+/// Restores the record of ownership if admission left it in a state that nobody can read, and warns.
+pub(crate) fn keep_readable(context: &Context, before: &Value, after: &mut Value) {
+    let recorded = after.pointer("/metadata/managedFields");
+    let Err(why) = Managed::decode(recorded) else { return };
+    context.warn(format!(
+        ".metadata.managedFields was in an invalid state after admission; this could be caused by an outdated mutating admission controller; please fix your requests: {why}"
+    ));
+    let metadata = object::meta_mut(after);
+    match before.pointer("/metadata/managedFields") {
+        Some(fields) => metadata.insert("managedFields".to_owned(), fields.clone()),
+        None => metadata.remove("managedFields"),
+    };
 }
 
 fn manage<T: Types, R>(target: &Target<'_>, types: &T, run: impl FnOnce(&FieldManager<'_, T>) -> R) -> R {

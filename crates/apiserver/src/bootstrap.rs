@@ -110,6 +110,12 @@ async fn service_range(actor: &Actor) -> Result<(), Status> {
     let Ok(kind) = kind(actor, group, version, resource) else { return Ok(()) };
     let range = json!({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": [crate::allocator::RANGE]}});
     ensure(actor, group, version, resource, "", range).await?;
+    let stored = actor.server().store.get(&kind.collection, "kubernetes");
+    if stored.is_some_and(|entry| actor.server().read(&kind, &entry).pointer("/status/conditions").is_some())
+    {
+        // Even a write that changes nothing would ask webhooks, and a broken one must not keep the server from starting.
+        return Ok(());
+    }
     let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let ready = |old: &Value| {
         let mut new = old.clone();

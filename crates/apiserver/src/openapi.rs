@@ -226,7 +226,7 @@ fn v3_document(registry: &Registry, path: &str) -> Option<Vec<u8>> {
         schemas.insert(name.clone(), crate::openapi_custom::object_schema(custom, version, true));
         schemas
             .insert(format!("{name}List"), crate::openapi_custom::list_schema(custom, version, &name, true));
-        crate::openapi_custom::add_meta_schemas(schemas, &meta);
+        crate::openapi_custom::add_common_schemas(schemas, version, &meta);
         for (path, item) in crate::openapi_custom::v3_paths(custom, version, &name) {
             document["paths"][path] = item;
         }
@@ -236,7 +236,9 @@ fn v3_document(registry: &Registry, path: &str) -> Option<Vec<u8>> {
 
 fn v2_document(registry: &Registry) -> Vec<u8> {
     let recorded = native::openapi::v2();
-    if registry.definitions().is_empty() {
+    let others: Vec<&Value> =
+        registry.remotes().iter().filter_map(|remote| remote.openapi.as_deref()).collect();
+    if registry.definitions().is_empty() && others.is_empty() {
         return recorded.to_vec();
     }
     let Ok(mut document) = serde_json::from_slice::<Value>(&recorded) else { return recorded.to_vec() };
@@ -253,11 +255,41 @@ fn v2_document(registry: &Registry) -> Vec<u8> {
             }
         }
     }
+    for other in others {
+        add_missing(&mut document, other);
+    }
     serde_json::to_vec(&document).unwrap_or_else(|_| recorded.to_vec())
+}
+
+/// Adds what another server says about its kinds. Where both define something, ours counts: what is shared are the types
+/// of Kubernetes itself, and upstream's way of keeping a copy for each server helps nobody.
+fn add_missing(document: &mut Value, other: &Value) {
+    for part in ["paths", "definitions"] {
+        let (Some(known), Some(more)) = (document[part].as_object_mut(), other[part].as_object()) else {
+            continue;
+        };
+        for (name, value) in more {
+            known.entry(name.clone()).or_insert_with(|| value.clone());
+        }
+    }
 }
 
 /// `com.example.v1.Foo` for group `example.com`.
 fn definition_name(custom: &Custom, version: &Version) -> String {
     let reversed: Vec<&str> = custom.group.rsplit('.').collect();
     format!("{}.{}.{}", reversed.join("."), version.name, custom.names.kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_define_is_added_beside_our_own() {
+        let mut ours = json!({"paths": {"/a": 1}, "definitions": {"x": 1}});
+        add_missing(&mut ours, &json!({"paths": {"/b": 2}, "definitions": {"x": 2, "y": 2}}));
+        assert_eq!(ours, json!({"paths": {"/a": 1, "/b": 2}, "definitions": {"x": 1, "y": 2}}));
+        add_missing(&mut ours, &json!({"paths": {}, "definitions": null}));
+        assert_eq!(ours["definitions"]["y"], 2);
+    }
 }

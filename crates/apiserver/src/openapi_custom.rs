@@ -9,6 +9,7 @@ use crate::registry::custom::Version;
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 const LIST_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta";
+const SCALE: &str = "io.k8s.api.autoscaling.v1.Scale";
 
 fn reference(name: &str, v3: bool) -> Value {
     if v3 {
@@ -159,11 +160,12 @@ pub(crate) fn list_schema(custom: &Custom, version: &Version, item: &str, v3: bo
     })
 }
 
-/// Adds the schemas of metadata that every document refers to.
-pub(crate) fn add_meta_schemas(schemas: &mut Map<String, Value>, source: &Value) {
+/// Adds the schemas of metadata that every document refers to, and that of scales where there are any.
+pub(crate) fn add_common_schemas(schemas: &mut Map<String, Value>, version: &Version, source: &Value) {
     let Some(known) = source.pointer("/components/schemas").and_then(Value::as_object) else { return };
     for (name, schema) in known {
-        if name.starts_with("io.k8s.apimachinery.pkg.apis.meta.v1.") {
+        let is_scale = version.scale.is_some() && name.starts_with(SCALE);
+        if is_scale || name.starts_with("io.k8s.apimachinery.pkg.apis.meta.v1.") {
             schemas.entry(name.clone()).or_insert_with(|| schema.clone());
         }
     }
@@ -176,6 +178,7 @@ struct Endpoint {
     namespaced: bool,
     named: bool,
     list: bool,
+    scale: bool,
 }
 
 fn endpoints(custom: &Custom, version: &Version) -> Vec<Endpoint> {
@@ -195,6 +198,7 @@ fn endpoints(custom: &Custom, version: &Version) -> Vec<Endpoint> {
         namespaced: custom.namespaced,
         named,
         list,
+        scale: false,
     };
     let mut endpoints = vec![
         make(here.clone(), COLLECTION, false, true),
@@ -204,7 +208,8 @@ fn endpoints(custom: &Custom, version: &Version) -> Vec<Endpoint> {
         endpoints.push(make(format!("{here}/{{name}}/status"), PART, true, false));
     }
     if version.scale.is_some() {
-        endpoints.push(make(format!("{here}/{{name}}/scale"), PART, true, false));
+        let scale = make(format!("{here}/{{name}}/scale"), PART, true, false);
+        endpoints.push(Endpoint { scale: true, ..scale });
     }
     if custom.namespaced {
         let mut everywhere = make(format!("{base}/{plural}"), &[("get", "list")], false, true);
@@ -302,7 +307,11 @@ fn operation(
     item: &str,
     v3: bool,
 ) -> Value {
-    let gvk = Gvk::new(&custom.group, &version.name, &custom.names.kind);
+    let (gvk, item) = if endpoint.scale {
+        (crate::handlers::scale::gvk(), SCALE)
+    } else {
+        (Gvk::new(&custom.group, &version.name, &custom.names.kind), item)
+    };
     let answer = if endpoint.list && action == "list" { format!("{item}List") } else { item.to_owned() };
     let answer = if matches!(action, "delete" | "deletecollection") {
         "io.k8s.apimachinery.pkg.apis.meta.v1.Status".to_owned()

@@ -47,6 +47,10 @@ pub struct Options {
     /// Namespaces that exist from the start, besides Kubernetes' own.
     pub namespaces: Vec<String>,
     pub compact_every: Duration,
+    /// Removes what is owned when its owners are gone; not where somebody else does, or has to see that nobody does.
+    pub collect_garbage: bool,
+    /// Gives pods the priority of their class.
+    pub pod_priority: bool,
     /// Name of the cluster, context and user in the kubeconfig.
     pub context_name: String,
     pub max_reads: usize,
@@ -78,6 +82,8 @@ impl Default for Options {
             definitions: Vec::new(),
             namespaces: Vec::new(),
             compact_every: Duration::from_secs(300),
+            collect_garbage: true,
+            pod_priority: false,
             context_name: "karmada-apiserver".to_owned(),
             max_reads: 400,
             max_writes: 200,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use apimachinery::status::Status;
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, HeaderName, HeaderValue, WARNING};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, WARNING};
 use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tracing::Instrument;
@@ -58,6 +58,7 @@ where
         let audit_id = audit_id(&parts.headers);
         let long = info.is_long_running();
         let bodiless = parts.method == http::Method::HEAD;
+        let deadline = (!long).then(|| started + deadline(&query));
         let (mut record, admitted) = admit(&server, &parts, &info, &query, &peer, &audit_id).await;
         let mut notes = BTreeMap::new();
         let mut response = match admitted {
@@ -70,18 +71,20 @@ where
                 let inflight = labels.begin(&server, long);
                 let context = Context::new(parts.method, info, query, parts.headers, user)
                     .with_upgrade(upgrade)
+                    .with_deadline(deadline)
                     .with_terms(terms);
                 let answer = answer(&server, &context, body, record.as_mut());
-                let mut response = if long {
-                    answer.await
-                } else {
-                    let deadline = deadline(&context);
-                    tokio::time::timeout(deadline, answer)
-                        .await
-                        .unwrap_or_else(|_| respond::error(&timed_out()))
+                let mut response = match deadline {
+                    None => answer.await,
+                    Some(deadline) => {
+                        tokio::time::timeout_at(deadline.into(), answer).await.unwrap_or_else(|_| timed_out())
+                    }
                 };
                 add_warnings(&mut response, context.take_warnings());
                 notes = context.take_annotations();
+                if record.as_ref().is_some_and(Record::wants_request) {
+                    notes.append(&mut context.take_request_annotations());
+                }
                 drop(inflight);
                 // What stays open keeps its place for as long.
                 if long { keep(response, permit) } else { response }
@@ -271,15 +274,20 @@ where
     }
 }
 
-fn deadline(context: &Context) -> Duration {
-    let asked =
-        context.query.get("timeout").and_then(crate::duration::parse).filter(|asked| !asked.is_zero());
+/// Returns how long a request may take: as long as the client wants to wait, within our limit.
+fn deadline(query: &Query) -> Duration {
+    let asked = query.get("timeout").and_then(crate::duration::parse).filter(|asked| !asked.is_zero());
     asked.map_or(DEADLINE, |asked| asked.min(DEADLINE))
 }
 
-fn timed_out() -> Status {
-    Status::new(504, "Timeout", "request did not complete within the allotted timeout")
-        .with_details(Default::default())
+/// The answer to a request that took too long. As upstream, it names no media type: clients go by the code, which says
+/// that the request may still have been carried out.
+fn timed_out() -> Response<Body> {
+    let status = Status::new(504, "Timeout", "request did not complete within the allotted timeout")
+        .with_details(Default::default());
+    let mut response = respond::error(&status);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
 }
 
 fn audit_id(headers: &HeaderMap) -> HeaderValue {

@@ -54,6 +54,8 @@ pub struct Server {
     pub allocator: Allocator,
     pub metrics: Metrics,
     pub profile: Profile,
+    /// Gives pods the priority of their class.
+    pub pod_priority: bool,
     pub extensions: Arc<dyn Extension>,
     /// Cancelled when the server is to stop.
     pub stop: CancellationToken,

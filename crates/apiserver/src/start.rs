@@ -119,6 +119,7 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
         allocator: Allocator::default(),
         metrics,
         profile: options.profile,
+        pod_priority: options.pod_priority,
         extensions: options.extension.clone().unwrap_or_else(|| Arc::new(NoExtension)),
         stop: stop.clone(),
         watches: TaskTracker::new(),
@@ -152,7 +153,7 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     server.ready.bootstrapped.store(true, Ordering::Release);
     controllers::definitions::install(&server, &options.definitions).await?;
     server.ready.definitions.store(true, Ordering::Release);
-    controllers::spawn(&server, &tasks, options.compact_every);
+    controllers::spawn(&server, &tasks, &options);
     let renewal = Arc::new(Renewal::new(&server, serving, &pki, pki_path));
     tasks.spawn(renewal.clone().run(stop.clone()));
 

@@ -7,6 +7,8 @@ use crate::estimate::Range;
 use crate::infer::Known;
 use crate::types::Type;
 
+/// What a question about rights costs.
+pub(crate) const CHECK: u64 = 350_000;
 /// What it costs to look at one character.
 const CHARACTER: f64 = 0.1;
 /// What one character of a pattern costs.
@@ -38,7 +40,7 @@ fn library(name: &str, id: &str, target: Option<&Known>, args: &[Known]) -> Opti
     let size = |index: usize| args.get(index).map(Known::size);
     let walk = |size: Range, factor: f64| Some((size.scaled(factor), None));
     match name {
-        "check" => Some((Range::exactly(350_000), None)),
+        "check" => Some((Range::exactly(CHECK), None)),
         "serviceAccount" | "path" | "group" | "resource" | "subresource" | "namespace" | "name"
         | "allowed" | "reason" | "error" | "errored" => one,
         "fieldSelector" | "labelSelector" => {

@@ -340,6 +340,9 @@ impl<'a, 'b> Machine<'a, 'b> {
         let size: u64 = target.iter().chain(&args).map(functions::weight).sum();
         self.spend(size)?;
         if let Some(Value::Authorizer(question)) = &target {
+            if name == "check" {
+                self.spend(crate::calls::CHECK)?;
+            }
             return functions::authorizer::call(question, name, &args, self.variables.authorizer);
         }
         functions::call(target.as_ref(), name, &args)

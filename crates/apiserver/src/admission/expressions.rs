@@ -12,6 +12,10 @@ use crate::server::Server;
 /// What the conditions of one webhook or policy may cost together.
 const CONDITIONS_BUDGET: u64 = 2_500_000;
 
+/// The error of an expression that was one too many for those evaluated together.
+const OUT_OF_BUDGET: &str =
+    "validation failed due to running out of cost budget, no further validation rules will be run";
+
 /// What expressions may be about, besides the variables of a policy.
 pub(crate) const NAMES: [&str; 7] =
     ["object", "oldObject", "request", "authorizer", "namespaceObject", "params", "variables"];
@@ -41,10 +45,13 @@ impl Expression {
             .program
             .as_ref()
             .map_err(|why| failed(&format!("compilation error: compilation failed: {why}")))?;
-        let mut allowance = cel::PER_CALL.min(*budget);
-        let before = allowance;
+        let mut allowance = cel::PER_CALL;
         let result = program.eval(variables, &mut allowance);
-        *budget -= before - allowance;
+        let Some(left) = budget.checked_sub(cel::PER_CALL - allowance) else {
+            *budget = 0;
+            return Err(OUT_OF_BUDGET.to_owned());
+        };
+        *budget = left;
         result.map_err(|error| failed(&error.0))
     }
 }
@@ -71,6 +78,7 @@ impl Conditions {
             match condition.eval(variables, &mut budget) {
                 Ok(Cel::Bool(true)) => {}
                 Ok(_) => return Ok(false),
+                Err(why) if why == OUT_OF_BUDGET => return Err(why),
                 Err(why) => problems.push(why),
             }
         }

@@ -241,6 +241,7 @@ fn run(
         match changed {
             Ok(mut changed) => {
                 decode::canonicalise(occasion.kind, occasion.gvk, &mut changed).map_err(Status::internal)?;
+                crate::apply::keep_readable(occasion.context, object, &mut changed);
                 *object = changed;
             }
             Err(why) => problems.push(why),

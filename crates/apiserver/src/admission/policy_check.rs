@@ -1,5 +1,5 @@
 //! What is wrong with an admission policy or its binding as written: what is missing, what is not supported, which
-//! expressions do not compile.
+//! expressions do not compile. And the same about the conditions of webhooks.
 //!
 //! In: the object, and the one it replaces. Expressions that stood there before are not compiled again.
 
@@ -22,10 +22,16 @@ enum Wanted {
     Patch,
 }
 
-/// Returns what is wrong with a policy or binding; nothing for other kinds.
+/// The most conditions that one webhook or policy may have.
+const MAX_CONDITIONS: usize = 64;
+
+/// Returns what is wrong with a policy, a binding or the conditions of webhooks; nothing for other kinds.
 pub(crate) fn check(gvk: &Gvk, object: &Value, old: Option<&Value>) -> Errors {
     if gvk.group != "admissionregistration.k8s.io" {
         return Errors::new();
+    }
+    if matches!(gvk.kind.as_str(), "ValidatingWebhookConfiguration" | "MutatingWebhookConfiguration") {
+        return check_webhooks(object, old);
     }
     let known = old.map(|old| old["spec"].to_string()).unwrap_or_default();
     let mut check = Check { errors: Errors::new(), known, params: object["spec"]["paramKind"].is_object() };
@@ -45,6 +51,22 @@ pub(crate) fn check(gvk: &Gvk, object: &Value, old: Option<&Value>) -> Errors {
             check.binding(spec, &path, gvk.kind == "ValidatingAdmissionPolicyBinding");
         }
         _ => {}
+    }
+    check.errors
+}
+
+/// Checks the conditions of webhooks, unless none of them has changed.
+fn check_webhooks(object: &Value, old: Option<&Value>) -> Errors {
+    let conditions = |object: &Value| -> Vec<Value> {
+        list(object, "webhooks").map(|hook| hook["matchConditions"].clone()).collect()
+    };
+    if old.is_some_and(|old| conditions(old) == conditions(object)) {
+        return Errors::new();
+    }
+    let known = old.map(|old| old["webhooks"].to_string()).unwrap_or_default();
+    let mut check = Check { errors: Errors::new(), known, params: false };
+    for (index, hook) in list(object, "webhooks").enumerate() {
+        check.conditions(hook, &Path::new("webhooks").index(index).child("matchConditions"));
     }
     check.errors
 }
@@ -82,18 +104,36 @@ impl Check {
         } else {
             self.required(&at, "");
         }
-        for (index, condition) in list(spec, "matchConditions").enumerate() {
-            let at = path.child("matchConditions").index(index);
+        self.conditions(spec, &path.child("matchConditions"));
+    }
+
+    /// Checks the `matchConditions` of a policy or webhook.
+    fn conditions(&mut self, holder: &Value, path: &Path) {
+        let count = list(holder, "matchConditions").count();
+        if count > MAX_CONDITIONS {
+            self.errors.push(Error::too_many(path, count, MAX_CONDITIONS));
+        }
+        let mut seen: Vec<String> = Vec::new();
+        for (index, condition) in list(holder, "matchConditions").enumerate() {
+            let at = path.index(index);
             let source = text(condition, "expression");
             if source.trim().is_empty() {
                 self.required(&at.child("expression"), "");
             } else {
                 self.expression(&at.child("expression"), source.trim(), Wanted::Bool, false, &[]);
             }
-            let name = text(condition, "name");
+            let (name, at) = (text(condition, "name"), at.child("name"));
             if name.is_empty() {
-                self.required(&at.child("name"), "");
+                self.required(&at, "");
+                continue;
             }
+            for wrong in names::qualified_name(&name) {
+                self.errors.push(Error::invalid(&at, name.clone(), wrong));
+            }
+            if seen.contains(&name) {
+                self.errors.push(Error::duplicate(&at, name.clone()));
+            }
+            seen.push(name);
         }
     }
 
@@ -363,6 +403,40 @@ mod tests {
         assert!(
             wrong("ValidatingAdmissionPolicy", policy("params.x == 1"))[0]
                 .contains("undeclared reference to 'params'")
+        );
+    }
+
+    #[test]
+    fn conditions_of_webhooks_are_looked_at_when_they_change() {
+        let gvk = Gvk::new("admissionregistration.k8s.io", "v1", "ValidatingWebhookConfiguration");
+        let hook =
+            |conditions: Value| json!({"webhooks": [{"name": "a.b.c", "matchConditions": conditions}]});
+        let wrong = |object: &Value, old: Option<&Value>| -> Vec<String> {
+            check(&gvk, object, old).iter().map(ToString::to_string).collect()
+        };
+        let fine = hook(json!([{"name": "a", "expression": "!('x' in request.userInfo.groups)"}]));
+        assert!(wrong(&fine, None).is_empty());
+        let broken = hook(json!([{"name": " a", "expression": "params == null"}, {"expression": " "}]));
+        let found = wrong(&broken, None);
+        let at = |index: usize, prefix: &str| assert!(found[index].starts_with(prefix), "{found:?}");
+        at(
+            0,
+            "webhooks[0].matchConditions[0].expression: Invalid value: \"params == null\": compilation failed",
+        );
+        at(1, "webhooks[0].matchConditions[0].name: Invalid value: \" a\": ");
+        at(2, "webhooks[0].matchConditions[1].expression: Required value");
+        at(3, "webhooks[0].matchConditions[1].name: Required value");
+        assert!(wrong(&broken, Some(&broken)).is_empty());
+        let twice = json!({"name": "a", "expression": "true"});
+        assert_eq!(
+            wrong(&hook(json!([twice, twice])), None),
+            ["webhooks[0].matchConditions[1].name: Duplicate value: \"a\""]
+        );
+        let many: Vec<Value> =
+            (0..65).map(|n| json!({"name": format!("n{n}"), "expression": "true"})).collect();
+        assert_eq!(
+            wrong(&hook(json!(many)), None),
+            ["webhooks[0].matchConditions: Too many: 65: must have at most 64 items"]
         );
     }
 

@@ -117,27 +117,25 @@ async fn settle(actor: &Actor) -> bool {
     };
     let objects: Vec<Value> =
         server.store.snapshot(COLLECTION).iter().map(|entry| server.read(&kind, entry)).collect();
+    announce(server, &objects);
     let looked = join_all(objects.iter().filter_map(|service| {
         let remote = Remote::read(service)?;
-        Some(async move { (service, look(server, remote).await) })
+        let known = registry.remote(&remote.group, &remote.version);
+        Some(async move { (service, look(server, remote, known).await) })
     }));
     let looked = looked.await;
     let mut remotes = Vec::new();
     let mut conditions = Vec::new();
     for (service, (mut remote, condition)) in looked {
         remote.available = condition.available;
-        if remote.resources.is_none() {
-            // What was known of it stays known while it is away.
-            remote.resources =
-                registry.remote(&remote.group, &remote.version).and_then(|known| known.resources.clone());
-        }
         remotes.push(remote);
         conditions.push((service, condition));
     }
+    let settled = remotes.iter().all(|remote| remote.fresh);
     if registry.remotes() != remotes.as_slice() {
         serve(server, remotes);
     }
-    let all_up = conditions.iter().all(|(_, condition)| condition.available);
+    let all_up = settled && conditions.iter().all(|(_, condition)| condition.available);
     let now = Timestamp::now();
     for (service, condition) in conditions {
         let change = |old: &Value| condition.written_to(old, now);
@@ -151,15 +149,40 @@ async fn settle(actor: &Actor) -> bool {
     all_up
 }
 
-async fn look(server: &Arc<Server>, mut remote: Remote) -> (Remote, Condition) {
+/// Shows the group versions of new APIServices, and hides those of old ones, before anybody is asked: that may take a
+/// while.
+fn announce(server: &Server, objects: &[Value]) {
+    let registry = server.registry.load_full();
+    let known = |remote: &Remote| registry.remotes().iter().find(|known| known.name == remote.name).cloned();
+    let remotes: Vec<Remote> = objects.iter().filter_map(Remote::read).collect();
+    let names = |remotes: &[Remote]| remotes.iter().map(|remote| remote.name.clone()).collect::<Vec<_>>();
+    if names(&remotes) != names(registry.remotes()) {
+        let remotes = remotes.into_iter().map(|remote| known(&remote).unwrap_or(remote)).collect();
+        serve(server, remotes);
+    }
+}
+
+/// Asks a remote server; what was known of it stays known while it is away.
+async fn look(server: &Arc<Server>, mut remote: Remote, known: Option<&Remote>) -> (Remote, Condition) {
+    if let Some(known) = known {
+        remote.resources.clone_from(&known.resources);
+        remote.openapi.clone_from(&known.openapi);
+    }
     if let Some(condition) = obstacle(server, &remote.service) {
         return (remote, condition);
     }
-    let condition = match discovery::probe(server, &remote).await {
-        Ok(()) => {
-            remote.resources = discovery::resources(server, &remote).await.map(Arc::new);
-            Condition::new(true, "Passed", "all checks passed")
-        }
+    // What it tells of itself counts also while it does not pass for available.
+    let (probed, resources) =
+        tokio::join!(discovery::probe(server, &remote), discovery::resources(server, &remote));
+    let resources = resources.map(Arc::new);
+    // As long as the resources stay the same, so does what is to be said about them.
+    if remote.openapi.is_none() || resources != remote.resources {
+        remote.openapi = discovery::openapi(server, &remote).await.map(Arc::new);
+    }
+    remote.fresh = resources.is_some();
+    remote.resources = resources.or(remote.resources);
+    let condition = match probed {
+        Ok(()) => Condition::new(true, "Passed", "all checks passed"),
         Err(why) => Condition::new(false, "FailedDiscoveryCheck", why),
     };
     (remote, condition)

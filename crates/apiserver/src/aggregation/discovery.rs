@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::Request;
 use http::header::{ACCEPT, HOST};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::Remote;
 use crate::outbound::{self, reply};
@@ -19,7 +19,7 @@ const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGrou
 pub(super) async fn probe(server: &Arc<Server>, remote: &Remote) -> Result<(), String> {
     let url = format!("https://{}{}", remote.endpoint.address.authority(), remote.path());
     let failed = |why: String| format!("failing or missing response from {url}: {why}");
-    match get(server, remote, &remote.path(), "application/json").await {
+    match get(server, remote, &remote.path(), None).await {
         Ok((code, _)) if (200..300).contains(&code) => Ok(()),
         Ok((code, _)) => Err(failed(format!("bad status from {url}: {code}"))),
         Err(why) => Err(failed(format!("Get {url:?}: {why}"))),
@@ -28,17 +28,54 @@ pub(super) async fn probe(server: &Arc<Server>, remote: &Remote) -> Result<(), S
 
 /// Returns the resources of the group version in the form of aggregated discovery.
 pub(super) async fn resources(server: &Arc<Server>, remote: &Remote) -> Option<Value> {
-    if let Ok((200, document)) = get(server, remote, "/apis", AGGREGATED).await
+    if let Ok((200, document)) = get(server, remote, "/apis", Some(AGGREGATED)).await
         && document["kind"] == "APIGroupDiscoveryList"
     {
-        let groups = document["items"].as_array()?;
-        let group = groups.iter().find(|item| item["metadata"]["name"] == remote.group.as_str())?;
-        let versions = group["versions"].as_array()?;
-        let version = versions.iter().find(|version| version["version"] == remote.version.as_str())?;
-        return Some(version.get("resources").cloned().unwrap_or_else(|| json!([])));
+        return Some(with_kinds(listed(&document, &remote.group, &remote.version)));
     }
-    let (_, document) = get(server, remote, &remote.path(), "application/json").await.ok()?;
+    let (_, document) = get(server, remote, &remote.path(), Some("application/json")).await.ok()?;
     Some(from_legacy(document["resources"].as_array()?, &remote.group, &remote.version))
+}
+
+/// Returns the resources of a group version in an aggregated document; none if it does not know the group version.
+fn listed(document: &Value, group: &str, version: &str) -> Value {
+    let mut groups = document["items"].as_array().into_iter().flatten();
+    let group = groups.find(|item| item["metadata"]["name"] == group);
+    let mut versions = group.and_then(|group| group["versions"].as_array()).into_iter().flatten();
+    let version = versions.find(|known| known["version"] == version);
+    version.and_then(|version| version.get("resources")).cloned().unwrap_or_else(|| json!([]))
+}
+
+/// Returns what the OpenAPI v2 document of a server says about the group version.
+pub(super) async fn openapi(server: &Arc<Server>, remote: &Remote) -> Option<Value> {
+    let (code, document) = get(server, remote, "/openapi/v2", Some("application/json")).await.ok()?;
+    (code == 200).then(|| below(&document, &remote.path()))
+}
+
+/// Cuts an OpenAPI document down to the paths of a group version.
+fn below(document: &Value, path: &str) -> Value {
+    let prefix = format!("{path}/");
+    let paths = document["paths"].as_object().into_iter().flatten();
+    let paths: Map<String, Value> = paths
+        .filter(|(path, _)| path.starts_with(&prefix))
+        .map(|(path, item)| (path.clone(), item.clone()))
+        .collect();
+    json!({"paths": paths, "definitions": document["definitions"]})
+}
+
+/// Fills in the kinds that a server left out: clients expect the field, if only to find nothing in it.
+fn with_kinds(mut resources: Value) -> Value {
+    let fill = |entry: &mut Value| {
+        if !entry["responseKind"].is_object() {
+            entry["responseKind"] = json!({"group": "", "version": "", "kind": ""});
+        }
+    };
+    for resource in resources.as_array_mut().into_iter().flatten() {
+        fill(resource);
+        let below = resource.get_mut("subresources").and_then(Value::as_array_mut);
+        below.into_iter().flatten().for_each(fill);
+    }
+    resources
 }
 
 /// Returns a document of the remote server, asked for in the aggregator's own name.
@@ -46,11 +83,14 @@ pub(crate) async fn get(
     server: &Arc<Server>,
     remote: &Remote,
     path: &str,
-    accept: &str,
+    accept: Option<&str>,
 ) -> Result<(u16, Value), String> {
-    let request = Request::get(path)
+    let mut request = Request::get(path);
+    if let Some(accept) = accept {
+        request = request.header(ACCEPT, accept);
+    }
+    let request = request
         .header(HOST, remote.endpoint.address.authority())
-        .header(ACCEPT, accept)
         .header("X-Remote-User", "system:kube-aggregator")
         .header("X-Remote-Group", "system:masters")
         .body(outbound::full(""))
@@ -111,6 +151,21 @@ fn from_legacy(resources: &[Value], group: &str, version: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_a_document_only_what_is_below_counts() {
+        let whole = json!({"paths": {"/apis/g/v1/": {}, "/apis/g/v1/things": {}, "/apis/g/v10/": {}, "/version": {}}});
+        let paths = below(&whole, "/apis/g/v1")["paths"].clone();
+        assert_eq!(paths, json!({"/apis/g/v1/": {}, "/apis/g/v1/things": {}}));
+    }
+
+    #[test]
+    fn kinds_that_are_not_told_are_empty() {
+        let told = with_kinds(json!([{"resource": "jobs", "subresources": [{"subresource": "status"}]}]));
+        let empty = json!({"group": "", "version": "", "kind": ""});
+        assert_eq!(told[0]["responseKind"], empty);
+        assert_eq!(told[0]["subresources"][0]["responseKind"], empty);
+    }
 
     #[test]
     fn the_old_form_becomes_the_new_one() {

@@ -1,25 +1,27 @@
 //! An APIService for each group version of our own, as clients and the original aggregator expect.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use futures::future::join_all;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::COLLECTION;
-use crate::handlers::delete::DeleteOptions;
+use crate::controllers::definitions;
+use crate::handlers::delete::{DeleteOptions, Preconditions};
 use crate::internal::Actor;
 use crate::object;
-use crate::registry::Registry;
+use crate::registry::Kind;
+use crate::server::Server;
 
 const AUTOMANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
 
 /// Creates what is missing and removes what stands for nothing any more.
 pub(super) async fn register(actor: &Actor) {
     let server = actor.server();
-    let registry = server.registry.load_full();
-    let Some(kind) = registry.find("apiregistration.k8s.io", "v1", "apiservices").cloned() else { return };
-    let wanted = wanted(&registry);
+    let Some(kind) = kind(server) else { return };
+    let wanted = wanted(server);
     let snapshot = server.store.snapshot(COLLECTION);
     let missing = wanted.iter().filter(|(name, _)| snapshot.get(name).is_none());
     // All at once: writes that wait for the disk together cost one sync.
@@ -27,14 +29,7 @@ pub(super) async fn register(actor: &Actor) {
     for status in created.into_iter().filter_map(Result::err).filter(|status| status.code != 409) {
         tracing::warn!(error = %status, "cannot register a group of our own");
     }
-    for entry in snapshot.iter() {
-        let gone = entry.head.label(AUTOMANAGED) == Some("true") && !wanted.contains_key(&*entry.name);
-        let remote = gone
-            && serde_json::from_slice::<Value>(&entry.value).is_ok_and(|s| s["spec"]["service"].is_object());
-        if gone && !remote {
-            let _ = actor.delete(&kind, "", &entry.name, &DeleteOptions::default()).await;
-        }
-    }
+    unregister(actor).await;
     let now = Timestamp::now();
     for entry in server.store.snapshot(COLLECTION).iter() {
         let service = server.read(&kind, entry);
@@ -50,7 +45,38 @@ pub(super) async fn register(actor: &Actor) {
     }
 }
 
-fn wanted(registry: &Registry) -> BTreeMap<String, Value> {
+fn kind(server: &Server) -> Option<Arc<Kind>> {
+    server.registry.load().find("apiregistration.k8s.io", "v1", "apiservices").cloned()
+}
+
+/// Removes the APIServices of definitions that are not stored any more. Who removes a definition does this before
+/// discovery forgets it: whoever sees there that the group has gone may register it for another server.
+pub(crate) async fn unregister(actor: &Actor) {
+    let server = actor.server();
+    let Some(kind) = kind(server) else { return };
+    let wanted = wanted(server);
+    for entry in server.store.snapshot(COLLECTION).iter() {
+        if entry.head.label(AUTOMANAGED) != Some("true") || wanted.contains_key(&*entry.name) {
+            continue;
+        }
+        let service = server.read(&kind, entry);
+        if !service["spec"]["service"].is_object() {
+            // Somebody else's of the same name is left alone, should it be there by now.
+            let uid = Some(object::meta_str(&service, "uid").to_owned());
+            let options = DeleteOptions {
+                preconditions: Some(Preconditions { uid, resource_version: None }),
+                ..DeleteOptions::default()
+            };
+            let _ = actor.delete(&kind, "", &entry.name, &options).await;
+        }
+    }
+}
+
+fn wanted(server: &Server) -> BTreeMap<String, Value> {
+    let registry = server.registry.load_full();
+    let is_stored = |kind: &Kind| {
+        kind.custom().is_none_or(|custom| server.store.get(definitions::COLLECTION, &custom.name).is_some())
+    };
     let mut wanted = BTreeMap::new();
     for group in registry.groups() {
         // The aggregator does not register itself.
@@ -58,7 +84,8 @@ fn wanted(registry: &Registry) -> BTreeMap<String, Value> {
             continue;
         }
         for version in &group.versions {
-            let kinds = registry.kinds_of(&group.name, version);
+            let mut kinds = registry.kinds_of(&group.name, version);
+            kinds.retain(|kind| is_stored(kind));
             if kinds.is_empty() {
                 continue;
             }

@@ -6,7 +6,7 @@
 
 pub(crate) mod availability;
 pub(crate) mod discovery;
-mod local;
+pub(crate) mod local;
 pub(crate) mod proxy;
 
 use std::sync::Arc;
@@ -32,6 +32,10 @@ pub struct Remote {
     pub available: bool,
     /// Its resources, in the form of aggregated discovery, once they are known.
     pub resources: Option<Arc<Value>>,
+    /// Says that these are the resources it named when it was last asked.
+    pub fresh: bool,
+    /// What it says about this group version in its OpenAPI v2 document: `paths` and `definitions`.
+    pub openapi: Option<Arc<Value>>,
 }
 
 impl Remote {
@@ -58,6 +62,8 @@ impl Remote {
             service: target,
             available: apimachinery::crd::is_true(service, "Available"),
             resources: None,
+            fresh: false,
+            openapi: None,
         })
     }
 

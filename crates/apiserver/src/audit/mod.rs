@@ -144,8 +144,7 @@ impl Record {
     /// Notes what the client sent.
     pub(crate) fn request(&mut self, body: &Bytes) {
         if self.wants_request() && body.len() <= MAX_OBJECT && !body.is_empty() {
-            // What is no JSON (protobuf, mostly) was read by its handler; here it would be bytes nobody can read.
-            if let Ok(object) = serde_json::from_slice(body) {
+            if let Some(object) = readable(body) {
                 self.event["requestObject"] = self.presentable(object);
             }
         }
@@ -196,7 +195,7 @@ impl Record {
                 return Response::from_parts(parts, body);
             }
         };
-        let object = serde_json::from_slice::<Value>(&bytes).ok();
+        let object = readable(&bytes);
         if let Some(status) = object.as_ref().filter(|object| object["kind"] == "Status") {
             let mut status = status.clone();
             if let Some(fields) = status.as_object_mut() {
@@ -238,6 +237,14 @@ async fn collect(mut body: Body) -> Result<Bytes, Body> {
         }
     }
     Ok(bytes.freeze())
+}
+
+/// Returns an object as JSON, however it was sent.
+fn readable(body: &[u8]) -> Option<Value> {
+    if !native::proto::is_enveloped(body) {
+        return serde_json::from_slice(body).ok();
+    }
+    native::proto::decode(body).ok().map(|(_, object)| object)
 }
 
 /// Tells the log that an answer has ended, or that the client has gone.

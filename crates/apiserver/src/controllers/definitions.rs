@@ -12,6 +12,7 @@ use apimachinery::crd::{self, Condition, Naming};
 use apimachinery::status::Status;
 use futures::future::{join_all, try_join_all};
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -70,14 +71,14 @@ fn end_watches(before: &Registry, now: &Registry) {
 
 /// Creates or updates the definitions that come with the server, and waits until they are served.
 pub(crate) async fn install(server: &Arc<Server>, wanted: &[Value]) -> Result<(), Status> {
-    let actor = Actor::new(server, "system:apiserver");
+    let (actor, names) = (Actor::new(server, "system:apiserver"), Names::default());
     try_join_all(wanted.iter().map(|definition| install_one(&actor, definition))).await?;
     // All together: writes that wait for the disk together cost one sync. What was not accepted because of another one
     // in the first pass may be in the second.
     for _ in 0..2 {
-        let names: Vec<Box<str>> =
+        let stored: Vec<Box<str>> =
             server.store.snapshot(COLLECTION).iter().map(|entry| entry.name.clone()).collect();
-        join_all(names.iter().map(|name| settle(&actor, name))).await;
+        join_all(stored.iter().map(|name| settle(&actor, &names, name))).await;
     }
     Ok(())
 }
@@ -118,10 +119,11 @@ fn contains(stored: &Value, wanted: &Value) -> bool {
 }
 
 pub(super) async fn run(server: Arc<Server>) {
-    let actor = Actor::new(&server, "system:apiserver");
+    // What it writes follows from the definitions, and is written again if it should be lost.
+    let (actor, names) = (Actor::new(&server, "system:apiserver").relaxed(), Names::default());
     let Ok(mut watch) = server.store.watch(COLLECTION, server.store.revision()) else { return };
     for entry in server.store.snapshot(COLLECTION).iter() {
-        settle(&actor, &entry.name).await;
+        settle(&actor, &names, &entry.name).await;
     }
     // A definition that is being emptied is looked at again until it is empty.
     let mut next_look: Option<Instant> = None;
@@ -139,12 +141,15 @@ pub(super) async fn run(server: Arc<Server>) {
                 let Ok(batch) = batch else { return };
                 for event in batch {
                     match &event.current {
-                        Some(entry) => settle(&actor, &entry.name).await,
+                        Some(entry) => settle(&actor, &names, &entry.name).await,
                         None => {
-                            load(&server);
+                            crate::aggregation::local::unregister(&actor).await;
+                            if let Some(entry) = &event.previous {
+                                forget(&server, &entry.name);
+                            }
                             // Names are free again that others may have waited for.
-                            for name in unaccepted(&server) {
-                                settle(&actor, &name).await;
+                            for name in names.unaccepted(&server) {
+                                settle(&actor, &names, &name).await;
                             }
                         }
                     }
@@ -162,12 +167,66 @@ pub(super) async fn run(server: Arc<Server>) {
     }
 }
 
-fn unaccepted(server: &Server) -> Vec<Box<str>> {
-    let definitions = server.store.snapshot(COLLECTION);
-    let waits = |value: &[u8]| {
-        serde_json::from_slice::<Value>(value).is_ok_and(|crd| !crd::is_true(&crd, "NamesAccepted"))
-    };
-    definitions.iter().filter(|entry| waits(&entry.value)).map(|entry| entry.name.clone()).collect()
+/// Does not serve a definition any longer, unless it is stored again.
+fn forget(server: &Server, name: &str) {
+    if server.store.get(COLLECTION, name).is_some() {
+        return;
+    }
+    server.registry.rcu(|registry| {
+        let mut definitions = registry.definitions().clone();
+        definitions.remove(name);
+        registry.with_definitions(definitions)
+    });
+}
+
+/// What definitions say about their names, read once for each revision: definitions are large, and each one is compared
+/// with all others.
+#[derive(Default)]
+struct Names(Mutex<HashMap<Box<str>, (u64, Arc<Value>)>>);
+
+impl Names {
+    /// Returns the names of all stored definitions, each with its group and conditions.
+    fn all(&self, server: &Server) -> Vec<(Box<str>, Arc<Value>)> {
+        let snapshot = server.store.snapshot(COLLECTION);
+        let mut known = self.0.lock();
+        known.retain(|name, _| snapshot.get(name).is_some());
+        let mut all = Vec::new();
+        for entry in snapshot.iter() {
+            let known = known.entry(entry.name.clone()).or_default();
+            if known.0 != entry.modified {
+                let whole: Value = serde_json::from_slice(&entry.value).unwrap_or_default();
+                let of_names = json!({
+                    "spec": {"group": whole["spec"]["group"]},
+                    "status": {
+                        "acceptedNames": whole["status"]["acceptedNames"],
+                        "conditions": whole["status"]["conditions"],
+                    },
+                });
+                *known = (entry.modified, Arc::new(of_names));
+            }
+            all.push((entry.name.clone(), known.1.clone()));
+        }
+        all
+    }
+
+    fn unaccepted(&self, server: &Server) -> Vec<Box<str>> {
+        let waits = |definition: &Value| !crd::is_true(definition, "NamesAccepted");
+        let all = self.all(server).into_iter();
+        all.filter(|(_, definition)| waits(definition)).map(|(name, _)| name).collect()
+    }
+
+    /// Decides which names a definition gets, beside the other ones of its group.
+    fn decide(&self, server: &Server, definition: &Value) -> Naming {
+        let name = object::meta_str(definition, "name");
+        let group = definition.pointer("/spec/group");
+        let all = self.all(server);
+        let others: Vec<&Value> = all
+            .iter()
+            .filter(|(other, names)| **other != *name && names.pointer("/spec/group") == group)
+            .map(|(_, names)| &**names)
+            .collect();
+        crd::decide_names(definition, &others, &[], &[])
+    }
 }
 
 fn definition_kind(registry: &Registry) -> Option<Arc<Kind>> {
@@ -198,16 +257,16 @@ fn terminating(status: &'static str, reason: &str, message: &str) -> Condition {
 }
 
 /// Brings what is served and what a definition's status says into step with its spec.
-async fn settle(actor: &Actor, name: &str) {
+async fn settle(actor: &Actor, names: &Names, name: &str) {
     let server = actor.server();
     let registry = server.registry.load_full();
     let Some(kind) = definition_kind(&registry) else { return };
-    let Some(entry) = server.store.get(COLLECTION, name) else { return load(server) };
+    let Some(entry) = server.store.get(COLLECTION, name) else { return forget(server, name) };
     let definition = server.read(&kind, &entry);
     if entry.head.deleting {
         return empty(actor, &kind, &definition).await;
     }
-    let naming = names_of(server, &definition);
+    let naming = names.decide(server, &definition);
     let convertible = crd::is_true(&definition, "Established") || has_readable_authority(&definition);
     let accepted = naming.conditions[0].status == "True" && convertible;
     let now = Timestamp::now();
@@ -335,7 +394,8 @@ async fn remove(actor: &Actor, kind: &Arc<Kind>, definition: &Value) {
         terminating("False", "NeverEstablished", "resource was never established")
     };
     write_removal(actor, kind, name, &gone, true).await;
-    load(server);
+    crate::aggregation::local::unregister(actor).await;
+    forget(server, name);
 }
 
 /// Writes how far the removal of a definition has come; when it is done, nothing of ours holds it any longer.
@@ -359,21 +419,6 @@ async fn write_removal(actor: &Actor, kind: &Arc<Kind>, name: &str, condition: &
     if let Err(status) = result {
         tracing::debug!(object = name, error = %status, "cannot finish a definition");
     }
-}
-
-/// Decides which names a definition gets, beside the other ones of its group.
-fn names_of(server: &Server, definition: &Value) -> Naming {
-    let name = object::meta_str(definition, "name");
-    let group = definition.pointer("/spec/group");
-    let others: Vec<Value> = server
-        .store
-        .snapshot(COLLECTION)
-        .iter()
-        .filter(|entry| &*entry.name != name)
-        .filter_map(|entry| serde_json::from_slice::<Value>(&entry.value).ok())
-        .filter(|other| other.pointer("/spec/group") == group)
-        .collect();
-    crd::decide_names(definition, &others.iter().collect::<Vec<_>>(), &[], &[])
 }
 
 /// Sets a condition; the time moves only when the status does.

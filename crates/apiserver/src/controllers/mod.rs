@@ -17,13 +17,16 @@ use std::time::Duration;
 
 use tokio_util::task::TaskTracker;
 
+use crate::options::Options;
 use crate::server::Server;
 
-/// Starts them all; they end when the server stops.
-pub(crate) fn spawn(server: &Arc<Server>, tasks: &TaskTracker, compact_every: Duration) {
+/// Starts those that are wanted; they end when the server stops.
+pub(crate) fn spawn(server: &Arc<Server>, tasks: &TaskTracker, options: &Options) {
     run(server, tasks, "definitions", definitions::run);
     run(server, tasks, "namespaces", namespaces::run);
-    run(server, tasks, "garbage-collector", garbage::run);
+    if options.collect_garbage {
+        run(server, tasks, "garbage-collector", garbage::run);
+    }
     run(server, tasks, "service-accounts", accounts::run);
     run(server, tasks, "certificates", certificates::run);
     run(server, tasks, "bootstrap-tokens", bootstrap_tokens::run);
@@ -31,7 +34,7 @@ pub(crate) fn spawn(server: &Arc<Server>, tasks: &TaskTracker, compact_every: Du
     run(server, tasks, "api-services", crate::aggregation::availability::run);
     run(server, tasks, "policy-types", policy_types::run);
     run(server, tasks, "ttl-after-finished", ttl::run);
-    tasks.spawn(compact(server.clone(), compact_every));
+    tasks.spawn(compact(server.clone(), options.compact_every));
 }
 
 /// Runs a controller until the server stops; one that lost the history starts over from the present state.

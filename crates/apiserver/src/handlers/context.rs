@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use apimachinery::field::{self, Path};
 use apimachinery::status::Status;
@@ -27,6 +28,10 @@ pub struct Context {
     warnings: Mutex<Vec<String>>,
     /// What admission has to say to the audit log.
     annotations: Mutex<BTreeMap<String, String>>,
+    /// The same, where the log keeps the content of requests.
+    request_annotations: Mutex<BTreeMap<String, String>>,
+    /// When the client, or the server, has waited long enough.
+    deadline: Option<Instant>,
     /// The client's connection, if it wants to speak another protocol on it.
     upgrade: Mutex<Option<OnUpgrade>>,
     pub terms: Terms,
@@ -42,6 +47,8 @@ impl Context {
             user,
             warnings: Mutex::default(),
             annotations: Mutex::default(),
+            request_annotations: Mutex::default(),
+            deadline: None,
             upgrade: Mutex::default(),
             terms: Terms::default(),
         }
@@ -50,6 +57,17 @@ impl Context {
     pub fn with_terms(mut self, terms: Terms) -> Self {
         self.terms = terms;
         self
+    }
+
+    /// Says when the request will be given up.
+    pub fn with_deadline(mut self, deadline: Option<Instant>) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Returns how much time the request has left, if it does not have for ever.
+    pub fn time_left(&self) -> Option<Duration> {
+        self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
     }
 
     /// Keeps the client's connection for a handler that can switch protocols.
@@ -81,8 +99,17 @@ impl Context {
         self.annotations.lock().entry(key.to_owned()).or_insert(value);
     }
 
+    /// As [`Context::annotate`], for what shows the content of a request: only a log that keeps it gets this.
+    pub fn annotate_request(&self, key: &str, value: String) {
+        self.request_annotations.lock().entry(key.to_owned()).or_insert(value);
+    }
+
     pub fn take_annotations(&self) -> BTreeMap<String, String> {
         std::mem::take(&mut *self.annotations.lock())
+    }
+
+    pub fn take_request_annotations(&self) -> BTreeMap<String, String> {
+        std::mem::take(&mut *self.request_annotations.lock())
     }
 
     pub fn take_warnings(&self) -> Vec<String> {

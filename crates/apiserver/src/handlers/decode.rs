@@ -299,7 +299,7 @@ fn check_type(kind: &Kind, expected: &Gvk, value: &mut Value, body: &Bytes) -> R
 fn wrong_kind(given: &Gvk, expected: &Gvk, object: &Value) -> Status {
     let detail = format!("must be {}", expected.kind);
     let error = field::Error::invalid(&Path::new("kind"), given.kind.as_str(), detail);
-    Status::invalid(&given.group, &given.kind, crate::object::meta_str(object, "name"), &[error])
+    Status::invalid(&given.group, &given.kind, object::meta_str(object, "name"), &[error])
 }
 
 fn no_kind(gvk: &Gvk) -> String {

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use super::context::{Context, WriteOptions};
 use super::decode;
 use crate::admission::webhooks::{Occasion, Rounds};
-use crate::admission::{Attributes, Operation, certificates, namespace};
+use crate::admission::{Attributes, Operation, certificates, namespace, priority};
 use crate::conversion;
 use crate::head::Head;
 use crate::object::{self, Entry};
@@ -424,6 +424,9 @@ impl Target<'_> {
         object: &mut Value,
         old: Option<&Value>,
     ) -> Result<(), Status> {
+        if self.server.pod_priority && self.subresource.is_empty() {
+            priority::mutate(self.server, self.kind, operation, object, old)?;
+        }
         if !self.server.admission.handles(operation, self.kind, self.subresource) {
             return Ok(());
         }

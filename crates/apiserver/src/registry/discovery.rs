@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256, Sha512};
 
 use super::{Group, Kind, Registry};
+use crate::aggregation::Remote;
 
 /// All documents, ready to be sent.
 #[derive(Debug)]
@@ -40,9 +41,7 @@ impl Documents {
             let mut versions = Vec::new();
             for version in &group.versions {
                 if let Some(remote) = registry.remote(&group.name, version) {
-                    let list = remote.resources.as_deref().cloned().unwrap_or_else(|| json!([]));
-                    let freshness = if remote.available { "Current" } else { "Stale" };
-                    versions.push(json!({"version": version, "resources": list, "freshness": freshness}));
+                    versions.push(remote_version(remote));
                     continue;
                 }
                 let kinds = registry.kinds_of(&group.name, version);
@@ -110,6 +109,18 @@ fn aggregated(items: Vec<Value>, version: &str) -> Aggregated {
     let bytes = line(&document);
     let etag = format!("\"{}\"", hex::encode_upper(Sha512::digest(&bytes)));
     Aggregated { bytes, etag }
+}
+
+/// A version that another server serves: current as long as that one tells what it has, whether it passes for available
+/// or not.
+fn remote_version(remote: &Remote) -> Value {
+    let freshness = if remote.fresh { "Current" } else { "Stale" };
+    let mut document = json!({"version": remote.version, "freshness": freshness});
+    let known = remote.resources.as_deref();
+    if let Some(resources) = known.filter(|list| list.as_array().is_some_and(|list| !list.is_empty())) {
+        document["resources"] = resources.clone();
+    }
+    document
 }
 
 fn legacy_group(group: &Group) -> Value {

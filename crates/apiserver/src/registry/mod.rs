@@ -8,7 +8,7 @@ mod natives;
 mod rule_check;
 pub(crate) mod rules;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock, OnceLock};
 
 use crate::aggregation::Remote;
@@ -70,7 +70,16 @@ impl Registry {
     ) -> Self {
         let mut kinds: HashMap<_, _> = HashMap::new();
         let mut versions: HashMap<String, Vec<String>> = HashMap::new();
-        let customs = definitions.values().flat_map(Custom::kinds);
+        let built_in: HashSet<(String, String)> = natives
+            .iter()
+            .filter(|kind| natives::priority(&kind.gvk.group).is_some())
+            .map(|kind| (kind.gvk.group.clone(), kind.gvk.version.clone()))
+            .collect();
+        // What is built in is not served by anybody else: there, definitions do not count.
+        let customs = definitions
+            .values()
+            .flat_map(Custom::kinds)
+            .filter(|kind| !built_in.contains(&(kind.gvk.group.clone(), kind.gvk.version.clone())));
         for kind in natives.into_iter().chain(customs) {
             let known = versions.entry(kind.gvk.group.clone()).or_default();
             if !known.contains(&kind.gvk.version) {

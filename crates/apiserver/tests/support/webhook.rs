@@ -132,6 +132,9 @@ async fn answer(
             patch(&mut response, &json!([{"op": "add", "path": "/data/once", "value": "1"}]));
         }
         "/once" => {}
+        "/disown" => {
+            patch(&mut response, &json!([{"op": "remove", "path": "/metadata/managedFields/0/fieldsType"}]))
+        }
         "/nothing" => patch(&mut response, &json!([])),
         "/unapplicable" => patch(&mut response, &json!([{"op": "remove", "path": "/data/nowhere"}])),
         "/ruin" => patch(&mut response, &json!([{"op": "add", "path": "/data", "value": 5}])),

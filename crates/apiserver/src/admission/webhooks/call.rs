@@ -59,9 +59,9 @@ pub(super) async fn call(
         hook.client.as_ref().map_err(|why| Failure::Call(format!("could not get REST client: {why}")))?;
     let uid = uuid::Uuid::new_v4().to_string();
     let document = review::document(occasion, found, &uid, version, object, old);
-    let path = format!("{}?timeout={}s", client.path, hook.timeout_seconds);
-    let posted =
-        post(occasion.server, client, &path, &document, Duration::from_secs(hook.timeout_seconds)).await;
+    let timeout = timeout(hook.timeout_seconds, occasion.context.time_left());
+    let path = format!("{}?timeout={}s", client.path, whole_seconds(timeout));
+    let posted = post(occasion.server, client, &path, &document, timeout).await;
     let answer = posted
         .and_then(|answer| review::check_kind(&answer).map(|()| answer))
         .map_err(|why| Failure::Call(format!("failed to call webhook: {why}")))?;
@@ -74,6 +74,17 @@ pub(super) async fn call(
         occasion.context.warn(warning.clone());
     }
     if response.allowed { Ok(response) } else { Err(Failure::Status(denied(&hook.name, &response.result))) }
+}
+
+/// Returns how long a webhook may take: as configured, but not longer than the request that waits for it.
+fn timeout(configured_seconds: u64, left: Option<Duration>) -> Duration {
+    let configured = Duration::from_secs(configured_seconds);
+    left.map_or(configured, |left| left.min(configured))
+}
+
+/// Rounds up, as webhooks are told of whole seconds.
+fn whole_seconds(time: Duration) -> u64 {
+    time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
 /// Posts a document and returns the one that comes back; errors are in client-go's words.
@@ -128,6 +139,15 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_webhook_has_no_more_time_than_the_request() {
+        let told = |left: Option<f64>| whole_seconds(timeout(10, left.map(Duration::from_secs_f64)));
+        assert_eq!(told(None), 10);
+        assert_eq!(told(Some(60.0)), 10);
+        assert_eq!(told(Some(7.2)), 8);
+        assert_eq!(told(Some(7.0)), 7);
+    }
 
     #[test]
     fn a_refusal_is_never_a_success() {

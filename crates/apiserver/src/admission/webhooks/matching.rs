@@ -1,5 +1,6 @@
 //! Which webhooks a write concerns, and in which version they see it.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use apimachinery::gvk::{GroupResource, Gvk};
@@ -99,8 +100,8 @@ impl Rule {
     }
 }
 
-/// Returns how the webhook sees the write, if it is to be called.
-pub(super) fn find(
+/// Returns how the webhook sees the write, if it is to be called. Its conditions are about the version that it sees.
+pub(super) async fn find(
     hook: &Hook,
     occasion: &Occasion<'_>,
     object: Option<&Value>,
@@ -123,7 +124,10 @@ pub(super) fn find(
         return Ok(Some(found));
     }
     let rights = Rights { server: occasion.server, user: &occasion.context.user };
-    let variables = expressions::variables(occasion, &found, object, old, &rights);
+    let shown = convert(occasion, &found, object).await.map_err(|failure| failure.into_status(&hook.name))?;
+    let shown_old =
+        convert(occasion, &found, old).await.map_err(|failure| failure.into_status(&hook.name))?;
+    let variables = expressions::variables(occasion, &found, shown.as_deref(), shown_old.as_deref(), &rights);
     match hook.conditions.hold(&variables) {
         Ok(true) => Ok(Some(found)),
         Ok(false) => Ok(None),
@@ -219,16 +223,16 @@ fn labelled(selector: &LabelSelector, object: &Value) -> bool {
 }
 
 /// Returns an object in the version that the webhook wants.
-pub(super) async fn convert(
+pub(super) async fn convert<'a>(
     occasion: &Occasion<'_>,
     found: &Match,
-    object: Option<&Value>,
-) -> Result<Option<Value>, Failure> {
+    object: Option<&'a Value>,
+) -> Result<Option<Cow<'a, Value>>, Failure> {
     let Some(object) = object else { return Ok(None) };
-    let Some(other) = &found.other else { return Ok(Some(object.clone())) };
+    let Some(other) = &found.other else { return Ok(Some(Cow::Borrowed(object))) };
     crate::conversion::between(occasion.server, occasion.kind, other, object.clone())
         .await
-        .map(Some)
+        .map(|converted| Some(Cow::Owned(converted)))
         .map_err(Failure::Status)
 }
 

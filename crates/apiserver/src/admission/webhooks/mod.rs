@@ -9,6 +9,7 @@
 mod call;
 mod configuration;
 mod matching;
+mod notes;
 mod review;
 
 use std::collections::BTreeSet;
@@ -182,18 +183,15 @@ impl Webhooks {
             rounds.something_changed();
         }
         for (index, hook) in parsed.hooks.iter().enumerate() {
-            let Some(found) = matching::find(hook, occasion, object.as_deref(), old)? else { continue };
+            let found = matching::find(hook, occasion, object.as_deref(), old).await?;
+            let Some(found) = found else { continue };
             if rounds.second && !rounds.again.contains(&hook.uid) {
                 continue;
             }
-            let outcome = self.mutate_once(hook, &found, occasion, object, old).await;
+            let place = notes::Place { hook, second: rounds.second, index };
+            let outcome = self.mutate_once(&place, &found, occasion, object, old).await;
             let mutated = matches!(outcome, Ok(true));
-            let annotation = format!("round_{}_index_{index}", u8::from(rounds.second));
-            occasion.context.annotate(
-                &format!("mutation.webhook.admission.k8s.io/{annotation}"),
-                serde_json::json!({"configuration": hook.configuration, "mutated": mutated, "webhook": hook.name})
-                    .to_string(),
-            );
+            place.note_mutation(occasion.context, mutated);
             if mutated {
                 rounds.something_changed();
                 rounds.changed = true;
@@ -205,8 +203,8 @@ impl Webhooks {
                 Ok(_) => {}
                 Err(Failure::Call(why)) if hook.ignore_failure => {
                     tracing::warn!(webhook = hook.name, error = why, "failed calling a webhook, going on");
-                    let key = format!("failed-open.mutation.webhook.admission.k8s.io/{annotation}");
-                    occasion.context.annotate(&key, hook.name.clone());
+                    place.note_failed_open(occasion.context);
+                    end_if_late(occasion.context).await;
                 }
                 Err(failure) => return Err(failure.into_status(&hook.name)),
             }
@@ -218,15 +216,17 @@ impl Webhooks {
     /// Calls one webhook; returns whether it changed the object.
     async fn mutate_once(
         &self,
-        hook: &Hook,
+        place: &notes::Place<'_>,
         found: &Match,
         occasion: &Occasion<'_>,
         object: &mut Option<&mut Value>,
         old: Option<&Value>,
     ) -> Result<bool, Failure> {
+        let hook = place.hook;
         let shown = matching::convert(occasion, found, object.as_deref()).await?;
         let shown_old = matching::convert(occasion, found, old).await?;
-        let response = call::call(hook, found, occasion, shown.as_ref(), shown_old.as_ref(), true).await?;
+        let response =
+            call::call(hook, found, occasion, shown.as_deref(), shown_old.as_deref(), true).await?;
         let Some(patch) = response.patch else { return Ok(false) };
         let operations: Value = serde_json::from_slice(&patch).map_err(|error| {
             Failure::Call(format!("received undecodable patch in webhook response: {error}"))
@@ -240,7 +240,7 @@ impl Webhooks {
         if list.is_empty() {
             return Ok(false);
         }
-        let (Some(object), Some(shown)) = (object, shown) else {
+        let Some(shown) = shown else {
             return Err(Failure::Status(Status::internal(format!(
                 "admission webhook {:?} attempted to modify the object, which is not supported for this operation",
                 hook.name
@@ -251,7 +251,10 @@ impl Webhooks {
         let mut patched = matching::convert_back(occasion, found, patched).await?;
         decode::canonicalise(occasion.kind, occasion.gvk, &mut patched)
             .map_err(|error| Failure::Status(Status::internal(error)))?;
+        place.note_patch(occasion.context, list);
+        let Some(object) = object else { return Ok(false) };
         let changed = **object != patched;
+        crate::apply::keep_readable(occasion.context, object, &mut patched);
         **object = patched;
         Ok(changed)
     }
@@ -269,7 +272,7 @@ impl Webhooks {
         }
         let mut calls = Vec::new();
         for hook in &parsed.hooks {
-            if let Some(found) = matching::find(hook, occasion, object, old)? {
+            if let Some(found) = matching::find(hook, occasion, object, old).await? {
                 calls.push(self.validate_once(hook, found, occasion, object, old, calls.len()));
             }
         }
@@ -288,7 +291,7 @@ impl Webhooks {
         let asked = async {
             let shown = matching::convert(occasion, &found, object).await?;
             let shown_old = matching::convert(occasion, &found, old).await?;
-            call::call(hook, &found, occasion, shown.as_ref(), shown_old.as_ref(), false).await
+            call::call(hook, &found, occasion, shown.as_deref(), shown_old.as_deref(), false).await
         };
         match asked.await {
             Ok(_) => Ok(()),
@@ -296,10 +299,19 @@ impl Webhooks {
                 tracing::warn!(webhook = hook.name, error = why, "failed calling a webhook, going on");
                 let key = format!("failed-open.validating.webhook.admission.k8s.io/round_0_index_{index}");
                 occasion.context.annotate(&key, hook.name.clone());
+                end_if_late(occasion.context).await;
                 Ok(())
             }
             Err(failure) => Err(failure.into_status(&hook.name)),
         }
+    }
+}
+
+/// Waits for the end of a request whose time is up: whoever answers it gives it up in this very moment. What a failure
+/// policy says about the webhook does not matter any more, and nothing may be asked or written after that.
+async fn end_if_late(context: &Context) {
+    if context.time_left().is_some_and(|left| left.is_zero()) {
+        std::future::pending::<()>().await;
     }
 }
 
