@@ -116,13 +116,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
 
 async fn client(arguments: &Arguments) -> anyhow::Result<kube::Client> {
     let config = match &arguments.kubeconfig {
-        Some(path) => {
-            let file = kube::config::Kubeconfig::read_from(path)
-                .with_context(|| format!("cannot read the kubeconfig {}", path.display()))?;
-            kube::Config::from_custom_kubeconfig(file, &Default::default())
-                .await
-                .with_context(|| format!("the kubeconfig {} cannot be used", path.display()))?
-        }
+        Some(path) => cli::config(Some(path), None).await?,
         None => kube::Config::infer().await.context("no kubeconfig is given and none is found")?,
     };
     kube::Client::try_from(config).context("cannot make a client from the kubeconfig")

@@ -43,7 +43,7 @@ impl ControlArguments {
 }
 
 /// Reads a kubeconfig file, or what kubectl would read without one.
-pub(crate) async fn config(file: Option<&Path>, context: Option<&str>) -> anyhow::Result<Config> {
+pub async fn config(file: Option<&Path>, context: Option<&str>) -> anyhow::Result<Config> {
     let kubeconfig = match file {
         Some(file) => Kubeconfig::read_from(file).map_err(|error| {
             // What lies between says the same twice.

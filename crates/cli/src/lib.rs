@@ -4,6 +4,6 @@ mod clients;
 mod join;
 mod unjoin;
 
-pub use clients::ControlArguments;
+pub use clients::{ControlArguments, config};
 pub use join::{JoinArguments, enrol, join};
 pub use unjoin::{UnjoinArguments, unjoin};
