@@ -4,6 +4,7 @@ package fixtures
 
 import (
 	"errors"
+	"os"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -37,8 +38,13 @@ func StartDefaultServer(t servertesting.Logger, flags ...string) (func(), *rest.
 		return nil, nil, nil, err
 	}
 	server.LendNamespaces()
-	return server.Stop, server.Config, nil, nil
+	options := serveroptions.NewCustomResourceDefinitionsServerOptions(os.Stdout, os.Stderr)
+	options.RecommendedOptions.Etcd.StorageConfig.Transport.ServerList = []string{nobody}
+	return server.Stop, server.Config, options, nil
 }
+
+// nobody is where tests find no etcd that look for one. Those that ask it something are left out by name.
+const nobody = "http://127.0.0.1:1"
 
 // StartDefaultServerWithConfigAccess is for tests that reach into the process.
 func StartDefaultServerWithConfigAccess(t servertesting.Logger, _ ...string) (func(), *rest.Config, apiserver.CompletedConfig, error) {
