@@ -14,6 +14,8 @@ const LEFT_OUT: &[(&str, &str, &str)] = &[
     ("auth", "TestConstrainedImpersonation", "reads and resets figures inside the server's process"),
     ("auth", "TestServiceAccountTokenCreate", "takes the signer out of the server's process"),
     ("integration", "TestInvalidObjectMetaInStorage", ETCD),
+    ("integration", "TestCustomResourceDefaultingOfMetaFields", ETCD),
+    ("integration", "TestEtcdStorage", ETCD),
     ("apiserver", "TestDefaultStorageEncoding", ETCD),
     ("apiserver", "TestEmulatedStorageVersion", ETCD),
     ("apiserver", "TestMinCompatibilityStorageVersion", ETCD),
@@ -43,29 +45,9 @@ const FAIL: &[(&str, &str, &str)] = &[
     ("apply", "TestDuplicatesInAssociativeLists", "repeated keys of lists are owned otherwise"),
     ("apply", "TestApplyResetFields", "an applied status of a pod may not name the time of its deletion"),
     ("apply", "TestScaleAllResources", "scale cannot be applied"),
-    (
-        "integration",
-        "TestApplyNullToObject",
-        "null for an object that may not be null is dropped instead of refused",
-    ),
-    ("integration", "TestChangeCRD", "watches stay open when their definition changes"),
-    ("integration", "TestCustomResourceDefaultingWithWatchCache", DEFAULTS),
-    ("integration", "TestCustomResourceDefaultingWithoutWatchCache", DEFAULTS),
-    (
-        "integration",
-        "TestCustomResourceDefaultingOfMetaFields",
-        "unknown metadata in defaults is refused instead of dropped",
-    ),
-    (
-        "integration",
-        "TestApplyCRDuringCRDFinalization",
-        "counts on a definition whose deletion takes its time",
-    ),
-    ("integration", "TestListTypes", "broken list types of unchanged values are not tolerated"),
 ];
 
 const LARGE: &str = "objects may be larger than in etcd";
-const DEFAULTS: &str = "a default of the stored version alone is not seen through another version";
 
 /// Returns why a test is left out.
 pub(super) fn left_out(package: &str, test: &str) -> Option<&'static str> {
