@@ -43,6 +43,9 @@ pub fn scale_to_parent(
     let parent = Managed::decode(parent)?;
     let mut scale = Managed::decode(scale)?;
     let mut merged = Managed::default();
+    // A new owner has no time, as upstream: only what the parent knows already keeps its own.
+    let times: BTreeMap<_, _> =
+        parent.0.iter().map(|(identity, owned)| (identity.clone(), owned.time.clone())).collect();
     for (identity, owned) in parent.0 {
         let Some(path) = paths.get(&owned.api_version) else { continue };
         if !owned.set.has(path) || scale.0.remove(&identity).is_some() {
@@ -61,7 +64,8 @@ pub fn scale_to_parent(
         if owned.set.has(&replicas_in_scale()) {
             let mut set = Set::new();
             set.insert(path);
-            merged.0.insert(identity, Owned { set, api_version: api_version.to_owned(), time: owned.time });
+            let time = times.get(&identity).cloned().flatten();
+            merged.0.insert(identity, Owned { set, api_version: api_version.to_owned(), time });
         }
     }
     Ok(merged)
@@ -96,12 +100,14 @@ mod tests {
     #[test]
     fn a_write_to_the_scale_takes_the_count() {
         let parent = entries("a", "apps/v1", json!({"f:spec": {"f:replicas": {}, "f:paused": {}}}));
-        let scale = entries("hpa", "autoscaling/v1", json!({"f:spec": {"f:replicas": {}}}));
+        let mut scale = entries("hpa", "autoscaling/v1", json!({"f:spec": {"f:replicas": {}}}));
+        scale[0]["time"] = json!("2026-01-01T00:00:00Z");
         let merged = scale_to_parent(Some(&parent), Some(&scale), &paths(), "apps/v1").unwrap();
         let encoded = merged.encode();
         assert_eq!(encoded[0]["fieldsV1"], json!({"f:spec": {"f:paused": {}}}));
         assert_eq!(encoded[1]["manager"], "hpa");
         assert_eq!(encoded[1]["fieldsV1"], json!({"f:spec": {"f:replicas": {}}}));
         assert_eq!(encoded[1]["apiVersion"], "apps/v1");
+        assert_eq!(encoded[1].get("time"), None);
     }
 }

@@ -236,6 +236,90 @@ fn unchanged_values_are_not_checked_again() {
 }
 
 #[test]
+fn the_order_of_a_map_list_is_no_change_and_unspecified_fields_are() {
+    let item =
+        json!({"type": "object", "properties": {"name": {"type": "string"}, "size": {"type": "integer"}}});
+    let schema = spec_schema(json!({"type": "object", "properties": {
+        "list": {"type": "array", "maxItems": 1, "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["name"], "items": item},
+        "free": {"type": "object", "maxProperties": 1, "x-kubernetes-preserve-unknown-fields": true},
+        "other": {"type": "string"},
+    }}));
+    let object = |list: Value, other: &str| json!({"spec": {"list": list, "other": other}});
+    let stored = object(json!([{"name": "a", "size": 1}, {"name": "b", "size": 2}]), "x");
+    let turned = object(json!([{"name": "b", "size": 2}, {"name": "a", "size": 1}]), "y");
+    assert_eq!(texts(&schema.validate(&turned, Some(&stored))), Vec::<String>::new());
+    let changed = object(json!([{"name": "b", "size": 3}, {"name": "a", "size": 1}]), "x");
+    assert_eq!(schema.validate(&changed, Some(&stored)).len(), 1);
+    // Nobody can tell whether what has no schema is the same.
+    let free = json!({"spec": {"free": {"a": 1, "b": 2}}});
+    assert_eq!(schema.validate(&free, Some(&free)).len(), 1);
+}
+
+#[test]
+fn the_version_is_checked_even_if_nothing_changed() {
+    let schema = Schema::compile(&json!({"type": "object", "properties": {
+        "apiVersion": {"type": "string", "pattern": "^g/v1$"}, "spec": {"type": "object", "maxProperties": 0}}}))
+    .unwrap();
+    let object = json!({"apiVersion": "g/v2", "metadata": {}, "spec": {}});
+    let errors = texts(&schema.validate(&object, Some(&object)));
+    assert_eq!(errors, [r#"apiVersion: Invalid value: "g/v2": apiVersion in body should match '^g/v1$'"#]);
+}
+
+#[test]
+fn a_status_is_checked_alone_and_named_from_there() {
+    let limited = json!({"type": "object", "properties": {"num": {"type": "integer", "maximum": 10}}});
+    let schema =
+        Schema::compile(&json!({"type": "object", "properties": {"spec": limited, "status": limited}}))
+            .unwrap();
+    let (old, new) = (json!({"spec": {"num": 15}}), json!({"spec": {"num": 15}, "status": {"num": 15}}));
+    let errors = texts(&schema.validate_status(&new, &old));
+    assert_eq!(errors, ["status.num: Invalid value: 15: num in body should be less than or equal to 10"]);
+    assert!(schema.validate_status(&old, &new).is_empty());
+}
+
+#[test]
+fn a_list_that_was_broken_may_stay_so() {
+    let list = json!({"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "integer"}});
+    let schema = spec_schema(list);
+    let (broken, whole) = (json!({"spec": [1, 1]}), json!({"spec": [1, 2]}));
+    assert_eq!(schema.validate_lists_update(&broken, &whole).len(), 1);
+    assert!(schema.validate_lists_update(&broken, &broken).is_empty());
+}
+
+#[test]
+fn defaults_lose_what_metadata_does_not_have() {
+    let metadata = json!({"name": "Bar", "unknown": "unknown"});
+    let embedded = |metadata: Value| json!({"type": "object", "x-kubernetes-embedded-resource": true, "properties": {"metadata": metadata}});
+    let text = |default: &str| json!({"type": "string", "default": default});
+    let mut whole = embedded(json!({"type": "object"}));
+    whole["default"] = json!({"apiVersion": "v1", "kind": "K", "metadata": metadata});
+    let mut schema = Schema::compile(&json!({"type": "object", "properties": {
+        "fields": embedded(json!({"type": "object", "properties": {"name": text("Bar"), "unknown": text("x")}})),
+        "full": embedded(json!({"type": "object", "default": metadata})),
+        "whole": whole,
+    }}))
+    .unwrap();
+    assert_eq!(texts(&schema.check_defaults(&Path::new("schema"))), Vec::<String>::new());
+    schema.prune_defaults();
+    let mut object = json!({"fields": {"metadata": {}}, "full": {}});
+    schema.default(&mut object);
+    for at in ["/fields/metadata", "/full/metadata", "/whole/metadata"] {
+        assert_eq!(object.pointer(at), Some(&json!({"name": "Bar"})), "{at}");
+    }
+}
+
+#[test]
+fn a_default_makes_metadata_of_the_right_types() {
+    let schema = Schema::compile(&json!({"type": "object", "properties": {"o": {"type": "object",
+        "x-kubernetes-embedded-resource": true,
+        "properties": {"metadata": {"type": "object", "properties": {"name": {"type": "integer", "default": 1}}}}}}}))
+    .unwrap();
+    let errors = texts(&schema.check_defaults(&Path::new("s")));
+    assert!(errors[0].contains("default: Invalid value: 1: must result in valid metadata: "), "{errors:?}");
+}
+
+#[test]
 fn set_and_map_lists_refuse_repeated_items() {
     let set =
         spec_schema(json!({"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}}));

@@ -385,7 +385,7 @@ async fn remove(actor: &Actor, kind: &Arc<Kind>, definition: &Value) {
     let server = actor.server();
     let name = object::meta_str(definition, "name");
     let instances = instances_of(server, name);
-    if instances.is_some_and(|instances| server.store.snapshot(&instances.collection).len() > 0) {
+    if instances.is_some_and(|instances| !server.store.snapshot(&instances.collection).is_empty()) {
         return empty(actor, kind, definition).await;
     }
     let gone = if crd::is_true(definition, "Established") {

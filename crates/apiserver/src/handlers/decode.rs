@@ -296,7 +296,7 @@ fn check_type(kind: &Kind, expected: &Gvk, value: &mut Value, body: &Bytes) -> R
 }
 
 /// The answer to a custom resource of another kind: to upstream it is of any kind until it is validated.
-fn wrong_kind(given: &Gvk, expected: &Gvk, object: &Value) -> Status {
+pub fn wrong_kind(given: &Gvk, expected: &Gvk, object: &Value) -> Status {
     let detail = format!("must be {}", expected.kind);
     let error = field::Error::invalid(&Path::new("kind"), given.kind.as_str(), detail);
     Status::invalid(&given.group, &given.kind, object::meta_str(object, "name"), &[error])

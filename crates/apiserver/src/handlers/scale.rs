@@ -218,7 +218,7 @@ impl Rescale<'_> {
         let types = native::merge::Versions { gvk: gvk.clone() };
         let fields = apply::FieldManager { types: &types, gvk: &gvk, subresource: "scale", reset: &reset };
         let (manager, now) = (options.field_manager.as_str(), second(Timestamp::now()));
-        let mut sent = match &self.new {
+        let sent = match &self.new {
             ScaleChange::Replace(scale) => scale.clone(),
             ScaleChange::Patch(patch) => patch.patch(&live)?,
             ScaleChange::Apply(_) if kind.is_custom() => return Err(unconvertible(&live)),
@@ -236,11 +236,6 @@ impl Rescale<'_> {
                 return Ok(merged);
             }
         };
-        if kind.is_custom() {
-            // The Scale of a custom resource has no type to compare it by.
-            object::meta_mut(&mut sent).remove("managedFields");
-            return Ok(sent);
-        }
         Ok(fields.update(&live, sent, manager, &now))
     }
 }
@@ -279,15 +274,13 @@ impl Change for Rescale<'_> {
         }
         let mut new = old.clone();
         set(&mut new, &paths(kind).spec, json!(replicas));
-        if self.manages_fields() {
-            let managed = apply::scale_to_parent(
-                old.pointer("/metadata/managedFields"),
-                scale.pointer("/metadata/managedFields"),
-                &replica_paths(kind),
-                &kind.api_version,
-            );
-            managed.map_err(Status::bare_internal)?.store(&mut new);
-        }
+        let managed = apply::scale_to_parent(
+            old.pointer("/metadata/managedFields"),
+            scale.pointer("/metadata/managedFields"),
+            &replica_paths(kind),
+            &kind.api_version,
+        );
+        managed.map_err(Status::bare_internal)?.store(&mut new);
         let sent = object::meta_str(&scale, "resourceVersion").to_owned();
         object::meta_mut(&mut new).insert("resourceVersion".to_owned(), sent.into());
         Ok(new)
@@ -298,9 +291,8 @@ impl Change for Rescale<'_> {
         true
     }
 
-    /// What changed in a custom resource is seen in the resource itself.
     fn manages_fields(&self) -> bool {
-        !self.target.kind.is_custom()
+        true
     }
 }
 

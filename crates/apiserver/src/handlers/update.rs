@@ -228,6 +228,14 @@ impl Patch<'_> {
         let expected = (self.gvk.api_version(), self.gvk.kind.clone());
         let given = (text(&new, "apiVersion"), text(&new, "kind"));
         if given != expected {
+            if self.kind.is_custom()
+                && self.gvk == self.kind.gvk
+                && given.0 == expected.0
+                && !given.1.is_empty()
+            {
+                let given = Gvk::new(&self.gvk.group, &self.gvk.version, &given.1);
+                return Err(decode::wrong_kind(&given, &self.gvk, &new));
+            }
             let detail = if given.1.is_empty() {
                 format!("Object 'Kind' is missing in '{shown}'")
             } else {

@@ -19,6 +19,7 @@ const LEFT_OUT: &[(&str, &str, &str)] = &[
     ("auth", "TestSloppySANCertificates", AUTHORITY),
     ("auth", "TestAuthnToKAS", AUTHORITY),
     ("integration", "TestInvalidObjectMetaInStorage", ETCD),
+    ("integration", "TestCustomResourceDefaultingOfMetaFields", ETCD),
     ("integration", "TestEtcdStorage", ETCD),
     ("conversion", "TestWebhookConversion_WhitespaceCABundleEtcdBypass", ETCD),
     ("conversion", "TestWebhookConverterWithWatchCache/nontrivial-converter-v1/check-3", ETCD),
@@ -90,29 +91,9 @@ const FAIL: &[(&str, &str, &str)] = &[
         "who writes the status of a claim needs no rights for each of its devices",
     ),
     ("client", "TestClient", "the server says another version than the client was built from"),
-    (
-        "integration",
-        "TestApplyNullToObject",
-        "null for an object that may not be null is dropped instead of refused",
-    ),
-    ("integration", "TestChangeCRD", "watches stay open when their definition changes"),
-    ("integration", "TestCustomResourceDefaultingWithWatchCache", DEFAULTS),
-    ("integration", "TestCustomResourceDefaultingWithoutWatchCache", DEFAULTS),
-    (
-        "integration",
-        "TestCustomResourceDefaultingOfMetaFields",
-        "unknown metadata in defaults is refused instead of dropped",
-    ),
-    (
-        "integration",
-        "TestApplyCRDuringCRDFinalization",
-        "counts on a definition whose deletion takes its time",
-    ),
-    ("integration", "TestListTypes", "broken list types of unchanged values are not tolerated"),
 ];
 
 const LARGE: &str = "objects may be larger than in etcd";
-const DEFAULTS: &str = "a default of the stored version alone is not seen through another version";
 
 /// Returns why a test is left out.
 pub(super) fn left_out(package: &str, test: &str) -> Option<&'static str> {
