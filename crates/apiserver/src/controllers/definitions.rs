@@ -117,7 +117,6 @@ pub(super) async fn run(server: Arc<Server>) {
                     match &event.current {
                         Some(entry) => settle(&actor, &entry.name).await,
                         None => {
-                            crate::aggregation::local::unregister(&actor).await;
                             load(&server);
                             // Names are free again that others may have waited for.
                             for name in unaccepted(&server) {
@@ -261,6 +260,9 @@ async fn remove(actor: &Actor, kind: &Arc<Kind>, definition: &Value) {
     }
     let now = Timestamp::now();
     let finished = left == 0;
+    if finished {
+        crate::aggregation::local::unregister(actor).await;
+    }
     let result = actor
         .update(kind, "", &name, "status", |old| {
             let mut new = old.clone();
@@ -288,7 +290,6 @@ async fn remove(actor: &Actor, kind: &Arc<Kind>, definition: &Value) {
         tracing::debug!(object = name, error = %status, "cannot finish a definition");
     }
     if finished {
-        crate::aggregation::local::unregister(actor).await;
         load(server);
     }
 }
