@@ -78,7 +78,8 @@ fn wanted(server: &Server) -> BTreeMap<String, Value> {
     let stays = |kind: &Kind| {
         let Some(custom) = kind.custom() else { return true };
         let stored = server.store.get(definitions::COLLECTION, &custom.name);
-        stored.is_some_and(|entry| !entry.head.deleting || server.store.snapshot(&kind.collection).len() > 0)
+        stored
+            .is_some_and(|entry| !entry.head.deleting || !server.store.snapshot(&kind.collection).is_empty())
     };
     let mut wanted = BTreeMap::new();
     for group in registry.groups() {
