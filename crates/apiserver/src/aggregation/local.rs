@@ -49,8 +49,8 @@ fn kind(server: &Server) -> Option<Arc<Kind>> {
     server.registry.load().find("apiregistration.k8s.io", "v1", "apiservices").cloned()
 }
 
-/// Removes the APIServices of definitions that are not stored any more. Who removes a definition does this before
-/// discovery forgets it: whoever sees there that the group has gone may register it for another server.
+/// Removes the APIServices of definitions that have gone, or are about to. Who removes a definition does this before it
+/// goes: whoever sees that the group is not served any more may register it for another server.
 pub(crate) async fn unregister(actor: &Actor) {
     let server = actor.server();
     let Some(kind) = kind(server) else { return };
@@ -74,8 +74,12 @@ pub(crate) async fn unregister(actor: &Actor) {
 
 fn wanted(server: &Server) -> BTreeMap<String, Value> {
     let registry = server.registry.load_full();
-    let is_stored = |kind: &Kind| {
-        kind.custom().is_none_or(|custom| server.store.get(definitions::COLLECTION, &custom.name).is_some())
+    // A definition that is being deleted and has no instances left is as good as gone.
+    let stays = |kind: &Kind| {
+        let Some(custom) = kind.custom() else { return true };
+        let stored = server.store.get(definitions::COLLECTION, &custom.name);
+        stored
+            .is_some_and(|entry| !entry.head.deleting || !server.store.snapshot(&kind.collection).is_empty())
     };
     let mut wanted = BTreeMap::new();
     for group in registry.groups() {
@@ -85,7 +89,7 @@ fn wanted(server: &Server) -> BTreeMap<String, Value> {
         }
         for version in &group.versions {
             let mut kinds = registry.kinds_of(&group.name, version);
-            kinds.retain(|kind| is_stored(kind));
+            kinds.retain(|kind| stays(kind));
             if kinds.is_empty() {
                 continue;
             }

@@ -143,10 +143,12 @@ impl Record {
 
     /// Notes what the client sent.
     pub(crate) fn request(&mut self, body: &Bytes) {
-        if self.wants_request() && body.len() <= MAX_OBJECT && !body.is_empty() {
-            if let Some(object) = readable(body) {
-                self.event["requestObject"] = self.presentable(object);
-            }
+        if self.wants_request()
+            && body.len() <= MAX_OBJECT
+            && !body.is_empty()
+            && let Some(object) = readable(body)
+        {
+            self.event["requestObject"] = self.presentable(object);
         }
     }
 

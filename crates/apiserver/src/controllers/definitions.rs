@@ -143,7 +143,6 @@ pub(super) async fn run(server: Arc<Server>) {
                     match &event.current {
                         Some(entry) => settle(&actor, &names, &entry.name).await,
                         None => {
-                            crate::aggregation::local::unregister(&actor).await;
                             if let Some(entry) = &event.previous {
                                 forget(&server, &entry.name);
                             }
@@ -393,8 +392,8 @@ async fn remove(actor: &Actor, kind: &Arc<Kind>, definition: &Value) {
     } else {
         terminating("False", "NeverEstablished", "resource was never established")
     };
-    write_removal(actor, kind, name, &gone, true).await;
     crate::aggregation::local::unregister(actor).await;
+    write_removal(actor, kind, name, &gone, true).await;
     forget(server, name);
 }
 

@@ -1,8 +1,8 @@
 //! Requests that the server itself makes: to webhooks, to conversion webhooks, to aggregated servers.
 //!
-//! In: where to (a URL or a Service), whom to trust. Out: an HTTP/1.1 answer, or an error in the words that Go's HTTP
-//! client would use, since they end up in messages that people search for. HTTP/1.1 is deliberate, as upstream:
-//! concurrent calls spread over the endpoints of a Service, and connections can be upgraded.
+//! In: where to (a URL or a Service), whom to trust. Out: an answer, or an error in the words that Go's HTTP client would
+//! use, since they end up in messages that people search for. HTTP/1.1 to Services is deliberate, as upstream:
+//! concurrent calls spread over the endpoints of a Service, and connections can be upgraded. A host may speak HTTP/2.
 
 mod pool;
 pub mod reply;
@@ -87,9 +87,13 @@ impl Outbound {
             pools.retain(|_, pool| Arc::strong_count(pool) > 1);
         }
         let identity = self.front_proxy.load_full().filter(|_| endpoint.as_front_proxy);
-        let tls =
-            tls::config(&endpoint.trust, identity.as_deref()).map_err(|error| Error(error.to_string()))?;
-        let pool = Arc::new(pool::Pool::new(tls, &endpoint.address.server_name())?);
+        let tls = tls::config(
+            &endpoint.trust,
+            identity.as_deref(),
+            matches!(endpoint.address, Address::Host { .. }),
+        )
+        .map_err(|error| Error(error.to_string()))?;
+        let pool = Arc::new(pool::Pool::new(tls, &endpoint.address)?);
         pools.insert(endpoint.clone(), pool.clone());
         Ok(pool)
     }

@@ -3,35 +3,75 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Request, Response};
+use http::uri::{Authority, Scheme};
+use http::{Request, Response, Uri};
 use hyper::body::Incoming;
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
+use hyper::client::conn::{TrySendError, http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::{Error, SentBody, tls};
+use super::{Address, Error, SentBody, tls};
 
-/// Idle connections that are kept per endpoint; more than two per processor are rarely busy at once.
-const KEEP: usize = 8;
+/// Idle connections that are kept per endpoint, as client-go does.
+const KEEP: usize = 25;
 /// As Go's default dialer.
 const CONNECT: Duration = Duration::from_secs(30);
+/// A shared connection on which nothing comes for so long is asked whether it still lives, and given up if it does not
+/// answer, as Go does.
+const SILENCE: Duration = Duration::from_secs(30);
+const PING: Duration = Duration::from_secs(15);
 
 pub(super) struct Pool {
     connector: TlsConnector,
     name: ServerName<'static>,
-    /// Protects the list only; nothing is awaited while it is held.
-    idle: Arc<Mutex<Vec<SendRequest<SentBody>>>>,
+    authority: Option<Authority>,
+    /// Connections that take one request at a time. Protects the list only; nothing is awaited while it is held.
+    idle: Arc<Mutex<Vec<http1::SendRequest<SentBody>>>>,
+    /// The connection that takes all requests, if the other side speaks HTTP/2. Held as shortly.
+    shared: Mutex<Option<http2::SendRequest<SentBody>>>,
+}
+
+/// A connection to send on.
+enum Sender {
+    Alone(http1::SendRequest<SentBody>),
+    Shared(http2::SendRequest<SentBody>),
+}
+
+impl Sender {
+    async fn ready(&mut self) -> Result<(), hyper::Error> {
+        match self {
+            Self::Alone(sender) => sender.ready().await,
+            Self::Shared(sender) => sender.ready().await,
+        }
+    }
+
+    async fn try_send(
+        &mut self,
+        request: Request<SentBody>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<SentBody>>> {
+        match self {
+            Self::Alone(sender) => sender.try_send_request(request).await,
+            Self::Shared(sender) => sender.try_send_request(request).await,
+        }
+    }
 }
 
 impl Pool {
-    pub(super) fn new(tls: Arc<ClientConfig>, name: &str) -> Result<Self, Error> {
-        let name = ServerName::try_from(name.to_owned())
+    pub(super) fn new(tls: Arc<ClientConfig>, address: &Address) -> Result<Self, Error> {
+        let name = address.server_name();
+        let name = ServerName::try_from(name.clone())
             .map_err(|_| Error(format!("tls: invalid server name {name:?}")))?;
-        Ok(Self { connector: TlsConnector::from(tls), name, idle: Arc::default() })
+        Ok(Self {
+            connector: TlsConnector::from(tls),
+            name,
+            authority: address.authority().parse().ok(),
+            idle: Arc::default(),
+            shared: Mutex::default(),
+        })
     }
 
     /// Sends on a kept connection, or on a new one. A kept one may have been closed by the other side meanwhile; then
@@ -42,9 +82,7 @@ impl Pool {
         mut request: Request<SentBody>,
     ) -> Result<Response<Incoming>, Error> {
         loop {
-            let kept = self.idle.lock().pop();
-            let (mut sender, fresh) = match kept {
-                Some(sender) if sender.is_closed() => continue,
+            let (mut sender, fresh) = match self.kept() {
                 Some(sender) => (sender, false),
                 None => (self.connect(&resolve()?).await?, true),
             };
@@ -52,23 +90,51 @@ impl Pool {
                 if fresh {
                     return Err(Error("EOF".to_owned()));
                 }
+                self.drop_shared(&sender);
                 continue;
             }
-            match sender.try_send_request(request).await {
+            self.address(&mut request, &sender);
+            match sender.try_send(request).await {
                 Ok(response) => {
                     self.keep(sender);
                     return Ok(response);
                 }
-                Err(mut failed) => match failed.take_message() {
-                    Some(unsent) if !fresh => request = unsent,
-                    _ => return Err(Error(go_words(&failed.into_error()))),
-                },
+                Err(mut failed) => {
+                    self.drop_shared(&sender);
+                    match failed.take_message() {
+                        Some(unsent) if !fresh => request = unsent,
+                        _ => return Err(Error(go_words(&failed.into_error()))),
+                    }
+                }
             }
         }
     }
 
-    /// Keeps a connection once the answer that is on it has been read.
-    fn keep(&self, mut sender: SendRequest<SentBody>) {
+    /// Returns a connection that seems to be open still.
+    fn kept(&self) -> Option<Sender> {
+        if let Some(sender) = self.shared.lock().as_ref().filter(|sender| !sender.is_closed()) {
+            return Some(Sender::Shared(sender.clone()));
+        }
+        loop {
+            match self.idle.lock().pop()? {
+                sender if sender.is_closed() => continue,
+                sender => return Some(Sender::Alone(sender)),
+            }
+        }
+    }
+
+    /// Keeps a connection: a shared one at once, another once the answer that is on it has been read.
+    fn keep(&self, sender: Sender) {
+        let mut sender = match sender {
+            Sender::Alone(sender) => sender,
+            Sender::Shared(sender) => {
+                let mut shared = self.shared.lock();
+                if shared.as_ref().is_none_or(http2::SendRequest::is_closed) {
+                    *shared = Some(sender);
+                }
+                return;
+            }
+        };
         let idle = self.idle.clone();
         tokio::spawn(async move {
             if sender.ready().await.is_ok() {
@@ -80,7 +146,26 @@ impl Pool {
         });
     }
 
-    async fn connect(&self, addresses: &[String]) -> Result<SendRequest<SentBody>, Error> {
+    /// Takes no further requests to a shared connection that failed.
+    fn drop_shared(&self, sender: &Sender) {
+        if let Sender::Shared(_) = sender {
+            *self.shared.lock() = None;
+        }
+    }
+
+    /// Writes the address of a request as the connection wants it: whole on a shared one, the path alone otherwise.
+    fn address(&self, request: &mut Request<SentBody>, sender: &Sender) {
+        let mut parts = std::mem::take(request.uri_mut()).into_parts();
+        (parts.scheme, parts.authority) = match sender {
+            Sender::Shared(_) => (Some(Scheme::HTTPS), self.authority.clone()),
+            Sender::Alone(_) => (None, None),
+        };
+        if let Ok(uri) = Uri::from_parts(parts) {
+            *request.uri_mut() = uri;
+        }
+    }
+
+    async fn connect(&self, addresses: &[String]) -> Result<Sender, Error> {
         let stream = dial(addresses).await?;
         let _ = stream.set_nodelay(true);
         let stream = self
@@ -88,18 +173,34 @@ impl Pool {
             .connect(self.name.clone(), stream)
             .await
             .map_err(|error| Error(tls::go_words(&error, &self.name)))?;
+        let failed = |error: hyper::Error| Error(go_words(&error));
+        if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+            let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+                .timer(TokioTimer::new())
+                .keep_alive_interval(SILENCE)
+                .keep_alive_timeout(PING)
+                .handshake(TokioIo::new(stream))
+                .await
+                .map_err(failed)?;
+            tokio::spawn(async move { ended(connection.await) });
+            // Whoever comes meanwhile need not make another one.
+            self.keep(Sender::Shared(sender.clone()));
+            return Ok(Sender::Shared(sender));
+        }
         let (sender, connection) = http1::Builder::new()
             .preserve_header_case(true)
             .title_case_headers(true)
             .handshake(TokioIo::new(stream))
             .await
-            .map_err(|error| Error(go_words(&error)))?;
-        tokio::spawn(async move {
-            if let Err(error) = connection.with_upgrades().await {
-                tracing::debug!(%error, "an outgoing connection ended");
-            }
-        });
-        Ok(sender)
+            .map_err(failed)?;
+        tokio::spawn(async move { ended(connection.with_upgrades().await) });
+        Ok(Sender::Alone(sender))
+    }
+}
+
+fn ended(result: Result<(), hyper::Error>) {
+    if let Err(error) = result {
+        tracing::debug!(%error, "an outgoing connection ended");
     }
 }
 

@@ -31,7 +31,12 @@ impl Trust {
     }
 }
 
-pub(super) fn config(trust: &Trust, identity: Option<&Pair>) -> Result<Arc<ClientConfig>, rustls::Error> {
+/// Returns how connections are set up; `http2` offers it to the other side.
+pub(super) fn config(
+    trust: &Trust,
+    identity: Option<&Pair>,
+    http2: bool,
+) -> Result<Arc<ClientConfig>, rustls::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier: Arc<dyn ServerCertVerifier> = match trust {
         Trust::Anyone => Arc::new(Credulous { schemes: schemes(&provider), provider: provider.clone() }),
@@ -56,7 +61,8 @@ pub(super) fn config(trust: &Trust, identity: Option<&Pair>) -> Result<Arc<Clien
             builder.with_client_auth_cert(certs, key)?
         }
     };
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols.extend(http2.then(|| b"h2".to_vec()));
+    config.alpn_protocols.push(b"http/1.1".to_vec());
     Ok(Arc::new(config))
 }
 

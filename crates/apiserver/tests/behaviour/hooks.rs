@@ -3,10 +3,11 @@
 
 use std::sync::atomic::Ordering;
 
+use apiserver::Options;
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
 
-use apiserver::Options;
-
+use crate::support::Api;
 use crate::support::webhook::Webhook;
 use crate::{start, start_with};
 
@@ -67,7 +68,14 @@ async fn a_request_that_waits_for_a_webhook_ends_when_its_own_time_is_up() {
     slow["webhooks"][0]["failurePolicy"] = json!("Ignore");
     slow["webhooks"][0]["timeoutSeconds"] = json!(30);
     api.post(MUTATING, &slow).await.expect(201);
-    let late = api.post(&format!("{MAPS}?timeout=1s"), &map("a")).await.expect(504);
+    // This client would try again by itself.
+    let kubeconfig = Kubeconfig::from_yaml(&handle.kubeconfig).expect("a kubeconfig");
+    let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .expect("a kubeconfig with a context");
+    config.default_retry = false;
+    let once = Api::from_config(config);
+    let late = once.post(&format!("{MAPS}?timeout=1s"), &map("a")).await.expect(504);
     assert!(late.text().contains("did not complete within the allotted timeout"), "{}", late.text());
     api.get(&format!("{MAPS}/a")).await.expect(404);
     handle.stop().await;
