@@ -171,11 +171,12 @@ fn forget(server: &Server, name: &str) {
     if server.store.get(COLLECTION, name).is_some() {
         return;
     }
-    server.registry.rcu(|registry| {
+    let before = server.registry.rcu(|registry| {
         let mut definitions = registry.definitions().clone();
         definitions.remove(name);
         registry.with_definitions(definitions)
     });
+    end_watches(&before, &server.registry.load());
 }
 
 /// What definitions say about their names, read once for each revision: definitions are large, and each one is compared
