@@ -28,8 +28,8 @@ async fn main() -> Result<(), Error> {
             other => return Err(format!("there is no option {other}").into()),
         }
     }
-    options.audit =
-        log.map(|path| audit::Options { policy, path, rotation: audit::Rotation { size: None, keep: 0 } });
+    let rotation = audit::Rotation { size: None, keep: 0 };
+    options.audit = log.map(|path| audit::Options { policy, path, rotation, blocking: true });
     let handle = apiserver::start(options).await?;
     handle.write_kubeconfig("alone.kubeconfig")?;
     signal(SignalKind::terminate())?.recv().await;

@@ -84,6 +84,7 @@ impl AuditArguments {
             policy: self.audit_policy_file,
             path: self.audit_log_path?,
             rotation: Rotation { size, keep: self.audit_log_maxbackup },
+            blocking: false,
         })
     }
 }

@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use prometheus_client::metrics::counter::Counter;
 use serde_json::Value;
+use tokio::sync::oneshot;
 
 /// How many lines may wait to be written.
 const WAITING: usize = 10_000;
@@ -22,9 +23,16 @@ pub struct Rotation {
     pub keep: usize,
 }
 
+/// What the writer is handed.
+enum Item {
+    Line(Vec<u8>),
+    /// Somebody waits until everything before has been written.
+    Waiting(oneshot::Sender<()>),
+}
+
 #[derive(Debug)]
 pub(super) struct Log {
-    lines: Option<SyncSender<Vec<u8>>>,
+    lines: Option<SyncSender<Item>>,
     writer: Option<std::thread::JoinHandle<()>>,
     lost: Counter<u64, AtomicU64>,
 }
@@ -44,8 +52,17 @@ impl Log {
         let Some(lines) = &self.lines else { return };
         let mut line = event.to_string().into_bytes();
         line.push(b'\n');
-        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = lines.try_send(line) {
+        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = lines.try_send(Item::Line(line)) {
             self.lost.inc();
+        }
+    }
+
+    /// Waits until what was handed in so far has been written, or lost.
+    pub(super) async fn written(&self) {
+        let (done, waiting) = oneshot::channel();
+        let handed_in = self.lines.as_ref().is_some_and(|lines| lines.try_send(Item::Waiting(done)).is_ok());
+        if handed_in {
+            let _ = waiting.await;
         }
     }
 }
@@ -60,9 +77,16 @@ impl Drop for Log {
     }
 }
 
-fn write_all(sink: &mut Sink, waiting: &Receiver<Vec<u8>>, lost: &Counter<u64, AtomicU64>) {
+fn write_all(sink: &mut Sink, waiting: &Receiver<Item>, lost: &Counter<u64, AtomicU64>) {
     let mut failing = false;
-    while let Ok(line) = waiting.recv() {
+    while let Ok(item) = waiting.recv() {
+        let line = match item {
+            Item::Line(line) => line,
+            Item::Waiting(done) => {
+                let _ = done.send(());
+                continue;
+            }
+        };
         match sink.write(&line) {
             Ok(()) => failing = false,
             Err(error) => {
@@ -164,6 +188,16 @@ mod tests {
         assert_eq!(names.len(), 3, "{names:?}");
         let newest = std::fs::read_to_string(&path).unwrap();
         assert!(newest.contains(r#""number":9"#) && newest.lines().count() == 1, "{newest}");
+    }
+
+    #[tokio::test]
+    async fn who_waits_finds_what_was_handed_in() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.log");
+        let log = Log::open(&path, Rotation { size: None, keep: 0 }, Counter::default()).unwrap();
+        log.write(&json!({"number": 1}));
+        log.written().await;
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "{\"number\":1}\n");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The audit log: who asked for what, when, and what became of it, as `audit.k8s.io/v1` events, one JSON line each.
 //!
 //! Which requests are recorded and how much of them is a matter of the `policy`. Lines are written in the background
-//! (see `log`); a log that cannot keep up loses lines, counts them, and never holds up a request.
+//! (see `log`); a log that cannot keep up loses lines, counts them, and holds up requests only if it is told to.
 
 mod log;
 mod policy;
@@ -46,6 +46,9 @@ pub struct Options {
     /// The file to write to; `-` is the standard output.
     pub path: PathBuf,
     pub rotation: Rotation,
+    /// Answers a request only when it has been recorded, as kube-apiserver does by default. Otherwise lines are written
+    /// when there is time, and a disk that is slow holds up nobody.
+    pub blocking: bool,
 }
 
 /// The audit log of a server.
@@ -53,6 +56,7 @@ pub struct Options {
 pub struct Audit {
     policy: Policy,
     log: log::Log,
+    blocking: bool,
 }
 
 impl Audit {
@@ -67,7 +71,7 @@ impl Audit {
         };
         let log = log::Log::open(&options.path, options.rotation, lost)
             .map_err(|source| Error::Write { path: options.path.clone(), source })?;
-        Ok(Self { policy, log })
+        Ok(Self { policy, log, blocking: options.blocking })
     }
 }
 
@@ -170,6 +174,20 @@ impl Record {
     /// Finishes the record along with the answer. What stays open, like a watch, is recorded when it starts and when
     /// it ends.
     pub(crate) async fn finish(
+        self,
+        response: Response<Body>,
+        long_running: bool,
+        annotations: BTreeMap<String, String>,
+    ) -> Response<Body> {
+        let audit = self.audit.clone();
+        let response = self.conclude(response, long_running, annotations).await;
+        if audit.blocking {
+            audit.log.written().await;
+        }
+        response
+    }
+
+    async fn conclude(
         mut self,
         response: Response<Body>,
         long_running: bool,

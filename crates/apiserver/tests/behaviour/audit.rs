@@ -38,7 +38,7 @@ async fn the_policy_says_what_is_recorded() {
     let (log, policy) = (dir.path().join("audit.log"), dir.path().join("policy.yaml"));
     std::fs::write(&policy, POLICY).expect("the policy is written");
     let rotation = Rotation { size: None, keep: 0 };
-    let options = audit::Options { policy: Some(policy), path: log.clone(), rotation };
+    let options = audit::Options { policy: Some(policy), path: log.clone(), rotation, blocking: false };
     let (handle, api) = start_with(Options { audit: Some(options), ..Options::default() }).await;
     let me = api
         .post(
@@ -112,8 +112,12 @@ async fn the_policy_says_what_is_recorded() {
 async fn failed_logins_are_recorded_and_answers_stay_whole() {
     let dir = tempfile::tempdir().expect("a folder");
     let log = dir.path().join("audit.log");
-    let options =
-        audit::Options { policy: None, path: log.clone(), rotation: Rotation { size: None, keep: 0 } };
+    let options = audit::Options {
+        policy: None,
+        path: log.clone(),
+        rotation: Rotation { size: None, keep: 0 },
+        blocking: true,
+    };
     let (handle, api) = start_with(Options { audit: Some(options), ..Options::default() }).await;
     let mut config = kube::Config::new(handle.url.parse().expect("a URL"));
     config.accept_invalid_certs = true;
@@ -137,7 +141,8 @@ async fn a_policy_that_cannot_be_used_keeps_the_server_from_starting() {
     let policy = dir.path().join("policy.yaml");
     std::fs::write(&policy, "apiVersion: audit.k8s.io/v1\nkind: Policy\n").expect("the policy is written");
     let rotation = Rotation { size: None, keep: 0 };
-    let audit = audit::Options { policy: Some(policy), path: dir.path().join("log"), rotation };
+    let audit =
+        audit::Options { policy: Some(policy), path: dir.path().join("log"), rotation, blocking: false };
     let error = apiserver::start(Options { audit: Some(audit), ..Options::default() }).await.unwrap_err();
     assert!(error.to_string().contains("no rules"), "{error}");
 }

@@ -258,3 +258,41 @@ async fn a_null_that_is_applied_is_meant() {
     api.merge(&own, &json!({"spec": {"colour": null}})).await.expect(200);
     handle.stop().await;
 }
+
+#[tokio::test]
+async fn what_is_built_in_counts_more_than_a_definition() {
+    let (handle, api) = start().await;
+    let version = |name: &str, storage: bool| json!({"name": name, "served": true, "storage": storage, "schema": {"openAPIV3Schema": {"type": "object"}}});
+    let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "bars.apiextensions.k8s.io", "annotations": {"api-approved.kubernetes.io": "https://example.com/1"}},
+        "spec": {"group": "apiextensions.k8s.io", "scope": "Cluster", "names": {"plural": "bars", "kind": "Bar"},
+            "versions": [version("v1", true), version("vfake", false)]}});
+    api.post(DEFINITIONS, &definition).await.expect(201);
+    api.until("apis/apiextensions.k8s.io/vfake/bars", |answer| answer.code == 200).await;
+    api.get("apis/apiextensions.k8s.io/v1/bars").await.expect(404);
+    let resources = api.get("apis/apiextensions.k8s.io/v1").await.expect(200).text();
+    assert!(resources.contains("customresourcedefinitions") && !resources.contains("bars"), "{resources}");
+    handle.stop().await;
+}
+
+#[tokio::test]
+async fn the_scale_of_a_custom_kind_is_described_as_a_scale() {
+    let (handle, api) = start().await;
+    let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "bars.example.com"}, "spec": {"group": "example.com", "scope": "Namespaced",
+            "names": {"plural": "bars", "kind": "Bar"}, "versions": [{"name": "v1", "served": true, "storage": true,
+                "subresources": {"scale": {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}},
+                "schema": {"openAPIV3Schema": {"type": "object", "properties": {
+                    "spec": {"type": "object", "properties": {"replicas": {"type": "integer"}}},
+                    "status": {"type": "object", "properties": {"replicas": {"type": "integer"}}}}}}}]}});
+    api.post(DEFINITIONS, &definition).await.expect(201);
+    api.until("apis/example.com/v1/bars", |answer| answer.code == 200).await;
+    let document = api.get("openapi/v3/apis/example.com/v1").await.expect(200).json();
+    let scale = "io.k8s.api.autoscaling.v1.Scale";
+    assert!(document["components"]["schemas"][scale].is_object());
+    let put = &document["paths"]["/apis/example.com/v1/namespaces/{namespace}/bars/{name}/scale"]["put"];
+    assert_eq!(put["x-kubernetes-group-version-kind"]["kind"], "Scale");
+    let answer = &put["responses"]["200"]["content"]["application/json"]["schema"]["$ref"];
+    assert_eq!(answer, &json!(format!("#/components/schemas/{scale}")));
+    handle.stop().await;
+}
