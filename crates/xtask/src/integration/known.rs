@@ -42,9 +42,7 @@ const FAIL: &[(&str, &str, &str)] = &[
         "TestClearManagedFieldsWithUpdateEmptyList",
         "an empty list does not end the tracking of fields",
     ),
-    ("apply", "TestDuplicatesInAssociativeLists", "repeated keys of lists are owned otherwise"),
     ("apply", "TestApplyResetFields", "an applied status of a pod may not name the time of its deletion"),
-    ("apply", "TestScaleAllResources", "scale cannot be applied"),
 ];
 
 const LARGE: &str = "objects may be larger than in etcd";
