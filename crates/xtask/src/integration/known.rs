@@ -43,6 +43,7 @@ const FAIL: &[(&str, &str, &str)] = &[
         "an empty list does not end the tracking of fields",
     ),
     ("apply", "TestApplyResetFields", "an applied status of a pod may not name the time of its deletion"),
+    ("integration", "TestApplyScaleSubresource", "wants its own program to be called integration.test"),
 ];
 
 const LARGE: &str = "objects may be larger than in etcd";
