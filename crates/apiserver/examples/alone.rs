@@ -1,7 +1,7 @@
 //! The API server alone: Kubernetes' kinds and what has to be built in, nothing of Karmada.
 //!
-//! `alone DIR [--token-auth-file=FILE] [--audit-log-path=FILE] [--audit-policy-file=FILE]` keeps everything in DIR, picks a
-//! free port, writes `DIR/alone.kubeconfig` when it is ready, and ends in order when told to. Kubernetes' own integration
+//! `alone DIR [--token-auth-file=FILE] [--audit-log-path=FILE] [--audit-policy-file=FILE] [--collect-garbage=true]` keeps everything in
+//! DIR, picks a free port, writes `DIR/alone.kubeconfig` when it is ready, and ends in order when told to. Kubernetes' own integration
 //! tests run against it (`cargo xtask integration`), and it shows how little it takes to embed the server.
 
 use std::path::PathBuf;
@@ -25,6 +25,7 @@ async fn main() -> Result<(), Error> {
             "--token-auth-file" => options.token_file = Some(value.into()),
             "--audit-log-path" => log = Some(PathBuf::from(value)),
             "--audit-policy-file" => policy = Some(PathBuf::from(value)),
+            "--collect-garbage" => options.collect_garbage = value == "true",
             other => return Err(format!("there is no option {other}").into()),
         }
     }

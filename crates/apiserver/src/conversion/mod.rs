@@ -27,7 +27,8 @@ const AT_ONCE: usize = 500;
 /// Conversions that are remembered; each is as large as the object. When there are more, all are forgotten.
 const REMEMBERED: usize = 4096;
 
-/// Which conversion of what: definition as of a revision, object as of a revision, wanted version.
+/// Which conversion of what: definition as it is served, object as of a revision, wanted version. A definition that has
+/// changed asks its webhook anew, even after it changed back: the webhook may be another one by then.
 type Key = (Arc<str>, u64, Box<str>, u64, String);
 
 /// What webhooks have converted.
@@ -87,7 +88,7 @@ pub(crate) async fn entries(
     let key = |entry: &Entry| -> Key {
         (
             kind.collection.clone(),
-            custom.essence,
+            custom.incarnation,
             entry.name.clone(),
             entry.modified,
             kind.gvk.version.clone(),

@@ -2,6 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use apimachinery::field;
 use apimachinery::gvk::{GroupResource, Gvk};
@@ -20,6 +21,9 @@ use crate::object::{self, Entry};
 pub(crate) const CONVERTED: u32 = u32::MAX;
 /// Stands for the schema of an object that no version shows as it is stored.
 pub(crate) const UNSETTLED: u32 = u32::MAX - 1;
+
+/// Counts what definitions were compiled to, within this process.
+static INCARNATIONS: AtomicU64 = AtomicU64::new(0);
 
 /// One definition with all its versions.
 #[derive(Debug)]
@@ -47,6 +51,8 @@ pub struct Custom {
     service: u64,
     /// Cancelled when objects are not served like this any more.
     pub retired: CancellationToken,
+    /// Another number each time objects are served otherwise, even if it is as they were once before.
+    pub incarnation: u64,
     /// Subresources that an extension answers, whatever the method.
     pub connects: Vec<Subresource>,
 }
@@ -185,6 +191,7 @@ impl Custom {
             essence: essence(definition),
             service: service(definition),
             retired: CancellationToken::new(),
+            incarnation: INCARNATIONS.fetch_add(1, Ordering::Relaxed),
             connects: Vec::new(),
             name,
         })
@@ -247,6 +254,7 @@ impl Custom {
     pub fn succeed(&mut self, before: &Self) {
         if self.serves_like(before) {
             self.retired = before.retired.clone();
+            self.incarnation = before.incarnation;
         }
     }
 

@@ -103,6 +103,25 @@ async fn an_object_is_seen_in_every_version_and_stored_in_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_definition_that_changes_asks_its_webhook_anew() {
+    let (handle, api) = start().await;
+    let hook = Webhook::start().await;
+    define(&api, &by(&hook.client("/convert"))).await;
+    api.post(V1, &turn("v1", "a", "old", "x")).await.expect(201);
+    api.get(&format!("{V2}/a")).await.expect(200);
+    let calls = hook.calls.load(Ordering::SeqCst);
+    // There and back: the definition is what it was, the webhook may be another one.
+    let discovery = "apis/example.com/v2";
+    for (names, shown) in [(json!(["tn"]), true), (Value::Null, false)] {
+        let patch = json!({"spec": {"names": {"shortNames": names}}});
+        redefine(&api, &patch, discovery, |answer| answer.text().contains("\"tn\"") == shown).await;
+    }
+    api.get(&format!("{V2}/a")).await.expect(200);
+    assert!(hook.calls.load(Ordering::SeqCst) > calls, "what was remembered is forgotten");
+    handle.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_watch_shows_the_version_it_asked_for() {
     let (handle, api) = start().await;
     let hook = Webhook::start().await;

@@ -82,6 +82,10 @@ func Start(t Test, options Options) (*Server, error) {
 		return nil, err
 	}
 	arguments := append([]string{filepath.Join(dir, "data"), "--token-auth-file=" + tokens}, options.Arguments...)
+	if filepath.Base(os.Args[0]) == "garbagecollector.test" {
+		// Elsewhere objects name owners that do not exist. Here upstream's collector runs beside ours.
+		arguments = append(arguments, "--collect-garbage=true")
+	}
 	command := exec.Command(program, arguments...)
 	command.Stdout, command.Stderr = log, log
 	// Should the test be killed, the server must not stay behind.
