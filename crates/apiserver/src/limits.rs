@@ -1,9 +1,9 @@
 //! How many requests are worked on at once, by everybody and by each client; the rest wait a little and are then told
-//! to come back.
+//! to come back. And how fast one client may send: what it sends faster is read later.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use apimachinery::status::Status;
 use parking_lot::Mutex;
@@ -18,6 +18,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How many requests of one client may stay open: watches, mostly. An informer takes one per kind.
 const LONG_RUNNING: usize = 10_000;
 
+/// How many bytes of requests are read from one client in a second, in the long run. More than the server could store.
+const RATE: f64 = 32.0 * 1024.0 * 1024.0;
+/// How many it may send at once.
+const BURST: f64 = 2.0 * RATE;
+
 /// Separate limits for reads and writes, so that neither starves the other. One client gets at most half of either, so
 /// that no client starves the others.
 #[derive(Debug)]
@@ -26,6 +31,22 @@ pub struct Limits {
     writes: Places,
     long_running: Places,
     patience: Duration,
+    sent: Mutex<HashMap<String, Bucket>>,
+}
+
+/// What a client may still send, as of a moment.
+#[derive(Debug)]
+struct Bucket {
+    left: f64,
+    at: Instant,
+}
+
+impl Bucket {
+    fn refill(&mut self, now: Instant) {
+        let gained = now.saturating_duration_since(self.at).as_secs_f64() * RATE;
+        self.left = (self.left + gained).min(BURST);
+        self.at = now;
+    }
 }
 
 impl Limits {
@@ -35,7 +56,35 @@ impl Limits {
             writes: Places::new(writes, writes.div_ceil(2)),
             long_running: Places::new(Semaphore::MAX_PERMITS, LONG_RUNNING),
             patience: PATIENCE,
+            sent: Mutex::default(),
         }
+    }
+
+    /// Counts bytes that a client has sent; returns how long to wait before more is read from it.
+    pub fn sent(&self, user: &User, bytes: usize) -> Duration {
+        self.sent_at(user, bytes, Instant::now())
+    }
+
+    fn sent_at(&self, user: &User, bytes: usize, now: Instant) -> Duration {
+        /// Up to here, nobody looks for clients that can be forgotten.
+        const REMEMBERED: usize = 1024;
+        if user.in_group(MASTERS) {
+            return Duration::ZERO;
+        }
+        let mut clients = self.sent.lock();
+        if clients.len() > REMEMBERED {
+            clients.retain(|_, bucket| {
+                bucket.refill(now);
+                bucket.left < BURST
+            });
+        }
+        if !clients.contains_key(&user.name) {
+            clients.insert(user.name.clone(), Bucket { left: BURST, at: now });
+        }
+        let Some(bucket) = clients.get_mut(&user.name) else { return Duration::ZERO };
+        bucket.refill(now);
+        bucket.left -= bytes as f64;
+        Duration::from_secs_f64((-bucket.left / RATE).max(0.0))
     }
 
     /// Waits for a place. Administrators do not need one, and what stays open has limits of its own.
@@ -140,6 +189,18 @@ mod tests {
         assert_eq!(limits.reads.clients.lock().len(), 2);
         drop(permits);
         assert!(limits.reads.clients.lock().is_empty());
+    }
+
+    #[test]
+    fn who_sends_too_fast_is_read_later() {
+        let limits = impatient(1, 1);
+        let (client, now) = (user("someone"), Instant::now());
+        let megabytes = |count: usize| count * 1024 * 1024;
+        assert_eq!(limits.sent_at(&client, megabytes(64), now), Duration::ZERO);
+        assert_eq!(limits.sent_at(&client, megabytes(16), now), Duration::from_millis(500));
+        assert_eq!(limits.sent_at(&user("other"), megabytes(1), now), Duration::ZERO);
+        assert_eq!(limits.sent_at(&client, 0, now + Duration::from_millis(500)), Duration::ZERO);
+        assert_eq!(limits.sent_at(&User::system("admin"), megabytes(1000), now), Duration::ZERO);
     }
 
     #[tokio::test]

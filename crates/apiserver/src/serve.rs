@@ -9,7 +9,7 @@ use apimachinery::status::Status;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, WARNING};
 use http::{HeaderMap, Request, Response};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
 use tracing::Instrument;
 
 use crate::aggregation::{Remote, proxy};
@@ -244,7 +244,7 @@ where
     B: http_body::Body<Data = Bytes> + Send,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let body = match read(body).await {
+    let body = match read(body, |bytes| server.limits.sent(&context.user, bytes)).await {
         Ok(body) => body,
         Err(status) => return respond::error(&status),
     };
@@ -258,20 +258,38 @@ where
     }
 }
 
-/// Reads a body as a whole, up to the limit.
-async fn read<B>(body: B) -> Result<Bytes, Status>
+/// Reads a body as a whole, up to the limit, and not faster than `pause` wants.
+async fn read<B>(body: B, pause: impl Fn(usize) -> Duration) -> Result<Bytes, Status>
 where
     B: http_body::Body<Data = Bytes> + Send,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let limited = Limited::new(body, handlers::MAX_BODY);
-    match std::pin::pin!(limited).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => {
-            Err(Status::too_large(format!("Request entity too large: limit is {}", handlers::MAX_BODY)))
+    let mut body = std::pin::pin!(body);
+    let (mut first, mut all) = (Bytes::new(), Vec::new());
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| {
+            Status::bad_request(format!("cannot read the request body: {}", error.into()))
+        })?;
+        let Ok(piece) = frame.into_data() else { continue };
+        if first.len() + all.len() + piece.len() > handlers::MAX_BODY {
+            return Err(Status::too_large(format!(
+                "Request entity too large: limit is {}",
+                handlers::MAX_BODY
+            )));
         }
-        Err(error) => Err(Status::bad_request(format!("cannot read the request body: {error}"))),
+        let pause = pause(piece.len());
+        // Most bodies come in one piece, which need not be copied.
+        if first.is_empty() && all.is_empty() {
+            first = piece;
+        } else {
+            all.extend_from_slice(&std::mem::take(&mut first));
+            all.extend_from_slice(&piece);
+        }
+        if !pause.is_zero() {
+            tokio::time::sleep(pause).await;
+        }
     }
+    Ok(if all.is_empty() { first } else { all.into() })
 }
 
 /// Returns how long a request may take: as long as the client wants to wait, within our limit.
