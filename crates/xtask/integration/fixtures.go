@@ -13,6 +13,7 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	serveroptions "k8s.io/apiextensions-apiserver/pkg/cmd/server/options"
 	servertesting "k8s.io/apiextensions-apiserver/pkg/cmd/server/testing"
+	"k8s.io/apiextensions-apiserver/test/integration/storage"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
@@ -38,13 +39,9 @@ func StartDefaultServer(t servertesting.Logger, flags ...string) (func(), *rest.
 		return nil, nil, nil, err
 	}
 	server.LendNamespaces()
-	options := serveroptions.NewCustomResourceDefinitionsServerOptions(os.Stdout, os.Stderr)
-	options.RecommendedOptions.Etcd.StorageConfig.Transport.ServerList = []string{nobody}
-	return server.Stop, server.Config, options, nil
+	storage.Server = server.Config
+	return server.Stop, server.Config, serveroptions.NewCustomResourceDefinitionsServerOptions(os.Stdout, os.Stderr), nil
 }
-
-// nobody is where tests find no etcd that look for one. Those that ask it something are left out by name.
-const nobody = "http://127.0.0.1:1"
 
 // StartDefaultServerWithConfigAccess is for tests that reach into the process.
 func StartDefaultServerWithConfigAccess(t servertesting.Logger, _ ...string) (func(), *rest.Config, apiserver.CompletedConfig, error) {

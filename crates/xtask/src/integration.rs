@@ -1,7 +1,7 @@
 //! `cargo xtask integration`: Kubernetes' own integration tests against our API server.
 //!
-//! Upstream's tests start a kube-apiserver inside their own process. They are compiled here with the three files that do so
-//! replaced (`crates/xtask/integration`): what they get is our server in a process of its own (the example `alone` of
+//! Upstream's tests start a kube-apiserver inside their own process. They are compiled here with the files replaced that do so
+//! or look into its etcd (`crates/xtask/integration`): what they get is our server in a process of its own (the example `alone` of
 //! `apiserver`: Kubernetes' kinds and nothing of Karmada). Everything else is upstream's. Each test runs alone, so that one that panics takes no other with it.
 //!
 //! A test leaves itself out when it asks for a server option or a feature gate that we do not have, and says which. Those
@@ -69,6 +69,11 @@ const SUBSTITUTES: &[Substitute] = &[
         module: "k8s.io/apiextensions-apiserver",
         path: "test/integration/fixtures/server.go",
         text: include_str!("../integration/fixtures.go"),
+    },
+    Substitute {
+        module: "k8s.io/apiextensions-apiserver",
+        path: "test/integration/storage/objectreader.go",
+        text: include_str!("../integration/objectreader.go"),
     },
 ];
 
