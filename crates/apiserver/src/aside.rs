@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 type Job = Box<dyn FnOnce() + Send>;
 
 /// How much less than others the thread counts when the processors are scarce.
-const NICENESS: i32 = 5;
+const NICENESS: i32 = 10;
 
 static THREAD: LazyLock<Sender<Job>> = LazyLock::new(|| {
     let (sender, jobs) = channel::<Job>();

@@ -90,18 +90,30 @@ pub(crate) async fn run(server: Arc<Server>) {
     ) else {
         return;
     };
+    let (mut all_up, mut known) = (true, None);
     loop {
-        local::register(&actor).await;
-        let all_up = settle(&actor).await;
+        // Most changes of definitions are about groups that are known already.
+        if known.is_none_or(|known| known != local::groups(&server)) {
+            local::register(&actor).await;
+            all_up = settle(&actor).await;
+        }
+        let groups = local::groups(&server);
         let pause = if all_up { EVERY } else { EVERY_WHEN_DOWN };
         let lost = tokio::select! {
             batch = services.next() => batch.is_err(),
             batch = slices.next() => batch.is_err(),
             batch = endpoints.next() => batch.is_err(),
             batch = registrations.next() => batch.is_err(),
-            batch = definitions.next() => batch.is_err(),
+            batch = definitions.next() => {
+                known = Some(groups);
+                if batch.is_err() {
+                    return;
+                }
+                continue;
+            }
             () = tokio::time::sleep(pause) => false,
         };
+        known = None;
         if lost {
             return;
         }

@@ -45,6 +45,18 @@ pub(super) async fn register(actor: &Actor) {
     }
 }
 
+/// Returns what decides about the APIServices of our own: the group versions that are served, and which definitions go.
+pub(super) fn groups(server: &Server) -> Vec<String> {
+    let registry = server.registry.load();
+    let versions = registry
+        .groups()
+        .iter()
+        .flat_map(|group| group.versions.iter().map(|version| format!("{}/{version}", group.name)));
+    let definitions = server.store.snapshot(definitions::COLLECTION);
+    let going = definitions.iter().filter(|entry| entry.head.deleting).map(|entry| entry.name.to_string());
+    versions.chain(going).collect()
+}
+
 fn kind(server: &Server) -> Option<Arc<Kind>> {
     server.registry.load().find("apiregistration.k8s.io", "v1", "apiservices").cloned()
 }

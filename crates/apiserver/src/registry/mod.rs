@@ -40,31 +40,48 @@ pub struct Group {
 impl Registry {
     /// Returns the table of the native kinds alone; all servers of a process share it.
     pub fn natives() -> Arc<Self> {
-        static NATIVES: LazyLock<Arc<Registry>> =
-            LazyLock::new(|| Arc::new(Registry::build(natives::kinds(), HashMap::new(), Arc::default())));
+        static NATIVES: LazyLock<Arc<Registry>> = LazyLock::new(|| {
+            Arc::new(Registry::build(natives::kinds(), Vec::new(), HashMap::new(), Arc::default()))
+        });
         NATIVES.clone()
     }
 
     /// Returns the native kinds with computed ones of somebody else's, which an extension answers for.
     pub fn with_computed(computed: Vec<Arc<Kind>>) -> Arc<Self> {
         let kinds = natives::kinds().into_iter().chain(computed).collect();
-        Arc::new(Self::build(kinds, HashMap::new(), Arc::default()))
+        Arc::new(Self::build(kinds, Vec::new(), HashMap::new(), Arc::default()))
     }
 
     /// Returns a table with the given definitions instead of the present ones.
     pub fn with_definitions(&self, definitions: HashMap<String, Arc<Custom>>) -> Self {
-        let natives = self.kinds.values().filter(|kind| !kind.is_custom()).cloned().collect();
-        Self::build(natives, definitions, self.remotes.clone())
+        self.rebuilt(definitions, self.remotes.clone())
     }
 
     /// Returns a table with the given remote group versions instead of the present ones.
     pub fn with_remotes(&self, remotes: Arc<Vec<Remote>>) -> Self {
-        let natives = self.kinds.values().filter(|kind| !kind.is_custom()).cloned().collect();
-        Self::build(natives, self.definitions.clone(), remotes)
+        self.rebuilt(self.definitions.clone(), remotes)
+    }
+
+    /// Builds a table like this one; the kinds of definitions that stay the same are taken over.
+    fn rebuilt(&self, definitions: HashMap<String, Arc<Custom>>, remotes: Arc<Vec<Remote>>) -> Self {
+        let mut natives = Vec::new();
+        let mut known: HashMap<*const Custom, Vec<Arc<Kind>>> = HashMap::new();
+        for kind in self.kinds.values() {
+            match kind.custom() {
+                Some(custom) => known.entry(Arc::as_ptr(custom)).or_default().push(kind.clone()),
+                None => natives.push(kind.clone()),
+            }
+        }
+        let kinds = |custom: &Arc<Custom>| {
+            known.get(&Arc::as_ptr(custom)).cloned().unwrap_or_else(|| Custom::kinds(custom))
+        };
+        let customs = definitions.values().flat_map(kinds).collect();
+        Self::build(natives, customs, definitions, remotes)
     }
 
     fn build(
         natives: Vec<Arc<Kind>>,
+        customs: Vec<Arc<Kind>>,
         definitions: HashMap<String, Arc<Custom>>,
         remotes: Arc<Vec<Remote>>,
     ) -> Self {
@@ -76,9 +93,8 @@ impl Registry {
             .map(|kind| (kind.gvk.group.clone(), kind.gvk.version.clone()))
             .collect();
         // What is built in is not served by anybody else: there, definitions do not count.
-        let customs = definitions
-            .values()
-            .flat_map(Custom::kinds)
+        let customs = customs
+            .into_iter()
             .filter(|kind| !built_in.contains(&(kind.gvk.group.clone(), kind.gvk.version.clone())));
         for kind in natives.into_iter().chain(customs) {
             let known = versions.entry(kind.gvk.group.clone()).or_default();
