@@ -1,5 +1,5 @@
 //! How many requests are worked on at once, by everybody and by each client; the rest wait a little and are then told
-//! to come back. And how fast one client may send: what it sends faster is read later.
+//! to come back. And how fast one client may send, and how much it may let the server compute: what is more comes later.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,10 +18,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How many requests of one client may stay open: watches, mostly. An informer takes one per kind.
 const LONG_RUNNING: usize = 10_000;
 
-/// How many bytes of requests are read from one client in a second, in the long run. More than the server could store.
-const RATE: f64 = 32.0 * 1024.0 * 1024.0;
-/// How many it may send at once.
-const BURST: f64 = 2.0 * RATE;
+/// How many bytes of requests are read from one client in a second, in the long run, and how many at once. More than the
+/// server could store.
+const SENT: Pace = Pace { rate: 32.0 * 1024.0 * 1024.0, burst: 64.0 * 1024.0 * 1024.0 };
+/// How many seconds of long computations one client gets in a second, in the long run, and how many at once.
+const COMPUTED: Pace = Pace { rate: 0.1, burst: 3.0 };
 
 /// Separate limits for reads and writes, so that neither starves the other. One client gets at most half of either, so
 /// that no client starves the others.
@@ -31,21 +32,67 @@ pub struct Limits {
     writes: Places,
     long_running: Places,
     patience: Duration,
-    sent: Mutex<HashMap<String, Bucket>>,
+    sent: Allowances,
+    computed: Allowances,
 }
 
-/// What a client may still send, as of a moment.
+/// How much of something one client gets.
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    /// In a second.
+    rate: f64,
+    /// At once.
+    burst: f64,
+}
+
+/// What each client may still have of something.
 #[derive(Debug)]
-struct Bucket {
+struct Allowances {
+    pace: Pace,
+    clients: Mutex<HashMap<String, Allowance>>,
+}
+
+/// What one client may still have, as of a moment.
+#[derive(Debug)]
+struct Allowance {
     left: f64,
     at: Instant,
 }
 
-impl Bucket {
-    fn refill(&mut self, now: Instant) {
-        let gained = now.saturating_duration_since(self.at).as_secs_f64() * RATE;
-        self.left = (self.left + gained).min(BURST);
+impl Allowance {
+    fn grow(&mut self, pace: Pace, now: Instant) {
+        let gained = now.saturating_duration_since(self.at).as_secs_f64() * pace.rate;
+        self.left = (self.left + gained).min(pace.burst);
         self.at = now;
+    }
+}
+
+impl Allowances {
+    fn new(pace: Pace) -> Self {
+        Self { pace, clients: Mutex::default() }
+    }
+
+    /// Takes some of what a client may have; returns how long it has to wait for more. Administrators never do.
+    fn take(&self, user: &User, amount: f64, now: Instant) -> Duration {
+        /// Up to here, nobody looks for clients that can be forgotten.
+        const REMEMBERED: usize = 1024;
+        if user.in_group(MASTERS) {
+            return Duration::ZERO;
+        }
+        let mut clients = self.clients.lock();
+        if clients.len() > REMEMBERED {
+            clients.retain(|_, allowance| {
+                allowance.grow(self.pace, now);
+                allowance.left < self.pace.burst
+            });
+        }
+        if !clients.contains_key(&user.name) {
+            clients.insert(user.name.clone(), Allowance { left: self.pace.burst, at: now });
+        }
+        let Some(allowance) = clients.get_mut(&user.name) else { return Duration::ZERO };
+        allowance.grow(self.pace, now);
+        allowance.left -= amount;
+        Duration::from_secs_f64((-allowance.left / self.pace.rate).max(0.0))
     }
 }
 
@@ -56,35 +103,19 @@ impl Limits {
             writes: Places::new(writes, writes.div_ceil(2)),
             long_running: Places::new(Semaphore::MAX_PERMITS, LONG_RUNNING),
             patience: PATIENCE,
-            sent: Mutex::default(),
+            sent: Allowances::new(SENT),
+            computed: Allowances::new(COMPUTED),
         }
     }
 
     /// Counts bytes that a client has sent; returns how long to wait before more is read from it.
     pub fn sent(&self, user: &User, bytes: usize) -> Duration {
-        self.sent_at(user, bytes, Instant::now())
+        self.sent.take(user, bytes as f64, Instant::now())
     }
 
-    fn sent_at(&self, user: &User, bytes: usize, now: Instant) -> Duration {
-        /// Up to here, nobody looks for clients that can be forgotten.
-        const REMEMBERED: usize = 1024;
-        if user.in_group(MASTERS) {
-            return Duration::ZERO;
-        }
-        let mut clients = self.sent.lock();
-        if clients.len() > REMEMBERED {
-            clients.retain(|_, bucket| {
-                bucket.refill(now);
-                bucket.left < BURST
-            });
-        }
-        if !clients.contains_key(&user.name) {
-            clients.insert(user.name.clone(), Bucket { left: BURST, at: now });
-        }
-        let Some(bucket) = clients.get_mut(&user.name) else { return Duration::ZERO };
-        bucket.refill(now);
-        bucket.left -= bytes as f64;
-        Duration::from_secs_f64((-bucket.left / RATE).max(0.0))
+    /// Counts what was computed for a client; returns how long it waits before more is.
+    pub fn computed(&self, user: &User, time: Duration) -> Duration {
+        self.computed.take(user, time.as_secs_f64(), Instant::now())
     }
 
     /// Waits for a place. Administrators do not need one, and what stays open has limits of its own.
@@ -193,14 +224,14 @@ mod tests {
 
     #[test]
     fn who_sends_too_fast_is_read_later() {
-        let limits = impatient(1, 1);
+        let sent = Allowances::new(SENT);
         let (client, now) = (user("someone"), Instant::now());
-        let megabytes = |count: usize| count * 1024 * 1024;
-        assert_eq!(limits.sent_at(&client, megabytes(64), now), Duration::ZERO);
-        assert_eq!(limits.sent_at(&client, megabytes(16), now), Duration::from_millis(500));
-        assert_eq!(limits.sent_at(&user("other"), megabytes(1), now), Duration::ZERO);
-        assert_eq!(limits.sent_at(&client, 0, now + Duration::from_millis(500)), Duration::ZERO);
-        assert_eq!(limits.sent_at(&User::system("admin"), megabytes(1000), now), Duration::ZERO);
+        let megabytes = |count: u32| f64::from(count) * 1024.0 * 1024.0;
+        assert_eq!(sent.take(&client, megabytes(64), now), Duration::ZERO);
+        assert_eq!(sent.take(&client, megabytes(16), now), Duration::from_millis(500));
+        assert_eq!(sent.take(&user("other"), megabytes(1), now), Duration::ZERO);
+        assert_eq!(sent.take(&client, 0.0, now + Duration::from_millis(500)), Duration::ZERO);
+        assert_eq!(sent.take(&User::system("admin"), megabytes(1000), now), Duration::ZERO);
     }
 
     #[tokio::test]

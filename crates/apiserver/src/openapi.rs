@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use http::header::{CACHE_CONTROL, ETAG, EXPIRES, HeaderValue, IF_NONE_MATCH, LOCATION, VARY};
 use http::{Response, StatusCode, header};
@@ -51,15 +52,27 @@ impl Asked {
 
 /// Answers a request for a document or for the index.
 pub(crate) async fn answer(server: &Server, context: &Context) -> Response<Body> {
+    // Who has asked for too many has to wait. Nothing is counted yet.
+    tokio::time::sleep(server.limits.computed(&context.user, Duration::ZERO)).await;
     let (registry, asked) = (server.registry.load_full(), Asked::of(context));
-    let rendered = crate::aside::run(move || match asked.path.as_str() {
-        "openapi/v3" => v3_index(&registry),
-        path => match path.strip_prefix("openapi/v3/") {
-            Some(document) => v3(&registry, &asked, document),
-            None => v2(&registry, &asked),
-        },
+    let rendered = crate::aside::run(move || {
+        let began = Instant::now();
+        let response = match asked.path.as_str() {
+            "openapi/v3" => v3_index(&registry),
+            path => match path.strip_prefix("openapi/v3/") {
+                Some(document) => v3(&registry, &asked, document),
+                None => v2(&registry, &asked),
+            },
+        };
+        (response, began.elapsed())
     });
-    rendered.await.unwrap_or_else(|status| respond::error(&status))
+    match rendered.await {
+        Ok((response, time)) => {
+            server.limits.computed(&context.user, time);
+            response
+        }
+        Err(status) => respond::error(&status),
+    }
 }
 
 /// Returns the index of the v3 documents.

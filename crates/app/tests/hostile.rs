@@ -28,7 +28,7 @@ const IDLE_WATCHES: usize = 1_000;
 const STUCK_WATCHES: usize = 100;
 const LARGE_BODIES: usize = 20;
 const LARGE: usize = 100 * 1024 * 1024;
-const DEFINITIONS: usize = 200;
+const DEFINITIONS: usize = 500;
 const SAMPLES: usize = 1_500;
 /// As many rounds as the attack lasts, about.
 const CALM_ROUNDS: usize = 3;
@@ -260,6 +260,12 @@ async fn definitions(sender: Sender, attack: Arc<Attack>) {
         if code == 201 {
             attack.definitions.fetch_add(1, Ordering::SeqCst);
         }
+    }
+}
+
+/// Asks for a document of some megabytes that changes with every definition.
+async fn documents(sender: Sender, attack: Arc<Attack>) {
+    while !attack.over.load(Ordering::SeqCst) {
         let _ = send(&sender, "bad", "GET", "openapi/v2", "").await;
     }
 }
@@ -328,6 +334,7 @@ async fn who_behaves_does_not_notice_who_does_not() {
         start(|sender, plan| Box::pin(large_bodies(sender, plan)), &attack),
         start(|sender, plan| Box::pin(deep_json(sender, plan)), &attack),
         start(|sender, plan| Box::pin(definitions(sender, plan)), &attack),
+        start(|sender, plan| Box::pin(documents(sender, plan)), &attack),
     ];
     let mut times = Vec::new();
     let mut most = 0;
@@ -338,7 +345,8 @@ async fn who_behaves_does_not_notice_who_does_not() {
     let (rounds, attacked) = (times.len() / SAMPLES, p99(times));
     attack.over.store(true, Ordering::SeqCst);
     for task in others {
-        task.await.expect("the attack went as planned");
+        let went = tokio::time::timeout(Duration::from_secs(60), task).await;
+        went.expect("the attack ends").expect("the attack went as planned");
     }
     let idle = work_in_peace(&server).await;
     println!(
