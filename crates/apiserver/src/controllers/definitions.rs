@@ -182,7 +182,10 @@ fn forget(server: &Server, name: &str) {
 /// What definitions say about their names, read once for each revision: definitions are large, and each one is compared
 /// with all others.
 #[derive(Default)]
-struct Names(Mutex<HashMap<Box<str>, (u64, Arc<Value>)>>);
+struct Names(Mutex<HashMap<Box<str>, Known>>);
+
+/// What a definition said about its names at a revision.
+type Known = (u64, Arc<Value>);
 
 impl Names {
     /// Returns the names of all stored definitions, each with its group and conditions.

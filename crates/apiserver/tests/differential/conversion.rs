@@ -29,6 +29,9 @@ pub(crate) async fn run(suite: &mut Suite) {
     definitions(suite, &server).await;
     good(suite, &server).await;
     bad(suite, &server).await;
+    // Definitions go in their own time, and others look at what is served.
+    suite.until(&Call::new("GET", "apis/turn.example.com"), |answer| answer.code == 404).await;
+    suite.until(&Call::new("GET", "apis"), |answer| !answer.text().contains("turn.example.com")).await;
 }
 
 fn version(name: &str, field: &str, stored: bool) -> Value {
