@@ -16,7 +16,7 @@ mod naming;
 mod schema;
 
 pub use approval::approval_condition;
-pub use naming::{Condition, Naming, decide_names, established};
+pub use naming::{Condition, Naming, Space, accepted_names, decide_names, established};
 
 /// More selectable fields than this per version are refused.
 const MAX_SELECTABLE_FIELDS: usize = 8;

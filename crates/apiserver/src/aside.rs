@@ -1,48 +1,64 @@
-//! Long computations beside the requests: one at a time, on a thread of their own that yields to every other one, so that
-//! who asks for large documents again and again keeps nobody else waiting.
+//! Work that takes long, beside the requests that do not: on a thread of its own that yields to every other one, so that
+//! who asks for large documents or makes one definition after the other keeps nobody else waiting.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::LazyLock;
-use std::sync::mpsc::{Sender, channel};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use apimachinery::status::Status;
-use tokio::sync::oneshot;
-
-type Job = Box<dyn FnOnce() + Send>;
+use tokio::runtime::{Builder, Runtime};
+use tokio_util::task::AbortOnDropHandle;
 
 /// How much less than others the thread counts when the processors are scarce.
 const NICENESS: i32 = 10;
 
-static THREAD: LazyLock<Sender<Job>> = LazyLock::new(|| {
-    let (sender, jobs) = channel::<Job>();
-    let spawned = std::thread::Builder::new().name("aside".to_owned()).spawn(move || {
-        if let Err(error) = rustix::process::nice(NICENESS) {
-            tracing::debug!(%error, "long computations have the same priority as requests");
-        }
-        for job in jobs {
-            // A job that panics has nobody to tell but who waits for it, and that one sees its channel close.
-            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
-        }
-    });
-    if let Err(error) = spawned {
-        tracing::error!(%error, "cannot start a thread for long computations");
-    }
-    sender
+static ASIDE: LazyLock<Runtime> = LazyLock::new(|| {
+    Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("aside")
+        .on_thread_start(|| {
+            if let Err(error) = rustix::process::nice(NICENESS) {
+                tracing::debug!(%error, "long computations have the same priority as requests");
+            }
+        })
+        .enable_all()
+        .build()
+        .expect("a process that serves can start one more thread")
 });
 
-/// Runs a computation on the thread and waits for its result. Who stops waiting before it has begun saves the work.
+/// Runs something there and waits for its result, and how long a processor was busy with it. Who stops waiting ends it at
+/// its next step.
 pub(crate) async fn run<T: Send + 'static>(
-    compute: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Status> {
-    let (answer, result) = oneshot::channel();
-    let job = move || {
-        if !answer.is_closed() {
-            // Nobody may be waiting any more.
-            let _ = answer.send(compute());
-        }
-    };
-    let lost = || Status::internal("a computation was lost");
-    THREAD.send(Box::new(job)).map_err(|_| lost())?;
-    result.await.map_err(|_| lost())
+    work: impl Future<Output = T> + Send + 'static,
+) -> Result<(T, Duration), Status> {
+    let metered = Metered { work: Box::pin(work), spent: Duration::ZERO };
+    let task = AbortOnDropHandle::new(ASIDE.spawn(metered));
+    task.await.map_err(|_| Status::internal("a computation was lost"))
+}
+
+/// Work that counts how long a processor is busy with it.
+struct Metered<F> {
+    work: Pin<Box<F>>,
+    spent: Duration,
+}
+
+impl<F: Future> Future for Metered<F> {
+    type Output = (F::Output, Duration);
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let before = busy();
+        let polled = self.work.as_mut().poll(context);
+        self.spent += busy().saturating_sub(before);
+        polled.map(|result| (result, self.spent))
+    }
+}
+
+/// Returns how long a processor has been busy with this thread.
+fn busy() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -51,8 +67,23 @@ mod tests {
 
     #[tokio::test]
     async fn results_come_back_and_panics_do_not_stop_the_thread() {
-        assert_eq!(run(|| 1 + 1).await.unwrap(), 2);
-        assert_eq!(run(|| -> u8 { panic!("on purpose") }).await.unwrap_err().code, 500);
-        assert_eq!(run(|| "still there").await.unwrap(), "still there");
+        assert_eq!(run(async { 1 + 1 }).await.unwrap().0, 2);
+        let lost: Result<((), Duration), _> = run(async { panic!("on purpose") }).await;
+        assert_eq!(lost.unwrap_err().code, 500);
+        assert_eq!(run(async { "still there" }).await.unwrap().0, "still there");
+    }
+
+    #[tokio::test]
+    async fn time_counts_while_it_is_used() {
+        let ((), waited) = run(tokio::time::sleep(Duration::from_millis(200))).await.unwrap();
+        assert!(waited < Duration::from_millis(100), "{waited:?}");
+        let needed = Duration::from_millis(5);
+        let ((), worked) = run(async move {
+            let began = busy();
+            while busy() - began < needed {}
+        })
+        .await
+        .unwrap();
+        assert!(worked >= needed, "{worked:?}");
     }
 }

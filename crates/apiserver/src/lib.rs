@@ -32,6 +32,7 @@ mod metrics;
 mod object;
 mod openapi;
 mod openapi_custom;
+mod openapi_pieces;
 mod options;
 pub mod outbound;
 pub mod registry;

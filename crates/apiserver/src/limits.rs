@@ -9,20 +9,28 @@ use apimachinery::status::Status;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::aside;
 use crate::auth::User;
 use crate::auth::user::MASTERS;
 use crate::http::RequestInfo;
 
 /// How long a request waits for its turn.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The same for what takes long, and for a client that has had a lot of that.
+const LONG_PATIENCE: Duration = Duration::from_secs(30);
 /// How many requests of one client may stay open: watches, mostly. An informer takes one per kind.
 const LONG_RUNNING: usize = 10_000;
 
-/// How many bytes of requests are read from one client in a second, in the long run, and how many at once. More than the
-/// server could store.
-const SENT: Pace = Pace { rate: 32.0 * 1024.0 * 1024.0, burst: 64.0 * 1024.0 * 1024.0 };
-/// How many seconds of long computations one client gets in a second, in the long run, and how many at once.
-const COMPUTED: Pace = Pace { rate: 0.1, burst: 3.0 };
+/// How many bytes of requests are read from one client in a second, in the long run, and how many at once. The largest
+/// objects are of 3 MB.
+const SENT: Pace = Pace { rate: 8.0 * 1024.0 * 1024.0, burst: 16.0 * 1024.0 * 1024.0 };
+/// How many seconds of a processor are spent on documents for one client in a second, in the long run, and how many at
+/// once.
+const DOCUMENTS: Pace = Pace { rate: 0.05, burst: 0.5 };
+/// The same for definitions.
+const DEFINITIONS: Pace = Pace { rate: 0.05, burst: 0.5 };
+/// What is counted for either as long as it is not known how long it takes, in seconds: many at once are many.
+const AT_FIRST: f64 = 0.01;
 
 /// Separate limits for reads and writes, so that neither starves the other. One client gets at most half of either, so
 /// that no client starves the others.
@@ -33,7 +41,17 @@ pub struct Limits {
     long_running: Places,
     patience: Duration,
     sent: Allowances,
-    computed: Allowances,
+    documents: Allowances,
+    definitions: Allowances,
+}
+
+/// What takes long.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Work {
+    /// Making an OpenAPI document.
+    Document,
+    /// Writing a definition.
+    Definition,
 }
 
 /// How much of something one client gets.
@@ -104,7 +122,8 @@ impl Limits {
             long_running: Places::new(Semaphore::MAX_PERMITS, LONG_RUNNING),
             patience: PATIENCE,
             sent: Allowances::new(SENT),
-            computed: Allowances::new(COMPUTED),
+            documents: Allowances::new(DOCUMENTS),
+            definitions: Allowances::new(DEFINITIONS),
         }
     }
 
@@ -113,9 +132,29 @@ impl Limits {
         self.sent.take(user, bytes as f64, Instant::now())
     }
 
-    /// Counts what was computed for a client; returns how long it waits before more is.
-    pub fn computed(&self, user: &User, time: Duration) -> Duration {
-        self.computed.take(user, time.as_secs_f64(), Instant::now())
+    /// Runs something that takes long for a client, as soon as it may have more of that kind of work, and counts it.
+    /// `times` is what the work entails altogether, in terms of itself.
+    pub(crate) async fn aside<T: Send + 'static>(
+        &self,
+        work: Work,
+        user: &User,
+        times: u32,
+        compute: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, Status> {
+        let allowances = match work {
+            Work::Document => &self.documents,
+            Work::Definition => &self.definitions,
+        };
+        let wait = allowances.take(user, AT_FIRST, Instant::now());
+        if wait > LONG_PATIENCE {
+            allowances.take(user, -AT_FIRST, Instant::now());
+            let seconds = u32::try_from(wait.as_secs()).unwrap_or(u32::MAX);
+            return Err(Status::too_many_requests("Too many requests, please try again later.", seconds));
+        }
+        tokio::time::sleep(wait).await;
+        let (result, time) = aside::run(compute).await?;
+        allowances.take(user, (time * times).as_secs_f64() - AT_FIRST, Instant::now());
+        Ok(result)
     }
 
     /// Waits for a place. Administrators do not need one, and what stays open has limits of its own.
@@ -227,11 +266,24 @@ mod tests {
         let sent = Allowances::new(SENT);
         let (client, now) = (user("someone"), Instant::now());
         let megabytes = |count: u32| f64::from(count) * 1024.0 * 1024.0;
-        assert_eq!(sent.take(&client, megabytes(64), now), Duration::ZERO);
-        assert_eq!(sent.take(&client, megabytes(16), now), Duration::from_millis(500));
+        assert_eq!(sent.take(&client, megabytes(16), now), Duration::ZERO);
+        assert_eq!(sent.take(&client, megabytes(4), now), Duration::from_millis(500));
         assert_eq!(sent.take(&user("other"), megabytes(1), now), Duration::ZERO);
         assert_eq!(sent.take(&client, 0.0, now + Duration::from_millis(500)), Duration::ZERO);
         assert_eq!(sent.take(&User::system("admin"), megabytes(1000), now), Duration::ZERO);
+    }
+
+    #[tokio::test]
+    async fn who_would_wait_too_long_is_sent_away() {
+        let limits = Limits::new(1, 1);
+        let ask = async |name: &str| limits.aside(Work::Document, &user(name), 1, async { "made" }).await;
+        assert_eq!(ask("someone").await.unwrap(), "made");
+        limits.documents.take(&user("someone"), 3.0, Instant::now());
+        let refused = ask("someone").await.unwrap_err();
+        assert_eq!((refused.code, refused.reason.as_str()), (429, "TooManyRequests"));
+        assert_eq!(ask("other").await.unwrap(), "made");
+        let left = limits.documents.clients.lock()["someone"].left;
+        assert!((-2.5..-2.0).contains(&left), "who is sent away pays nothing: {left}");
     }
 
     #[tokio::test]

@@ -4,8 +4,7 @@
 //! the digests that make up the index are kept until the definitions change.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, LazyLock, Weak};
 
 use http::header::{CACHE_CONTROL, ETAG, EXPIRES, HeaderValue, IF_NONE_MATCH, LOCATION, VARY};
 use http::{Response, StatusCode, header};
@@ -17,6 +16,9 @@ use crate::handlers::context::Context;
 use crate::handlers::{GZIP_FROM, mark_gzip, wants_gzip};
 use crate::http::body::{self, Body};
 use crate::http::respond;
+use crate::limits::Work;
+use crate::openapi_custom;
+use crate::openapi_pieces::Pieces;
 use crate::registry::custom::Version;
 use crate::registry::{Custom, Registry};
 use crate::server::Server;
@@ -52,27 +54,17 @@ impl Asked {
 
 /// Answers a request for a document or for the index.
 pub(crate) async fn answer(server: &Server, context: &Context) -> Response<Body> {
-    // Who has asked for too many has to wait. Nothing is counted yet.
-    tokio::time::sleep(server.limits.computed(&context.user, Duration::ZERO)).await;
     let (registry, asked) = (server.registry.load_full(), Asked::of(context));
-    let rendered = crate::aside::run(move || {
-        let began = Instant::now();
-        let response = match asked.path.as_str() {
+    let rendered = server.limits.aside(Work::Document, &context.user, 1, async move {
+        match asked.path.as_str() {
             "openapi/v3" => v3_index(&registry),
             path => match path.strip_prefix("openapi/v3/") {
                 Some(document) => v3(&registry, &asked, document),
                 None => v2(&registry, &asked),
             },
-        };
-        (response, began.elapsed())
-    });
-    match rendered.await {
-        Ok((response, time)) => {
-            server.limits.computed(&context.user, time);
-            response
         }
-        Err(status) => respond::error(&status),
-    }
+    });
+    rendered.await.unwrap_or_else(|status| respond::error(&status))
 }
 
 /// Returns the index of the v3 documents.
@@ -189,10 +181,27 @@ fn digests(registry: &Arc<Registry>, paths: &[String]) -> HashMap<String, String
     if let Some(known) = DIGESTS.lock().as_ref().filter(same) {
         return known.by_path.clone();
     }
-    let by_path: HashMap<String, String> =
-        paths.iter().filter_map(|path| Some((path.clone(), digest(&v3_document(registry, path)?)))).collect();
+    let digest_of = |path: &String| {
+        let custom =
+            group_version(path).is_some_and(|(group, version)| !customs(registry, group, version).is_empty());
+        let digest = match recorded_digests().get(path.as_str()).filter(|_| !custom) {
+            Some(recorded) => recorded.clone(),
+            None => digest(&v3_document(registry, path)?),
+        };
+        Some((path.clone(), digest))
+    };
+    let by_path: HashMap<String, String> = paths.iter().filter_map(digest_of).collect();
     *DIGESTS.lock() = Some(Digests { registry: Arc::downgrade(registry), by_path: by_path.clone() });
     by_path
+}
+
+/// Returns the digests of the documents as recorded, which hold for ever.
+fn recorded_digests() -> &'static HashMap<&'static str, String> {
+    static RECORDED: LazyLock<HashMap<&'static str, String>> = LazyLock::new(|| {
+        let digest_of = |path| Some((path, digest(&native::openapi::v3(path)?)));
+        native::openapi::v3_paths().filter_map(digest_of).collect()
+    });
+    &RECORDED
 }
 
 /// Splits `apis/<group>/<version>` or `api/<version>`.
@@ -223,28 +232,25 @@ fn v3_document(registry: &Registry, path: &str) -> Option<Vec<u8>> {
     if found.is_empty() {
         return recorded.map(|document| document.to_vec());
     }
-    let mut document: Value = match recorded {
-        Some(recorded) => serde_json::from_slice(&recorded).ok()?,
-        None => json!({
-            "openapi": "3.0.0",
-            "info": {"title": "Kubernetes CRD Swagger", "version": "v0.1.0"},
-            "paths": {},
-            "components": {"schemas": {}},
-        }),
-    };
-    let meta: Value = serde_json::from_slice(&native::openapi::v3("apis/apps/v1")?).ok()?;
+    let empty = br#"{"openapi":"3.0.0","info":{"title":"Kubernetes CRD Swagger","version":"v0.1.0"}}"#;
+    let mut document = Pieces::read(recorded.as_deref().unwrap_or(empty)).ok()?;
+    let mut components = document.take("components");
+    let (mut schemas, mut paths) = (components.take("schemas"), document.take("paths"));
+    let source = native::openapi::v3("apis/apps/v1")?;
+    let common = Pieces::read(&source).ok()?.take("components").take("schemas");
     for (custom, version) in found {
-        let schemas = document["components"]["schemas"].as_object_mut()?;
         let name = definition_name(custom, version);
-        schemas.insert(name.clone(), crate::openapi_custom::object_schema(custom, version, true));
-        schemas
-            .insert(format!("{name}List"), crate::openapi_custom::list_schema(custom, version, &name, true));
-        crate::openapi_custom::add_common_schemas(schemas, version, &meta);
-        for (path, item) in crate::openapi_custom::v3_paths(custom, version, &name) {
-            document["paths"][path] = item;
+        schemas.set(&name, &openapi_custom::object_schema(custom, version, true));
+        schemas.set(format!("{name}List"), &openapi_custom::list_schema(custom, version, &name, true));
+        schemas.add_missing(&common, |name| openapi_custom::is_common_schema(version, name));
+        for (path, item) in openapi_custom::v3_paths(custom, version, &name) {
+            paths.set(path, &item);
         }
     }
-    serde_json::to_vec(&document).ok()
+    components.put("schemas", &schemas);
+    document.put("components", &components);
+    document.put("paths", &paths);
+    Some(document.print().into_bytes())
 }
 
 fn v2_document(registry: &Registry) -> Vec<u8> {
@@ -254,55 +260,31 @@ fn v2_document(registry: &Registry) -> Vec<u8> {
     if registry.definitions().is_empty() && others.is_empty() {
         return recorded.to_vec();
     }
-    let Ok(mut document) = serde_json::from_slice::<Value>(&recorded) else { return recorded.to_vec() };
-    let mut definitions: Vec<&Arc<Custom>> = registry.definitions().values().collect();
-    definitions.sort_by(|a, b| a.name.cmp(&b.name));
-    for custom in definitions {
+    let Ok(mut document) = Pieces::read(&recorded) else { return recorded.to_vec() };
+    let (mut schemas, mut paths) = (document.take("definitions"), document.take("paths"));
+    for custom in registry.definitions().values() {
         for version in custom.versions.iter().filter(|version| version.served) {
             let name = definition_name(custom, version);
-            document["definitions"][&name] = crate::openapi_custom::object_schema(custom, version, false);
-            document["definitions"][format!("{name}List")] =
-                crate::openapi_custom::list_schema(custom, version, &name, false);
-            for (path, item) in crate::openapi_custom::v2_paths(custom, version, &name) {
-                document["paths"][path] = item;
+            schemas.set(&name, &openapi_custom::object_schema(custom, version, false));
+            schemas.set(format!("{name}List"), &openapi_custom::list_schema(custom, version, &name, false));
+            for (path, item) in openapi_custom::v2_paths(custom, version, &name) {
+                paths.set(path, &item);
             }
         }
     }
+    // Where another server and we define the same, ours counts: what is shared are the types of Kubernetes itself, and
+    // upstream's way of keeping a copy for each server helps nobody.
     for other in others {
-        add_missing(&mut document, other);
+        schemas.add_missing_of(&other["definitions"]);
+        paths.add_missing_of(&other["paths"]);
     }
-    serde_json::to_vec(&document).unwrap_or_else(|_| recorded.to_vec())
-}
-
-/// Adds what another server says about its kinds. Where both define something, ours counts: what is shared are the types
-/// of Kubernetes itself, and upstream's way of keeping a copy for each server helps nobody.
-fn add_missing(document: &mut Value, other: &Value) {
-    for part in ["paths", "definitions"] {
-        let (Some(known), Some(more)) = (document[part].as_object_mut(), other[part].as_object()) else {
-            continue;
-        };
-        for (name, value) in more {
-            known.entry(name.clone()).or_insert_with(|| value.clone());
-        }
-    }
+    document.put("definitions", &schemas);
+    document.put("paths", &paths);
+    document.print().into_bytes()
 }
 
 /// `com.example.v1.Foo` for group `example.com`.
 fn definition_name(custom: &Custom, version: &Version) -> String {
     let reversed: Vec<&str> = custom.group.rsplit('.').collect();
     format!("{}.{}.{}", reversed.join("."), version.name, custom.names.kind)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_others_define_is_added_beside_our_own() {
-        let mut ours = json!({"paths": {"/a": 1}, "definitions": {"x": 1}});
-        add_missing(&mut ours, &json!({"paths": {"/b": 2}, "definitions": {"x": 2, "y": 2}}));
-        assert_eq!(ours, json!({"paths": {"/a": 1, "/b": 2}, "definitions": {"x": 1, "y": 2}}));
-        add_missing(&mut ours, &json!({"paths": {}, "definitions": null}));
-        assert_eq!(ours["definitions"]["y"], 2);
-    }
 }

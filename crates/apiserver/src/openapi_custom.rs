@@ -160,15 +160,11 @@ pub(crate) fn list_schema(custom: &Custom, version: &Version, item: &str, v3: bo
     })
 }
 
-/// Adds the schemas of metadata that every document refers to, and that of scales where there are any.
-pub(crate) fn add_common_schemas(schemas: &mut Map<String, Value>, version: &Version, source: &Value) {
-    let Some(known) = source.pointer("/components/schemas").and_then(Value::as_object) else { return };
-    for (name, schema) in known {
-        let is_scale = version.scale.is_some() && name.starts_with(SCALE);
-        if is_scale || name.starts_with("io.k8s.apimachinery.pkg.apis.meta.v1.") {
-            schemas.entry(name.clone()).or_insert_with(|| schema.clone());
-        }
-    }
+/// Says whether the document of a version needs a schema that is not its own: that of metadata, which every document
+/// refers to, and that of scales where there are any.
+pub(crate) fn is_common_schema(version: &Version, name: &str) -> bool {
+    let is_scale = version.scale.is_some() && name.starts_with(SCALE);
+    is_scale || name.starts_with("io.k8s.apimachinery.pkg.apis.meta.v1.")
 }
 
 struct Endpoint {

@@ -21,13 +21,15 @@ use crate::endpoints;
 use crate::handlers::{self, context::Context};
 use crate::http::body::{self, Body};
 use crate::http::{Query, RequestInfo, respond};
-use crate::limits::Permit;
+use crate::limits::{Permit, Work};
 use crate::local::Terms;
 use crate::metrics::{DurationLabels, KindLabels, RequestLabels};
 use crate::server::Server;
 
 /// Nothing but watches and proxies takes longer.
 const DEADLINE: Duration = Duration::from_secs(60);
+/// A definition that was written has to be served as well: altogether, that takes so many times as long.
+const SETTLING: u32 = 3;
 static AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 
 /// Who is at the other end of a connection.
@@ -73,6 +75,7 @@ where
                     .with_upgrade(upgrade)
                     .with_deadline(deadline)
                     .with_terms(terms);
+                let context = Arc::new(context);
                 let answer = answer(&server, &context, body, record.as_mut());
                 let mut response = match deadline {
                     None => answer.await,
@@ -236,7 +239,7 @@ async fn authenticate(server: &Server, headers: &HeaderMap, peer: &Peer) -> Resu
 
 async fn answer<B>(
     server: &Arc<Server>,
-    context: &Context,
+    context: &Arc<Context>,
     body: B,
     record: Option<&mut Record>,
 ) -> Response<Body>
@@ -251,11 +254,22 @@ where
     if let Some(record) = record {
         record.request(&body);
     }
-    if context.info.is_resource {
+    if takes_long(&context.info) {
+        let (aside, asked) = (server.clone(), context.clone());
+        let answer = async move { handlers::resource(&aside, &asked, body).await };
+        let answer = server.limits.aside(Work::Definition, &context.user, SETTLING, answer).await;
+        answer.unwrap_or_else(|status| respond::error(&status))
+    } else if context.info.is_resource {
         handlers::resource(server, context, body).await
     } else {
         endpoints::answer(server, context).await
     }
+}
+
+/// Says whether a request is about a definition, whose schema is large and has to be checked and compiled.
+fn takes_long(info: &RequestInfo) -> bool {
+    let changes = matches!(info.verb, "create" | "update" | "patch");
+    changes && info.group == "apiextensions.k8s.io" && info.resource == "customresourcedefinitions"
 }
 
 /// Reads a body as a whole, up to the limit, and not faster than `pause` wants.

@@ -1,7 +1,5 @@
 //! Names of custom resources: their syntax, and who gets them when two definitions want the same.
 
-use std::collections::BTreeSet;
-
 use serde_json::{Value, json};
 
 use super::{is_true, list, text};
@@ -58,26 +56,29 @@ pub(super) fn check(wanted: &Value, path: &Path, errors: &mut Errors) {
     }
 }
 
-/// Decides which of the wanted names a definition gets. `others` are the other definitions of the same group;
-/// `builtin_resources` and `builtin_kinds` are names that the server itself uses in that group.
-pub fn decide_names(
-    crd: &Value,
-    others: &[&Value],
-    builtin_resources: &[&str],
-    builtin_kinds: &[&str],
-) -> Naming {
-    let mut resources: BTreeSet<&str> = builtin_resources.iter().copied().collect();
-    let mut kinds: BTreeSet<&str> = builtin_kinds.iter().copied().collect();
+/// Where names must differ from each other, within a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Space {
+    /// Plurals, singulars and short names.
+    Resources,
+    /// Kinds and kinds of lists.
+    Kinds,
+}
+
+/// Returns the names that a definition has been given.
+pub fn accepted_names(crd: &Value) -> Vec<(Space, &str)> {
+    let Some(names) = crd.pointer("/status/acceptedNames") else { return Vec::new() };
+    let short = list(names, "shortNames").iter().filter_map(Value::as_str);
+    let resources = [text(names, "plural"), text(names, "singular")].into_iter().chain(short);
+    let kinds = [text(names, "kind"), text(names, "listKind")];
+    let all = resources.map(|name| (Space::Resources, name)).chain(kinds.map(|name| (Space::Kinds, name)));
+    all.filter(|(_, name)| !name.is_empty()).collect()
+}
+
+/// Decides which of the wanted names a definition gets. `is_used` says whether a name has been given to another
+/// definition of the same group.
+pub fn decide_names(crd: &Value, is_used: impl Fn(Space, &str) -> bool) -> Naming {
     let null = Value::Null;
-    for other in others {
-        let names = other.pointer("/status/acceptedNames").unwrap_or(&null);
-        resources.extend([text(names, "plural"), text(names, "singular")]);
-        resources.extend(list(names, "shortNames").iter().filter_map(Value::as_str));
-        kinds.extend([text(names, "kind"), text(names, "listKind")]);
-    }
-    for used in [&mut resources, &mut kinds] {
-        used.remove("");
-    }
     let wanted = crd.pointer("/spec/names").unwrap_or(&null);
     let before = crd.pointer("/status/acceptedNames").unwrap_or(&null);
     let mut accepted = before.clone();
@@ -86,20 +87,20 @@ pub fn decide_names(
     }
     let mut conflict: Option<(&str, String)> = None;
     let in_use = |name: &str| format!("{} is already in use", go::quote(name));
-    for (name, used, reason) in [
-        ("plural", &resources, "PluralConflict"),
-        ("singular", &resources, "SingularConflict"),
-        ("shortNames", &resources, "ShortNamesConflict"),
-        ("kind", &kinds, "KindConflict"),
-        ("listKind", &kinds, "ListKindConflict"),
+    for (name, space, reason) in [
+        ("plural", Space::Resources, "PluralConflict"),
+        ("singular", Space::Resources, "SingularConflict"),
+        ("shortNames", Space::Resources, "ShortNamesConflict"),
+        ("kind", Space::Kinds, "KindConflict"),
+        ("listKind", Space::Kinds, "ListKindConflict"),
     ] {
         let taken: Vec<String> = if name == "shortNames" {
             let owned = list(before, name);
             let fresh = list(wanted, name).iter().filter(|short| !owned.contains(short));
-            fresh.filter_map(Value::as_str).filter(|short| used.contains(short)).map(in_use).collect()
+            fresh.filter_map(Value::as_str).filter(|short| is_used(space, short)).map(in_use).collect()
         } else {
             let value = text(wanted, name);
-            let free = value == text(before, name) || !used.contains(value);
+            let free = value == text(before, name) || value.is_empty() || !is_used(space, value);
             if free { Vec::new() } else { vec![in_use(value)] }
         };
         match taken.as_slice() {

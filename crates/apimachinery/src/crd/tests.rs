@@ -256,7 +256,7 @@ fn names_go_to_the_first_who_asks() {
     let first = {
         let mut crd = definition();
         crd["spec"]["names"]["shortNames"] = json!(["w"]);
-        let naming = decide_names(&crd, &[], &[], &[]);
+        let naming = decide_names(&crd, |_, _| false);
         assert_eq!(naming.conditions[0].reason, "NoConflicts");
         assert_eq!(naming.conditions[1].reason, "Installing");
         crd["status"]["acceptedNames"] = naming.accepted;
@@ -265,14 +265,15 @@ fn names_go_to_the_first_who_asks() {
     assert_eq!(first["status"]["acceptedNames"], first["spec"]["names"]);
     let mut second = definition();
     second["spec"]["names"] = json!({"plural": "gadgets", "singular": "gadget", "kind": "Gadget", "listKind": "GadgetList", "shortNames": ["w"]});
-    let naming = decide_names(&second, &[&first], &[], &[]);
+    let naming = decide_names(&second, |space, name| accepted_names(&first).contains(&(space, name)));
     assert_eq!(naming.conditions[0].status, "False");
     assert_eq!(naming.conditions[0].reason, "ShortNamesConflict");
     assert_eq!(naming.conditions[0].message, "\"w\" is already in use");
     assert_eq!(naming.conditions[1].reason, "NotAccepted");
     assert_eq!(naming.accepted["plural"], "gadgets");
     assert_eq!(naming.accepted.get("shortNames"), None);
-    let kind = decide_names(&second, &[], &[], &["Gadget"]);
+    let kind = decide_names(&second, |space, name| (space, name) == (Space::Kinds, "Gadget"));
     assert_eq!(kind.conditions[0].reason, "KindConflict");
-    assert_eq!(decide_names(&first, &[], &["w"], &[]).conditions[0].status, "True");
+    let own = decide_names(&first, |space, name| (space, name) == (Space::Resources, "w"));
+    assert_eq!(own.conditions[0].status, "True");
 }

@@ -22,7 +22,7 @@ use crate::handlers::write::second;
 use crate::internal::Actor;
 use crate::object;
 use crate::registry::custom::essence;
-use crate::registry::{Custom, Kind, Registry};
+use crate::registry::{Custom, Definitions, Kind, Registry};
 use crate::server::Server;
 
 pub(crate) const COLLECTION: &str = "apiextensions.k8s.io/customresourcedefinitions";
@@ -33,13 +33,13 @@ const REMOVAL: Duration = Duration::from_millis(200);
 
 /// Serves what is stored. Called before the server listens, so that nothing is unknown for a moment after a restart.
 pub(crate) fn load(server: &Server) {
-    let mut definitions = HashMap::new();
+    let mut definitions = Definitions::new();
     for entry in server.store.snapshot(COLLECTION).iter() {
         let Ok(definition) = serde_json::from_slice::<Value>(&entry.value) else { continue };
         if crd::is_true(&definition, "Established")
             && let Some(custom) = compile(server, &definition)
         {
-            definitions.insert(custom.name.clone(), custom);
+            definitions.insert(custom.name.as_str().into(), custom);
         }
     }
     if definitions.is_empty() && server.registry.load().definitions().is_empty() {
@@ -54,7 +54,7 @@ pub(crate) fn load(server: &Server) {
 fn serve(server: &Server, custom: Arc<Custom>) {
     let before = server.registry.rcu(|registry| {
         let mut definitions = registry.definitions().clone();
-        definitions.insert(custom.name.clone(), custom.clone());
+        definitions.insert(custom.name.as_str().into(), custom.clone());
         registry.with_definitions(definitions)
     });
     end_watches(&before, &server.registry.load());
@@ -71,8 +71,9 @@ fn end_watches(before: &Registry, now: &Registry) {
 
 /// Creates or updates the definitions that come with the server, and waits until they are served.
 pub(crate) async fn install(server: &Arc<Server>, wanted: &[Value]) -> Result<(), Status> {
-    let (actor, names) = (Actor::new(server, "system:apiserver"), Names::default());
+    let actor = Actor::new(server, "system:apiserver");
     try_join_all(wanted.iter().map(|definition| install_one(&actor, definition))).await?;
+    let names = Names::load(server);
     // All together: writes that wait for the disk together cost one sync. What was not accepted because of another one
     // in the first pass may be in the second.
     for _ in 0..2 {
@@ -120,8 +121,9 @@ fn contains(stored: &Value, wanted: &Value) -> bool {
 
 pub(super) async fn run(server: Arc<Server>) {
     // What it writes follows from the definitions, and is written again if it should be lost.
-    let (actor, names) = (Actor::new(&server, "system:apiserver").relaxed(), Names::default());
+    let actor = Actor::new(&server, "system:apiserver").relaxed();
     let Ok(mut watch) = server.store.watch(COLLECTION, server.store.revision()) else { return };
+    let names = Names::load(&server);
     for entry in server.store.snapshot(COLLECTION).iter() {
         settle(&actor, &names, &entry.name).await;
     }
@@ -145,9 +147,10 @@ pub(super) async fn run(server: Arc<Server>) {
                         None => {
                             if let Some(entry) = &event.previous {
                                 forget(&server, &entry.name);
+                                names.forget(&entry.name);
                             }
                             // Names are free again that others may have waited for.
-                            for name in names.unaccepted(&server) {
+                            for name in names.unaccepted() {
                                 settle(&actor, &names, &name).await;
                             }
                         }
@@ -168,9 +171,12 @@ pub(super) async fn run(server: Arc<Server>) {
 
 /// Does not serve a definition any longer, unless it is stored again.
 fn forget(server: &Server, name: &str) {
-    if server.store.get(COLLECTION, name).is_some() {
-        return;
+    if server.store.get(COLLECTION, name).is_none() {
+        withdraw(server, name);
     }
+}
+
+fn withdraw(server: &Server, name: &str) {
     let before = server.registry.rcu(|registry| {
         let mut definitions = registry.definitions().clone();
         definitions.remove(name);
@@ -179,57 +185,90 @@ fn forget(server: &Server, name: &str) {
     end_watches(&before, &server.registry.load());
 }
 
-/// What definitions say about their names, read once for each revision: definitions are large, and each one is compared
-/// with all others.
+/// Who has which name. Kept along, since definitions are large and each one would have to be compared with all others.
 #[derive(Default)]
-struct Names(Mutex<HashMap<Box<str>, Known>>);
+struct Names(Mutex<Index>);
 
-/// What a definition said about its names at a revision.
-type Known = (u64, Arc<Value>);
+#[derive(Default)]
+struct Index {
+    /// By name of the definition.
+    holders: HashMap<Box<str>, Holder>,
+    /// The definitions that have been given a name; more than one only if somebody wrote that into a status.
+    given: HashMap<Name, Vec<Box<str>>>,
+}
+
+#[derive(Default)]
+struct Holder {
+    names: Vec<Name>,
+    accepted: bool,
+}
+
+/// A name within a group.
+type Name = (Box<str>, crd::Space, Box<str>);
 
 impl Names {
-    /// Returns the names of all stored definitions, each with its group and conditions.
-    fn all(&self, server: &Server) -> Vec<(Box<str>, Arc<Value>)> {
-        let snapshot = server.store.snapshot(COLLECTION);
-        let mut known = self.0.lock();
-        known.retain(|name, _| snapshot.get(name).is_some());
-        let mut all = Vec::new();
-        for entry in snapshot.iter() {
-            let known = known.entry(entry.name.clone()).or_default();
-            if known.0 != entry.modified {
-                let whole: Value = serde_json::from_slice(&entry.value).unwrap_or_default();
-                let of_names = json!({
-                    "spec": {"group": whole["spec"]["group"]},
-                    "status": {
-                        "acceptedNames": whole["status"]["acceptedNames"],
-                        "conditions": whole["status"]["conditions"],
-                    },
-                });
-                *known = (entry.modified, Arc::new(of_names));
-            }
-            all.push((entry.name.clone(), known.1.clone()));
+    /// Reads what has been given to all stored definitions.
+    fn load(server: &Server) -> Self {
+        let names = Self::default();
+        for entry in server.store.snapshot(COLLECTION).iter() {
+            names.note(&serde_json::from_slice(&entry.value).unwrap_or_default());
         }
-        all
+        names
     }
 
-    fn unaccepted(&self, server: &Server) -> Vec<Box<str>> {
-        let waits = |definition: &Value| !crd::is_true(definition, "NamesAccepted");
-        let all = self.all(server).into_iter();
-        all.filter(|(_, definition)| waits(definition)).map(|(name, _)| name).collect()
+    /// Takes note of what a definition says it has been given.
+    fn note(&self, definition: &Value) {
+        let (name, group) = (object::meta_str(definition, "name"), group(definition));
+        let given = crd::accepted_names(definition).into_iter();
+        let holder = Holder {
+            names: given.map(|(space, name)| (group.into(), space, name.into())).collect(),
+            accepted: crd::is_true(definition, "NamesAccepted"),
+        };
+        let mut index = self.0.lock();
+        index.forget(name);
+        for own in &holder.names {
+            index.given.entry(own.clone()).or_default().push(name.into());
+        }
+        index.holders.insert(name.into(), holder);
+    }
+
+    fn forget(&self, name: &str) {
+        self.0.lock().forget(name);
+    }
+
+    /// Returns the definitions that did not get the names they want.
+    fn unaccepted(&self) -> Vec<Box<str>> {
+        let index = self.0.lock();
+        let waiting = index.holders.iter().filter(|(_, holder)| !holder.accepted);
+        waiting.map(|(name, _)| name.clone()).collect()
     }
 
     /// Decides which names a definition gets, beside the other ones of its group.
-    fn decide(&self, server: &Server, definition: &Value) -> Naming {
-        let name = object::meta_str(definition, "name");
-        let group = definition.pointer("/spec/group");
-        let all = self.all(server);
-        let others: Vec<&Value> = all
-            .iter()
-            .filter(|(other, names)| **other != *name && names.pointer("/spec/group") == group)
-            .map(|(_, names)| &**names)
-            .collect();
-        crd::decide_names(definition, &others, &[], &[])
+    fn decide(&self, definition: &Value) -> Naming {
+        let (own, group) = (object::meta_str(definition, "name"), group(definition));
+        let index = self.0.lock();
+        crd::decide_names(definition, |space, name| {
+            let holders = index.given.get(&(group.into(), space, name.into()));
+            holders.is_some_and(|holders| holders.iter().any(|holder| **holder != *own))
+        })
     }
+}
+
+impl Index {
+    fn forget(&mut self, name: &str) {
+        for own in self.holders.remove(name).unwrap_or_default().names {
+            if let Some(holders) = self.given.get_mut(&own) {
+                holders.retain(|holder| **holder != *name);
+                if holders.is_empty() {
+                    self.given.remove(&own);
+                }
+            }
+        }
+    }
+}
+
+fn group(definition: &Value) -> &str {
+    definition.pointer("/spec/group").and_then(Value::as_str).unwrap_or("")
 }
 
 fn definition_kind(registry: &Registry) -> Option<Arc<Kind>> {
@@ -269,7 +308,8 @@ async fn settle(actor: &Actor, names: &Names, name: &str) {
     if entry.head.deleting {
         return empty(actor, &kind, &definition).await;
     }
-    let naming = names.decide(server, &definition);
+    names.note(&definition);
+    let naming = names.decide(&definition);
     let convertible = crd::is_true(&definition, "Established") || has_readable_authority(&definition);
     let accepted = naming.conditions[0].status == "True" && convertible;
     let now = Timestamp::now();
@@ -311,9 +351,10 @@ async fn settle(actor: &Actor, names: &Names, name: &str) {
             serve(server, custom);
         }
     }
-    if with_status(&definition).is_some()
-        && let Err(status) = actor.update(&kind, "", name, "status", with_status).await
-    {
+    let Some(decided) = with_status(&definition) else { return };
+    // Whoever comes next must not get them as well.
+    names.note(&decided);
+    if let Err(status) = actor.update(&kind, "", name, "status", with_status).await {
         tracing::warn!(object = name, error = %status, "cannot write the status of a definition");
     }
 }
@@ -397,8 +438,11 @@ async fn remove(actor: &Actor, kind: &Arc<Kind>, definition: &Value) {
         terminating("False", "NeverEstablished", "resource was never established")
     };
     crate::aggregation::local::unregister(actor).await;
+    if object::finalizers(definition) == [FINALIZER] {
+        // Whoever sees that it is gone must not find its kind any more.
+        withdraw(server, name);
+    }
     write_removal(actor, kind, name, &gone, true).await;
-    forget(server, name);
 }
 
 /// Writes how far the removal of a definition has come; when it is done, nothing of ours holds it any longer.

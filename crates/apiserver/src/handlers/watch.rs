@@ -11,6 +11,7 @@ use apimachinery::status::Status;
 use bytes::Bytes;
 use futures::FutureExt;
 use http::Response;
+use prometheus_client::metrics::gauge::Gauge;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -33,6 +34,13 @@ use crate::server::Server;
 const QUEUE: usize = 4;
 /// Events are put into one piece up to this size.
 const PIECE: usize = 64 * 1024;
+/// How long it takes at least, for each watch of a kind, until all of them are told again: what many follow and what changes
+/// all the time is told less often, and more at a time.
+const TURN: Duration = Duration::from_micros(400);
+/// So many are told at once whenever something happens.
+const AT_ONCE: i64 = 10;
+/// Nobody waits for longer, about.
+const AT_MOST: Duration = Duration::from_millis(500);
 /// How often an idle watch is told how far it has come.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 
@@ -158,11 +166,11 @@ impl Stream {
         let open = self.server.metrics.long_running.get_or_create_owned(&labels);
         open.inc();
         // An error means that nobody is listening any more.
-        let _ = self.follow(start).await;
+        let _ = self.follow(start, &open).await;
         open.dec();
     }
 
-    async fn follow(&mut self, start: Start) -> Result<(), Closed> {
+    async fn follow(&mut self, start: Start, open: &Gauge) -> Result<(), Closed> {
         let mut watch = match self.begin(start).await {
             Ok(watch) => watch,
             Err(status) => {
@@ -184,11 +192,18 @@ impl Stream {
         let last_bookmark = self.deadline.checked_sub(Duration::from_secs(2)).unwrap_or(self.deadline);
         let mut last_sent = last_bookmark <= Instant::now();
         let mut next_bookmark = Instant::now() + jittered(BOOKMARK_EVERY);
+        // Not before this is anything told again.
+        let mut rest = Instant::now();
         loop {
+            let batch = async {
+                tokio::time::sleep_until(rest).await;
+                watch.next().await
+            };
             let bookmark_at = if last_sent { next_bookmark } else { next_bookmark.min(last_bookmark) };
             tokio::select! {
-                batch = watch.next() => match batch {
+                batch = batch => match batch {
                     Ok(batch) => {
+                        rest = Instant::now() + turn(open.get());
                         if self.batch(&batch).await?.is_break() {
                             return Ok(());
                         }
@@ -391,10 +406,30 @@ impl Stream {
     }
 }
 
+/// Returns how long a watch waits before it tells more, beside as many others. Not all the same, or all would come at once.
+fn turn(watches: i64) -> Duration {
+    let waiting = u32::try_from(watches - AT_ONCE).unwrap_or(0);
+    (TURN * waiting).min(AT_MOST).mul_f64(rand::random_range(0.5..1.5))
+}
+
 fn too_old(asked: u64, oldest: u64) -> Status {
     Status::expired(format!("too old resource version: {asked} ({oldest})"))
 }
 
 fn jittered(period: Duration) -> Duration {
     period + Duration::from_millis(rand::random_range(0..1000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_many_watches_take_turns() {
+        assert_eq!(turn(0), Duration::ZERO);
+        assert_eq!(turn(AT_ONCE), Duration::ZERO);
+        let of_hundred = turn(AT_ONCE + 100);
+        assert!(of_hundred >= TURN * 50 && of_hundred <= TURN * 150, "{of_hundred:?}");
+        assert!(turn(1_000_000) <= AT_MOST * 2);
+    }
 }

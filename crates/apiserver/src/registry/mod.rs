@@ -19,14 +19,18 @@ pub use kind::{Kind, Rules, Source, Subresource};
 /// The served resources and the documents derived from them.
 #[derive(Debug)]
 pub struct Registry {
-    kinds: HashMap<(String, String, String), Arc<Kind>>,
+    /// By group, version and resource.
+    kinds: Vec<Arc<Kind>>,
     groups: Vec<Group>,
     /// By name of the definition.
-    definitions: HashMap<String, Arc<Custom>>,
+    definitions: Definitions,
     /// What other servers serve; for these group versions our own kinds do not count.
     remotes: Arc<Vec<Remote>>,
     documents: OnceLock<discovery::Documents>,
 }
+
+/// Custom resource definitions, by their names.
+pub type Definitions = HashMap<Arc<str>, Arc<Custom>>;
 
 /// An API group with its versions, the preferred one first.
 #[derive(Debug, Clone)]
@@ -53,7 +57,7 @@ impl Registry {
     }
 
     /// Returns a table with the given definitions instead of the present ones.
-    pub fn with_definitions(&self, definitions: HashMap<String, Arc<Custom>>) -> Self {
+    pub fn with_definitions(&self, definitions: Definitions) -> Self {
         self.rebuilt(definitions, self.remotes.clone())
     }
 
@@ -63,46 +67,53 @@ impl Registry {
     }
 
     /// Builds a table like this one; the kinds of definitions that stay the same are taken over.
-    fn rebuilt(&self, definitions: HashMap<String, Arc<Custom>>, remotes: Arc<Vec<Remote>>) -> Self {
-        let mut natives = Vec::new();
-        let mut known: HashMap<*const Custom, Vec<Arc<Kind>>> = HashMap::new();
-        for kind in self.kinds.values() {
+    fn rebuilt(&self, definitions: Definitions, remotes: Arc<Vec<Remote>>) -> Self {
+        let stays = |custom: &Arc<Custom>| {
+            definitions.get(custom.name.as_str()).is_some_and(|now| Arc::ptr_eq(now, custom))
+        };
+        let (mut natives, mut customs) = (Vec::new(), Vec::with_capacity(self.kinds.len()));
+        for kind in &self.kinds {
             match kind.custom() {
-                Some(custom) => known.entry(Arc::as_ptr(custom)).or_default().push(kind.clone()),
                 None => natives.push(kind.clone()),
+                Some(custom) if stays(custom) => customs.push(kind.clone()),
+                Some(_) => {}
             }
         }
-        let kinds = |custom: &Arc<Custom>| {
-            known.get(&Arc::as_ptr(custom)).cloned().unwrap_or_else(|| Custom::kinds(custom))
-        };
-        let customs = definitions.values().flat_map(kinds).collect();
+        for (name, custom) in &definitions {
+            if !self.definitions.get(name).is_some_and(|before| Arc::ptr_eq(before, custom)) {
+                customs.extend(Custom::kinds(custom));
+            }
+        }
         Self::build(natives, customs, definitions, remotes)
     }
 
     fn build(
         natives: Vec<Arc<Kind>>,
         customs: Vec<Arc<Kind>>,
-        definitions: HashMap<String, Arc<Custom>>,
+        definitions: Definitions,
         remotes: Arc<Vec<Remote>>,
     ) -> Self {
-        let mut kinds: HashMap<_, _> = HashMap::new();
-        let mut versions: HashMap<String, Vec<String>> = HashMap::new();
-        let built_in: HashSet<(String, String)> = natives
+        let built_in: HashSet<(&str, &str)> = natives
             .iter()
-            .filter(|kind| natives::priority(&kind.gvk.group).is_some())
-            .map(|kind| (kind.gvk.group.clone(), kind.gvk.version.clone()))
+            .map(|kind| (kind.gvk.group.as_str(), kind.gvk.version.as_str()))
+            .filter(|(group, _)| natives::priority(group).is_some())
             .collect();
         // What is built in is not served by anybody else: there, definitions do not count.
-        let customs = customs
-            .into_iter()
-            .filter(|kind| !built_in.contains(&(kind.gvk.group.clone(), kind.gvk.version.clone())));
-        for kind in natives.into_iter().chain(customs) {
-            let known = versions.entry(kind.gvk.group.clone()).or_default();
-            if !known.contains(&kind.gvk.version) {
-                known.push(kind.gvk.version.clone());
+        let counts = |kind: &Arc<Kind>| !built_in.contains(&(&kind.gvk.group, &kind.gvk.version));
+        let mut kinds: Vec<Arc<Kind>> =
+            natives.iter().cloned().chain(customs.into_iter().filter(counts)).collect();
+        kinds.sort_by(|a, b| key(a).cmp(&key(b)));
+        kinds.dedup_by(|next, kept| {
+            // The later one counts.
+            let same = key(next) == key(kept);
+            if same {
+                std::mem::swap(next, kept);
             }
-            let key = (kind.gvk.group.clone(), kind.gvk.version.clone(), kind.resource.resource.clone());
-            kinds.insert(key, kind);
+            same
+        });
+        let mut versions: HashMap<String, Vec<String>> = HashMap::new();
+        for same in kinds.chunk_by(|a, b| a.gvk.group == b.gvk.group && a.gvk.version == b.gvk.version) {
+            versions.entry(same[0].gvk.group.clone()).or_default().push(same[0].gvk.version.clone());
         }
         for remote in remotes.iter() {
             let known = versions.entry(remote.group.clone()).or_default();
@@ -135,13 +146,24 @@ impl Registry {
     }
 
     pub fn find(&self, group: &str, version: &str, resource: &str) -> Option<&Arc<Kind>> {
-        // The key type owns its strings; a lookup per request is cheap enough beside everything else.
-        self.kinds.get(&(group.to_owned(), version.to_owned(), resource.to_owned()))
+        let at = self.kinds.binary_search_by(|kind| key(kind).cmp(&(group, version, resource))).ok()?;
+        Some(&self.kinds[at])
     }
 
     /// Returns the resource that serves a kind, in the version asked for.
     pub fn find_kind(&self, group: &str, version: &str, kind: &str) -> Option<&Arc<Kind>> {
-        self.kinds.values().find(|k| k.gvk.kind == kind && k.gvk.group == group && k.gvk.version == version)
+        self.range(group, version).iter().find(|k| k.gvk.kind == kind)
+    }
+
+    /// Returns what is served in a group version, by resource.
+    fn range(&self, group: &str, version: &str) -> &[Arc<Kind>] {
+        let group_version = |kind: &Arc<Kind>| {
+            let (own_group, own_version, _) = key(kind);
+            (own_group, own_version).cmp(&(group, version))
+        };
+        let from = self.kinds.partition_point(|kind| group_version(kind).is_lt());
+        let to = self.kinds.partition_point(|kind| group_version(kind).is_le());
+        &self.kinds[from..to]
     }
 
     pub fn remotes(&self) -> &[Remote] {
@@ -162,13 +184,13 @@ impl Registry {
     }
 
     pub fn kinds(&self) -> impl Iterator<Item = &Arc<Kind>> {
-        self.kinds.values()
+        self.kinds.iter()
     }
 
     /// Returns one entry per stored resource, in its preferred served version.
     pub fn stored_kinds(&self) -> Vec<Arc<Kind>> {
         let mut by_collection: HashMap<&str, &Arc<Kind>> = HashMap::new();
-        for kind in self.kinds.values().filter(|kind| !kind.rules.computed) {
+        for kind in self.kinds.iter().filter(|kind| !kind.rules.computed) {
             by_collection
                 .entry(&kind.collection)
                 .and_modify(|known| {
@@ -188,17 +210,10 @@ impl Registry {
         if self.remote(group, version).is_some() {
             return Vec::new();
         }
-        let mut kinds: Vec<_> = self
-            .kinds
-            .values()
-            .filter(|kind| kind.gvk.group == group && kind.gvk.version == version)
-            .cloned()
-            .collect();
-        kinds.sort_by(|a, b| a.resource.resource.cmp(&b.resource.resource));
-        kinds
+        self.range(group, version).to_vec()
     }
 
-    pub fn definitions(&self) -> &HashMap<String, Arc<Custom>> {
+    pub fn definitions(&self) -> &Definitions {
         &self.definitions
     }
 
@@ -206,6 +221,11 @@ impl Registry {
     pub fn documents(&self) -> &discovery::Documents {
         self.documents.get_or_init(|| discovery::Documents::build(self))
     }
+}
+
+/// What kinds are found by.
+fn key(kind: &Kind) -> (&str, &str, &str) {
+    (&kind.gvk.group, &kind.gvk.version, &kind.resource.resource)
 }
 
 /// Orders versions as Kubernetes prefers them: GA before beta before alpha, higher numbers first, odd names last.
