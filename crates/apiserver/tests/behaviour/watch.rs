@@ -41,6 +41,27 @@ async fn a_watch_from_a_revision_shows_every_later_change_once_and_in_order() {
 }
 
 #[tokio::test]
+async fn many_watches_of_one_kind_take_turns_and_miss_nothing() {
+    let (handle, api) = start().await;
+    let from = create(&api, "first").await;
+    let mut watches = Vec::new();
+    for _ in 0..30 {
+        watches.push(api.open(&format!("{MAPS}?watch=1&{OURS}&resourceVersion={from}")).await);
+    }
+    let names: Vec<String> = (0..40).map(|number| format!("map-{number}")).collect();
+    for name in &names {
+        create(&api, name).await;
+    }
+    for watch in &mut watches {
+        for name in &names {
+            let event = watch.next().await.expect("an event");
+            assert_eq!(event["object"]["metadata"]["name"], **name);
+        }
+    }
+    handle.stop().await;
+}
+
+#[tokio::test]
 async fn initial_events_end_with_a_marked_bookmark_and_the_stream_goes_on() {
     let (handle, api) = start().await;
     create(&api, "a").await;
