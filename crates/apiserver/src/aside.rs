@@ -1,5 +1,6 @@
 //! Work that takes long, beside the requests that do not: on a thread of its own that yields to every other one, so that
-//! who asks for large documents or makes one definition after the other keeps nobody else waiting.
+//! who asks for large documents or makes one definition after the other keeps nobody else waiting. And a thread for what
+//! follows from definitions, which takes milliseconds too but is waited for.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,25 +9,34 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use apimachinery::status::Status;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio_util::task::AbortOnDropHandle;
 
 /// How much less than others the thread counts when the processors are scarce.
 const NICENESS: i32 = 10;
 
-static ASIDE: LazyLock<Runtime> = LazyLock::new(|| {
+static ASIDE: LazyLock<Runtime> = LazyLock::new(|| thread("aside", NICENESS));
+static SETTLING: LazyLock<Runtime> = LazyLock::new(|| thread("settling", 0));
+
+/// Starts one thread for tasks that take long.
+fn thread(name: &str, niceness: i32) -> Runtime {
     Builder::new_multi_thread()
         .worker_threads(1)
-        .thread_name("aside")
-        .on_thread_start(|| {
-            if let Err(error) = rustix::process::nice(NICENESS) {
+        .thread_name(name)
+        .on_thread_start(move || {
+            if let Err(error) = rustix::process::nice(niceness) {
                 tracing::debug!(%error, "long computations have the same priority as requests");
             }
         })
         .enable_all()
         .build()
         .expect("a process that serves can start one more thread")
-});
+}
+
+/// Returns where to follow definitions: that is in the way of no request, and is not put off for one either.
+pub(crate) fn settling() -> &'static Handle {
+    SETTLING.handle()
+}
 
 /// Runs something there and waits for its result, and how long a processor was busy with it. Who stops waiting ends it at
 /// its next step.

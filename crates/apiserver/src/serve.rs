@@ -15,6 +15,7 @@ use tracing::Instrument;
 use crate::aggregation::{Remote, proxy};
 use crate::audit::{Origin, Record};
 use crate::auth::rbac::Attributes;
+use crate::auth::user::MASTERS;
 use crate::auth::x509::Verdict;
 use crate::auth::{User, bearer, front_proxy, impersonation};
 use crate::endpoints;
@@ -50,7 +51,7 @@ where
     let (mut parts, body) = request.into_parts();
     let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
     // Only who is in this process has any.
-    let terms = parts.extensions.remove::<Terms>().unwrap_or_default();
+    let terms = parts.extensions.remove::<Terms>();
     let query = Query::parse(parts.uri.query());
     let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
     let span = tracing::debug_span!("request", verb = info.verb, path = %parts.uri.path());
@@ -71,6 +72,7 @@ where
             }
             Ok((user, permit)) => {
                 let inflight = labels.begin(&server, long);
+                let terms = terms.unwrap_or_else(|| usual_terms(&info, &user));
                 let context = Context::new(parts.method, info, query, parts.headers, user)
                     .with_upgrade(upgrade)
                     .with_deadline(deadline)
@@ -272,6 +274,16 @@ fn takes_long(info: &RequestInfo) -> bool {
     changes && info.group == "apiextensions.k8s.io" && info.resource == "customresourcedefinitions"
 }
 
+/// Returns the terms of who asks from outside: definitions of clients that are not administrators go to the disk together
+/// with other writes, so that those seldom have to wait for it.
+fn usual_terms(info: &RequestInfo, user: &User) -> Terms {
+    if takes_long(info) && !user.in_group(MASTERS) {
+        Terms { durability: store::Durability::Patient, ..Terms::default() }
+    } else {
+        Terms::default()
+    }
+}
+
 /// Reads a body as a whole, up to the limit, and not faster than `pause` wants.
 async fn read<B>(body: B, pause: impl Fn(usize) -> Duration) -> Result<Bytes, Status>
 where
@@ -431,5 +443,24 @@ impl Labels {
         };
         server.metrics.requests.get_or_create(&labels).inc();
         server.metrics.durations.get_or_create(&self.duration()).observe(elapsed.as_secs_f64());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_administrators_definition_goes_to_the_disk_by_itself() {
+        let durability = |method: http::Method, path: &str, user: &User| {
+            usual_terms(&RequestInfo::parse(&method, path, &Query::default()), user).durability
+        };
+        let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+        let someone = User { name: "someone".to_owned(), ..User::default() };
+        let administrator = User::system("admin");
+        assert_eq!(durability(http::Method::POST, definitions, &someone), store::Durability::Patient);
+        assert_eq!(durability(http::Method::POST, definitions, &administrator), store::Durability::Durable);
+        let maps = "/api/v1/namespaces/default/configmaps";
+        assert_eq!(durability(http::Method::POST, maps, &someone), store::Durability::Durable);
     }
 }

@@ -40,9 +40,6 @@ const PATIENCE: usize = 40;
 const STOLEN_PERCENT: u64 = 3;
 /// What the server may have at most, whatever anybody does: about four times what it needs for the objects here.
 const MEMORY_LIMIT_MIB: u64 = 512;
-/// Below this, twice as long is a matter of the machine's scheduler, not of the server: a thread that wakes up while all
-/// processors are busy waits for the next tick of the kernel's clock, up to 4 ms.
-const FLOOR: Duration = Duration::from_millis(5);
 
 struct Server {
     child: Child,
@@ -392,6 +389,6 @@ async fn who_behaves_does_not_notice_who_does_not() {
     assert_eq!(attack.large_refused.load(Ordering::SeqCst), LARGE_BODIES);
     assert_eq!(attack.definitions.load(Ordering::SeqCst), DEFINITIONS);
     assert!(most < MEMORY_LIMIT_MIB, "the server took {most} MiB");
-    assert!(attacked <= (calm * 2).max(FLOOR), "p99 was {calm:?} when calm and {attacked:?} under attack");
+    assert!(attacked <= calm * 2, "p99 was {calm:?} when calm and {attacked:?} under attack");
     elsewhere.shutdown_background();
 }

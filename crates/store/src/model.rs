@@ -65,6 +65,9 @@ pub enum Expect {
 pub enum Durability {
     /// After it is on disk. Nobody sees it earlier.
     Durable,
+    /// The same, but it lets others go first: it reaches the disk together with the next durable write, or by itself if
+    /// there is none for a while ([`crate::Options::gather`]).
+    Patient,
     /// As soon as it is in memory; on disk a moment later ([`crate::Options::flush_after`]). A crash may lose
     /// it, but never gives its revision to another write.
     Buffered,
@@ -123,6 +126,12 @@ impl<H> Write<H> {
     #[must_use]
     pub fn buffered(self) -> Self {
         Self { durability: Durability::Buffered, ..self }
+    }
+
+    /// The same write, which does not hold up others.
+    #[must_use]
+    pub fn patient(self) -> Self {
+        Self { durability: Durability::Patient, ..self }
     }
 
     /// The same write with a time limit.

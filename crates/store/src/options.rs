@@ -13,6 +13,8 @@ pub struct Options {
     pub max_value_bytes: usize,
     /// Buffered writes reach the disk within this time.
     pub flush_after: Duration,
+    /// Patient writes wait this long for others to go to the disk with.
+    pub gather: Duration,
     /// Expired entries are deleted at most this often, many at once. Bounds how late a deletion can be.
     pub ttl_sweep: Duration,
     /// After a disk error, the first retry happens at the first write after this time; later ones after
@@ -32,6 +34,7 @@ impl Options {
             history: History::default(),
             max_value_bytes: 3 << 20,
             flush_after: Duration::from_millis(50),
+            gather: Duration::from_millis(20),
             ttl_sweep: Duration::from_secs(1),
             retry_after: Duration::from_secs(1),
             clock: Arc::new(SystemClock),

@@ -7,14 +7,16 @@
 //! 3. Everything not yet on disk, including earlier buffered writes, becomes one transaction with one fsync.
 //! 4. The durable writes become visible, then acknowledged.
 //!
-//! While 3 runs, the next batch gathers: group commit without a timer. Writes in one batch were all waiting at
-//! the same time, so any order among them is right. What is visible is always a prefix of the revisions, and so
-//! is what is on disk: a transaction contains every revision up to its last.
+//! While 3 runs, the next batch gathers: group commit without a timer. Patient writes stay in the queue until there is a
+//! transaction that they can be part of. Writes in one batch were all waiting at the same time, so any order among them is
+//! right. What is visible is always a prefix of the revisions, and so is what is on disk: a transaction contains every
+//! revision up to its last.
 //!
 //! If the disk fails, the batch is refused and the store becomes read-only. Revisions of the refused batch are
 //! skipped for good. The first write after a pause then tries to write the whole store into a fresh file.
 
 use std::{
+    collections::VecDeque,
     num::NonZeroU64,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
@@ -51,7 +53,9 @@ pub(crate) type Reply<H> = Result<Committed<H>, CommitError<H>>;
 
 /// What others ask of the sequencer.
 pub(crate) struct Queue<H> {
-    pub(crate) writes: std::collections::VecDeque<Pending<H>>,
+    pub(crate) writes: VecDeque<Pending<H>>,
+    /// Those that wait for a transaction that they can be part of, each until its time at most; in order of time.
+    pub(crate) patient: VecDeque<(Instant, Pending<H>)>,
     /// Look at the clock again.
     pub(crate) nudged: bool,
     pub(crate) closing: bool,
@@ -61,7 +65,13 @@ pub(crate) struct Queue<H> {
 
 impl<H> Default for Queue<H> {
     fn default() -> Self {
-        Self { writes: Default::default(), nudged: false, closing: false, closed: false }
+        Self {
+            writes: VecDeque::new(),
+            patient: VecDeque::new(),
+            nudged: false,
+            closing: false,
+            closed: false,
+        }
     }
 }
 
@@ -138,7 +148,7 @@ impl<H: Send + Sync + 'static> Sequencer<H> {
         let shared = Arc::clone(&self.shared);
         let mut queue = shared.queue.lock();
         while queue.writes.is_empty() && !queue.closing && !queue.nudged {
-            match self.wake_in() {
+            match self.wake_in(&queue) {
                 None => shared.wake.wait(&mut queue),
                 Some(pause) if pause.is_zero() => break,
                 Some(pause) => {
@@ -149,28 +159,38 @@ impl<H: Send + Sync + 'static> Sequencer<H> {
             }
         }
         queue.nudged = false;
-        let mut bytes = 0;
-        let mut take = 0;
-        while let Some(pending) = queue.writes.get(take)
-            && take < MAX_BATCH
-            && bytes <= MAX_BATCH_BYTES
-        {
-            bytes += pending.write.value_len();
-            take += 1;
+        let with_patient = queue.closing
+            || self.disk.is_none()
+            || is_due(self.flush_at)
+            || is_due(queue.patient.front().map(|(until, _)| *until))
+            || queue.writes.iter().take(MAX_BATCH).any(|next| next.write.durability == Durability::Durable);
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        while batch.len() < MAX_BATCH && bytes <= MAX_BATCH_BYTES {
+            // They have waited longest.
+            let patient = if with_patient { queue.patient.pop_front() } else { None };
+            let Some(next) = patient.map(|(_, next)| next).or_else(|| queue.writes.pop_front()) else {
+                break;
+            };
+            bytes += next.write.value_len();
+            batch.push(next);
         }
-        let batch = queue.writes.drain(..take).collect();
-        (batch, queue.closing && queue.writes.is_empty())
+        (batch, queue.closing && queue.writes.is_empty() && queue.patient.is_empty())
     }
 
-    fn wake_in(&self) -> Option<Duration> {
-        let flush = self.flush_at.map(|at| at.saturating_duration_since(Instant::now()));
+    fn wake_in(&self, queue: &Queue<H>) -> Option<Duration> {
+        let patient = queue.patient.front().map(|(until, _)| *until);
+        if patient.is_some() && self.disk.is_none() {
+            return Some(Duration::ZERO);
+        }
+        let sync = [self.flush_at, patient].into_iter().flatten().min();
+        let sync = sync.map(|at| at.saturating_duration_since(Instant::now()));
         // While the disk refuses writes, expiry has to wait for the next attempt to write.
         let expiry = self.expiries.next_ms().filter(|_| self.failure.is_none()).map(|at_ms| {
             let now_ms = self.shared.options.clock.now_ms();
             let earliest_ms = at_ms.max(self.sweep_from_ms(now_ms));
             Duration::from_millis(earliest_ms.saturating_sub(now_ms)).min(MAX_SLEEP)
         });
-        [flush, expiry].into_iter().flatten().min()
+        [sync, expiry].into_iter().flatten().min()
     }
 
     /// The next sweep is not before this. A clock that was set back must not stop sweeping.
@@ -455,6 +475,10 @@ impl<H: Send + Sync + 'static> Sequencer<H> {
     }
 }
 
+fn is_due(at: Option<Instant>) -> bool {
+    at.is_some_and(|at| at <= Instant::now())
+}
+
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
@@ -467,7 +491,7 @@ impl<H> Drop for Farewell<H> {
         let unanswered = {
             let mut queue = self.0.queue.lock();
             queue.closed = true;
-            std::mem::take(&mut queue.writes)
+            (std::mem::take(&mut queue.writes), std::mem::take(&mut queue.patient))
         };
         drop(unanswered);
         let changed: Vec<_> = {

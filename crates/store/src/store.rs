@@ -8,15 +8,15 @@ use std::{
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use parking_lot::{Condvar, Mutex, RwLock};
 use tokio::sync::{Notify, oneshot};
 
 use crate::{
-    AtError, Backend, Change, CommitError, Committed, Compacted, Entry, FIRST_REVISION, Head, OpenError,
-    Options, Revision, Snapshot, Watch, WatchAll, Write,
+    AtError, Backend, Change, CommitError, Committed, Compacted, Durability, Entry, Expect, FIRST_REVISION,
+    Head, OpenError, Options, Revision, Snapshot, Watch, WatchAll, Write,
     backup::{self, Backup},
     disk::{Changes, Disk, Loaded},
     expiry::Expiries,
@@ -161,16 +161,36 @@ impl<H: Head> Store<H> {
     /// `Ok`, every read on any handle sees it. Dropping the future does not take the write back.
     pub async fn commit(&self, write: Write<H>) -> Result<Committed<H>, CommitError<H>> {
         self.check_size(&write)?;
+        self.check_newest(&write)?;
         let (done, outcome) = oneshot::channel();
         {
             let mut queue = self.shared().queue.lock();
             if queue.closing || queue.closed {
                 return Err(CommitError::Closed);
             }
-            queue.writes.push_back(Pending { write, done });
+            if write.durability == Durability::Patient {
+                let until = Instant::now() + self.shared().options.gather;
+                queue.patient.push_back((until, Pending { write, done }));
+            } else {
+                queue.writes.push_back(Pending { write, done });
+            }
         }
         self.shared().wake.notify_one();
         outcome.await.unwrap_or(Err(CommitError::Closed))
+    }
+
+    /// Refuses what has been overtaken already: that needs not wait for the writes before it.
+    fn check_newest(&self, write: &Write<H>) -> Result<(), CommitError<H>> {
+        let current = match write.expect {
+            Expect::Any => return Ok(()),
+            Expect::Absent | Expect::Revision(_) => self.get(&write.collection, &write.name),
+        };
+        let overtaken = match (write.expect, &current) {
+            (Expect::Absent, Some(_)) => true,
+            (Expect::Revision(expected), Some(entry)) => entry.modified > expected,
+            _ => false,
+        };
+        if overtaken { Err(CommitError::Conflict { current }) } else { Ok(()) }
     }
 
     fn check_size(&self, write: &Write<H>) -> Result<(), CommitError<H>> {

@@ -145,7 +145,8 @@ async fn write_forever(store: &Store<Mark>, writer: u64, start: u64) {
         } else if let Some(number) = after(number) {
             // Of very different lengths, so that pages split and merge.
             let padding = ".".repeat(usize::try_from(number * 37 % 9_000).expect("short"));
-            put("durable", &name, Expect::Any, &format!("{number}{padding}"))
+            let write = put("durable", &name, Expect::Any, &format!("{number}{padding}"));
+            if writer == 1 { write.patient() } else { write }
         } else {
             delete("durable", &name, Expect::Any)
         };

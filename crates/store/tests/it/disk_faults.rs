@@ -113,8 +113,12 @@ async fn a_power_cut_at_any_call_loses_nothing_acknowledged_and_repeats_no_revis
         for n in 0..200 {
             let name = format!("n{}", dice.below(10));
             let write = put("c", &name, Expect::Any, &format!("{n}{}", "x".repeat(700)));
-            let buffered = dice.below(4) == 0;
-            match store.commit(if buffered { write.buffered() } else { write }).await {
+            let (buffered, write) = match dice.below(8) {
+                0 | 1 => (true, write.buffered()),
+                2 => (false, write.patient()),
+                _ => (false, write),
+            };
+            match store.commit(write).await {
                 Ok(committed) => {
                     newest = committed.revision;
                     if buffered {

@@ -4,7 +4,7 @@ use std::{collections::HashMap, time::Duration};
 
 use store::{AtError, CommitError, Compacted, Expect, OpenError, Options, Store};
 
-use crate::support::{Mark, delete, put, set, show};
+use crate::support::{Mark, delete, put, set, show, soon};
 
 fn open(dir: &std::path::Path) -> Store<Mark> {
     Store::open(Options::file(dir)).expect("the directory is usable")
@@ -141,6 +141,44 @@ async fn writes_that_wait_together_share_a_sync() {
     assert_eq!(revisions, (2..202).collect::<Vec<_>>());
     let stats = store.stats();
     assert!(stats.syncs < 150, "{} syncs for 200 writes", stats.syncs);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn patient_writes_share_the_sync_of_others_and_do_not_wait_for_ever() {
+    let dir = tempfile::tempdir().unwrap();
+    let hour = Duration::from_secs(3_600);
+    let store = Store::<Mark>::open(Options { gather: hour, flush_after: hour, ..Options::file(dir.path()) })
+        .unwrap();
+    let before = store.stats().syncs;
+    let mut patient = std::pin::pin!(store.commit(put("c", "a", Expect::Any, "1").patient()));
+    assert!(futures::poll!(patient.as_mut()).is_pending());
+    store.commit(put("c", "b", Expect::Any, "1").buffered()).await.unwrap();
+    assert!(store.get("c", "a").is_none(), "one that needs no disk takes no other one along");
+    set(&store, "c", "c", "1").await;
+    let committed = soon(patient).await.unwrap();
+    assert_eq!((committed.revision, store.stats().syncs), (3, before + 1));
+    // Also if there is no other write: when its time has come, or the store is closed.
+    let last = store.commit(put("c", "d", Expect::Any, "1").patient());
+    let mut last = std::pin::pin!(last);
+    assert!(futures::poll!(last.as_mut()).is_pending());
+    store.close().await;
+    assert_eq!(soon(last).await.unwrap().revision, 5);
+    let options = Options { gather: Duration::from_millis(1), ..Options::file(dir.path()) };
+    let store = Store::<Mark>::open(options).unwrap();
+    assert_eq!(show(&store.snapshot("c")).len(), 4);
+    soon(store.commit(put("c", "e", Expect::Any, "1").patient())).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_overtaken_already_waits_for_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let first = set(&store, "c", "a", "1").await.revision;
+    set(&store, "c", "a", "2").await;
+    for expect in [Expect::Absent, Expect::Revision(first)] {
+        let refused = futures::FutureExt::now_or_never(store.commit(put("c", "a", expect, "3")));
+        assert!(matches!(refused, Some(Err(CommitError::Conflict { current: Some(_) }))), "{refused:?}");
+    }
 }
 
 #[tokio::test]

@@ -130,7 +130,12 @@ async fn write(store: Store<Mark>, seed: u64, writes: usize) -> Vec<Change> {
         let write =
             if deletes { delete(collection, &name, expect) } else { put(collection, &name, expect, &value) };
         // Losing a race is fine: then nothing happened.
-        if let Ok(committed) = store.commit(if dice.below(3) == 0 { write.buffered() } else { write }).await {
+        let write = match dice.below(3) {
+            0 => write.buffered(),
+            1 => write.patient(),
+            _ => write,
+        };
+        if let Ok(committed) = store.commit(write).await {
             made.push(Change {
                 revision: committed.revision,
                 collection: collection.to_owned(),
