@@ -6,6 +6,8 @@ use std::fmt;
 
 use serde_json::Value;
 
+use crate::names;
+
 /// Where in an object something is: `spec.containers[0].name`, `metadata.labels[app]`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, PartialOrd, Ord)]
 pub struct Path(String);
@@ -197,6 +199,22 @@ impl fmt::Display for Error {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}: {}", self.field, self.body())
     }
+}
+
+/// Checks `example.com/controller`: a domain, a slash, a path.
+pub fn domain_prefixed_path(path: &Path, value: &str) -> Vec<Error> {
+    const FORMAT: &str = r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+";
+    let Some((domain, rest)) = value.split_once('/').filter(|(a, b)| !a.is_empty() && !b.is_empty()) else {
+        let text = "must be a domain-prefixed path (such as \"acme.io/foo\")";
+        return vec![Error::invalid(path, value, text)];
+    };
+    let complaints = names::dns1123_subdomain(domain).into_iter();
+    let mut errors: Vec<Error> = complaints.map(|text| Error::invalid(path, domain, text)).collect();
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:".contains(&byte);
+    if !rest.bytes().all(fits) {
+        errors.push(Error::invalid(path, rest, names::pattern("Invalid path", FORMAT, &[])));
+    }
+    errors
 }
 
 /// Joins errors as an aggregate does: one as it is, several in brackets, equal texts once.

@@ -183,18 +183,21 @@ async fn may(
     caller: Arc<User>,
     mut record: Option<&mut Record>,
 ) -> Result<(Arc<User>, Option<Permit>), Status> {
-    let user = impersonation::impersonate(server, caller.clone(), &parts.headers)?;
-    if let Some(record) = &mut record
-        && !Arc::ptr_eq(&user, &caller)
-    {
-        record.impersonated(&user);
-    }
+    let wanted = Attributes::of(info);
+    let user = match impersonation::impersonate(server, &caller, &parts.headers, &wanted)? {
+        Some((user, constraint)) => {
+            if let Some(record) = &mut record {
+                record.impersonated(&user, constraint);
+            }
+            Arc::new(user)
+        }
+        None => caller,
+    };
     let local = matches!(peer, Peer::Local(_));
     if !local {
         server.gate.delay().await;
     }
     let permit = if local { None } else { server.limits.enter(&user, info).await? };
-    let wanted = Attributes::of(info);
     let allowed = server.rbac.check(&server.store, &user, &wanted);
     if let Some(record) = record {
         let reason = if allowed.is_ok() { server.rbac.reason(&user, &wanted) } else { String::new() };

@@ -41,6 +41,7 @@ pub struct Server {
     pub store: Store<Head>,
     pub registry: ArcSwap<Registry>,
     pub rbac: Rbac,
+    pub impersonators: crate::auth::impersonation::Impersonators,
     pub tokens: Tokens,
     pub oidc: Option<Oidc>,
     pub admission: Chain,

@@ -107,6 +107,7 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
         store,
         registry: ArcSwap::new(options.registry.clone().unwrap_or_else(Registry::natives)),
         rbac: Rbac::default(),
+        impersonators: Default::default(),
         tokens: Tokens::new(&pki.service_account_key, &issuer, options.token_file.as_deref())?,
         oidc: options.oidc.clone().map(Oidc::new).transpose()?,
         admission: Chain::new(options.plugins.clone()),

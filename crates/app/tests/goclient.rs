@@ -6,7 +6,6 @@
 mod testkit;
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -37,7 +36,7 @@ struct Server {
 impl Server {
     fn start(data: &Path) -> Self {
         // A fixed port, since clients come back to where they were. Whoever takes it in between makes the start fail.
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
+        let port = clusters::free_ports(1).expect("a free port")[0];
         let mut server = Self { data: data.to_path_buf(), port, process: None };
         server.begin();
         server

@@ -6,7 +6,6 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -54,11 +53,6 @@ impl Drop for Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").port()
 }
 
 /// Starts our server without controllers and returns it with its kubeconfig.
@@ -174,7 +168,9 @@ async fn the_original_controllers_propagate_a_deployment_through_our_server() {
     let strings = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
 
     // The original's aggregated server keeps Clusters in an etcd of its own.
-    let (etcd_port, peer_port, secure_port) = (free_port(), free_port(), free_port());
+    let [etcd_port, peer_port, secure_port] = clusters::free_ports(3).expect("free ports")[..] else {
+        unreachable!("as many as were asked for")
+    };
     let etcd_url = format!("http://127.0.0.1:{etcd_port}");
     let peer_url = format!("http://127.0.0.1:{peer_port}");
     let etcd_data = dir.path().join("etcd").to_string_lossy().into_owned();

@@ -65,6 +65,7 @@ pub use crate::{
     fleet::{Fleet, SUPERVISOR_LOG, default_dir, end, supervise},
     namespace::TestNamespace,
     options::{ClusterOptions, Flavour, FleetOptions, NodeOptions},
+    ports::free as free_ports,
     proxy::Network,
     sharing::{CLUSTERS_VARIABLE, Members, exclusive, shared},
     state::{ClusterState, ComponentState, FleetState},

@@ -17,6 +17,8 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
+use crate::ports;
+
 /// How the network between a cluster and its clients behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -92,7 +94,7 @@ async fn serve(
     loop {
         let now = *mode.borrow_and_update();
         if now == Network::Refuse {
-            listener = None;
+            listener.take().map(ports::release);
         } else if listener.is_none() {
             // Somebody may have taken the port in the meantime; it is the one in the kubeconfig, so keep asking.
             match TcpListener::bind(address).await {
@@ -174,7 +176,6 @@ async fn pump(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ports;
 
     /// An echo server behind a proxy; returns the proxy and its address.
     async fn echo() -> (Proxy, SocketAddr) {

@@ -29,9 +29,13 @@ pub struct Result {
 
 /// Returns what an attempt writes; none when it failed in a way that leaves the previous result in place.
 ///
-/// That no cluster fits clears the result, everything else keeps it.
+/// That no cluster fits clears the result, everything else keeps it. The order of the clusters says which had more room at
+/// the time of the decision and means nothing to who reads it: the same clusters in another order are no new result.
 pub fn result(binding: Binding<'_>, attempt: &Attempt) -> Option<Result> {
     let clusters = match &attempt.result {
+        Ok(decision) if same_in_any_order(&decision.clusters, &binding.spec.clusters) => {
+            binding.spec.clusters.clone()
+        }
         Ok(decision) => decision.clusters.clone(),
         Err(failure) if failure.cause == Cause::NoClusterFit => Vec::new(),
         Err(_) => return None,
@@ -39,6 +43,15 @@ pub fn result(binding: Binding<'_>, attempt: &Attempt) -> Option<Result> {
     // As upstream writes it, so that either scheduler takes up what the other has left.
     let applied_placement = api::go_json(binding.spec.placement.as_ref()?);
     Some(Result { clusters, applied_placement, affinity_name: attempt.affinity_name.clone() })
+}
+
+fn same_in_any_order(one: &[TargetCluster], other: &[TargetCluster]) -> bool {
+    let by_name = |all: &[TargetCluster]| {
+        let mut all = all.to_vec();
+        all.sort_by(|left, right| left.name.cmp(&right.name));
+        all
+    };
+    one.len() == other.len() && by_name(one) == by_name(other)
 }
 
 /// Why the API refused a write.

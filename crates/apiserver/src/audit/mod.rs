@@ -125,9 +125,12 @@ impl Record {
         Some(record)
     }
 
-    /// Notes that the request is answered for somebody else.
-    pub(crate) fn impersonated(&mut self, user: &User) {
+    /// Notes that the request is answered for somebody else, and which narrow right to that it was, if it was one.
+    pub(crate) fn impersonated(&mut self, user: &User, constraint: &str) {
         self.event["impersonatedUser"] = user.to_value();
+        if !constraint.is_empty() {
+            self.event["authenticationMetadata"] = json!({ "impersonationConstraint": constraint });
+        }
     }
 
     /// Notes what authorisation said, and which binding it was that allowed the request.

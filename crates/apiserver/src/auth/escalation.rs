@@ -58,10 +58,8 @@ pub fn check(
         server.rbac.refresh(&server.store);
         match server.rbac.role(cluster, &key) {
             Some(rules) => rules.to_vec(),
-            None => {
-                let resource = apimachinery::gvk::GroupResource::new("rbac.authorization.k8s.io", resource);
-                return Err(Status::not_found(&resource, reference("name")));
-            }
+            // Upstream names the kind that is being written, not the one that is missing.
+            None => return Err(Status::not_found(&target.kind.resource, reference("name"))),
         }
     };
     server.rbac.refresh(&server.store);

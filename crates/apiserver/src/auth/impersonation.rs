@@ -1,89 +1,292 @@
 //! Acting as somebody else, for those who may.
+//!
+//! The right to it is looked for in several modes, from narrow to wide; the first that grants it counts. A narrow one
+//! is for one sort of identity and asks two things: may the caller take on this identity (`impersonate:<mode>`), and may he do in it
+//! what he is about to (`impersonate-on:<mode>:<verb>`, on the very thing the request is for). The wide one is the plain verb
+//! `impersonate`, for everybody and everything.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher, RandomState};
 
+use apimachinery::field::{self, Path};
 use apimachinery::status::Status;
 use apimachinery::{go, names};
 use http::HeaderMap;
+use parking_lot::Mutex;
 
 use super::User;
-use super::rbac::Attributes;
+use super::rbac::{Attributes, Rbac, forbidden};
+use super::user::{AUTHENTICATED, MASTERS, UNAUTHENTICATED};
 use crate::http::request::percent_decode;
 use crate::server::Server;
 
 const EXTRA: &str = "impersonate-extra-";
+const AUTHENTICATION: &str = "authentication.k8s.io";
+/// In whose token a node stands acts on it.
+const NODE_OF_TOKEN: &str = "authentication.kubernetes.io/node-name";
+const NODES: &str = "system:nodes";
+/// From so many values on, the right to all of them is looked for first.
+const MANY: usize = 4;
+/// Of so many callers it is remembered which mode was theirs.
+const CALLERS: usize = 10_000;
 
-/// Returns the identity the request is to be answered for.
-pub fn impersonate(server: &Server, caller: Arc<User>, headers: &HeaderMap) -> Result<Arc<User>, Status> {
+/// In the order in which they are tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    AssociatedNode,
+    ArbitraryNode,
+    ServiceAccount,
+    UserInfo,
+    /// Any identity, for anything.
+    Wide,
+}
+
+const MODES: [Mode; 5] =
+    [Mode::AssociatedNode, Mode::ArbitraryNode, Mode::ServiceAccount, Mode::UserInfo, Mode::Wide];
+
+impl Mode {
+    /// The verb that allows to take on the identity.
+    fn verb(self) -> &'static str {
+        match self {
+            Self::AssociatedNode => "impersonate:associated-node",
+            Self::ArbitraryNode => "impersonate:arbitrary-node",
+            Self::ServiceAccount => "impersonate:serviceaccount",
+            Self::UserInfo => "impersonate:user-info",
+            Self::Wide => "impersonate",
+        }
+    }
+
+    fn is_narrow(self) -> bool {
+        self != Self::Wide
+    }
+
+    /// Returns whether this is a way for the caller to such an identity.
+    fn is_for(self, identity: &User, caller: &User) -> bool {
+        let bare = identity.uid.is_empty() && identity.groups.is_empty() && identity.extra.is_empty();
+        let (node, account) = (node(&identity.name), account(&identity.name));
+        match self {
+            Self::AssociatedNode => {
+                let of_token = caller.extra.get(NODE_OF_TOKEN).map(Vec::as_slice);
+                let is_his = matches!((node, of_token), (Some(node), Some([own])) if node == own);
+                bare && is_his && self::account(&caller.name).is_some()
+            }
+            Self::ArbitraryNode => bare && node.is_some(),
+            Self::ServiceAccount => bare && account.is_some(),
+            Self::UserInfo => node.is_none() && account.is_none(),
+            Self::Wide => true,
+        }
+    }
+}
+
+/// Which mode has worked last for a caller; it is tried first, so that its refusal is the one that is told.
+#[derive(Debug, Default)]
+pub struct Impersonators {
+    hasher: RandomState,
+    modes: Mutex<HashMap<u64, Mode>>,
+}
+
+impl Impersonators {
+    fn usual(&self, caller: &User) -> Option<Mode> {
+        self.modes.lock().get(&self.hasher.hash_one(&caller.name)).copied()
+    }
+
+    fn worked(&self, caller: &User, mode: Mode) {
+        let mut modes = self.modes.lock();
+        if modes.len() >= CALLERS {
+            modes.clear();
+        }
+        modes.insert(self.hasher.hash_one(&caller.name), mode);
+    }
+}
+
+/// Returns the identity the request is to be answered for, if it is not the caller's own, with the narrow right that allowed it.
+pub fn impersonate(
+    server: &Server,
+    caller: &User,
+    headers: &HeaderMap,
+    wanted: &Attributes<'_>,
+) -> Result<Option<(User, &'static str)>, Status> {
+    let Some(identity) = asked_for(headers)? else { return Ok(None) };
+    let usual = server.impersonators.usual(caller);
+    let others = MODES.into_iter().filter(|mode| Some(*mode) != usual);
+    let modes: Vec<Mode> =
+        usual.into_iter().chain(others).filter(|mode| mode.is_for(&identity, caller)).collect();
+    let attempt = || {
+        let mut refusal = None;
+        for mode in &modes {
+            let asking = Asking { rbac: &server.rbac, caller, mode: *mode };
+            match asking.all(&identity, wanted) {
+                Ok(()) => return Ok(*mode),
+                Err(refused) => refusal = refusal.or(Some(refused)),
+            }
+        }
+        Err(refusal.expect("the wide mode is for everybody"))
+    };
+    // A right holds from the moment its binding is acknowledged.
+    let mode = match attempt() {
+        Err(_) if server.rbac.catch_up(&server.store) => attempt(),
+        done => done,
+    }?;
+    server.impersonators.worked(caller, mode);
+    Ok(Some((complete(identity, mode), if mode.is_narrow() { mode.verb() } else { "" })))
+}
+
+/// Reads from the headers who the request is to be answered for.
+fn asked_for(headers: &HeaderMap) -> Result<Option<User>, Status> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("").to_owned();
-    let name = text("impersonate-user");
-    let uid = text("impersonate-uid");
-    let mut groups: Vec<String> = headers
-        .get_all("impersonate-group")
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .map(str::to_owned)
-        .collect();
-    let mut extra: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let groups = headers.get_all("impersonate-group").iter().filter_map(|value| value.to_str().ok());
+    let mut identity = User {
+        name: text("impersonate-user"),
+        uid: text("impersonate-uid"),
+        groups: groups.map(str::to_owned).collect(),
+        extra: BTreeMap::new(),
+    };
     for (header, value) in headers {
         if let Some(key) = header.as_str().strip_prefix(EXTRA) {
-            let key = percent_decode(key, false).to_lowercase();
-            extra.entry(key).or_default().push(value.to_str().unwrap_or("").to_owned());
+            let values = identity.extra.entry(percent_decode(key, false).into_owned()).or_default();
+            values.push(value.to_str().unwrap_or("").to_owned());
         }
     }
-    if name.is_empty() {
-        if groups.is_empty() && uid.is_empty() && extra.is_empty() {
-            return Ok(caller);
-        }
-        let shown = go_syntax(&uid, &groups, &extra);
-        return Err(Status::bad_request(format!("requested {shown} without impersonating a user name")));
+    if !identity.name.is_empty() {
+        return Ok(Some(identity));
     }
-    let may = |group: &str, resource: &str, subresource: &str, namespace: &str, name: &str| {
-        let attributes = Attributes {
-            verb: "impersonate",
-            group,
-            version: "v1",
-            resource,
-            subresource,
-            namespace,
-            name,
-            path: None,
-        };
-        server.rbac.check(&server.store, &caller, &attributes)
+    if identity == User::default() {
+        return Ok(None);
+    }
+    let shown = go_syntax(&identity.uid, &identity.groups, &identity.extra);
+    Err(Status::bad_request(format!("requested {shown} without impersonating a user name")))
+}
+
+/// The questions of one mode.
+struct Asking<'a> {
+    rbac: &'a Rbac,
+    caller: &'a User,
+    mode: Mode,
+}
+
+impl Asking<'_> {
+    fn all(&self, identity: &User, wanted: &Attributes<'_>) -> Result<(), Status> {
+        if let Some(mode) = self.mode.verb().strip_prefix("impersonate:") {
+            let verb = format!("impersonate-on:{mode}:{}", wanted.verb);
+            self.may(&Attributes { verb: &verb, ..*wanted })?;
+        }
+        self.name(&identity.name)?;
+        if !identity.uid.is_empty() {
+            self.may(&self.of(AUTHENTICATION, "uids", &identity.uid))?;
+        }
+        self.groups(&identity.groups)?;
+        self.extra(&identity.extra)
+    }
+
+    fn name(&self, name: &str) -> Result<(), Status> {
+        let group = self.group();
+        if let Some((namespace, account)) = account(name) {
+            return self.may(&Attributes { namespace, ..self.of(group, "serviceaccounts", account) });
+        }
+        match node(name).filter(|_| self.mode.is_narrow()) {
+            // The right is to whatever node the caller is on.
+            Some(_) if self.mode == Mode::AssociatedNode => self.may(&self.of(group, "nodes", "*")),
+            Some(node) => self.may(&self.of(group, "nodes", node)),
+            None => self.may(&self.of(group, "users", name)),
+        }
+    }
+
+    fn groups(&self, groups: &[String]) -> Result<(), Status> {
+        let of = |name| self.of(self.group(), "groups", name);
+        if self.mode.is_narrow() {
+            let never = |name, why: &str| Err(forbidden(self.caller, &of(name), why));
+            if groups.iter().any(String::is_empty) {
+                return never("", "impersonating the empty string group is not allowed");
+            }
+            if groups.iter().any(|group| group == MASTERS) {
+                return never(MASTERS, "impersonating the system:masters group is not allowed");
+            }
+            if groups.len() >= MANY && self.may(&of("*")).is_ok() {
+                return Ok(());
+            }
+        }
+        groups.iter().try_for_each(|group| self.may(&of(group)))
+    }
+
+    fn extra(&self, extra: &BTreeMap<String, Vec<String>>) -> Result<(), Status> {
+        let of =
+            |subresource, name| Attributes { subresource, ..self.of(AUTHENTICATION, "userextras", name) };
+        if self.mode.is_narrow() && !extra.is_empty() {
+            strict_extra(extra).map_err(|why| forbidden(self.caller, &of("", ""), &why))?;
+            let count = extra.values().map(Vec::len).sum::<usize>();
+            if count >= MANY && self.may(&of("*", "*")).is_ok() {
+                return Ok(());
+            }
+        }
+        let pairs = extra.iter().flat_map(|(key, values)| values.iter().map(move |value| (key, value)));
+        pairs.into_iter().try_for_each(|(key, value)| self.may(&of(key, value)))
+    }
+
+    /// The API group in which names and groups are.
+    fn group(&self) -> &'static str {
+        if self.mode.is_narrow() { AUTHENTICATION } else { "" }
+    }
+
+    fn of<'b>(&self, group: &'b str, resource: &'b str, name: &'b str) -> Attributes<'b> {
+        Attributes { verb: self.mode.verb(), group, version: "v1", resource, name, ..Attributes::default() }
+    }
+
+    fn may(&self, wanted: &Attributes<'_>) -> Result<(), Status> {
+        if self.rbac.allows(self.caller, wanted) { Ok(()) } else { Err(forbidden(self.caller, wanted, "")) }
+    }
+}
+
+/// Says what is wrong with extra fields where they are looked at closely.
+fn strict_extra(extra: &BTreeMap<String, Vec<String>>) -> Result<(), String> {
+    for (key, values) in extra {
+        if key.is_empty() {
+            return Err("impersonating the empty string key in extra is not allowed".to_owned());
+        }
+        let errors = field::domain_prefixed_path(&Path::new("extra").child("key"), key);
+        if !errors.is_empty() {
+            let errors = field::aggregate(&errors);
+            return Err(format!("impersonating an invalid key in extra is not allowed: {errors}"));
+        }
+        if *key != key.to_lowercase() {
+            let key = go::quote(key);
+            return Err(format!("impersonating a non-lowercase key in extra is not allowed: {key}"));
+        }
+        if values.iter().any(String::is_empty) {
+            return Err("impersonating the empty string value in extra is not allowed".to_owned());
+        }
+    }
+    Ok(())
+}
+
+/// Adds the groups that an identity has by what it is.
+fn complete(mut identity: User, mode: Mode) -> User {
+    if mode.is_narrow() && node(&identity.name).is_some() {
+        identity.groups = vec![NODES.to_owned()];
+    }
+    if let (Some((namespace, _)), true) = (account(&identity.name), identity.groups.is_empty()) {
+        let groups = ["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")];
+        identity.groups = groups.into();
+    }
+    let everybody = match identity.is_anonymous() {
+        true => Some(UNAUTHENTICATED),
+        false => (!identity.in_group(UNAUTHENTICATED)).then_some(AUTHENTICATED),
     };
-    // What only looks like an account is an ordinary name.
-    let account = name.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':')).filter(
-        |(namespace, name)| {
-            names::dns1123_label(namespace).is_empty() && names::dns1123_subdomain(name).is_empty()
-        },
-    );
-    match account {
-        Some((namespace, account)) => may("", "serviceaccounts", "", namespace, account)?,
-        None => may("", "users", "", "", &name)?,
+    if let Some(group) = everybody.filter(|group| !identity.in_group(group)) {
+        identity.groups.push(group.to_owned());
     }
-    for group in &groups {
-        may("", "groups", "", "", group)?;
-    }
-    if !uid.is_empty() {
-        may("authentication.k8s.io", "uids", "", "", &uid)?;
-    }
-    for (key, values) in &extra {
-        for value in values {
-            may("authentication.k8s.io", "userextras", key, "", value)?;
-        }
-    }
-    if let (Some((namespace, _)), true) = (account, groups.is_empty()) {
-        groups = vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")];
-    }
-    let user = User { name, uid, groups, extra };
-    Ok(Arc::new(if user.is_anonymous() {
-        let mut user = user;
-        user.groups.push(super::user::UNAUTHENTICATED.to_owned());
-        user
-    } else {
-        user.authenticated()
-    }))
+    identity
+}
+
+/// Returns namespace and name of a service account. What only looks like one is an ordinary name.
+fn account(name: &str) -> Option<(&str, &str)> {
+    let account = name.strip_prefix("system:serviceaccount:")?.split_once(':');
+    account.filter(|(namespace, name)| {
+        names::dns1123_label(namespace).is_empty() && names::dns1123_subdomain(name).is_empty()
+    })
+}
+
+fn node(name: &str) -> Option<&str> {
+    name.strip_prefix("system:node:").filter(|name| names::dns1123_subdomain(name).is_empty())
 }
 
 /// Shows who was asked for as Go shows such a structure.

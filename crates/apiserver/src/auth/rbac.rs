@@ -1,7 +1,7 @@
 //! Role-based access control: rules are compiled once per change of a role or binding, and a decision is a walk
 //! over the few rules of the caller.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use apimachinery::gvk::GroupResource;
@@ -100,6 +100,8 @@ type Rules = Arc<Vec<Rule>>;
 #[derive(Debug, Clone)]
 struct Grant {
     rules: Rules,
+    /// The number of the binding.
+    binding: usize,
     /// Which binding gives it, in upstream's words.
     by: Arc<str>,
 }
@@ -186,6 +188,7 @@ impl RawBinding {
     /// Returns each subject with what this binding, called `title`, gives to it.
     fn grants<'a>(
         &'a self,
+        number: usize,
         title: &'a str,
         namespace: &'a str,
         rules: &'a Rules,
@@ -193,7 +196,7 @@ impl RawBinding {
         self.subjects.iter().flatten().filter_map(move |subject| {
             let role = format!("{} {:?}", self.role_ref.kind, self.role_ref.name);
             let by = format!("{title} of {role} to {}", subject.described(namespace));
-            Some((subject.key(namespace)?, Grant { rules: rules.clone(), by: by.into() }))
+            Some((subject.key(namespace)?, Grant { rules: rules.clone(), binding: number, by: by.into() }))
         })
     }
 }
@@ -224,15 +227,18 @@ impl Rbac {
             }
         }
         let mut compiled = Compiled { revision, ..Compiled::default() };
+        let mut number = 0;
         for entry in store.snapshot("clusterrolebindings").iter() {
+            number += 1;
             let binding: RawBinding = serde_json::from_slice(&entry.value).unwrap_or_default();
             let Some((_, rules)) = next.get(&(true, binding.role_ref.name.clone())) else { continue };
             let title = format!("ClusterRoleBinding {:?}", entry.name);
-            for (key, grant) in binding.grants(&title, "", rules) {
+            for (key, grant) in binding.grants(number, &title, "", rules) {
                 compiled.cluster.entry(key).or_default().push(grant);
             }
         }
         for entry in store.snapshot("rolebindings").iter() {
+            number += 1;
             let (namespace, name) = crate::object::split_key(&entry.name);
             let binding: RawBinding = serde_json::from_slice(&entry.value).unwrap_or_default();
             let role = if binding.role_ref.kind == "ClusterRole" {
@@ -243,7 +249,7 @@ impl Rbac {
             let Some((_, rules)) = role else { continue };
             let here = compiled.namespaced.entry(namespace.to_owned()).or_default();
             let title = format!("RoleBinding {:?}", format!("{name}/{namespace}"));
-            for (key, grant) in binding.grants(&title, namespace, rules) {
+            for (key, grant) in binding.grants(number, &title, namespace, rules) {
                 here.entry(key).or_default().push(grant);
             }
         }
@@ -259,22 +265,28 @@ impl Rbac {
     /// Returns the 403 if the user may not. Before refusing, it makes sure that it knows the latest roles, so
     /// that a permission holds from the moment its binding is acknowledged.
     pub fn check(&self, store: &Store<Head>, user: &User, wanted: &Attributes<'_>) -> Result<(), Status> {
-        if self.allows(user, wanted) {
+        if self.allows(user, wanted) || (self.catch_up(store) && self.allows(user, wanted)) {
             return Ok(());
         }
-        if self.compiled.load().revision < store.revision() {
-            self.refresh(store);
-            if self.allows(user, wanted) {
-                return Ok(());
-            }
-        }
-        Err(forbidden(user, wanted))
+        Err(forbidden(user, wanted, ""))
     }
 
-    /// Returns all rules a user has in a namespace (or cluster-wide, for an empty one).
+    /// Makes sure that the latest roles are known; returns whether there was anything to learn.
+    pub fn catch_up(&self, store: &Store<Head>) -> bool {
+        let behind = self.compiled.load().revision < store.revision();
+        if behind {
+            self.refresh(store);
+        }
+        behind
+    }
+
+    /// Returns all rules a user has in a namespace (or cluster-wide, for an empty one). A binding that names him in
+    /// several ways counts once.
     pub fn rules_of(&self, user: &User, namespace: &str) -> Vec<Rule> {
         let compiled = self.compiled.load();
-        compiled.of(user, namespace).flat_map(|grant| grant.rules.iter().cloned()).collect()
+        let mut seen = HashSet::new();
+        let grants = compiled.of(user, namespace).filter(|grant| seen.insert(grant.binding));
+        grants.flat_map(|grant| grant.rules.iter().cloned()).collect()
     }
 
     /// Returns why a user may do what [`Rbac::check`] allows: empty for those who may do everything.
@@ -295,13 +307,11 @@ impl Rbac {
 
 impl Compiled {
     fn of<'a>(&'a self, user: &'a User, namespace: &'a str) -> impl Iterator<Item = &'a Grant> {
-        let keys =
-            std::iter::once(user_key(&user.name)).chain(user.groups.iter().map(|group| group_key(group)));
-        let local = self.namespaced.get(namespace);
-        keys.flat_map(move |key| {
-            let cluster = self.cluster.get(&key).into_iter().flatten();
-            let local = local.and_then(|subjects| subjects.get(&key)).into_iter().flatten();
-            cluster.chain(local).collect::<Vec<_>>()
+        let everywhere = [Some(&self.cluster), self.namespaced.get(namespace)];
+        everywhere.into_iter().flatten().flat_map(move |subjects| {
+            let keys =
+                std::iter::once(user_key(&user.name)).chain(user.groups.iter().map(|group| group_key(group)));
+            keys.filter_map(|key| subjects.get(&key)).flatten()
         })
     }
 
@@ -314,10 +324,11 @@ impl Compiled {
     }
 }
 
-/// The 403 in upstream's words.
-pub fn forbidden(user: &User, wanted: &Attributes<'_>) -> Status {
+/// The 403 in upstream's words, with a further reason if there is one.
+pub fn forbidden(user: &User, wanted: &Attributes<'_>, reason: &str) -> Status {
+    let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
     if let Some(path) = wanted.path {
-        let message = format!("forbidden: User {:?} cannot {} path {:?}", user.name, wanted.verb, path);
+        let message = format!("forbidden: User {:?} cannot {} path {path:?}{reason}", user.name, wanted.verb);
         return Status::new(403, "Forbidden", message).with_details(Default::default());
     }
     let resource = if wanted.subresource.is_empty() {
@@ -325,13 +336,13 @@ pub fn forbidden(user: &User, wanted: &Attributes<'_>) -> Status {
     } else {
         format!("{}/{}", wanted.resource, wanted.subresource)
     };
-    let scope = if wanted.namespace.is_empty() || wanted.resource == "namespaces" {
+    let scope = if wanted.namespace.is_empty() {
         "at the cluster scope".to_owned()
     } else {
         format!("in the namespace {:?}", wanted.namespace)
     };
     let why = format!(
-        "User {:?} cannot {} resource {resource:?} in API group {:?} {scope}",
+        "User {:?} cannot {} resource {resource:?} in API group {:?} {scope}{reason}",
         user.name, wanted.verb, wanted.group
     );
     Status::forbidden(&GroupResource::new(wanted.group, wanted.resource), wanted.name, &why)
@@ -399,7 +410,7 @@ mod tests {
         let mut attributes = wanted("get", "apps", "deployments", "scale", "d");
         attributes.namespace = "ns";
         assert_eq!(
-            forbidden(&user, &attributes).message,
+            forbidden(&user, &attributes, "").message,
             r#"deployments.apps "d" is forbidden: User "u" cannot get resource "deployments/scale" in API group "apps" in the namespace "ns""#
         );
     }

@@ -1,5 +1,7 @@
 //! What a request asks for, read from its method, path and query alone.
 
+use apimachinery::names;
+use apimachinery::selector::{FieldSelector, LabelSelector};
 use http::Method;
 use std::borrow::Cow;
 
@@ -158,13 +160,13 @@ impl RequestInfo {
             }
         }
         // The old path is authorised as a watch whatever the method; only GET is answered.
-        if deprecated_watch || (info.verb == "list" && query.flag("watch")) {
+        if deprecated_watch {
             info.verb = "watch";
-        }
-        if matches!(info.verb, "list" | "watch" | "deletecollection") && info.name.is_empty() {
+        } else if info.verb == "list" {
             // A list of one name is authorised like that name, so that resourceNames works for it.
-            if let Some(name) = single_name(query.text("fieldSelector")) {
-                info.name = name;
+            info.name = single_name(query).unwrap_or_default();
+            if query.flag("watch") {
+                info.verb = "watch";
             }
         }
         info
@@ -199,12 +201,20 @@ fn method_verb(method: &Method) -> &'static str {
     }
 }
 
-fn single_name(selector: &str) -> Option<String> {
-    selector.split(',').find_map(|term| {
-        let name = term.strip_prefix("metadata.name=")?;
-        let name = name.strip_prefix('=').unwrap_or(name);
-        (!name.is_empty() && !name.contains(['\\', '/'])).then(|| name.to_owned())
-    })
+/// Returns the one name that a list is limited to. Of a query that cannot be read, nothing is believed.
+fn single_name(query: &Query) -> Option<String> {
+    let selector = query.text("fieldSelector");
+    if selector.is_empty() {
+        return None;
+    }
+    let number = |key: &str| query.text(key).is_empty() || query.text(key).parse::<i64>().is_ok();
+    if !number("limit") || !number("timeoutSeconds") {
+        return None;
+    }
+    LabelSelector::parse(query.text("labelSelector")).ok()?;
+    let fields = FieldSelector::parse(selector).ok()?;
+    let name = fields.required_value("metadata.name")?;
+    names::path_segment(name).is_empty().then(|| name.to_owned())
 }
 
 #[cfg(test)]
@@ -248,6 +258,39 @@ mod tests {
             "d",
         );
         check(Method::GET, "/api/v1/secrets?fieldSelector=metadata.name%3Dx", "list", "secrets", "", "x");
+        check(
+            Method::GET,
+            "/api/v1/secrets?fieldSelector=type%3Dy,metadata.name%3D%3Dx",
+            "list",
+            "secrets",
+            "",
+            "x",
+        );
+        check(
+            Method::GET,
+            "/api/v1/secrets?fieldSelector=metadata.name%3Dx&watch=1",
+            "watch",
+            "secrets",
+            "",
+            "x",
+        );
+        for (what, query) in [
+            ("another", "metadata.name%21%3Dx"),
+            ("not to be read", "metadata.name%3D%3D%3Dx"),
+            ("no name", "metadata.name%3Da%2Fb"),
+            ("a bad number beside it", "metadata.name%3Dx&limit=many"),
+            ("a bad selector beside it", "metadata.name%3Dx&labelSelector=%21%21"),
+        ] {
+            let target = format!("/api/v1/secrets?fieldSelector={query}");
+            let info = RequestInfo::parse(
+                &Method::GET,
+                "/api/v1/secrets",
+                &Query::parse(target.split_once('?').map(|(_, query)| query)),
+            );
+            assert_eq!((info.verb, info.name.as_str()), ("list", ""), "{what}");
+        }
+        let target = "/api/v1/namespaces/a/secrets?fieldSelector=metadata.name%3Dx";
+        check(Method::DELETE, target, "deletecollection", "secrets", "a", "");
     }
 
     #[test]

@@ -97,6 +97,9 @@ async fn the_policy_says_what_is_recorded() {
     let secrets = of("secrets");
     assert_eq!(secrets.len(), 2);
     assert_eq!(secrets[0]["impersonatedUser"]["username"], "eve");
+    let narrow = json!({"impersonationConstraint": "impersonate:user-info"});
+    assert_eq!(secrets[0]["authenticationMetadata"], narrow);
+    assert!(secrets[1]["authenticationMetadata"].is_null());
     assert_eq!(secrets[0]["annotations"]["authorization.k8s.io/decision"], "forbid");
     assert!(!std::fs::read_to_string(&log).expect("the log").contains("hidden"), "a secret is in the log");
 

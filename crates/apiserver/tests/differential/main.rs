@@ -28,7 +28,6 @@ use clusters::{ClusterOptions, Fleet, FleetOptions};
 
 use crate::known::Known;
 use crate::suite::Suite;
-use crate::support::Api;
 
 /// Karmada runs kube-apiserver without the first two, since it runs no pods. The third computes the priority of pods,
 /// and the last gives them tolerations: both matter to who schedules pods, and ours leaves pods as written.
@@ -55,11 +54,7 @@ async fn both_servers_answer_the_same() {
     let handle = apiserver::start(Options::default()).await.expect("our server starts");
 
     let only = std::env::var("KARMADA_RS_DIFFERENTIAL").ok();
-    let mut suite = Suite::new(
-        Api::from_kubeconfig(&kubeconfig).await,
-        Api::from_kubeconfig(&handle.kubeconfig).await,
-        only.clone(),
-    );
+    let mut suite = Suite::new(&kubeconfig, &handle.kubeconfig, only.clone()).await;
     kinds::run(&mut suite).await;
     requests::run(&mut suite).await;
     hooks::run(&mut suite).await;

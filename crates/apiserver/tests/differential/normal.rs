@@ -46,6 +46,12 @@ fn field(name: &str, value: Value) -> Value {
     let filled = matches!(&value, Value::String(text) if !text.is_empty());
     match name {
         "managedFields" => managed_fields(value),
+        "resourceRules" | "nonResourceRules" => {
+            // kube-apiserver tells a user's rules in no particular order.
+            let Value::Array(mut rules) = normal(value, name) else { return Value::Null };
+            rules.sort_by_cached_key(Value::to_string);
+            rules.into()
+        }
         "resourceVersion" if filled => "RV".into(),
         "clusterIP" if filled && value != "None" => "ADDRESS".into(),
         "clusterIPs" if value != serde_json::json!(["None"]) => "ADDRESSES".into(),

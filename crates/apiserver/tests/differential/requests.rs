@@ -33,6 +33,8 @@ struct Step {
     accept: Option<String>,
     #[serde(default)]
     headers: BTreeMap<String, String>,
+    /// The token to send it with, in place of the administrator's certificate.
+    bearer: Option<String>,
     /// Values to take from the answers: name and JSON pointer.
     #[serde(default)]
     keep: BTreeMap<String, String>,
@@ -69,7 +71,8 @@ async fn play(suite: &mut Suite, scene: &Scene) {
             let call = call(scene, step, number);
             let case = format!("{} {}", scene.scene, step.case);
             if call.method == "WAIT" {
-                suite.wait(&call.path).await;
+                let call = Call { method: "GET".to_owned(), ..call };
+                suite.until(&call, |answer| answer.code == 200).await;
             } else if step.unseen {
                 suite.both(&call).await;
             } else {
@@ -101,6 +104,7 @@ fn call(scene: &Scene, step: &Step, number: usize) -> Call {
         call = call.accept(long_type(accept));
     }
     call.headers = step.headers.clone().into_iter().collect();
+    call.bearer.clone_from(&step.bearer);
     call
 }
 

@@ -20,6 +20,8 @@ pub(crate) struct Suite {
 /// One server and the values that later requests take from its answers: versions, tokens, uids.
 struct Side {
     api: Api,
+    /// Sends what is sent with a token.
+    stranger: Api,
     values: BTreeMap<String, String>,
 }
 
@@ -41,9 +43,9 @@ struct Seen {
 }
 
 impl Suite {
-    pub(crate) fn new(theirs: Api, ours: Api, only: Option<String>) -> Self {
-        let side = |api| Side { api, values: BTreeMap::new() };
-        Self { theirs: side(theirs), ours: side(ours), only, count: 0, differences: Vec::new() }
+    pub(crate) async fn new(theirs: &str, ours: &str, only: Option<String>) -> Self {
+        let (theirs, ours) = tokio::join!(Side::new(theirs), Side::new(ours));
+        Self { theirs, ours, only, count: 0, differences: Vec::new() }
     }
 
     /// Says whether a group of cases, named by its first word, is to be run.
@@ -105,16 +107,27 @@ impl Suite {
     /// Sends to both and does not look at the answers: for setting up and clearing away.
     pub(crate) async fn both(&self, call: &Call) -> (Answer, Answer) {
         let (for_them, for_us) = (self.theirs.fill(call), self.ours.fill(call));
-        tokio::join!(self.theirs.api.send(&for_them), self.ours.api.send(&for_us))
+        tokio::join!(self.theirs.send(&for_them), self.ours.send(&for_us))
     }
 }
 
 impl Side {
+    async fn new(kubeconfig: &str) -> Self {
+        let (api, stranger) = (Api::from_kubeconfig(kubeconfig).await, Api::stranger(kubeconfig).await);
+        Self { api, stranger, values: BTreeMap::new() }
+    }
+
+    async fn send(&self, call: &Call) -> Answer {
+        let by = if call.bearer.is_some() { &self.stranger } else { &self.api };
+        by.send(call).await
+    }
+
     fn fill(&self, call: &Call) -> Call {
         let mut call = call.clone();
         for (name, value) in &self.values {
             let mark = format!("${{{name}}}");
             call.path = call.path.replace(&mark, value);
+            call.bearer = call.bearer.map(|token| token.replace(&mark, value));
             if let Some(body) = &call.body
                 && let Ok(text) = std::str::from_utf8(body)
                 && text.contains(&mark)

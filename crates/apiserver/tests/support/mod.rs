@@ -13,7 +13,7 @@ use std::time::Duration;
 use http::{HeaderMap, Request};
 use http_body_util::BodyExt;
 use kube::client::Body;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use serde_json::Value;
 
 /// Long enough for a machine that is busy with other things; nothing here waits that long when all is well.
@@ -43,6 +43,8 @@ pub(crate) struct Call {
     pub(crate) content_type: String,
     pub(crate) accept: String,
     pub(crate) headers: Vec<(String, String)>,
+    /// A token to be shown; who sends it must not have a certificate, which would count first.
+    pub(crate) bearer: Option<String>,
 }
 
 impl Call {
@@ -54,6 +56,7 @@ impl Call {
             content_type: "application/json".to_owned(),
             accept: "application/json".to_owned(),
             headers: Vec::new(),
+            bearer: None,
         }
     }
 
@@ -91,6 +94,9 @@ impl Call {
         for (name, value) in &self.headers {
             request = request.header(name, value);
         }
+        if let Some(token) = &self.bearer {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
         let body = self.body.clone().map_or_else(Body::empty, Body::from);
         request.body(body).expect("method, path and headers of a test are well formed")
     }
@@ -98,10 +104,13 @@ impl Call {
 
 impl Api {
     pub(crate) async fn from_kubeconfig(text: &str) -> Self {
-        let config = Kubeconfig::from_yaml(text).expect("a valid kubeconfig");
-        let config = kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default())
-            .await
-            .expect("a kubeconfig with a context");
+        Self::from_config(config(text).await)
+    }
+
+    /// Knows the server, but shows no credential by itself.
+    pub(crate) async fn stranger(kubeconfig: &str) -> Self {
+        let mut config = config(kubeconfig).await;
+        config.auth_info = AuthInfo::default();
         Self::from_config(config)
     }
 
@@ -171,6 +180,13 @@ impl Api {
             Err(_) => panic!("{path} did not become as wanted; last answer: {last:?}"),
         }
     }
+}
+
+async fn config(kubeconfig: &str) -> kube::Config {
+    let config = Kubeconfig::from_yaml(kubeconfig).expect("a valid kubeconfig");
+    kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default())
+        .await
+        .expect("a kubeconfig with a context")
 }
 
 impl Answer {

@@ -95,10 +95,7 @@ impl Target {
                 (process, format!("https://127.0.0.1:{port}"))
             }
             Webhook::Original => {
-                let port = std::net::TcpListener::bind("127.0.0.1:0")
-                    .and_then(|listener| listener.local_addr())
-                    .expect("a free port")
-                    .port();
+                let port = clusters::free_ports(1).expect("a free port")[0];
                 let program = original(toolchain.root());
                 let arguments = [
                     format!("--kubeconfig={kubeconfig}"),

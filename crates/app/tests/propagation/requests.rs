@@ -27,7 +27,7 @@ const TAG: &str = "restart";
 const PLANE: &str = "karmada-apiserver";
 const MEMBERS: [&str; 3] = ["member1", "member2", "member3"];
 const POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived", "ResponseStarted"],
-"rules": [{"level": "None", "verbs": ["get", "list", "watch"]}, {"level": "Metadata"}]}"#;
+"rules": [{"level": "None", "verbs": ["get", "list", "watch"]}, {"level": "Request"}]}"#;
 
 mod real {
     #[tokio::test(flavor = "multi_thread")]
@@ -264,7 +264,8 @@ fn unexpected_write(by: &str, line: &str) -> Option<(String, String)> {
         || name.starts_with("marker")
         || name.is_empty()
         || accounts;
-    let what = format!("{} {name} {} by {user}", entry["verb"], object["subresource"]);
+    let sent = &entry["requestObject"];
+    let what = format!("{} {name} {} by {user}: {sent}", entry["verb"], object["subresource"]);
     (user.contains(by) && !expected).then_some((resource.to_owned(), what))
 }
 

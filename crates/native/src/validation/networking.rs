@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use apimachinery::field::{Error, Errors, Path};
+use apimachinery::field::{Error, Errors, Path, domain_prefixed_path};
 use apimachinery::names;
 
 use super::check::{self, complaints};
@@ -137,7 +137,7 @@ pub(super) fn ingress_class(errors: &mut Errors, root: Node<'_>) {
     } else if controller.len() > 250 {
         errors.push(Error::too_long(&at, 250));
     } else {
-        errors.extend(domain_prefixed_path(controller, &at));
+        errors.extend(domain_prefixed_path(&at, controller));
     }
     let (parameters, path) = (spec.at("parameters"), path.child("parameters"));
     if !parameters.exists() {
@@ -159,21 +159,6 @@ pub(super) fn ingress_class(errors: &mut Errors, root: Node<'_>) {
         "Cluster" => {}
         scope => errors.push(Error::not_supported(&path.child("scope"), scope, &["Cluster", "Namespace"])),
     }
-}
-
-/// `example.com/controller`: a domain, a slash, a path.
-pub(super) fn domain_prefixed_path(value: &str, path: &Path) -> Errors {
-    let mut errors = Errors::new();
-    match value.split_once('/') {
-        Some((domain, rest)) if !domain.is_empty() && !rest.is_empty() => {
-            complaints(&mut errors, path, domain, names::dns1123_subdomain(domain));
-        }
-        _ => {
-            let text = "must be a domain-prefixed path (such as \"acme.io/foo\")";
-            errors.push(Error::invalid(path, value, text));
-        }
-    }
-    errors
 }
 
 pub(super) fn network_policy(errors: &mut Errors, root: Node<'_>) {
