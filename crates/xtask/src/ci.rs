@@ -131,6 +131,9 @@ fn test(context: &Context) -> Result<()> {
     if let Some(dir) = context.clusters()? {
         command.env(fleet::CLUSTERS_VARIABLE, dir);
     }
+    if context.packages.is_empty() {
+        context.programs.build_karmadactl_meanwhile();
+    }
     context.run(&mut command)
 }
 

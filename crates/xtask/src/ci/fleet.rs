@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow, bail};
-use clusters::toolchain::{MEMBER_RECIPES, Toolchain};
+use clusters::toolchain::{KARMADA, MEMBER_RECIPES, Toolchain};
 
 use crate::{clusters::PROGRAM, workspace::Workspace};
 
@@ -37,6 +37,16 @@ impl Programs {
         }
         let build = thread::spawn(move || toolchain.ensure(&MEMBER_RECIPES));
         Self { build: RefCell::new(Some(build)), available: true }
+    }
+
+    /// Goes on with what a test needs only late, while the first ones run; the test waits for it, or builds it itself.
+    pub(super) fn build_karmadactl_meanwhile(&self) {
+        if self.available
+            && let Ok(toolchain) = Toolchain::from_env()
+        {
+            // If it fails, the test tells why.
+            thread::spawn(move || toolchain.ensure_program(&KARMADA, "karmadactl"));
+        }
     }
 
     pub(super) fn unwanted() -> Self {
