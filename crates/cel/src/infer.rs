@@ -85,7 +85,7 @@ pub struct Judgement {
 }
 
 pub(crate) fn judge(root: &Expr, scope: &Scope) -> Judgement {
-    let mut judge = Judge { scope, locals: Vec::new(), errors: Vec::new() };
+    let mut judge = Judge { scope, locals: Vec::new(), errors: Vec::new(), mixed: 0 };
     let known = judge.visit(root);
     judge.errors.sort_by_key(|error| error.at);
     Judgement { ty: known.ty, cost: known.cost.max, errors: judge.errors }
@@ -95,6 +95,8 @@ struct Judge<'a> {
     scope: &'a Scope,
     locals: Vec<(String, Known)>,
     errors: Vec<CompileError>,
+    /// In how many calls it is whose literals may hold values of several types.
+    mixed: usize,
 }
 
 impl Judge<'_> {
@@ -122,8 +124,12 @@ impl Judge<'_> {
                 self.operator(name, args, expr.at)
             }
             Kind::Call { target, name, args } => {
+                // What is put into a text may be of any type.
+                let formats = usize::from(name == "format" && target.is_some());
+                self.mixed += formats;
                 let target = target.as_ref().map(|target| self.visit(target));
                 let args: Vec<Known> = args.iter().map(|arg| self.visit(arg)).collect();
+                self.mixed -= formats;
                 self.call(name, target, args, expr.at)
             }
             Kind::And(a, b) | Kind::Or(a, b) => {
@@ -296,7 +302,9 @@ impl Judge<'_> {
         if bindings.fits(&known, &ty) || bindings.fits(&ty, &known) {
             return if matches!(ty, Type::Dyn) { ty } else { known };
         }
-        self.complain(at, format!("expected type '{known}' but found '{ty}'"));
+        if self.mixed == 0 {
+            self.complain(at, format!("expected type '{known}' but found '{ty}'"));
+        }
         Type::Dyn
     }
 
@@ -549,6 +557,7 @@ mod tests {
         assert_eq!(judged("self.?name.orValue('x')").ty.to_string(), "string");
         assert_eq!(judged("has(self.name) ? self.name : 'x'").ty.to_string(), "string");
         assert_eq!(judged("self.either == 1 || self.either == 'x'").ty.to_string(), "bool");
+        assert_eq!(judged("'%s %d %s'.format(['a', 1, [2, 'b']])").ty.to_string(), "string");
     }
 
     #[test]

@@ -66,6 +66,10 @@ impl Parser {
     }
 
     fn unexpected(&self) -> CompileError {
+        self.mismatched(BEGINNINGS)
+    }
+
+    fn mismatched(&self, expected: &str) -> CompileError {
         let shown = match self.peek() {
             Token::End => "<EOF>".to_owned(),
             Token::Sign(sign) => (*sign).to_owned(),
@@ -73,7 +77,7 @@ impl Parser {
             Token::Int(n) => n.to_string(),
             other => format!("{other:?}"),
         };
-        error(self.position(), format!("Syntax error: mismatched input '{shown}' expecting {{{BEGINNINGS}}}"))
+        error(self.position(), format!("Syntax error: mismatched input '{shown}' expecting {{{expected}}}"))
     }
 
     fn deeper<T>(
@@ -91,8 +95,8 @@ impl Parser {
 
     fn condition(&mut self) -> Result<Expr, CompileError> {
         self.deeper(|this| {
-            let at = this.position();
             let test = this.or()?;
+            let at = this.position();
             if !this.take("?") {
                 return Ok(test);
             }
@@ -227,14 +231,19 @@ impl Parser {
 
     fn list(&mut self, end: &str) -> Result<Vec<Expr>, CompileError> {
         let mut list = Vec::new();
-        while !self.take(end) {
+        if self.take(end) {
+            return Ok(list);
+        }
+        if *self.peek() == Token::End {
+            return Err(self.mismatched(&BEGINNINGS.replacen("'('", &format!("'(', '{end}'"), 1)));
+        }
+        loop {
             list.push(self.condition()?);
             if !self.take(",") {
                 self.expect(end)?;
-                break;
+                return Ok(list);
             }
         }
-        Ok(list)
     }
 
     fn primary(&mut self) -> Result<Expr, CompileError> {

@@ -106,6 +106,11 @@ fn optional_values_are_asked_with_a_question_mark() {
 fn text_is_counted_in_letters() {
     check(&[
         ("self.text.size()", "11"),
+        (
+            "string(1.5) + ' ' + string(100000.0) + ' ' + string(1e6) + ' ' + string(-1e-5)",
+            "1.5 100000 1e+06 -1e-05",
+        ),
+        ("string(1e300 * 1e300)", "+Inf"),
         ("self.text.substring(1, 5)", "éllo"),
         ("'tacocat'.indexOf('a')", "1"),
         ("'tacocat'.lastIndexOf('a')", "5"),
@@ -155,6 +160,7 @@ fn kubernetes_has_libraries_of_its_own() {
 fn time_is_computed_with() {
     check(&[
         ("duration('1h30m').getMinutes()", "90"),
+        ("duration('1500ms').getMilliseconds()", "1500"),
         ("duration('1h') > duration('59m')", "true"),
         ("string(duration('90s'))", "90s"),
         ("timestamp('2026-01-02T03:04:05Z').getFullYear()", "2026"),
@@ -174,6 +180,8 @@ fn mistakes_are_found_before_anything_runs() {
         ("has(self)", "compile: invalid argument to has() macro"),
     ]);
     assert!(run("self.name ==").starts_with("compile: Syntax error"));
+    assert!(run("size(self.name,)").starts_with("compile: Syntax error"));
+    assert!(run("size(").contains("expecting {'[', '{', '(', ')', '.',"));
     let error = Program::compile("1 +\nx", &[]).unwrap_err();
     assert_eq!(
         error.report("1 +\nx"),

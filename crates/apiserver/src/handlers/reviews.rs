@@ -12,12 +12,11 @@ use super::Failure;
 use super::access_review;
 use super::context::{Context, WriteOptions};
 use super::decode;
+use super::table::{self, Include};
 use super::write::{Target, second};
-use crate::auth::rbac::Rule;
-use crate::auth::user::MASTERS;
 use crate::auth::{User, bearer};
 use crate::http::Body;
-use crate::http::negotiate::Offer;
+use crate::http::negotiate::{Offer, Shape};
 use crate::http::respond;
 use crate::registry::Kind;
 use crate::server::Server;
@@ -33,17 +32,26 @@ pub async fn answer(
     if !kind.allows(context.info.verb) {
         return Err(Status::method_not_allowed().into());
     }
+    let components = kind.resource.resource == "componentstatuses";
     let offer = Offer {
         protobuf: true,
         yaml: true,
-        table: false,
+        table: components,
         metadata: false,
         metadata_list: false,
         native: true,
     };
     let accepted = context.accept(offer)?;
-    if kind.resource.resource == "componentstatuses" {
-        return Ok(respond::value(200, &component_statuses(server, context)?, accepted));
+    if components {
+        let mut found = component_statuses(server, context)?;
+        if let Shape::Table { beta } = accepted.shape {
+            let include = Include::parse(context)?;
+            found = match found["items"].take() {
+                Value::Array(items) => table::of_objects(server, kind, items, include, beta),
+                _ => table::single(server, kind, found, include, beta),
+            };
+        }
+        return Ok(respond::value(200, &found, accepted));
     }
     let options = WriteOptions::parse(context, "CreateOptions")?;
     let target = Target {
@@ -134,17 +142,10 @@ async fn token_review(server: &Server, review: &mut Value) {
 }
 
 fn rules_of(server: &Server, user: &User, namespace: &str) -> Value {
-    let mut rules = Vec::new();
-    if user.in_group(MASTERS) {
-        let all = || vec!["*".to_owned()];
-        rules.push(Rule { verbs: all(), api_groups: all(), resources: all(), ..Rule::default() });
-        rules.push(Rule { verbs: all(), urls: all(), ..Rule::default() });
-    }
     server.rbac.refresh(&server.store);
-    rules.extend(server.rbac.rules_of(user, namespace));
     let mut resources = Vec::new();
     let mut urls = Vec::new();
-    for rule in rules {
+    for rule in server.rbac.rules_of(user, namespace) {
         if rule.urls.is_empty() {
             resources.push(serde_json::to_value(&rule).expect("rules are plain data"));
         } else {

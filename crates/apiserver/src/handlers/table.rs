@@ -63,6 +63,13 @@ pub fn list(
     document(metadata, columns(kind), rows, beta)
 }
 
+/// Returns the table of a list of objects that are not stored.
+pub fn of_objects(server: &Server, kind: &Kind, objects: Vec<Value>, include: Include, beta: bool) -> Value {
+    let now = Timestamp::now();
+    let rows = objects.into_iter().map(|object| row(server, kind, object, include, now, beta)).collect();
+    document(json!({}), columns(kind), rows, beta)
+}
+
 /// Returns the table of one object.
 pub fn single(server: &Server, kind: &Kind, object: Value, include: Include, beta: bool) -> Value {
     let metadata = json!({"resourceVersion": object::meta_str(&object, "resourceVersion")});

@@ -35,6 +35,7 @@ pub(super) fn call(target: Option<&Value>, name: &str, args: &[Value]) -> Outcom
             Ok(text) => ok(Value::text(text)),
             Err(_) => bad("invalid UTF-8 in bytes, cannot convert to string"),
         },
+        ("string", [Value::Double(number)]) => ok(Value::text(shortest(*number))),
         ("string", [value]) => match value {
             Value::List(_) | Value::Map(_) | Value::Optional(_) | Value::Null => None,
             value => ok(Value::text(show(value))),
@@ -92,7 +93,26 @@ fn uint(value: &Value) -> Outcome {
     }
 }
 
-/// Prints a value as `string()` and `%s` do.
+/// Prints a number with as few digits as it takes, with an exponent where Go writes one (`%g`).
+fn shortest(number: f64) -> String {
+    if number.is_nan() {
+        return "NaN".to_owned();
+    }
+    if number.is_infinite() {
+        return if number > 0.0 { "+Inf" } else { "-Inf" }.to_owned();
+    }
+    let text = format!("{number:e}");
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    match exponent.parse::<i32>() {
+        Ok(exponent) if !(-4..6).contains(&exponent) => {
+            let sign = if exponent < 0 { '-' } else { '+' };
+            format!("{digits}e{sign}{:02}", exponent.abs())
+        }
+        _ => number.to_string(),
+    }
+}
+
+/// Prints a value as `%s` does, and `string()` but for numbers with a fraction.
 pub(crate) fn show(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),

@@ -34,7 +34,7 @@ pub(super) fn call(target: Option<&Value>, name: &str, args: &[Value]) -> Outcom
                 "getHours" => seconds / 3600,
                 "getMinutes" => seconds / 60,
                 "getSeconds" => seconds,
-                "getMilliseconds" => i64::from(length.subsec_millis()),
+                "getMilliseconds" => i64::try_from(length.as_millis()).unwrap_or(i64::MAX),
                 _ => return None,
             }))
         }
