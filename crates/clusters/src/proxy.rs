@@ -94,7 +94,7 @@ async fn serve(
     loop {
         let now = *mode.borrow_and_update();
         if now == Network::Refuse {
-            listener.take().map(ports::release);
+            listener.take().into_iter().for_each(ports::release);
         } else if listener.is_none() {
             // Somebody may have taken the port in the meantime; it is the one in the kubeconfig, so keep asking.
             match TcpListener::bind(address).await {
