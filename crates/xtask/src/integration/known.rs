@@ -80,7 +80,6 @@ const FAIL: &[(&str, &str, &str)] = &[
         "a schema with items below an object is read without them; upstream refuses every object of it",
     ),
     ("auth", "TestAuthModeAlwaysAllow", "wants another range of addresses for Services"),
-    ("auth", "TestImpersonateWithUID", "constrained impersonation is not there"),
     (
         "auth",
         "TestResourceClaimGranularStatusAuthorization",
