@@ -46,10 +46,11 @@ pub async fn answer(
         let mut found = component_statuses(server, context)?;
         if let Shape::Table { beta } = accepted.shape {
             let include = Include::parse(context)?;
-            found = match found["items"].take() {
-                Value::Array(items) => table::of_objects(server, kind, items, include, beta),
-                _ => table::single(server, kind, found, include, beta),
+            let objects = match found.get_mut("items").map(Value::take) {
+                Some(Value::Array(items)) => items,
+                _ => vec![found],
             };
+            found = table::of_objects(server, kind, objects, include, beta);
         }
         return Ok(respond::value(200, &found, accepted));
     }

@@ -63,7 +63,7 @@ pub fn list(
     document(metadata, columns(kind), rows, beta)
 }
 
-/// Returns the table of a list of objects that are not stored.
+/// Returns the table of objects that are not stored, and have no version.
 pub fn of_objects(server: &Server, kind: &Kind, objects: Vec<Value>, include: Include, beta: bool) -> Value {
     let now = Timestamp::now();
     let rows = objects.into_iter().map(|object| row(server, kind, object, include, now, beta)).collect();
