@@ -4,16 +4,20 @@
 //! 100 MB and JSON that is nested without end, and makes one definition after the other. Meanwhile the other one reads
 //! and writes as ever. Measured are the memory of the server and how long the other one waits.
 //!
+//! The hostile one is a process of its own that yields to all others, since such a client has machines of its own: what it
+//! computes itself must not take time from the server and the other client here.
+//!
 //! Rounds in which a virtual machine is held up from outside do not count.
 //!
 //! Not run by default, since it measures: `cargo test --release -p app --test hostile -- --ignored --nocapture` on a machine that has
 //! nothing else to do.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt, Full, StreamBody};
@@ -83,7 +87,11 @@ impl Server {
 
     /// Opens a connection of its own; several requests share it.
     async fn connect(&self) -> Sender {
-        connect(&self.address, &self.dir.path().join("data/pki/ca.crt")).await
+        connect(&self.address, &self.authority()).await
+    }
+
+    fn authority(&self) -> PathBuf {
+        self.dir.path().join("data/pki/ca.crt")
     }
 }
 
@@ -228,8 +236,6 @@ async fn grant(server: &Server) {
     client.request::<Value>(request).await.expect("the binding is made");
 }
 
-type Fight = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
-
 #[derive(Default)]
 struct Attack {
     over: AtomicBool,
@@ -293,28 +299,13 @@ async fn documents(sender: Sender, attack: Arc<Attack>) {
     }
 }
 
-/// Returns where the hostile client runs. Such a one has machines of its own: what it computes itself must not take time
-/// from the server and the other client here.
-fn elsewhere() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .on_thread_start(|| {
-            let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
-            let yields = Command::new("chrt").args(["--idle", "--pid", "0", &thread]).status();
-            assert!(yields.is_ok_and(|status| status.success()), "chrt, of util-linux, is needed");
-        })
-        .enable_all()
-        .build()
-        .expect("threads")
-}
-
 type Watch = (Sender, hyper::Response<hyper::body::Incoming>);
 
 /// Opens the watches that nobody reads, or reads any more.
-async fn open_watches(server: &Server) -> Vec<Watch> {
+async fn open_watches(target: &Target) -> Vec<Watch> {
     let mut open = Vec::new();
     for _ in 0..IDLE_WATCHES / 250 {
-        let sender = server.connect().await;
+        let sender = target.connect().await;
         for _ in 0..250 {
             let path = "api/v1/namespaces/kube-public/secrets?watch=true&resourceVersion=1";
             let answer = sender.clone().send_request(request("bad", "GET", path, full(""))).await;
@@ -325,7 +316,7 @@ async fn open_watches(server: &Server) -> Vec<Watch> {
     }
     for _ in 0..STUCK_WATCHES {
         // A connection each, on which nobody reads: the window closes, then the socket fills.
-        let sender = server.connect().await;
+        let sender = target.connect().await;
         let path = "api/v1/configmaps?watch=true&allowWatchBookmarks=true";
         let answer = sender.clone().send_request(request("bad", "GET", path, full(""))).await;
         let answer = answer.expect("a watch opens");
@@ -335,43 +326,144 @@ async fn open_watches(server: &Server) -> Vec<Watch> {
     open
 }
 
+/// The server, as somebody else sees it.
+struct Target {
+    address: String,
+    ca: PathBuf,
+}
+
+impl Target {
+    async fn connect(&self) -> Sender {
+        connect(&self.address, &self.ca).await
+    }
+}
+
+/// What the hostile process is told about its target, and says about itself: a line of each kind, in this order.
+const ADDRESS: &str = "HOSTILE_TO_ADDRESS";
+const AUTHORITY: &str = "HOSTILE_TO_AUTHORITY";
+const OPEN: &str = "hostile: watches open ";
+const HALF: &str = "hostile: bodies and definitions sent";
+const DONE: &str = "hostile: done ";
+
+/// The hostile process. It goes on until its standard input is closed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "started by the other one"]
+async fn the_hostile_client() {
+    let (Ok(address), Ok(ca)) = (std::env::var(ADDRESS), std::env::var(AUTHORITY)) else {
+        println!("nobody to attack: it is started by the other test of this file");
+        return;
+    };
+    let target = Target { address, ca: ca.into() };
+    let open = open_watches(&target).await;
+    println!("\n{OPEN}{}", open.len());
+    let attack = Arc::new(Attack::default());
+    let sent = [
+        tokio::spawn(large_bodies(target.connect().await, attack.clone())),
+        tokio::spawn(definitions(target.connect().await, attack.clone())),
+    ];
+    let endless = [
+        tokio::spawn(deep_json(target.connect().await, attack.clone())),
+        tokio::spawn(documents(target.connect().await, attack.clone())),
+    ];
+    for task in sent {
+        task.await.expect("the attack goes as planned");
+    }
+    println!("\n{HALF}");
+    let told = tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new()));
+    told.await.expect("a thread").expect("standard input");
+    attack.over.store(true, Ordering::SeqCst);
+    for task in endless {
+        let went = tokio::time::timeout(Duration::from_secs(60), task).await;
+        went.expect("the attack ends").expect("the attack went as planned");
+    }
+    let counts = [&attack.large_refused, &attack.deep_refused, &attack.definitions];
+    let [large, deep, definitions] = counts.map(|count| count.load(Ordering::SeqCst));
+    println!("\n{DONE}{large} {deep} {definitions}");
+    drop(open);
+}
+
+/// The hostile process, seen from here.
+struct Hostile {
+    child: Child,
+    said: Receiver<String>,
+}
+
+impl Hostile {
+    fn start(server: &Server) -> Self {
+        let mut child = Command::new("chrt")
+            .args(["--idle", "0"])
+            .arg(std::env::current_exe().expect("a program"))
+            .args(["--ignored", "--exact", "the_hostile_client", "--nocapture"])
+            .env(ADDRESS, &server.address)
+            .env(AUTHORITY, server.authority())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("chrt, of util-linux, is needed");
+        let lines = BufReader::new(child.stdout.take().expect("a piped output")).lines();
+        let (say, said) = channel();
+        std::thread::spawn(move || {
+            lines.map_while(Result::ok).filter(|line| line.starts_with("hostile: ")).for_each(|line| {
+                let _ = say.send(line);
+            });
+        });
+        Self { child, said }
+    }
+
+    /// Returns what it says next about something.
+    fn wait(&self, what: &str) -> String {
+        let line = self.said.recv_timeout(Duration::from_secs(180)).expect("the hostile client goes on");
+        line.strip_prefix(what).expect("one thing after the other").to_owned()
+    }
+
+    fn has_sent(&self) -> bool {
+        match self.said.try_recv() {
+            Ok(line) => line == HALF,
+            Err(TryRecvError::Empty) => false,
+            Err(TryRecvError::Disconnected) => panic!("the hostile client has died"),
+        }
+    }
+
+    fn stop(&mut self) {
+        drop(self.child.stdin.take());
+    }
+}
+
+impl Drop for Hostile {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 #[tokio::test]
 #[ignore = "measures; run it alone, see the head of the file"]
 async fn who_behaves_does_not_notice_who_does_not() {
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let server = Arc::new(Server::start());
+    let server = Server::start();
     grant(&server).await;
     work(&server).await;
     let mut peace = work_in_peace(&server).await;
     let before = server.memory_mib();
 
-    let attack = Arc::new(Attack::default());
-    let elsewhere = elsewhere();
-    let target = server.clone();
-    let open = elsewhere.spawn(async move { open_watches(&target).await }).await.expect("watches open");
-    let start = |attack: fn(Sender, Arc<Attack>) -> Fight, plan: &Arc<Attack>| {
-        let (server, plan) = (server.clone(), plan.clone());
-        elsewhere.spawn(async move { attack(server.connect().await, plan).await })
-    };
-    let others = [
-        start(|sender, plan| Box::pin(large_bodies(sender, plan)), &attack),
-        start(|sender, plan| Box::pin(deep_json(sender, plan)), &attack),
-        start(|sender, plan| Box::pin(definitions(sender, plan)), &attack),
-        start(|sender, plan| Box::pin(documents(sender, plan)), &attack),
-    ];
+    let mut hostile = Hostile::start(&server);
+    let open: usize = hostile.wait(OPEN).parse().expect("a number");
     let mut times = Vec::new();
     let mut most = 0;
-    while others.iter().filter(|task| task.is_finished()).count() < 2 {
-        times.extend(work(&server).await);
+    while !hostile.has_sent() {
+        let round = work(&server).await;
         most = most.max(server.memory_mib());
+        if !round.is_empty() {
+            println!("a round: {:?}", p99(round.clone()));
+        }
+        times.extend(round);
     }
     assert!(!times.is_empty(), "the machine is held up all the time: measure later");
     let (rounds, attacked) = (times.len() / SAMPLES, p99(times));
-    attack.over.store(true, Ordering::SeqCst);
-    for task in others {
-        let went = tokio::time::timeout(Duration::from_secs(60), task).await;
-        went.expect("the attack ends").expect("the attack went as planned");
-    }
+    hostile.stop();
+    let counts = hostile.wait(DONE);
+    let counts: Vec<usize> = counts.split(' ').map(|count| count.parse().expect("a number")).collect();
+    let [large, deep, definitions] = counts[..] else { panic!("three counts, not {counts:?}") };
     // The machine has moods; what is calm is measured on both sides of the attack.
     let first = p99(peace.clone());
     let second = work_in_peace(&server).await;
@@ -379,16 +471,13 @@ async fn who_behaves_does_not_notice_who_does_not() {
     peace.extend(second);
     let calm = p99(peace);
     println!(
-        "p99 calm {calm:?} ({first:?} before, {last:?} after), under attack {attacked:?} ({rounds} rounds); memory {before} MiB, at most {most} MiB; \
-         {} watches open, {} large and {} deep bodies refused, {} definitions made",
-        open.len(),
-        attack.large_refused.load(Ordering::SeqCst),
-        attack.deep_refused.load(Ordering::SeqCst),
-        attack.definitions.load(Ordering::SeqCst),
+        "p99 calm {calm:?} ({first:?} before, {last:?} after), under attack {attacked:?} ({rounds} rounds), {:.2} times; \
+         memory {before} MiB, at most {most} MiB; {open} watches open, {large} large and {deep} deep bodies refused, \
+         {definitions} definitions made",
+        attacked.as_secs_f64() / calm.as_secs_f64(),
     );
-    assert_eq!(attack.large_refused.load(Ordering::SeqCst), LARGE_BODIES);
-    assert_eq!(attack.definitions.load(Ordering::SeqCst), DEFINITIONS);
+    assert_eq!((large, definitions), (LARGE_BODIES, DEFINITIONS));
+    assert!(deep > 0, "no deep body was refused");
     assert!(most < MEMORY_LIMIT_MIB, "the server took {most} MiB");
     assert!(attacked <= calm * 2, "p99 was {calm:?} when calm and {attacked:?} under attack");
-    elsewhere.shutdown_background();
 }
