@@ -28,7 +28,7 @@ const SENT: Pace = Pace { rate: 8.0 * 1024.0 * 1024.0, burst: 16.0 * 1024.0 * 10
 /// once.
 const DOCUMENTS: Pace = Pace { rate: 0.05, burst: 0.25 };
 /// The same for definitions.
-const DEFINITIONS: Pace = Pace { rate: 0.05, burst: 0.25 };
+const DEFINITIONS: Pace = Pace { rate: 0.03, burst: 0.25 };
 /// What is counted for either as long as it is not known how long it takes, in seconds: many at once are many.
 const AT_FIRST: f64 = 0.01;
 

@@ -66,7 +66,7 @@ impl Server {
             .spawn()
             .expect("the binary starts");
         let log = BufReader::new(child.stderr.take().expect("a piped log"));
-        let (ready, is_ready) = std::sync::mpsc::channel();
+        let (ready, is_ready) = channel();
         std::thread::spawn(move || {
             for line in log.lines().map_while(Result::ok) {
                 if let Some(rest) = line.split("https://").nth(1).filter(|_| line.contains("ready")) {
