@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 
 use crate::handlers::context::{Context, FieldValidation};
 use crate::handlers::decode;
+use crate::handlers::update::check_name;
 use crate::handlers::write::{Change, Outcome, Target, second};
 use crate::object;
 use crate::registry::{Custom, Kind, Source};
@@ -33,7 +34,9 @@ pub(crate) fn track(target: &Target<'_>, old: Option<&Value>, new: &mut Value) {
     *new = match &target.kind.source {
         Source::Native => {
             let types = native::merge::Versions { gvk: target.kind.gvk.clone() };
-            manage(target, &types, |fields| fields.update(live, written, manager, &now))
+            let mut tracked = manage(target, &types, |fields| fields.update(live, written, manager, &now));
+            native::shape::hide_empty(&target.kind.gvk, &mut tracked);
+            tracked
         }
         Source::Custom(custom) => {
             let types = CustomTypes { server: target.server, custom };
@@ -161,8 +164,8 @@ impl Apply<'_> {
 }
 
 impl Change for Apply<'_> {
-    fn apply(&self, old: &Value) -> Result<Value, Status> {
-        self.merge(old)
+    fn apply(&self, old: &Value) -> Result<Option<Value>, Status> {
+        self.merge(old).map(Some)
     }
 
     fn is_patch(&self) -> bool {
@@ -172,12 +175,7 @@ impl Change for Apply<'_> {
     fn create(&self) -> Option<Result<Value, Status>> {
         let object = self.merge(&zero(self.target.kind));
         Some(object.and_then(|object| {
-            if object::meta_str(&object, "name").is_empty() {
-                return Err(Status::bad_request(format!(
-                    "the name of the object ({} based on URL) was undeterminable: name must be provided",
-                    self.target.name
-                )));
-            }
+            check_name(self.target, &object)?;
             let uid = object::meta_str(&object, "uid");
             if !uid.is_empty() {
                 return Err(Status::conflict(

@@ -20,7 +20,7 @@ use serde_json::Value;
 use crate::defaults::tree::{Object, ensure};
 use crate::validation::node::{Node, same};
 
-pub use kinds::{for_approval, show_template_generation};
+pub use kinds::{for_approval, hide_template_generation, show_template_generation};
 pub use metadata::{for_create as metadata_for_create, for_update as metadata_for_update};
 pub use reset::reset_fields;
 pub use status::{empty as empty_status, has_subresource as has_status};

@@ -314,10 +314,13 @@ fn check_preconditions(
                 "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). The object might have been deleted and then recreated"
             ),
         );
+        // Both groups' events are one kind inside.
+        let group = if kind.gvk.kind == "Event" { "" } else { &kind.gvk.group };
         if let Some(details) = &mut status.details {
             details.kind = kind.gvk.kind.clone();
+            details.group = group.to_owned();
         }
-        let named = apimachinery::gvk::GroupResource::new(&kind.gvk.group, &kind.gvk.kind).to_string();
+        let named = apimachinery::gvk::GroupResource::new(group, &kind.gvk.kind).to_string();
         status.message = status.message.replacen(&kind.resource.to_string(), &named, 1);
         status
     };
@@ -325,7 +328,7 @@ fn check_preconditions(
         && **uid != *entry.head.uid
     {
         return Err(match &*kind.collection {
-            // These two are deleted by ways of their own upstream, which show in the words.
+            // Namespaces are deleted in a way of their own upstream, which shows in the words.
             "namespaces" => Status::conflict(
                 &kind.resource,
                 name,
@@ -334,10 +337,6 @@ fn check_preconditions(
                     entry.head.uid
                 ),
             ),
-            "events" => {
-                let (namespace, _) = object::split_key(&entry.name);
-                super::write::precondition(kind, namespace, name, uid, &entry.head.uid)
-            }
             _ => conflict("UID", uid, &entry.head.uid),
         });
     }

@@ -39,16 +39,6 @@ impl Replace {
 
 /// Checks the names in a body against those in the path, and fills them in.
 pub fn check_names(target: &Target<'_>, object: &mut Value) -> Result<(), Status> {
-    let name = object::meta_str(object, "name").to_owned();
-    if name.is_empty() {
-        return Err(Status::bad_request("name must be provided").replace_if_named(target));
-    }
-    if name != target.name {
-        return Err(Status::bad_request(format!(
-            "the name of the object ({name}) does not match the name on the URL ({})",
-            target.name
-        )));
-    }
     let namespace = object::meta_str(object, "namespace").to_owned();
     if target.kind.namespaced && !namespace.is_empty() && namespace != target.namespace {
         return Err(Status::bad_request(
@@ -60,27 +50,27 @@ pub fn check_names(target: &Target<'_>, object: &mut Value) -> Result<(), Status
     } else {
         object::meta_mut(object).remove("namespace");
     }
-    Ok(())
+    check_name(target, object)
 }
 
-trait NamedBy {
-    fn replace_if_named(self, target: &Target<'_>) -> Self;
-}
-
-impl NamedBy for Status {
-    /// A body without a name is told which name the path has.
-    fn replace_if_named(mut self, target: &Target<'_>) -> Self {
-        self.message = format!(
-            "the name of the object (based on URL) was undeterminable: name must be provided ({})",
+/// Checks that a body has the name in the path.
+pub fn check_name(target: &Target<'_>, object: &Value) -> Result<(), Status> {
+    match object::meta_str(object, "name") {
+        "" => Err(Status::bad_request(format!(
+            "the name of the object ({} based on URL) was undeterminable: name must be provided",
             target.name
-        );
-        self
+        ))),
+        name if name != target.name => Err(Status::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({})",
+            target.name
+        ))),
+        _ => Ok(()),
     }
 }
 
 impl Change for Replace {
-    fn apply(&self, _old: &Value) -> Result<Value, Status> {
-        Ok(self.object.clone())
+    fn apply(&self, _old: &Value) -> Result<Option<Value>, Status> {
+        Ok(Some(self.object.clone()))
     }
 
     fn is_patch(&self) -> bool {
@@ -228,16 +218,19 @@ impl Patch<'_> {
         let expected = (self.gvk.api_version(), self.gvk.kind.clone());
         let given = (text(&new, "apiVersion"), text(&new, "kind"));
         if given != expected {
-            if self.kind.is_custom()
-                && self.gvk == self.kind.gvk
-                && given.0 == expected.0
-                && !given.1.is_empty()
-            {
-                let given = Gvk::new(&self.gvk.group, &self.gvk.version, &given.1);
-                return Err(decode::wrong_kind(&given, &self.gvk, &new));
+            let custom = self.kind.is_custom() && self.gvk == self.kind.gvk;
+            if custom && !given.0.is_empty() && !given.1.is_empty() {
+                // What it is shows when it is validated.
+                let given = Gvk::from_api_version(&given.0, &given.1);
+                let unknown = decode::unknown_in(self.kind, &given, &mut new)
+                    .map_err(|error| patch_invalid(&shown, &error))?;
+                self.report(unknown, &shown)?;
+                return Ok(new);
             }
             let detail = if given.1.is_empty() {
                 format!("Object 'Kind' is missing in '{shown}'")
+            } else if custom {
+                format!("Object 'apiVersion' is missing in '{shown}'")
             } else {
                 format!(
                     "no kind \"{}\" is registered for version \"{}\" in scheme \"pkg/api/legacyscheme/scheme.go:30\"",
@@ -248,6 +241,12 @@ impl Patch<'_> {
         }
         let unknown =
             decode::accept(self.kind, &self.gvk, &mut new).map_err(|error| patch_invalid(&shown, &error))?;
+        self.report(unknown, &shown)?;
+        Ok(new)
+    }
+
+    /// Refuses or warns about what is tolerable but wrong in the patch and in what it made, which is shown.
+    fn report(&self, unknown: Vec<String>, shown: &str) -> Result<(), Status> {
         let mut unknown: Vec<String> =
             unknown.into_iter().map(|path| format!("unknown field \"{path}\"")).collect();
         if !self.kind.is_custom() {
@@ -256,20 +255,19 @@ impl Patch<'_> {
         let problems: Vec<String> = self.problems.iter().cloned().chain(unknown).collect();
         match self.validation {
             FieldValidation::Strict if !problems.is_empty() => {
-                return Err(patch_invalid(
-                    &shown,
-                    &format!("strict decoding error: {}", problems.join(", ")),
-                ));
+                Err(patch_invalid(shown, &format!("strict decoding error: {}", problems.join(", "))))
             }
-            FieldValidation::Warn => problems.into_iter().for_each(|problem| self.context.warn(problem)),
-            _ => {}
+            FieldValidation::Warn => {
+                problems.into_iter().for_each(|problem| self.context.warn(problem));
+                Ok(())
+            }
+            _ => Ok(()),
         }
-        Ok(new)
     }
 }
 
 impl Change for Patch<'_> {
-    fn apply(&self, old: &Value) -> Result<Value, Status> {
+    fn apply(&self, old: &Value) -> Result<Option<Value>, Status> {
         let new = self.patch(old)?;
         for field in ["name", "namespace"] {
             let (before, after) = (object::meta_str(old, field), object::meta_str(&new, field));
@@ -282,7 +280,7 @@ impl Change for Patch<'_> {
                 }));
             }
         }
-        Ok(new)
+        Ok(Some(new))
     }
 
     fn is_patch(&self) -> bool {
