@@ -200,8 +200,18 @@ pub(crate) fn configuration(target: &Target<'_>, body: &Bytes) -> Result<Documen
     let bad = |error: String| Status::bad_request(format!("error decoding YAML: {error}"));
     let document = crate::yaml::read(body).map_err(bad)?;
     let applied = &document.value;
-    if !applied.is_object() {
-        return Err(bad("an object is expected".to_owned()));
+    let what = match applied {
+        Value::Object(_) => None,
+        Value::Null => return Err(Status::bad_request("invalid object type: /, Kind=")),
+        Value::Array(_) => Some("array"),
+        Value::String(_) => Some("string"),
+        Value::Number(_) => Some("number"),
+        Value::Bool(_) => Some("bool"),
+    };
+    if let Some(what) = what {
+        return Err(bad(format!(
+            "error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {what} into Go value of type map[string]interface {{}}"
+        )));
     }
     let name = object::meta_str(applied, "name").to_owned();
     if !name.is_empty() && name != target.name {

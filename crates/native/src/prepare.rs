@@ -68,6 +68,9 @@ pub fn for_update(gvk: &Gvk, object: &mut Value, old: &Value, _ctx: &Context<'_>
     if status::has_subresource(gvk) {
         restore(root, old, "status");
     }
+    if gvk.group == "autoscaling" && gvk.version == "v1" {
+        crate::convert::restore_status_annotations(root, old);
+    }
     kinds::for_update(gvk, root, old);
     if has_generation(gvk) && spec_changed(gvk, old, object) {
         bump_generation(object, old);

@@ -166,6 +166,10 @@ fn selectable_value(kind: &Kind, object: &Value, name: &str) -> String {
         _ => String::new(),
     };
     let at = |path: &str| object.pointer(&format!("/{}", path.replace('.', "/")));
+    if name == "status.podIPs" && kind.gvk.kind == "Pod" {
+        // It may be asked for and, as upstream, has no value.
+        return String::new();
+    }
     let FieldLabels::Own(labels) = field_labels(kind) else { return text(at(name)) };
     let Some(label) = labels.iter().find(|label| label.label == name) else { return text(at(name)) };
     let found = label.paths.iter().map(|path| text(at(path))).find(|found| !found.is_empty());

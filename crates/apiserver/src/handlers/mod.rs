@@ -156,7 +156,7 @@ async fn route(server: &Arc<Server>, context: &Context, body: Bytes) -> Result<R
         "delete" => {
             let accepted = context.accept(list::object_offer(&kind))?;
             let options = DeleteOptions::parse(context, &kind, &body)?;
-            let write = WriteOptions::parse(context, "DeleteOptions")?;
+            let write = options.for_write();
             let target = Target {
                 server,
                 context,

@@ -148,8 +148,11 @@ fn row(server: &Server, kind: &Kind, object: Value, include: Include, now: Times
 /// Returns the metadata of an object alone.
 pub fn partial(object: &Value, beta: bool) -> Value {
     let mut metadata = object.get("metadata").cloned().unwrap_or_else(|| json!({}));
-    if object["kind"] == "DaemonSet" && object["apiVersion"] == "apps/v1" {
-        native::prepare::hide_template_generation(&mut metadata);
+    let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or("");
+    match (text("kind"), text("apiVersion")) {
+        ("DaemonSet", "apps/v1") => native::prepare::hide_template_generation(&mut metadata),
+        ("HorizontalPodAutoscaler", "autoscaling/v1") => native::convert::hide_annotations(&mut metadata),
+        _ => {}
     }
     json!({"kind": "PartialObjectMetadata", "apiVersion": version(beta), "metadata": metadata})
 }
@@ -157,6 +160,8 @@ pub fn partial(object: &Value, beta: bool) -> Value {
 /// Returns the metadata of the objects of a list alone.
 pub fn partial_list(items: impl Iterator<Item = Value>, metadata: Value, beta: bool) -> Value {
     let items: Vec<Value> = items.map(|object| partial(&object, beta)).collect();
+    // To Go, a list to which nothing was added is none.
+    let items = if items.is_empty() { Value::Null } else { items.into() };
     json!({
         "kind": "PartialObjectMetadataList",
         "apiVersion": version(beta),

@@ -145,6 +145,8 @@ impl<'a> Patch<'a> {
             .map_err(|error| Status::bad_request(format!("{prefix}{error}")))?;
         let mut problems = parsed.complaints();
         match patch {
+            // To Go, null is a list to which nothing was written.
+            PatchType::Json if parsed.value.is_null() => {}
             PatchType::Json => {
                 let Some(operations) = parsed.value.as_array() else {
                     let what = match &parsed.value {
@@ -169,9 +171,20 @@ impl<'a> Patch<'a> {
                 apimachinery::json::sort_complaints(body, &mut problems);
                 problems.iter_mut().for_each(|problem| problem.insert_str(0, "json patch "));
             }
-            PatchType::Merge | PatchType::Strategic if !parsed.value.is_object() => {
+            PatchType::Merge if parsed.value.is_null() => {
+                return Err(Status::bad_request("Invalid JSON Patch"));
+            }
+            PatchType::Merge | PatchType::Strategic
+                if !parsed.value.is_object() && !parsed.value.is_null() =>
+            {
+                let what = match &parsed.value {
+                    Value::String(_) => "string",
+                    Value::Number(_) => "number",
+                    Value::Bool(_) => "bool",
+                    _ => "array",
+                };
                 return Err(Status::bad_request(format!(
-                    "{prefix}json: cannot unmarshal array into Go value of type map[string]interface {{}}"
+                    "{prefix}json: cannot unmarshal {what} into Go value of type map[string]interface {{}}"
                 )));
             }
             _ => {}
@@ -216,21 +229,37 @@ impl Patch<'_> {
         };
         let shown = new.to_string();
         let expected = (self.gvk.api_version(), self.gvk.kind.clone());
-        let given = (text(&new, "apiVersion"), text(&new, "kind"));
+        let custom = self.kind.is_custom() && self.gvk == self.kind.gvk;
+        let mut given = (text(&new, "apiVersion"), text(&new, "kind"));
+        if !custom && (self.patch == PatchType::Strategic || given.1.is_empty()) {
+            // Where the type is known, nobody has to name it; a strategic patch is not even asked.
+            for (field, value) in [("apiVersion", &expected.0), ("kind", &expected.1)] {
+                new[field] = value.clone().into();
+            }
+            given = expected.clone();
+        }
+        if !custom && given.0.is_empty() {
+            // Of a kind in no version nothing is known, not even that it has a name.
+            let unknown = new.as_object().into_iter().flat_map(|fields| fields.keys().cloned());
+            self.report(unknown.filter(|field| field != "kind").collect(), &shown)?;
+            return Err(self.nameless());
+        }
         if given != expected {
-            let custom = self.kind.is_custom() && self.gvk == self.kind.gvk;
             if custom && !given.0.is_empty() && !given.1.is_empty() {
                 // What it is shows when it is validated.
                 let given = Gvk::from_api_version(&given.0, &given.1);
                 let unknown = decode::unknown_in(self.kind, &given, &mut new)
                     .map_err(|error| patch_invalid(&shown, &error))?;
                 self.report(unknown, &shown)?;
+                self.check_unmoved(old, &new)?;
                 return Ok(new);
             }
             let detail = if given.1.is_empty() {
                 format!("Object 'Kind' is missing in '{shown}'")
             } else if custom {
-                format!("Object 'apiVersion' is missing in '{shown}'")
+                return Err(Status::internal(
+                    "Object 'apiVersion' is missing in 'object has no apiVersion field'",
+                ));
             } else {
                 format!(
                     "no kind \"{}\" is registered for version \"{}\" in scheme \"pkg/api/legacyscheme/scheme.go:30\"",
@@ -240,9 +269,43 @@ impl Patch<'_> {
             return Err(patch_invalid(&shown, &detail));
         }
         let unknown =
-            decode::accept(self.kind, &self.gvk, &mut new).map_err(|error| patch_invalid(&shown, &error))?;
+            decode::accept(self.kind, &self.gvk, &mut new).map_err(|error| match restored(&error) {
+                Some(words) if self.patch == PatchType::Strategic => {
+                    patch_invalid(&apimachinery::go::verbose(&self.document), &words)
+                }
+                _ => patch_invalid(&shown, &error),
+            })?;
         self.report(unknown, &shown)?;
+        self.check_unmoved(old, &new)?;
         Ok(new)
+    }
+
+    /// The answer to a patch that leaves no name.
+    fn nameless(&self) -> Status {
+        Status::bad_request(format!(
+            "the name of the object ({} based on URL) was undeterminable: name must be provided",
+            self.context.info.name
+        ))
+    }
+
+    /// Refuses a patch that changes which object it is.
+    fn check_unmoved(&self, old: &Value, new: &Value) -> Result<(), Status> {
+        let (before, after) = (object::meta_str(old, "name"), object::meta_str(new, "name"));
+        if after.is_empty() {
+            return Err(self.nameless());
+        }
+        if before != after {
+            return Err(Status::bad_request(format!(
+                "the name of the object ({after}) does not match the name on the URL ({before})"
+            )));
+        }
+        let namespace = object::meta_str(new, "namespace");
+        if !namespace.is_empty() && object::meta_str(old, "namespace") != namespace {
+            return Err(Status::bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request",
+            ));
+        }
+        Ok(())
     }
 
     /// Refuses or warns about what is tolerable but wrong in the patch and in what it made, which is shown.
@@ -268,19 +331,7 @@ impl Patch<'_> {
 
 impl Change for Patch<'_> {
     fn apply(&self, old: &Value) -> Result<Option<Value>, Status> {
-        let new = self.patch(old)?;
-        for field in ["name", "namespace"] {
-            let (before, after) = (object::meta_str(old, field), object::meta_str(&new, field));
-            if before != after {
-                return Err(Status::bad_request(if field == "name" {
-                    format!("the name of the object ({after}) does not match the name on the URL ({before})")
-                } else {
-                    "the namespace of the provided object does not match the namespace sent on the request"
-                        .to_owned()
-                }));
-            }
-        }
-        Ok(Some(new))
+        self.patch(old).map(Some)
     }
 
     fn is_patch(&self) -> bool {
@@ -301,6 +352,27 @@ fn unknown_in_operations(operations: &[Value]) -> Vec<String> {
 
 fn text(object: &Value, field: &str) -> String {
     object.get(field).and_then(Value::as_str).unwrap_or("").to_owned()
+}
+
+/// Returns Go's words for a value of the wrong type where no JSON is read: upstream a strategic patch goes from map to struct.
+fn restored(error: &str) -> Option<String> {
+    let rest = error.strip_prefix("json: cannot unmarshal ")?;
+    let (what, rest) = rest.split_once(' ')?;
+    let (_, wanted) = rest.rsplit_once(" of type ")?;
+    let (sort, found) = match what {
+        "object" => ("map", "map[string]interface {}"),
+        "array" => ("slice", "[]interface {}"),
+        "number" => ("int64", "int64"),
+        other => (other, other),
+    };
+    match wanted {
+        _ if wanted.starts_with("[]") => Some(format!("cannot restore slice from {sort}")),
+        _ if wanted.starts_with("map[") => Some(format!("cannot restore map from {sort}")),
+        "string" | "bool" | "int32" | "int64" | "float64" => {
+            Some(format!("cannot convert {found} to {wanted}"))
+        }
+        _ => None,
+    }
 }
 
 /// The answer to a JSON patch that does not apply: the reason is not told.

@@ -425,7 +425,9 @@ impl Custom {
         old: &Value,
     ) -> field::Errors {
         let version = self.version(&gvk.version);
+        // Upstream looks at the metadata twice.
         let mut errors = meta::update(object, old, meta::Finalizers::Qualified);
+        errors.extend(meta::update(object, old, meta::Finalizers::Qualified));
         if subresource == "status" {
             errors.extend(version.schema.validate_status(object, old));
             errors.extend(version.scale.iter().flat_map(|paths| scale::check_status(paths, object)));
