@@ -273,6 +273,20 @@ mod tests {
     }
 
     #[test]
+    fn what_kube_apiserver_takes_beyond_the_rfc_is_taken() {
+        for (target, patch, result) in [
+            (json!({}), json!([{"op": "copy", "from": "/a", "path": "/b"}]), json!({"b": null})),
+            (json!({}), json!([{"op": "add", "path": "any/b", "value": 1}]), json!({"b": 1})),
+            (json!({"a": 1}), Value::Null, json!({"a": 1})),
+        ] {
+            assert_eq!(patched(target, patch.clone()).as_ref(), Ok(&result), "{patch}");
+        }
+        assert!(matches!(patched(json!({}), json!([null])), Err(Error::Rejected(_))));
+        let below_nothing = json!([{"op": "copy", "from": "/a/b", "path": "/c"}]);
+        assert!(matches!(patched(json!({}), below_nothing), Err(Error::Rejected(_))));
+    }
+
+    #[test]
     fn operations_do_what_the_rfc_says() {
         for (target, patch, result) in [
             (json!({"a": 1}), json!([{"op": "add", "path": "/b", "value": 2}]), json!({"a": 1, "b": 2})),
@@ -325,7 +339,7 @@ mod tests {
             (json!({"a": 1}), json!([{"op": "test", "path": "/b", "value": 2}])),
             (json!({"a": 1}), json!([{"op": "move", "from": "/x", "path": "/b"}])),
             (json!({"a": {}}), json!([{"op": "move", "from": "/a", "path": "/a/b"}])),
-            (json!({"a": 1}), json!([{"op": "copy", "from": "/x", "path": "/b"}])),
+            (json!({"a": 1}), json!([{"op": "copy", "from": "/x/y", "path": "/b"}])),
             (json!({"a": 1}), json!([{"op": "frobnicate", "path": "/a"}])),
             (json!({"a": 1}), json!([{"path": "/a"}])),
             (json!({"a": 1}), json!([{"op": "remove"}])),
