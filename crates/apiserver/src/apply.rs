@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 
 use crate::handlers::context::{Context, FieldValidation};
 use crate::handlers::decode;
+use crate::handlers::update::check_name;
 use crate::handlers::write::{Change, Outcome, Target, second};
 use crate::object;
 use crate::registry::{Custom, Kind, Source};
@@ -33,7 +34,9 @@ pub(crate) fn track(target: &Target<'_>, old: Option<&Value>, new: &mut Value) {
     *new = match &target.kind.source {
         Source::Native => {
             let types = native::merge::Versions { gvk: target.kind.gvk.clone() };
-            manage(target, &types, |fields| fields.update(live, written, manager, &now))
+            let mut tracked = manage(target, &types, |fields| fields.update(live, written, manager, &now));
+            native::shape::hide_empty(&target.kind.gvk, &mut tracked);
+            tracked
         }
         Source::Custom(custom) => {
             let types = CustomTypes { server: target.server, custom };
@@ -161,8 +164,8 @@ impl Apply<'_> {
 }
 
 impl Change for Apply<'_> {
-    fn apply(&self, old: &Value) -> Result<Value, Status> {
-        self.merge(old)
+    fn apply(&self, old: &Value) -> Result<Option<Value>, Status> {
+        self.merge(old).map(Some)
     }
 
     fn is_patch(&self) -> bool {
@@ -172,12 +175,7 @@ impl Change for Apply<'_> {
     fn create(&self) -> Option<Result<Value, Status>> {
         let object = self.merge(&zero(self.target.kind));
         Some(object.and_then(|object| {
-            if object::meta_str(&object, "name").is_empty() {
-                return Err(Status::bad_request(format!(
-                    "the name of the object ({} based on URL) was undeterminable: name must be provided",
-                    self.target.name
-                )));
-            }
+            check_name(self.target, &object)?;
             let uid = object::meta_str(&object, "uid");
             if !uid.is_empty() {
                 return Err(Status::conflict(
@@ -202,8 +200,18 @@ pub(crate) fn configuration(target: &Target<'_>, body: &Bytes) -> Result<Documen
     let bad = |error: String| Status::bad_request(format!("error decoding YAML: {error}"));
     let document = crate::yaml::read(body).map_err(bad)?;
     let applied = &document.value;
-    if !applied.is_object() {
-        return Err(bad("an object is expected".to_owned()));
+    let what = match applied {
+        Value::Object(_) => None,
+        Value::Null => return Err(Status::bad_request("invalid object type: /, Kind=")),
+        Value::Array(_) => Some("array"),
+        Value::String(_) => Some("string"),
+        Value::Number(_) => Some("number"),
+        Value::Bool(_) => Some("bool"),
+    };
+    if let Some(what) = what {
+        return Err(bad(format!(
+            "error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {what} into Go value of type map[string]interface {{}}"
+        )));
     }
     let name = object::meta_str(applied, "name").to_owned();
     if !name.is_empty() && name != target.name {

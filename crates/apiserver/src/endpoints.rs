@@ -284,13 +284,8 @@ fn health(server: &Arc<Server>, context: &Context, segments: &[&str]) -> Respons
     respond::text(200, "ok")
 }
 
-/// Which form of discovery a client asks for.
-enum Form {
-    Legacy,
-    Aggregated { beta: bool },
-}
-
-fn form(context: &Context) -> Form {
+/// Says whether a client asks for all groups in one document.
+fn wants_aggregated(context: &Context) -> bool {
     let accept = context.header(header::ACCEPT).unwrap_or("");
     for clause in accept.split(',') {
         let clause: String = clause.chars().filter(|c| !c.is_whitespace()).collect();
@@ -299,60 +294,53 @@ fn form(context: &Context) -> Form {
             continue;
         }
         let parts: Vec<&str> = parts.collect();
-        if parts.contains(&"g=apidiscovery.k8s.io") && parts.contains(&"as=APIGroupDiscoveryList") {
-            if parts.contains(&"v=v2") {
-                return Form::Aggregated { beta: false };
-            }
-            if parts.contains(&"v=v2beta1") {
-                return Form::Aggregated { beta: true };
-            }
-            continue;
+        if ["g=apidiscovery.k8s.io", "v=v2", "as=APIGroupDiscoveryList"]
+            .iter()
+            .all(|part| parts.contains(part))
+        {
+            return true;
         }
         if !parts.iter().any(|part| part.starts_with("as=")) {
-            return Form::Legacy;
+            return false;
         }
     }
-    Form::Legacy
+    false
 }
 
 fn discovery(server: &Arc<Server>, context: &Context, segments: &[&str]) -> Response<Body> {
     let registry = server.registry.load_full();
     let documents = registry.documents();
-    // The old form is JSON or, for who wants it, YAML.
+    // The old form is JSON or, for who wants it, YAML. Who wants protobuf gets JSON.
     let offer = Offer {
-        protobuf: false,
+        protobuf: true,
         yaml: true,
         table: false,
         metadata: false,
         metadata_list: false,
-        native: false,
+        native: true,
     };
-    let is_yaml = context.accept(offer).is_ok_and(|accepted| accepted.media == Media::Yaml);
-    let legacy = |document: Bytes| {
-        if is_yaml && let Ok(tree) = serde_json::from_slice::<Value>(&document) {
-            return respond::value(200, &tree, Accepted { media: Media::Yaml, ..Accepted::JSON });
-        }
-        respond::bytes_of(200, document, "application/json")
+    let accepted = context.accept(offer);
+    let legacy = |document: Bytes| match &accepted {
+        Err(status) => respond::error(status),
+        Ok(Accepted { media: Media::Yaml, .. }) => match serde_json::from_slice::<Value>(&document) {
+            Ok(tree) => respond::value(200, &tree, Accepted { media: Media::Yaml, ..Accepted::JSON }),
+            Err(error) => respond::error(&Status::internal(error)),
+        },
+        Ok(_) => respond::bytes_of(200, document, "application/json"),
     };
     match segments {
-        ["api"] => match form(context) {
-            Form::Aggregated { beta: false } => aggregated(context, &documents.core, false),
-            Form::Aggregated { beta: true } => aggregated(context, &documents.core_beta, true),
-            Form::Legacy => {
-                let host = context.header(header::HOST).unwrap_or("");
-                let document = json!({
-                    "kind": "APIVersions",
-                    "versions": ["v1"],
-                    "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": host}],
-                });
-                legacy(format!("{document}\n").into())
-            }
-        },
-        ["apis"] => match form(context) {
-            Form::Aggregated { beta: false } => aggregated(context, &documents.named, false),
-            Form::Aggregated { beta: true } => aggregated(context, &documents.named_beta, true),
-            Form::Legacy => legacy(documents.groups.clone()),
-        },
+        ["api"] if wants_aggregated(context) => aggregated(context, &documents.core),
+        ["api"] => {
+            let host = context.header(header::HOST).unwrap_or("");
+            let document = json!({
+                "kind": "APIVersions",
+                "versions": ["v1"],
+                "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": host}],
+            });
+            legacy(format!("{document}\n").into())
+        }
+        ["apis"] if wants_aggregated(context) => aggregated(context, &documents.named),
+        ["apis"] => legacy(documents.groups.clone()),
         ["api", "v1"] => match documents.resources.get(&(String::new(), "v1".to_owned())) {
             Some(document) => legacy(document.clone()),
             None => respond::text(404, "404 page not found\n"),
@@ -375,12 +363,8 @@ fn discovery(server: &Arc<Server>, context: &Context, segments: &[&str]) -> Resp
     }
 }
 
-fn aggregated(context: &Context, document: &Aggregated, beta: bool) -> Response<Body> {
-    let content_type = if beta {
-        "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"
-    } else {
-        "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-    };
+fn aggregated(context: &Context, document: &Aggregated) -> Response<Body> {
+    let content_type = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
     let unchanged = context.header(IF_NONE_MATCH).is_some_and(|tag| tag == document.etag);
     let mut response = if unchanged {
         let mut response = Response::new(body::empty());

@@ -12,6 +12,9 @@ use crate::shape;
 mod autoscaler;
 mod event;
 
+pub use autoscaler::hide_annotations;
+pub(crate) use autoscaler::restore_status_annotations;
+
 /// Returns the kind under which objects of a native kind are stored.
 pub fn storage_kind(gvk: &Gvk) -> Gvk {
     match (&*gvk.group, &*gvk.kind) {

@@ -20,7 +20,7 @@ use serde_json::Value;
 use crate::defaults::tree::{Object, ensure};
 use crate::validation::node::{Node, same};
 
-pub use kinds::{for_approval, show_template_generation};
+pub use kinds::{for_approval, hide_template_generation, show_template_generation};
 pub use metadata::{for_create as metadata_for_create, for_update as metadata_for_update};
 pub use reset::reset_fields;
 pub use status::{empty as empty_status, has_subresource as has_status};
@@ -67,6 +67,9 @@ pub fn for_update(gvk: &Gvk, object: &mut Value, old: &Value, _ctx: &Context<'_>
     let Some(root) = object.as_object_mut() else { return };
     if status::has_subresource(gvk) {
         restore(root, old, "status");
+    }
+    if gvk.group == "autoscaling" && gvk.version == "v1" {
+        crate::convert::restore_status_annotations(root, old);
     }
     kinds::for_update(gvk, root, old);
     if has_generation(gvk) && spec_changed(gvk, old, object) {

@@ -14,9 +14,11 @@ use serde_json::{Map, Value};
 
 use crate::types::{self, Field, Kind, Type, TypeId};
 
+mod empty;
 mod literal;
 pub mod time;
 
+pub use empty::{empty_lists, hide_empty, show_empty};
 pub use literal::{base64_decode, duration_nanos, duration_text};
 pub(crate) use literal::{float, round_to_milli};
 

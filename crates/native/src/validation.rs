@@ -11,6 +11,8 @@ mod check;
 mod config;
 mod containers;
 mod cron;
+mod events;
+mod flowcontrol;
 mod jobs;
 pub mod meta;
 mod networking;
@@ -23,6 +25,7 @@ mod rbac;
 mod scheduling;
 mod security;
 mod service;
+mod status;
 mod storage;
 mod volumes;
 mod workloads;
@@ -46,8 +49,17 @@ pub fn create(gvk: &Gvk, object: &Value) -> Errors {
         ("apps", "StatefulSet") => workloads::stateful_set(&mut errors, root, false),
         ("batch", "Job") => jobs::job(&mut errors, root),
         ("batch", "CronJob") => jobs::cron_job(&mut errors, root, None),
-        ("", "Event") => policy::event(&mut errors, root, true),
-        ("events.k8s.io", "Event") => policy::event(&mut errors, root, false),
+        ("" | "events.k8s.io", "Event") => {
+            let is_core = gvk.group.is_empty();
+            let metadata = std::mem::take(&mut errors);
+            events::common(&mut errors, root, is_core);
+            if !is_core {
+                errors.extend(metadata);
+                events::strict(&mut errors, root);
+            } else if errors.is_empty() {
+                errors = metadata;
+            }
+        }
         _ => both(gvk, root, &mut errors),
     }
     errors
@@ -78,6 +90,12 @@ fn both(gvk: &Gvk, root: Node<'_>, errors: &mut Errors) {
         ("", "PersistentVolume") => storage::persistent_volume(errors, root),
         ("", "PersistentVolumeClaim") => storage::claim(errors, root),
         ("storage.k8s.io", "StorageClass") => storage::storage_class(errors, root),
+        ("storage.k8s.io", "VolumeAttachment") => storage::attachment(errors, root),
+        ("storage.k8s.io", "CSIStorageCapacity") => storage::capacity(errors, root),
+        ("flowcontrol.apiserver.k8s.io", "FlowSchema") => flowcontrol::flow_schema(errors, root),
+        ("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration") => {
+            flowcontrol::priority_level(errors, root);
+        }
         ("scheduling.k8s.io", "PriorityClass") => policy::priority_class(errors, root),
         ("node.k8s.io", "RuntimeClass") => policy::runtime_class(errors, root),
         ("coordination.k8s.io", "Lease") => policy::lease(errors, root),
@@ -117,8 +135,12 @@ pub fn update(gvk: &Gvk, object: &Value, old: &Value) -> Errors {
             jobs::job_update(&mut errors, new, stored);
         }
         ("batch", "CronJob") => jobs::cron_job(&mut errors, new, Some(stored)),
-        // Updates are how recorders count; upstream only looks at who reports through the newer spelling.
-        ("" | "events.k8s.io", "Event") => return errors,
+        ("", "Event") => events::common(&mut errors, new, true),
+        ("events.k8s.io", "Event") => {
+            events::common(&mut errors, new, false);
+            errors.extend(meta::update(object, old, finalizers(gvk)));
+            events::strict_update(&mut errors, new, stored);
+        }
         ("", "Service") => {
             service::update(&mut errors, new, stored);
             both(gvk, new, &mut errors);
@@ -137,6 +159,7 @@ pub fn update(gvk: &Gvk, object: &Value, old: &Value) -> Errors {
         }
         ("scheduling.k8s.io", "PriorityClass") => policy::priority_class_update(&mut errors, new, stored),
         ("storage.k8s.io", "StorageClass") => storage::storage_class_update(&mut errors, new, stored),
+        ("storage.k8s.io", "CSIStorageCapacity") => storage::capacity_update(&mut errors, new, stored),
         _ => {
             both(gvk, new, &mut errors);
             after_both(gvk, new, stored, &mut errors);
@@ -161,6 +184,7 @@ fn after_both(gvk: &Gvk, new: Node<'_>, old: Node<'_>, errors: &mut Errors) {
             rbac::binding_update(errors, new, old);
         }
         ("", "PersistentVolume") => storage::persistent_volume_update(errors, new, old),
+        ("storage.k8s.io", "VolumeAttachment") => immutable(&["spec"]),
         ("", "PersistentVolumeClaim") => storage::claim_update(errors, new, old),
         ("", "ResourceQuota") => policy::resource_quota_update(errors, new, old),
         _ => {}
@@ -171,48 +195,15 @@ fn after_both(gvk: &Gvk, new: Node<'_>, old: Node<'_>, errors: &mut Errors) {
 pub fn status_update(gvk: &Gvk, object: &Value, old: &Value, subresource: &str) -> Errors {
     let mut errors = update_metadata(gvk, object, old);
     let root = Node::from(object);
-    let (status, path) = (root.at("status"), Path::new("status"));
-    let counts: &[&str] = match (gvk.group.as_str(), gvk.kind.as_str()) {
-        ("apps", "Deployment") => &[
-            "observedGeneration",
-            "replicas",
-            "updatedReplicas",
-            "readyReplicas",
-            "availableReplicas",
-            "unavailableReplicas",
-        ],
-        ("", "ReplicationController") | ("apps", "ReplicaSet") => {
-            &["replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "observedGeneration"]
-        }
-        ("apps", "StatefulSet") => {
-            &["replicas", "readyReplicas", "currentReplicas", "updatedReplicas", "observedGeneration"]
-        }
-        ("apps", "DaemonSet") => &[
-            "currentNumberScheduled",
-            "numberMisscheduled",
-            "desiredNumberScheduled",
-            "numberReady",
-            "observedGeneration",
-            "updatedNumberScheduled",
-            "numberAvailable",
-            "numberUnavailable",
-        ],
-        ("batch", "Job") => &["active", "succeeded", "failed", "ready", "terminating"],
-        ("autoscaling", "HorizontalPodAutoscaler") => &["currentReplicas", "desiredReplicas"],
-        ("policy", "PodDisruptionBudget") => {
-            &["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"]
-        }
-        ("", "Namespace") => {
-            policy::namespace_status(&mut errors, root);
-            &[]
-        }
+    match (gvk.group.as_str(), gvk.kind.as_str()) {
+        ("", "Namespace") => policy::namespace_status(&mut errors, root),
         ("certificates.k8s.io", "CertificateSigningRequest") => {
             certificates::update(&mut errors, root, Node::from(old), subresource);
-            &[]
         }
-        _ => &[],
-    };
-    check::none_negative(&mut errors, &path, status, counts);
+        ("flowcontrol.apiserver.k8s.io", _) => flowcontrol::conditions(&mut errors, root),
+        ("storage.k8s.io", "VolumeAttachment") => storage::attachment_status(&mut errors, root),
+        _ => status::counts(&mut errors, gvk, root, Node::from(old)),
+    }
     errors
 }
 
@@ -242,7 +233,9 @@ fn finalizers(gvk: &Gvk) -> Finalizers {
 fn update_metadata(gvk: &Gvk, object: &Value, old: &Value) -> Errors {
     let mut errors = meta::create(object, is_namespaced(gvk), NameRule::PathSegment, Finalizers::Qualified);
     errors.extend(meta::update(object, old, Finalizers::Qualified));
-    errors.extend(meta::update(object, old, finalizers(gvk)));
+    if gvk.kind != "Event" {
+        errors.extend(meta::update(object, old, finalizers(gvk)));
+    }
     errors
 }
 
@@ -251,7 +244,6 @@ pub fn name_rule(gvk: &Gvk) -> NameRule {
     match (gvk.group.as_str(), gvk.kind.as_str()) {
         ("", "Namespace" | "Service") | ("apps", "StatefulSet") => NameRule::Label,
         ("", "Event")
-        | ("events.k8s.io", "Event")
         | ("rbac.authorization.k8s.io", _)
         | ("policy", "PodDisruptionBudget")
         | ("certificates.k8s.io", "CertificateSigningRequest") => NameRule::PathSegment,

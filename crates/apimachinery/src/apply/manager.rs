@@ -262,8 +262,9 @@ impl<T: Types> FieldManager<'_, T> {
             return Ok(Some(Typed { value: Cow::Borrowed(&*object.value), schema: object.schema.clone() }));
         }
         let Some(schema) = self.types.type_of(version) else { return Ok(None) };
-        let value = Cow::Owned(self.types.convert(&object.value, version)?);
-        Ok(Some(Typed { value, schema }))
+        let value = self.types.convert(&object.value, version)?;
+        typed::validate(&schema, &value, Duplicates::Allowed).map_err(|error| error.to_string())?;
+        Ok(Some(Typed { value: Cow::Owned(value), schema }))
     }
 
     fn without_reset(&self, set: Set, version: &str) -> Set {
@@ -348,8 +349,14 @@ impl<T: Types> FieldManager<'_, T> {
                 continue;
             }
             if !by_version.contains_key(&owned.api_version) {
-                let versions =
-                    (self.in_version(live, &owned.api_version)?, self.in_version(new, &owned.api_version)?);
+                let version = &owned.api_version;
+                let failed = |which: &'static str| {
+                    move |error: String| format!("failed to convert {which} object: {error}")
+                };
+                let versions = (
+                    self.in_version(live, version).map_err(failed("old"))?,
+                    self.in_version(new, version).map_err(failed("new"))?,
+                );
                 let (Some(live), Some(new)) = versions else {
                     gone.push(identity.clone());
                     continue;

@@ -68,10 +68,14 @@ fn decode(patch: &Value) -> Result<Vec<Operation<'_>>, Error> {
     items
         .iter()
         .map(|item| {
-            let Value::Object(entries) = item else {
-                return Err(type_error(item, "handlers.jsonPatchOp"));
+            let entries = match item {
+                Value::Object(entries) => Some(entries),
+                // To Go, null is an operation that says nothing.
+                Value::Null => None,
+                _ => return Err(type_error(item, "handlers.jsonPatchOp")),
             };
-            let text = |name: &str| match entries.get(name) {
+            let get = |name: &str| entries.and_then(|entries| entries.get(name));
+            let text = |name: &str| match get(name) {
                 None | Some(Value::Null) => Ok(None),
                 Some(Value::String(text)) => Ok(Some(text.as_str())),
                 Some(other) => Err(type_error(other, "string")),
@@ -80,7 +84,7 @@ fn decode(patch: &Value) -> Result<Vec<Operation<'_>>, Error> {
                 op: text("op")?.unwrap_or("unknown"),
                 path: text("path")?,
                 from: text("from")?,
-                value: entries.get("value"),
+                value: get("value"),
             })
         })
         .collect()
@@ -100,9 +104,17 @@ impl Operation<'_> {
             }
             "copy" => {
                 let from = self.from()?;
-                let value = find(document, from)
-                    .ok_or_else(|| rejected("copy", from, "doc is missing from path"))?
-                    .clone();
+                let value = match find(document, from) {
+                    Some(value) => value.clone(),
+                    // As kube-apiserver: what an object does not have is null to who copies it.
+                    None if split_last(from)
+                        .and_then(|(parent, _)| find(document, parent))
+                        .is_some_and(Value::is_object) =>
+                    {
+                        Value::Null
+                    }
+                    None => return Err(rejected("copy", from, "doc is missing from path")),
+                };
                 *copied += value.to_string().len();
                 if *copied > MAX_COPIED_BYTES {
                     return Err(Error::Rejected(format!(
@@ -117,11 +129,13 @@ impl Operation<'_> {
     }
 
     fn path(&self) -> Result<&str, Error> {
-        self.path.ok_or_else(|| Error::Rejected(format!("{} operation failed to decode path", self.op)))
+        let path = self.path.map(pointer);
+        path.ok_or_else(|| Error::Rejected(format!("{} operation failed to decode path", self.op)))
     }
 
     fn from(&self) -> Result<&str, Error> {
-        self.from.ok_or_else(|| Error::Rejected(format!("{} operation failed to decode from", self.op)))
+        let from = self.from.map(pointer);
+        from.ok_or_else(|| Error::Rejected(format!("{} operation failed to decode from", self.op)))
     }
 
     fn replace(&self, document: &mut Value) -> Result<(), Error> {
@@ -156,6 +170,11 @@ fn rejected(op: &str, path: &str, why: &str) -> Error {
 
 fn unescape(segment: &str) -> String {
     segment.replace("~1", "/").replace("~0", "~")
+}
+
+/// Returns a path from its first slash on: as kube-apiserver, what stands before it is passed over.
+fn pointer(path: &str) -> &str {
+    path.find('/').map_or(path, |slash| &path[slash..])
 }
 
 /// Splits `/a/b/c` into `/a/b` and `c`; the root has no parent.
@@ -254,6 +273,20 @@ mod tests {
     }
 
     #[test]
+    fn what_kube_apiserver_takes_beyond_the_rfc_is_taken() {
+        for (target, patch, result) in [
+            (json!({}), json!([{"op": "copy", "from": "/a", "path": "/b"}]), json!({"b": null})),
+            (json!({}), json!([{"op": "add", "path": "any/b", "value": 1}]), json!({"b": 1})),
+            (json!({"a": 1}), Value::Null, json!({"a": 1})),
+        ] {
+            assert_eq!(patched(target, patch.clone()).as_ref(), Ok(&result), "{patch}");
+        }
+        assert!(matches!(patched(json!({}), json!([null])), Err(Error::Rejected(_))));
+        let below_nothing = json!([{"op": "copy", "from": "/a/b", "path": "/c"}]);
+        assert!(matches!(patched(json!({}), below_nothing), Err(Error::Rejected(_))));
+    }
+
+    #[test]
     fn operations_do_what_the_rfc_says() {
         for (target, patch, result) in [
             (json!({"a": 1}), json!([{"op": "add", "path": "/b", "value": 2}]), json!({"a": 1, "b": 2})),
@@ -306,7 +339,7 @@ mod tests {
             (json!({"a": 1}), json!([{"op": "test", "path": "/b", "value": 2}])),
             (json!({"a": 1}), json!([{"op": "move", "from": "/x", "path": "/b"}])),
             (json!({"a": {}}), json!([{"op": "move", "from": "/a", "path": "/a/b"}])),
-            (json!({"a": 1}), json!([{"op": "copy", "from": "/x", "path": "/b"}])),
+            (json!({"a": 1}), json!([{"op": "copy", "from": "/x/y", "path": "/b"}])),
             (json!({"a": 1}), json!([{"op": "frobnicate", "path": "/a"}])),
             (json!({"a": 1}), json!([{"path": "/a"}])),
             (json!({"a": 1}), json!([{"op": "remove"}])),

@@ -81,7 +81,14 @@ impl Error {
 
     fn bad_directive(directive: &Value, item: &Map<String, Value>) -> Self {
         let item = go::verbose(&Value::Object(item.clone()));
-        Self::Other(format!("unknown patch type: {} in map: {item}", go::verbose(directive)))
+        // As Go prints what is no text where it expects one.
+        let directive = match directive {
+            Value::Number(number) if number.is_f64() => format!("%!s(float64={number})"),
+            Value::Number(number) => format!("%!s(int64={number})"),
+            Value::Bool(flag) => format!("%!s(bool={flag})"),
+            other => go::verbose(other),
+        };
+        Self::Other(format!("unknown patch type: {directive} in map: {item}"))
     }
 }
 

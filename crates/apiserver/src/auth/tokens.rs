@@ -216,7 +216,7 @@ impl Tokens {
         let (Some(expires), true) = (claims.exp, claims.iss == self.issuer) else {
             return Err(Distrust::Unknown);
         };
-        let common: Vec<String> = claims.aud.iter().filter(|aud| audiences.contains(aud)).cloned().collect();
+        let common: Vec<String> = audiences.iter().filter(|aud| claims.aud.contains(aud)).cloned().collect();
         if common.is_empty() {
             return Err(Distrust::Foreign { of: claims.aud.clone(), wanted: audiences.to_vec() });
         }

@@ -38,7 +38,19 @@ pub fn object(
         }
         _ => return Err(unsupported_type(kind)),
     };
-    check_type(kind, expected, &mut value, body)?;
+    if let Some(given) = check_type(kind, expected, &mut value, body)? {
+        let unknown = unknown_in(kind, &given, &mut value)
+            .map_err(|error| cannot_handle(&given, &given, &error))?
+            .into_iter()
+            .map(|path| format!("unknown field \"{path}\""));
+        problems.extend(unknown);
+        report(context, validation, problems)
+            .map_err(|status| cannot_handle(&given, &given, &status.message))?;
+        if given.api_version() != expected.api_version() {
+            return Err(other_version(&given, expected));
+        }
+        return Ok(value);
+    }
     let (typed, yaml) = (!kind.is_custom() || *expected != kind.gvk, content_type.ends_with("yaml"));
     // What is read from YAML is the JSON that it stands for, whose keys are sorted.
     let document = if typed && yaml { Bytes::from(value.to_string()) } else { body.clone() };
@@ -85,14 +97,17 @@ pub fn report(context: &Context, validation: FieldValidation, problems: Vec<Stri
 }
 
 /// As [`canonicalise`], for what a client sent: custom resources lose nulls that mean nothing. What admission makes of an
-/// object keeps them, as upstream, and they are an error there.
+/// object keeps them, as upstream, and they are an error there. Empty lists are left where they have an owner.
 pub fn accept(kind: &Kind, gvk: &Gvk, value: &mut Value) -> Result<Vec<String>, String> {
     if let Source::Custom(custom) = &kind.source
         && *gvk == kind.gvk
     {
         custom.drop_nulls(gvk, value);
     }
-    canonicalise(kind, gvk, value)
+    let empty = native::shape::empty_lists(gvk, value);
+    let unknown = canonicalise(kind, gvk, value)?;
+    native::shape::show_empty(value, &empty);
+    Ok(unknown)
 }
 
 /// Brings an object into canonical form and applies the defaults; returns the unknown fields that were dropped.
@@ -198,8 +213,9 @@ fn parse_protobuf(expected: &Gvk, body: &Bytes) -> Result<Value, Status> {
     Ok(value)
 }
 
-/// Checks that the body says what the endpoint is about; a native body may leave it out.
-fn check_type(kind: &Kind, expected: &Gvk, value: &mut Value, body: &Bytes) -> Result<(), Status> {
+/// Checks that the body says what the endpoint is about; a native body may leave it out. Returns what a custom resource says it is,
+/// if that is something else.
+fn check_type(kind: &Kind, expected: &Gvk, value: &mut Value, body: &Bytes) -> Result<Option<Gvk>, Status> {
     let Some(fields) = value.as_object_mut() else {
         let what = json_kind(value);
         return Err(unrecognised(
@@ -256,11 +272,11 @@ fn check_type(kind: &Kind, expected: &Gvk, value: &mut Value, body: &Bytes) -> R
     } else {
         Gvk::from_api_version(&api_version, if name.is_empty() { &expected.kind } else { &name })
     };
+    if kind.is_custom() && *expected == kind.gvk {
+        return Ok((given != *expected).then_some(given));
+    }
     let is_same_version = given.group == expected.group && given.version == expected.version;
-    if given.kind != expected.kind && !(kind.is_custom() && *expected == kind.gvk && !is_same_version) {
-        if kind.is_custom() && *expected == kind.gvk {
-            return Err(wrong_kind(&given, expected, value));
-        }
+    if given.kind != expected.kind {
         if kind.is_custom() {
             return Err(Status::bad_request(format!(
                 "{} in version \"{}\" cannot be handled as a {}: invalid object kind {}, expected {}",
@@ -284,22 +300,46 @@ fn check_type(kind: &Kind, expected: &Gvk, value: &mut Value, body: &Bytes) -> R
         if !kind.is_custom() && native::types::for_kind(&given.group, &given.version, &given.kind).is_none() {
             return Err(cannot_handle(&given, expected, &no_kind(&given)));
         }
-        return Err(Status::bad_request(format!(
-            "the API version in the data ({}) does not match the expected API version ({})",
-            given.api_version(),
-            expected.api_version()
-        )));
+        return Err(other_version(&given, expected));
     }
     fields.insert("apiVersion".to_owned(), expected.api_version().into());
     fields.insert("kind".to_owned(), expected.kind.clone().into());
-    Ok(())
+    Ok(None)
 }
 
-/// The answer to a custom resource of another kind: to upstream it is of any kind until it is validated.
-pub fn wrong_kind(given: &Gvk, expected: &Gvk, object: &Value) -> Status {
-    let detail = format!("must be {}", expected.kind);
-    let error = field::Error::invalid(&Path::new("kind"), given.kind.as_str(), detail);
-    Status::invalid(&given.group, &given.kind, object::meta_str(object, "name"), &[error])
+fn other_version(given: &Gvk, expected: &Gvk) -> Status {
+    Status::bad_request(format!(
+        "the API version in the data ({}) does not match the expected API version ({})",
+        given.api_version(),
+        expected.api_version()
+    ))
+}
+
+/// Names the unknown fields of a custom resource of another kind or version.
+pub fn unknown_in(kind: &Kind, given: &Gvk, object: &mut Value) -> Result<Vec<String>, String> {
+    match &kind.source {
+        Source::Custom(custom) => custom.unknown_in(given, object),
+        Source::Native => Ok(Vec::new()),
+    }
+}
+
+/// Refuses a custom resource of another kind or version: to upstream it is of any kind until it is validated.
+pub fn validate_type(kind: &Kind, object: &Value) -> Result<(), Status> {
+    if !kind.is_custom() {
+        return Ok(());
+    }
+    let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or("");
+    let mut errors = field::Errors::new();
+    for (field, wanted) in [("kind", &kind.gvk.kind), ("apiVersion", &kind.api_version)] {
+        if text(field) != wanted {
+            errors.push(field::Error::invalid(&Path::new(field), text(field), format!("must be {wanted}")));
+        }
+    }
+    if errors.is_empty() {
+        return Ok(());
+    }
+    let given = Gvk::from_api_version(text("apiVersion"), text("kind"));
+    Err(Status::invalid(&given.group, &given.kind, object::meta_str(object, "name"), &errors))
 }
 
 fn no_kind(gvk: &Gvk) -> String {
@@ -314,11 +354,12 @@ fn go_package(gvk: &Gvk) -> &str {
     &gvk.version
 }
 
-fn go_internal_package(gvk: &Gvk) -> String {
-    if gvk.group.is_empty() {
-        "core".to_owned()
-    } else {
-        gvk.group.split('.').next().unwrap_or("").to_owned()
+/// Returns the name of the Go package that holds a native kind inside of kube-apiserver, which shows in some messages.
+pub fn go_internal_package(gvk: &Gvk) -> &str {
+    match gvk.group.as_str() {
+        "" | "events.k8s.io" => "core",
+        "internal.apiserver.k8s.io" => "apiserverinternal",
+        group => group.split('.').next().unwrap_or(""),
     }
 }
 

@@ -118,6 +118,9 @@ impl DeleteOptions {
             fields.remove("kind");
         }
         let _ = kind;
+        let gvk = Gvk::new("meta.k8s.io", "v1", "DeleteOptions");
+        native::shape::canonicalise(&gvk, &mut value)
+            .map_err(|error| Status::bad_request(error.to_string()))?;
         serde_json::from_value(value).map_err(|error| {
             Status::bad_request(format!(
                 "DeleteOptions in version \"v1\" cannot be handled as a DeleteOptions: {error}"
@@ -152,6 +155,17 @@ impl DeleteOptions {
 
     fn is_dry_run(&self) -> bool {
         self.dry_run.as_ref().is_some_and(|values| !values.is_empty())
+    }
+
+    /// Returns what the common path of writes has to know.
+    pub fn for_write(&self) -> WriteOptions {
+        WriteOptions {
+            dry_run: self.is_dry_run(),
+            field_validation: FieldValidation::Ignore,
+            field_manager: String::new(),
+            force: None,
+            document: Value::Null,
+        }
     }
 }
 
@@ -251,7 +265,11 @@ pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Dele
             }
             Plan::Remove => {
                 if dry_run {
-                    return Ok(Deleted::Gone(old));
+                    let mut last = old;
+                    if &*kind.collection == "pods" {
+                        mark(&mut last, Timestamp::now());
+                    }
+                    return Ok(Deleted::Gone(last));
                 }
                 match remove(target, &entry, &key).await? {
                     Some(revision) => {
@@ -314,10 +332,13 @@ fn check_preconditions(
                 "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). The object might have been deleted and then recreated"
             ),
         );
+        // Both groups' events are one kind inside.
+        let group = if kind.gvk.kind == "Event" { "" } else { &kind.gvk.group };
         if let Some(details) = &mut status.details {
             details.kind = kind.gvk.kind.clone();
+            details.group = group.to_owned();
         }
-        let named = apimachinery::gvk::GroupResource::new(&kind.gvk.group, &kind.gvk.kind).to_string();
+        let named = apimachinery::gvk::GroupResource::new(group, &kind.gvk.kind).to_string();
         status.message = status.message.replacen(&kind.resource.to_string(), &named, 1);
         status
     };
@@ -325,7 +346,7 @@ fn check_preconditions(
         && **uid != *entry.head.uid
     {
         return Err(match &*kind.collection {
-            // These two are deleted by ways of their own upstream, which show in the words.
+            // Namespaces are deleted in a way of their own upstream, which shows in the words.
             "namespaces" => Status::conflict(
                 &kind.resource,
                 name,
@@ -334,10 +355,6 @@ fn check_preconditions(
                     entry.head.uid
                 ),
             ),
-            "events" => {
-                let (namespace, _) = object::split_key(&entry.name);
-                super::write::precondition(kind, namespace, name, uid, &entry.head.uid)
-            }
             _ => conflict("UID", uid, &entry.head.uid),
         });
     }
@@ -449,13 +466,7 @@ pub async fn delete_collection(
 ) -> Result<(Vec<Value>, Value), Status> {
     let super::list::Page { entries, metadata } =
         super::list::page(server, context, kind, namespace, false).await?;
-    let write = WriteOptions {
-        dry_run: options.is_dry_run(),
-        field_validation: FieldValidation::Ignore,
-        field_manager: String::new(),
-        force: None,
-        document: Value::Null,
-    };
+    let write = options.for_write();
     let mut items = Vec::with_capacity(entries.len());
     for entry in entries {
         let (namespace, name) = object::split_key(&entry.name);

@@ -166,6 +166,10 @@ fn selectable_value(kind: &Kind, object: &Value, name: &str) -> String {
         _ => String::new(),
     };
     let at = |path: &str| object.pointer(&format!("/{}", path.replace('.', "/")));
+    if name == "status.podIPs" && kind.gvk.kind == "Pod" {
+        // It may be asked for and, as upstream, has no value.
+        return String::new();
+    }
     let FieldLabels::Own(labels) = field_labels(kind) else { return text(at(name)) };
     let Some(label) = labels.iter().find(|label| label.label == name) else { return text(at(name)) };
     let found = label.paths.iter().map(|path| text(at(path))).find(|found| !found.is_empty());
@@ -208,7 +212,7 @@ pub async fn list(
         protobuf: !kind.is_custom(),
         yaml: true,
         table: true,
-        metadata: false,
+        metadata: true,
         metadata_list: true,
         native: !kind.is_custom(),
     })?;
@@ -243,10 +247,9 @@ pub async fn list(
             let include = table::Include::parse(context)?;
             table::list(server, kind, &entries, metadata, include, beta)
         }
-        Shape::Metadata { beta } | Shape::MetadataList { beta } => {
-            let items: Vec<Value> =
-                entries.iter().map(|entry| table::partial(&server.read(kind, entry), beta)).collect();
-            json!({"kind": "PartialObjectMetadataList", "apiVersion": table::version(beta), "metadata": metadata, "items": items})
+        Shape::Metadata { .. } => return Err(table::is_a_list(kind)),
+        Shape::MetadataList { beta } => {
+            table::partial_list(entries.iter().map(|entry| server.read(kind, entry)), metadata, beta)
         }
     };
     Ok(respond::value(200, &document, accepted))
@@ -347,29 +350,28 @@ pub fn check_options(context: &Context, watching: bool) -> Result<(), Status> {
     let path = Path::new("resourceVersionMatch");
     let mut errors = Vec::new();
     if watching {
-        match (initial, matching) {
-            (Some(_), "NotOlderThan") => {}
-            (Some(_), _) => {
-                errors.push(field::Error::forbidden(
-                    &path,
-                    "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
-                ));
-            }
-            (None, "") => {}
-            (None, _) => {
-                errors.push(field::Error::forbidden(
-                    &path,
-                    "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
-                ));
-            }
-        }
-    } else {
-        if initial.is_some() {
+        if initial.is_some() && matching != "NotOlderThan" {
             errors.push(field::Error::forbidden(
-                &Path::new("sendInitialEvents"),
-                "sendInitialEvents is forbidden for list",
+                &path,
+                "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
             ));
         }
+        if !matching.is_empty() && initial.is_none() {
+            errors.push(field::Error::forbidden(
+                &path,
+                "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+            ));
+        }
+        if !matching.is_empty() && matching != "NotOlderThan" {
+            errors.push(field::Error::not_supported(&path, matching, &["NotOlderThan"]));
+        }
+        if !matching.is_empty() && !context.query.text("continue").is_empty() {
+            errors.push(field::Error::forbidden(
+                &path,
+                "resourceVersionMatch is forbidden when continue is provided",
+            ));
+        }
+    } else {
         if !matching.is_empty() {
             if version.is_empty() {
                 errors.push(field::Error::forbidden(
@@ -394,6 +396,12 @@ pub fn check_options(context: &Context, watching: bool) -> Result<(), Status> {
                     errors.push(field::Error::not_supported(&path, other, &["Exact", "NotOlderThan", ""]));
                 }
             }
+        }
+        if initial.is_some() {
+            errors.push(field::Error::forbidden(
+                &Path::new("sendInitialEvents"),
+                "sendInitialEvents is forbidden for list",
+            ));
         }
     }
     if errors.is_empty() { Ok(()) } else { Err(Status::invalid("meta.k8s.io", "ListOptions", "", &errors)) }
@@ -598,7 +606,7 @@ pub fn object_offer(kind: &Kind) -> Offer {
         yaml: true,
         table: true,
         metadata: true,
-        metadata_list: false,
+        metadata_list: true,
         native: !kind.is_custom(),
     }
 }
@@ -620,7 +628,8 @@ pub fn answer(
             let include = table::Include::parse(context)?;
             table::single(server, kind, object, include, beta)
         }
-        Shape::Metadata { beta } | Shape::MetadataList { beta } => table::partial(&object, beta),
+        Shape::Metadata { beta } => table::partial(&object, beta),
+        Shape::MetadataList { .. } => return Err(table::not_a_list(kind)),
     };
     Ok(respond::value(code, &document, accepted))
 }

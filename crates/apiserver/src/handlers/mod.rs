@@ -156,7 +156,7 @@ async fn route(server: &Arc<Server>, context: &Context, body: Bytes) -> Result<R
         "delete" => {
             let accepted = context.accept(list::object_offer(&kind))?;
             let options = DeleteOptions::parse(context, &kind, &body)?;
-            let write = WriteOptions::parse(context, "DeleteOptions")?;
+            let write = options.for_write();
             let target = Target {
                 server,
                 context,
@@ -174,23 +174,31 @@ async fn route(server: &Arc<Server>, context: &Context, body: Bytes) -> Result<R
             list::answer(server, context, &kind, code, deleted.answer(&kind), accepted)?
         }
         "deletecollection" => {
+            let accepted = context.accept(list::object_offer(&kind))?;
             let options = DeleteOptions::parse(context, &kind, &body)?;
             let (mut items, metadata) =
                 delete::delete_collection(server, context, &kind, namespace, &options).await?;
-            if !kind.is_custom() {
+            if !kind.is_custom() && accepted.shape == Shape::Object {
                 // As in any list of a native kind, the items do not repeat what the list says.
                 for fields in items.iter_mut().filter_map(serde_json::Value::as_object_mut) {
                     fields.remove("apiVersion");
                     fields.remove("kind");
                 }
             }
-            let document = json!({
-                "kind": kind.list_kind,
-                "apiVersion": kind.api_version,
-                "metadata": metadata,
-                "items": items,
-            });
-            let accepted = context.accept(list::object_offer(&kind))?;
+            let document = match accepted.shape {
+                Shape::Object => json!({
+                    "kind": kind.list_kind,
+                    "apiVersion": kind.api_version,
+                    "metadata": metadata,
+                    "items": items,
+                }),
+                Shape::Table { beta } => {
+                    let include = table::Include::parse(context)?;
+                    table::of_objects(server, &kind, items, metadata, include, beta)
+                }
+                Shape::Metadata { .. } => return Err(table::is_a_list(&kind).into()),
+                Shape::MetadataList { beta } => table::partial_list(items.into_iter(), metadata, beta),
+            };
             respond::value(200, &document, accepted)
         }
         _ => return Err(Status::method_not_allowed().into()),
@@ -292,7 +300,7 @@ async fn subresource(
                     .ok_or_else(|| Status::not_found(&kind.resource, &info.name))?;
                 let entry = crate::conversion::entry(server, kind, entry).await?;
                 let scale = scale::of(kind, &server.read(kind, &entry))?;
-                return Ok(respond::value(200, &shown_scale(context, scale, accepted)?, accepted));
+                return Ok(respond::value(200, &shown_scale(context, kind, scale, accepted)?, accepted));
             }
             let options =
                 WriteOptions::parse(context, if verb == "patch" { "PatchOptions" } else { "UpdateOptions" })?;
@@ -307,7 +315,7 @@ async fn subresource(
                 options: &options,
             };
             let outcome = scale::write(&target, &body, verb == "patch").await?;
-            Ok(respond::value(200, &shown_scale(context, outcome.object, accepted)?, accepted))
+            Ok(respond::value(200, &shown_scale(context, kind, outcome.object, accepted)?, accepted))
         }
         ("token", "create") => Ok(token::request(server, context, kind, namespace, &body).await?),
         _ => match server.extensions.subresource(server, context, kind, namespace, body).await {
@@ -320,13 +328,18 @@ async fn subresource(
 /// Returns a Scale in the shape that the client wants.
 fn shown_scale(
     context: &Context,
+    kind: &Kind,
     scale: serde_json::Value,
     accepted: Accepted,
 ) -> Result<serde_json::Value, Status> {
     Ok(match accepted.shape {
         Shape::Object => scale,
         Shape::Table { beta } => table::scale(scale, table::Include::parse(context)?, beta),
-        Shape::Metadata { beta } | Shape::MetadataList { beta } => table::partial(&scale, beta),
+        Shape::Metadata { beta } => table::partial(&scale, beta),
+        Shape::MetadataList { .. } => {
+            let package = if kind.is_custom() { "v1" } else { "autoscaling" };
+            return Err(table::no_list(&format!("{package}.Scale")));
+        }
     })
 }
 

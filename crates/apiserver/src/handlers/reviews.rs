@@ -37,22 +37,36 @@ pub async fn answer(
         protobuf: true,
         yaml: true,
         table: components,
-        metadata: false,
-        metadata_list: false,
+        metadata: true,
+        metadata_list: true,
         native: true,
     };
     let accepted = context.accept(offer)?;
     if components {
         let mut found = component_statuses(server, context)?;
-        if let Shape::Table { beta } = accepted.shape {
-            let include = Include::parse(context)?;
-            let objects = match found.get_mut("items").map(Value::take) {
-                Some(Value::Array(items)) => items,
-                _ => vec![found],
-            };
-            found = table::of_objects(server, kind, objects, include, beta);
-        }
-        return Ok(respond::value(200, &found, accepted));
+        let items = match found.get_mut("items").map(Value::take) {
+            Some(Value::Array(items)) => Some(items),
+            _ => None,
+        };
+        let document = match (accepted.shape, items) {
+            (Shape::Object, None) => found,
+            (Shape::Object, Some(items)) => {
+                found["items"] = items.into();
+                found
+            }
+            (Shape::Table { beta }, items) => {
+                let include = Include::parse(context)?;
+                let objects = items.unwrap_or_else(|| vec![found]);
+                table::of_objects(server, kind, objects, json!({}), include, beta)
+            }
+            (Shape::Metadata { beta }, None) => table::partial(&found, beta),
+            (Shape::Metadata { .. }, Some(_)) => return Err(table::is_a_list(kind).into()),
+            (Shape::MetadataList { .. }, None) => return Err(table::not_a_list(kind).into()),
+            (Shape::MetadataList { beta }, Some(items)) => {
+                table::partial_list(items.into_iter(), json!({}), beta)
+            }
+        };
+        return Ok(respond::value(200, &document, accepted));
     }
     let options = WriteOptions::parse(context, "CreateOptions")?;
     let target = Target {
@@ -99,7 +113,12 @@ pub async fn answer(
         }
         _ => return Err(Status::method_not_allowed().into()),
     };
-    Ok(respond::value(201, &reply, accepted))
+    let document = match accepted.shape {
+        Shape::Metadata { beta } => table::partial(&reply, beta),
+        Shape::MetadataList { .. } => return Err(table::not_a_list(kind).into()),
+        Shape::Object | Shape::Table { .. } => reply,
+    };
+    Ok(respond::value(201, &document, accepted))
 }
 
 /// Returns an answer that repeats nothing of the question.

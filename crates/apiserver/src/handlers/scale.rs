@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::decode;
-use super::update::{Patch, PatchType};
+use super::update::{Patch, PatchType, check_names};
 use super::write::{Change, Outcome, Target, second};
 use crate::object;
 use crate::registry::{Kind, Source};
@@ -255,7 +255,7 @@ fn unconvertible(live: &Value) -> Status {
 }
 
 impl Change for Rescale<'_> {
-    fn apply(&self, old: &Value) -> Result<Value, Status> {
+    fn apply(&self, old: &Value) -> Result<Option<Value>, Status> {
         let (kind, name) = (self.target.kind, self.target.name);
         let scale = self.scale(old)?;
         let replicas = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
@@ -283,7 +283,7 @@ impl Change for Rescale<'_> {
         managed.map_err(Status::bare_internal)?.store(&mut new);
         let sent = object::meta_str(&scale, "resourceVersion").to_owned();
         object::meta_mut(&mut new).insert("resourceVersion".to_owned(), sent.into());
-        Ok(new)
+        Ok(Some(new))
     }
 
     fn is_patch(&self) -> bool {
@@ -307,15 +307,9 @@ pub async fn write(target: &Target<'_>, body: &Bytes, is_patch: bool) -> Result<
             }
         }
     } else {
-        let scale =
+        let mut scale =
             decode::object(target.context, target.kind, &gvk(), body, target.options.field_validation)?;
-        let name = object::meta_str(&scale, "name");
-        if name != target.name {
-            return Err(Status::bad_request(format!(
-                "the name of the object ({name}) does not match the name on the URL ({})",
-                target.name
-            )));
-        }
+        check_names(target, &mut scale)?;
         ScaleChange::Replace(scale)
     };
     let change = Rescale { target, new };

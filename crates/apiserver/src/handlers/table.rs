@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::context::Context;
+use super::decode;
 use crate::object::{self, Entry};
 use crate::registry::{Kind, Source};
 use crate::server::Server;
@@ -63,11 +64,18 @@ pub fn list(
     document(metadata, columns(kind), rows, beta)
 }
 
-/// Returns the table of objects that are not stored, and have no version.
-pub fn of_objects(server: &Server, kind: &Kind, objects: Vec<Value>, include: Include, beta: bool) -> Value {
+/// Returns the table of objects that were read already, with what their list says of itself.
+pub fn of_objects(
+    server: &Server,
+    kind: &Kind,
+    objects: Vec<Value>,
+    metadata: Value,
+    include: Include,
+    beta: bool,
+) -> Value {
     let now = Timestamp::now();
     let rows = objects.into_iter().map(|object| row(server, kind, object, include, now, beta)).collect();
-    document(json!({}), columns(kind), rows, beta)
+    document(metadata, columns(kind), rows, beta)
 }
 
 /// Returns the table of one object.
@@ -139,9 +147,53 @@ fn row(server: &Server, kind: &Kind, object: Value, include: Include, now: Times
 
 /// Returns the metadata of an object alone.
 pub fn partial(object: &Value, beta: bool) -> Value {
+    let mut metadata = object.get("metadata").cloned().unwrap_or_else(|| json!({}));
+    let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or("");
+    match (text("kind"), text("apiVersion")) {
+        ("DaemonSet", "apps/v1") => native::prepare::hide_template_generation(&mut metadata),
+        ("HorizontalPodAutoscaler", "autoscaling/v1") => native::convert::hide_annotations(&mut metadata),
+        _ => {}
+    }
+    json!({"kind": "PartialObjectMetadata", "apiVersion": version(beta), "metadata": metadata})
+}
+
+/// Returns the metadata of the objects of a list alone.
+pub fn partial_list(items: impl Iterator<Item = Value>, metadata: Value, beta: bool) -> Value {
+    let items: Vec<Value> = items.map(|object| partial(&object, beta)).collect();
+    // To Go, a list to which nothing was added is none.
+    let items = if items.is_empty() { Value::Null } else { items.into() };
     json!({
-        "kind": "PartialObjectMetadata",
+        "kind": "PartialObjectMetadataList",
         "apiVersion": version(beta),
-        "metadata": object.get("metadata").cloned().unwrap_or_else(|| json!({})),
+        "metadata": metadata,
+        "items": items,
     })
+}
+
+/// The answer to who wants the metadata of a list and asks for one object.
+pub fn not_a_list(kind: &Kind) -> Status {
+    if kind.is_custom() {
+        // Upstream takes any custom resource for a list until it looks for its items.
+        return Status::bare_internal("content is not a list");
+    }
+    no_list(&format!("{}.{}", decode::go_internal_package(&kind.gvk), kind.gvk.kind))
+}
+
+/// As [`not_a_list`], by the name of the Go type.
+pub fn no_list(go_type: &str) -> Status {
+    Status::not_acceptable(format!(
+        "you requested PartialObjectMetadataList, but the requested object is not a list (*{go_type})"
+    ))
+}
+
+/// The answer to who wants the metadata of an object and asks for a list.
+pub fn is_a_list(kind: &Kind) -> Status {
+    let go_type = if kind.is_custom() {
+        "unstructured.UnstructuredList".to_owned()
+    } else {
+        format!("{}.{}", decode::go_internal_package(&kind.gvk), kind.list_kind)
+    };
+    Status::not_acceptable(format!(
+        "you requested PartialObjectMetadata, but the requested object is a list (*{go_type})"
+    ))
 }

@@ -12,10 +12,11 @@ use serde_json::{Value, json};
 
 use super::context::{Context, WriteOptions};
 use super::decode;
+use super::table;
 use super::write::{Target, second};
 use crate::auth::tokens::{Claims, Kubernetes, Reference};
 use crate::http::Body;
-use crate::http::negotiate::Offer;
+use crate::http::negotiate::{Offer, Shape};
 use crate::http::respond;
 use crate::object;
 use crate::registry::Kind;
@@ -33,14 +34,8 @@ pub async fn request(
     namespace: &str,
     body: &Bytes,
 ) -> Result<Response<Body>, Status> {
-    let offer = Offer {
-        protobuf: true,
-        yaml: true,
-        table: false,
-        metadata: false,
-        metadata_list: false,
-        native: true,
-    };
+    let offer =
+        Offer { protobuf: true, yaml: true, table: false, metadata: true, metadata_list: true, native: true };
     let accepted = context.accept(offer)?;
     let options = WriteOptions::parse(context, "CreateOptions")?;
     let gvk = Gvk::new("authentication.k8s.io", "v1", "TokenRequest");
@@ -147,7 +142,12 @@ pub async fn request(
         request["spec"]["boundObjectRef"] = Value::Null;
     }
     request["status"] = json!({"token": token, "expirationTimestamp": second(expires)});
-    Ok(respond::value(201, &request, accepted))
+    let document = match accepted.shape {
+        Shape::Metadata { beta } => table::partial(&request, beta),
+        Shape::MetadataList { .. } => return Err(table::no_list("authentication.TokenRequest")),
+        Shape::Object | Shape::Table { .. } => request,
+    };
+    Ok(respond::value(201, &document, accepted))
 }
 
 /// What a token is bound to.

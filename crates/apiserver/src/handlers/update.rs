@@ -39,16 +39,6 @@ impl Replace {
 
 /// Checks the names in a body against those in the path, and fills them in.
 pub fn check_names(target: &Target<'_>, object: &mut Value) -> Result<(), Status> {
-    let name = object::meta_str(object, "name").to_owned();
-    if name.is_empty() {
-        return Err(Status::bad_request("name must be provided").replace_if_named(target));
-    }
-    if name != target.name {
-        return Err(Status::bad_request(format!(
-            "the name of the object ({name}) does not match the name on the URL ({})",
-            target.name
-        )));
-    }
     let namespace = object::meta_str(object, "namespace").to_owned();
     if target.kind.namespaced && !namespace.is_empty() && namespace != target.namespace {
         return Err(Status::bad_request(
@@ -60,27 +50,27 @@ pub fn check_names(target: &Target<'_>, object: &mut Value) -> Result<(), Status
     } else {
         object::meta_mut(object).remove("namespace");
     }
-    Ok(())
+    check_name(target, object)
 }
 
-trait NamedBy {
-    fn replace_if_named(self, target: &Target<'_>) -> Self;
-}
-
-impl NamedBy for Status {
-    /// A body without a name is told which name the path has.
-    fn replace_if_named(mut self, target: &Target<'_>) -> Self {
-        self.message = format!(
-            "the name of the object (based on URL) was undeterminable: name must be provided ({})",
+/// Checks that a body has the name in the path.
+pub fn check_name(target: &Target<'_>, object: &Value) -> Result<(), Status> {
+    match object::meta_str(object, "name") {
+        "" => Err(Status::bad_request(format!(
+            "the name of the object ({} based on URL) was undeterminable: name must be provided",
             target.name
-        );
-        self
+        ))),
+        name if name != target.name => Err(Status::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({})",
+            target.name
+        ))),
+        _ => Ok(()),
     }
 }
 
 impl Change for Replace {
-    fn apply(&self, _old: &Value) -> Result<Value, Status> {
-        Ok(self.object.clone())
+    fn apply(&self, _old: &Value) -> Result<Option<Value>, Status> {
+        Ok(Some(self.object.clone()))
     }
 
     fn is_patch(&self) -> bool {
@@ -155,6 +145,8 @@ impl<'a> Patch<'a> {
             .map_err(|error| Status::bad_request(format!("{prefix}{error}")))?;
         let mut problems = parsed.complaints();
         match patch {
+            // To Go, null is a list to which nothing was written.
+            PatchType::Json if parsed.value.is_null() => {}
             PatchType::Json => {
                 let Some(operations) = parsed.value.as_array() else {
                     let what = match &parsed.value {
@@ -179,9 +171,20 @@ impl<'a> Patch<'a> {
                 apimachinery::json::sort_complaints(body, &mut problems);
                 problems.iter_mut().for_each(|problem| problem.insert_str(0, "json patch "));
             }
-            PatchType::Merge | PatchType::Strategic if !parsed.value.is_object() => {
+            PatchType::Merge if parsed.value.is_null() => {
+                return Err(Status::bad_request("Invalid JSON Patch"));
+            }
+            PatchType::Merge | PatchType::Strategic
+                if !parsed.value.is_object() && !parsed.value.is_null() =>
+            {
+                let what = match &parsed.value {
+                    Value::String(_) => "string",
+                    Value::Number(_) => "number",
+                    Value::Bool(_) => "bool",
+                    _ => "array",
+                };
                 return Err(Status::bad_request(format!(
-                    "{prefix}json: cannot unmarshal array into Go value of type map[string]interface {{}}"
+                    "{prefix}json: cannot unmarshal {what} into Go value of type map[string]interface {{}}"
                 )));
             }
             _ => {}
@@ -226,18 +229,37 @@ impl Patch<'_> {
         };
         let shown = new.to_string();
         let expected = (self.gvk.api_version(), self.gvk.kind.clone());
-        let given = (text(&new, "apiVersion"), text(&new, "kind"));
+        let custom = self.kind.is_custom() && self.gvk == self.kind.gvk;
+        let mut given = (text(&new, "apiVersion"), text(&new, "kind"));
+        if !custom && (self.patch == PatchType::Strategic || given.1.is_empty()) {
+            // Where the type is known, nobody has to name it; a strategic patch is not even asked.
+            for (field, value) in [("apiVersion", &expected.0), ("kind", &expected.1)] {
+                new[field] = value.clone().into();
+            }
+            given = expected.clone();
+        }
+        if !custom && given.0.is_empty() {
+            // Of a kind in no version nothing is known, not even that it has a name.
+            let unknown = new.as_object().into_iter().flat_map(|fields| fields.keys().cloned());
+            self.report(unknown.filter(|field| field != "kind").collect(), &shown)?;
+            return Err(self.nameless());
+        }
         if given != expected {
-            if self.kind.is_custom()
-                && self.gvk == self.kind.gvk
-                && given.0 == expected.0
-                && !given.1.is_empty()
-            {
-                let given = Gvk::new(&self.gvk.group, &self.gvk.version, &given.1);
-                return Err(decode::wrong_kind(&given, &self.gvk, &new));
+            if custom && !given.0.is_empty() && !given.1.is_empty() {
+                // What it is shows when it is validated.
+                let given = Gvk::from_api_version(&given.0, &given.1);
+                let unknown = decode::unknown_in(self.kind, &given, &mut new)
+                    .map_err(|error| patch_invalid(&shown, &error))?;
+                self.report(unknown, &shown)?;
+                self.check_unmoved(old, &new)?;
+                return Ok(new);
             }
             let detail = if given.1.is_empty() {
                 format!("Object 'Kind' is missing in '{shown}'")
+            } else if custom {
+                return Err(Status::internal(
+                    "Object 'apiVersion' is missing in 'object has no apiVersion field'",
+                ));
             } else {
                 format!(
                     "no kind \"{}\" is registered for version \"{}\" in scheme \"pkg/api/legacyscheme/scheme.go:30\"",
@@ -247,7 +269,47 @@ impl Patch<'_> {
             return Err(patch_invalid(&shown, &detail));
         }
         let unknown =
-            decode::accept(self.kind, &self.gvk, &mut new).map_err(|error| patch_invalid(&shown, &error))?;
+            decode::accept(self.kind, &self.gvk, &mut new).map_err(|error| match restored(&error) {
+                Some(words) if self.patch == PatchType::Strategic => {
+                    patch_invalid(&apimachinery::go::verbose(&self.document), &words)
+                }
+                _ => patch_invalid(&shown, &error),
+            })?;
+        self.report(unknown, &shown)?;
+        self.check_unmoved(old, &new)?;
+        Ok(new)
+    }
+
+    /// The answer to a patch that leaves no name.
+    fn nameless(&self) -> Status {
+        Status::bad_request(format!(
+            "the name of the object ({} based on URL) was undeterminable: name must be provided",
+            self.context.info.name
+        ))
+    }
+
+    /// Refuses a patch that changes which object it is.
+    fn check_unmoved(&self, old: &Value, new: &Value) -> Result<(), Status> {
+        let (before, after) = (object::meta_str(old, "name"), object::meta_str(new, "name"));
+        if after.is_empty() {
+            return Err(self.nameless());
+        }
+        if before != after {
+            return Err(Status::bad_request(format!(
+                "the name of the object ({after}) does not match the name on the URL ({before})"
+            )));
+        }
+        let namespace = object::meta_str(new, "namespace");
+        if !namespace.is_empty() && object::meta_str(old, "namespace") != namespace {
+            return Err(Status::bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Refuses or warns about what is tolerable but wrong in the patch and in what it made, which is shown.
+    fn report(&self, unknown: Vec<String>, shown: &str) -> Result<(), Status> {
         let mut unknown: Vec<String> =
             unknown.into_iter().map(|path| format!("unknown field \"{path}\"")).collect();
         if !self.kind.is_custom() {
@@ -256,33 +318,20 @@ impl Patch<'_> {
         let problems: Vec<String> = self.problems.iter().cloned().chain(unknown).collect();
         match self.validation {
             FieldValidation::Strict if !problems.is_empty() => {
-                return Err(patch_invalid(
-                    &shown,
-                    &format!("strict decoding error: {}", problems.join(", ")),
-                ));
+                Err(patch_invalid(shown, &format!("strict decoding error: {}", problems.join(", "))))
             }
-            FieldValidation::Warn => problems.into_iter().for_each(|problem| self.context.warn(problem)),
-            _ => {}
+            FieldValidation::Warn => {
+                problems.into_iter().for_each(|problem| self.context.warn(problem));
+                Ok(())
+            }
+            _ => Ok(()),
         }
-        Ok(new)
     }
 }
 
 impl Change for Patch<'_> {
-    fn apply(&self, old: &Value) -> Result<Value, Status> {
-        let new = self.patch(old)?;
-        for field in ["name", "namespace"] {
-            let (before, after) = (object::meta_str(old, field), object::meta_str(&new, field));
-            if before != after {
-                return Err(Status::bad_request(if field == "name" {
-                    format!("the name of the object ({after}) does not match the name on the URL ({before})")
-                } else {
-                    "the namespace of the provided object does not match the namespace sent on the request"
-                        .to_owned()
-                }));
-            }
-        }
-        Ok(new)
+    fn apply(&self, old: &Value) -> Result<Option<Value>, Status> {
+        self.patch(old).map(Some)
     }
 
     fn is_patch(&self) -> bool {
@@ -303,6 +352,27 @@ fn unknown_in_operations(operations: &[Value]) -> Vec<String> {
 
 fn text(object: &Value, field: &str) -> String {
     object.get(field).and_then(Value::as_str).unwrap_or("").to_owned()
+}
+
+/// Returns Go's words for a value of the wrong type where no JSON is read: upstream a strategic patch goes from map to struct.
+fn restored(error: &str) -> Option<String> {
+    let rest = error.strip_prefix("json: cannot unmarshal ")?;
+    let (what, rest) = rest.split_once(' ')?;
+    let (_, wanted) = rest.rsplit_once(" of type ")?;
+    let (sort, found) = match what {
+        "object" => ("map", "map[string]interface {}"),
+        "array" => ("slice", "[]interface {}"),
+        "number" => ("int64", "int64"),
+        other => (other, other),
+    };
+    match wanted {
+        _ if wanted.starts_with("[]") => Some(format!("cannot restore slice from {sort}")),
+        _ if wanted.starts_with("map[") => Some(format!("cannot restore map from {sort}")),
+        "string" | "bool" | "int32" | "int64" | "float64" => {
+            Some(format!("cannot convert {found} to {wanted}"))
+        }
+        _ => None,
+    }
 }
 
 /// The answer to a JSON patch that does not apply: the reason is not told.

@@ -115,7 +115,7 @@ fn parse_start(context: &Context) -> Result<Start, Status> {
         })?
     };
     Ok(match context.query.get("sendInitialEvents").filter(|value| !value.is_empty()) {
-        Some(value) if value == "true" || value == "1" => Start::Everything { at_least: revision },
+        Some(_) if context.query.flag("sendInitialEvents") => Start::Everything { at_least: revision },
         Some(_) if revision == 0 => Start::Now { at_least: 0 },
         Some(_) => Start::After(revision),
         None if revision == 0 => Start::Everything { at_least: 0 },
@@ -356,9 +356,15 @@ impl Stream {
         let object = json!({"kind": kind, "apiVersion": api_version, "metadata": metadata});
         let document = match self.accepted.shape {
             Shape::Table { beta } => {
+                let custom = self.kind.is_custom();
                 let mut table =
                     table::event(&self.server, &self.kind, object.clone(), self.include, beta, false);
-                table["rows"] = json!([{"cells": [], "object": object}]);
+                if custom {
+                    table["rows"] = json!([{"cells": [], "object": object}]);
+                } else if initial_end && self.include == table::Include::None {
+                    // Without the mark nobody could tell where the beginning ends.
+                    table["rows"][0]["object"] = table::partial(&object, beta);
+                }
                 table
             }
             _ => object,

@@ -16,6 +16,7 @@ use super::context::{Context, WriteOptions};
 use super::decode;
 use crate::admission::webhooks::{Occasion, Rounds};
 use crate::admission::{Attributes, Operation, certificates, namespace, priority};
+use crate::auth::claims;
 use crate::conversion;
 use crate::head::Head;
 use crate::object::{self, Entry};
@@ -49,8 +50,9 @@ pub struct Outcome {
 
 /// How the new state of an object is found from the old one.
 pub trait Change: Send + Sync {
-    /// Returns the new object, in canonical form and with defaults. The old one is as the client would read it.
-    fn apply(&self, old: &Value) -> Result<Value, Status>;
+    /// Returns the new object, in canonical form and with defaults; `None` leaves it as it is, and nobody is asked. The old one is
+    /// as the client would read it.
+    fn apply(&self, old: &Value) -> Result<Option<Value>, Status>;
 
     /// A patch does not have to carry a revision, whatever the kind says.
     fn is_patch(&self) -> bool;
@@ -131,6 +133,7 @@ impl Target<'_> {
             }
             self.prepare_create(&mut object, now, &uid)?;
             let name = object::meta_str(&object, "name").to_owned();
+            decode::validate_type(self.kind, &object)?;
             let errors = self.kind.validate_create(&object);
             if !errors.is_empty() {
                 return Err(self.invalid(&name, &errors));
@@ -206,7 +209,9 @@ impl Target<'_> {
     async fn try_update(&self, entry: &Arc<Entry>, change: &dyn Change) -> Result<Option<Outcome>, Status> {
         let shown = conversion::entry(self.server, self.kind, entry.clone()).await?;
         let old = self.server.read(self.kind, &shown);
-        let mut new = change.apply(&old)?;
+        let Some(mut new) = change.apply(&old)? else {
+            return Ok(Some(Outcome { object: old, created: false }));
+        };
         let pinned = self.check_revision(&new, entry.modified, change.is_patch())?;
         self.check_uid(&new, &old, change.is_patch())?;
         if !change.is_patch() {
@@ -218,7 +223,9 @@ impl Target<'_> {
         self.mutate(Operation::Update, &mut new, Some(&old)).await?;
         self.restore_metadata(&mut new, &old);
         self.prepare_update(&mut new, &old)?;
-        let errors = self.validate_update(&new, &old);
+        decode::validate_type(self.kind, &new)?;
+        let mut errors = claims::check_status(self, &new, &old);
+        errors.extend(self.validate_update(&new, &old));
         if !errors.is_empty() {
             return Err(self.invalid(self.name, &errors));
         }
@@ -643,7 +650,7 @@ impl Target<'_> {
                 }
             }
             Source::Custom(custom) => {
-                custom.prepare_update(self.subresource, new, old);
+                custom.prepare_update(&self.kind.gvk, self.subresource, new, old);
                 if self.subresource != "status" && custom.spec_changed(&self.kind.gvk.version, old, new) {
                     bump_generation(new);
                 }

@@ -326,6 +326,29 @@ impl Custom {
         Ok(unknown)
     }
 
+    /// Names the unknown fields of an object that is of another kind or version than its endpoint is about: those of another
+    /// version of this kind are measured by that version, or by nothing if there is none; of another kind only the metadata count.
+    pub fn unknown_in(&self, given: &Gvk, object: &mut Value) -> Result<Vec<String>, String> {
+        let of_this_kind = given.group == self.group && given.kind == self.names.kind;
+        let version = self.versions.iter().find(|version| version.name == given.version);
+        if let Some(version) = version.filter(|_| of_this_kind) {
+            let gvk = Gvk::new(&self.group, &version.name, &self.names.kind);
+            return self.canonicalise(&gvk, object);
+        }
+        let schema = &self.version(&self.storage_version).schema;
+        let metadata =
+            schema.coerce_metadata(object, Malformed::Refuse).map_err(|error| error.to_string())?;
+        let mut unknown: Vec<String> =
+            metadata.into_iter().filter(|path| path.starts_with("metadata.")).collect();
+        if of_this_kind {
+            let fields = object.as_object().into_iter().flat_map(|fields| fields.keys());
+            unknown.extend(
+                fields.filter(|field| !["apiVersion", "kind", "metadata"].contains(&field.as_str())).cloned(),
+            );
+        }
+        Ok(unknown)
+    }
+
     /// Drops the nulls of what a client sent, where nothing may be null.
     pub fn drop_nulls(&self, gvk: &Gvk, object: &mut Value) {
         self.version(&gvk.version).schema.prune_nulls(object);
@@ -341,7 +364,7 @@ impl Custom {
 
     /// Puts back what an endpoint does not change: the status through the object, all but the status through
     /// `/status`.
-    pub fn prepare_update(&self, subresource: &str, new: &mut Value, old: &Value) {
+    pub fn prepare_update(&self, gvk: &Gvk, subresource: &str, new: &mut Value, old: &Value) {
         if subresource == "status" {
             let status = new.get("status").cloned();
             let managed = new.pointer("/metadata/managedFields").cloned();
@@ -356,9 +379,7 @@ impl Custom {
             }
             return;
         }
-        let version = text(new, "/apiVersion");
-        let version = version.rsplit('/').next().unwrap_or("");
-        if self.version(version).status
+        if self.version(&gvk.version).status
             && let Some(fields) = new.as_object_mut()
         {
             match old.get("status") {
@@ -404,7 +425,9 @@ impl Custom {
         old: &Value,
     ) -> field::Errors {
         let version = self.version(&gvk.version);
+        // Upstream looks at the metadata twice.
         let mut errors = meta::update(object, old, meta::Finalizers::Qualified);
+        errors.extend(meta::update(object, old, meta::Finalizers::Qualified));
         if subresource == "status" {
             errors.extend(version.schema.validate_status(object, old));
             errors.extend(version.scale.iter().flat_map(|paths| scale::check_status(paths, object)));

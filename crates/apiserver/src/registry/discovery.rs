@@ -21,8 +21,6 @@ pub struct Documents {
     pub resources: HashMap<(String, String), Bytes>,
     pub core: Aggregated,
     pub named: Aggregated,
-    pub core_beta: Aggregated,
-    pub named_beta: Aggregated,
 }
 
 /// An aggregated document and its entity tag.
@@ -87,8 +85,6 @@ impl Documents {
             resources,
             core: aggregated(pick(true), "v2"),
             named: aggregated(pick(false), "v2"),
-            core_beta: aggregated(pick(true), "v2beta1"),
-            named_beta: aggregated(pick(false), "v2beta1"),
         }
     }
 }

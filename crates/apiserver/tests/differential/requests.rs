@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use crate::suite::Suite;
 use crate::support::Call;
 
-const FILES: [&str; 4] = ["requests.yaml", "identity.yaml", "apply.yaml", "strict.yaml"];
+const FILES: [&str; 6] =
+    ["requests.yaml", "identity.yaml", "apply.yaml", "strict.yaml", "structures.yaml", "deeper.yaml"];
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -78,7 +79,9 @@ async fn play(suite: &mut Suite, scene: &Scene) {
             } else {
                 let code = suite.compare_and_keep(&case, &call, &step.keep).await;
                 // What only prepares has to succeed, or the two servers agree about nothing.
-                assert!(!step.case.starts_with("prepare") || code < 300, "{case} is refused with {code}");
+                if step.case.starts_with("prepare") && code >= 300 {
+                    suite.unprepared.push(format!("{case} is refused with {code}"));
+                }
             }
         }
     }

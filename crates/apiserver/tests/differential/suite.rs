@@ -15,6 +15,8 @@ pub(crate) struct Suite {
     only: Option<String>,
     pub(crate) count: usize,
     pub(crate) differences: Vec<Difference>,
+    /// What should have prepared the ground for others and was refused.
+    pub(crate) unprepared: Vec<String>,
 }
 
 /// One server and the values that later requests take from its answers: versions, tokens, uids.
@@ -45,12 +47,12 @@ struct Seen {
 impl Suite {
     pub(crate) async fn new(theirs: &str, ours: &str, only: Option<String>) -> Self {
         let (theirs, ours) = tokio::join!(Side::new(theirs), Side::new(ours));
-        Self { theirs, ours, only, count: 0, differences: Vec::new() }
+        Self { theirs, ours, only, count: 0, differences: Vec::new(), unprepared: Vec::new() }
     }
 
     /// Says whether a group of cases, named by its first word, is to be run.
     pub(crate) fn wants(&self, group: &str) -> bool {
-        self.only.as_ref().is_none_or(|only| only.starts_with(group))
+        self.only.as_ref().is_none_or(|only| only.split(',').any(|only| only.starts_with(group)))
     }
 
     /// Sends to both and compares. Returns the code of kube-apiserver.

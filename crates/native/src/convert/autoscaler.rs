@@ -67,6 +67,38 @@ pub(super) fn to_v1(object: &mut Value) {
     }
 }
 
+/// Takes out of the metadata of v1 what only conversion wrote there.
+pub fn hide_annotations(metadata: &mut Value) {
+    let Some(fields) = metadata.as_object_mut() else { return };
+    let Some(annotations) = fields.get_mut("annotations").and_then(Value::as_object_mut) else { return };
+    annotations.retain(|name, _| !OWN.contains(&name.as_str()));
+    if annotations.is_empty() {
+        fields.remove("annotations");
+    }
+}
+
+/// Puts back those annotations of v1 that are part of the status: who writes the object does not write them.
+pub(crate) fn restore_status_annotations(new: &mut Map<String, Value>, old: &Value) {
+    for name in [CURRENT_METRICS, CONDITIONS] {
+        let stored = old.pointer("/metadata/annotations").and_then(|annotations| annotations.get(name));
+        let Some(metadata) = new.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+        match stored {
+            Some(text) => {
+                let annotations = metadata.entry("annotations").or_insert_with(|| Value::Object(Map::new()));
+                annotations[name] = text.clone();
+            }
+            None => {
+                if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+                    annotations.remove(name);
+                    if annotations.is_empty() {
+                        metadata.remove("annotations");
+                    }
+                }
+            }
+        }
+    }
+}
+
 pub(super) fn to_v2(object: &mut Value) {
     let annotation = |object: &Value, name: &str| -> Option<Value> {
         serde_json::from_str(object["metadata"]["annotations"].get(name)?.as_str()?).ok()

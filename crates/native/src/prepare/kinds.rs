@@ -200,6 +200,16 @@ pub fn show_template_generation(object: &mut Value) {
     }
 }
 
+/// Takes the generation out of the metadata of a DaemonSet where they stand alone: there, as in tables, upstream shows what is inside.
+pub fn hide_template_generation(metadata: &mut Value) {
+    let Some(fields) = metadata.as_object_mut() else { return };
+    let Some(annotations) = fields.get_mut("annotations").and_then(Value::as_object_mut) else { return };
+    annotations.remove(TEMPLATE_GENERATION);
+    if annotations.is_empty() {
+        fields.remove("annotations");
+    }
+}
+
 fn daemon_set_on_create(root: &mut Object) {
     let sent = root.get("metadata").map_or(0, |metadata| {
         Node::from(metadata).dig(&["annotations", TEMPLATE_GENERATION]).text().parse().unwrap_or(0)

@@ -288,70 +288,10 @@ pub(super) fn lease(errors: &mut Errors, root: Node<'_>) {
     }
 }
 
-/// The two spellings of an Event: core is lenient, events.k8s.io is not.
-pub(super) fn event(errors: &mut Errors, root: Node<'_>, is_core: bool) {
-    let [object, reporter, note] = if is_core {
-        ["involvedObject", "reportingComponent", "message"]
-    } else {
-        ["regarding", "reportingController", "note"]
-    };
-    let namespace = root.dig(&["metadata", "namespace"]).text();
-    let of_object = root.at(object).at("namespace").text();
-    let at = Path::new("involvedObject").child("namespace");
-    let is_new = root.at("eventTime").exists();
-    let mismatch = match (is_new, of_object) {
-        (false, "") => !matches!(namespace, "" | "default"),
-        (false, of_object) => namespace != of_object,
-        (true, "") => !matches!(namespace, "default" | "kube-system"),
-        (true, _) => false,
-    };
-    if mismatch {
-        errors.push(Error::invalid(&at, of_object, "does not match event.namespace"));
-    }
-    if is_new {
-        let controller = root.at(reporter).text();
-        let at = Path::new(reporter);
-        check::required(errors, &at, root.at(reporter));
-        complaints(errors, &at, controller, names::qualified_name(controller));
-        for field in ["reportingInstance", "action", "reason"] {
-            check::required(errors, &Path::new(field), root.at(field));
-            if root.at(field).len() > 128 {
-                errors.push(Error::invalid(&Path::new(field), "", "can have at most 128 characters"));
-            }
-        }
-        if root.at(note).len() > 1024 {
-            errors.push(Error::invalid(&Path::new("message"), "", "can have at most 1024 characters"));
-        }
-    }
-    if is_core {
-        return;
-    }
-    let series = root.at("series");
-    if series.exists() && series.at("count").int() < 2 {
-        errors.push(Error::invalid(&Path::new("series.count"), "", "should be at least 2"));
-    }
-    if !is_new {
-        errors.push(Error::required(&Path::new("eventTime"), ""));
-    }
-    let kind = root.at("type").text();
-    if !matches!(kind, "Normal" | "Warning") {
-        errors.push(Error::invalid(&Path::new("type"), "", format!("has invalid value: {kind}")));
-    }
-    for (field, shown) in [
-        ("deprecatedFirstTimestamp", "firstTimestamp"),
-        ("deprecatedLastTimestamp", "lastTimestamp"),
-        ("deprecatedCount", "count"),
-    ] {
-        if root.at(field).exists() && root.at(field).value() != 0 {
-            errors.push(Error::invalid(&Path::new(shown), "", "needs to be unset"));
-        }
-    }
-    if !root.at("deprecatedSource").is_empty() {
-        errors.push(Error::invalid(&Path::new("source"), "", "needs to be unset"));
-    }
-}
-
 pub(super) fn runtime_class(errors: &mut Errors, root: Node<'_>) {
-    let (handler, path) = (root.at("handler").text(), Path::new("handler"));
-    complaints(errors, &path, handler, names::dns1123_label(handler));
+    let path = Path::new("handler");
+    match root.at("handler").text() {
+        "" => errors.push(Error::required(&path, "")),
+        handler => complaints(errors, &path, handler, names::dns1123_label(handler)),
+    }
 }

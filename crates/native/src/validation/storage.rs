@@ -255,3 +255,76 @@ pub(super) fn storage_class_update(errors: &mut Errors, new: Node<'_>, old: Node
         check::immutable(errors, &Path::new(field), new.at(field), old.at(field));
     }
 }
+
+/// How much a driver may note about an attached volume.
+const MAX_ATTACHMENT_METADATA: usize = 256 * 1024;
+/// How long the message of a failure may be.
+const MAX_ERROR_MESSAGE: usize = 1024;
+
+pub(super) fn attachment(errors: &mut Errors, root: Node<'_>) {
+    let (spec, path) = (root.at("spec"), Path::new("spec"));
+    driver_name(errors, spec.at("attacher").text(), &path.child("attacher"));
+    let (source, at) = (spec.at("source"), path.child("source"));
+    let (inline, volume) = (source.at("inlineVolumeSpec"), source.at("persistentVolumeName"));
+    let one = "must specify exactly one of inlineVolumeSpec and persistentVolumeName";
+    match (inline.exists(), volume.exists()) {
+        (false, false) => errors.push(Error::required(&at, one)),
+        (true, true) => errors.push(Error::forbidden(&at, one)),
+        (false, true) if volume.is_empty() => errors.push(Error::required(
+            &at.child("persistentVolumeName"),
+            "must specify non empty persistentVolumeName",
+        )),
+        _ => {}
+    }
+    let node = spec.at("nodeName").text();
+    complaints(errors, &path.child("nodeName"), node, names::dns1123_subdomain(node));
+    attachment_status(errors, root);
+    if let Some(name) = volume.opt_text() {
+        let at = Path::new("spec.source.persistentVolumeName");
+        complaints(errors, &at, name, names::dns1123_subdomain(name));
+    }
+}
+
+/// The status of an attachment, which is as long as it may be.
+pub(super) fn attachment_status(errors: &mut Errors, root: Node<'_>) {
+    let (status, path) = (root.at("status"), Path::new("status"));
+    let notes = status.at("attachmentMetadata").entries();
+    let size: usize = notes.map(|(key, value)| key.len() + value.text().len()).sum();
+    if size > MAX_ATTACHMENT_METADATA {
+        errors.push(Error::too_long(&path.child("attachmentMetadata"), MAX_ATTACHMENT_METADATA));
+    }
+    for field in ["attachError", "detachError"] {
+        if status.dig(&[field, "message"]).len() > MAX_ERROR_MESSAGE {
+            // Upstream names the other limit.
+            errors.push(Error::too_long(&path.child(field).child("message"), MAX_ATTACHMENT_METADATA));
+        }
+    }
+}
+
+/// The name of a storage driver; upper and lower case are one to it.
+fn driver_name(errors: &mut Errors, name: &str, path: &Path) {
+    if name.is_empty() {
+        errors.push(Error::required(path, ""));
+        return;
+    }
+    if name.len() > 63 {
+        errors.push(Error::too_long(path, 63));
+    }
+    complaints(errors, path, name, names::dns1123_subdomain(&name.to_lowercase()));
+}
+
+pub(super) fn capacity(errors: &mut Errors, root: Node<'_>) {
+    check::selector(errors, &Path::new("nodeTopology"), root.at("nodeTopology"));
+    let class = root.at("storageClassName").text();
+    complaints(errors, &Path::new("storageClassName"), class, names::dns1123_subdomain(class));
+    if check::quantity(root.at("capacity")).sign() < 0 {
+        let detail = "must be greater than or equal to 0";
+        errors.push(Error::invalid(&Path::new("capacity"), root.at("capacity").text(), detail));
+    }
+}
+
+pub(super) fn capacity_update(errors: &mut Errors, new: Node<'_>, old: Node<'_>) {
+    for field in ["nodeTopology", "storageClassName"] {
+        check::immutable(errors, &Path::new(field), new.at(field), old.at(field));
+    }
+}

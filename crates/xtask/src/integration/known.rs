@@ -80,11 +80,6 @@ const FAIL: &[(&str, &str, &str)] = &[
         "a schema with items below an object is read without them; upstream refuses every object of it",
     ),
     ("auth", "TestAuthModeAlwaysAllow", "wants another range of addresses for Services"),
-    (
-        "auth",
-        "TestResourceClaimGranularStatusAuthorization",
-        "who writes the status of a claim needs no rights for each of its devices",
-    ),
     ("client", "TestClient", "the server says another version than the client was built from"),
 ];
 
