@@ -1,43 +1,77 @@
-//! What one call of a function may cost, by the sizes of what it gets, and how large its result may be.
+//! What calls cost, and how large their results get, by the sizes of what goes in: before there are values.
 //!
-//! cel-go's rules for the language itself and Kubernetes' rules for its libraries. The costs of the arguments are the
-//! caller's to add, except where [`counts_arguments`] says otherwise: there it matters which of them are evaluated.
+//! The numbers are kube-apiserver's. The costs of the arguments are the caller's to add. What calls really cost is in
+//! [`crate::tracker`].
 
-use crate::estimate::Range;
-use crate::infer::Known;
+use crate::estimate::{Part, Range, Sizes};
 use crate::types::Type;
 
 /// What a question about rights costs.
 pub(crate) const CHECK: u64 = 350_000;
 /// What it costs to look at one character.
-const CHARACTER: f64 = 0.1;
+pub(crate) const CHARACTER: f64 = 0.1;
 /// What one character of a pattern costs.
-const PATTERN: f64 = 0.25;
+pub(crate) const PATTERN: f64 = 0.25;
+/// The longest name of a format.
+const MAX_FORMAT: u64 = 64;
 
-/// Says whether the cost of a call includes that of its arguments.
-pub(crate) fn counts_arguments(id: &str) -> bool {
-    matches!(id, "logical_and" | "logical_or" | "conditional")
-}
-
-/// Returns the sizes of keys and values of what a call returns.
-pub(crate) fn entries(name: &str, args: &[Known]) -> Option<(Range, Range)> {
-    let (left, right) = match (name, args) {
-        ("_?_:_", [_, yes, no]) => (yes, no),
-        ("_+_", [left, right]) => (left, right),
-        _ => return None,
-    };
-    let ((left_keys, left_values), (right_keys, right_values)) = (left.entries?, right.entries?);
-    Some((left_keys.union(right_keys), left_values.union(right_values)))
-}
+type Cost = (Range, Option<Range>);
 
 /// Returns the cost of a call and the size of its result, if that can be told.
-pub(crate) fn cost(name: &str, id: &str, target: Option<&Known>, args: &[Known]) -> (Range, Option<Range>) {
-    library(name, id, target, args).unwrap_or_else(|| language(id, target, args))
+pub(crate) fn cost(
+    sizes: &Sizes<'_>,
+    name: &str,
+    id: &str,
+    target: Option<&Part<'_>>,
+    args: &[Part<'_>],
+) -> Cost {
+    lists(sizes, id, target, args)
+        .or_else(|| library(sizes, name, id, target, args))
+        .unwrap_or_else(|| language(id, target, args))
 }
 
-fn library(name: &str, id: &str, target: Option<&Known>, args: &[Known]) -> Option<(Range, Option<Range>)> {
+/// Functions of lists and sets that allocate, or compare everything with everything.
+fn lists(sizes: &Sizes<'_>, id: &str, target: Option<&Part<'_>>, args: &[Part<'_>]) -> Option<Cost> {
+    let made = |factor: f64, size: Range| Some((size.scaled(factor).plus(Range::exactly(11)), Some(size)));
+    let number =
+        |part: &Part<'_>, otherwise: u64| part.int().map_or(otherwise, |n| u64::try_from(n).unwrap_or(0));
+    let squared = |size: Range| size.times(size);
+    match (id, target, args) {
+        ("list_slice", Some(list), [from, to]) => {
+            let size = number(to, sizes.of(list).max).wrapping_sub(number(from, 0));
+            made(1.0, Range::exactly(size))
+        }
+        ("lists_range", None, [count]) => made(1.0, Range::exactly(number(count, u64::MAX))),
+        ("list_reverse", Some(list), []) => made(1.0, sizes.of(list)),
+        ("list_flatten", Some(list), []) => made(1.0, sizes.of(list)),
+        ("list_flatten_int", Some(list), [depth]) => made(number(depth, u64::MAX) as f64, sizes.of(list)),
+        ("list_distinct", Some(list), []) => made(2.0, squared(sizes.of(list))),
+        (
+            "list_sets_contains_list" | "list_sets_intersects_list" | "list_sets_equivalent_list",
+            _,
+            [a, b],
+        ) => {
+            let factor = if id == "list_sets_equivalent_list" { 2.0 } else { 1.0 };
+            Some((sizes.of(a).times(sizes.of(b)).scaled(factor).plus(Range::exactly(1)), None))
+        }
+        _ if id.ends_with("_sort") || id.ends_with("_sortByAssociatedKeys") => {
+            let factor =
+                if id.starts_with("list_string") || id.starts_with("list_bytes") { 2.1 } else { 2.0 };
+            made(factor, squared(sizes.of(args.first().or(target)?)))
+        }
+        _ => None,
+    }
+}
+
+fn library(
+    sizes: &Sizes<'_>,
+    name: &str,
+    id: &str,
+    target: Option<&Part<'_>>,
+    args: &[Part<'_>],
+) -> Option<Cost> {
     let one = Some((Range::exactly(1), None));
-    let size = |index: usize| args.get(index).map(Known::size);
+    let size = |index: usize| args.get(index).map(|arg| sizes.of(arg));
     let walk = |size: Range, factor: f64| Some((size.scaled(factor), None));
     match name {
         "check" => Some((Range::exactly(CHECK), None)),
@@ -50,38 +84,38 @@ fn library(name: &str, id: &str, target: Option<&Known>, args: &[Known]) -> Opti
         }
         "isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf" => {
             let target = target?;
-            let Some(element) = target.element() else { return walk(target.size(), CHARACTER) };
+            let Some(element) = sizes.item(target) else { return walk(sizes.of(target), CHARACTER) };
             let mut each = Range::exactly(1);
             if matches!(element.ty, Type::String | Type::Bytes) {
-                each = each.plus(element.size().scaled(CHARACTER));
+                each = each.plus(sizes.of(&element).scaled(CHARACTER));
             }
-            Some((target.size().times(each), None))
+            Some((sizes.of(target).times(each), None))
         }
         "url" | "jsonpatch.escapeKey" => size(0).map(|size| (size.scaled(CHARACTER), Some(size))),
         "lowerAscii" | "upperAscii" | "substring" | "trim" => {
-            target.map(Known::size).map(|size| (size.scaled(CHARACTER), Some(size)))
+            target.map(|target| sizes.of(target)).map(|size| (size.scaled(CHARACTER), Some(size)))
         }
         "replace" => {
-            let (text, from, to) = (target?.size(), size(0)?, size(1)?);
+            let (text, from, to) = (sizes.of(target?), size(0)?, size(1)?);
             Some((text.scaled(2.0 * CHARACTER), Some(replaced(text, from, to))))
         }
         "split" => {
-            let text = target?.size();
-            let most = args.get(1).and_then(|limit| limit.literal).map_or(text.max, |limit| limit as u64);
+            let text = sizes.of(target?);
+            let most = args.get(1).and_then(Part::int).map_or(text.max, |limit| limit as u64);
             Some((text.scaled(2.0 * CHARACTER), Some(Range::up_to(most))))
         }
         "join" => {
             let target = target?;
-            let list = target.size();
-            let mut size = target.element().map_or(Range::ZERO, |element| list.times(element.size()));
+            let list = sizes.of(target);
+            let mut size = sizes.item(target).map_or(Range::ZERO, |item| list.times(sizes.of(&item)));
             if let Some(separator) = args.first() {
                 let gaps = Range { min: list.min.saturating_sub(1), max: list.max.saturating_sub(1) };
-                size = size.plus(separator.size().times(gaps));
+                size = size.plus(sizes.of(separator).times(gaps));
             }
             Some((size.scaled(CHARACTER), Some(size)))
         }
         "find" | "findAll" => {
-            let text = target?.size();
+            let text = sizes.of(target?);
             let cost = text.plus(Range::exactly(1)).scaled(CHARACTER).times(size(0)?.scaled(PATTERN));
             Some((cost, Some(Range::up_to(text.max))))
         }
@@ -131,8 +165,19 @@ fn library(name: &str, id: &str, target: Option<&Known>, args: &[Known]) -> Opti
         "validate" => Some((size(0)?.scaled(CHARACTER).scaled(128.0 * PATTERN), None)),
         "_==_" => {
             let [left, right] = args else { return None };
-            let opaque = matches!(&left.ty, Type::Opaque(_)) && left.ty == right.ty;
-            opaque.then_some((Range::exactly(1), None))
+            let Type::Opaque(known) = &left.ty else { return None };
+            if left.ty != right.ty {
+                return None;
+            }
+            match &**known {
+                "kubernetes.NamedFormat" => walk(Range { min: 1, max: MAX_FORMAT }, CHARACTER),
+                "kubernetes.URL" => {
+                    let max = right.size.map_or(1, |size| size.max);
+                    walk(Range { min: 1, max }, CHARACTER)
+                }
+                known if known.starts_with("net.") || known.starts_with("kubernetes.") => one,
+                _ => None,
+            }
         }
         _ => None,
     }
@@ -161,45 +206,54 @@ fn replaced(text: Range, from: Range, to: Range) -> Range {
     count.times(to).plus(kept)
 }
 
-fn language(id: &str, target: Option<&Known>, args: &[Known]) -> (Range, Option<Range>) {
+fn language(id: &str, target: Option<&Part<'_>>, args: &[Part<'_>]) -> Cost {
+    let size = |part: &Part<'_>| part.size.unwrap_or(Range::UNKNOWN);
     let plain = (Range::exactly(1), None);
     match (id, target, args) {
-        ("string_format", Some(target), _) => (target.size().scaled(CHARACTER), None),
+        ("string_format", Some(target), _) => (size(target).scaled(CHARACTER), None),
+        // Sizes that nobody knows wrap around here, as in cel-go.
         ("string_to_bytes", _, [text]) => {
-            let size = text.size();
-            (size.scaled(CHARACTER), Some(Range { min: size.min, max: size.max.saturating_mul(4) }))
+            let size = size(text);
+            (size.scaled(CHARACTER), Some(Range { min: size.min, max: size.max.wrapping_mul(4) }))
         }
         ("bytes_to_string", _, [bytes]) => {
-            let size = bytes.size();
+            let size = size(bytes);
             (size.scaled(CHARACTER), Some(Range { min: size.min / 4, max: size.max }))
         }
         ("strings_quote", _, [text]) => {
-            let size = text.size();
-            let max = size.max.saturating_mul(2).saturating_add(2);
-            (size.scaled(CHARACTER), Some(Range { min: size.min.saturating_add(2), max }))
+            let size = size(text);
+            let max = size.max.wrapping_mul(2).wrapping_add(2);
+            (size.scaled(CHARACTER), Some(Range { min: size.min.wrapping_add(2), max }))
         }
-        ("starts_with_string" | "ends_with_string", _, [part]) => (part.size().scaled(CHARACTER), None),
-        ("in_list", _, [_, list]) => (list.size(), None),
+        ("starts_with_string" | "ends_with_string", _, [part]) => (size(part).scaled(CHARACTER), None),
+        ("in_list", _, [_, list]) => (size(list), None),
         ("matches_string", Some(text), [pattern]) => {
-            let text = text.size().plus(Range::exactly(1)).scaled(CHARACTER);
-            (text.times(pattern.size().scaled(PATTERN)), None)
+            let text = size(text).plus(Range::exactly(1)).scaled(CHARACTER);
+            (text.times(size(pattern).scaled(PATTERN)), None)
         }
         ("contains_string", Some(text), [part]) => {
-            (text.size().scaled(CHARACTER).times(part.size().scaled(CHARACTER)), None)
+            (size(text).scaled(CHARACTER).times(size(part).scaled(CHARACTER)), None)
         }
-        ("logical_and" | "logical_or", _, [left, right]) => {
-            (Range { min: left.cost.min, max: left.cost.max.saturating_add(right.cost.max) }, None)
-        }
-        ("conditional", _, [test, yes, no]) => {
-            (test.cost.plus(yes.cost.union(no.cost)), Some(yes.size().union(no.size())))
-        }
-        ("add_list", _, [left, right]) => (Range::exactly(1), Some(left.size().plus(right.size()))),
+        ("add_list", _, [left, right]) => (Range::exactly(1), Some(size(left).plus(size(right)))),
         ("add_string" | "add_bytes", _, [left, right]) => {
-            let size = left.size().plus(right.size());
+            let size = size(left).plus(size(right));
             (size.scaled(CHARACTER), Some(size))
         }
-        ("less_string" | "less_bytes" | "equals" | "not_equals", _, [left, right]) => {
-            let max = left.size().max.min(right.size().max);
+        (
+            "less_string"
+            | "less_bytes"
+            | "less_equals_string"
+            | "less_equals_bytes"
+            | "greater_string"
+            | "greater_bytes"
+            | "greater_equals_string"
+            | "greater_equals_bytes"
+            | "equals"
+            | "not_equals",
+            _,
+            [left, right],
+        ) => {
+            let max = size(left).max.min(size(right).max);
             (Range { min: u64::from(max > 0), max }.scaled(CHARACTER), None)
         }
         _ => plain,

@@ -1,181 +1,287 @@
-//! Words of an expression.
+//! Words of an expression, cut as ANTLR cuts them by cel-go's grammar: the longest match wins, and what fits nothing is
+//! reported and skipped, so that one odd character does not hide the next mistake.
 
-use crate::CompileError;
+use crate::Issue;
 
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Token {
-    Ident(String),
-    Int(i64),
-    /// A number too large for a positive one: only right after a minus.
-    MinInt,
-    Uint(u64),
-    Double(f64),
-    Text(String),
-    Bytes(Vec<u8>),
-    Sign(&'static str),
-    End,
+/// A word: what it is, and where it stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Token {
+    pub(crate) kind: u8,
+    pub(crate) start: usize,
+    pub(crate) end: usize,
 }
 
-const SIGNS: [&str; 26] = [
-    "&&", "||", "==", "!=", "<=", ">=", "<", ">", "+", "-", "*", "/", "%", "!", "?", ":", ".", ",", "(", ")",
-    "[", "]", "{", "}", "=", "|",
+/// Kinds of words, numbered as in cel-go's grammar: messages list what was expected in this order.
+pub(crate) mod kind {
+    pub(crate) const EOF: u8 = 0;
+    pub(crate) const EQUALS: u8 = 1;
+    pub(crate) const NOT_EQUALS: u8 = 2;
+    pub(crate) const IN: u8 = 3;
+    pub(crate) const LESS: u8 = 4;
+    pub(crate) const LESS_EQUALS: u8 = 5;
+    pub(crate) const GREATER_EQUALS: u8 = 6;
+    pub(crate) const GREATER: u8 = 7;
+    pub(crate) const AND: u8 = 8;
+    pub(crate) const OR: u8 = 9;
+    pub(crate) const LBRACKET: u8 = 10;
+    pub(crate) const RBRACKET: u8 = 11;
+    pub(crate) const LBRACE: u8 = 12;
+    pub(crate) const RBRACE: u8 = 13;
+    pub(crate) const LPAREN: u8 = 14;
+    pub(crate) const RPAREN: u8 = 15;
+    pub(crate) const DOT: u8 = 16;
+    pub(crate) const COMMA: u8 = 17;
+    pub(crate) const MINUS: u8 = 18;
+    pub(crate) const NOT: u8 = 19;
+    pub(crate) const QUESTION: u8 = 20;
+    pub(crate) const COLON: u8 = 21;
+    pub(crate) const PLUS: u8 = 22;
+    pub(crate) const STAR: u8 = 23;
+    pub(crate) const SLASH: u8 = 24;
+    pub(crate) const PERCENT: u8 = 25;
+    pub(crate) const TRUE: u8 = 26;
+    pub(crate) const FALSE: u8 = 27;
+    pub(crate) const NULL: u8 = 28;
+    pub(crate) const FLOAT: u8 = 31;
+    pub(crate) const INT: u8 = 32;
+    pub(crate) const UINT: u8 = 33;
+    pub(crate) const STRING: u8 = 34;
+    pub(crate) const BYTES: u8 = 35;
+    pub(crate) const IDENT: u8 = 36;
+    pub(crate) const ESCAPED_IDENT: u8 = 37;
+}
+
+/// Signs, the longer ones first.
+const SIGNS: [(&str, u8); 24] = [
+    ("==", kind::EQUALS),
+    ("!=", kind::NOT_EQUALS),
+    ("<=", kind::LESS_EQUALS),
+    (">=", kind::GREATER_EQUALS),
+    ("&&", kind::AND),
+    ("||", kind::OR),
+    ("<", kind::LESS),
+    (">", kind::GREATER),
+    ("[", kind::LBRACKET),
+    ("]", kind::RBRACKET),
+    ("{", kind::LBRACE),
+    ("}", kind::RBRACE),
+    ("(", kind::LPAREN),
+    (")", kind::RPAREN),
+    (".", kind::DOT),
+    (",", kind::COMMA),
+    ("-", kind::MINUS),
+    ("!", kind::NOT),
+    ("?", kind::QUESTION),
+    (":", kind::COLON),
+    ("+", kind::PLUS),
+    ("*", kind::STAR),
+    ("/", kind::SLASH),
+    ("%", kind::PERCENT),
 ];
 
-/// Splits an expression into words with their positions.
-pub(crate) fn split(source: &str) -> Result<Vec<(Token, usize)>, CompileError> {
-    let bytes = source.as_bytes();
+/// Returns how messages call a kind of word.
+pub(crate) fn name(kind: u8) -> String {
+    match kind {
+        kind::EOF => "<EOF>".to_owned(),
+        kind::IN => "'in'".to_owned(),
+        kind::TRUE => "'true'".to_owned(),
+        kind::FALSE => "'false'".to_owned(),
+        kind::NULL => "'null'".to_owned(),
+        kind::FLOAT => "NUM_FLOAT".to_owned(),
+        kind::INT => "NUM_INT".to_owned(),
+        kind::UINT => "NUM_UINT".to_owned(),
+        kind::STRING => "STRING".to_owned(),
+        kind::BYTES => "BYTES".to_owned(),
+        kind::IDENT => "IDENTIFIER".to_owned(),
+        kind::ESCAPED_IDENT => "ESC_IDENTIFIER".to_owned(),
+        sign => SIGNS
+            .iter()
+            .find(|(_, kind)| *kind == sign)
+            .map_or(String::new(), |(sign, _)| format!("'{sign}'")),
+    }
+}
+
+/// Splits an expression into words, the last of which is its end; adds what is none to the issues.
+pub(crate) fn split(source: &str, issues: &mut Vec<Issue>) -> Vec<Token> {
     let mut tokens = Vec::new();
     let mut at = 0;
-    while at < bytes.len() {
-        let byte = bytes[at];
-        if byte.is_ascii_whitespace() {
-            at += 1;
-        } else if source[at..].starts_with("//") {
-            at += source[at..].find('\n').unwrap_or(source.len() - at);
-        } else if let Some((token, next)) = text(source, at)? {
-            tokens.push((token, at));
-            at = next;
-        } else if byte.is_ascii_digit() || byte == b'.' && bytes.get(at + 1).is_some_and(u8::is_ascii_digit) {
-            let (token, next) = number(source, at)?;
-            tokens.push((token, at));
-            at = next;
-        } else if byte.is_ascii_alphabetic() || byte == b'_' {
-            let end = at
-                + source[at..]
-                    .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
-                    .unwrap_or(source.len() - at);
-            tokens.push((Token::Ident(source[at..end].to_owned()), at));
-            at = end;
-        } else if byte == b'`' {
-            let end =
-                source[at + 1..].find('`').ok_or_else(|| error(at, "Syntax error: unclosed identifier"))?;
-            tokens.push((Token::Ident(source[at + 1..at + 1 + end].to_owned()), at));
-            at += end + 2;
-        } else if let Some(sign) = SIGNS.iter().find(|sign| source[at..].starts_with(**sign)) {
-            tokens.push((Token::Sign(sign), at));
-            at += sign.len();
+    while at < source.len() {
+        let rest = &source[at..];
+        let blank = rest.len() - rest.trim_start_matches(['\t', ' ', '\r', '\n', '\u{c}']).len();
+        if blank > 0 {
+            at += blank;
+        } else if rest.starts_with("//") {
+            at += rest.find('\n').unwrap_or(rest.len());
+        } else if let Some((kind, length)) = longest(rest) {
+            tokens.push(Token { kind, start: at, end: at + length });
+            at += length;
         } else {
-            let odd = source[at..].chars().next().unwrap_or(' ');
-            return Err(error(at, format!("Syntax error: token recognition error at: '{odd}'")));
+            // The character that did not fit any more belongs to what is reported, and is skipped with it.
+            let mut end = (at + stuck(rest)).min(source.len());
+            end += source[end..].chars().next().map_or(0, char::len_utf8);
+            let message = format!("Syntax error: token recognition error at: '{}'", &source[at..end]);
+            issues.push(Issue::at(at, message));
+            at = end;
         }
     }
-    tokens.push((Token::End, source.len()));
-    Ok(tokens)
+    tokens.push(Token { kind: kind::EOF, start: source.len(), end: source.len() });
+    tokens
 }
 
-pub(crate) fn error(at: usize, message: impl Into<String>) -> CompileError {
-    CompileError { message: message.into(), at }
+fn longest(rest: &str) -> Option<(u8, usize)> {
+    let sign = SIGNS.iter().find(|(sign, _)| rest.starts_with(sign)).map(|(sign, kind)| (*kind, sign.len()));
+    let candidates = [sign, word(rest), number(rest), text(rest), bytes(rest), escaped_word(rest)];
+    // Of two that are equally long the first wins.
+    candidates.into_iter().flatten().reduce(|best, next| if next.1 > best.1 { next } else { best })
 }
 
-fn number(source: &str, at: usize) -> Result<(Token, usize), CompileError> {
-    let bytes = source.as_bytes();
-    let bad = || error(at, "invalid int literal");
-    if source[at..].starts_with("0x") || source[at..].starts_with("0X") {
-        let end =
-            at + 2 + source[at + 2..].find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(source.len() - at - 2);
-        if matches!(bytes.get(end), Some(b'u' | b'U')) {
-            let value = u64::from_str_radix(&source[at + 2..end], 16).map_err(|_| bad())?;
-            return Ok((Token::Uint(value), end + 1));
-        }
-        return Ok((Token::Int(i64::from_str_radix(&source[at + 2..end], 16).map_err(|_| bad())?), end));
+fn word(rest: &str) -> Option<(u8, usize)> {
+    if !rest.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+        return None;
     }
-    let digits = |from: usize| {
-        from + source[from..].find(|c: char| !c.is_ascii_digit()).unwrap_or(source.len() - from)
+    let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
+    let kind = match &rest[..end] {
+        "in" => kind::IN,
+        "true" => kind::TRUE,
+        "false" => kind::FALSE,
+        "null" => kind::NULL,
+        _ => kind::IDENT,
     };
-    let mut end = digits(at);
-    let mut is_double = false;
-    if bytes.get(end) == Some(&b'.') && bytes.get(end + 1).is_some_and(u8::is_ascii_digit) {
-        is_double = true;
-        end = digits(end + 1);
+    Some((kind, end))
+}
+
+fn escaped_word(rest: &str) -> Option<(u8, usize)> {
+    let end = escaped_end(rest)?;
+    (end > 1 && rest[end..].starts_with('`')).then_some((kind::ESCAPED_IDENT, end + 1))
+}
+
+fn escaped_end(rest: &str) -> Option<usize> {
+    let inner = rest.strip_prefix('`')?;
+    let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '/' | ' ');
+    Some(1 + inner.find(|c: char| !letter(c)).unwrap_or(inner.len()))
+}
+
+fn number(rest: &str) -> Option<(u8, usize)> {
+    let bytes = rest.as_bytes();
+    let digits = |from: usize, digit: fn(&u8) -> bool| {
+        from + bytes.get(from..).unwrap_or_default().iter().take_while(|byte| digit(byte)).count()
+    };
+    let unsigned = |end: usize| match bytes.get(end) {
+        Some(b'u' | b'U') => (kind::UINT, end + 1),
+        _ => (kind::INT, end),
+    };
+    if rest.starts_with("0x") && digits(2, u8::is_ascii_hexdigit) > 2 {
+        return Some(unsigned(digits(2, u8::is_ascii_hexdigit)));
+    }
+    let whole = digits(0, u8::is_ascii_digit);
+    let mut end = whole;
+    if bytes.get(whole) == Some(&b'.') && digits(whole + 1, u8::is_ascii_digit) > whole + 1 {
+        end = digits(whole + 1, u8::is_ascii_digit);
+    }
+    if end == 0 {
+        return None;
     }
     if matches!(bytes.get(end), Some(b'e' | b'E')) {
         let sign = usize::from(matches!(bytes.get(end + 1), Some(b'+' | b'-')));
-        if bytes.get(end + 1 + sign).is_some_and(u8::is_ascii_digit) {
-            is_double = true;
-            end = digits(end + 1 + sign);
+        let power = digits(end + 1 + sign, u8::is_ascii_digit);
+        if power > end + 1 + sign {
+            return Some((kind::FLOAT, power));
         }
     }
-    let text = &source[at..end];
-    if is_double {
-        return Ok((Token::Double(text.parse().map_err(|_| error(at, "invalid double literal"))?), end));
-    }
-    if matches!(bytes.get(end), Some(b'u' | b'U')) {
-        return Ok((Token::Uint(text.parse().map_err(|_| error(at, "invalid uint literal"))?), end + 1));
-    }
-    if text == "9223372036854775808" {
-        return Ok((Token::MinInt, end));
-    }
-    Ok((Token::Int(text.parse().map_err(|_| bad())?), end))
+    Some(if end > whole { (kind::FLOAT, end) } else { unsigned(whole) })
 }
 
-/// Reads a string or bytes literal, raw or not, with one or three quotes.
-fn text(source: &str, at: usize) -> Result<Option<(Token, usize)>, CompileError> {
-    let mut start = at;
-    let (mut raw, mut bytes) = (false, false);
-    for _ in 0..2 {
-        match source.as_bytes().get(start) {
-            Some(b'r' | b'R') if !raw => raw = true,
-            Some(b'b' | b'B') if !bytes => bytes = true,
-            _ => break,
+fn bytes(rest: &str) -> Option<(u8, usize)> {
+    let inner = rest.strip_prefix(['b', 'B'])?;
+    text(inner).map(|(_, length)| (kind::BYTES, length + 1))
+}
+
+fn text(rest: &str) -> Option<(u8, usize)> {
+    let (raw, start) = if rest.starts_with(['r', 'R']) { (true, 1) } else { (false, 0) };
+    let body = &rest[start..];
+    let mut best = None;
+    for quote in ["\"", "'", "\"\"\"", "'''"] {
+        if body.starts_with(quote)
+            && let Ok(end) = closed(body, quote, raw)
+        {
+            best = best.max(Some(end));
         }
-        start += 1;
     }
-    let rest = &source[start..];
-    let quote = ["\"\"\"", "'''", "\"", "'"].into_iter().find(|quote| rest.starts_with(quote));
-    let Some(quote) = quote else { return Ok(None) };
-    let mut out: Vec<u8> = Vec::new();
-    let mut chars = source[start + quote.len()..].char_indices();
-    let unclosed = || error(at, "Syntax error: token recognition error at: unclosed string");
+    best.map(|end| (kind::STRING, start + end))
+}
+
+/// Finds the end of a text behind its closing quotes, or where it cannot go on.
+fn closed(body: &str, quote: &str, raw: bool) -> Result<usize, usize> {
+    let mut at = quote.len();
     loop {
-        let Some((offset, c)) = chars.next() else { return Err(unclosed()) };
-        let here = start + quote.len() + offset;
-        if source[here..].starts_with(quote) {
-            let end = here + quote.len();
-            if bytes {
-                return Ok(Some((Token::Bytes(out), end)));
-            }
-            let text = String::from_utf8(out).map_err(|_| error(at, "invalid UTF-8 in a string"))?;
-            return Ok(Some((Token::Text(text), end)));
+        let rest = &body[at..];
+        if rest.starts_with(quote) {
+            return Ok(at + quote.len());
         }
-        if c == '\n' && quote.len() == 1 {
-            return Err(unclosed());
-        }
-        if c != '\\' || raw {
-            out.extend(c.encode_utf8(&mut [0; 4]).as_bytes());
-            continue;
-        }
-        let Some((_, escape)) = chars.next() else { return Err(unclosed()) };
-        let bad = || error(here, format!("unable to unescape string: \\{escape}"));
-        let mut code = |length: usize, radix: u32, first: &str| -> Result<u32, CompileError> {
-            let mut digits = first.to_owned();
-            for _ in 0..length {
-                digits.push(chars.next().ok_or_else(bad)?.1);
-            }
-            u32::from_str_radix(&digits, radix).map_err(|_| bad())
-        };
-        match escape {
-            'a' => out.push(7),
-            'b' => out.push(8),
-            'f' => out.push(12),
-            'n' => out.push(b'\n'),
-            'r' => out.push(b'\r'),
-            't' => out.push(b'\t'),
-            'v' => out.push(11),
-            '\\' | '\'' | '"' | '`' | '?' => out.push(escape as u8),
-            'x' | 'X' => push(&mut out, code(2, 16, "")?, bytes).ok_or_else(bad)?,
-            'u' => push(&mut out, code(4, 16, "")?, false).ok_or_else(bad)?,
-            'U' => push(&mut out, code(8, 16, "")?, false).ok_or_else(bad)?,
-            '0'..='3' => push(&mut out, code(2, 8, &escape.to_string())?, bytes).ok_or_else(bad)?,
-            _ => return Err(bad()),
+        match rest.chars().next() {
+            None => return Err(at),
+            Some('\n' | '\r') if quote.len() == 1 => return Err(at),
+            Some('\\') if !raw => at += escape(rest).map_err(|bad| at + bad)?,
+            Some(c) => at += c.len_utf8(),
         }
     }
 }
 
-fn push(out: &mut Vec<u8>, code: u32, as_byte: bool) -> Option<()> {
-    if as_byte {
-        out.push(u8::try_from(code).ok()?);
-    } else {
-        out.extend(char::from_u32(code)?.encode_utf8(&mut [0; 4]).as_bytes());
+/// Returns the length of an escape sequence, or where it goes wrong.
+fn escape(rest: &str) -> Result<usize, usize> {
+    const HEX: fn(&u8) -> bool = u8::is_ascii_hexdigit;
+    const OCTAL: fn(&u8) -> bool = |byte| matches!(byte, b'0'..=b'7');
+    let bytes = rest.as_bytes();
+    let wants: &[fn(&u8) -> bool] = match bytes.get(1) {
+        Some(b'a' | b'b' | b'f' | b'n' | b'r' | b't' | b'v' | b'"' | b'\'' | b'\\' | b'?' | b'`') => &[],
+        Some(b'x' | b'X') => &[HEX; 2],
+        Some(b'u') => &[HEX; 4],
+        Some(b'U') => &[HEX; 8],
+        Some(b'0'..=b'3') => &[OCTAL; 2],
+        _ => return Err(1),
+    };
+    for (index, fits) in wants.iter().enumerate() {
+        if !bytes.get(2 + index).is_some_and(fits) {
+            return Err(2 + index);
+        }
     }
-    Some(())
+    Ok(2 + wants.len())
+}
+
+/// Returns how far anything fitted where no word begins.
+fn stuck(rest: &str) -> usize {
+    match rest.chars().next() {
+        Some('&' | '|' | '=') => 1,
+        Some(quote @ ('"' | '\'')) => closed(rest, &quote.to_string(), false).err().unwrap_or(0),
+        Some('`') => escaped_end(rest).unwrap_or(0),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(source: &str) -> (Vec<String>, Vec<String>) {
+        let mut issues = Vec::new();
+        let tokens = split(source, &mut issues);
+        let words = tokens.iter().map(|token| source[token.start..token.end].to_owned()).collect();
+        (words, issues.into_iter().map(|issue| issue.message).collect())
+    }
+
+    #[test]
+    fn the_longest_word_wins() {
+        assert_eq!(words("a<=b").0, ["a", "<=", "b", ""]);
+        assert_eq!(words("1.5e3u 0x1fu .5 1.x").0, ["1.5e3", "u", "0x1fu", ".5", "1", ".", "x", ""]);
+        assert_eq!(words("br'a' rb'a' '''a'b'''").0, ["br'a'", "rb", "'a'", "'''a'b'''", ""]);
+    }
+
+    #[test]
+    fn what_is_no_word_is_skipped_with_the_character_behind_it() {
+        let (left, issues) = words("a & b # 'x");
+        assert_eq!(left, ["a", "b", ""]);
+        let odd = |text: &str| format!("Syntax error: token recognition error at: '{text}'");
+        assert_eq!(issues, [odd("& "), odd("#"), odd("'x")]);
+        assert_eq!(words(r"'a\q'").1, [odd(r"'a\q"), odd("'")]);
+    }
 }

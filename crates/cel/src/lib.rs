@@ -1,57 +1,99 @@
 //! The Common Expression Language as Kubernetes uses it: rules in definitions, admission policies, match conditions.
 //!
-//! In: an expression, the names it may use, values for them, a budget. Out: a value, or an error in cel-go's words.
-//! Unknown names, functions and macros that are used wrongly are found when an expression is compiled. Whoever knows the types of
-//! its variables lets it be judged, too ([`Program::judge`]): what cannot work, and what it may cost. Values are checked when
-//! they are used in any case.
+//! In: an expression, what is known of its variables, values for them, a limit. Out: a value, or an error in cel-go's words.
+//! Expressions are parsed ([`parser`], [`syntax`]), checked ([`checker`], [`validate`]), estimated ([`estimate`]), planned
+//! ([`plan`]) and evaluated ([`eval`]), each as cel-go v0.26 does it with Kubernetes v1.36's libraries, so that messages and costs
+//! are the same. `testdata/` holds cases that were observed there.
 
 mod ast;
 mod calls;
-mod check;
+mod checker;
+mod decl;
 mod estimate;
 mod eval;
 mod functions;
-mod infer;
 mod lexer;
+mod literals;
 mod macros;
 mod parser;
+mod plan;
 mod schema;
 mod signatures;
+mod syntax;
+mod tracker;
 mod types;
+mod validate;
 mod value;
 
 use std::collections::BTreeMap;
 
-pub use infer::{Judgement, Scope};
+pub use checker::Scope;
+pub use decl::Decl;
 pub use schema::{escape, from_json, from_json_with, to_json};
-pub use types::{Decl, Type};
+pub use types::Type;
 pub use value::{Key, Object, Value};
 
-/// What one evaluation may cost; one step of the evaluator costs one.
+/// What one evaluation may cost.
 pub const PER_CALL: u64 = 1_000_000;
+
+/// How an evaluation ends that costs too much.
+pub const CANCELLED: &str = "operation cancelled: actual cost limit exceeded";
+
+/// Something that is wrong with an expression.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Issue {
+    pub message: String,
+    /// Byte offset in the source, if it is about a place.
+    at: Option<usize>,
+}
+
+impl Issue {
+    pub(crate) fn at(at: usize, message: impl Into<String>) -> Self {
+        Self { message: message.into(), at: Some(at) }
+    }
+
+    pub(crate) fn nowhere(message: impl Into<String>) -> Self {
+        Self { message: message.into(), at: None }
+    }
+
+    /// Returns the issue as cel-go prints it: with line, column, the line and a mark.
+    fn report(&self, source: &str) -> String {
+        let Some(at) = self.at else { return format!("ERROR: <input>:-1:0: {}", self.message) };
+        let before = &source[..at.min(source.len())];
+        let line = before.matches('\n').count();
+        let column = before.rsplit('\n').next().unwrap_or("").chars().count();
+        let head = format!("ERROR: <input>:{}:{}: {}", line + 1, column + 1, self.message);
+        if source.is_empty() {
+            return format!("ERROR: <input>:1:0: {}", self.message);
+        }
+        let text = source.split('\n').nth(line).unwrap_or("").replace('\t', " ");
+        // Letters that are wide need a wide mark.
+        let wide = |c: Option<char>| c.is_some_and(|c| c.len_utf8() > 1);
+        let dots: String =
+            text.chars().take(column).map(|c| if wide(Some(c)) { '．' } else { '.' }).collect();
+        let mark = if wide(text.chars().nth(column)) { '＾' } else { '^' };
+        format!("{head}\n | {text}\n | {dots}{mark}")
+    }
+}
 
 /// Why an expression cannot be compiled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
+#[error("{}", .issues.first().map_or("", |issue| issue.message.as_str()))]
 pub struct CompileError {
-    pub message: String,
-    /// Byte offset in the source.
-    pub at: usize,
+    /// By position.
+    pub issues: Vec<Issue>,
 }
 
 impl CompileError {
-    /// Returns the message as cel-go prints it: with line, column, the line and a mark.
+    fn new(mut issues: Vec<Issue>) -> Self {
+        issues.sort_by_key(|issue| issue.at);
+        Self { issues }
+    }
+
+    /// Returns all issues as cel-go prints them.
     pub fn report(&self, source: &str) -> String {
-        let before = &source[..self.at.min(source.len())];
-        let line = before.matches('\n').count() + 1;
-        let column = before.rsplit('\n').next().unwrap_or("").chars().count();
-        let text = source.lines().nth(line - 1).unwrap_or("");
-        format!(
-            "ERROR: <input>:{line}:{}: {}\n | {text}\n | {}^",
-            column + 1,
-            self.message,
-            ".".repeat(column)
-        )
+        let reports: Vec<String> = self.issues.iter().map(|issue| issue.report(source)).collect();
+        reports.join("\n")
     }
 }
 
@@ -63,39 +105,88 @@ pub struct EvalError(pub String);
 /// A compiled expression.
 #[derive(Debug)]
 pub struct Program {
-    root: ast::Expr,
-    uses: Vec<String>,
+    /// Why there is none, if a constant part of it cannot be computed.
+    plan: Result<plan::Node, EvalError>,
+    ty: Type,
+    cost: estimate::Range,
+    names: Vec<String>,
+}
+
+/// What came out of an evaluation, and what it has cost.
+#[derive(Debug)]
+pub struct Evaluation {
+    pub result: Result<Value, EvalError>,
+    pub cost: u64,
 }
 
 impl Program {
-    /// Parses an expression that may use the given variables.
+    /// Compiles an expression that may use the given variables, of which nothing more is known.
     pub fn compile(source: &str, variables: &[&str]) -> Result<Self, CompileError> {
-        let root = parser::parse(source)?;
-        let uses = check::check(&root, variables, false)?;
-        Ok(Self { root, uses })
+        Self::compile_in(source, &Scope::of_names(variables))
     }
 
     /// As [`Program::compile`], for expressions that put together objects (`Object{…}`) and patches (`JSONPatch{…}`).
     pub fn compile_mutation(source: &str, variables: &[&str]) -> Result<Self, CompileError> {
-        let root = parser::parse(source)?;
-        let uses = check::check(&root, variables, true)?;
-        Ok(Self { root, uses })
+        Self::compile_in(source, &Scope::of_names(variables).making_objects())
     }
 
-    /// Says whether a variable stands in the expression.
+    /// Compiles an expression that may use the variables of a scope.
+    pub fn compile_in(source: &str, scope: &Scope) -> Result<Self, CompileError> {
+        let mut ast = parser::parse(source).map_err(CompileError::new)?;
+        let facts = checker::check(&mut ast, scope).map_err(CompileError::new)?;
+        let issues = validate::validate(&ast, &facts);
+        if !issues.is_empty() {
+            return Err(CompileError::new(issues));
+        }
+        Ok(Self {
+            plan: plan::plan(&ast.root, &facts),
+            ty: facts.types[ast.root.id].clone(),
+            cost: estimate::estimate(&ast.root, &facts, scope.root.as_deref()),
+            names: facts.names,
+        })
+    }
+
+    /// Returns why the expression cannot be evaluated at all, if so: a constant part of it fails.
+    pub fn unusable(&self) -> Option<&EvalError> {
+        self.plan.as_ref().err()
+    }
+
+    /// Says whether a name stands in the expression.
     pub fn uses(&self, variable: &str) -> bool {
-        self.uses.iter().any(|used| used == variable)
+        self.names.iter().any(|used| used == variable)
     }
 
-    /// Finds out the type of the result, what cannot work, and what the expression may cost.
-    pub fn judge(&self, scope: &Scope) -> Judgement {
-        infer::judge(&self.root, scope)
+    /// Returns the type of the result.
+    pub fn ty(&self) -> &Type {
+        &self.ty
+    }
+
+    /// Returns the most that the expression may cost, by what was declared of its variables.
+    pub fn cost(&self) -> u64 {
+        self.cost.max
+    }
+
+    /// Returns the least that the expression costs.
+    pub fn least_cost(&self) -> u64 {
+        self.cost.min
+    }
+
+    /// Evaluates, up to a limit of costs.
+    pub fn run(&self, variables: &Variables<'_>, limit: u64) -> Evaluation {
+        match &self.plan {
+            Ok(plan) => {
+                let (result, cost) = eval::run(plan, variables, limit);
+                Evaluation { result, cost }
+            }
+            Err(error) => Evaluation { result: Err(error.clone()), cost: 0 },
+        }
     }
 
     /// Evaluates; takes what it costs from the budget.
     pub fn eval(&self, variables: &Variables<'_>, budget: &mut u64) -> Result<Value, EvalError> {
-        let mut machine = eval::Machine::new(variables, budget);
-        machine.run(&self.root)
+        let Evaluation { result, cost } = self.run(variables, *budget);
+        *budget = budget.saturating_sub(cost);
+        result
     }
 }
 

@@ -1,328 +1,476 @@
-//! From words to an expression, by recursive descent. Macros are recognised in [`crate::macros`].
+//! From words to an expression, by recursive descent.
+//!
+//! In: the source. Out: the expression, or everything that is wrong with its form. Where the words do not follow the grammar,
+//! this parser only notices it: [`crate::syntax`] finds the words that cel-go has for it. Macros are in [`crate::macros`].
 
-use crate::CompileError;
-use crate::ast::{Expr, Kind};
-use crate::lexer::{self, Token, error};
+use crate::Issue;
+use crate::ast::{Ast, Entry, Expr, Field, Id, Kind};
+use crate::lexer::{self, Token, kind};
+use crate::literals;
 use crate::macros;
+use crate::syntax;
 use crate::value::Value;
 
-/// Deep enough for anything a person writes, far from the end of a stack.
-const MAX_DEPTH: usize = 200;
+/// How deep rules, and what they become, may be nested in each other.
+const MAX_DEPTH: usize = 250;
+/// The longest expression, in characters.
+const MAX_SIZE: usize = 100_000;
 
-/// What an expression may begin with, as cel-go lists it.
-const BEGINNINGS: &str = "'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER";
+/// Words that cannot be names of variables or functions.
+pub(crate) const RESERVED: [&str; 17] = [
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "for",
+    "function",
+    "if",
+    "import",
+    "let",
+    "loop",
+    "package",
+    "namespace",
+    "return",
+    "var",
+    "void",
+    "while",
+];
 
-pub(crate) fn parse(source: &str) -> Result<Expr, CompileError> {
-    let mut parser = Parser { tokens: lexer::split(source)?, at: 0, depth: 0 };
-    let expr = parser.condition()?;
-    if *parser.peek() != Token::End {
-        return Err(parser.unexpected());
+pub(crate) fn parse(source: &str) -> Result<Ast, Vec<Issue>> {
+    let size = source.chars().count();
+    if size > MAX_SIZE {
+        let message = format!("expression code point size exceeds limit: size: {size}, limit {MAX_SIZE}");
+        return Err(vec![Issue::nowhere(message)]);
     }
-    Ok(expr)
+    let mut issues = Vec::new();
+    let tokens = lexer::split(source, &mut issues);
+    let mut parser =
+        Parser { source, tokens, at: 0, depths: [0; 3], offsets: Vec::new(), issues: Vec::new() };
+    let parsed = parser
+        .condition()
+        .and_then(|built| if parser.peek() == kind::EOF { Ok(built) } else { Err(Stop::Syntax) });
+    match parsed {
+        Ok(built) => {
+            issues.extend(parser.issues);
+            if issues.is_empty() {
+                return Ok(Ast { root: built.expr, offsets: parser.offsets });
+            }
+        }
+        Err(Stop::Syntax) => syntax::explain(source, &parser.tokens, &mut issues),
+        Err(Stop::TooDeep(message)) => {
+            issues.extend(parser.issues);
+            issues.push(Issue::nowhere(message));
+        }
+    }
+    Err(issues)
 }
 
-/// Returns the name that a chain of plain selections spells.
-fn dotted(expr: &Expr) -> Option<String> {
-    match &expr.kind {
-        Kind::Ident(name) => Some(name.clone()),
-        Kind::Select { of, field, optional: false } => Some(format!("{}.{field}", dotted(of)?)),
-        _ => None,
-    }
+/// Why parsing cannot go on.
+pub(crate) enum Stop {
+    Syntax,
+    TooDeep(String),
 }
 
-struct Parser {
-    tokens: Vec<(Token, usize)>,
-    at: usize,
+/// An expression, and how many selections, calls on values and operators are nested in it.
+struct Built {
+    expr: Expr,
     depth: usize,
 }
 
-impl Parser {
-    fn peek(&self) -> &Token {
-        &self.tokens[self.at].0
+type Parsed = Result<Built, Stop>;
+
+/// Rules of the grammar whose nesting is counted: one of them is always the deepest.
+#[derive(Clone, Copy)]
+enum Rule {
+    Expression,
+    Relation,
+    Sum,
+}
+
+pub(crate) struct Parser<'a> {
+    source: &'a str,
+    tokens: Vec<Token>,
+    at: usize,
+    /// How deep it is in expressions, relations and sums.
+    depths: [usize; 3],
+    offsets: Vec<usize>,
+    issues: Vec<Issue>,
+}
+
+impl Parser<'_> {
+    /// Makes a number for a node at a place in the source.
+    pub(crate) fn id(&mut self, offset: usize) -> Id {
+        self.offsets.push(offset);
+        self.offsets.len() - 1
     }
 
-    fn position(&self) -> usize {
-        self.tokens[self.at].1
+    pub(crate) fn offset(&self, id: Id) -> usize {
+        self.offsets[id]
+    }
+
+    pub(crate) fn node(&mut self, offset: usize, kind: Kind) -> Expr {
+        Expr { id: self.id(offset), kind }
+    }
+
+    /// Notes what is wrong; returns something to go on with.
+    pub(crate) fn complain(&mut self, offset: usize, message: impl Into<String>) -> Expr {
+        self.issues.push(Issue::at(offset, message));
+        self.node(offset, Kind::Literal(Value::Null))
+    }
+
+    fn ahead(&self, by: usize) -> Token {
+        self.tokens[(self.at + by).min(self.tokens.len() - 1)]
+    }
+
+    fn peek(&self) -> u8 {
+        self.ahead(0).kind
     }
 
     fn next(&mut self) -> Token {
-        let token = self.tokens[self.at].0.clone();
-        if self.at + 1 < self.tokens.len() {
-            self.at += 1;
-        }
+        let token = self.ahead(0);
+        self.at = (self.at + 1).min(self.tokens.len() - 1);
         token
     }
 
-    fn take(&mut self, sign: &str) -> bool {
-        let found = matches!(self.peek(), Token::Sign(known) if *known == sign);
-        if found {
-            self.next();
+    fn take(&mut self, kind: u8) -> Option<Token> {
+        (self.peek() == kind).then(|| self.next())
+    }
+
+    fn expect(&mut self, kind: u8) -> Result<Token, Stop> {
+        self.take(kind).ok_or(Stop::Syntax)
+    }
+
+    fn text(&self, token: Token) -> &str {
+        &self.source[token.start..token.end]
+    }
+
+    /// One more selection, call on a value or operator around what was built.
+    fn around(&self, expr: Expr, inside: usize) -> Parsed {
+        if inside >= MAX_DEPTH {
+            return Err(Stop::TooDeep("max recursion depth exceeded".to_owned()));
         }
-        found
+        Ok(Built { expr, depth: inside + 1 })
     }
 
-    fn expect(&mut self, sign: &str) -> Result<(), CompileError> {
-        if self.take(sign) { Ok(()) } else { Err(self.unexpected()) }
-    }
-
-    fn unexpected(&self) -> CompileError {
-        self.mismatched(BEGINNINGS)
-    }
-
-    fn mismatched(&self, expected: &str) -> CompileError {
-        let shown = match self.peek() {
-            Token::End => "<EOF>".to_owned(),
-            Token::Sign(sign) => (*sign).to_owned(),
-            Token::Ident(name) => name.clone(),
-            Token::Int(n) => n.to_string(),
-            other => format!("{other:?}"),
-        };
-        error(self.position(), format!("Syntax error: mismatched input '{shown}' expecting {{{expected}}}"))
-    }
-
-    fn deeper<T>(
-        &mut self,
-        run: impl FnOnce(&mut Self) -> Result<T, CompileError>,
-    ) -> Result<T, CompileError> {
-        self.depth += 1;
-        if self.depth > MAX_DEPTH {
-            return Err(error(self.position(), "expression recursion limit exceeded: 250"));
+    fn deeper(&mut self, rule: Rule, run: impl FnOnce(&mut Self) -> Parsed) -> Parsed {
+        self.depths[rule as usize] += 1;
+        if self.depths[rule as usize] > MAX_DEPTH {
+            return Err(Stop::TooDeep(format!("expression recursion limit exceeded: {MAX_DEPTH}")));
         }
-        let result = run(self);
-        self.depth -= 1;
-        result
+        let built = run(self);
+        self.depths[rule as usize] -= 1;
+        built
     }
 
-    fn condition(&mut self) -> Result<Expr, CompileError> {
-        self.deeper(|this| {
-            let test = this.or()?;
-            let at = this.position();
-            if !this.take("?") {
-                return Ok(test);
-            }
-            let yes = this.or()?;
-            this.expect(":")?;
-            let no = this.condition()?;
-            Ok(Expr { kind: Kind::Condition(Box::new(test), Box::new(yes), Box::new(no)), at })
-        })
+    fn condition(&mut self) -> Parsed {
+        self.deeper(Rule::Expression, Self::ternary)
     }
 
-    fn or(&mut self) -> Result<Expr, CompileError> {
-        let mut left = self.and()?;
-        while matches!(self.peek(), Token::Sign("||")) {
-            let at = self.position();
-            self.next();
-            let right = self.and()?;
-            left = Expr { kind: Kind::Or(Box::new(left), Box::new(right)), at };
-        }
-        Ok(left)
+    fn ternary(&mut self) -> Parsed {
+        let test = self.logic(kind::OR, "_||_")?;
+        let Some(question) = self.take(kind::QUESTION) else { return Ok(test) };
+        let yes = self.logic(kind::OR, "_||_")?;
+        self.expect(kind::COLON)?;
+        let no = self.condition()?;
+        let depth = test.depth.max(yes.depth).max(no.depth);
+        let kind = call("_?_:_", vec![test.expr, yes.expr, no.expr]);
+        let expr = self.node(question.start, kind);
+        self.around(expr, depth)
     }
 
-    fn and(&mut self) -> Result<Expr, CompileError> {
-        let mut left = self.binary(0)?;
-        while matches!(self.peek(), Token::Sign("&&")) {
-            let at = self.position();
-            self.next();
-            let right = self.binary(0)?;
-            left = Expr { kind: Kind::And(Box::new(left), Box::new(right)), at };
-        }
-        Ok(left)
-    }
-
-    /// Relations, then sums, then products.
-    fn binary(&mut self, level: usize) -> Result<Expr, CompileError> {
-        const LEVELS: [&[&str]; 3] =
-            [&["==", "!=", "<=", ">=", "<", ">", "in"], &["+", "-"], &["*", "/", "%"]];
-        let Some(signs) = LEVELS.get(level) else { return self.unary() };
-        let mut left = self.binary(level + 1)?;
-        loop {
-            let sign = match self.peek() {
-                Token::Sign(sign) => signs.iter().find(|known| *known == sign),
-                Token::Ident(word) if word == "in" => signs.iter().find(|known| **known == "in"),
-                _ => None,
-            };
-            let Some(sign) = sign else { return Ok(left) };
-            let at = self.position();
-            self.next();
-            let right = self.binary(level + 1)?;
-            let name = format!("_{sign}_");
-            left = Expr { kind: Kind::Call { target: None, name, args: vec![left, right] }, at };
-        }
-    }
-
-    fn unary(&mut self) -> Result<Expr, CompileError> {
-        let at = self.position();
-        if self.take("!") {
-            let inner = self.deeper(Self::unary)?;
-            return Ok(Expr {
-                kind: Kind::Call { target: None, name: "!_".to_owned(), args: vec![inner] },
-                at,
-            });
-        }
-        if self.take("-") {
-            if *self.peek() == Token::MinInt {
-                self.next();
-                return Ok(Expr { kind: Kind::Literal(Value::Int(i64::MIN)), at });
-            }
-            let literal = match self.peek() {
-                Token::Int(n) => Some(Value::Int(-n)),
-                Token::Double(n) => Some(Value::Double(-n)),
-                _ => None,
-            };
-            if let Some(literal) = literal {
-                self.next();
-                return self.member(Expr { kind: Kind::Literal(literal), at });
-            }
-            let inner = self.deeper(Self::unary)?;
-            return Ok(Expr {
-                kind: Kind::Call { target: None, name: "-_".to_owned(), args: vec![inner] },
-                at,
-            });
-        }
-        let primary = self.primary()?;
-        self.member(primary)
-    }
-
-    fn member(&mut self, mut expr: Expr) -> Result<Expr, CompileError> {
-        loop {
-            let at = self.position();
-            if self.take(".") {
-                let optional = self.take("?");
-                let Token::Ident(name) = self.next() else { return Err(self.unexpected()) };
-                let open = self.position();
-                if !optional && self.take("(") {
-                    let args = self.list(")")?;
-                    // cel-go finds a call at its bracket and a selection at its dot.
-                    expr = macros::member(expr, name, args, open)?;
-                } else {
-                    expr = Expr { kind: Kind::Select { of: Box::new(expr), field: name, optional }, at };
-                }
-            } else if self.take("[") {
-                let optional = self.take("?");
-                let index = self.condition()?;
-                self.expect("]")?;
-                expr =
-                    Expr { kind: Kind::Index { of: Box::new(expr), index: Box::new(index), optional }, at };
-            } else if *self.peek() == Token::Sign("{")
-                && let Some(name) = dotted(&expr)
-            {
-                self.next();
-                expr = Expr { kind: Kind::Struct { name, fields: self.fields()? }, at };
+    /// `||` and, below it, `&&`: long chains become balanced trees.
+    fn logic(&mut self, sign: u8, function: &str) -> Parsed {
+        let operand = |this: &mut Self| {
+            if sign == kind::OR {
+                this.logic(kind::AND, "_&&_")
             } else {
-                return Ok(expr);
+                this.deeper(Rule::Relation, |this| this.relation(false))
             }
+        };
+        let first = operand(self)?;
+        let mut depth = first.depth;
+        let (mut terms, mut signs) = (vec![Some(first.expr)], Vec::new());
+        while let Some(token) = self.take(sign) {
+            let next = operand(self)?;
+            depth = depth.max(next.depth);
+            terms.push(Some(next.expr));
+            signs.push(self.id(token.start));
         }
+        if signs.is_empty() {
+            let expr = terms.pop().flatten().expect("there is one term");
+            return Ok(Built { expr, depth });
+        }
+        let expr = balanced(function, &mut terms, &signs, 0, signs.len() - 1);
+        Ok(Built { expr, depth })
     }
 
-    fn fields(&mut self) -> Result<Vec<(String, Expr, bool)>, CompileError> {
-        let mut fields = Vec::new();
-        while !self.take("}") {
-            let optional = self.take("?");
-            let Token::Ident(name) = self.next() else { return Err(self.unexpected()) };
-            self.expect(":")?;
-            fields.push((name, self.condition()?, optional));
-            if !self.take(",") {
-                self.expect("}")?;
-                break;
-            }
-        }
-        Ok(fields)
-    }
-
-    fn list(&mut self, end: &str) -> Result<Vec<Expr>, CompileError> {
-        let mut list = Vec::new();
-        if self.take(end) {
-            return Ok(list);
-        }
-        if *self.peek() == Token::End {
-            return Err(self.mismatched(&BEGINNINGS.replacen("'('", &format!("'(', '{end}'"), 1)));
+    fn relation(&mut self, is_right: bool) -> Parsed {
+        let mut left = self.deeper(Rule::Sum, |this| this.sum(0))?;
+        if is_right {
+            return Ok(left);
         }
         loop {
-            list.push(self.condition()?);
-            if !self.take(",") {
-                self.expect(end)?;
-                return Ok(list);
+            let function = match self.peek() {
+                kind::EQUALS => "_==_",
+                kind::NOT_EQUALS => "_!=_",
+                kind::IN => "@in",
+                kind::LESS => "_<_",
+                kind::LESS_EQUALS => "_<=_",
+                kind::GREATER_EQUALS => "_>=_",
+                kind::GREATER => "_>_",
+                _ => return Ok(left),
+            };
+            let token = self.next();
+            let right = self.deeper(Rule::Relation, |this| this.relation(true))?;
+            left = self.binary(function, token, left, right)?;
+        }
+    }
+
+    fn binary(&mut self, function: &str, token: Token, left: Built, right: Built) -> Parsed {
+        let depth = left.depth.max(right.depth);
+        let expr = self.node(token.start, call(function, vec![left.expr, right.expr]));
+        self.around(expr, depth)
+    }
+
+    /// Sums and, at the level above, products.
+    fn sum(&mut self, level: usize) -> Parsed {
+        let operand = |this: &mut Self| if level == 0 { this.sum(1) } else { this.unary() };
+        let mut left = operand(self)?;
+        loop {
+            let function = match (level, self.peek()) {
+                (0, kind::PLUS) => "_+_",
+                (0, kind::MINUS) => "_-_",
+                (1, kind::STAR) => "_*_",
+                (1, kind::SLASH) => "_/_",
+                (1, kind::PERCENT) => "_%_",
+                _ => return Ok(left),
+            };
+            let token = self.next();
+            let right = self.deeper(Rule::Sum, operand)?;
+            left = self.binary(function, token, left, right)?;
+        }
+    }
+
+    fn unary(&mut self) -> Parsed {
+        let first = self.ahead(0);
+        let is_literal = |this: &Self| matches!(this.ahead(1).kind, kind::INT | kind::FLOAT);
+        let function = match first.kind {
+            kind::NOT => "!_",
+            kind::MINUS if !is_literal(self) => "-_",
+            _ => return self.member(),
+        };
+        let mut count = 0;
+        while self.take(first.kind).is_some() {
+            count += 1;
+        }
+        let Built { expr, depth } = self.member()?;
+        if count % 2 == 0 {
+            return Ok(Built { expr, depth });
+        }
+        let expr = self.node(first.start, call(function, vec![expr]));
+        Ok(Built { expr, depth })
+    }
+
+    fn member(&mut self) -> Parsed {
+        let mut built = self.primary()?;
+        loop {
+            let sign = self.ahead(0);
+            let inside = built.depth;
+            let (expr, depth) = if self.take(kind::DOT).is_some() {
+                let optional = self.take(kind::QUESTION).is_some();
+                let word = self.next();
+                let name = match word.kind {
+                    kind::IDENT => self.text(word).to_owned(),
+                    kind::ESCAPED_IDENT => {
+                        self.complain(word.start, "unsupported syntax: '`'");
+                        String::new()
+                    }
+                    _ => return Err(Stop::Syntax),
+                };
+                if optional {
+                    let field = self.node(word.start, Kind::Literal(Value::text(name)));
+                    (self.node(sign.start, call("_?._", vec![built.expr, field])), inside)
+                } else if word.kind == kind::IDENT
+                    && let Some(open) = self.take(kind::LPAREN)
+                {
+                    let (args, depth) = self.arguments()?;
+                    (macros::member(self, open.start, built.expr, name, args), inside.max(depth))
+                } else {
+                    let kind = Kind::Select { of: Box::new(built.expr), field: name, test: false };
+                    (self.node(sign.start, kind), inside)
+                }
+            } else if self.take(kind::LBRACKET).is_some() {
+                let function = if self.take(kind::QUESTION).is_some() { "_[?_]" } else { "_[_]" };
+                let index = self.condition()?;
+                self.expect(kind::RBRACKET)?;
+                (self.node(sign.start, call(function, vec![built.expr, index.expr])), inside.max(index.depth))
+            } else {
+                return Ok(built);
+            };
+            built = self.around(expr, depth)?;
+        }
+    }
+
+    /// Reads arguments up to the closing bracket.
+    fn arguments(&mut self) -> Result<(Vec<Expr>, usize), Stop> {
+        let (mut args, mut depth) = (Vec::new(), 0);
+        if self.take(kind::RPAREN).is_some() {
+            return Ok((args, depth));
+        }
+        loop {
+            let arg = self.condition()?;
+            depth = depth.max(arg.depth);
+            args.push(arg.expr);
+            if self.take(kind::COMMA).is_none() {
+                self.expect(kind::RPAREN)?;
+                return Ok((args, depth));
             }
         }
     }
 
-    fn primary(&mut self) -> Result<Expr, CompileError> {
-        let at = self.position();
-        let kind = match self.peek().clone() {
-            Token::Int(n) => Kind::Literal(Value::Int(n)),
-            Token::Uint(n) => Kind::Literal(Value::Uint(n)),
-            Token::Double(n) => Kind::Literal(Value::Double(n)),
-            Token::Text(text) => Kind::Literal(Value::String(text.into())),
-            Token::Bytes(bytes) => Kind::Literal(Value::Bytes(bytes.into())),
-            Token::Ident(name) => return self.name(name, at),
-            Token::Sign(".") => {
-                self.next();
-                let Token::Ident(name) = self.peek().clone() else { return Err(self.unexpected()) };
-                return self.name(name, at);
-            }
-            Token::Sign("(") => {
+    fn primary(&mut self) -> Parsed {
+        let token = self.ahead(0);
+        match token.kind {
+            kind::LPAREN => {
                 self.next();
                 let inner = self.condition()?;
-                self.expect(")")?;
-                return Ok(inner);
+                self.expect(kind::RPAREN)?;
+                Ok(inner)
             }
-            Token::Sign("[") => {
-                self.next();
-                let mut items = Vec::new();
-                while !self.take("]") {
-                    let optional = self.take("?");
-                    items.push((self.condition()?, optional));
-                    if !self.take(",") {
-                        self.expect("]")?;
-                        break;
-                    }
-                }
-                return Ok(Expr { kind: Kind::List(items), at });
-            }
-            Token::Sign("{") => {
-                self.next();
-                return Ok(Expr { kind: Kind::Map(self.entries()?), at });
-            }
-            _ => return Err(self.unexpected()),
-        };
-        self.next();
-        Ok(Expr { kind, at })
+            kind::LBRACKET => self.list(),
+            kind::LBRACE => self.map(),
+            kind::DOT | kind::IDENT => self.name(),
+            _ => self.literal(),
+        }
     }
 
-    fn entries(&mut self) -> Result<Vec<(Expr, Expr, bool)>, CompileError> {
-        let mut entries = Vec::new();
-        while !self.take("}") {
-            let optional = self.take("?");
+    fn literal(&mut self) -> Parsed {
+        let start = self.ahead(0).start;
+        let sign = self.take(kind::MINUS).map_or("", |_| "-");
+        let token = self.next();
+        let text = self.text(token).to_owned();
+        let value = match token.kind {
+            kind::INT => literals::int(sign, &text),
+            kind::FLOAT => literals::double(sign, &text),
+            kind::UINT => literals::uint(&text),
+            kind::STRING => literals::text(&text),
+            kind::BYTES => literals::bytes(&text),
+            kind::TRUE => Ok(Value::Bool(true)),
+            kind::FALSE => Ok(Value::Bool(false)),
+            kind::NULL => Ok(Value::Null),
+            _ => return Err(Stop::Syntax),
+        };
+        let expr = match value {
+            Ok(value) => self.node(start, Kind::Literal(value)),
+            Err(message) => self.complain(start, message),
+        };
+        Ok(Built { expr, depth: 0 })
+    }
+
+    /// A variable, a function or the type of an object that is put together.
+    fn name(&mut self) -> Parsed {
+        let start = self.ahead(0).start;
+        let dot = if self.take(kind::DOT).is_some() { "." } else { "" };
+        let word = self.expect(kind::IDENT)?;
+        let mut length = 0;
+        while self.ahead(length).kind == kind::DOT && self.ahead(length + 1).kind == kind::IDENT {
+            length += 2;
+        }
+        if self.ahead(length).kind == kind::LBRACE {
+            let last = if length == 0 { word } else { self.ahead(length - 1) };
+            let words: String =
+                self.source[word.start..last.end].chars().filter(|c| !c.is_whitespace()).collect();
+            self.at += length;
+            return self.object(format!("{dot}{words}"));
+        }
+        let text = self.text(word).to_owned();
+        let name = format!("{dot}{text}");
+        let open = self.take(kind::LPAREN);
+        if RESERVED.contains(&text.as_str()) {
+            let depth = if open.is_some() { self.arguments()?.1 } else { 0 };
+            let expr = self.complain(start, format!("reserved identifier: {text}"));
+            return Ok(Built { expr, depth });
+        }
+        let Some(open) = open else {
+            return Ok(Built { expr: self.node(word.start, Kind::Ident(name)), depth: 0 });
+        };
+        let (args, depth) = self.arguments()?;
+        Ok(Built { expr: macros::global(self, open.start, name, args), depth })
+    }
+
+    /// Says whether another item follows. A comma may end a list, even an empty one.
+    fn goes_on(&mut self, end: u8, items: usize) -> bool {
+        if items == 0 {
+            return self.peek() != end && self.peek() != kind::COMMA;
+        }
+        self.ahead(1).kind != end && self.take(kind::COMMA).is_some()
+    }
+
+    fn list(&mut self) -> Parsed {
+        let open = self.next();
+        let (mut items, mut depth) = (Vec::new(), 0);
+        while self.goes_on(kind::RBRACKET, items.len()) {
+            let optional = self.take(kind::QUESTION).is_some();
+            let item = self.condition()?;
+            depth = depth.max(item.depth);
+            items.push((item.expr, optional));
+        }
+        self.take(kind::COMMA);
+        self.expect(kind::RBRACKET)?;
+        Ok(Built { expr: self.node(open.start, Kind::List(items)), depth })
+    }
+
+    fn map(&mut self) -> Parsed {
+        let open = self.next();
+        let (mut entries, mut depth) = (Vec::new(), 0);
+        while self.goes_on(kind::RBRACE, entries.len()) {
+            let optional = self.take(kind::QUESTION).is_some();
             let key = self.condition()?;
-            self.expect(":")?;
-            entries.push((key, self.condition()?, optional));
-            if !self.take(",") {
-                self.expect("}")?;
-                break;
-            }
+            self.expect(kind::COLON)?;
+            let value = self.condition()?;
+            depth = depth.max(key.depth).max(value.depth);
+            entries.push(Entry { key: key.expr, value: value.expr, optional });
         }
-        Ok(entries)
+        self.take(kind::COMMA);
+        self.expect(kind::RBRACE)?;
+        Ok(Built { expr: self.node(open.start, Kind::Map(entries)), depth })
     }
 
-    fn name(&mut self, name: String, at: usize) -> Result<Expr, CompileError> {
-        self.next();
-        let literal = match name.as_str() {
-            "true" => Some(Value::Bool(true)),
-            "false" => Some(Value::Bool(false)),
-            "null" => Some(Value::Null),
-            _ => None,
-        };
-        if let Some(literal) = literal {
-            return Ok(Expr { kind: Kind::Literal(literal), at });
+    fn object(&mut self, name: String) -> Parsed {
+        let open = self.expect(kind::LBRACE)?;
+        let (mut fields, mut depth) = (Vec::new(), 0);
+        while self.goes_on(kind::RBRACE, fields.len()) {
+            let optional = self.take(kind::QUESTION).is_some();
+            let word = self.next();
+            if word.kind == kind::ESCAPED_IDENT {
+                self.complain(word.start, "unsupported syntax: '`'");
+            } else if word.kind != kind::IDENT {
+                return Err(Stop::Syntax);
+            }
+            let field = self.text(word).to_owned();
+            let colon = self.expect(kind::COLON)?;
+            let id = self.id(colon.start);
+            let value = self.condition()?;
+            depth = depth.max(value.depth);
+            fields.push(Field { id, name: field, value: value.expr, optional });
         }
-        if name == "in" {
-            return Err(self.unexpected());
-        }
-        let open = self.position();
-        if self.take("(") {
-            let args = self.list(")")?;
-            return macros::global(name, args, open);
-        }
-        Ok(Expr { kind: Kind::Ident(name), at })
+        self.take(kind::COMMA);
+        self.expect(kind::RBRACE)?;
+        Ok(Built { expr: self.node(open.start, Kind::Struct { name, fields }), depth })
     }
+}
+
+pub(crate) fn call(function: &str, args: Vec<Expr>) -> Kind {
+    Kind::Call { target: None, function: function.to_owned(), args }
+}
+
+fn balanced(function: &str, terms: &mut [Option<Expr>], signs: &[Id], low: usize, high: usize) -> Expr {
+    let middle = (low + high).div_ceil(2);
+    let mut term = |at: usize| terms[at].take().expect("every term is used once");
+    let left = if middle == low { Some(term(middle)) } else { None };
+    let right = if middle == high { Some(term(middle + 1)) } else { None };
+    let left = left.unwrap_or_else(|| balanced(function, terms, signs, low, middle - 1));
+    let right = right.unwrap_or_else(|| balanced(function, terms, signs, middle + 1, high));
+    Expr { id: signs[middle], kind: call(function, vec![left, right]) }
 }

@@ -33,9 +33,14 @@ const RESERVED: [&str; 21] = [
     "while",
 ];
 
+/// Says whether a word has a meaning of its own in the language.
+pub(crate) fn is_reserved(word: &str) -> bool {
+    RESERVED.contains(&word)
+}
+
 /// Returns how an expression names a field; `None` if it cannot.
 pub fn escape(name: &str) -> Option<String> {
-    if RESERVED.contains(&name) {
+    if is_reserved(name) {
         return Some(format!("__{name}__"));
     }
     let mut out = String::new();
@@ -137,7 +142,8 @@ pub fn from_json_with(json: &Json, schema: &Json) -> Value {
                 let known = properties.and_then(|properties| properties.get(name));
                 match (known, additional) {
                     (Some(schema), _) => {
-                        if let Some(name) = escape(name) {
+                        // A field that is null is as good as absent.
+                        if let Some(name) = escape(name).filter(|_| !value.is_null()) {
                             map.insert(Key::String(name.into()), from_json_with(value, schema));
                         }
                     }

@@ -1,7 +1,8 @@
-//! What functions take and return, so that an expression can be judged before it runs.
+//! The functions and operators: what they take and return.
 //!
 //! One line per overload: `g` for functions and `m` for functions that are called on a value (the first argument), the name,
-//! the identifier that the estimate of costs knows it by, the arguments, `=`, the result. `A`, `K` and `V` stand for any type.
+//! the identifier by which costs know it, the arguments, `=`, the result. Single capitals are parameters that stand for any
+//! type, but `C` and `S` are replaced by every type that can be compared or summed up.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -12,28 +13,90 @@ use crate::types::Type;
 #[derive(Debug)]
 pub(crate) struct Overload {
     pub(crate) id: &'static str,
+    /// It is called on its first argument.
+    pub(crate) member: bool,
     pub(crate) args: Vec<Type>,
     pub(crate) result: Type,
 }
 
-/// Returns the ways to call a function; `None` for one whose types are not written down.
-pub(crate) fn of(name: &str, member: bool) -> Option<&'static [Overload]> {
-    SIGNATURES[usize::from(member)].get(name).map(Vec::as_slice)
+/// Returns the ways to call a function; `None` if there is no such function. Some are only there where objects are made.
+pub(crate) fn of(name: &str, makes_objects: bool) -> Option<&'static [Overload]> {
+    if name == "jsonpatch.escapeKey" && !makes_objects {
+        return None;
+    }
+    SIGNATURES.get(name).map(Vec::as_slice)
 }
 
-/// Functions, and functions that are called on a value, by name.
-type Table = [BTreeMap<&'static str, Vec<Overload>>; 2];
+const SUMMABLE: &[&str] = &["int", "uint", "double", "duration"];
+const COMPARABLE: &[&str] = &["int", "uint", "double", "bool", "duration", "timestamp", "string", "bytes"];
+/// Formats that have a function of their own.
+pub(crate) const FORMATS: [&str; 13] = [
+    "dns1123Label",
+    "dns1123Subdomain",
+    "dns1035Label",
+    "qualifiedName",
+    "dns1123LabelPrefix",
+    "dns1123SubdomainPrefix",
+    "dns1035LabelPrefix",
+    "labelValue",
+    "uri",
+    "uuid",
+    "byte",
+    "date",
+    "datetime",
+];
 
-static SIGNATURES: LazyLock<Table> = LazyLock::new(|| {
-    let mut table = Table::default();
-    for line in TEXT.lines().map(str::trim).filter(|line| !line.is_empty()) {
+static SIGNATURES: LazyLock<BTreeMap<&'static str, Vec<Overload>>> = LazyLock::new(|| {
+    let mut table: BTreeMap<&'static str, Vec<Overload>> = BTreeMap::new();
+    let mut add = |line: &str| {
+        // The table is made once, and its words live as long as the process.
+        let line: &'static str = Box::leak(line.to_owned().into_boxed_str());
         let (call, result) = line.split_once(" = ").expect("a signature has a result");
         let mut words = call.split_whitespace();
         let member = words.next() == Some("m");
         let name = words.next().expect("a signature has a name");
         let id = words.next().expect("a signature has an identifier");
-        let overload = Overload { id, args: words.map(ty).collect(), result: ty(result) };
-        table[usize::from(member)].entry(name).or_default().push(overload);
+        let overload = Overload { id, member, args: words.map(ty).collect(), result: ty(result) };
+        table.entry(name).or_default().push(overload);
+    };
+    for line in TEXT.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let template = |letter: char| {
+            line.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| word == letter.to_string())
+        };
+        let types = match (template('C'), template('S')) {
+            (true, _) => ('C', COMPARABLE),
+            (_, true) => ('S', SUMMABLE),
+            _ => {
+                add(line);
+                continue;
+            }
+        };
+        for ty in types.1 {
+            let words: Vec<String> = line
+                .split_inclusive(|c: char| !c.is_ascii_alphanumeric())
+                .map(|part| {
+                    let bare = part.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
+                    if bare == types.0.to_string() { part.replacen(bare, ty, 1) } else { part.to_owned() }
+                })
+                .collect();
+            add(&words.concat());
+        }
+    }
+    for (sign, word) in
+        [("_<_", "less"), ("_<=_", "less_equals"), ("_>_", "greater"), ("_>=_", "greater_equals")]
+    {
+        for ty in ["bool", "string", "bytes", "timestamp", "duration"] {
+            add(&format!("g {sign} {word}_{ty} {ty} {ty} = bool"));
+        }
+        for (left, a) in [("int", "int64"), ("uint", "uint64"), ("double", "double")] {
+            for (right, b) in [("int", "int64"), ("uint", "uint64"), ("double", "double")] {
+                let both = if a == b { a.to_owned() } else { format!("{a}_{b}") };
+                add(&format!("g {sign} {word}_{both} {left} {right} = bool"));
+            }
+        }
+    }
+    for name in FORMATS {
+        add(&format!("g format.{name} format.{name} = kubernetes.NamedFormat"));
     }
     table
 });
@@ -44,7 +107,7 @@ fn ty(text: &'static str) -> Type {
         return match outer {
             "list" => Type::List(inside(inner)),
             "optional" => Type::Optional(inside(inner)),
-            "type" => Type::Type(inside(inner)),
+            "type" => Type::Type(Some(inside(inner))),
             _ => {
                 let (key, value) = inner.split_once(',').expect("a map has keys and values");
                 Type::Map(inside(key), inside(value))
@@ -53,7 +116,6 @@ fn ty(text: &'static str) -> Type {
     }
     match text {
         "dyn" => Type::Dyn,
-        "null" => Type::Null,
         "bool" => Type::Bool,
         "int" => Type::Int,
         "uint" => Type::Uint,
@@ -62,8 +124,8 @@ fn ty(text: &'static str) -> Type {
         "bytes" => Type::Bytes,
         "timestamp" => Type::Timestamp,
         "duration" => Type::Duration,
-        "A" | "K" | "V" => Type::Param(text),
-        other => Type::Opaque(other),
+        "A" | "B" | "K" | "T" | "V" => Type::Param(text),
+        other => Type::opaque(other),
     }
 }
 
@@ -96,8 +158,6 @@ g _%_ modulo_int64 int int = int
 g _%_ modulo_uint64 uint uint = uint
 g _==_ equals A A = bool
 g _!=_ not_equals A A = bool
-g _in_ in_list A list<A> = bool
-g _in_ in_map K map<K,V> = bool
 g _&&_ logical_and bool bool = bool
 g _||_ logical_or bool bool = bool
 g _?_:_ conditional bool A A = A
@@ -115,7 +175,6 @@ g int double_to_int64 double = int
 g int string_to_int64 string = int
 g int timestamp_to_int64 timestamp = int
 g int duration_to_int64 duration = int
-g int quantity_to_int kubernetes.Quantity = int
 g uint uint64_to_uint64 uint = uint
 g uint int64_to_uint64 int = uint
 g uint double_to_uint64 double = uint
@@ -143,9 +202,7 @@ g timestamp string_to_timestamp string = timestamp
 g timestamp int64_to_timestamp int = timestamp
 g duration duration_to_duration duration = duration
 g duration string_to_duration string = duration
-g duration int64_to_duration int = duration
 g type type A = type<A>
-g dyn to_dyn A = dyn
 g size size_string string = int
 g size size_bytes bytes = int
 g size size_list list<A> = int
@@ -177,21 +234,14 @@ m split string_split_string_int string string int = list<string>
 m substring string_substring_int string int = string
 m substring string_substring_int_int string int int = string
 m trim string_trim string = string
-m reverse string_reverse string = string
 m reverse list_reverse list<A> = list<A>
 m format string_format string list<dyn> = string
 m find string_find_string string string = string
 m findAll string_find_all_string string string = list<string>
 m findAll string_find_all_string_int string string int = list<string>
-m isSorted list_is_sorted list<A> = bool
-m sum list_sum list<A> = A
-m min list_min list<A> = A
-m max list_max list<A> = A
 m slice list_slice list<A> int int = list<A>
-m sort list_sort list<A> = list<A>
 m distinct list_distinct list<A> = list<A>
 g url string_to_url string = kubernetes.URL
-g url url_to_url kubernetes.URL = kubernetes.URL
 g isURL is_url_string string = bool
 m getScheme url_get_scheme kubernetes.URL = string
 m getHost url_get_host kubernetes.URL = string
@@ -219,7 +269,6 @@ m masked cidr_masked net.CIDR = net.CIDR
 m prefixLength cidr_prefix_length net.CIDR = int
 g quantity string_to_quantity string = kubernetes.Quantity
 g isQuantity is_quantity_string string = bool
-m sign quantity_sign kubernetes.Quantity = int
 m isInteger quantity_is_integer kubernetes.Quantity = bool
 m asInteger quantity_get_int kubernetes.Quantity = int
 m asApproximateFloat quantity_get_float kubernetes.Quantity = double
@@ -251,11 +300,6 @@ g sets.contains list_sets_contains_list list<A> list<A> = bool
 g sets.equivalent list_sets_equivalent_list list<A> list<A> = bool
 g sets.intersects list_sets_intersects_list list<A> list<A> = bool
 g strings.quote strings_quote string = string
-g base64.encode base64_encode_bytes bytes = string
-g base64.decode base64_decode_string string = bytes
-g jsonpatch.escapeKey string_jsonpatch_escapeKey_string string = string
-g format.named format_named string = optional<kubernetes.NamedFormat>
-m validate format_validate kubernetes.NamedFormat string = optional<list<string>>
 m getFullYear timestamp_to_year timestamp = int
 m getFullYear timestamp_to_year_with_tz timestamp string = int
 m getMonth timestamp_to_month timestamp = int
@@ -280,56 +324,78 @@ m getSeconds duration_to_seconds duration = int
 m getMilliseconds timestamp_to_milliseconds timestamp = int
 m getMilliseconds timestamp_to_milliseconds_with_tz timestamp string = int
 m getMilliseconds duration_to_milliseconds duration = int
+g dyn to_dyn A = dyn
+g duration int64_to_duration int = duration
+g @in in_list A list<A> = bool
+g @in in_map A map<A,B> = bool
+g @not_strictly_false not_strictly_false bool = bool
+g cel.@mapInsert @mapInsert_map_key_value map<K,V> K V = map<K,V>
+g cel.@mapInsert @mapInsert_map_map map<K,V> map<K,V> = map<K,V>
+m isSorted list_C_is_sorted_bool list<C> = bool
+m sum list_S_sum_S list<S> = S
+m min list_C_min_C list<C> = C
+m max list_C_max_C list<C> = C
+m sort list_C_sort list<C> = list<C>
+m @sortByAssociatedKeys list_C_sortByAssociatedKeys list<T> list<C> = list<T>
+m flatten list_flatten list<list<T>> = list<T>
+m flatten list_flatten_int list<dyn> int = list<dyn>
+g lists.range lists_range int = list<int>
+m first list_first list<V> = optional<V>
+m last list_last list<V> = optional<V>
+g optional.unwrap optional_unwrap list<optional<V>> = list<V>
+m unwrapOpt optional_unwrapOpt list<optional<V>> = list<V>
+g _?._ select_optional_field dyn string = optional<V>
+g sign quantity_sign kubernetes.Quantity = int
+g format.named format-named string = optional<kubernetes.NamedFormat>
+m validate format-validate kubernetes.NamedFormat string = optional<list<string>>
+m path authorizer_path kubernetes.authorization.Authorizer string = kubernetes.authorization.PathCheck
+m group authorizer_group kubernetes.authorization.Authorizer string = kubernetes.authorization.GroupCheck
+m serviceAccount authorizer_serviceaccount kubernetes.authorization.Authorizer string string = kubernetes.authorization.Authorizer
+m resource groupcheck_resource kubernetes.authorization.GroupCheck string = kubernetes.authorization.ResourceCheck
+m subresource resourcecheck_subresource kubernetes.authorization.ResourceCheck string = kubernetes.authorization.ResourceCheck
+m namespace resourcecheck_namespace kubernetes.authorization.ResourceCheck string = kubernetes.authorization.ResourceCheck
+m name resourcecheck_name kubernetes.authorization.ResourceCheck string = kubernetes.authorization.ResourceCheck
+m fieldSelector authorizer_fieldselector kubernetes.authorization.ResourceCheck string = kubernetes.authorization.ResourceCheck
+m labelSelector authorizer_labelselector kubernetes.authorization.ResourceCheck string = kubernetes.authorization.ResourceCheck
+m check pathcheck_check kubernetes.authorization.PathCheck string = kubernetes.authorization.Decision
+m check resourcecheck_check kubernetes.authorization.ResourceCheck string = kubernetes.authorization.Decision
+m errored decision_errored kubernetes.authorization.Decision = bool
+m error decision_error kubernetes.authorization.Decision = string
+m allowed decision_allowed kubernetes.authorization.Decision = bool
+m reason decision_reason kubernetes.authorization.Decision = string
+g jsonpatch.escapeKey string_jsonpatch_escapeKey_string string = string
 ";
-
-/// The ordering operators, for every pair of types that can be compared.
-pub(crate) fn comparison(name: &str, left: &Type, right: &Type) -> Option<Vec<&'static str>> {
-    use Type::{Bool, Bytes, Double, Duration, Dyn, Int, String, Timestamp, Uint};
-    if !matches!(name, "_<_" | "_<=_" | "_>_" | "_>=_") {
-        return None;
-    }
-    let pair = |a: &Type, b: &Type| match (a, b) {
-        (Int | Uint | Double, Int | Uint | Double) => Some("less_number"),
-        (Bool, Bool) => Some("less_bool"),
-        (String, String) => Some("less_string"),
-        (Bytes, Bytes) => Some("less_bytes"),
-        (Timestamp, Timestamp) => Some("less_timestamp"),
-        (Duration, Duration) => Some("less_duration"),
-        _ => None,
-    };
-    let all = [Int, Uint, Double, Bool, String, Bytes, Timestamp, Duration];
-    let one = |ty: &Type| if matches!(ty, Dyn) { all.to_vec() } else { vec![ty.clone()] };
-    let mut found = Vec::new();
-    for a in one(left) {
-        for b in one(right) {
-            found.extend(pair(&a, &b));
-        }
-    }
-    found.dedup();
-    Some(found)
-}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn every_signature_is_of_a_function_that_exists() {
-        let operators = ["_&&_", "_||_", "_?_:_", "_[_]", "_[?_]"];
-        for (member, names) in [(false, SIGNATURES[0].keys()), (true, SIGNATURES[1].keys())] {
-            for name in names {
-                assert!(
-                    operators.contains(name) || crate::functions::exists(name, member),
-                    "{name} does not exist"
-                );
-            }
-        }
+    fn types_are_read_as_they_are_written() {
+        let query = &of("getQuery", false).unwrap()[0];
+        assert_eq!(query.result.to_string(), "map(string, list(string))");
+        assert!(of("optional.none", false).unwrap()[0].args.is_empty());
     }
 
     #[test]
-    fn types_are_read_as_they_are_written() {
-        let query = &of("getQuery", true).unwrap()[0];
-        assert_eq!(query.result.to_string(), "map(string, list(string))");
-        assert_eq!(of("optional.none", false).unwrap()[0].args.len(), 0);
+    fn templates_are_filled_in() {
+        let sums: Vec<&str> = of("sum", false).unwrap().iter().map(|overload| overload.id).collect();
+        assert_eq!(
+            sums,
+            [
+                "list_int_sum_int",
+                "list_uint_sum_uint",
+                "list_double_sum_double",
+                "list_duration_sum_duration"
+            ]
+        );
+        assert_eq!(of("_<_", false).unwrap().len(), 14);
+        assert_eq!(of("@sortByAssociatedKeys", false).unwrap()[6].id, "list_string_sortByAssociatedKeys");
+    }
+
+    #[test]
+    fn some_functions_are_only_for_mutations() {
+        assert!(of("jsonpatch.escapeKey", false).is_none());
+        assert!(of("jsonpatch.escapeKey", true).is_some());
     }
 }

@@ -1,23 +1,19 @@
-//! Types of values before there are values: what a schema declares, what an expression results in.
+//! Types of values before there are values, and which of them go together.
 //!
-//! A [`Decl`] is a type together with how large its values may get, which the estimate of costs needs. A [`Type`] is what
-//! the checker compares. Whatever is not known is `dyn`, which goes with everything.
+//! Whatever is not known is `dyn`, which goes with everything. What a function or an empty list leaves open is a variable, for
+//! which the first use that says more decides.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use serde_json::Value as Json;
-
-use crate::schema::escape;
-
-/// The largest body of a request, which bounds everything that says no bounds of its own.
-const MAX_REQUEST: u64 = 3 * 1024 * 1024;
+use crate::decl::Decl;
 
 /// The type of an expression.
 #[derive(Debug, Clone)]
 pub enum Type {
     Dyn,
+    /// Something is wrong with the expression, which has been told.
+    Error,
     Null,
     Bool,
     Int,
@@ -31,22 +27,26 @@ pub enum Type {
     Map(Arc<Type>, Arc<Type>),
     Optional(Arc<Type>),
     /// The type of a type.
-    Type(Arc<Type>),
+    Type(Option<Arc<Type>>),
     Object(Arc<Decl>),
     /// A type that only functions know, such as a URL.
-    Opaque(&'static str),
+    Opaque(Arc<str>),
     /// A parameter of a function's signature.
     Param(&'static str),
+    /// What nothing has decided yet.
+    Var(usize),
 }
 
 impl PartialEq for Type {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::List(a), Self::List(b)) | (Self::Optional(a), Self::Optional(b)) => a == b,
-            (Self::Type(_), Self::Type(_)) => true,
+            (Self::Type(a), Self::Type(b)) => a == b,
             (Self::Map(a, b), Self::Map(c, d)) => a == c && b == d,
             (Self::Object(a), Self::Object(b)) => a.name() == b.name(),
-            (Self::Opaque(a), Self::Opaque(b)) | (Self::Param(a), Self::Param(b)) => a == b,
+            (Self::Opaque(a), Self::Opaque(b)) => a == b,
+            (Self::Param(a), Self::Param(b)) => a == b,
+            (Self::Var(a), Self::Var(b)) => a == b,
             _ => std::mem::discriminant(self) == std::mem::discriminant(other),
         }
     }
@@ -56,6 +56,7 @@ impl fmt::Display for Type {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Dyn => out.write_str("dyn"),
+            Self::Error => out.write_str("!error!"),
             Self::Null => out.write_str("null"),
             Self::Bool => out.write_str("bool"),
             Self::Int => out.write_str("int"),
@@ -68,14 +69,65 @@ impl fmt::Display for Type {
             Self::List(of) => write!(out, "list({of})"),
             Self::Map(key, value) => write!(out, "map({key}, {value})"),
             Self::Optional(of) => write!(out, "optional_type({of})"),
-            Self::Type(of) => write!(out, "type({of})"),
+            Self::Type(None) => out.write_str("type"),
+            Self::Type(Some(of)) => write!(out, "type({of})"),
             Self::Object(decl) => out.write_str(decl.name()),
-            Self::Opaque(name) | Self::Param(name) => out.write_str(name),
+            Self::Opaque(name) => out.write_str(name),
+            Self::Param(name) => out.write_str(name),
+            Self::Var(number) => write!(out, "_var{number}"),
         }
     }
 }
 
 impl Type {
+    pub(crate) fn opaque(name: &str) -> Self {
+        Self::Opaque(name.into())
+    }
+
+    pub(crate) fn list(of: Self) -> Self {
+        Self::List(Arc::new(of))
+    }
+
+    pub(crate) fn map(key: Self, value: Self) -> Self {
+        Self::Map(Arc::new(key), Arc::new(value))
+    }
+
+    pub(crate) fn optional(of: Self) -> Self {
+        Self::Optional(Arc::new(of))
+    }
+
+    /// Returns the name by which values know the type; messages about results of expressions use it.
+    pub fn runtime_name(&self) -> String {
+        match self {
+            Self::Null => "null_type".to_owned(),
+            Self::Timestamp => "google.protobuf.Timestamp".to_owned(),
+            Self::Duration => "google.protobuf.Duration".to_owned(),
+            Self::List(of) => format!("list({})", of.runtime_name()),
+            Self::Map(key, value) => format!("map({}, {})", key.runtime_name(), value.runtime_name()),
+            Self::Optional(of) => format!("optional_type({})", of.runtime_name()),
+            other => other.to_string(),
+        }
+    }
+
+    /// As [`Type::runtime_name`], without what it holds.
+    pub(crate) fn outer_name(&self) -> String {
+        let name = self.runtime_name();
+        name.split('(').next().unwrap_or_default().to_owned()
+    }
+
+    /// Says whether values have fields; of those that are not declared nothing is known.
+    pub(crate) fn is_struct(&self) -> bool {
+        match self {
+            Self::Object(_) => true,
+            Self::Opaque(name) => !matches!(&**name, "net.IP" | "net.CIDR"),
+            _ => false,
+        }
+    }
+
+    pub(crate) fn is_dyn_or_error(&self) -> bool {
+        matches!(self, Self::Dyn | Self::Error)
+    }
+
     /// Says whether values of the type are one step to look at.
     pub(crate) fn is_scalar(&self) -> bool {
         match self {
@@ -84,286 +136,198 @@ impl Type {
             _ => false,
         }
     }
-}
 
-/// What the parameters of a signature stand for in one call.
-#[derive(Debug, Default)]
-pub(crate) struct Bindings(BTreeMap<&'static str, Type>);
-
-impl Bindings {
-    /// Says whether a value of type `given` can be used where `wanted` is asked for.
-    pub(crate) fn fits(&mut self, wanted: &Type, given: &Type) -> bool {
-        match (wanted, given) {
-            (Type::Param(name), _) => match self.0.get(name).cloned() {
-                None => {
-                    self.0.insert(name, given.clone());
-                    true
-                }
-                Some(Type::Dyn) => true,
-                Some(known) => {
-                    let fits = self.fits(&known, given) || self.fits(given, &known);
-                    if fits && (matches!(given, Type::Dyn) || matches!(known, Type::Null)) {
-                        self.0.insert(name, given.clone());
-                    }
-                    fits
-                }
-            },
-            (Type::Dyn, _) | (_, Type::Dyn) => true,
-            (
-                Type::Object(_) | Type::Opaque(_) | Type::Optional(_) | Type::Timestamp | Type::Duration,
-                Type::Null,
-            ) => true,
-            (Type::List(wanted), Type::List(given)) | (Type::Optional(wanted), Type::Optional(given)) => {
-                self.fits(wanted, given)
-            }
-            (Type::Type(_), Type::Type(_)) => true,
-            (Type::Map(key, value), Type::Map(given_key, given_value)) => {
-                self.fits(key, given_key) && self.fits(value, given_value)
-            }
-            _ => wanted == given,
-        }
+    /// Says whether null is a value of the type.
+    fn is_nullable(&self) -> bool {
+        matches!(
+            self,
+            Self::Null
+                | Self::Object(_)
+                | Self::Opaque(_)
+                | Self::Optional(_)
+                | Self::Timestamp
+                | Self::Duration
+        )
     }
 
-    /// Puts in what the parameters stand for; what nothing is known about can be anything.
-    pub(crate) fn fill(&self, ty: &Type) -> Type {
-        match ty {
-            Type::Param(name) => self.0.get(name).cloned().unwrap_or(Type::Dyn),
-            Type::List(of) => Type::List(Arc::new(self.fill(of))),
-            Type::Optional(of) => Type::Optional(Arc::new(self.fill(of))),
-            Type::Type(of) => Type::Type(Arc::new(self.fill(of))),
-            Type::Map(key, value) => Type::Map(Arc::new(self.fill(key)), Arc::new(self.fill(value))),
+    /// Returns a type with its parts replaced.
+    pub(crate) fn with_parts(&self, replace: &mut dyn FnMut(&Self) -> Self) -> Self {
+        match self {
+            Self::List(of) => Self::list(replace(of)),
+            Self::Optional(of) => Self::optional(replace(of)),
+            Self::Map(key, value) => Self::map(replace(key), replace(value)),
+            Self::Type(Some(of)) => Self::Type(Some(Arc::new(replace(of)))),
             other => other.clone(),
         }
     }
-}
 
-/// A declared type and how large its values may get.
-#[derive(Debug)]
-pub struct Decl {
-    shape: Shape,
-    /// Characters of a text, items of a list, entries of a map.
-    pub(crate) max: u64,
-    /// The smallest size in bytes a value of the type can be written in.
-    min_size: u64,
-}
-
-#[derive(Debug)]
-enum Shape {
-    Simple(Type),
-    List(Arc<Decl>),
-    Map(Arc<Decl>),
-    Object { name: String, fields: BTreeMap<String, Arc<Decl>> },
-}
-
-/// Finds the schema that a `$ref` names.
-pub(crate) type Resolve<'a> = &'a dyn Fn(&str) -> Option<Json>;
-
-impl Decl {
-    /// Returns what a schema declares; `None` where it declares nothing. `name` is what its objects are called.
-    pub fn of_schema(schema: &Json, root: bool, name: &str, resolve: Resolve<'_>) -> Option<Arc<Self>> {
-        read(schema, root, name, resolve, &mut Vec::new()).map(Arc::new)
-    }
-
-    /// Returns an object type with the given fields.
-    pub fn object<S: Into<String>>(
-        name: &str,
-        fields: impl IntoIterator<Item = (S, Arc<Self>)>,
-    ) -> Arc<Self> {
-        let fields = fields.into_iter().map(|(name, decl)| (name.into(), decl)).collect();
-        Arc::new(Self { shape: Shape::Object { name: name.to_owned(), fields }, max: 0, min_size: 2 })
-    }
-
-    /// Returns a type without parts.
-    pub fn simple(ty: Type) -> Arc<Self> {
-        Arc::new(Self { shape: Shape::Simple(ty), max: MAX_REQUEST - 2, min_size: 1 })
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        match &self.shape {
-            Shape::Object { name, .. } => name,
-            _ => "object",
+    fn parts(&self) -> Vec<&Self> {
+        match self {
+            Self::List(of) | Self::Optional(of) | Self::Type(Some(of)) => vec![of],
+            Self::Map(key, value) => vec![key, value],
+            _ => Vec::new(),
         }
     }
 
-    /// Returns the type of values of this declaration.
-    pub fn ty(self: &Arc<Self>) -> Type {
-        match &self.shape {
-            Shape::Simple(ty) => ty.clone(),
-            Shape::List(of) => Type::List(Arc::new(of.ty())),
-            Shape::Map(of) => Type::Map(Arc::new(Type::String), Arc::new(of.ty())),
-            Shape::Object { .. } => Type::Object(self.clone()),
-        }
-    }
-
-    /// Returns a field of an object, or the entry of a map.
-    pub(crate) fn field(&self, name: &str) -> Option<&Arc<Self>> {
-        match &self.shape {
-            Shape::Object { fields, .. } => fields.get(name),
-            _ => None,
-        }
-    }
-
-    /// Returns what the items of a list, or the entries of a map, are.
-    pub(crate) fn element(&self) -> Option<&Arc<Self>> {
-        match &self.shape {
-            Shape::List(of) | Shape::Map(of) => Some(of),
-            _ => None,
-        }
-    }
-
-    /// Returns how many values of this type a request has room for.
-    pub fn most_in_a_request(&self) -> u64 {
-        MAX_REQUEST / (self.min_size + 1)
-    }
-}
-
-fn number(schema: &Json, field: &str) -> Option<u64> {
-    schema.get(field).and_then(Json::as_i64).map(|number| u64::try_from(number).unwrap_or(0))
-}
-
-fn simple(ty: Type, max: u64, min_size: u64) -> Decl {
-    Decl { shape: Shape::Simple(ty), max, min_size }
-}
-
-fn read(
-    schema: &Json,
-    root: bool,
-    name: &str,
-    resolve: Resolve<'_>,
-    above: &mut Vec<String>,
-) -> Option<Decl> {
-    let reference = schema.get("$ref").or_else(|| schema.pointer("/allOf/0/$ref")).and_then(Json::as_str);
-    if let Some(reference) = reference {
-        // A type that contains itself ends where it begins again.
-        if above.iter().any(|known| known == reference) {
-            return Some(simple(Type::Dyn, MAX_REQUEST - 2, 1));
-        }
-        above.push(reference.to_owned());
-        let target = resolve(reference);
-        let decl = target.and_then(|target| read(&target, root, name, resolve, above));
-        above.pop();
-        return decl;
-    }
-    if schema["x-kubernetes-int-or-string"] == true || schema["format"] == "int-or-string" {
-        let max = number(schema, "maxLength").map_or(MAX_REQUEST - 2, |length| length * 4);
-        return Some(simple(Type::Dyn, max, 1));
-    }
-    let flag = |schema: &Json, field: &str| schema[field] == true;
-    let below = |schema: &Json, part: &str, above: &mut Vec<String>| {
-        let name = format!("{name}.{part}");
-        read(schema, flag(schema, "x-kubernetes-embedded-resource"), &name, resolve, above).map(Arc::new)
-    };
-    match schema["type"].as_str() {
-        Some("array") => {
-            let items = below(schema.get("items")?, "@idx", above)?;
-            let most = (MAX_REQUEST - 2) / (items.min_size + 1);
-            let max = number(schema, "maxItems").unwrap_or(most);
-            Some(Decl { shape: Shape::List(items), max, min_size: 2 })
-        }
-        Some("object") => {
-            if let Some(values) = schema.get("additionalProperties").filter(|values| values.is_object()) {
-                let values = below(values, "@elem", above)?;
-                let most = (MAX_REQUEST - 2) / (values.min_size + 6);
-                let max = number(schema, "maxProperties").unwrap_or(most);
-                return Some(Decl { shape: Shape::Map(values), max, min_size: 2 });
+    /// Says whether it is the same as another one, or leaves more open.
+    fn is_as_general_as(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Dyn | Self::Var(_), _) | (Self::Type(_), Self::Type(_)) => true,
+            (_, Self::Dyn | Self::Var(_)) => false,
+            (Self::List(_), Self::List(_))
+            | (Self::Optional(_), Self::Optional(_))
+            | (Self::Map(..), Self::Map(..)) => {
+                self.parts().into_iter().zip(other.parts()).all(|(a, b)| a.is_as_general_as(b))
             }
-            let required: Vec<&str> =
-                schema["required"].as_array().into_iter().flatten().filter_map(Json::as_str).collect();
-            let mut min_size = 2;
-            let mut fields = BTreeMap::new();
-            for (name, property) in schema["properties"].as_object().into_iter().flatten() {
-                let escaped = escape(name);
-                let Some(field) = below(property, escaped.as_deref().unwrap_or(name), above) else {
-                    continue;
-                };
-                if required.contains(&name.as_str()) && property.get("default").is_none() {
-                    min_size += name.len() as u64 + field.min_size + 4;
-                }
-                if let Some(escaped) = escaped {
-                    fields.insert(escaped, field);
-                }
-            }
-            if root {
-                let text = || Arc::new(simple(Type::String, MAX_REQUEST - 2, 2));
-                let known =
-                    ["kind", "apiVersion", "metadata"].into_iter().all(|name| fields.contains_key(name))
-                        && fields["metadata"].field("name").is_some()
-                        && fields["metadata"].field("generateName").is_some();
-                if !known {
-                    fields.insert("kind".to_owned(), text());
-                    fields.insert("apiVersion".to_owned(), text());
-                    let metadata = Decl::object(
-                        &format!("{name}.metadata"),
-                        [("name", text()), ("generateName", text())],
-                    );
-                    fields.insert("metadata".to_owned(), metadata);
-                }
-            }
-            Some(Decl { shape: Shape::Object { name: name.to_owned(), fields }, max: 0, min_size })
+            _ => self == other,
         }
-        Some("string") => {
-            let length = number(schema, "maxLength");
-            Some(match schema["format"].as_str() {
-                Some("byte") => simple(Type::Bytes, length.unwrap_or(MAX_REQUEST - 2), 2),
-                Some("duration") => simple(Type::Duration, 32, 3),
-                Some("date") => simple(Type::Timestamp, 12, 12),
-                Some("date-time") => simple(Type::Timestamp, 32, 21),
-                _ => {
-                    let words = schema["enum"].as_array().into_iter().flatten().filter_map(Json::as_str);
-                    let longest = words.map(|word| word.len() as u64).max();
-                    let max = length.map(|length| length * 4).or(longest).unwrap_or(MAX_REQUEST - 2);
-                    simple(Type::String, max, 2)
-                }
-            })
+    }
+}
+
+/// Returns the more general of two types that go together.
+pub(crate) fn more_general<'a>(a: &'a Type, b: &'a Type) -> &'a Type {
+    if a.is_as_general_as(b) { a } else { b }
+}
+
+/// What the variables among the types stand for.
+#[derive(Debug, Default)]
+pub(crate) struct Mapping {
+    known: Vec<Option<Type>>,
+    /// What was known before, to take back what did not lead anywhere.
+    undo: Vec<(usize, Option<Type>)>,
+}
+
+impl Mapping {
+    pub(crate) fn fresh(&mut self) -> Type {
+        self.known.push(None);
+        Type::Var(self.known.len() - 1)
+    }
+
+    /// Says whether types go together, one by one; if so, keeps what that says about variables.
+    pub(crate) fn assignable(&mut self, wanted: &[Type], given: &[Type]) -> bool {
+        let before = self.undo.len();
+        let fits = wanted.len() == given.len() && wanted.iter().zip(given).all(|(a, b)| self.fits(a, b));
+        if !fits {
+            while self.undo.len() > before
+                && let Some((number, was)) = self.undo.pop()
+            {
+                self.known[number] = was;
+            }
         }
-        Some("boolean") => Some(simple(Type::Bool, 0, 4)),
-        Some("number") => Some(simple(Type::Double, 0, 1)),
-        Some("integer") => Some(simple(Type::Int, 0, 1)),
-        _ => None,
+        fits
+    }
+
+    fn set(&mut self, number: usize, ty: Type) {
+        let was = self.known[number].replace(ty);
+        self.undo.push((number, was));
+    }
+
+    fn fits(&mut self, a: &Type, b: &Type) -> bool {
+        if let Type::Var(number) = b {
+            match self.stands_for(a, *number) {
+                (true, _) => return true,
+                (false, true) => return false,
+                (false, false) => {}
+            }
+        }
+        if let Type::Var(number) = a {
+            return self.stands_for(b, *number).0;
+        }
+        if a.is_dyn_or_error() || b.is_dyn_or_error() {
+            return true;
+        }
+        match (a, b) {
+            (Type::Null, other) | (other, Type::Null) => other.is_nullable(),
+            (Type::Type(_), Type::Type(_)) => true,
+            (Type::List(_), Type::List(_))
+            | (Type::Optional(_), Type::Optional(_))
+            | (Type::Map(..), Type::Map(..)) => {
+                a.parts().into_iter().zip(b.parts()).all(|(a, b)| self.fits(a, b))
+            }
+            _ => a == b,
+        }
+    }
+
+    /// Says whether a variable can stand for a type, and whether it stood for something before.
+    fn stands_for(&mut self, ty: &Type, number: usize) -> (bool, bool) {
+        if matches!(ty, Type::Var(same) if *same == number) {
+            return (true, true);
+        }
+        let Some(known) = self.known[number].clone() else {
+            let possible = !self.contains(number, ty);
+            if possible {
+                self.set(number, ty.clone());
+            }
+            return (possible, false);
+        };
+        if *ty == known {
+            return (true, true);
+        }
+        if !self.fits(ty, &known) {
+            return (false, true);
+        }
+        let general = more_general(ty, &known).clone();
+        if !self.contains(number, &general) {
+            self.set(number, general);
+        }
+        (true, true)
+    }
+
+    fn contains(&self, number: usize, ty: &Type) -> bool {
+        match ty {
+            Type::Var(same) if *same == number => true,
+            Type::Var(other) => self.known[*other].as_ref().is_some_and(|known| self.contains(number, known)),
+            other => other.parts().into_iter().any(|part| self.contains(number, part)),
+        }
+    }
+
+    /// Puts in what variables stand for.
+    pub(crate) fn fill(&self, ty: &Type) -> Type {
+        match ty {
+            Type::Var(number) => {
+                self.known[*number].as_ref().map_or_else(|| ty.clone(), |known| self.fill(known))
+            }
+            other => other.with_parts(&mut |part| self.fill(part)),
+        }
+    }
+
+    /// As [`Mapping::fill`]; what nothing is known about can be anything.
+    pub(crate) fn fill_or_dyn(&self, ty: &Type) -> Type {
+        match self.fill(ty) {
+            Type::Var(_) => Type::Dyn,
+            other => other.with_parts(&mut |part| self.fill_or_dyn(part)),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
-    fn decl(schema: Json) -> Arc<Decl> {
-        Decl::of_schema(&schema, false, "self", &|_| None).unwrap()
+    #[test]
+    fn a_variable_stands_for_one_type_unless_it_can_be_anything() {
+        let mut mapping = Mapping::default();
+        let open = mapping.fresh();
+        let list = Type::list(open.clone());
+        assert!(mapping.assignable(&[Type::list(Type::Int)], std::slice::from_ref(&list)));
+        assert!(!mapping.assignable(&[Type::String], std::slice::from_ref(&open)));
+        assert!(mapping.assignable(&[Type::Dyn], std::slice::from_ref(&open)));
+        assert_eq!(mapping.fill(&list).to_string(), "list(dyn)");
     }
 
     #[test]
-    fn bounds_come_from_the_schema_or_from_the_size_of_a_request() {
-        assert_eq!(decl(json!({"type": "string", "maxLength": 10})).max, 40);
-        assert_eq!(decl(json!({"type": "string", "enum": ["a", "abc"]})).max, 3);
-        assert_eq!(decl(json!({"type": "string"})).max, MAX_REQUEST - 2);
-        let list = decl(json!({"type": "array", "items": {"type": "integer"}}));
-        assert_eq!(list.max, (MAX_REQUEST - 2) / 2);
-        assert_eq!(decl(json!({"type": "array", "maxItems": 5, "items": {"type": "integer"}})).max, 5);
+    fn what_did_not_fit_leaves_no_trace() {
+        let mut mapping = Mapping::default();
+        let open = mapping.fresh();
+        assert!(!mapping.assignable(&[Type::Int, Type::Int], &[open.clone(), Type::String]));
+        assert_eq!(mapping.fill_or_dyn(&open), Type::Dyn);
+        assert!(mapping.assignable(&[Type::String], &[open]));
     }
 
     #[test]
-    fn types_print_as_messages_name_them() {
-        let list = decl(
-            json!({"type": "array", "items": {"type": "object", "additionalProperties": {"type": "integer"}}}),
-        );
-        assert_eq!(list.ty().to_string(), "list(map(string, int))");
-    }
-
-    #[test]
-    fn a_type_that_contains_itself_ends_somewhere() {
-        let node =
-            json!({"type": "object", "properties": {"next": {"$ref": "node"}, "n": {"type": "integer"}}});
-        let decl = Decl::of_schema(&json!({"$ref": "node"}), false, "self", &|_| Some(node.clone())).unwrap();
-        assert!(matches!(decl.field("next").unwrap().ty(), Type::Dyn));
-    }
-
-    #[test]
-    fn a_parameter_stands_for_one_type() {
-        let mut bindings = Bindings::default();
-        assert!(bindings.fits(&Type::Param("A"), &Type::Int));
-        assert!(!bindings.fits(&Type::Param("A"), &Type::String));
-        assert!(bindings.fits(&Type::Param("A"), &Type::Dyn));
+    fn null_goes_with_objects_but_not_with_numbers() {
+        let mut mapping = Mapping::default();
+        assert!(mapping.assignable(&[Type::Null], &[Type::optional(Type::Int)]));
+        assert!(!mapping.assignable(&[Type::Null], &[Type::Int]));
     }
 }

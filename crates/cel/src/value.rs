@@ -24,7 +24,7 @@ pub enum Value {
     Map(Arc<BTreeMap<Key, Value>>),
     Timestamp(Timestamp),
     Duration(SignedDuration),
-    Type(&'static str),
+    Type(Arc<str>),
     Optional(Option<Box<Value>>),
     Quantity(Box<Quantity>),
     Ip(IpAddr),
@@ -151,6 +151,20 @@ impl Value {
             Self::Authorizer(_) => "kubernetes.authorization.Authorizer",
             Self::Decision(..) => "kubernetes.authorization.Decision",
         }
+    }
+
+    /// Says whether it can be compared with another value: those of Kubernetes' own types only know each other.
+    pub(crate) fn knows(&self, other: &Self) -> bool {
+        let own = matches!(
+            self,
+            Self::Quantity(_)
+                | Self::Ip(_)
+                | Self::Cidr(_)
+                | Self::Url(_)
+                | Self::Semver(_)
+                | Self::Format(_)
+        );
+        !own || matches!(other, Self::Null) || std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 
     /// Says whether two values are equal; values of different types are not, numbers are compared by value.

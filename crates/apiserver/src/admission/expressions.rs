@@ -1,7 +1,9 @@
 //! Expressions in admission: the variables they see, and conditions that decide whether a webhook or policy applies.
 
+use std::sync::Arc;
+
 use apimachinery::status::Status;
-use cel::{Authorizer, Program, Question, Value as Cel, Variables};
+use cel::{Authorizer, Decl, Program, Question, Scope, Type, Value as Cel, Variables};
 use serde_json::Value;
 
 use super::webhooks::{Match, Occasion, review_request};
@@ -16,9 +18,90 @@ const CONDITIONS_BUDGET: u64 = 2_500_000;
 const OUT_OF_BUDGET: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
 
-/// What expressions may be about, besides the variables of a policy.
-pub(crate) const NAMES: [&str; 7] =
-    ["object", "oldObject", "request", "authorizer", "namespaceObject", "params", "variables"];
+/// Returns what expressions are told: what they may be about, and of what types that is.
+pub(crate) fn scope() -> Scope {
+    Scope::of_names(&["object", "oldObject"])
+        .declare("request", &request())
+        .declare("namespaceObject", &namespace_type())
+        .typed("authorizer", Type::Opaque("kubernetes.authorization.Authorizer".into()))
+}
+
+/// Adds the variables of a policy, with the types that they turned out to have.
+pub(crate) fn with_variables(scope: Scope, variables: &[(String, Type)]) -> Scope {
+    let fields = variables.iter().map(|(name, ty)| (name.clone(), Decl::simple(ty.clone())));
+    scope.declare("variables", &Decl::object("kubernetes.variables", fields))
+}
+
+fn fields<const N: usize>(name: &str, fields: [(&str, &Arc<Decl>); N]) -> Arc<Decl> {
+    Decl::object(name, fields.into_iter().map(|(name, decl)| (name, decl.clone())))
+}
+
+fn request() -> Arc<Decl> {
+    let text = Decl::simple(Type::String);
+    let texts = Decl::list(&text);
+    let kind = fields("kubernetes.GroupVersionKind", [("group", &text), ("version", &text), ("kind", &text)]);
+    let resource = fields(
+        "kubernetes.GroupVersionResource",
+        [("group", &text), ("version", &text), ("resource", &text)],
+    );
+    let user = fields(
+        "kubernetes.UserInfo",
+        [("username", &text), ("uid", &text), ("groups", &texts), ("extra", &Decl::map(&texts))],
+    );
+    fields(
+        "kubernetes.AdmissionRequest",
+        [
+            ("kind", &kind),
+            ("resource", &resource),
+            ("subResource", &text),
+            ("requestKind", &kind),
+            ("requestResource", &resource),
+            ("requestSubResource", &text),
+            ("name", &text),
+            ("namespace", &text),
+            ("operation", &text),
+            ("userInfo", &user),
+            ("dryRun", &Decl::simple(Type::Bool)),
+            ("options", &Decl::simple(Type::Dyn)),
+        ],
+    )
+}
+
+fn namespace_type() -> Arc<Decl> {
+    let (text, moment) = (Decl::simple(Type::String), Decl::simple(Type::Timestamp));
+    let (number, texts, named) = (Decl::simple(Type::Int), Decl::list(&text), Decl::map(&text));
+    let condition = fields(
+        "kubernetes.NamespaceCondition",
+        [
+            ("status", &text),
+            ("type", &text),
+            ("lastTransitionTime", &moment),
+            ("message", &text),
+            ("reason", &text),
+        ],
+    );
+    let metadata = fields(
+        "kubernetes.NamespaceMetadata",
+        [
+            ("name", &text),
+            ("generateName", &text),
+            ("namespace", &text),
+            ("labels", &named),
+            ("annotations", &named),
+            ("UID", &text),
+            ("creationTimestamp", &moment),
+            ("deletionGracePeriodSeconds", &number),
+            ("deletionTimestamp", &moment),
+            ("generation", &number),
+            ("resourceVersion", &text),
+            ("finalizers", &texts),
+        ],
+    );
+    let status =
+        fields("kubernetes.NamespaceStatus", [("conditions", &Decl::list(&condition)), ("phase", &text)]);
+    let spec = fields("kubernetes.NamespaceSpec", [("finalizers", &texts)]);
+    fields("kubernetes.Namespace", [("metadata", &metadata), ("spec", &spec), ("status", &status)])
+}
 
 /// An expression and, if it does not compile, why.
 #[derive(Debug)]
@@ -28,31 +111,42 @@ pub(crate) struct Expression {
 }
 
 impl Expression {
-    pub(crate) fn read(source: &str) -> Self {
-        let program = Program::compile(source, &NAMES).map_err(|error| error.report(source));
+    pub(crate) fn read(source: &str, scope: &Scope) -> Self {
+        let program = match Program::compile_in(source, scope) {
+            Err(error) => Err(format!("compilation failed: {}", error.report(source))),
+            Ok(program) => match program.unusable() {
+                Some(error) => Err(format!("program instantiation failed: {error}")),
+                None => Ok(program),
+            },
+        };
         Self { source: source.to_owned(), program }
     }
 
-    /// As [`Expression::read`], for expressions that make objects and patches.
-    pub(crate) fn read_mutation(source: &str) -> Self {
-        let program = Program::compile_mutation(source, &NAMES).map_err(|error| error.report(source));
-        Self { source: source.to_owned(), program }
+    /// Reads the variables of a policy: each may use those before it. Returns them, and what expressions behind them are told.
+    pub(crate) fn read_variables(variables: &Value, scope: &Scope) -> (Vec<(String, Self)>, Scope) {
+        let (mut read, mut types) = (Vec::new(), Vec::new());
+        let mut scope = with_variables(scope.clone(), &types);
+        for variable in variables.as_array().into_iter().flatten() {
+            let text = |field: &str| variable[field].as_str().unwrap_or("").to_owned();
+            let expression = Self::read(&text("expression"), &scope);
+            let ty = expression.program.as_ref().map_or(Type::Dyn, |program| program.ty().clone());
+            types.push((text("name"), ty));
+            read.push((text("name"), expression));
+            scope = with_variables(scope, &types);
+        }
+        (read, scope)
     }
 
     pub(crate) fn eval(&self, variables: &Variables<'_>, budget: &mut u64) -> Result<Cel, String> {
         let failed = |why: &str| format!("expression '{}' resulted in error: {why}", self.source);
-        let program = self
-            .program
-            .as_ref()
-            .map_err(|why| failed(&format!("compilation error: compilation failed: {why}")))?;
-        let mut allowance = cel::PER_CALL;
-        let result = program.eval(variables, &mut allowance);
-        let Some(left) = budget.checked_sub(cel::PER_CALL - allowance) else {
+        let program = self.program.as_ref().map_err(|why| failed(&format!("compilation error: {why}")))?;
+        let done = program.run(variables, cel::PER_CALL);
+        let Some(left) = budget.checked_sub(done.cost) else {
             *budget = 0;
             return Err(OUT_OF_BUDGET.to_owned());
         };
         *budget = left;
-        result.map_err(|error| failed(&error.0))
+        done.result.map_err(|error| failed(&error.0))
     }
 }
 
@@ -63,7 +157,11 @@ pub(crate) struct Conditions(Vec<Expression>);
 impl Conditions {
     pub(crate) fn read(conditions: &Value) -> Self {
         let list = conditions.as_array().into_iter().flatten();
-        Self(list.map(|condition| Expression::read(condition["expression"].as_str().unwrap_or(""))).collect())
+        // The parameters of a policy may be asked for; a webhook has none, and its conditions were checked for that.
+        let scope = scope().typed("params", Type::Dyn);
+        let read =
+            |condition: &Value| Expression::read(condition["expression"].as_str().unwrap_or(""), &scope);
+        Self(list.map(read).collect())
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -61,6 +61,8 @@ enum Mutation {
 impl Policy {
     fn read(name: &str, policy: &Value) -> Self {
         let spec = &policy["spec"];
+        let scope = expressions::scope().typed("params", cel::Type::Dyn).making_objects();
+        let (variables, scope) = Expression::read_variables(&spec["variables"], &scope);
         Self {
             name: name.to_owned(),
             constraints: Constraints::read(&spec["matchConstraints"]),
@@ -68,13 +70,11 @@ impl Policy {
                 .is_object()
                 .then(|| (text(&spec["paramKind"], "apiVersion"), text(&spec["paramKind"], "kind"))),
             conditions: Conditions::read(&spec["matchConditions"]),
-            variables: list(spec, "variables")
-                .map(|entry| (text(entry, "name"), Expression::read_mutation(&text(entry, "expression"))))
-                .collect(),
+            variables,
             mutations: list(spec, "mutations")
                 .map(|mutation| {
                     let expression =
-                        |field: &str| Expression::read_mutation(&text(&mutation[field], "expression"));
+                        |field: &str| Expression::read(&text(&mutation[field], "expression"), &scope);
                     if mutation["patchType"] == "JSONPatch" {
                         Mutation::Patch(expression("jsonPatch"))
                     } else {

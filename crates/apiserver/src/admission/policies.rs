@@ -129,8 +129,9 @@ impl Constraints {
 impl Policy {
     fn read(name: &str, policy: &Value) -> Self {
         let spec = &policy["spec"];
-        let keyed =
-            |entry: &Value, key: &str, field: &str| (text(entry, key), Expression::read(&text(entry, field)));
+        let scope = expressions::scope().typed("params", cel::Type::Dyn);
+        let (variables, scope) = Expression::read_variables(&spec["variables"], &scope);
+        let expression = |source: &str| Expression::read(source, &scope);
         Self {
             name: name.to_owned(),
             constraints: Constraints::read(&spec["matchConstraints"]),
@@ -138,19 +139,19 @@ impl Policy {
                 .is_object()
                 .then(|| (text(&spec["paramKind"], "apiVersion"), text(&spec["paramKind"], "kind"))),
             conditions: Conditions::read(&spec["matchConditions"]),
-            variables: list(spec, "variables").map(|entry| keyed(entry, "name", "expression")).collect(),
+            variables,
             validations: list(spec, "validations")
                 .map(|entry| Validation {
-                    expression: Expression::read(&text(entry, "expression")),
+                    expression: expression(&text(entry, "expression")),
                     message: text(entry, "message").trim().to_owned(),
                     message_expression: Some(text(entry, "messageExpression"))
                         .filter(|source| !source.is_empty())
-                        .map(|source| Expression::read(&source)),
+                        .map(|source| expression(&source)),
                     reason: text(entry, "reason"),
                 })
                 .collect(),
             annotations: list(spec, "auditAnnotations")
-                .map(|entry| keyed(entry, "key", "valueExpression"))
+                .map(|entry| (text(entry, "key"), expression(&text(entry, "valueExpression"))))
                 .collect(),
             ignore_failure: spec["failurePolicy"] == "Ignore",
         }

@@ -6,9 +6,10 @@
 use apimachinery::field::{Error, Errors, Path};
 use apimachinery::gvk::Gvk;
 use apimachinery::names;
-use cel::{Program, Scope, Type};
+use cel::{Program, Type};
 use serde_json::{Value, json};
 
+use super::expressions;
 use super::policies::{list, text};
 
 /// What an expression has to result in.
@@ -34,7 +35,8 @@ pub(crate) fn check(gvk: &Gvk, object: &Value, old: Option<&Value>) -> Errors {
         return check_webhooks(object, old);
     }
     let known = old.map(|old| old["spec"].to_string()).unwrap_or_default();
-    let mut check = Check { errors: Errors::new(), known, params: object["spec"]["paramKind"].is_object() };
+    let params = object["spec"]["paramKind"].is_object();
+    let mut check = Check { errors: Errors::new(), known, params, variables: Vec::new(), found: Type::Dyn };
     let (spec, path) = (&object["spec"], Path::new("spec"));
     match gvk.kind.as_str() {
         "ValidatingAdmissionPolicy" => {
@@ -64,7 +66,8 @@ fn check_webhooks(object: &Value, old: Option<&Value>) -> Errors {
         return Errors::new();
     }
     let known = old.map(|old| old["webhooks"].to_string()).unwrap_or_default();
-    let mut check = Check { errors: Errors::new(), known, params: false };
+    let mut check =
+        Check { errors: Errors::new(), known, params: false, variables: Vec::new(), found: Type::Dyn };
     for (index, hook) in list(object, "webhooks").enumerate() {
         check.conditions(hook, &Path::new("webhooks").index(index).child("matchConditions"));
     }
@@ -76,6 +79,10 @@ struct Check {
     known: String,
     /// The policy has parameters.
     params: bool,
+    /// Its variables so far, and of what types they are.
+    variables: Vec<(String, Type)>,
+    /// The type of the expression that was looked at last.
+    found: Type,
 }
 
 impl Check {
@@ -171,6 +178,7 @@ impl Check {
                 self.required(&at.child("expression"), "expression is not specified");
             } else {
                 self.expression(&at.child("expression"), &source, Wanted::Anything, mutation, &["variables"]);
+                self.variables.push((text(variable, "name"), self.found.clone()));
             }
         }
     }
@@ -330,29 +338,29 @@ impl Check {
     }
 
     fn expression(&mut self, at: &Path, source: &str, wanted: Wanted, mutation: bool, also: &[&str]) {
+        self.found = Type::Dyn;
         if !self.known.is_empty() && self.known.contains(&json!(source).to_string()) {
             return;
         }
-        let mut names = vec!["object", "oldObject", "request", "authorizer", "namespaceObject"];
-        names.extend(self.params.then_some("params"));
-        names.extend(also);
-        let compiled = if mutation {
-            Program::compile_mutation(source, &names)
-        } else {
-            Program::compile(source, &names)
-        };
-        let wrong = match compiled {
+        let mut scope = expressions::scope();
+        if self.params {
+            scope = scope.typed("params", Type::Dyn);
+        }
+        if mutation {
+            scope = scope.making_objects();
+        }
+        if also.contains(&"variables") {
+            scope = expressions::with_variables(scope, &self.variables);
+        }
+        let wrong = match Program::compile_in(source, &scope) {
             Err(error) => Some(format!("compilation failed: {}", error.report(source))),
-            Ok(program) => {
-                let judgement = program.judge(&Scope::new());
-                if judgement.errors.is_empty() {
-                    unwanted(wanted, &judgement.ty)
-                } else {
-                    let reports: Vec<String> =
-                        judgement.errors.iter().map(|error| error.report(source)).collect();
-                    Some(format!("compilation failed: {}", reports.join("\n")))
+            Ok(program) => match program.unusable() {
+                Some(error) => Some(format!("program instantiation failed: {error}")),
+                None => {
+                    self.found = program.ty().clone();
+                    unwanted(wanted, program.ty())
                 }
-            }
+            },
         };
         if let Some(detail) = wrong {
             self.errors.push(Error::invalid(at, source, detail));
@@ -361,19 +369,20 @@ impl Check {
 }
 
 fn unwanted(wanted: Wanted, ty: &Type) -> Option<String> {
-    let is_patch = |ty: &Type| matches!(ty, Type::Opaque("JSONPatch") | Type::Dyn);
+    let is = |ty: &Type, wanted: &str| matches!(ty, Type::Opaque(name) if &**name == wanted);
     let detail = match (wanted, ty) {
-        (_, Type::Dyn) | (Wanted::Anything, _) => return None,
+        (Wanted::Anything, _) => return None,
         (Wanted::Bool, Type::Bool) | (Wanted::Text | Wanted::TextOrNull, Type::String) => return None,
-        (Wanted::TextOrNull, Type::Null) | (Wanted::Object, Type::Opaque("Object")) => return None,
-        (Wanted::Patch, Type::List(of)) if is_patch(of) => return None,
+        (Wanted::TextOrNull, Type::Null) => return None,
+        (Wanted::Object, ty) if is(ty, "Object") => return None,
+        (Wanted::Patch, Type::List(of)) if is(of, "JSONPatch") => return None,
         (Wanted::Bool, _) => "must evaluate to bool",
         (Wanted::Text, _) => "must evaluate to string",
         (Wanted::TextOrNull, _) => "must evaluate to one of [string null_type]",
         (Wanted::Object, _) => "must evaluate to Object",
         (Wanted::Patch, _) => "must evaluate to list(JSONPatch)",
     };
-    Some(format!("{detail} but got {ty}"))
+    Some(format!("{detail} but got {}", ty.runtime_name()))
 }
 
 #[cfg(test)]

@@ -6,9 +6,10 @@
 use std::sync::Arc;
 
 use apimachinery::gvk::Gvk;
-use cel::{Decl, Program, Scope, Type};
+use cel::{Decl, Program, Type};
 use serde_json::{Value, json};
 
+use crate::admission::expressions;
 use crate::internal::Actor;
 use crate::registry::{Registry, Source};
 use crate::server::Server;
@@ -16,8 +17,6 @@ use crate::server::Server;
 const POLICIES: &str = "validatingadmissionpolicies";
 /// So many kinds are looked at.
 const KINDS: usize = 10;
-const NAMES: [&str; 7] =
-    ["object", "oldObject", "request", "authorizer", "namespaceObject", "params", "variables"];
 
 pub(super) async fn run(server: Arc<Server>) {
     let actor =
@@ -156,37 +155,23 @@ fn declared(registry: &Registry, gvk: &Gvk) -> Option<Arc<Decl>> {
 
 /// Says why an expression cannot work on objects of one type.
 fn wrong(source: &str, spec: &Value, object: &Arc<Decl>, params: Option<&Arc<Decl>>) -> Option<String> {
-    let scope = |variables: &[(String, Type)]| {
-        let fields = variables.iter().map(|(name, ty)| (name.clone(), Decl::simple(ty.clone())));
-        let mut scope = Scope::new()
-            .declare("object", object)
-            .declare("oldObject", object)
-            .declare("variables", &Decl::object("kubernetes.variables", fields));
-        if let Some(params) = params {
-            scope = scope.declare("params", params);
-        }
-        scope
-    };
+    let mut scope = expressions::scope().declare("object", object).declare("oldObject", object);
+    if spec["paramKind"].is_object() {
+        scope = params.map_or_else(
+            || scope.clone().typed("params", Type::Dyn),
+            |params| scope.clone().declare("params", params),
+        );
+    }
     // Each variable may use those before it. One that cannot work can be anything.
     let mut variables: Vec<(String, Type)> = Vec::new();
     for variable in list(spec, "variables") {
-        let ty = match Program::compile(text(variable, "expression"), &NAMES) {
-            Ok(program) => {
-                let judgement = program.judge(&scope(&variables));
-                if judgement.errors.is_empty() { judgement.ty } else { Type::Dyn }
-            }
-            Err(_) => Type::Dyn,
-        };
+        let known = expressions::with_variables(scope.clone(), &variables);
+        let program = Program::compile_in(text(variable, "expression"), &known);
+        let ty = program.map_or(Type::Dyn, |program| program.ty().clone());
         variables.push((text(variable, "name").to_owned(), ty));
     }
-    match Program::compile(source, &NAMES) {
-        Err(error) => Some(error.report(source)),
-        Ok(program) => {
-            let errors = program.judge(&scope(&variables)).errors;
-            let reports: Vec<String> = errors.iter().map(|error| error.report(source)).collect();
-            (!reports.is_empty()).then(|| reports.join("\n"))
-        }
-    }
+    let known = expressions::with_variables(scope, &variables);
+    Program::compile_in(source, &known).err().map(|error| error.report(source))
 }
 
 #[cfg(test)]

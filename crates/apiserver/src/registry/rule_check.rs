@@ -121,7 +121,7 @@ impl Check<'_> {
         if source.trim().is_empty() {
             return;
         }
-        let mut scope = Scope::new();
+        let mut scope = Scope::of_names(&["self", "oldSelf"]);
         if let Some(decl) = decl {
             scope = scope.declare("self", decl);
             scope = if rule["optionalOldSelf"] == true {
@@ -133,7 +133,7 @@ impl Check<'_> {
         let here = at.child("rule");
         let program = match compile(&source, &scope) {
             Ok((program, ty, cost)) => {
-                if !matches!(ty, Type::Bool | Type::Dyn) {
+                if ty != Type::Bool {
                     let detail = "cel expression must evaluate to a bool";
                     self.errors.push(Error::invalid(&here, Value::Null, detail).showing(as_go(rule)));
                     return;
@@ -142,8 +142,7 @@ impl Check<'_> {
                 self.charge(&here, "estimated rule cost", cost.saturating_mul(places));
                 program
             }
-            Err(why) => {
-                let detail = format!("compilation failed: {why}");
+            Err(detail) => {
                 self.errors.push(Error::invalid(&here, Value::Null, detail).showing(as_go(rule)));
                 return;
             }
@@ -152,12 +151,12 @@ impl Check<'_> {
         if !expression.is_empty() {
             let here = at.child("messageExpression");
             let wrong = match compile(&expression, &scope) {
-                Ok((_, Type::String | Type::Dyn, cost)) => {
+                Ok((_, Type::String, cost)) => {
                     self.charge(&here, "estimated messageExpression cost", cost);
                     None
                 }
                 Ok(_) => Some("messageExpression must evaluate to a string".to_owned()),
-                Err(why) => Some(format!("messageExpression compilation failed: {why}")),
+                Err(why) => Some(format!("messageExpression {}", why.trim_start_matches("program "))),
             };
             if let Some(detail) = wrong {
                 self.errors.push(Error::invalid(&here, Value::Null, detail).showing(as_go(rule)));
@@ -231,13 +230,13 @@ fn as_go(rule: &Value) -> String {
 
 /// Compiles a rule; returns it with the type of its result and its cost, or what is wrong with it.
 fn compile(source: &str, scope: &Scope) -> Result<(Program, Type, u64), String> {
-    let program = Program::compile(source, &["self", "oldSelf"]).map_err(|error| error.report(source))?;
-    let judgement = program.judge(scope);
-    if judgement.errors.is_empty() {
-        return Ok((program, judgement.ty, judgement.cost));
+    let program = Program::compile_in(source, scope)
+        .map_err(|error| format!("compilation failed: {}", error.report(source)))?;
+    if let Some(error) = program.unusable() {
+        return Err(format!("program instantiation failed: {error}"));
     }
-    let reports: Vec<String> = judgement.errors.iter().map(|error| error.report(source)).collect();
-    Err(reports.join("\n"))
+    let (ty, cost) = (program.ty().clone(), program.cost());
+    Ok((program, ty, cost))
 }
 
 #[cfg(test)]
@@ -287,7 +286,7 @@ mod tests {
             "self.?max.orValue(1) != 13",
             "!has(oldSelf.fixed) || has(self.fixed)",
             "self.names.exists_one(n, n == 'x') && self.names.map(n, size(n)).sum() < 9",
-            "cel.bind(m, self.max, m > 1) && self.names.filter(n, n != '').size() in [1, 2]",
+            "self.?max.optMap(m, m > 1).orValue(true) && self.names.filter(n, n != '').size() in [1, 2]",
             "self.names == [] || self.names[0].lowerAscii() == 'x'",
         ] {
             let properties = json!({

@@ -4,13 +4,17 @@
 //! leaves as it was is not held against it, unless the rule is about the change itself.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use apimachinery::field::{Error, Errors, Path};
-use cel::{Program, Value as Cel, Variables};
+use cel::{Decl, Program, Scope, Type, Value as Cel, Variables};
 use serde_json::Value;
 
 /// What all rules of one object may cost together.
 const PER_OBJECT: u64 = 10_000_000;
+/// The error of a rule that was one too many for that.
+const OUT_OF_BUDGET: &str =
+    "validation failed due to running out of cost budget, no further validation rules will be run";
 /// The longest message that an expression may make.
 const MAX_MESSAGE: usize = 5 * 1024;
 
@@ -54,7 +58,7 @@ pub(super) fn unchecked() -> Error {
 impl Rules {
     /// Compiles the rules of a schema; `None` if it has none.
     pub(super) fn compile(schema: &Value) -> Option<Self> {
-        Node::compile(schema).map(|root| Self { root })
+        Node::compile(schema, true).map(|root| Self { root })
     }
 
     /// Checks an object, and the change if there was one before.
@@ -77,13 +81,22 @@ fn text(value: &Value, field: &str) -> String {
 }
 
 impl Rule {
-    fn read(rule: &Value) -> Self {
+    fn read(rule: &Value, decl: Option<&Arc<Decl>>) -> Self {
         let source = text(rule, "rule");
         let expression = text(rule, "messageExpression");
+        let mut scope = Scope::of_names(&["self", "oldSelf"]);
+        if let Some(decl) = decl {
+            scope = scope.declare("self", decl);
+            scope = if rule["optionalOldSelf"] == true {
+                scope.typed("oldSelf", Type::Optional(Arc::new(decl.ty())))
+            } else {
+                scope.declare("oldSelf", decl)
+            };
+        }
         Self {
-            program: Program::compile(&source, &["self", "oldSelf"]).map_err(|error| error.report(&source)),
+            program: Program::compile_in(&source, &scope).map_err(|error| error.report(&source)),
             message: text(rule, "message").trim().to_owned(),
-            message_expression: Program::compile(&expression, &["self", "oldSelf"])
+            message_expression: Program::compile_in(&expression, &scope)
                 .ok()
                 .filter(|_| !expression.is_empty()),
             reason: text(rule, "reason"),
@@ -125,11 +138,13 @@ impl Rule {
             (None, true) => variables = variables.set("oldSelf", Cel::Optional(None)),
             (None, false) => {}
         }
-        let mut allowance = cel::PER_CALL.min(run.budget);
-        let before = allowance;
-        let result = program.eval(&variables, &mut allowance);
-        run.budget -= before - allowance;
-        match result {
+        let done = program.run(&variables, cel::PER_CALL);
+        let Some(left) = run.budget.checked_sub(done.cost) else {
+            run.over = true;
+            return invalid(OUT_OF_BUDGET.to_owned());
+        };
+        run.budget = left;
+        match done.result {
             Ok(Cel::Bool(true)) => None,
             Ok(_) => {
                 let detail = self.detail(&variables, run);
@@ -143,7 +158,7 @@ impl Rule {
                     _ => Error::invalid(&at, value.clone(), detail),
                 })
             }
-            Err(error) if error.0.starts_with("operation cancelled") => {
+            Err(error) if error.0 == cel::CANCELLED => {
                 run.over = true;
                 invalid(format!(
                     "'{error}': no further validation rules will be run due to call cost exceeds limit for rule: {}",
@@ -160,8 +175,9 @@ impl Rule {
 
     fn detail(&self, variables: &Variables<'_>, run: &mut Run) -> String {
         let made = self.message_expression.as_ref().and_then(|expression| {
-            let mut allowance = cel::PER_CALL.min(run.budget);
-            match expression.eval(variables, &mut allowance) {
+            let done = expression.run(variables, cel::PER_CALL);
+            run.budget = run.budget.saturating_sub(done.cost);
+            match done.result {
                 Ok(Cel::String(text)) => Some(text.trim().to_owned()),
                 _ => None,
             }
@@ -190,18 +206,21 @@ fn below(path: &Path, field_path: &str) -> Path {
 }
 
 impl Node {
-    fn compile(schema: &Value) -> Option<Self> {
-        let rules: Vec<Rule> =
-            schema["x-kubernetes-validations"].as_array().into_iter().flatten().map(Rule::read).collect();
+    fn compile(schema: &Value, root: bool) -> Option<Self> {
+        let decl = schema
+            .get("x-kubernetes-validations")
+            .and_then(|_| Decl::of_schema(schema, root, "selfType", &|_| None));
+        let rules = schema["x-kubernetes-validations"].as_array().into_iter().flatten();
+        let rules: Vec<Rule> = rules.map(|rule| Rule::read(rule, decl.as_ref())).collect();
+        let below = |schema: &Value| Self::compile(schema, schema["x-kubernetes-embedded-resource"] == true);
         let properties: BTreeMap<String, Self> = schema["properties"]
             .as_object()
             .into_iter()
             .flatten()
-            .filter_map(|(name, schema)| Some((name.clone(), Self::compile(schema)?)))
+            .filter_map(|(name, schema)| Some((name.clone(), below(schema)?)))
             .collect();
-        let part = |field: &str| {
-            schema.get(field).filter(|part| part.is_object()).and_then(Self::compile).map(Box::new)
-        };
+        let part =
+            |field: &str| schema.get(field).filter(|part| part.is_object()).and_then(below).map(Box::new);
         let (items, additional) = (part("items"), part("additionalProperties"));
         if rules.is_empty() && properties.is_empty() && items.is_none() && additional.is_none() {
             return None;
@@ -223,13 +242,6 @@ impl Node {
             let transition = rule.uses_old();
             if transition && old.is_none() && !rule.optional_old {
                 continue;
-            }
-            if run.budget == 0 {
-                let kind = text(&self.schema, "type");
-                let detail = "validation failed due to running out of cost budget, no further validation rules will be run";
-                run.errors.push(Error::invalid(path, kind, detail));
-                run.over = true;
-                return;
             }
             if let Some(error) = rule.run(self, value, old, path, run)
                 && (transition || !same)

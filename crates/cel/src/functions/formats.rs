@@ -3,36 +3,18 @@
 use apimachinery::names;
 
 use super::{Outcome, bad, ok};
+use crate::signatures::FORMATS;
 use crate::value::Value;
-
-const NAMES: [&str; 13] = [
-    "dns1123Label",
-    "dns1123Subdomain",
-    "dns1035Label",
-    "qualifiedName",
-    "dns1123LabelPrefix",
-    "dns1123SubdomainPrefix",
-    "dns1035LabelPrefix",
-    "labelValue",
-    "uri",
-    "uuid",
-    "byte",
-    "date",
-    "datetime",
-];
 
 pub(super) fn call(target: Option<&Value>, name: &str, args: &[Value]) -> Outcome {
     match (target, name, args) {
         (None, "format.named", [Value::String(text)]) => {
-            let known = NAMES.iter().find(|known| ***known == **text);
+            let known = FORMATS.iter().find(|known| ***known == **text);
             ok(Value::Optional(known.map(|name| Box::new(Value::Format(name)))))
         }
-        (Some(Value::Format("")), "named", [Value::String(text)]) => {
-            let known = NAMES.iter().find(|known| ***known == **text);
-            ok(Value::Optional(known.map(|name| Box::new(Value::Format(name)))))
-        }
-        (Some(Value::Format("")), _, []) => {
-            NAMES.iter().find(|known| **known == name).map(|known| Ok(Value::Format(known)))
+        (None, _, []) => {
+            let name = name.strip_prefix("format.")?;
+            FORMATS.iter().find(|known| **known == name).map(|known| Ok(Value::Format(known)))
         }
         (Some(Value::Format(format)), "validate", [Value::String(text)]) => match complaints(format, text) {
             Some(found) if found.is_empty() => ok(Value::Optional(None)),
@@ -40,6 +22,19 @@ pub(super) fn call(target: Option<&Value>, name: &str, args: &[Value]) -> Outcom
             None => bad(format!("unknown format {format}")),
         },
         _ => None,
+    }
+}
+
+/// Returns how long the pattern of a format is, or one that would do.
+pub(crate) fn pattern_size(name: &str) -> u64 {
+    match name {
+        "dns1123Label" | "dns1123LabelPrefix" | "dns1035Label" | "dns1035LabelPrefix" => 30,
+        "dns1123Subdomain" | "dns1123SubdomainPrefix" | "qualifiedName" => 60,
+        "labelValue" => 40,
+        "uri" => 1103,
+        "uuid" => 70,
+        "byte" => 84,
+        _ => 71,
     }
 }
 
@@ -56,10 +51,7 @@ fn complaints(format: &str, text: &str) -> Option<Vec<String>> {
         "dns1123LabelPrefix" => names::dns1123_label(&prefix()),
         "dns1123SubdomainPrefix" => names::dns1123_subdomain(&prefix()),
         "dns1035LabelPrefix" => names::dns1035_label(&prefix()),
-        "uri" => one(
-            matches!(super::urls::call(None, "isURL", &[Value::text(text)]), Some(Ok(Value::Bool(true)))),
-            "invalid URI",
-        ),
+        "uri" => super::urls::complaint(text).into_iter().collect(),
         "uuid" => {
             let parts: Vec<&str> = text.split('-').collect();
             let lengths: Vec<usize> = parts.iter().map(|part| part.len()).collect();

@@ -1,15 +1,15 @@
-//! The functions: which exist, and where a call goes.
+//! The functions: where a call goes, and what is said if it fits none.
 
 pub(crate) mod authorizer;
 pub(crate) mod convert;
-mod formats;
-mod lists;
-mod math;
+pub(crate) mod format;
+pub(crate) mod formats;
+pub(crate) mod lists;
 mod net;
 mod operators;
 mod quantities;
 pub(crate) mod semver;
-mod strings;
+pub(crate) mod strings;
 pub(crate) mod time;
 pub(crate) mod urls;
 
@@ -21,13 +21,12 @@ type Outcome = Option<Result<Value, EvalError>>;
 type Family = fn(Option<&Value>, &str, &[Value]) -> Outcome;
 
 /// Asked in turn; the first that knows the call answers it.
-const FAMILIES: [Family; 11] = [
+const FAMILIES: [Family; 10] = [
     operators::call,
     convert::call,
     strings::call,
     lists::call,
     time::call,
-    math::call,
     urls::call,
     net::call,
     quantities::call,
@@ -35,202 +34,54 @@ const FAMILIES: [Family; 11] = [
     formats::call,
 ];
 
-/// Functions that are called with their arguments alone.
-const GLOBAL: &[&str] = &[
-    "!_",
-    "-_",
-    "_+_",
-    "_-_",
-    "_*_",
-    "_/_",
-    "_%_",
-    "_==_",
-    "_!=_",
-    "_<_",
-    "_<=_",
-    "_>_",
-    "_>=_",
-    "_in_",
-    "int",
-    "uint",
-    "double",
-    "string",
-    "bytes",
-    "bool",
-    "type",
-    "dyn",
-    "size",
-    "timestamp",
-    "duration",
-    "matches",
-    "url",
-    "isURL",
-    "ip",
-    "isIP",
-    "ip.isCanonical",
-    "cidr",
-    "isCIDR",
-    "quantity",
-    "isQuantity",
-    "semver",
-    "isSemver",
-    "optional.of",
-    "optional.ofNonZeroValue",
-    "optional.none",
-    "math.greatest",
-    "math.least",
-    "math.ceil",
-    "math.floor",
-    "math.round",
-    "math.trunc",
-    "math.abs",
-    "math.sign",
-    "math.isNaN",
-    "math.isInf",
-    "math.isFinite",
-    "math.bitAnd",
-    "math.bitOr",
-    "math.bitXor",
-    "math.bitNot",
-    "math.bitShiftLeft",
-    "math.bitShiftRight",
-    "math.sqrt",
-    "sets.contains",
-    "sets.equivalent",
-    "sets.intersects",
-    "base64.encode",
-    "base64.decode",
-    "lists.range",
-    "strings.quote",
-    "format.named",
-    "jsonpatch.escapeKey",
-];
-
-/// Functions that are called on a value.
-const MEMBER: &[&str] = &[
-    "size",
-    "contains",
-    "startsWith",
-    "endsWith",
-    "matches",
-    "charAt",
-    "indexOf",
-    "lastIndexOf",
-    "join",
-    "lowerAscii",
-    "upperAscii",
-    "replace",
-    "split",
-    "substring",
-    "trim",
-    "reverse",
-    "format",
-    "find",
-    "findAll",
-    "isSorted",
-    "sum",
-    "min",
-    "max",
-    "includes",
-    "flatten",
-    "slice",
-    "sort",
-    "distinct",
-    "first",
-    "last",
-    "getScheme",
-    "getHost",
-    "getHostname",
-    "getPort",
-    "getEscapedPath",
-    "getQuery",
-    "family",
-    "isUnspecified",
-    "isLoopback",
-    "isLinkLocalMulticast",
-    "isLinkLocalUnicast",
-    "isGlobalUnicast",
-    "containsIP",
-    "containsCIDR",
-    "ip",
-    "masked",
-    "prefixLength",
-    "sign",
-    "isInteger",
-    "asInteger",
-    "asApproximateFloat",
-    "isGreaterThan",
-    "isLessThan",
-    "compareTo",
-    "add",
-    "sub",
-    "major",
-    "minor",
-    "patch",
-    "hasValue",
-    "value",
-    "or",
-    "orValue",
-    "getFullYear",
-    "getMonth",
-    "getDayOfYear",
-    "getDayOfMonth",
-    "getDate",
-    "getDayOfWeek",
-    "getHours",
-    "getMinutes",
-    "getSeconds",
-    "getMilliseconds",
-    "validate",
-    "named",
-    "path",
-    "group",
-    "serviceAccount",
-    "resource",
-    "subresource",
-    "namespace",
-    "name",
-    "check",
-    "allowed",
-    "reason",
-    "errored",
-    "error",
-    "fieldSelector",
-    "labelSelector",
-    "dns1123Label",
-    "dns1123Subdomain",
-    "dns1035Label",
-    "qualifiedName",
-    "dns1123LabelPrefix",
-    "dns1123SubdomainPrefix",
-    "dns1035LabelPrefix",
-    "labelValue",
-    "uri",
-    "uuid",
-    "byte",
-    "date",
-    "datetime",
-];
-
-pub(crate) fn exists(name: &str, member: bool) -> bool {
-    if member { MEMBER.contains(&name) } else { GLOBAL.contains(&name) }
-}
-
-pub(crate) fn call(target: Option<&Value>, name: &str, args: &[Value]) -> Result<Value, EvalError> {
-    let answered = FAMILIES.iter().find_map(|family| family(target, name, args));
-    answered.unwrap_or_else(|| Err(EvalError("no such overload".to_owned())))
-}
-
-/// What a value adds to the cost of a call that looks at all of it; upstream counts a tenth of a step per character.
-pub(crate) fn weight(value: &Value) -> u64 {
-    let length = match value {
-        Value::String(text) => text.len(),
-        Value::Bytes(bytes) => bytes.len(),
-        Value::List(list) => list.len(),
-        Value::Map(map) => map.len(),
-        _ => 0,
+/// Calls a function; the first argument of one that is called on a value is that value.
+pub(crate) fn call(member: bool, name: &str, args: &[Value]) -> Result<Value, EvalError> {
+    let (target, rest) = match args.split_first() {
+        Some((first, rest)) if member => (Some(first), rest),
+        _ => (None, args),
     };
-    (length / 10) as u64
+    let answered = FAMILIES.iter().find_map(|family| family(target, name, rest));
+    answered.unwrap_or_else(|| Err(EvalError(unanswered(name, args))))
+}
+
+/// Says whether one implementation serves all overloads of a function; it finds out about types by itself.
+pub(crate) fn is_singleton(name: &str) -> bool {
+    let operator = name.starts_with('_') || matches!(name, "!_" | "-_" | "@in");
+    let of_texts = matches!(name, "matches" | "contains" | "startsWith" | "endsWith");
+    operator || of_texts || matches!(name, "size" | "type" | "dyn" | "sort" | "@sortByAssociatedKeys")
+}
+
+/// Says that a function cannot be called with these values. Operators ask their first operand, which answers shortly;
+/// functions are found by the types of all arguments.
+fn unanswered(name: &str, args: &[Value]) -> String {
+    if name == "flatten"
+        && let Some((first, rest)) = args.split_first()
+    {
+        let rest: Vec<&str> = rest.iter().map(Value::type_name).collect();
+        return format!("no such overload: {}.flatten({})", first.type_name(), rest.join(", "));
+    }
+    if matches!(name, "find" | "findAll") {
+        return "no such overload".to_owned();
+    }
+    if !is_singleton(name) {
+        let types: Vec<&str> = args.iter().map(Value::type_name).collect();
+        return format!("no such overload: {name}({})", types.join(", "));
+    }
+    let (string, duration, timestamp) = ("string", "google.protobuf.Duration", "google.protobuf.Timestamp");
+    let Some(first) = args.first().map(Value::type_name) else { return "no such overload".to_owned() };
+    let capable: &[&str] = match name {
+        "_+_" => &["bytes", "double", "int", "uint", "list", string, duration, timestamp],
+        "_-_" => &["double", "int", "uint", string, duration, timestamp],
+        "_*_" | "_/_" => &["double", "int", "uint", string, duration, timestamp],
+        "_%_" => &["int", "uint", string, duration, timestamp],
+        "-_" => &["bool", "double", "int", string, duration, timestamp],
+        "_<_" | "_<=_" | "_>_" | "_>=_" => {
+            &["bool", "bytes", "double", "int", "uint", string, duration, timestamp]
+        }
+        "size" | "sort" | "@sortByAssociatedKeys" => &[string, duration, timestamp],
+        _ => return "no such overload".to_owned(),
+    };
+    if capable.contains(&first) { "no such overload".to_owned() } else { format!("no such overload: {name}") }
 }
 
 fn ok(value: Value) -> Outcome {

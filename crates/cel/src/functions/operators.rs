@@ -9,16 +9,14 @@ pub(super) fn call(target: Option<&Value>, name: &str, args: &[Value]) -> Outcom
     match (target, name, args) {
         (None, "!_", [Value::Bool(value)]) => ok(Value::Bool(!value)),
         (None, "-_", [value]) => negate(value),
-        (None, "_==_", [a, b]) => ok(Value::Bool(a.equals(b))),
-        (None, "_!=_", [a, b]) => ok(Value::Bool(!a.equals(b))),
         (None, "_<_", [a, b]) => order(a, b, |order| order == Ordering::Less),
         (None, "_<=_", [a, b]) => order(a, b, |order| order != Ordering::Greater),
         (None, "_>_", [a, b]) => order(a, b, |order| order == Ordering::Greater),
         (None, "_>=_", [a, b]) => order(a, b, |order| order != Ordering::Less),
-        (None, "_in_", [value, Value::List(list)]) => {
+        (None, "@in", [value, Value::List(list)]) => {
             ok(Value::Bool(list.iter().any(|item| item.equals(value))))
         }
-        (None, "_in_", [value, Value::Map(map)]) => {
+        (None, "@in", [value, Value::Map(map)]) => {
             ok(Value::Bool(Key::of(value).is_some_and(|key| map.contains_key(&key))))
         }
         (None, "_+_" | "_-_" | "_*_" | "_/_" | "_%_", [a, b]) => arithmetic(name, a, b),
@@ -28,6 +26,9 @@ pub(super) fn call(target: Option<&Value>, name: &str, args: &[Value]) -> Outcom
         (None, "optional.none", []) => ok(Value::Optional(None)),
         (None, "optional.ofNonZeroValue", [value]) => {
             ok(if is_zero(value) { Value::Optional(None) } else { Value::some(value.clone()) })
+        }
+        (None, "cel.@mapInsert", [map, ..]) => {
+            Some(super::lists::grown(map.clone(), name, args[1..].to_vec()))
         }
         (Some(Value::Optional(inner)), "hasValue", []) => ok(Value::Bool(inner.is_some())),
         (Some(Value::Optional(inner)), "value", []) => match inner {
@@ -52,6 +53,7 @@ fn is_zero(value: &Value) -> bool {
         Value::Bytes(bytes) => bytes.is_empty(),
         Value::List(list) => list.is_empty(),
         Value::Map(map) => map.is_empty(),
+        Value::Duration(length) => length.is_zero(),
         _ => false,
     }
 }
@@ -122,13 +124,11 @@ fn arithmetic(name: &str, a: &Value, b: &Value) -> Outcome {
         (Value::Timestamp(t), Value::Duration(d)) | (Value::Duration(d), Value::Timestamp(t))
             if name == "_+_" =>
         {
-            t.checked_add(*d).map_or_else(|_| bad("timestamp overflow"), |t| ok(Value::Timestamp(t)))
+            super::time::within(t.checked_add(*d))
         }
-        (Value::Timestamp(t), Value::Duration(d)) if name == "_-_" => {
-            t.checked_sub(*d).map_or_else(|_| bad("timestamp overflow"), |t| ok(Value::Timestamp(t)))
-        }
+        (Value::Timestamp(t), Value::Duration(d)) if name == "_-_" => super::time::within(t.checked_sub(*d)),
         (Value::Timestamp(a), Value::Timestamp(b)) if name == "_-_" => {
-            ok(Value::Duration(a.duration_since(*b)))
+            super::time::length(Some(a.duration_since(*b)))
         }
         (Value::Duration(a), Value::Duration(b)) => {
             let result = match name {
@@ -136,7 +136,7 @@ fn arithmetic(name: &str, a: &Value, b: &Value) -> Outcome {
                 "_-_" => a.checked_sub(*b),
                 _ => return None,
             };
-            result.map_or_else(|| bad("duration overflow"), |d| ok(Value::Duration(d)))
+            super::time::length(result)
         }
         _ => None,
     }

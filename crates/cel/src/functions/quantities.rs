@@ -14,6 +14,7 @@ pub(super) fn call(target: Option<&Value>, name: &str, args: &[Value]) -> Outcom
             Ok(quantity) => ok(Value::Quantity(Box::new(quantity))),
             Err(error) => bad(error.to_string()),
         },
+        (None, "sign", [Value::Quantity(own)]) => ok(Value::Int(i64::from(own.sign()))),
         (Some(Value::Quantity(own)), _, _) => on(own, name, args),
         _ => None,
     }
@@ -22,7 +23,6 @@ pub(super) fn call(target: Option<&Value>, name: &str, args: &[Value]) -> Outcom
 fn on(own: &Quantity, name: &str, args: &[Value]) -> Outcome {
     let integer = || own.as_i64();
     match (name, args) {
-        ("sign", []) => ok(Value::Int(i64::from(own.sign()))),
         ("isInteger", []) => ok(Value::Bool(integer().is_some())),
         ("asInteger", []) => match integer() {
             Some(number) => ok(Value::Int(number)),

@@ -16,43 +16,72 @@ pub struct Version {
 }
 
 impl Version {
-    fn parse(text: &str) -> Option<Self> {
-        let (rest, build) = text.split_once('+').unwrap_or((text, ""));
-        let (core, pre) = rest.split_once('-').unwrap_or((rest, ""));
-        let number = |part: &str| {
-            let leading = part.len() > 1 && part.starts_with('0');
-            if leading || !part.bytes().all(|byte| byte.is_ascii_digit()) { None } else { part.parse().ok() }
+    /// Reads a version.
+    ///
+    /// *Errors*: says what is wrong, in the words of the library that Kubernetes uses.
+    fn parse(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Err("Version string empty".to_owned());
+        }
+        let parts: Vec<&str> = text.splitn(3, '.').collect();
+        let [major, minor, rest] = parts[..] else {
+            return Err("No Major.Minor.Patch elements found".to_owned());
         };
-        let parts: Vec<u64> = core.split('.').map(number).collect::<Option<_>>()?;
-        let numbers = <[u64; 3]>::try_from(parts).ok()?;
-        let word = |part: &str| {
-            !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        let digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
+        let number = |part: &str, title: &str| {
+            if !digits(part) {
+                let name = title.to_lowercase();
+                return Err(format!("Invalid character(s) found in {name} number {part:?}"));
+            }
+            if part.len() > 1 && part.starts_with('0') {
+                return Err(format!("{title} number must not contain leading zeroes {part:?}"));
+            }
+            part.parse::<u64>().map_err(|_| format!("strconv.ParseUint: parsing {part:?}: invalid syntax"))
         };
-        let pre: Vec<String> =
-            if pre.is_empty() { Vec::new() } else { pre.split('.').map(str::to_owned).collect() };
-        let sound = pre.iter().all(|part| word(part))
-            && (build.is_empty() || build.split('.').all(word))
-            && rest.contains('-') != pre.is_empty();
-        sound.then(|| Self { numbers, pre, build: build.to_owned() })
+        let (major, minor) = (number(major, "Major")?, number(minor, "Minor")?);
+        let (rest, build) = rest.split_once('+').map_or((rest, None), |(rest, build)| (rest, Some(build)));
+        let (patch, pre) = rest.split_once('-').map_or((rest, None), |(patch, pre)| (patch, Some(pre)));
+        let numbers = [major, minor, number(patch, "Patch")?];
+        let plain = |part: &str| part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        let pre: Vec<String> = pre.map(|pre| pre.split('.').map(str::to_owned).collect()).unwrap_or_default();
+        for part in &pre {
+            if part.is_empty() {
+                return Err("Prerelease is empty".to_owned());
+            }
+            if digits(part) && part.len() > 1 && part.starts_with('0') {
+                return Err(format!("Numeric PreRelease version must not contain leading zeroes {part:?}"));
+            }
+            if !plain(part) {
+                return Err(format!("Invalid character(s) found in prerelease {part:?}"));
+            }
+        }
+        for part in build.iter().flat_map(|build| build.split('.')) {
+            if part.is_empty() {
+                return Err("Build meta data is empty".to_owned());
+            }
+            if !plain(part) {
+                return Err(format!("Invalid character(s) found in build meta data {part:?}"));
+            }
+        }
+        Ok(Self { numbers, pre, build: build.unwrap_or("").to_owned() })
     }
 
     /// Lets a `v` and leading zeros pass and fills in what is missing.
-    fn parse_leniently(text: &str) -> Option<Self> {
-        let text = text.trim().trim_start_matches('v');
-        let end = text.find(['-', '+']).unwrap_or(text.len());
-        let mut parts: Vec<&str> = text[..end].split('.').collect();
-        if parts.len() > 3 {
-            return None;
+    fn parse_leniently(text: &str) -> Result<Self, String> {
+        let text = text.strip_prefix('v').unwrap_or(text);
+        let mut parts: Vec<String> = text.splitn(3, '.').map(str::to_owned).collect();
+        for part in parts.iter_mut().filter(|part| part.len() > 1) {
+            let plain = part.trim_start_matches('0');
+            let missing = if plain.starts_with(|c: char| c.is_ascii_digit()) { "" } else { "0" };
+            *part = format!("{missing}{plain}");
         }
-        parts.resize(3, "0");
-        let parts: Vec<String> = parts
-            .into_iter()
-            .map(|part| {
-                let plain = part.trim_start_matches('0');
-                if plain.is_empty() && !part.is_empty() { "0".to_owned() } else { plain.to_owned() }
-            })
-            .collect();
-        Self::parse(&format!("{}{}", parts.join("."), &text[end..]))
+        if parts.len() < 3 {
+            if parts.last().is_some_and(|last| last.contains(['+', '-'])) {
+                return Err("short version cannot contain PreRelease/Build meta data".to_owned());
+            }
+            parts.resize(3, "0".to_owned());
+        }
+        Self::parse(&parts.join("."))
     }
 
     pub(crate) fn compare(&self, other: &Self) -> Ordering {
@@ -97,15 +126,15 @@ pub(super) fn call(target: Option<&Value>, name: &str, args: &[Value]) -> Outcom
         if lenient { Version::parse_leniently(text) } else { Version::parse(text) }
     };
     match (target, name, args) {
-        (None, "isSemver", [Value::String(text)]) => ok(Value::Bool(read(text, false).is_some())),
+        (None, "isSemver", [Value::String(text)]) => ok(Value::Bool(read(text, false).is_ok())),
         (None, "isSemver", [Value::String(text), Value::Bool(lenient)]) => {
-            ok(Value::Bool(read(text, *lenient).is_some()))
+            ok(Value::Bool(read(text, *lenient).is_ok()))
         }
         (None, "semver", [Value::String(text), rest @ ..]) => {
             let lenient = matches!(rest, [Value::Bool(true)]);
             match read(text, lenient) {
-                Some(version) => ok(Value::Semver(Arc::new(version))),
-                None => bad("semver parse error"),
+                Ok(version) => ok(Value::Semver(Arc::new(version))),
+                Err(why) => bad(why),
             }
         }
         (Some(Value::Semver(own)), _, []) => {

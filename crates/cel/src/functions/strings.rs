@@ -2,8 +2,7 @@
 
 use regex::Regex;
 
-use super::convert::show;
-use super::{Outcome, bad, int, ok};
+use super::{Outcome, bad, format, int, ok};
 use crate::value::Value;
 
 pub(super) fn call(target: Option<&Value>, name: &str, args: &[Value]) -> Outcome {
@@ -11,7 +10,7 @@ pub(super) fn call(target: Option<&Value>, name: &str, args: &[Value]) -> Outcom
         return matches(text, pattern);
     }
     if let (None, "strings.quote", [Value::String(text)]) = (target, name, args) {
-        return ok(Value::text(apimachinery::go::quote(text)));
+        return ok(Value::text(quote(text)));
     }
     let Some(Value::String(text)) = target else { return None };
     let letters = || text.chars().collect::<Vec<char>>();
@@ -35,26 +34,18 @@ pub(super) fn call(target: Option<&Value>, name: &str, args: &[Value]) -> Outcom
                 _ => bad(format!("index out of range: {at}")),
             }
         }
-        ("indexOf", [Value::String(part)]) => ok(index_of(&letters(), part, 0)),
-        ("indexOf", [Value::String(part), Value::Int(from)]) => match usize::try_from(*from) {
-            Ok(start) if start <= letters().len() => ok(index_of(&letters(), part, start)),
-            _ => bad(format!("index out of range: {from}")),
-        },
+        ("indexOf", [Value::String(part)]) => index_of(&letters(), part, 0),
+        ("indexOf", [Value::String(part), Value::Int(from)]) => index_of(&letters(), part, *from),
+        ("lastIndexOf", [Value::String(part)]) if part.is_empty() => ok(int(letters().len())),
+        ("lastIndexOf", [Value::String(part)]) if text.len() < part.len() => ok(Value::Int(-1)),
         ("lastIndexOf", [Value::String(part)]) => {
-            let (letters, part) = (letters(), part.chars().collect::<Vec<_>>());
-            ok(last_index(&letters, &part, letters.len()))
+            let letters = letters();
+            last_index(&letters, part, i64::try_from(letters.len()).unwrap_or(i64::MAX) - 1)
         }
-        ("lastIndexOf", [Value::String(part), Value::Int(from)]) => {
-            let (letters, part) = (letters(), part.chars().collect::<Vec<_>>());
-            match usize::try_from(*from) {
-                Ok(from) if from <= letters.len() => ok(last_index(&letters, &part, from)),
-                _ => bad(format!("index out of range: {from}")),
-            }
-        }
+        ("lastIndexOf", [Value::String(part), Value::Int(from)]) => last_index(&letters(), part, *from),
         ("lowerAscii", []) => ok(Value::text(text.to_ascii_lowercase())),
         ("upperAscii", []) => ok(Value::text(text.to_ascii_uppercase())),
         ("trim", []) => ok(Value::text(text.trim())),
-        ("reverse", []) => ok(Value::text(text.chars().rev().collect::<String>())),
         ("replace", [Value::String(old), Value::String(new)]) => ok(Value::text(text.replace(&**old, new))),
         ("replace", [Value::String(old), Value::String(new), Value::Int(limit)]) => {
             ok(Value::text(match usize::try_from(*limit) {
@@ -66,21 +57,64 @@ pub(super) fn call(target: Option<&Value>, name: &str, args: &[Value]) -> Outcom
         ("split", [Value::String(by), Value::Int(limit)]) => ok(split(text, by, *limit)),
         ("substring", [Value::Int(from)]) => substring(&letters(), *from, None),
         ("substring", [Value::Int(from), Value::Int(to)]) => substring(&letters(), *from, Some(*to)),
-        ("format", [Value::List(values)]) => format(text, values),
+        ("format", [Value::List(values)]) => {
+            Some(format::format(text, values).map(Value::text).map_err(crate::EvalError))
+        }
         _ => None,
     }
 }
 
-/// Limits what a pattern may cost to compile.
+/// Compiles a pattern, with a limit to what that may cost.
+///
+/// *Errors*: says what is wrong, as far as we know Go's words for it.
+pub(crate) fn compile(pattern: &str) -> Result<Regex, String> {
+    regex::RegexBuilder::new(pattern).size_limit(1 << 20).build().map_err(|error| {
+        let text = error.to_string();
+        let kinds = [
+            ("unclosed character class", "missing closing ]"),
+            ("unclosed group", "missing closing )"),
+            ("unopened group", "unexpected )"),
+            ("repetition operator missing", "missing argument to repetition operator"),
+            ("incomplete escape sequence", "trailing backslash at end of expression"),
+            ("unrecognized escape sequence", "invalid escape sequence"),
+            ("invalid character class range", "invalid character class range"),
+            ("look-around", "invalid or unsupported Perl syntax"),
+        ];
+        let (_, kind) =
+            kinds.into_iter().find(|(ours, _)| text.contains(ours)).unwrap_or(("", "invalid pattern"));
+        let part = match kind {
+            "trailing backslash at end of expression" => String::new(),
+            "missing closing ]" => format!(": `{}`", &pattern[pattern.rfind('[').unwrap_or(0)..]),
+            "missing argument to repetition operator" => {
+                let sign = pattern.chars().find(|c| matches!(c, '*' | '+' | '?')).unwrap_or('*');
+                format!(": `{sign}`")
+            }
+            "invalid escape sequence" => {
+                let at = pattern.find('\\').unwrap_or(0);
+                format!(": `{}`", pattern[at..].chars().take(2).collect::<String>())
+            }
+            "invalid or unsupported Perl syntax" => {
+                let at = pattern.find("(?").unwrap_or(0);
+                format!(": `{}`", pattern[at..].chars().take(3).collect::<String>())
+            }
+            _ => format!(": `{pattern}`"),
+        };
+        format!("error parsing regexp: {kind}{part}")
+    })
+}
+
 fn with(pattern: &str, use_it: impl FnOnce(&Regex) -> Value) -> Outcome {
-    match regex::RegexBuilder::new(pattern).size_limit(1 << 20).build() {
+    match compile(pattern) {
         Ok(regex) => ok(use_it(&regex)),
-        Err(_) => bad(format!("error parsing regexp: invalid pattern: `{pattern}`")),
+        Err(why) => bad(format!("Illegal regex: {why}")),
     }
 }
 
 fn matches(text: &str, pattern: &str) -> Outcome {
-    with(pattern, |regex| Value::Bool(regex.is_match(text)))
+    match compile(pattern) {
+        Ok(regex) => ok(Value::Bool(regex.is_match(text))),
+        Err(why) => bad(why),
+    }
 }
 
 fn find_all(text: &str, pattern: &str, limit: usize) -> Outcome {
@@ -89,18 +123,27 @@ fn find_all(text: &str, pattern: &str, limit: usize) -> Outcome {
     })
 }
 
-fn index_of(letters: &[char], part: &str, from: usize) -> Value {
-    let part: Vec<char> = part.chars().collect();
+fn index_of(letters: &[char], part: &str, from: i64) -> Outcome {
     if part.is_empty() {
-        return int(from);
+        return ok(Value::Int(from));
     }
-    let found = (from..letters.len()).find(|at| letters[*at..].starts_with(&part));
-    found.map_or(Value::Int(-1), int)
+    let Ok(start) = usize::try_from(from) else { return bad(format!("index out of range: {from}")) };
+    let part: Vec<char> = part.chars().collect();
+    let found = (start..letters.len()).find(|at| letters[*at..].starts_with(&part));
+    ok(found.map_or(Value::Int(-1), int))
 }
 
-fn last_index(letters: &[char], part: &[char], from: usize) -> Value {
-    let found = (0..=from.min(letters.len())).rev().find(|at| letters[*at..].starts_with(part));
-    found.map_or(Value::Int(-1), int)
+fn last_index(letters: &[char], part: &str, from: i64) -> Outcome {
+    if part.is_empty() {
+        return ok(Value::Int(from));
+    }
+    let Ok(start) = usize::try_from(from) else { return bad(format!("index out of range: {from}")) };
+    if start >= letters.len() {
+        return ok(Value::Int(-1));
+    }
+    let part: Vec<char> = part.chars().collect();
+    let found = (0..=start).rev().find(|at| letters[*at..].starts_with(&part));
+    ok(found.map_or(Value::Int(-1), int))
 }
 
 fn split(text: &str, by: &str, limit: i64) -> Value {
@@ -124,6 +167,11 @@ fn split(text: &str, by: &str, limit: i64) -> Value {
 
 fn substring(letters: &[char], from: i64, to: Option<i64>) -> Outcome {
     let length = i64::try_from(letters.len()).unwrap_or(i64::MAX);
+    if let Some(to) = to
+        && from > to
+    {
+        return bad(format!("invalid substring range. start: {from}, end: {to}"));
+    }
     let to = to.unwrap_or(length);
     if from < 0 || from > length {
         return bad(format!("index out of range: {from}"));
@@ -131,109 +179,26 @@ fn substring(letters: &[char], from: i64, to: Option<i64>) -> Outcome {
     if to < 0 || to > length {
         return bad(format!("index out of range: {to}"));
     }
-    if from > to {
-        return bad(format!("invalid substring range. start: {from}, end: {to}"));
-    }
     ok(Value::text(letters[from as usize..to as usize].iter().collect::<String>()))
 }
 
-fn format(text: &str, values: &[Value]) -> Outcome {
-    let mut out = String::new();
-    let mut values = values.iter();
-    let mut chars = text.chars().peekable();
-    let mut used = 0;
-    while let Some(c) = chars.next() {
-        if c != '%' {
-            out.push(c);
-            continue;
+/// Writes a text as it would be written in an expression.
+fn quote(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '\u{7}' => out.push_str("\\a"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{b}' => out.push_str("\\v"),
+            '\\' => out.push_str("\\\\"),
+            '"' => out.push_str("\\\""),
+            c => out.push(c),
         }
-        if chars.peek() == Some(&'%') {
-            chars.next();
-            out.push('%');
-            continue;
-        }
-        let mut precision: Option<usize> = None;
-        if chars.peek() == Some(&'.') {
-            chars.next();
-            let mut digits = String::new();
-            while let Some(digit) = chars.peek().filter(|c| c.is_ascii_digit()) {
-                digits.push(*digit);
-                chars.next();
-            }
-            precision = digits.parse().ok();
-        }
-        let Some(verb) = chars.next() else { return bad("unexpected end of string") };
-        let Some(value) = values.next() else { return bad(format!("index {used} out of range")) };
-        used += 1;
-        let shown = match (verb, value) {
-            ('s', value) => show(value),
-            ('d', Value::Int(_) | Value::Uint(_)) => show(value),
-            ('d', Value::Double(n)) if !n.is_finite() => show(value),
-            ('f', Value::Double(n)) => format!("{n:.*}", precision.unwrap_or(6)),
-            ('f', Value::Int(n)) => format!("{:.*}", precision.unwrap_or(6), *n as f64),
-            ('e', Value::Double(n)) => exponent(*n, precision.unwrap_or(6)),
-            ('e', Value::Int(n)) => exponent(*n as f64, precision.unwrap_or(6)),
-            ('b', Value::Int(n)) => {
-                if *n < 0 {
-                    format!("-{:b}", n.unsigned_abs())
-                } else {
-                    format!("{n:b}")
-                }
-            }
-            ('b', Value::Uint(n)) => format!("{n:b}"),
-            ('b', Value::Bool(b)) => u8::from(*b).to_string(),
-            ('o', Value::Int(n)) => {
-                if *n < 0 {
-                    format!("-{:o}", n.unsigned_abs())
-                } else {
-                    format!("{n:o}")
-                }
-            }
-            ('o', Value::Uint(n)) => format!("{n:o}"),
-            ('x', Value::Int(n)) => {
-                if *n < 0 {
-                    format!("-{:x}", n.unsigned_abs())
-                } else {
-                    format!("{n:x}")
-                }
-            }
-            ('X', Value::Int(n)) => {
-                if *n < 0 {
-                    format!("-{:X}", n.unsigned_abs())
-                } else {
-                    format!("{n:X}")
-                }
-            }
-            ('x', Value::Uint(n)) => format!("{n:x}"),
-            ('X', Value::Uint(n)) => format!("{n:X}"),
-            ('x', Value::String(text)) => text.bytes().map(|byte| format!("{byte:02x}")).collect(),
-            ('X', Value::String(text)) => text.bytes().map(|byte| format!("{byte:02X}")).collect(),
-            ('x', Value::Bytes(bytes)) => bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
-            ('X', Value::Bytes(bytes)) => bytes.iter().map(|byte| format!("{byte:02X}")).collect(),
-            ('d' | 'f' | 'e' | 'b' | 'o' | 'x' | 'X', _) => {
-                return bad(format!(
-                    "error during formatting: no formatting clause for {}",
-                    value.type_name()
-                ));
-            }
-            (other, _) => {
-                return bad(format!(
-                    "could not parse formatting clause: unrecognized formatting clause \"{other}\""
-                ));
-            }
-        };
-        out.push_str(&shown);
     }
-    ok(Value::text(out))
-}
-
-fn exponent(number: f64, precision: usize) -> String {
-    let text = format!("{number:.precision$e}");
-    match text.split_once('e') {
-        Some((digits, power)) => {
-            let (sign, power) = power.strip_prefix('-').map_or(('+', power), |power| ('-', power));
-            format!("{digits}e{sign}{power:0>2}")
-        }
-        None => text,
-    }
+    out.push('"');
+    out
 }

@@ -8,25 +8,16 @@ use crate::value::Value;
 
 pub(super) fn call(target: Option<&Value>, name: &str, args: &[Value]) -> Outcome {
     match (target, name, args) {
-        (None, "timestamp", [Value::Timestamp(_)]) | (None, "duration", [Value::Duration(_)]) => {
-            ok(args[0].clone())
-        }
-        (None, "timestamp", [Value::Int(seconds)]) => match Timestamp::from_second(*seconds) {
-            Ok(when) => ok(Value::Timestamp(when)),
-            Err(_) => bad("timestamp overflow"),
-        },
-        (None, "timestamp", [Value::String(text)]) => match timestamp(text) {
-            Some(value) => ok(value),
-            None => bad(format!("parsing time {text:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse")),
-        },
-        (None, "duration", [Value::String(text)]) => match duration(text) {
-            Some(value) => ok(value),
-            None => bad(format!("time: invalid duration {text:?}")),
-        },
         (Some(Value::Timestamp(when)), _, []) => field(*when, name, &TimeZone::UTC),
         (Some(Value::Timestamp(when)), _, [Value::String(zone)]) => match self::zone(zone) {
             Some(zone) => field(*when, name, &zone),
-            None => bad(format!("unknown time zone {zone}")),
+            None => bad(match zone.split_once(':') {
+                Some((hours, _)) if hours.parse::<i32>().is_err() => {
+                    format!("strconv.Atoi: parsing {hours:?}: invalid syntax")
+                }
+                Some((_, minutes)) => format!("strconv.Atoi: parsing {minutes:?}: invalid syntax"),
+                None => format!("unknown time zone {zone}"),
+            }),
         },
         (Some(Value::Duration(length)), _, []) => {
             let seconds = length.as_secs();
@@ -51,7 +42,7 @@ fn zone(name: &str) -> Option<TimeZone> {
             .ok()
             .map(TimeZone::fixed);
     }
-    if name == "UTC" { Some(TimeZone::UTC) } else { TimeZone::get(name).ok() }
+    if matches!(name, "UTC" | "") { Some(TimeZone::UTC) } else { TimeZone::get(name).ok() }
 }
 
 fn field(when: Timestamp, name: &str, zone: &TimeZone) -> Outcome {
@@ -71,9 +62,49 @@ fn field(when: Timestamp, name: &str, zone: &TimeZone) -> Outcome {
     })))
 }
 
-/// Reads an RFC 3339 time.
+/// The moments that there are: the years 1 to 9999.
+fn is_within(when: Timestamp) -> bool {
+    (-62_135_596_800..=253_402_300_799).contains(&when.as_second())
+}
+
+/// Returns a moment, unless it is beyond those that there are.
+pub(super) fn within(when: Result<Timestamp, jiff::Error>) -> Outcome {
+    match when {
+        Ok(when) if is_within(when) => ok(Value::Timestamp(when)),
+        _ => bad("timestamp overflow"),
+    }
+}
+
+/// Returns a length of time, unless it is longer than any that there is.
+pub(super) fn length(length: Option<SignedDuration>) -> Outcome {
+    match length {
+        Some(length) if i64::try_from(length.as_nanos()).is_ok() => ok(Value::Duration(length)),
+        _ => bad("integer overflow"),
+    }
+}
+
+pub(super) fn of_seconds(seconds: i64) -> Option<Value> {
+    Timestamp::from_second(seconds).ok().filter(|when| is_within(*when)).map(Value::Timestamp)
+}
+
+/// Reads an RFC 3339 time, as strictly as Go.
 pub(crate) fn timestamp(text: &str) -> Option<Value> {
-    text.parse().ok().map(Value::Timestamp)
+    let form = b"0000-00-00T00:00:00";
+    let bytes = text.as_bytes();
+    let fits = |(byte, form): (&u8, &u8)| if *form == b'0' { byte.is_ascii_digit() } else { byte == form };
+    if bytes.len() <= form.len() || !bytes.iter().zip(form).all(fits) || &bytes[17..19] == b"60" {
+        return None;
+    }
+    let zone = text[form.len()..].trim_start_matches(|c: char| c == '.' || c.is_ascii_digit());
+    let offset = zone.as_bytes();
+    let numeric = offset.len() == 6 && matches!(offset[0], b'+' | b'-') && offset[3] == b':';
+    if zone != "Z" && !(numeric && offset[1..3] <= b"24"[..] && offset[4..] < b"60"[..]) {
+        return None;
+    }
+    // What is shorter than a billionth of a second is cut off.
+    let whole = &text[..text.len() - zone.len()];
+    let whole = whole.get(..form.len() + 10).unwrap_or(whole);
+    format!("{whole}{zone}").parse().ok().filter(|when| is_within(*when)).map(Value::Timestamp)
 }
 
 /// Reads a duration as Go writes it: `1h2m3.5s`, `-10ms`.
@@ -122,10 +153,6 @@ pub(crate) fn duration(text: &str) -> Option<Value> {
 
 /// Prints a duration in seconds, as `string()` does.
 pub(super) fn show(length: SignedDuration) -> String {
-    let nanos = length.as_nanos();
-    let (sign, nanos) = if nanos < 0 { ("-", -nanos) } else { ("", nanos) };
-    let (seconds, rest) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
-    let fraction = format!("{rest:09}");
-    let fraction = fraction.trim_end_matches('0');
-    if fraction.is_empty() { format!("{sign}{seconds}s") } else { format!("{sign}{seconds}.{fraction}s") }
+    let seconds = length.as_secs() as f64 + f64::from(length.subsec_nanos()) / 1e9;
+    format!("{seconds}s")
 }
