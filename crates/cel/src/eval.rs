@@ -170,6 +170,11 @@ impl<'a, 'b> Machine<'a, 'b> {
                 (None, true) => Ok(Value::Optional(None)),
                 (None, false) => fail(format!("no such field: {field}")),
             },
+            // A variable of its own to those who declare it; only its name is made up of two.
+            Value::Authorizer(_) if field == "requestResource" => {
+                let request = self.variables.authorizer.map(|authorizer| authorizer.request());
+                Ok(Value::Authorizer(Arc::new(request.unwrap_or_default())))
+            }
             Value::Lazy(name) => {
                 let Some(lazy) = self.variables.lazy.get(&*name) else {
                     return fail(format!("no such attribute(s): {name}"));

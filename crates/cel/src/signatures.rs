@@ -280,6 +280,21 @@ m getSeconds duration_to_seconds duration = int
 m getMilliseconds timestamp_to_milliseconds timestamp = int
 m getMilliseconds timestamp_to_milliseconds_with_tz timestamp string = int
 m getMilliseconds duration_to_milliseconds duration = int
+m path authorizer_path kubernetes.authorization.Authorizer string = kubernetes.authorization.PathCheck
+m group authorizer_group kubernetes.authorization.Authorizer string = kubernetes.authorization.GroupCheck
+m serviceAccount authorizer_serviceaccount kubernetes.authorization.Authorizer string string = kubernetes.authorization.Authorizer
+m resource groupcheck_resource kubernetes.authorization.GroupCheck string = kubernetes.authorization.ResourceCheck
+m subresource resourcecheck_subresource kubernetes.authorization.ResourceCheck string = kubernetes.authorization.ResourceCheck
+m namespace resourcecheck_namespace kubernetes.authorization.ResourceCheck string = kubernetes.authorization.ResourceCheck
+m name resourcecheck_name kubernetes.authorization.ResourceCheck string = kubernetes.authorization.ResourceCheck
+m fieldSelector authorizer_fieldselector kubernetes.authorization.ResourceCheck string = kubernetes.authorization.ResourceCheck
+m labelSelector authorizer_labelselector kubernetes.authorization.ResourceCheck string = kubernetes.authorization.ResourceCheck
+m check pathcheck_check kubernetes.authorization.PathCheck string = kubernetes.authorization.Decision
+m check resourcecheck_check kubernetes.authorization.ResourceCheck string = kubernetes.authorization.Decision
+m allowed decision_allowed kubernetes.authorization.Decision = bool
+m reason decision_reason kubernetes.authorization.Decision = string
+m errored decision_errored kubernetes.authorization.Decision = bool
+m error decision_error kubernetes.authorization.Decision = string
 ";
 
 /// The ordering operators, for every pair of types that can be compared.

@@ -4,16 +4,15 @@ use apimachinery::status::Status;
 use cel::{Authorizer, Program, Question, Value as Cel, Variables};
 use serde_json::Value;
 
-use super::webhooks::{Match, Occasion, review_request};
+use super::webhooks::{Match, Occasion, Resource, Seen, request_namespace, review_request};
 use crate::auth::User;
 use crate::auth::rbac::Attributes;
-use crate::server::Server;
 
 /// What the conditions of one webhook or policy may cost together.
 const CONDITIONS_BUDGET: u64 = 2_500_000;
 
 /// The error of an expression that was one too many for those evaluated together.
-const OUT_OF_BUDGET: &str =
+pub(crate) const OUT_OF_BUDGET: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
 
 /// What expressions may be about, besides the variables of a policy.
@@ -40,11 +39,21 @@ impl Expression {
     }
 
     pub(crate) fn eval(&self, variables: &Variables<'_>, budget: &mut u64) -> Result<Cel, String> {
-        let failed = |why: &str| format!("expression '{}' resulted in error: {why}", self.source);
+        self.value(variables, budget).map_err(|why| {
+            if why == OUT_OF_BUDGET || self.program.is_err() {
+                why
+            } else {
+                format!("expression '{}' resulted in error: {why}", self.source)
+            }
+        })
+    }
+
+    /// As [`Expression::eval`], with the bare error of the language.
+    pub(crate) fn value(&self, variables: &Variables<'_>, budget: &mut u64) -> Result<Cel, String> {
         let program = self
             .program
             .as_ref()
-            .map_err(|why| failed(&format!("compilation error: compilation failed: {why}")))?;
+            .map_err(|why| format!("compilation error: compilation failed: {why}"))?;
         let mut allowance = cel::PER_CALL;
         let result = program.eval(variables, &mut allowance);
         let Some(left) = budget.checked_sub(cel::PER_CALL - allowance) else {
@@ -52,7 +61,7 @@ impl Expression {
             return Err(OUT_OF_BUDGET.to_owned());
         };
         *budget = left;
-        result.map_err(|error| failed(&error.0))
+        result.map_err(|error| error.0)
     }
 }
 
@@ -90,24 +99,61 @@ impl Conditions {
     }
 }
 
-/// Returns what every expression about a write sees.
-pub(crate) fn variables<'a>(
-    occasion: &'a Occasion<'_>,
-    found: &Match,
-    object: Option<&Value>,
-    old: Option<&Value>,
-    rights: &'a Rights<'a>,
-) -> Variables<'a> {
-    let value = |object: Option<&Value>| object.map_or(Cel::Null, cel::from_json);
-    Variables::new()
-        .set("object", value(object))
-        .set("oldObject", value(old))
-        .set("request", cel::from_json(&review_request(occasion, found)))
-        .set("namespaceObject", namespace(occasion))
-        .with_authorizer(rights)
+/// What the expressions of one webhook or policy see of a write.
+pub(crate) struct Sight<'a> {
+    rights: Rights<'a>,
+    object: Cel,
+    old: Cel,
+    request: Cel,
+    /// Conditions are told of the resource that the client used, whichever version they see.
+    request_of_conditions: Cel,
+    namespace: Cel,
 }
 
-/// Returns the namespace of a write, as it is stored.
+impl<'a> Sight<'a> {
+    pub(crate) fn new(occasion: &'a Occasion<'_>, seen: &Seen<'_>) -> Self {
+        let value = |object: Option<&Value>| object.map_or(Cel::Null, cel::from_json);
+        let own = Resource::of(occasion.kind);
+        let request = cel::from_json(&review_request(occasion, &seen.found));
+        let request_of_conditions = if own == seen.found.resource {
+            request.clone()
+        } else {
+            cel::from_json(&review_request(occasion, &Match { resource: own, ..seen.found.clone() }))
+        };
+        Self {
+            rights: Rights { occasion },
+            object: value(seen.object.as_deref()),
+            old: value(seen.old.as_deref()),
+            request,
+            request_of_conditions,
+            namespace: namespace(occasion),
+        }
+    }
+
+    /// The variables of conditions, which do not see the namespace.
+    pub(crate) fn of_conditions(&self) -> Variables<'_> {
+        self.without_rights()
+            .set("request", self.request_of_conditions.clone())
+            .set("namespaceObject", Cel::Null)
+            .with_authorizer(&self.rights)
+    }
+
+    /// The variables of everything that decides or changes.
+    pub(crate) fn of_expressions(&self) -> Variables<'_> {
+        self.without_rights().with_authorizer(&self.rights)
+    }
+
+    /// The variables of what is only said: messages and annotations.
+    pub(crate) fn without_rights(&self) -> Variables<'_> {
+        Variables::new()
+            .set("object", self.object.clone())
+            .set("oldObject", self.old.clone())
+            .set("request", self.request.clone())
+            .set("namespaceObject", self.namespace.clone())
+    }
+}
+
+/// Returns the namespace of a write, without what upstream keeps from expressions.
 fn namespace(occasion: &Occasion<'_>) -> Cel {
     if occasion.namespace.is_empty() {
         return Cel::Null;
@@ -115,16 +161,24 @@ fn namespace(occasion: &Occasion<'_>) -> Cel {
     let server = occasion.server;
     let registry = server.registry.load();
     let kind = registry.find("", "v1", "namespaces");
-    match (kind, server.store.get("namespaces", occasion.namespace)) {
-        (Some(kind), Some(entry)) => cel::from_json(&server.read(kind, &entry)),
-        _ => Cel::Null,
+    let (Some(kind), Some(entry)) = (kind, server.store.get("namespaces", occasion.namespace)) else {
+        return Cel::Null;
+    };
+    let mut namespace = server.read(kind, &entry);
+    if let Some(fields) = namespace.as_object_mut() {
+        fields.remove("apiVersion");
+        fields.remove("kind");
     }
+    if let Some(metadata) = namespace["metadata"].as_object_mut() {
+        metadata.remove("managedFields");
+        metadata.remove("ownerReferences");
+    }
+    cel::from_json(&namespace)
 }
 
 /// Answers questions about the rights of whoever writes.
-pub(crate) struct Rights<'a> {
-    pub(crate) server: &'a Server,
-    pub(crate) user: &'a User,
+struct Rights<'a> {
+    occasion: &'a Occasion<'a>,
 }
 
 impl Authorizer for Rights<'_> {
@@ -141,9 +195,23 @@ impl Authorizer for Rights<'_> {
         };
         let account =
             question.account.as_ref().map(|(namespace, name)| User::for_service_account(namespace, name, ""));
-        let user = account.as_ref().unwrap_or(self.user);
-        let allowed = self.server.rbac.check(&self.server.store, user, &attributes).is_ok();
-        (allowed, String::new())
+        let (server, own) = (self.occasion.server, &self.occasion.context.user);
+        let user = account.as_ref().unwrap_or(own);
+        let allowed = server.rbac.check(&server.store, user, &attributes).is_ok();
+        let reason = if allowed { server.rbac.reason(user, &attributes) } else { String::new() };
+        (allowed, reason)
+    }
+
+    fn request(&self) -> Question {
+        let occasion = self.occasion;
+        Question {
+            group: occasion.kind.gvk.group.clone(),
+            resource: occasion.kind.resource.resource.clone(),
+            subresource: occasion.subresource.to_owned(),
+            namespace: request_namespace(occasion).to_owned(),
+            name: occasion.name.to_owned(),
+            ..Question::default()
+        }
     }
 }
 

@@ -6,9 +6,10 @@
 use std::sync::Arc;
 
 use apimachinery::gvk::Gvk;
-use cel::{Decl, Program, Scope, Type};
+use cel::{Decl, Type};
 use serde_json::{Value, json};
 
+use crate::admission::declarations::{Available, of_variable};
 use crate::internal::Actor;
 use crate::registry::{Registry, Source};
 use crate::server::Server;
@@ -16,8 +17,6 @@ use crate::server::Server;
 const POLICIES: &str = "validatingadmissionpolicies";
 /// So many kinds are looked at.
 const KINDS: usize = 10;
-const NAMES: [&str; 7] =
-    ["object", "oldObject", "request", "authorizer", "namespaceObject", "params", "variables"];
 
 pub(super) async fn run(server: Arc<Server>) {
     let actor =
@@ -94,8 +93,8 @@ fn check(registry: &Registry, spec: &Value) -> Vec<Value> {
             let found: Vec<String> = kinds
                 .iter()
                 .filter_map(|(gvk, decl)| {
-                    let why = wrong(source, spec, decl, params.as_ref().and_then(Option::as_ref))?;
-                    Some(format!("{}, Kind={}: {why}\n", gvk.api_version(), gvk.kind))
+                    let why = wrong(source, spec, decl, params.as_ref().map(Option::as_ref))?;
+                    Some(format!("{}/{}, Kind={}: {why}\n", gvk.group, gvk.version, gvk.kind))
                 })
                 .collect();
             if !found.is_empty() {
@@ -154,39 +153,28 @@ fn declared(registry: &Registry, gvk: &Gvk) -> Option<Arc<Decl>> {
     Decl::of_schema(schema, true, &gvk.kind, &resolve)
 }
 
-/// Says why an expression cannot work on objects of one type.
-fn wrong(source: &str, spec: &Value, object: &Arc<Decl>, params: Option<&Arc<Decl>>) -> Option<String> {
-    let scope = |variables: &[(String, Type)]| {
-        let fields = variables.iter().map(|(name, ty)| (name.clone(), Decl::simple(ty.clone())));
-        let mut scope = Scope::new()
-            .declare("object", object)
-            .declare("oldObject", object)
-            .declare("variables", &Decl::object("kubernetes.variables", fields));
-        if let Some(params) = params {
+/// Says why an expression cannot work on objects of one type. `params` is there for policies with parameters.
+fn wrong(source: &str, spec: &Value, object: &Arc<Decl>, params: Option<Option<&Arc<Decl>>>) -> Option<String> {
+    let judge = |source: &str, variables: &[(String, Type)]| {
+        let available = Available {
+            params: params.is_some(),
+            authorizer: true,
+            variables: Some(variables),
+            ..Available::default()
+        };
+        let mut scope = available.scope().declare("object", object).declare("oldObject", object);
+        if let Some(Some(params)) = params {
             scope = scope.declare("params", params);
         }
-        scope
+        available.judge_in(source, scope)
     };
     // Each variable may use those before it. One that cannot work can be anything.
     let mut variables: Vec<(String, Type)> = Vec::new();
     for variable in list(spec, "variables") {
-        let ty = match Program::compile(text(variable, "expression"), &NAMES) {
-            Ok(program) => {
-                let judgement = program.judge(&scope(&variables));
-                if judgement.errors.is_empty() { judgement.ty } else { Type::Dyn }
-            }
-            Err(_) => Type::Dyn,
-        };
-        variables.push((text(variable, "name").to_owned(), ty));
+        let ty = judge(text(variable, "expression"), &variables).unwrap_or(Type::Dyn);
+        variables.push((text(variable, "name").to_owned(), of_variable(&ty)));
     }
-    match Program::compile(source, &NAMES) {
-        Err(error) => Some(error.report(source)),
-        Ok(program) => {
-            let errors = program.judge(&scope(&variables)).errors;
-            let reports: Vec<String> = errors.iter().map(|error| error.report(source)).collect();
-            (!reports.is_empty()).then(|| reports.join("\n"))
-        }
-    }
+    judge(source, &variables).err()
 }
 
 #[cfg(test)]

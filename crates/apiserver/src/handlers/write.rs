@@ -409,7 +409,7 @@ impl Target<'_> {
                 self.mutate_scale(operation, object, old, &name, &options, &mut rounds).await?;
             } else {
                 let occasion = self.occasion(operation, &self.kind.gvk, &name, &options);
-                self.server.mutations.mutate(&occasion, object, old, &mut rounds)?;
+                self.server.mutations.mutate(&occasion, object, old, &mut rounds).await?;
                 self.server.webhooks.mutate(&occasion, &mut Some(object), old, &mut rounds).await?;
             }
             if !rounds.begin_second() {
@@ -466,7 +466,7 @@ impl Target<'_> {
         let mut shown = super::scale::owned(self.kind, object)?;
         let shown_old = old.map(|old| super::scale::owned(self.kind, old)).transpose()?;
         let occasion = self.occasion(operation, &gvk, name, options);
-        self.server.mutations.mutate(&occasion, &mut shown, shown_old.as_ref(), rounds)?;
+        self.server.mutations.mutate(&occasion, &mut shown, shown_old.as_ref(), rounds).await?;
         self.server.webhooks.mutate(&occasion, &mut Some(&mut shown), shown_old.as_ref(), rounds).await?;
         super::scale::set_replicas(self.kind, object, &shown);
         Ok(())
@@ -556,11 +556,11 @@ impl Target<'_> {
             let shown = object.as_deref().map(scale).transpose()?;
             let shown_old = old.map(scale).transpose()?;
             let occasion = self.occasion(operation, &gvk, name, options);
-            self.server.policies.validate(&occasion, shown.as_ref(), shown_old.as_ref())?;
+            self.server.policies.validate(&occasion, shown.as_ref(), shown_old.as_ref()).await?;
             return webhooks.validate(&occasion, shown.as_ref(), shown_old.as_ref()).await;
         }
         let occasion = self.occasion(operation, &self.kind.gvk, name, options);
-        self.server.policies.validate(&occasion, object.as_deref(), old)?;
+        self.server.policies.validate(&occasion, object.as_deref(), old).await?;
         webhooks.validate(&occasion, object.as_deref(), old).await
     }
 
@@ -658,7 +658,10 @@ impl Target<'_> {
             Source::Native if !self.subresource.is_empty() => {
                 native::validation::status_update(&self.kind.gvk, new, old, self.subresource)
             }
-            _ => self.kind.validate_update(self.subresource, new, old),
+            _ => {
+                let warn = |warning: String| self.context.warn(warning);
+                self.kind.validate_update(self.subresource, new, old, &warn)
+            }
         }
     }
 
@@ -670,7 +673,8 @@ impl Target<'_> {
                 None => native::prepare::warnings(&self.kind.gvk, object),
                 Some(old) => native::prepare::warnings_on_update(&self.kind.gvk, object, old),
             };
-            warnings.into_iter().for_each(|warning| self.context.warn(warning));
+            let reserved = crate::admission::policy_check::warning(&self.kind.gvk, object);
+            warnings.into_iter().chain(reserved).for_each(|warning| self.context.warn(warning));
         }
         if self.kind.is_custom() && self.subresource.is_empty() {
             let known = old.map(object::finalizers).unwrap_or_default();

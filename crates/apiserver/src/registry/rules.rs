@@ -1,13 +1,15 @@
 //! The rules of `x-kubernetes-validations`: compiled with a definition, run over its objects.
 //!
-//! A rule sees the value it stands at as `self` and, on updates, the value that was there as `oldSelf`. What an update
-//! leaves as it was is not held against it, unless the rule is about the change itself.
+//! A rule sees the value it stands at as `self` and, on updates, the value that was there as `oldSelf`. Of what an update
+//! leaves as it was, it only warns, unless the rule is about the change itself or cannot be evaluated.
 
 use std::collections::BTreeMap;
 
 use apimachinery::field::{Error, Errors, Path};
 use cel::{Program, Value as Cel, Variables};
 use serde_json::Value;
+
+use super::correlation::{Correlation, counterpart};
 
 /// What all rules of one object may cost together.
 const PER_OBJECT: u64 = 10_000_000;
@@ -23,12 +25,12 @@ pub struct Rules {
 #[derive(Debug)]
 struct Node {
     rules: Vec<Rule>,
+    /// What the values here are. Inside of an `allOf` that is said outside of it.
     schema: Value,
     properties: BTreeMap<String, Node>,
     items: Option<Box<Node>>,
     additional: Option<Box<Node>>,
-    /// The keys of a list of type map, by which items of two versions are the same one.
-    keys: Option<Vec<String>>,
+    all_of: Vec<Node>,
 }
 
 #[derive(Debug)]
@@ -36,11 +38,18 @@ struct Rule {
     source: String,
     program: Result<Program, String>,
     message: String,
-    message_expression: Option<Program>,
+    message_expression: Option<(String, Program)>,
     reason: String,
     /// Below the value the rule stands at.
     field_path: String,
     optional_old: bool,
+}
+
+/// What the rules of an object have to say.
+#[derive(Debug, Default)]
+pub(super) struct Verdict {
+    pub(super) errors: Errors,
+    pub(super) warnings: Vec<String>,
 }
 
 /// Tells that rules did not run since the object does not even fit its schema.
@@ -54,40 +63,78 @@ pub(super) fn unchecked() -> Error {
 impl Rules {
     /// Compiles the rules of a schema; `None` if it has none.
     pub(super) fn compile(schema: &Value) -> Option<Self> {
-        Node::compile(schema).map(|root| Self { root })
+        // Those inside of an allOf alone do not count, as upstream.
+        if !has_rules(schema) {
+            return None;
+        }
+        Node::compile(schema, schema).map(|root| Self { root })
     }
 
     /// Checks an object, and the change if there was one before.
-    pub(super) fn validate(&self, object: &Value, old: Option<&Value>) -> Errors {
-        let mut run = Run { budget: PER_OBJECT, errors: Errors::new(), over: false };
-        self.root.check(object, old, old.is_some_and(|old| old == object), &Path::default(), &mut run);
-        run.errors
+    pub(super) fn validate(&self, object: &Value, old: Option<&Value>) -> Verdict {
+        let mut run = Run { budget: PER_OBJECT, verdict: Verdict::default(), over: false };
+        let correlation = Correlation::root(&self.root.schema, object, old);
+        self.root.check(object, old, &correlation, &Path::default(), &mut run);
+        run.verdict
     }
 }
 
 struct Run {
     budget: u64,
-    errors: Errors,
+    verdict: Verdict,
     /// The budget is used up: nothing further runs.
     over: bool,
+}
+
+impl Run {
+    /// Evaluates; `None` if the budget for the whole object does not suffice.
+    fn eval(
+        &mut self,
+        program: &Program,
+        variables: &Variables<'_>,
+    ) -> Option<Result<Cel, cel::EvalError>> {
+        let mut allowance = cel::PER_CALL;
+        let result = program.eval(variables, &mut allowance);
+        self.budget = self.budget.checked_sub(cel::PER_CALL - allowance)?;
+        Some(result)
+    }
 }
 
 fn text(value: &Value, field: &str) -> String {
     value[field].as_str().unwrap_or("").to_owned()
 }
 
+fn has_rules(schema: &Value) -> bool {
+    let below = |field: &str| schema.get(field).is_some_and(has_rules);
+    let properties = schema["properties"].as_object();
+    schema["x-kubernetes-validations"].as_array().is_some_and(|rules| !rules.is_empty())
+        || properties.is_some_and(|properties| properties.values().any(has_rules))
+        || below("items")
+        || below("additionalProperties")
+}
+
+/// Why a message could not be made.
+enum NoMessage {
+    /// There is none, or what came out is no message.
+    Fallback,
+    /// Nothing further may run.
+    TooDear(String),
+}
+
 impl Rule {
-    fn read(rule: &Value) -> Self {
+    fn read(rule: &Value, schema: &Value) -> Self {
         let source = text(rule, "rule");
         let expression = text(rule, "messageExpression");
+        let message_expression = Some(expression).filter(|expression| !expression.is_empty());
         Self {
             program: Program::compile(&source, &["self", "oldSelf"]).map_err(|error| error.report(&source)),
             message: text(rule, "message").trim().to_owned(),
-            message_expression: Program::compile(&expression, &["self", "oldSelf"])
-                .ok()
-                .filter(|_| !expression.is_empty()),
+            message_expression: message_expression.and_then(|expression| {
+                let program = Program::compile(&expression, &["self", "oldSelf"]).ok()?;
+                Some((expression, program))
+            }),
             reason: text(rule, "reason"),
-            field_path: text(rule, "fieldPath"),
+            field_path: normal_path(&text(rule, "fieldPath"), schema).unwrap_or_default(),
             optional_old: rule["optionalOldSelf"] == true,
             source,
         }
@@ -102,169 +149,224 @@ impl Rule {
         self.program.as_ref().is_ok_and(|program| program.uses("oldSelf"))
     }
 
-    /// Returns what is wrong, or nothing.
+    /// Runs the rule and notes what it has to say.
     fn run(
         &self,
         node: &Node,
         value: &Value,
         old: Option<&Value>,
+        correlation: &Correlation<'_>,
         path: &Path,
         run: &mut Run,
-    ) -> Option<Error> {
+    ) {
         let kind = text(&node.schema, "type");
-        let invalid = |detail: String| Some(Error::invalid(path, kind.clone(), detail));
+        let invalid = |path: &Path, detail: String| Error::invalid(path, kind.clone(), detail);
         let program = match &self.program {
             Ok(program) => program,
-            Err(why) => return invalid(format!("rule compile error: compilation failed: {why}")),
-        };
-        let mut variables = Variables::new().set("self", cel::from_json_with(value, &node.schema));
-        let old = old.map(|old| cel::from_json_with(old, &node.schema));
-        match (old, self.optional_old) {
-            (Some(old), false) => variables = variables.set("oldSelf", old),
-            (Some(old), true) => variables = variables.set("oldSelf", Cel::some(old)),
-            (None, true) => variables = variables.set("oldSelf", Cel::Optional(None)),
-            (None, false) => {}
-        }
-        let mut allowance = cel::PER_CALL.min(run.budget);
-        let before = allowance;
-        let result = program.eval(&variables, &mut allowance);
-        run.budget -= before - allowance;
-        match result {
-            Ok(Cel::Bool(true)) => None,
-            Ok(_) => {
-                let detail = self.detail(&variables, run);
-                let at =
-                    if self.field_path.is_empty() { path.clone() } else { below(path, &self.field_path) };
-                Some(match self.reason.as_str() {
-                    "FieldValueForbidden" => Error::forbidden(&at, detail),
-                    "FieldValueRequired" => Error::required(&at, detail),
-                    "FieldValueDuplicate" => Error::duplicate(&at, value.clone()),
-                    _ if matches!(kind.as_str(), "object" | "array") => Error::invalid_unshown(&at, detail),
-                    _ => Error::invalid(&at, value.clone(), detail),
-                })
+            Err(why) => {
+                let detail = format!("rule compile error: compilation failed: {why}");
+                return run.verdict.errors.push(invalid(path, detail));
             }
+        };
+        let shown = Variables::new().set("self", cel::from_json_with(value, &node.schema));
+        let before = old.map(|old| cel::from_json_with(old, &node.schema));
+        // Messages see the old value as such, whatever the rule sees.
+        let plain = |variables: Variables<'static>| match &before {
+            Some(before) => variables.set("oldSelf", before.clone()),
+            None => variables,
+        };
+        let variables = match (&before, self.optional_old) {
+            (Some(before), true) => shown.set("oldSelf", Cel::some(before.clone())),
+            (None, true) => shown.set("oldSelf", Cel::Optional(None)),
+            (_, false) => plain(shown),
+        };
+        let Some(result) = run.eval(program, &variables) else {
+            run.over = true;
+            let detail = "validation failed due to running out of cost budget, no further validation rules will be run";
+            return run.verdict.errors.push(invalid(path, detail.to_owned()));
+        };
+        let failed = match result {
+            Ok(Cel::Bool(true)) => return,
+            Ok(_) => None,
             Err(error) if error.0.starts_with("operation cancelled") => {
                 run.over = true;
-                invalid(format!(
+                Some(format!(
                     "'{error}': no further validation rules will be run due to call cost exceeds limit for rule: {}",
                     self.shown()
                 ))
             }
-            Err(error) if error.0.starts_with("no such overload") => invalid(format!(
+            Err(error) if error.0.starts_with("no such overload") => Some(format!(
                 "'{error}': call arguments did not match a supported operator, function or macro signature for rule: {}",
                 self.shown()
             )),
-            Err(error) => invalid(format!("{error} evaluating rule: {}", self.shown())),
+            Err(error) => Some(format!("{error} evaluating rule: {}", self.shown())),
+        };
+        if let Some(detail) = failed {
+            return run.verdict.errors.push(invalid(path, detail));
+        }
+        let at = if self.field_path.is_empty() { path.clone() } else { path.child(&self.field_path) };
+        let told = Variables::new().set("self", cel::from_json_with(value, &node.schema));
+        let error = match self.made_message(&plain(told), run) {
+            Err(NoMessage::TooDear(detail)) => {
+                run.over = true;
+                invalid(&at, detail)
+            }
+            made => self.error(&at, value, &kind, made.unwrap_or_else(|_| self.default_message())),
+        };
+        if !self.uses_old() && correlation.is_unchanged() {
+            run.verdict.warnings.push(error.to_string());
+        } else {
+            run.verdict.errors.push(error);
         }
     }
 
-    fn detail(&self, variables: &Variables<'_>, run: &mut Run) -> String {
-        let made = self.message_expression.as_ref().and_then(|expression| {
-            let mut allowance = cel::PER_CALL.min(run.budget);
-            match expression.eval(variables, &mut allowance) {
-                Ok(Cel::String(text)) => Some(text.trim().to_owned()),
-                _ => None,
+    fn error(&self, at: &Path, value: &Value, kind: &str, detail: String) -> Error {
+        match self.reason.as_str() {
+            "FieldValueForbidden" => Error::forbidden(at, detail),
+            "FieldValueRequired" => Error::required(at, detail),
+            "FieldValueDuplicate" => Error::duplicate(at, value.clone()),
+            _ if matches!(kind, "object" | "array") => Error::invalid_unshown(at, detail),
+            _ => Error::invalid(at, value.clone(), detail),
+        }
+    }
+
+    fn default_message(&self) -> String {
+        if self.message.is_empty() {
+            format!("failed rule: {}", self.source.trim())
+        } else {
+            self.message.clone()
+        }
+    }
+
+    fn made_message(&self, variables: &Variables<'_>, run: &mut Run) -> Result<String, NoMessage> {
+        let Some((source, program)) = &self.message_expression else { return Err(NoMessage::Fallback) };
+        match run.eval(program, variables) {
+            None => Err(NoMessage::TooDear(
+                "messageExpression evaluation failed due to running out of cost budget, no further validation rules will be run"
+                    .to_owned(),
+            )),
+            Some(Err(error)) if error.0.starts_with("operation cancelled") => {
+                Err(NoMessage::TooDear(format!(
+                    "no further validation rules will be run due to call cost exceeds limit for messageExpression: {source:?}"
+                )))
             }
-        });
-        let usable = |text: &String| !text.is_empty() && !text.contains('\n') && text.len() <= MAX_MESSAGE;
-        made.filter(usable).unwrap_or_else(|| {
-            if self.message.is_empty() {
-                format!("failed rule: {}", self.source.trim())
-            } else {
-                self.message.clone()
+            Some(Ok(Cel::String(text))) => {
+                let text = text.trim();
+                let usable = !text.is_empty() && !text.contains('\n') && text.len() <= MAX_MESSAGE;
+                if usable { Ok(text.to_owned()) } else { Err(NoMessage::Fallback) }
             }
-        })
+            Some(_) => Err(NoMessage::Fallback),
+        }
     }
 }
 
-/// Appends `.a['b']` to a path.
-fn below(path: &Path, field_path: &str) -> Path {
-    let mut at = path.clone();
-    for part in field_path.split(['.', '[']).filter(|part| !part.is_empty()) {
-        match part.strip_suffix("']").and_then(|part| part.strip_prefix('\'')) {
-            Some(key) => at = at.child(key),
-            None => at = at.child(part),
-        }
+/// Returns `.a['b'].c` as messages write it: names of fields after dots, keys of maps in brackets.
+fn normal_path(given: &str, schema: &Value) -> Option<String> {
+    let (mut rest, mut schema) = (given.trim(), schema);
+    let mut path = Path::default();
+    while !rest.is_empty() {
+        let name = if let Some(after) = rest.strip_prefix("['") {
+            let end = after.find("']")?;
+            rest = &after[end + 2..];
+            after[..end].replace("\\'", "'")
+        } else {
+            let after = rest.strip_prefix('.')?;
+            let end = after.find(['.', '[']).unwrap_or(after.len());
+            rest = &after[end..];
+            after[..end].to_owned()
+        };
+        schema = if let Some(properties) = schema["properties"].as_object() {
+            path = path.child(&name);
+            properties.get(&name)?
+        } else {
+            path = path.key(&name);
+            schema.get("additionalProperties")?
+        };
     }
-    at
+    Some(path.as_str().to_owned())
 }
 
 impl Node {
-    fn compile(schema: &Value) -> Option<Self> {
-        let rules: Vec<Rule> =
-            schema["x-kubernetes-validations"].as_array().into_iter().flatten().map(Rule::read).collect();
-        let properties: BTreeMap<String, Self> = schema["properties"]
+    /// Compiles the rules of `given` for values that `schema` describes.
+    fn compile(given: &Value, schema: &Value) -> Option<Self> {
+        let rules: Vec<Rule> = given["x-kubernetes-validations"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|rule| Rule::read(rule, schema))
+            .collect();
+        let properties: BTreeMap<String, Self> = given["properties"]
             .as_object()
             .into_iter()
             .flatten()
-            .filter_map(|(name, schema)| Some((name.clone(), Self::compile(schema)?)))
+            .filter_map(|(name, given)| {
+                let schema = schema["properties"].get(name)?;
+                Some((name.clone(), Self::compile(given, schema)?))
+            })
             .collect();
         let part = |field: &str| {
-            schema.get(field).filter(|part| part.is_object()).and_then(Self::compile).map(Box::new)
+            let (given, schema) = (given.get(field)?, schema.get(field)?);
+            (given.is_object() && schema.is_object()).then(|| Self::compile(given, schema))?.map(Box::new)
         };
         let (items, additional) = (part("items"), part("additionalProperties"));
-        if rules.is_empty() && properties.is_empty() && items.is_none() && additional.is_none() {
+        let all_of: Vec<Self> = given["allOf"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|given| Self::compile(given, schema))
+            .collect();
+        let empty = rules.is_empty() && properties.is_empty() && all_of.is_empty();
+        if empty && items.is_none() && additional.is_none() {
             return None;
         }
-        let keys = (schema["x-kubernetes-list-type"] == "map").then(|| {
-            let keys = schema["x-kubernetes-list-map-keys"].as_array().into_iter().flatten();
-            keys.filter_map(Value::as_str).map(str::to_owned).collect()
-        });
-        Some(Self { rules, schema: schema.clone(), properties, items, additional, keys })
+        Some(Self { rules, schema: schema.clone(), properties, items, additional, all_of })
     }
 
-    /// Runs the rules of this place and below. `same` says whether the value, or what it is a part of, is as before.
-    fn check(&self, value: &Value, old: Option<&Value>, same: bool, path: &Path, run: &mut Run) {
+    /// Runs the rules of this place and below.
+    fn check(
+        &self,
+        value: &Value,
+        old: Option<&Value>,
+        correlation: &Correlation<'_>,
+        path: &Path,
+        run: &mut Run,
+    ) {
         if value.is_null() || run.over {
             return;
         }
-        let same = old.map_or(same, |old| old == value);
+        let old = old.filter(|old| !old.is_null());
         for rule in &self.rules {
-            let transition = rule.uses_old();
-            if transition && old.is_none() && !rule.optional_old {
+            if rule.uses_old() && old.is_none() && !rule.optional_old {
                 continue;
             }
-            if run.budget == 0 {
-                let kind = text(&self.schema, "type");
-                let detail = "validation failed due to running out of cost budget, no further validation rules will be run";
-                run.errors.push(Error::invalid(path, kind, detail));
-                run.over = true;
-                return;
-            }
-            if let Some(error) = rule.run(self, value, old, path, run)
-                && (transition || !same)
-            {
-                run.errors.push(error);
-            }
+            rule.run(self, value, old, correlation, path, run);
             if run.over {
                 return;
             }
+        }
+        for node in &self.all_of {
+            node.check(value, old, &correlation.uncertain(), path, run);
         }
         match value {
             Value::Object(fields) => {
                 for (name, value) in fields {
                     let before = old.and_then(|old| old.get(name));
                     if let Some(node) = self.properties.get(name) {
-                        node.check(value, before, same, &path.child(name), run);
+                        node.check(value, before, &correlation.key(name), &path.child(name), run);
                     } else if let Some(node) = &self.additional {
-                        node.check(value, before, same, &path.key(name), run);
+                        node.check(value, before, &correlation.key(name), &path.key(name), run);
                     }
                 }
             }
             Value::Array(list) => {
                 let Some(node) = &self.items else { return };
                 for (index, item) in list.iter().enumerate() {
-                    node.check(item, self.counterpart(item, old), same, &path.index(index), run);
+                    let before = old.and_then(|old| counterpart(&self.schema, item, old));
+                    node.check(item, before, &correlation.index(index), &path.index(index), run);
                 }
             }
             _ => {}
         }
-    }
-
-    /// Returns the item with the same keys in the old list.
-    fn counterpart<'a>(&self, item: &Value, old: Option<&'a Value>) -> Option<&'a Value> {
-        let keys = self.keys.as_ref()?;
-        old?.as_array()?.iter().find(|known| keys.iter().all(|key| known.get(key) == item.get(key)))
     }
 }
 
@@ -288,7 +390,7 @@ mod tests {
 
     fn check(object: Value, old: Option<Value>) -> Vec<String> {
         let rules = Rules::compile(&schema()).unwrap();
-        rules.validate(&object, old.as_ref()).iter().map(ToString::to_string).collect()
+        rules.validate(&object, old.as_ref()).errors.iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -327,8 +429,38 @@ mod tests {
         let old = json!({"spec": {"min": 3, "max": 2}, "other": 1});
         let mut new = old.clone();
         new["other"] = json!(2);
-        assert!(check(new.clone(), Some(old.clone())).is_empty());
+        let rules = Rules::compile(&schema()).unwrap();
+        let verdict = rules.validate(&new, Some(&old));
+        assert!(verdict.errors.is_empty(), "{verdict:?}");
+        assert_eq!(verdict.warnings, ["spec: Invalid value: min must not exceed max"]);
         new["spec"]["min"] = json!(4);
         assert_eq!(check(new, Some(old)).len(), 1);
+    }
+
+    #[test]
+    fn a_rule_that_cannot_be_evaluated_is_held_against_any_update() {
+        let old = json!({"spec": {"min": 3}});
+        assert_eq!(check(old.clone(), Some(old)).len(), 1);
+    }
+
+    #[test]
+    fn rules_inside_of_an_all_of_see_the_values_outside_of_it() {
+        let schema = json!({"type": "object", "properties": {"a": {"type": "integer", "x-kubernetes-validations": [{"rule": "self > 0"}]}},
+            "allOf": [{"properties": {"a": {"x-kubernetes-validations": [{"rule": "self < 10", "message": "too large"}]}}}]});
+        let rules = Rules::compile(&schema).unwrap();
+        let object = json!({"a": 11});
+        let told = |old: Option<&Value>| -> Vec<String> {
+            rules.validate(&object, old).errors.iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(told(None), ["a: Invalid value: 11: too large"]);
+        assert_eq!(told(Some(&object)), ["a: Invalid value: 11: too large"]);
+    }
+
+    #[test]
+    fn a_path_below_a_rule_is_written_as_messages_write_it() {
+        let schema = json!({"properties": {"a": {"additionalProperties": {"properties": {"b-c": {}}}}}});
+        assert_eq!(normal_path(".a['x'].b-c", &schema).as_deref(), Some("a[x].b-c"));
+        assert_eq!(normal_path("['a'].x['b-c']", &schema).as_deref(), Some("a[x].b-c"));
+        assert_eq!(normal_path(".nowhere", &schema), None);
     }
 }
