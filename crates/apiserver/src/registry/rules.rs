@@ -25,12 +25,10 @@ pub struct Rules {
 #[derive(Debug)]
 struct Node {
     rules: Vec<Rule>,
-    /// What the values here are. Inside of an `allOf` that is said outside of it.
     schema: Value,
     properties: BTreeMap<String, Node>,
     items: Option<Box<Node>>,
     additional: Option<Box<Node>>,
-    all_of: Vec<Node>,
 }
 
 #[derive(Debug)]
@@ -63,11 +61,7 @@ pub(super) fn unchecked() -> Error {
 impl Rules {
     /// Compiles the rules of a schema; `None` if it has none.
     pub(super) fn compile(schema: &Value) -> Option<Self> {
-        // Those inside of an allOf alone do not count, as upstream.
-        if !has_rules(schema) {
-            return None;
-        }
-        Node::compile(schema, schema).map(|root| Self { root })
+        Node::compile(schema).map(|root| Self { root })
     }
 
     /// Checks an object, and the change if there was one before.
@@ -104,15 +98,6 @@ fn text(value: &Value, field: &str) -> String {
     value[field].as_str().unwrap_or("").to_owned()
 }
 
-fn has_rules(schema: &Value) -> bool {
-    let below = |field: &str| schema.get(field).is_some_and(has_rules);
-    let properties = schema["properties"].as_object();
-    schema["x-kubernetes-validations"].as_array().is_some_and(|rules| !rules.is_empty())
-        || properties.is_some_and(|properties| properties.values().any(has_rules))
-        || below("items")
-        || below("additionalProperties")
-}
-
 /// Why a message could not be made.
 enum NoMessage {
     /// There is none, or what came out is no message.
@@ -134,7 +119,7 @@ impl Rule {
                 Some((expression, program))
             }),
             reason: text(rule, "reason"),
-            field_path: normal_path(&text(rule, "fieldPath"), schema).unwrap_or_default(),
+            field_path: apimachinery::crd::rule_path(&text(rule, "fieldPath"), schema).unwrap_or_default(),
             optional_old: rule["optionalOldSelf"] == true,
             source,
         }
@@ -161,6 +146,9 @@ impl Rule {
     ) {
         let kind = text(&node.schema, "type");
         let invalid = |path: &Path, detail: String| Error::invalid(path, kind.clone(), detail);
+        // The whole object has no path; a field of it has.
+        let whole = Path::new("<nil>");
+        let (top, path) = (path, if path.as_str().is_empty() { &whole } else { path });
         let program = match &self.program {
             Ok(program) => program,
             Err(why) => {
@@ -204,7 +192,7 @@ impl Rule {
         if let Some(detail) = failed {
             return run.verdict.errors.push(invalid(path, detail));
         }
-        let at = if self.field_path.is_empty() { path.clone() } else { path.child(&self.field_path) };
+        let at = if self.field_path.is_empty() { path.clone() } else { top.child(&self.field_path) };
         let told = Variables::new().set("self", cel::from_json_with(value, &node.schema));
         let error = match self.made_message(&plain(told), run) {
             Err(NoMessage::TooDear(detail)) => {
@@ -260,66 +248,28 @@ impl Rule {
     }
 }
 
-/// Returns `.a['b'].c` as messages write it: names of fields after dots, keys of maps in brackets.
-fn normal_path(given: &str, schema: &Value) -> Option<String> {
-    let (mut rest, mut schema) = (given.trim(), schema);
-    let mut path = Path::default();
-    while !rest.is_empty() {
-        let name = if let Some(after) = rest.strip_prefix("['") {
-            let end = after.find("']")?;
-            rest = &after[end + 2..];
-            after[..end].replace("\\'", "'")
-        } else {
-            let after = rest.strip_prefix('.')?;
-            let end = after.find(['.', '[']).unwrap_or(after.len());
-            rest = &after[end..];
-            after[..end].to_owned()
-        };
-        schema = if let Some(properties) = schema["properties"].as_object() {
-            path = path.child(&name);
-            properties.get(&name)?
-        } else {
-            path = path.key(&name);
-            schema.get("additionalProperties")?
-        };
-    }
-    Some(path.as_str().to_owned())
-}
-
 impl Node {
-    /// Compiles the rules of `given` for values that `schema` describes.
-    fn compile(given: &Value, schema: &Value) -> Option<Self> {
-        let rules: Vec<Rule> = given["x-kubernetes-validations"]
+    fn compile(schema: &Value) -> Option<Self> {
+        let rules: Vec<Rule> = schema["x-kubernetes-validations"]
             .as_array()
             .into_iter()
             .flatten()
             .map(|rule| Rule::read(rule, schema))
             .collect();
-        let properties: BTreeMap<String, Self> = given["properties"]
+        let properties: BTreeMap<String, Self> = schema["properties"]
             .as_object()
             .into_iter()
             .flatten()
-            .filter_map(|(name, given)| {
-                let schema = schema["properties"].get(name)?;
-                Some((name.clone(), Self::compile(given, schema)?))
-            })
+            .filter_map(|(name, schema)| Some((name.clone(), Self::compile(schema)?)))
             .collect();
         let part = |field: &str| {
-            let (given, schema) = (given.get(field)?, schema.get(field)?);
-            (given.is_object() && schema.is_object()).then(|| Self::compile(given, schema))?.map(Box::new)
+            schema.get(field).filter(|part| part.is_object()).and_then(Self::compile).map(Box::new)
         };
         let (items, additional) = (part("items"), part("additionalProperties"));
-        let all_of: Vec<Self> = given["allOf"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(|given| Self::compile(given, schema))
-            .collect();
-        let empty = rules.is_empty() && properties.is_empty() && all_of.is_empty();
-        if empty && items.is_none() && additional.is_none() {
+        if rules.is_empty() && properties.is_empty() && items.is_none() && additional.is_none() {
             return None;
         }
-        Some(Self { rules, schema: schema.clone(), properties, items, additional, all_of })
+        Some(Self { rules, schema: schema.clone(), properties, items, additional })
     }
 
     /// Runs the rules of this place and below.
@@ -343,9 +293,6 @@ impl Node {
             if run.over {
                 return;
             }
-        }
-        for node in &self.all_of {
-            node.check(value, old, &correlation.uncertain(), path, run);
         }
         match value {
             Value::Object(fields) => {
@@ -441,26 +388,5 @@ mod tests {
     fn a_rule_that_cannot_be_evaluated_is_held_against_any_update() {
         let old = json!({"spec": {"min": 3}});
         assert_eq!(check(old.clone(), Some(old)).len(), 1);
-    }
-
-    #[test]
-    fn rules_inside_of_an_all_of_see_the_values_outside_of_it() {
-        let schema = json!({"type": "object", "properties": {"a": {"type": "integer", "x-kubernetes-validations": [{"rule": "self > 0"}]}},
-            "allOf": [{"properties": {"a": {"x-kubernetes-validations": [{"rule": "self < 10", "message": "too large"}]}}}]});
-        let rules = Rules::compile(&schema).unwrap();
-        let object = json!({"a": 11});
-        let told = |old: Option<&Value>| -> Vec<String> {
-            rules.validate(&object, old).errors.iter().map(ToString::to_string).collect()
-        };
-        assert_eq!(told(None), ["a: Invalid value: 11: too large"]);
-        assert_eq!(told(Some(&object)), ["a: Invalid value: 11: too large"]);
-    }
-
-    #[test]
-    fn a_path_below_a_rule_is_written_as_messages_write_it() {
-        let schema = json!({"properties": {"a": {"additionalProperties": {"properties": {"b-c": {}}}}}});
-        assert_eq!(normal_path(".a['x'].b-c", &schema).as_deref(), Some("a[x].b-c"));
-        assert_eq!(normal_path("['a'].x['b-c']", &schema).as_deref(), Some("a[x].b-c"));
-        assert_eq!(normal_path(".nowhere", &schema), None);
     }
 }

@@ -13,6 +13,7 @@ mod support;
 
 mod aggregation;
 mod batch;
+mod changes;
 mod conversion;
 mod expressions;
 mod hooks;
@@ -67,6 +68,7 @@ async fn both_servers_answer_the_same() {
     mutations::run(&mut suite).await;
     written::run(&mut suite).await;
     policies::run(&mut suite).await;
+    changes::run(&mut suite).await;
     ratchet::run(&mut suite).await;
     versions::run(&mut suite).await;
     conversion::run(&mut suite).await;

@@ -44,6 +44,7 @@ async fn prepare(suite: &Suite) {
         ("api/v1/namespaces", namespace),
         (MAPS, map("stored", json!({"case": "stored"}), json!({"a": "1"}))),
         (MAPS, map("going", json!({"case": "going"}), json!({}))),
+        (MAPS, map("gone", json!({"case": "going", "all": "going"}), json!({}))),
         (MAPS, map("one", json!({"params": "some"}), json!({"limit": "1", "name": "one"}))),
         (MAPS, map("two", json!({"params": "some"}), json!({"limit": "2", "name": "two"}))),
         ("apis/apps/v1/namespaces/policies/deployments", deployment),
@@ -352,7 +353,7 @@ fn operations() -> Vec<Case> {
         spec
     };
     let deployment = "apis/apps/v1/namespaces/policies/deployments/d";
-    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "r", "labels": {"case": "cluster"}}, "rules": []});
+    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "r", "labels": {"case": "cluster"}}, "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]});
     let namespaces = json!({"resourceRules": [all("", "v1", json!(["namespaces"]))], "objectSelector": {"matchLabels": {"team": "a"}}});
     let needy = json!({"paramKind": {"apiVersion": "v1", "kind": "ConfigMap"}, "validations": [{"expression": "false"}],
         "matchConstraints": {"resourceRules": [all("rbac.authorization.k8s.io", "v1", json!(["clusterroles"]))]}});
@@ -363,8 +364,8 @@ fn operations() -> Vec<Case> {
         Case::new("going", told(json!({"resourceRules": [all("", "v1", json!(["configmaps"]))]})), warn())
             .send("patch", patch(&format!("{MAPS}/going?dryRun=All"), &json!({"data": {"x": "y"}})))
             .send("delete", Call::new("DELETE", format!("{MAPS}/going?dryRun=All")))
-            .send("delete with options", Call::new("DELETE", format!("{MAPS}/going?dryRun=All")).json(&json!({"propagationPolicy": "Orphan"})))
-            .send("delete all", Call::new("DELETE", format!("{MAPS}?dryRun=All&labelSelector=case%3Dgoing"))),
+            .send("delete with options", Call::new("DELETE", format!("{MAPS}/going?dryRun=All")).json(&json!({"propagationPolicy": "Background"})))
+            .send("delete all", Call::new("DELETE", format!("{MAPS}?labelSelector=all%3Dgoing"))),
         Case::new("scale", told(json!({"objectSelector": {}, "resourceRules": [all("apps", "v1", json!(["deployments/scale", "deployments/status"]))]})), warn())
             .send("scale", patch(&format!("{deployment}/scale?dryRun=All"), &json!({"spec": {"replicas": 2}})))
             .send("status", patch(&format!("{deployment}/status?dryRun=All"), &json!({"status": {"replicas": 1}})))

@@ -226,7 +226,9 @@ impl Webhooks {
         old: Option<&Value>,
     ) -> Result<bool, Failure> {
         let hook = place.hook;
-        let seen = Seen::convert(occasion, found, object.as_deref(), old).await.map_err(inconvertible)?;
+        let seen = Seen::convert(occasion, found, object.as_deref(), old).await;
+        // Upstream says it twice here.
+        let seen = seen.map_err(|status| inconvertible(Status::internal(status.message)))?;
         let response = call::call(hook, occasion, &seen, true).await?;
         let Some(patch) = response.patch else { return Ok(false) };
         let operations: Value = serde_json::from_slice(&patch).map_err(|error| {
