@@ -187,7 +187,8 @@ impl<'a, 'b> Machine<'a, 'b> {
                     None => fail(format!("no such key: {field}")),
                 }
             }
-            _ => fail("no such overload"),
+            // What has no fields lacks this one, too.
+            _ => fail(format!("no such key: {field}")),
         }
     }
 
@@ -202,7 +203,7 @@ impl<'a, 'b> Machine<'a, 'b> {
                 let found = lazy.and_then(|lazy| lazy.field(field, self.budget));
                 Ok(Value::Bool(found.transpose()?.is_some()))
             }
-            _ => fail("no such overload"),
+            _ => Ok(Value::Bool(false)),
         }
     }
 

@@ -220,9 +220,9 @@ impl Lazy for Computed<'_> {
         let circle = Err(EvalError(format!("variable {name} uses itself")));
         self.known.borrow_mut().insert(name.to_owned(), circle);
         let variables = (self.base)().set_lazy("variables", self);
-        let value = expression.value(&variables, budget).map_err(|why| {
-            EvalError(format!("composited variable {name:?} fails to evaluate: {why}"))
-        });
+        let value = expression
+            .value(&variables, budget)
+            .map_err(|why| EvalError(format!("composited variable {name:?} fails to evaluate: {why}")));
         self.known.borrow_mut().insert(name.to_owned(), value.clone());
         Some(value)
     }

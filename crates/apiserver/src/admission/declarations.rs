@@ -46,8 +46,7 @@ impl Available<'_> {
 
     /// Returns the types of the variables.
     pub(crate) fn scope(&self) -> Scope {
-        let mut scope =
-            Scope::new().declare("request", &request()).declare("namespaceObject", &namespace());
+        let mut scope = Scope::new().declare("request", &request()).declare("namespaceObject", &namespace());
         if self.authorizer {
             scope = scope
                 .typed("authorizer", Type::Opaque(AUTHORIZER))

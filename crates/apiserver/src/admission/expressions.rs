@@ -51,10 +51,8 @@ impl Expression {
 
     /// As [`Expression::eval`], with the bare error of the language.
     pub(crate) fn value(&self, variables: &Variables<'_>, budget: &mut u64) -> Result<Cel, String> {
-        let program = self
-            .program
-            .as_ref()
-            .map_err(|why| format!("compilation error: compilation failed: {why}"))?;
+        let program =
+            self.program.as_ref().map_err(|why| format!("compilation error: compilation failed: {why}"))?;
         let mut allowance = cel::PER_CALL;
         let result = program.eval(variables, &mut allowance);
         let Some(left) = budget.checked_sub(cel::PER_CALL - allowance) else {

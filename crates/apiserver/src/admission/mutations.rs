@@ -136,7 +136,9 @@ impl Mutations {
         for call in calls {
             let key = format!("{}/{}/{}", call.policy.name, call.binding.name, call.index);
             let due = rounds.policy_is_due(&key);
-            let Some(problems) = call.run(occasion, object, old, due, &mut ran, rounds).await? else { continue };
+            let Some(problems) = call.run(occasion, object, old, due, &mut ran, rounds).await? else {
+                continue;
+            };
             for why in problems {
                 refusals.extend(call.policy.refuse(Some(call.binding), why, "Invalid"));
             }
@@ -231,11 +233,13 @@ async fn choose<'a>(
             continue;
         }
         match params(occasion, policy.params.as_ref(), &binding.param_ref).await {
-            Ok(all) => calls.extend(
-                all.into_iter()
-                    .enumerate()
-                    .map(|(index, params)| Call { policy, binding, found: found.clone(), params, index }),
-            ),
+            Ok(all) => calls.extend(all.into_iter().enumerate().map(|(index, params)| Call {
+                policy,
+                binding,
+                found: found.clone(),
+                params,
+                index,
+            })),
             Err(why) => refusals.extend(policy.refuse(Some(binding), why, "")),
         }
     }
@@ -332,6 +336,13 @@ fn merged(occasion: &Occasion<'_>, found: &Match, object: &Value, made: &Cel) ->
     applied["apiVersion"] = object["apiVersion"].clone();
     applied["kind"] = object["kind"].clone();
     let failed = |why: String| format!("error applying patch: {why}");
+    // Upstream finds no schema for the Scale of another kind.
+    if found.gvk.kind == "Scale" {
+        let kind = format!("{}, Kind=Scale", found.gvk.api_version());
+        return Err(failed(format!(
+            "failed to convert patch object to typed object: no corresponding type for {kind}"
+        )));
+    }
     match &occasion.kind.source {
         Source::Custom(custom) if *occasion.gvk == occasion.kind.gvk => {
             let version = custom.versions.iter().find(|version| version.name == found.gvk.version);

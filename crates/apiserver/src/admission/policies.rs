@@ -375,7 +375,9 @@ fn run(policy: &Policy, occasion: &Occasion<'_>, seen: &Seen<'_>, params: &Cel) 
                 object(format!("failed messageExpression: {why}"), "");
             }
             (Ok(_), Err(_)) | (Ok(Cel::Bool(true)), _) => {}
-            (Ok(_), Ok(messages)) => object(words(validation, messages[index].as_deref()), &validation.reason),
+            (Ok(_), Ok(messages)) => {
+                object(words(validation, messages[index].as_deref()), &validation.reason)
+            }
         }
     }
     let computed = Computed::new(&policy.variables, &without_rights);

@@ -250,7 +250,9 @@ impl Check {
             let detail = format!("must not have more than {MAX_ANNOTATIONS} auditAnnotations");
             // Shown as Go shows its structures.
             let shown: Vec<String> = list(spec, "auditAnnotations")
-                .map(|entry| format!(r#"{{"Key":{},"ValueExpression":{}}}"#, entry["key"], entry["valueExpression"]))
+                .map(|entry| {
+                    format!(r#"{{"Key":{},"ValueExpression":{}}}"#, entry["key"], entry["valueExpression"])
+                })
                 .collect();
             let error = Error::invalid(&at, Value::Null, detail);
             self.errors.push(error.showing(format!("[{}]", shown.join(","))));
@@ -457,7 +459,7 @@ mod tests {
         let mut spec = policy("variables.b");
         spec["variables"] = json!([{"name": "a", "expression": "1"}, {"name": "b", "expression": "variables.a == 1"},
             {"name": "in", "expression": "variables.c"}]);
-        let found = super::check(
+        let found = check(
             &Gvk::new("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicy"),
             &json!({"metadata": {"name": "p"}, "spec": spec}),
             None,
@@ -470,7 +472,8 @@ mod tests {
     #[test]
     fn a_message_may_not_ask_about_rights() {
         let mut spec = policy("true");
-        spec["validations"][0]["messageExpression"] = json!("authorizer.requestResource.check('get').reason()");
+        spec["validations"][0]["messageExpression"] =
+            json!("authorizer.requestResource.check('get').reason()");
         let found = wrong("ValidatingAdmissionPolicy", spec);
         assert!(found[0].contains("undeclared reference to 'authorizer'"), "{found:?}");
     }

@@ -154,7 +154,12 @@ fn declared(registry: &Registry, gvk: &Gvk) -> Option<Arc<Decl>> {
 }
 
 /// Says why an expression cannot work on objects of one type. `params` is there for policies with parameters.
-fn wrong(source: &str, spec: &Value, object: &Arc<Decl>, params: Option<Option<&Arc<Decl>>>) -> Option<String> {
+fn wrong(
+    source: &str,
+    spec: &Value,
+    object: &Arc<Decl>,
+    params: Option<Option<&Arc<Decl>>>,
+) -> Option<String> {
     let judge = |source: &str, variables: &[(String, Type)]| {
         let available = Available {
             params: params.is_some(),

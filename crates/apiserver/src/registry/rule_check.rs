@@ -25,7 +25,8 @@ pub(super) fn check_definition(definition: &Value, old: Option<&Value>) -> Error
         } else {
             spec.child("versions").index(index).child("schema").child("openAPIV3Schema")
         };
-        let unchanged = old.is_some_and(|old| schema_of(old, &text(version, "name")) == Some(&version["schema"]));
+        let unchanged =
+            old.is_some_and(|old| schema_of(old, &text(version, "name")) == Some(&version["schema"]));
         let mut check = Check { unchanged, errors: Errors::new(), total: 0, dearest: Vec::new() };
         check.schema(&version["schema"]["openAPIV3Schema"], &path, Place { root: true, ..Place::default() });
         errors.extend(check.finish(&path));
@@ -302,10 +303,17 @@ mod tests {
     fn what_one_rule_costs_is_accepted_once() {
         let properties = json!({"a": {"type": "string", "maxLength": 40_000}});
         let old = definition(json!({"rule": "self.a.contains(self.a)"}), properties.clone());
-        assert_eq!(check_definition(&old, None)[0].detail.split(" by ").next(), Some("estimated rule cost exceeds budget"));
+        assert_eq!(
+            check_definition(&old, None)[0].detail.split(" by ").next(),
+            Some("estimated rule cost exceeds budget")
+        );
         assert!(check_definition(&old, Some(&old)).len() < check_definition(&old, None).len());
         let other = definition(json!({"rule": "self.b == 1"}), properties);
-        assert_eq!(check_definition(&other, Some(&other)).len(), 1, "whatever cannot work is found each time");
+        assert_eq!(
+            check_definition(&other, Some(&other)).len(),
+            1,
+            "whatever cannot work is found each time"
+        );
     }
 
     #[test]

@@ -82,11 +82,7 @@ struct Run {
 
 impl Run {
     /// Evaluates; `None` if the budget for the whole object does not suffice.
-    fn eval(
-        &mut self,
-        program: &Program,
-        variables: &Variables<'_>,
-    ) -> Option<Result<Cel, cel::EvalError>> {
+    fn eval(&mut self, program: &Program, variables: &Variables<'_>) -> Option<Result<Cel, cel::EvalError>> {
         let mut allowance = cel::PER_CALL;
         let result = program.eval(variables, &mut allowance);
         self.budget = self.budget.checked_sub(cel::PER_CALL - allowance)?;

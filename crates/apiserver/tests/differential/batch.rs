@@ -155,7 +155,7 @@ impl Stage<'_> {
         self.suite.both(&Call::new("POST", self.sort.path()).json(&policy)).await;
         self.suite.both(&Call::new("POST", self.sort.bindings()).json(&binding)).await;
         let probe = json!({"apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": {"name": "probe", "labels": {"marker": self.scene}}});
+            "metadata": {"name": "probe", "labels": {"marker": self.scene}}, "data": {"a": "1"}});
         let probe = Call::new("POST", format!("{}?dryRun=All", self.core("configmaps"))).json(&probe);
         self.suite.until(&probe, |answer| answer.text().contains("marked")).await;
         probe

@@ -58,11 +58,31 @@ fn parameters() -> Vec<Case> {
     ignoring["failurePolicy"] = json!("Ignore");
     vec![
         Case::new("params", with(&maps), by(json!({"name": "one", "parameterNotFoundAction": "Deny"}))),
-        Case::new("params two", with(&maps), by(json!({"selector": {"matchLabels": {"params": "some"}}, "parameterNotFoundAction": "Deny"}))),
-        Case::new("params missing", with(&maps), by(json!({"name": "none", "parameterNotFoundAction": "Deny"}))),
-        Case::new("params missing and allowed", with(&maps), by(json!({"name": "none", "parameterNotFoundAction": "Allow"}))),
-        Case::new("params of no kind", with(&nobody), by(json!({"name": "one", "parameterNotFoundAction": "Deny"}))),
-        Case::new("params of no kind open", ignoring, by(json!({"name": "one", "parameterNotFoundAction": "Deny"}))),
+        Case::new(
+            "params two",
+            with(&maps),
+            by(json!({"selector": {"matchLabels": {"params": "some"}}, "parameterNotFoundAction": "Deny"})),
+        ),
+        Case::new(
+            "params missing",
+            with(&maps),
+            by(json!({"name": "none", "parameterNotFoundAction": "Deny"})),
+        ),
+        Case::new(
+            "params missing and allowed",
+            with(&maps),
+            by(json!({"name": "none", "parameterNotFoundAction": "Allow"})),
+        ),
+        Case::new(
+            "params of no kind",
+            with(&nobody),
+            by(json!({"name": "one", "parameterNotFoundAction": "Deny"})),
+        ),
+        Case::new(
+            "params of no kind open",
+            ignoring,
+            by(json!({"name": "one", "parameterNotFoundAction": "Deny"})),
+        ),
         Case::new("params not given", with(&maps), json!({})),
     ]
 }
@@ -72,23 +92,83 @@ fn patches() -> Vec<Case> {
     let mut open = several.clone();
     open["failurePolicy"] = json!("Ignore");
     vec![
-        Case::new("unknown field", one(patch("[JSONPatch{op: 'add', path: '/nonsense', value: 'x'}]")), json!({})),
+        Case::new(
+            "unknown field",
+            one(patch("[JSONPatch{op: 'add', path: '/nonsense', value: 'x'}]")),
+            json!({}),
+        ),
         Case::new("wrong type", one(patch("[JSONPatch{op: 'add', path: '/data', value: 'x'}]")), json!({})),
-        Case::new("replace", one(patch("[JSONPatch{op: 'replace', path: '/data/a', value: string(int(object.data.n) + 1)}]")), json!({})),
-        Case::new("copy and move", one(patch("[JSONPatch{op: 'copy', from: '/data/a', path: '/data/b'}, JSONPatch{op: 'move', from: '/data/n', path: '/data/m'}]")), json!({})),
-        Case::new("map value", one(patch("[JSONPatch{op: 'add', path: '/metadata/annotations', value: {'k': 'v', 'w': request.name}}]")), json!({})),
-        Case::new("object value", one(patch("[JSONPatch{op: 'replace', path: '/metadata/labels', value: Object.metadata.labels{by: 'policy'}}]")), json!({})),
-        Case::new("test holds", one(patch("[JSONPatch{op: 'test', path: '/data/a', value: '1'}, JSONPatch{op: 'add', path: '/data/t', value: 'held'}]")), json!({})),
-        Case::new("chosen", one(patch("request.operation == 'CREATE' ? [JSONPatch{op: 'add', path: '/data/c', value: 'created'}] : []")), json!({})),
-        Case::new("removes", one(patch("[JSONPatch{op: 'remove', path: '/metadata/labels/case'}]")), json!({})),
+        Case::new(
+            "replace",
+            one(patch("[JSONPatch{op: 'replace', path: '/data/a', value: string(int(object.data.n) + 1)}]")),
+            json!({}),
+        ),
+        Case::new(
+            "copy and move",
+            one(patch(
+                "[JSONPatch{op: 'copy', from: '/data/a', path: '/data/b'}, JSONPatch{op: 'move', from: '/data/n', path: '/data/m'}]",
+            )),
+            json!({}),
+        ),
+        Case::new(
+            "map value",
+            one(patch(
+                "[JSONPatch{op: 'add', path: '/metadata/annotations', value: {'k': 'v', 'w': request.name}}]",
+            )),
+            json!({}),
+        ),
+        Case::new(
+            "object value",
+            one(patch(
+                "[JSONPatch{op: 'replace', path: '/metadata/labels', value: Object.metadata.labels{by: 'policy'}}]",
+            )),
+            json!({}),
+        ),
+        Case::new(
+            "test holds",
+            one(patch(
+                "[JSONPatch{op: 'test', path: '/data/a', value: '1'}, JSONPatch{op: 'add', path: '/data/t', value: 'held'}]",
+            )),
+            json!({}),
+        ),
+        Case::new(
+            "chosen",
+            one(patch(
+                "request.operation == 'CREATE' ? [JSONPatch{op: 'add', path: '/data/c', value: 'created'}] : []",
+            )),
+            json!({}),
+        ),
+        Case::new(
+            "removes",
+            one(patch("[JSONPatch{op: 'remove', path: '/metadata/labels/case'}]")),
+            json!({}),
+        ),
         Case::new("odd operation", one(patch("[JSONPatch{op: 'shuffle', path: '/data'}]")), json!({})),
         Case::new("several", several, json!({})),
         Case::new("several open", open, json!({})),
-        Case::new("rights", one(apply("Object{data: {'may': string(authorizer.requestResource.check('get').allowed())}}")), json!({})),
-        Case::new("namespace", one(apply("Object{data: {'team': namespaceObject.metadata.labels.team, 'op': request.operation}}")), json!({})),
-        Case::new("variable fails", json!({"variables": [{"name": "v", "expression": "object.data.none"}], "mutations": [apply("Object{data: {'v': variables.v}}")]}), json!({})),
+        Case::new(
+            "rights",
+            one(apply("Object{data: {'may': string(authorizer.requestResource.check('get').allowed())}}")),
+            json!({}),
+        ),
+        Case::new(
+            "namespace",
+            one(apply(
+                "Object{data: {'team': namespaceObject.metadata.labels.team, 'op': request.operation}}",
+            )),
+            json!({}),
+        ),
+        Case::new(
+            "variable fails",
+            json!({"variables": [{"name": "v", "expression": "object.data.none"}], "mutations": [apply("Object{data: {'v': variables.v}}")]}),
+            json!({}),
+        ),
         Case::new("name changed", one(apply("Object{metadata: Object.metadata{name: 'other'}}")), json!({})),
-        Case::new("invalid made", one(apply("Object{metadata: Object.metadata{labels: {'a b': 'c'}}}")), json!({})),
+        Case::new(
+            "invalid made",
+            one(apply("Object{metadata: Object.metadata{labels: {'a b': 'c'}}}")),
+            json!({}),
+        ),
     ]
 }
 
@@ -103,7 +183,8 @@ fn concerned() -> Vec<Case> {
     let scaled = Call::new("PATCH", "apis/apps/v1/namespaces/changes/deployments/d/scale?dryRun=All")
         .json(&json!({"spec": {"replicas": 2}}))
         .content_type(MERGE);
-    let stored = |body: Value| Call::new("PATCH", format!("{MAPS}/stored?dryRun=All")).json(&body).content_type(MERGE);
+    let stored =
+        |body: Value| Call::new("PATCH", format!("{MAPS}/stored?dryRun=All")).json(&body).content_type(MERGE);
     vec![
         Case::new("condition fails", conditions(broken.clone(), "Fail"), json!({})),
         Case::new("condition fails open", conditions(broken, "Ignore"), json!({})),
@@ -128,7 +209,11 @@ async fn rounds(stage: &mut Stage<'_>, server: &Webhook) {
         .play(vec![
             Case::new("once", counting("Never"), json!({})),
             Case::new("again", counting("IfNeeded"), json!({})),
-            Case::new("again unchanged", json!({"reinvocationPolicy": "IfNeeded", "mutations": [apply("Object{data: {'a': '1'}}")]}), json!({})),
+            Case::new(
+                "again unchanged",
+                json!({"reinvocationPolicy": "IfNeeded", "mutations": [apply("Object{data: {'a': '1'}}")]}),
+                json!({}),
+            ),
         ])
         .await;
     let hook = json!({"name": "once.example.com", "clientConfig": server.client("/once"), "sideEffects": "None", "admissionReviewVersions": ["v1"],

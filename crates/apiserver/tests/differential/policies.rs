@@ -157,22 +157,33 @@ fn rights() -> Vec<Case> {
     let listed: Vec<String> = vec![
         "authorizer.group('').resource('pods').namespace('x').check('get').allowed()".to_owned(),
         "authorizer.requestResource.check('create').allowed()".to_owned(),
-        "authorizer.requestResource.name('x').subresource('y').namespace('z').check('get').reason() == ''".to_owned(),
+        "authorizer.requestResource.name('x').subresource('y').namespace('z').check('get').reason() == ''"
+            .to_owned(),
         "authorizer.path('/healthz').check('get').allowed()".to_owned(),
         format!("{robot}.path('/healthz').check('get').allowed()"),
         format!("{robot}.path('/secret').check('get').allowed()"),
         format!("{reads}.allowed()"),
         format!("{reads}.reason() == ''"),
-        format!("{reads}.reason() == 'RBAC: allowed by RoleBinding \"reader/policies\" of Role \"reader\" to ServiceAccount \"robot/policies\"'"),
+        format!(
+            "{reads}.reason() == 'RBAC: allowed by RoleBinding \"reader/policies\" of Role \"reader\" to ServiceAccount \"robot/policies\"'"
+        ),
         format!("{reads}.errored()"),
         format!("{reads}.error() == ''"),
         format!("{robot}.group('').resource('configmaps').namespace('policies').check('update').allowed()"),
-        format!("{robot}.group('').resource('configmaps').namespace('policies').check('update').reason() == ''"),
+        format!(
+            "{robot}.group('').resource('configmaps').namespace('policies').check('update').reason() == ''"
+        ),
         format!("{robot}.group('').resource('configmaps').namespace('other').check('get').allowed()"),
-        format!("{robot}.group('').resource('configmaps').subresource('x').namespace('policies').check('get').allowed()"),
+        format!(
+            "{robot}.group('').resource('configmaps').subresource('x').namespace('policies').check('get').allowed()"
+        ),
         format!("{robot}.group('apps').resource('configmaps').namespace('policies').check('get').allowed()"),
-        format!("{robot}.group('').resource('configmaps').namespace('policies').name('n').fieldSelector('a=b').labelSelector('c in (d)').check('get').allowed()"),
-        format!("{robot}.group('').resource('configmaps').namespace('policies').labelSelector('??').check('get').errored()"),
+        format!(
+            "{robot}.group('').resource('configmaps').namespace('policies').name('n').fieldSelector('a=b').labelSelector('c in (d)').check('get').allowed()"
+        ),
+        format!(
+            "{robot}.group('').resource('configmaps').namespace('policies').labelSelector('??').check('get').errored()"
+        ),
         "authorizer.path(' ').check('get').allowed()".to_owned(),
         "authorizer.group('').resource('').check('get').allowed()".to_owned(),
         "authorizer.serviceAccount('policies', 'A B').path('/x').check('get').allowed()".to_owned(),
@@ -185,7 +196,11 @@ fn rights() -> Vec<Case> {
         Case::new("rights without group", one("authorizer.resource('pods').check('get').allowed()"), deny()),
         Case::new("rights without check", one("authorizer.group('').resource('pods').allowed()"), deny()),
         Case::new("rights of a group", one("authorizer.group('').check('get').allowed()"), deny()),
-        Case::new("rights with a number", one("authorizer.group(1).resource('pods').check('get').allowed()"), deny()),
+        Case::new(
+            "rights with a number",
+            one("authorizer.group(1).resource('pods').check('get').allowed()"),
+            deny(),
+        ),
         Case::new("rights unasked", one("authorizer.requestResource.check('get')"), deny()),
         Case::new(
             "rights in annotation",
@@ -222,7 +237,11 @@ fn failures() -> Vec<Case> {
         Case::new("annotation fails open", annotated("Ignore", "string(object.data.missing)"), warn()),
         Case::new("annotation", annotated("Fail", "'x' + object.data.a"), deny()),
         Case::new("annotation null", annotated("Fail", "null"), deny()),
-        Case::new("annotation of a condition", annotated("Fail", "object.data.a == '1' ? 'yes' : 'no'"), deny()),
+        Case::new(
+            "annotation of a condition",
+            annotated("Fail", "object.data.a == '1' ? 'yes' : 'no'"),
+            deny(),
+        ),
         Case::new(
             "dear",
             json!({"variables": [{"name": "list", "expression": "[0,1,2,3,4,5,6,7,8,9]"}], "validations": [{"expression":
@@ -240,24 +259,76 @@ fn words() -> Vec<Case> {
     vec![
         Case::new("message trimmed", one(json!({"expression": "  false ", "message": "  spaced  "})), deny()),
         Case::new("expression trimmed", one(json!({"expression": "  false "})), deny()),
-        Case::new("message made of two lines", one(json!({"expression": "false", "message": "plain", "messageExpression": "'a\\nb'"})), deny()),
-        Case::new("message made of spaces", one(json!({"expression": "false", "message": "plain", "messageExpression": "'  '"})), deny()),
-        Case::new("message made too long", one(json!({"expression": "false", "messageExpression": long})), deny()),
-        Case::new("message made long", one(json!({"expression": "false", "messageExpression": just})), deny()),
-        Case::new("message fails", one(json!({"expression": "false", "message": "plain", "messageExpression": "string(object.data.missing)"})), deny()),
-        Case::new("message of anything", one(json!({"expression": "false", "messageExpression": "object.data.a"})), deny()),
-        Case::new("message asks", one(json!({"expression": "false", "messageExpression": "authorizer.path('/x').check('get').reason()"})), deny()),
+        Case::new(
+            "message made of two lines",
+            one(json!({"expression": "false", "message": "plain", "messageExpression": "'a\\nb'"})),
+            deny(),
+        ),
+        Case::new(
+            "message made of spaces",
+            one(json!({"expression": "false", "message": "plain", "messageExpression": "'  '"})),
+            deny(),
+        ),
+        Case::new(
+            "message made too long",
+            one(json!({"expression": "false", "messageExpression": long})),
+            deny(),
+        ),
+        Case::new(
+            "message made long",
+            one(json!({"expression": "false", "messageExpression": just})),
+            deny(),
+        ),
+        Case::new(
+            "message fails",
+            one(
+                json!({"expression": "false", "message": "plain", "messageExpression": "string(object.data.missing)"}),
+            ),
+            deny(),
+        ),
+        Case::new(
+            "message of anything",
+            one(json!({"expression": "false", "messageExpression": "object.data.a"})),
+            deny(),
+        ),
+        Case::new(
+            "message asks",
+            one(
+                json!({"expression": "false", "messageExpression": "authorizer.path('/x').check('get').reason()"}),
+            ),
+            deny(),
+        ),
         Case::new("reason invalid", one(json!({"expression": "false", "reason": "Invalid"})), deny()),
-        Case::new("reason large", one(json!({"expression": "false", "reason": "RequestEntityTooLarge"})), deny()),
-        Case::new("reason unauthorized", one(json!({"expression": "false", "reason": "Unauthorized"})), deny()),
+        Case::new(
+            "reason large",
+            one(json!({"expression": "false", "reason": "RequestEntityTooLarge"})),
+            deny(),
+        ),
+        Case::new(
+            "reason unauthorized",
+            one(json!({"expression": "false", "reason": "Unauthorized"})),
+            deny(),
+        ),
         Case::new(
             "several",
             json!({"validations": [{"expression": "true"}, {"expression": "false", "message": "first"}, {"expression": "false", "message": "second", "reason": "Forbidden"}]}),
             deny(),
         ),
-        Case::new("several warn", json!({"validations": [{"expression": "false", "message": "first"}, {"expression": "false", "message": "second"}, {"expression": "false", "message": "first"}]}), warn()),
-        Case::new("warns and audits", one(json!({"expression": "false", "message": "both"})), json!({"validationActions": ["Warn", "Audit"]})),
-        Case::new("audits", one(json!({"expression": "false", "message": "quiet"})), json!({"validationActions": ["Audit"]})),
+        Case::new(
+            "several warn",
+            json!({"validations": [{"expression": "false", "message": "first"}, {"expression": "false", "message": "second"}, {"expression": "false", "message": "first"}]}),
+            warn(),
+        ),
+        Case::new(
+            "warns and audits",
+            one(json!({"expression": "false", "message": "both"})),
+            json!({"validationActions": ["Warn", "Audit"]}),
+        ),
+        Case::new(
+            "audits",
+            one(json!({"expression": "false", "message": "quiet"})),
+            json!({"validationActions": ["Audit"]}),
+        ),
     ]
 }
 
@@ -266,8 +337,9 @@ fn concerned() -> Vec<Case> {
     let seen = |constraints: Value| json!({"matchConstraints": constraints, "validations": [{"expression": "false", "message": "seen"}]});
     let maps = || rule("", "v1", "configmaps");
     let named = |name: &str, labels: Value| {
-        Call::new("POST", format!("{MAPS}?dryRun=All"))
-            .json(&json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": labels}}))
+        Call::new("POST", format!("{MAPS}?dryRun=All")).json(
+            &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": labels}}),
+        )
     };
     let mut only = maps();
     only["resourceNames"] = json!(["just", "that"]);
@@ -277,8 +349,18 @@ fn concerned() -> Vec<Case> {
     let narrowed = |resources: Value| json!({"validationActions": ["Deny"], "matchResources": resources});
     let plain = || seen(json!({"resourceRules": [maps()]}));
     vec![
-        Case::new("namespace selected", seen(json!({"resourceRules": [maps()], "namespaceSelector": {"matchLabels": {"team": "a"}}})), deny()),
-        Case::new("namespace not selected", seen(json!({"resourceRules": [maps()], "namespaceSelector": {"matchExpressions": [{"key": "team", "operator": "NotIn", "values": ["a"]}]}})), deny()),
+        Case::new(
+            "namespace selected",
+            seen(json!({"resourceRules": [maps()], "namespaceSelector": {"matchLabels": {"team": "a"}}})),
+            deny(),
+        ),
+        Case::new(
+            "namespace not selected",
+            seen(
+                json!({"resourceRules": [maps()], "namespaceSelector": {"matchExpressions": [{"key": "team", "operator": "NotIn", "values": ["a"]}]}}),
+            ),
+            deny(),
+        ),
         Case::new("names", seen(json!({"resourceRules": [only]})), deny())
             .send("listed", named("that", json!({"case": "names"})))
             .send("not listed", named("other", json!({"case": "names"}))),
@@ -286,16 +368,35 @@ fn concerned() -> Vec<Case> {
         Case::new("excluded", seen(excluding(maps())), deny()),
         Case::new("excluded otherwise", seen(excluding(rule("", "v1", "secrets"))), deny()),
         Case::new("exact", seen(json!({"resourceRules": [maps()], "matchPolicy": "Exact"})), deny()),
-        Case::new("binding narrower", plain(), narrowed(json!({"namespaceSelector": {"matchLabels": {"team": "b"}}}))),
-        Case::new("binding as wide", plain(), narrowed(json!({"namespaceSelector": {"matchLabels": {"team": "a"}}}))),
-        Case::new("binding for others", plain(), narrowed(json!({"resourceRules": [rule("", "v1", "secrets")]}))),
+        Case::new(
+            "binding narrower",
+            plain(),
+            narrowed(json!({"namespaceSelector": {"matchLabels": {"team": "b"}}})),
+        ),
+        Case::new(
+            "binding as wide",
+            plain(),
+            narrowed(json!({"namespaceSelector": {"matchLabels": {"team": "a"}}})),
+        ),
+        Case::new(
+            "binding for others",
+            plain(),
+            narrowed(json!({"resourceRules": [rule("", "v1", "secrets")]})),
+        ),
         Case::new("binding excludes", plain(), narrowed(json!({"excludeResourceRules": [maps()]}))),
-        Case::new("binding by label", plain(), narrowed(json!({"objectSelector": {"matchLabels": {"more": "yes"}}})))
-            .send("with", named("x", json!({"case": "binding-by-label", "more": "yes"})))
-            .send("without", named("x", json!({"case": "binding-by-label"}))),
+        Case::new(
+            "binding by label",
+            plain(),
+            narrowed(json!({"objectSelector": {"matchLabels": {"more": "yes"}}})),
+        )
+        .send("with", named("x", json!({"case": "binding-by-label", "more": "yes"})))
+        .send("without", named("x", json!({"case": "binding-by-label"}))),
         Case::new("other policy", plain(), json!({"policyName": "nobody", "validationActions": ["Deny"]})),
         Case::new("stored", plain(), deny())
-            .send("label goes", patch(&format!("{MAPS}/stored?dryRun=All"), &json!({"metadata": {"labels": {"case": null}}})))
+            .send(
+                "label goes",
+                patch(&format!("{MAPS}/stored?dryRun=All"), &json!({"metadata": {"labels": {"case": null}}})),
+            )
             .send("untouched", patch(&format!("{MAPS}/stored?dryRun=All"), &json!({}))),
     ]
 }
@@ -327,13 +428,25 @@ fn params() -> Vec<Case> {
         Case::new("params missing and allowed", spec(maps()), by(named("nobody", "Allow"))),
         Case::new("params selected", spec(maps()), by(chosen(json!({"params": "some"}), "Deny"))),
         Case::new("params selected none", spec(maps()), by(chosen(json!({"params": "none"}), "Deny"))),
-        Case::new("params selected none and allowed", spec(maps()), by(chosen(json!({"params": "none"}), "Allow"))),
+        Case::new(
+            "params selected none and allowed",
+            spec(maps()),
+            by(chosen(json!({"params": "none"}), "Allow")),
+        ),
         Case::new("params not given", spec(maps()), warn()),
-        Case::new("params not wanted", json!({"validations": [{"expression": "false", "message": "no params"}]}), by(named("nobody", "Deny"))),
+        Case::new(
+            "params not wanted",
+            json!({"validations": [{"expression": "false", "message": "no params"}]}),
+            by(named("nobody", "Deny")),
+        ),
         Case::new("params of the cluster", spec(kind("v1", "Namespace")), by(named("policies", "Deny"))),
         Case::new("params of the cluster with namespace", spec(kind("v1", "Namespace")), by(placed)),
         Case::new("params of no kind", spec(kind("v1", "Nonsense")), by(named("one", "Deny"))),
-        Case::new("params of no group", spec(kind("nowhere.example.com/v1", "Nonsense")), by(named("one", "Allow"))),
+        Case::new(
+            "params of no group",
+            spec(kind("nowhere.example.com/v1", "Nonsense")),
+            by(named("one", "Allow")),
+        ),
         Case::new("params in conditions", conditions, by(chosen(json!({"params": "some"}), "Deny"))),
     ]
 }

@@ -52,7 +52,8 @@ fn definition(kind: &str, schema: &Value) -> Value {
 fn schema(ruled: bool) -> Value {
     let rules = |rules: Value| if ruled { rules } else { json!([]) };
     let rule = |source: &str| rules(json!([{"rule": source}]));
-    let text = |source: &str| json!({"type": "string", "maxLength": 20, "x-kubernetes-validations": rule(source)});
+    let text =
+        |source: &str| json!({"type": "string", "maxLength": 20, "x-kubernetes-validations": rule(source)});
     let number = |source: &str| json!({"type": "integer", "x-kubernetes-validations": rule(source)});
     let entry = json!({"type": "object", "required": ["k"], "x-kubernetes-validations": rule("!has(self.v) || self.v < 10"),
         "properties": {"k": {"type": "string", "maxLength": 5}, "v": number("self % 2 == 0"), "t": text("self == oldSelf")}});
@@ -64,27 +65,27 @@ fn schema(ruled: bool) -> Value {
         list
     };
     let mut spec = json!({"type": "object", "x-kubernetes-validations": rules(json!([
-            {"rule": "!has(self.scalar) || self.scalar != 'bad'", "message": "not bad", "fieldPath": ".scalar"},
-            {"rule": "!has(self.nested) || !has(self.nested.a) || self.nested.a > 0", "reason": "FieldValueRequired", "fieldPath": ".nested.a", "messageExpression": "'a is ' + (self.nested.a < -5 ? 'far ' : '') + 'too small'"},
-            {"rule": "!has(self.labels) || !('x' in self.labels)", "reason": "FieldValueForbidden", "fieldPath": ".labels['x']"}])),
-        "properties": {
-            "scalar": text("self.startsWith('a')"),
-            "fixed": text("self == oldSelf"),
-            "grows": {"type": "integer", "x-kubernetes-validations": rules(json!([
-                {"rule": "oldSelf.hasValue() ? self >= oldSelf.value() : self < 10", "optionalOldSelf": true, "message": "grows from below 10"}]))},
-            "nested": {"type": "object", "x-kubernetes-validations": rule("!has(self.b) || self.b == 'b'"),
-                "properties": {"a": {"type": "integer"}, "b": {"type": "string", "maxLength": 5}, "c": number("self > 100")}},
-            "fails": {"type": "object", "x-kubernetes-validations": rule("self.there == 1"), "properties": {"there": {"type": "integer"}, "other": {"type": "integer"}}},
-            "keyed": items(json!({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"]}), entry),
-            "plain": items(json!({}), text("self.startsWith('p')")),
-            "set": items(json!({"x-kubernetes-list-type": "set"}), text("self.startsWith('s')")),
-            "labels": {"type": "object", "maxProperties": 5, "additionalProperties": text("self.size() < 4")},
-            "open": {"type": "object", "x-kubernetes-preserve-unknown-fields": true, "x-kubernetes-validations": rule("!has(self.known) || self.known > 5"), "properties": {"known": {"type": "integer"}}},
-            "both": {"type": "integer", "x-kubernetes-validations": rule("self > 0")},
-            "word": {"type": "string"},
-            "either": {"x-kubernetes-int-or-string": true, "x-kubernetes-validations": rule("type(self) == int")},
-            "twice": {"type": "string", "maxLength": 9, "x-kubernetes-validations": rules(json!([{"rule": "self != 'two'", "reason": "FieldValueDuplicate"}]))},
-        }});
+        {"rule": "!has(self.scalar) || self.scalar != 'bad'", "message": "not bad", "fieldPath": ".scalar"},
+        {"rule": "!has(self.nested) || !has(self.nested.a) || self.nested.a > 0", "reason": "FieldValueRequired", "fieldPath": ".nested.a", "messageExpression": "'a is ' + (self.nested.a < -5 ? 'far ' : '') + 'too small'"},
+        {"rule": "!has(self.labels) || !('x' in self.labels)", "reason": "FieldValueForbidden", "fieldPath": ".labels['x']"}])),
+    "properties": {
+        "scalar": text("self.startsWith('a')"),
+        "fixed": text("self == oldSelf"),
+        "grows": {"type": "integer", "x-kubernetes-validations": rules(json!([
+            {"rule": "oldSelf.hasValue() ? self >= oldSelf.value() : self < 10", "optionalOldSelf": true, "message": "grows from below 10"}]))},
+        "nested": {"type": "object", "x-kubernetes-validations": rule("!has(self.b) || self.b == 'b'"),
+            "properties": {"a": {"type": "integer"}, "b": {"type": "string", "maxLength": 5}, "c": number("self > 100")}},
+        "fails": {"type": "object", "x-kubernetes-validations": rule("self.there == 1"), "properties": {"there": {"type": "integer"}, "other": {"type": "integer"}}},
+        "keyed": items(json!({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"]}), entry),
+        "plain": items(json!({}), text("self.startsWith('p')")),
+        "set": items(json!({"x-kubernetes-list-type": "set"}), text("self.startsWith('s')")),
+        "labels": {"type": "object", "maxProperties": 5, "additionalProperties": text("self.size() < 4")},
+        "open": {"type": "object", "x-kubernetes-preserve-unknown-fields": true, "x-kubernetes-validations": rule("!has(self.known) || self.known > 5"), "properties": {"known": {"type": "integer"}}},
+        "both": {"type": "integer", "x-kubernetes-validations": rule("self > 0")},
+        "word": {"type": "string"},
+        "either": {"x-kubernetes-int-or-string": true, "x-kubernetes-validations": rule("type(self) == int")},
+        "twice": {"type": "string", "maxLength": 9, "x-kubernetes-validations": rules(json!([{"rule": "self != 'two'", "reason": "FieldValueDuplicate"}]))},
+    }});
     if ruled {
         spec["allOf"] = json!([{"properties": {"both": {"maximum": 10}}}]);
         spec["properties"]["word"] = json!({"type": "string", "enum": ["yes", "no"]});
@@ -116,7 +117,10 @@ async fn updates(suite: &mut Suite) {
         ("nested inside", json!({"spec": {"nested": {"c": 2}}})),
         ("nested mended", json!({"spec": {"nested": {"a": 1, "b": "b"}}})),
         ("keyed turned", json!({"spec": {"keyed": [{"k": "b", "v": 2}, {"k": "a", "v": 11, "t": "x"}]}})),
-        ("keyed added", json!({"spec": {"keyed": [{"k": "a", "v": 11, "t": "x"}, {"k": "b", "v": 2}, {"k": "c", "v": 13}]}})),
+        (
+            "keyed added",
+            json!({"spec": {"keyed": [{"k": "a", "v": 11, "t": "x"}, {"k": "b", "v": 2}, {"k": "c", "v": 13}]}}),
+        ),
         ("keyed beside", json!({"spec": {"keyed": [{"k": "a", "v": 11, "t": "x"}, {"k": "b", "v": 4}]}})),
         ("keyed changed", json!({"spec": {"keyed": [{"k": "a", "v": 13, "t": "y"}, {"k": "b", "v": 2}]}})),
         ("keyed less", json!({"spec": {"keyed": [{"k": "a", "v": 11, "t": "x"}]}})),
@@ -145,7 +149,9 @@ async fn updates(suite: &mut Suite) {
         ("bad", "worn", json!({"status": {"n": 9}})),
         ("fresh", "fresh", json!({"status": {"m": 9}})),
     ] {
-        let call = Call::new("PATCH", format!("{OBJECTS}/{name}/status?dryRun=All")).json(&status).content_type(MERGE);
+        let call = Call::new("PATCH", format!("{OBJECTS}/{name}/status?dryRun=All"))
+            .json(&status)
+            .content_type(MERGE);
         suite.compare(&format!("ratchet status {case}"), &call).await;
     }
 }
@@ -170,14 +176,14 @@ async fn creations(suite: &mut Suite) {
         suite.compare(&format!("ratchet create {case}"), &create(&spec)).await;
     }
     let wrong = json!({"apiVersion": format!("{GROUP}/v1"), "kind": "Keeper", "metadata": {"name": "wrong"}});
-    suite.compare("ratchet create by name", &Call::new("POST", format!("{OBJECTS}?dryRun=All")).json(&wrong)).await;
+    suite
+        .compare("ratchet create by name", &Call::new("POST", format!("{OBJECTS}?dryRun=All")).json(&wrong))
+        .await;
 }
 
 /// Rules as they are written.
 async fn written(suite: &mut Suite) {
-    let spec = |rule: Value, properties: Value| {
-        json!({"type": "object", "properties": {"spec": {"type": "object", "x-kubernetes-validations": [rule], "properties": properties}}})
-    };
+    let spec = |rule: Value, properties: Value| json!({"type": "object", "properties": {"spec": {"type": "object", "x-kubernetes-validations": [rule], "properties": properties}}});
     let properties = json!({"a": {"type": "string", "maxLength": 9}, "any": {"x-kubernetes-int-or-string": true},
         "map": {"type": "object", "maxProperties": 3, "additionalProperties": {"type": "string", "maxLength": 9}}});
     for (case, rule) in [
@@ -207,12 +213,20 @@ async fn written(suite: &mut Suite) {
     }
     let mut other = definition("Try", &spec(json!({"rule": "self.b == 1"}), properties));
     other["metadata"]["name"] = json!("other.example.com");
-    suite.compare("ratchet written with name", &Call::new("POST", format!("{DEFINITIONS}?dryRun=All")).json(&other)).await;
+    suite
+        .compare(
+            "ratchet written with name",
+            &Call::new("POST", format!("{DEFINITIONS}?dryRun=All")).json(&other),
+        )
+        .await;
     let path = format!("{DEFINITIONS}/keepers.{GROUP}?dryRun=All");
     let field = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/scalar";
     for (case, operations) in [
         ("field goes", json!([{"op": "remove", "path": field}])),
-        ("type changes", json!([{"op": "replace", "path": format!("{field}/type"), "value": "integer"}, {"op": "remove", "path": format!("{field}/maxLength")}])),
+        (
+            "type changes",
+            json!([{"op": "replace", "path": format!("{field}/type"), "value": "integer"}, {"op": "remove", "path": format!("{field}/maxLength")}]),
+        ),
     ] {
         let call = Call::new("PATCH", &path).json(&operations).content_type("application/json-patch+json");
         suite.compare(&format!("ratchet changed {case}"), &call).await;

@@ -29,9 +29,7 @@ pub(crate) async fn run(suite: &mut Suite) {
         suite.wait(&path("v1", name)).await;
         suite.wait(&path("v2", name)).await;
     }
-    let parameter = |name: &str, field: &str| {
-        json!({"apiVersion": format!("{GROUP}/v1"), "kind": kind(name), "metadata": {"name": "limit"}, "spec": {field: "five"}})
-    };
+    let parameter = |name: &str, field: &str| json!({"apiVersion": format!("{GROUP}/v1"), "kind": kind(name), "metadata": {"name": "limit"}, "spec": {field: "five"}});
     for name in ["plain", "turned", "stuck"] {
         suite.both(&Call::new("POST", path("v1", name)).json(&parameter(name, "old"))).await;
     }
@@ -172,20 +170,54 @@ fn mutating() -> Vec<Case> {
     let apply = |source: &str| json!({"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": source}});
     let patch = |source: &str| json!({"patchType": "JSONPatch", "jsonPatch": {"expression": source}});
     let policy = |constraints: Value, mutations: Value| json!({"matchConstraints": constraints, "mutations": mutations});
-    let scalers = |version: &str| json!({"resourceRules": [rule("autoscaling", version, "horizontalpodautoscalers")]});
+    let scalers =
+        |version: &str| json!({"resourceRules": [rule("autoscaling", version, "horizontalpodautoscalers")]});
     vec![
-        Case::new("changed turned", policy(customs("v2", "turneds"), json!([apply("Object{spec: Object.spec{new: object.spec.new + '!'}}")])), json!({}))
-            .send("sent", create("v1", "turned", "changed turned")),
-        Case::new("patched turned", policy(customs("v2", "turneds"), json!([patch("[JSONPatch{op: 'replace', path: '/spec/new', value: object.apiVersion}]")])), json!({}))
-            .send("sent", create("v1", "turned", "patched turned")),
-        Case::new("changed plain", policy(customs("v3", "plains"), json!([apply("Object{spec: Object.spec{kept: object.apiVersion}}")])), json!({}))
-            .send("sent", create("v1", "plain", "changed plain")),
-        Case::new("changed stuck", policy(customs("v2", "stucks"), json!([apply("Object{spec: Object.spec{new: 'y'}}")])), json!({}))
-            .send("sent", create("v1", "stuck", "changed stuck")),
-        Case::new("changed second", policy(scalers("v2"), json!([apply("Object{spec: Object.spec{minReplicas: 2}}")])), json!({}))
-            .send("sent", scaler("v1", "changed second")),
-        Case::new("changed first", policy(scalers("v1"), json!([apply("Object{spec: Object.spec{minReplicas: 2}}")])), json!({}))
-            .send("sent", scaler("v2", "changed first")),
+        Case::new(
+            "changed turned",
+            policy(
+                customs("v2", "turneds"),
+                json!([apply("Object{spec: Object.spec{new: object.spec.new + '!'}}")]),
+            ),
+            json!({}),
+        )
+        .send("sent", create("v1", "turned", "changed turned")),
+        Case::new(
+            "patched turned",
+            policy(
+                customs("v2", "turneds"),
+                json!([patch("[JSONPatch{op: 'replace', path: '/spec/new', value: object.apiVersion}]")]),
+            ),
+            json!({}),
+        )
+        .send("sent", create("v1", "turned", "patched turned")),
+        Case::new(
+            "changed plain",
+            policy(
+                customs("v3", "plains"),
+                json!([apply("Object{spec: Object.spec{kept: object.apiVersion}}")]),
+            ),
+            json!({}),
+        )
+        .send("sent", create("v1", "plain", "changed plain")),
+        Case::new(
+            "changed stuck",
+            policy(customs("v2", "stucks"), json!([apply("Object{spec: Object.spec{new: 'y'}}")])),
+            json!({}),
+        )
+        .send("sent", create("v1", "stuck", "changed stuck")),
+        Case::new(
+            "changed second",
+            policy(scalers("v2"), json!([apply("Object{spec: Object.spec{minReplicas: 2}}")])),
+            json!({}),
+        )
+        .send("sent", scaler("v1", "changed second")),
+        Case::new(
+            "changed first",
+            policy(scalers("v1"), json!([apply("Object{spec: Object.spec{minReplicas: 2}}")])),
+            json!({}),
+        )
+        .send("sent", scaler("v2", "changed first")),
     ]
 }
 
@@ -227,7 +259,8 @@ async fn webhooks(suite: &mut Suite, server: &Webhook) {
         let collection = format!("{CONFIGURATIONS}/{sort}webhookconfigurations");
         suite.both(&Call::new("POST", &collection).json(&configuration)).await;
         let probe = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "probe", "labels": {"marker": sort}}});
-        let probe = Call::new("POST", format!("api/v1/namespaces/{SCENE}/configmaps?dryRun=All")).json(&probe);
+        let probe =
+            Call::new("POST", format!("api/v1/namespaces/{SCENE}/configmaps?dryRun=All")).json(&probe);
         suite.until(&probe, |answer| answer.text().contains("not today")).await;
     }
     let stored = object("v1", "turned", "none");
@@ -238,8 +271,16 @@ async fn webhooks(suite: &mut Suite, server: &Webhook) {
         ("hook turned", create("v1", "turned", "hook turned")),
         ("hook turned own", create("v2", "turned", "hook turned")),
         ("hook turned third", create("v3", "turned", "hook turned")),
-        ("hook turned update", Call::new("PATCH", format!("{}/o", path("v1", "turned"))).json(&update).content_type(MERGE)),
-        ("hook turned status", Call::new("PATCH", format!("{}/o/status", path("v1", "turned"))).json(&status).content_type(MERGE)),
+        (
+            "hook turned update",
+            Call::new("PATCH", format!("{}/o", path("v1", "turned"))).json(&update).content_type(MERGE),
+        ),
+        (
+            "hook turned status",
+            Call::new("PATCH", format!("{}/o/status", path("v1", "turned")))
+                .json(&status)
+                .content_type(MERGE),
+        ),
         ("hook plain", create("v1", "plain", "hook plain")),
         ("hook conditional", create("v1", "turned", "hook conditional")),
         ("hook stuck", create("v1", "stuck", "hook stuck")),

@@ -62,7 +62,10 @@ async fn expressions(suite: &mut Suite) {
         ("authorizer field", "authorizer.something == null"),
         ("authorizer path", "authorizer.path('/x').namespace('y').check('get').allowed()"),
         ("authorizer reason", "authorizer.path('/x').check('get').reason()"),
-        ("authorizer selector", "authorizer.group('').resource('a').fieldSelector('x').labelSelector('y').check('get').errored()"),
+        (
+            "authorizer selector",
+            "authorizer.group('').resource('a').fieldSelector('x').labelSelector('y').check('get').errored()",
+        ),
         ("mutation", "Object{} == null"),
         ("old object", "oldObject.spec == object.spec"),
         ("spaces", "   true   "),
@@ -99,16 +102,28 @@ async fn expressions(suite: &mut Suite) {
     for (case, variables, source) in [
         ("types", json!([{"name": "n", "expression": "1"}]), "variables.n == 'x'"),
         ("unknown", json!([{"name": "n", "expression": "1"}]), "variables.m == 1"),
-        ("order", json!([{"name": "a", "expression": "variables.b"}, {"name": "b", "expression": "1"}]), "variables.a == 1"),
+        (
+            "order",
+            json!([{"name": "a", "expression": "variables.b"}, {"name": "b", "expression": "1"}]),
+            "variables.a == 1",
+        ),
         ("list", json!([{"name": "l", "expression": "['a']"}]), "variables.l.all(x, x > 1)"),
         ("map", json!([{"name": "m", "expression": "{'a': 1}"}]), "variables.m.a == 'b'"),
         ("object", json!([{"name": "o", "expression": "request"}]), "variables.o.anything == 1"),
         ("objects", json!([{"name": "o", "expression": "[request]"}]), "variables.o[0].anything == 1"),
-        ("twice", json!([{"name": "n", "expression": "1"}, {"name": "n", "expression": "'a'"}]), "variables.n == 'x'"),
+        (
+            "twice",
+            json!([{"name": "n", "expression": "1"}, {"name": "n", "expression": "'a'"}]),
+            "variables.n == 'x'",
+        ),
         ("reserved", json!([{"name": "in", "expression": "1"}]), "true"),
         ("no name", json!([{"expression": "1"}]), "true"),
         ("empty", json!([{"name": "n", "expression": ""}]), "true"),
-        ("broken", json!([{"name": "n", "expression": "nobody"}, {"name": "m", "expression": "variables.n + 1"}]), "variables.n == 1"),
+        (
+            "broken",
+            json!([{"name": "n", "expression": "nobody"}, {"name": "m", "expression": "variables.n + 1"}]),
+            "variables.n == 1",
+        ),
         ("patch", json!([{"name": "n", "expression": "Object{}"}]), "true"),
     ] {
         let spec = json!({"variables": variables, "validations": [{"expression": source}]});
@@ -118,8 +133,14 @@ async fn expressions(suite: &mut Suite) {
         ("anything", json!([{"name": "c", "expression": "object.spec.flag"}])),
         ("variables", json!([{"name": "c", "expression": "variables.n == 1"}])),
         ("params", json!([{"name": "c", "expression": "params == null"}])),
-        ("authorizer", json!([{"name": "c", "expression": "authorizer.requestResource.check('get').allowed()"}])),
-        ("names", json!([{"name": "a b", "expression": "true"}, {"expression": "true"}, {"name": "c", "expression": ""}, {"name": "c", "expression": " true "}])),
+        (
+            "authorizer",
+            json!([{"name": "c", "expression": "authorizer.requestResource.check('get').allowed()"}]),
+        ),
+        (
+            "names",
+            json!([{"name": "a b", "expression": "true"}, {"expression": "true"}, {"name": "c", "expression": ""}, {"name": "c", "expression": " true "}]),
+        ),
     ] {
         let spec = json!({"variables": [{"name": "n", "expression": "1"}], "matchConditions": conditions, "validations": [{"expression": "true"}]});
         policy(suite, &format!("condition {case}"), spec).await;
@@ -167,8 +188,14 @@ async fn constraints(suite: &mut Suite) {
         ("names twice", changed("resourceNames", json!(["a", "a"]))),
         ("names bad", changed("resourceNames", json!(["a/b", "..", "ok"]))),
         ("odd policy", json!({"matchPolicy": "Loose", "resourceRules": [base()]})),
-        ("bad selector", json!({"namespaceSelector": {"matchLabels": {"a b": "c"}}, "objectSelector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}, "resourceRules": [base()]})),
-        ("bad exclusion", json!({"resourceRules": [base()], "excludeResourceRules": [{"operations": ["DELETE"]}]})),
+        (
+            "bad selector",
+            json!({"namespaceSelector": {"matchLabels": {"a b": "c"}}, "objectSelector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}, "resourceRules": [base()]}),
+        ),
+        (
+            "bad exclusion",
+            json!({"resourceRules": [base()], "excludeResourceRules": [{"operations": ["DELETE"]}]}),
+        ),
     ] {
         let spec = json!({"matchConstraints": constraints, "validations": [{"expression": "true"}]});
         policy(suite, &format!("constraints {case}"), spec).await;
@@ -176,7 +203,8 @@ async fn constraints(suite: &mut Suite) {
 }
 
 async fn bindings(suite: &mut Suite) {
-    let by = |reference: Value| json!({"policyName": "p", "validationActions": ["Deny"], "paramRef": reference});
+    let by =
+        |reference: Value| json!({"policyName": "p", "validationActions": ["Deny"], "paramRef": reference});
     for (case, spec) in [
         ("bad policy", json!({"policyName": "A B", "validationActions": ["Deny"]})),
         ("action twice", json!({"policyName": "p", "validationActions": ["Deny", "Audit", "Deny"]})),
@@ -184,10 +212,22 @@ async fn bindings(suite: &mut Suite) {
         ("params without action", by(json!({"name": "a"}))),
         ("params with odd action", by(json!({"name": "a", "parameterNotFoundAction": "Shrug"}))),
         ("params by bad name", by(json!({"name": "a/b", "parameterNotFoundAction": "Deny"}))),
-        ("params by bad selector", by(json!({"selector": {"matchLabels": {"a b": "c"}}, "parameterNotFoundAction": "Allow"}))),
-        ("params by selector", by(json!({"selector": {}, "namespace": "n", "parameterNotFoundAction": "Allow"}))),
-        ("narrower", json!({"policyName": "p", "validationActions": ["Warn"], "matchResources": {"resourceRules": [{"operations": ["CREATE"]}]}})),
-        ("narrower by nothing", json!({"policyName": "p", "validationActions": ["Warn"], "matchResources": {}})),
+        (
+            "params by bad selector",
+            by(json!({"selector": {"matchLabels": {"a b": "c"}}, "parameterNotFoundAction": "Allow"})),
+        ),
+        (
+            "params by selector",
+            by(json!({"selector": {}, "namespace": "n", "parameterNotFoundAction": "Allow"})),
+        ),
+        (
+            "narrower",
+            json!({"policyName": "p", "validationActions": ["Warn"], "matchResources": {"resourceRules": [{"operations": ["CREATE"]}]}}),
+        ),
+        (
+            "narrower by nothing",
+            json!({"policyName": "p", "validationActions": ["Warn"], "matchResources": {}}),
+        ),
     ] {
         let call = Call::new("POST", format!("{ADMISSION}/validatingadmissionpolicybindings?dryRun=All"))
             .json(&object("ValidatingAdmissionPolicyBinding", &spec));
@@ -196,7 +236,10 @@ async fn bindings(suite: &mut Suite) {
     for (case, spec) in [
         ("good", json!({"policyName": "p"})),
         ("nothing", json!({})),
-        ("deletes", json!({"policyName": "p", "matchResources": {"resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["pods"]}]}})),
+        (
+            "deletes",
+            json!({"policyName": "p", "matchResources": {"resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["pods"]}]}}),
+        ),
     ] {
         let call = Call::new("POST", format!("{ADMISSION}/mutatingadmissionpolicybindings?dryRun=All"))
             .json(&object("MutatingAdmissionPolicyBinding", &spec));
@@ -215,14 +258,26 @@ async fn mutating(suite: &mut Suite) {
         ("anything patched", json!({"mutations": patch("object.spec.patches")})),
         ("wrong object", json!({"mutations": apply("Object.spec{a: 1}")})),
         ("wrong items", json!({"mutations": patch("['a']")})),
-        ("chosen", json!({"mutations": patch("request.dryRun ? [JSONPatch{op: 'add', path: '/a', value: 1}] : []")})),
+        (
+            "chosen",
+            json!({"mutations": patch("request.dryRun ? [JSONPatch{op: 'add', path: '/a', value: 1}] : []")}),
+        ),
         ("spaces", json!({"mutations": apply("  Object{}  ")})),
         ("request field", json!({"mutations": apply("Object{x: request.user}")})),
-        ("both", json!({"mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": "[JSONPatch{}]"}, "applyConfiguration": {"expression": "Object{}"}}]})),
+        (
+            "both",
+            json!({"mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": "[JSONPatch{}]"}, "applyConfiguration": {"expression": "Object{}"}}]}),
+        ),
         ("deletes", json!({"matchConstraints": deletes, "mutations": apply("Object{}")})),
-        ("variables", json!({"variables": [{"name": "n", "expression": "1"}], "mutations": apply("Object{x: variables.m}")})),
+        (
+            "variables",
+            json!({"variables": [{"name": "n", "expression": "1"}], "mutations": apply("Object{x: variables.m}")}),
+        ),
         ("variables of none", json!({"mutations": apply("Object{x: variables.m}")})),
-        ("condition", json!({"matchConditions": [{"name": "c", "expression": "Object{} == null"}], "mutations": apply("Object{}")})),
+        (
+            "condition",
+            json!({"matchConditions": [{"name": "c", "expression": "Object{} == null"}], "mutations": apply("Object{}")}),
+        ),
     ] {
         let mut spec = spec;
         spec["reinvocationPolicy"] = json!("Never");
@@ -255,8 +310,18 @@ async fn webhooks(suite: &mut Suite) {
         ("versions twice", hook(json!({"admissionReviewVersions": ["v1", "v1"]}))),
         ("versions bad", hook(json!({"admissionReviewVersions": ["v1", "V 1"]}))),
         ("versions odd", hook(json!({"admissionReviewVersions": ["v9"]}))),
-        ("resources", hook(json!({"rules": [{"operations": ["*", "CREATE"], "apiGroups": ["*", "a"], "apiVersions": ["*", "b"], "resources": ["*/*", "pods"]}]}))),
-        ("resources of one", hook(json!({"rules": [{"operations": ["READ"], "apiGroups": ["a"], "apiVersions": ["b"], "resources": ["pods/*", "pods/status", "*", "x"]}]}))),
+        (
+            "resources",
+            hook(
+                json!({"rules": [{"operations": ["*", "CREATE"], "apiGroups": ["*", "a"], "apiVersions": ["*", "b"], "resources": ["*/*", "pods"]}]}),
+            ),
+        ),
+        (
+            "resources of one",
+            hook(
+                json!({"rules": [{"operations": ["READ"], "apiGroups": ["a"], "apiVersions": ["b"], "resources": ["pods/*", "pods/status", "*", "x"]}]}),
+            ),
+        ),
         ("side effects", hook(json!({"sideEffects": "Some"}))),
         ("timeout", hook(json!({"timeoutSeconds": 31}))),
     ] {
@@ -276,9 +341,15 @@ async fn updates(suite: &mut Suite) {
     suite.both(&Call::new("POST", &path).json(&object("ValidatingAdmissionPolicy", &spec))).await;
     for (case, patch) in [
         ("params go", json!({"spec": {"paramKind": null}})),
-        ("variables come", json!({"spec": {"variables": [{"name": "n", "expression": "1"}], "validations": [{"expression": "variables.n == 1"}]}})),
+        (
+            "variables come",
+            json!({"spec": {"variables": [{"name": "n", "expression": "1"}], "validations": [{"expression": "variables.n == 1"}]}}),
+        ),
         ("condition stays", json!({"spec": {"failurePolicy": "Ignore"}})),
-        ("condition changes", json!({"spec": {"matchConditions": [{"name": "c", "expression": "variables.n == 1"}]}})),
+        (
+            "condition changes",
+            json!({"spec": {"matchConditions": [{"name": "c", "expression": "variables.n == 1"}]}}),
+        ),
         ("generation", json!({"spec": {"validations": [{"expression": "true"}]}})),
     ] {
         let call = Call::new("PATCH", format!("{path}/written?dryRun=All")).json(&patch).content_type(MERGE);
@@ -287,6 +358,7 @@ async fn updates(suite: &mut Suite) {
     suite.both(&Call::new("DELETE", format!("{path}/written"))).await;
     let suffixed = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
         "metadata": {"name": "a.static.k8s.io"}, "spec": {"policyName": "p", "validationActions": ["Deny"]}});
-    let call = Call::new("POST", format!("{ADMISSION}/validatingadmissionpolicybindings?dryRun=All")).json(&suffixed);
+    let call = Call::new("POST", format!("{ADMISSION}/validatingadmissionpolicybindings?dryRun=All"))
+        .json(&suffixed);
     suite.compare("written reserved name", &call).await;
 }

@@ -46,12 +46,7 @@ pub(crate) fn request_namespace<'a>(occasion: &Occasion<'a>) -> &'a str {
 }
 
 /// Returns the document to send.
-pub(super) fn document(
-    occasion: &Occasion<'_>,
-    seen: &Seen<'_>,
-    uid: &str,
-    version: &str,
-) -> Value {
+pub(super) fn document(occasion: &Occasion<'_>, seen: &Seen<'_>, uid: &str, version: &str) -> Value {
     let mut request = request(occasion, &seen.found, uid);
     request["object"] = seen.object.as_deref().cloned().unwrap_or(Value::Null);
     request["oldObject"] = seen.old.as_deref().cloned().unwrap_or(Value::Null);
