@@ -90,9 +90,6 @@ pub fn validate(crd: &Value) -> Errors {
     let wanted = format!("{}.{}", text(names, "plural"), text(spec, "group"));
     if !name.is_empty() {
         let path = Path::new("metadata").child("name");
-        for complaint in names::dns1123_subdomain(name) {
-            errors.push(Error::invalid(&path, name, complaint));
-        }
         if name != wanted {
             errors.push(Error::invalid(&path, name, r#"must be spec.names.plural+"."+spec.group"#));
         }

@@ -10,6 +10,7 @@ pub(crate) mod expressions;
 pub mod mutations;
 pub mod namespace;
 pub mod nodes;
+pub(crate) mod param_rights;
 pub mod policies;
 pub(crate) mod policy_check;
 pub(crate) mod priority;

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use super::context::{Context, WriteOptions};
 use super::decode;
 use crate::admission::webhooks::{Occasion, Rounds};
-use crate::admission::{Attributes, Operation, certificates, namespace, priority};
+use crate::admission::{Attributes, Operation, certificates, namespace, param_rights, priority};
 use crate::conversion;
 use crate::head::Head;
 use crate::object::{self, Entry};
@@ -131,7 +131,10 @@ impl Target<'_> {
             }
             self.prepare_create(&mut object, now, &uid)?;
             let name = object::meta_str(&object, "name").to_owned();
-            let errors = self.kind.validate_create(&object);
+            let mut errors = self.kind.validate_create(&object);
+            if errors.is_empty() {
+                errors.extend(self.unreadable(&object, None));
+            }
             if !errors.is_empty() {
                 return Err(self.invalid(&name, &errors));
             }
@@ -218,7 +221,10 @@ impl Target<'_> {
         self.mutate(Operation::Update, &mut new, Some(&old)).await?;
         self.restore_metadata(&mut new, &old);
         self.prepare_update(&mut new, &old)?;
-        let errors = self.validate_update(&new, &old);
+        let mut errors = self.validate_update(&new, &old);
+        if errors.is_empty() && self.subresource.is_empty() {
+            errors.extend(self.unreadable(&new, Some(&old)));
+        }
         if !errors.is_empty() {
             return Err(self.invalid(self.name, &errors));
         }
@@ -663,6 +669,11 @@ impl Target<'_> {
                 self.kind.validate_update(self.subresource, new, old, &warn)
             }
         }
+    }
+
+    /// Finds parameters of policies that the requester may not read.
+    fn unreadable(&self, object: &Value, old: Option<&Value>) -> Option<field::Error> {
+        param_rights::check(self.server, &self.context.user, &self.kind.gvk, object, old)
     }
 
     fn warnings(&self, object: &Value, old: Option<&Value>) {

@@ -16,6 +16,7 @@ pub(crate) async fn run(suite: &mut Suite) {
     mutating(suite).await;
     webhooks(suite).await;
     updates(suite).await;
+    readers(suite).await;
 }
 
 fn object(kind: &str, spec: &Value) -> Value {
@@ -361,4 +362,75 @@ async fn updates(suite: &mut Suite) {
     let call = Call::new("POST", format!("{ADMISSION}/validatingadmissionpolicybindings?dryRun=All"))
         .json(&suffixed);
     suite.compare("written reserved name", &call).await;
+}
+
+/// Who writes policies has to be allowed to read the parameters they name.
+async fn readers(suite: &mut Suite) {
+    let rbac = "apis/rbac.authorization.k8s.io/v1";
+    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "author"}});
+    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "author"}, "rules": [
+        {"apiGroups": ["admissionregistration.k8s.io"], "resources": ["*"], "verbs": ["*"]},
+        {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]});
+    let grant = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "author"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "author"},
+        "subjects": [{"kind": "ServiceAccount", "name": "author", "namespace": "default"}]});
+    suite.both(&Call::new("POST", "api/v1/namespaces/default/serviceaccounts").json(&account)).await;
+    suite.both(&Call::new("POST", format!("{rbac}/clusterroles")).json(&role)).await;
+    suite.both(&Call::new("POST", format!("{rbac}/clusterrolebindings")).json(&grant)).await;
+    let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
+    let call = Call::new("POST", "api/v1/namespaces/default/serviceaccounts/author/token").json(&request);
+    let keep = [("author".to_owned(), "/status/token".to_owned())].into();
+    suite.compare_and_keep("written token", &call, &keep).await;
+    let by_author = |mut call: Call| {
+        call.bearer = Some("${author}".to_owned());
+        call
+    };
+    let plain = json!({"matchConstraints": rules(), "validations": [{"expression": "true"}]});
+    let first = by_author(
+        Call::new("POST", format!("{ADMISSION}/validatingadmissionpolicies?dryRun=All"))
+            .json(&object("ValidatingAdmissionPolicy", &plain)),
+    );
+    // Both know the author's rights when both take what needs no more of them.
+    suite.until(&first, |answer| answer.code == 201).await;
+    for (case, kind) in [
+        ("readable", json!({"apiVersion": "v1", "kind": "Secret"})),
+        ("unreadable", json!({"apiVersion": "v1", "kind": "ConfigMap"})),
+        ("unknown", json!({"apiVersion": "nowhere.example.com/v1", "kind": "Nobody"})),
+    ] {
+        let mut spec = plain.clone();
+        spec["paramKind"] = kind;
+        let policy = object("ValidatingAdmissionPolicy", &spec);
+        let path = format!("{ADMISSION}/validatingadmissionpolicies");
+        let tried = by_author(Call::new("POST", format!("{path}?dryRun=All")).json(&policy));
+        suite.compare(&format!("written by author {case}"), &tried).await;
+        suite.both(&Call::new("POST", &path).json(&policy)).await;
+        for (way, reference) in [
+            ("name", json!({"name": "a", "namespace": "default", "parameterNotFoundAction": "Allow"})),
+            ("selector", json!({"selector": {}, "parameterNotFoundAction": "Allow"})),
+        ] {
+            let spec = json!({"policyName": "written", "validationActions": ["Deny"], "paramRef": reference});
+            let tried = by_author(
+                Call::new("POST", format!("{ADMISSION}/validatingadmissionpolicybindings?dryRun=All"))
+                    .json(&object("ValidatingAdmissionPolicyBinding", &spec)),
+            );
+            suite.compare(&format!("written binding by author {case} by {way}"), &tried).await;
+        }
+        suite.both(&Call::new("DELETE", format!("{path}/written"))).await;
+    }
+    for name in ["validating", "mutating"] {
+        let kind = format!("{}{}AdmissionPolicyBinding", name[..1].to_uppercase(), &name[1..]);
+        let mut spec =
+            json!({"policyName": "nobody", "paramRef": {"name": "a", "parameterNotFoundAction": "Allow"}});
+        if name == "validating" {
+            spec["validationActions"] = json!(["Deny"]);
+        }
+        let tried = by_author(
+            Call::new("POST", format!("{ADMISSION}/{name}admissionpolicybindings?dryRun=All"))
+                .json(&object(&kind, &spec)),
+        );
+        suite.compare(&format!("written {name} binding by author of nobody"), &tried).await;
+    }
+    suite.both(&Call::new("DELETE", format!("{rbac}/clusterrolebindings/author"))).await;
+    suite.both(&Call::new("DELETE", format!("{rbac}/clusterroles/author"))).await;
+    suite.both(&Call::new("DELETE", "api/v1/namespaces/default/serviceaccounts/author")).await;
 }
