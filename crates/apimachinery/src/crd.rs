@@ -13,10 +13,12 @@ use crate::webhook;
 
 mod approval;
 mod naming;
+mod rule_path;
 mod schema;
 
 pub use approval::approval_condition;
 pub use naming::{Condition, Naming, Space, accepted_names, decide_names, established};
+pub use rule_path::rule_path;
 
 /// More selectable fields than this per version are refused.
 const MAX_SELECTABLE_FIELDS: usize = 8;
@@ -88,9 +90,6 @@ pub fn validate(crd: &Value) -> Errors {
     let wanted = format!("{}.{}", text(names, "plural"), text(spec, "group"));
     if !name.is_empty() {
         let path = Path::new("metadata").child("name");
-        for complaint in names::dns1123_subdomain(name) {
-            errors.push(Error::invalid(&path, name, complaint));
-        }
         if name != wanted {
             errors.push(Error::invalid(&path, name, r#"must be spec.names.plural+"."+spec.group"#));
         }

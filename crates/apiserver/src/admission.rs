@@ -2,11 +2,15 @@
 //!
 //! Plug-ins run outside the store's critical section; an update that lost its race runs them again.
 
+pub(crate) mod binding_check;
+mod bound;
 pub mod certificates;
+pub(crate) mod declarations;
 pub(crate) mod expressions;
 pub mod mutations;
 pub mod namespace;
 pub mod nodes;
+pub(crate) mod param_rights;
 pub mod policies;
 pub(crate) mod policy_check;
 pub(crate) mod priority;

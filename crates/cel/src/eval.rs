@@ -566,6 +566,12 @@ impl<'p> Machine<'_, 'p> {
         if name == "authorizer" && self.variables.authorizer.is_some() {
             return Ok(Value::Authorizer(Arc::new(Question::default())));
         }
+        // A variable of its own, whose name has a dot in it.
+        if name == "authorizer.requestResource"
+            && let Some(authorizer) = self.variables.authorizer
+        {
+            return Ok(Value::Authorizer(Arc::new(authorizer.request())));
+        }
         error(format!("no such attribute(s): {name}"))
     }
 

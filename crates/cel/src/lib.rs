@@ -249,4 +249,9 @@ pub struct Question {
 pub trait Authorizer {
     /// Says whether it is allowed, and why or why not.
     fn allows(&self, question: &Question) -> (bool, String);
+
+    /// Returns the question about what is being requested: `authorizer.requestResource`.
+    fn request(&self) -> Question {
+        Question::default()
+    }
 }

@@ -239,6 +239,13 @@ fn update_metadata(gvk: &Gvk, object: &Value, old: &Value) -> Errors {
     errors
 }
 
+/// Returns what is wrong with a rule that says what a webhook or a policy is about.
+pub fn admission_rule(rule: &Value, path: &Path) -> Errors {
+    let mut errors = Errors::new();
+    admission::rule(&mut errors, Node::from(rule), path);
+    errors
+}
+
 /// Returns which names objects of a native kind may have.
 pub fn name_rule(gvk: &Gvk) -> NameRule {
     match (gvk.group.as_str(), gvk.kind.as_str()) {

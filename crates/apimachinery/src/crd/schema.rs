@@ -310,9 +310,24 @@ impl Walker<'_> {
                 let words = "message must be specified if rule contains line breaks";
                 self.errors.push(Error::required(&path.child("message"), words));
             }
+            let made = text(rule, "messageExpression");
+            if !made.is_empty() && made.trim().is_empty() {
+                let words = "messageExpression must be non-empty if specified";
+                self.errors.push(Error::required(&path.child("messageExpression"), words));
+            }
             let reason = text(rule, "reason");
             if !reason.is_empty() && !REASONS.contains(&reason) {
                 self.errors.push(Error::not_supported(&path.child("reason"), reason, &REASONS));
+            }
+            let (below, path) = (text(rule, "fieldPath"), path.child("fieldPath"));
+            if !below.is_empty() && below.trim().is_empty() {
+                self.errors.push(Error::invalid(&path, below, "must be non-empty if specified"));
+            }
+            if below.contains(['\n', '\r']) {
+                self.errors.push(Error::invalid(&path, below, "must not contain line breaks"));
+            }
+            if !below.is_empty() && super::rule_path(below, schema).is_none() {
+                self.errors.push(Error::invalid(&path, below, "must be a valid path"));
             }
         }
     }

@@ -133,8 +133,11 @@ impl Validator<'_> {
             }
             return;
         }
+        if node.rules.is_none() && value.is_number() {
+            self.check_range(node, "", value, path, out);
+        }
         if let Some(rules) = &node.rules {
-            self.check_combinations(rules, value, stored, path, out);
+            self.check_combinations(rules, value, path, out);
             match value {
                 Value::String(text) => self.check_string(node, rules, text, path, out),
                 Value::Number(_) => self.check_number(node, rules, value, path, out),
@@ -209,17 +212,11 @@ impl Validator<'_> {
         out.matches += 1;
     }
 
-    fn check_combinations(
-        &self,
-        rules: &Rules,
-        value: &Value,
-        stored: Option<&Value>,
-        path: &str,
-        out: &mut Outcome,
-    ) {
+    fn check_combinations(&self, rules: &Rules, value: &Value, path: &str, out: &mut Outcome) {
+        // Once anything has changed here, combinations are held against all of it.
         let run = |id: NodeId| {
             let mut outcome = Outcome::default();
-            self.node(id, value, stored, path, &mut outcome);
+            self.node(id, value, None, path, &mut outcome);
             outcome
         };
         let shown = go::quote(path);
@@ -318,16 +315,40 @@ impl Validator<'_> {
         }
     }
 
+    /// Says, besides what is said about its type, that a number is not one of those that its type and format can hold.
+    fn check_range(&self, node: &Node, format: &str, value: &Value, path: &str, out: &mut Outcome) {
+        let (kind, fits) = if node.kind == Some(Kind::Integer) {
+            let whole = value.as_i64().map(i128::from).or_else(|| value.as_u64().map(i128::from));
+            let whole = whole.or_else(|| {
+                value.as_f64().filter(|number| number.fract() == 0.0).map(|number| number as i128)
+            });
+            let fits = whole.is_some_and(|number| match format {
+                "int32" => i32::try_from(number).is_ok(),
+                "uint32" => u32::try_from(number).is_ok(),
+                "uint64" => u64::try_from(number).is_ok(),
+                _ => i64::try_from(number).is_ok(),
+            });
+            ("integer", fits)
+        } else {
+            let short = matches!(format, "float" | "float32");
+            let fits = value.as_f64().is_none_or(|number| !short || number.abs() <= f64::from(f32::MAX));
+            (if node.kind == Some(Kind::Number) { "number" } else { "" }, fits)
+        };
+        if !fits {
+            let format = if format.is_empty() {
+                "(default format)".to_owned()
+            } else {
+                format!("with format {format}")
+            };
+            let message = format!("Checked value must be of type {kind} {format} in {path}");
+            out.errors.push(self.placeless(message));
+        }
+    }
+
     fn check_number(&self, node: &Node, rules: &Rules, value: &Value, path: &str, out: &mut Outcome) {
         let Some(number) = value.as_f64() else { return };
         let whole = value.as_i64();
-        if node.kind == Some(Kind::Integer)
-            && rules.format == "int32"
-            && whole.is_none_or(|number| i32::try_from(number).is_err())
-        {
-            let message = format!("Checked value must be of type integer with format int32 in {path}");
-            out.errors.push(self.placeless(message));
-        }
+        self.check_range(node, &rules.format, value, path, out);
         // Integers are compared with the bound cut to an integer, as upstream does.
         let shown = |bound: f64| if whole.is_some() { (bound as i64).to_string() } else { go::float(bound) };
         let order = |bound: f64| match whole {

@@ -1,107 +1,21 @@
 //! Expressions in admission: the variables they see, and conditions that decide whether a webhook or policy applies.
 
-use std::sync::Arc;
-
 use apimachinery::status::Status;
-use cel::{Authorizer, Decl, Program, Question, Scope, Type, Value as Cel, Variables};
+use cel::{Authorizer, Program, Question, Scope, Type, Value as Cel, Variables};
 use serde_json::Value;
 
-use super::webhooks::{Match, Occasion, review_request};
+use super::declarations::{Available, compile, of_variable};
+use super::webhooks::{Match, Occasion, Resource, Seen, request_namespace, review_request};
 use crate::auth::User;
 use crate::auth::rbac::Attributes;
-use crate::server::Server;
+use crate::auth::user::AUTHENTICATED;
 
 /// What the conditions of one webhook or policy may cost together.
 const CONDITIONS_BUDGET: u64 = 2_500_000;
 
 /// The error of an expression that was one too many for those evaluated together.
-const OUT_OF_BUDGET: &str =
+pub(crate) const OUT_OF_BUDGET: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
-
-/// Returns what expressions are told: what they may be about, and of what types that is.
-pub(crate) fn scope() -> Scope {
-    Scope::of_names(&["object", "oldObject"])
-        .declare("request", &request())
-        .declare("namespaceObject", &namespace_type())
-        .typed("authorizer", Type::Opaque("kubernetes.authorization.Authorizer".into()))
-}
-
-/// Adds the variables of a policy, with the types that they turned out to have.
-pub(crate) fn with_variables(scope: Scope, variables: &[(String, Type)]) -> Scope {
-    let fields = variables.iter().map(|(name, ty)| (name.clone(), Decl::simple(ty.clone())));
-    scope.declare("variables", &Decl::object("kubernetes.variables", fields))
-}
-
-fn fields<const N: usize>(name: &str, fields: [(&str, &Arc<Decl>); N]) -> Arc<Decl> {
-    Decl::object(name, fields.into_iter().map(|(name, decl)| (name, decl.clone())))
-}
-
-fn request() -> Arc<Decl> {
-    let text = Decl::simple(Type::String);
-    let texts = Decl::list(&text);
-    let kind = fields("kubernetes.GroupVersionKind", [("group", &text), ("version", &text), ("kind", &text)]);
-    let resource = fields(
-        "kubernetes.GroupVersionResource",
-        [("group", &text), ("version", &text), ("resource", &text)],
-    );
-    let user = fields(
-        "kubernetes.UserInfo",
-        [("username", &text), ("uid", &text), ("groups", &texts), ("extra", &Decl::map(&texts))],
-    );
-    fields(
-        "kubernetes.AdmissionRequest",
-        [
-            ("kind", &kind),
-            ("resource", &resource),
-            ("subResource", &text),
-            ("requestKind", &kind),
-            ("requestResource", &resource),
-            ("requestSubResource", &text),
-            ("name", &text),
-            ("namespace", &text),
-            ("operation", &text),
-            ("userInfo", &user),
-            ("dryRun", &Decl::simple(Type::Bool)),
-            ("options", &Decl::simple(Type::Dyn)),
-        ],
-    )
-}
-
-fn namespace_type() -> Arc<Decl> {
-    let (text, moment) = (Decl::simple(Type::String), Decl::simple(Type::Timestamp));
-    let (number, texts, named) = (Decl::simple(Type::Int), Decl::list(&text), Decl::map(&text));
-    let condition = fields(
-        "kubernetes.NamespaceCondition",
-        [
-            ("status", &text),
-            ("type", &text),
-            ("lastTransitionTime", &moment),
-            ("message", &text),
-            ("reason", &text),
-        ],
-    );
-    let metadata = fields(
-        "kubernetes.NamespaceMetadata",
-        [
-            ("name", &text),
-            ("generateName", &text),
-            ("namespace", &text),
-            ("labels", &named),
-            ("annotations", &named),
-            ("UID", &text),
-            ("creationTimestamp", &moment),
-            ("deletionGracePeriodSeconds", &number),
-            ("deletionTimestamp", &moment),
-            ("generation", &number),
-            ("resourceVersion", &text),
-            ("finalizers", &texts),
-        ],
-    );
-    let status =
-        fields("kubernetes.NamespaceStatus", [("conditions", &Decl::list(&condition)), ("phase", &text)]);
-    let spec = fields("kubernetes.NamespaceSpec", [("finalizers", &texts)]);
-    fields("kubernetes.Namespace", [("metadata", &metadata), ("spec", &spec), ("status", &status)])
-}
 
 /// An expression and, if it does not compile, why.
 #[derive(Debug)]
@@ -112,41 +26,48 @@ pub(crate) struct Expression {
 
 impl Expression {
     pub(crate) fn read(source: &str, scope: &Scope) -> Self {
-        let program = match Program::compile_in(source, scope) {
-            Err(error) => Err(format!("compilation failed: {}", error.report(source))),
-            Ok(program) => match program.unusable() {
-                Some(error) => Err(format!("program instantiation failed: {error}")),
-                None => Ok(program),
-            },
-        };
-        Self { source: source.to_owned(), program }
+        Self { source: source.to_owned(), program: compile(source, scope) }
     }
 
     /// Reads the variables of a policy: each may use those before it. Returns them, and what expressions behind them are told.
-    pub(crate) fn read_variables(variables: &Value, scope: &Scope) -> (Vec<(String, Self)>, Scope) {
+    pub(crate) fn read_variables(
+        variables: &Value,
+        available: Available<'_>,
+    ) -> (Vec<(String, Self)>, Scope) {
         let (mut read, mut types) = (Vec::new(), Vec::new());
-        let mut scope = with_variables(scope.clone(), &types);
         for variable in variables.as_array().into_iter().flatten() {
             let text = |field: &str| variable[field].as_str().unwrap_or("").to_owned();
+            let scope = Available { variables: Some(&types), ..available }.scope();
             let expression = Self::read(&text("expression"), &scope);
-            let ty = expression.program.as_ref().map_or(Type::Dyn, |program| program.ty().clone());
+            let ty = expression.program.as_ref().map_or(Type::Dyn, |program| of_variable(program.ty()));
+            types.retain(|(known, _)| *known != text("name"));
             types.push((text("name"), ty));
             read.push((text("name"), expression));
-            scope = with_variables(scope, &types);
         }
+        let scope = Available { variables: Some(&types), ..available }.scope();
         (read, scope)
     }
 
     pub(crate) fn eval(&self, variables: &Variables<'_>, budget: &mut u64) -> Result<Cel, String> {
-        let failed = |why: &str| format!("expression '{}' resulted in error: {why}", self.source);
-        let program = self.program.as_ref().map_err(|why| failed(&format!("compilation error: {why}")))?;
+        self.value(variables, budget).map_err(|why| {
+            if why == OUT_OF_BUDGET || self.program.is_err() {
+                why
+            } else {
+                format!("expression '{}' resulted in error: {why}", self.source)
+            }
+        })
+    }
+
+    /// As [`Expression::eval`], with the bare error of the language.
+    pub(crate) fn value(&self, variables: &Variables<'_>, budget: &mut u64) -> Result<Cel, String> {
+        let program = self.program.as_ref().map_err(|why| format!("compilation error: {why}"))?;
         let done = program.run(variables, cel::PER_CALL);
         let Some(left) = budget.checked_sub(done.cost) else {
             *budget = 0;
             return Err(OUT_OF_BUDGET.to_owned());
         };
         *budget = left;
-        done.result.map_err(|error| failed(&error.0))
+        done.result.map_err(|error| error.0)
     }
 }
 
@@ -158,7 +79,7 @@ impl Conditions {
     pub(crate) fn read(conditions: &Value) -> Self {
         let list = conditions.as_array().into_iter().flatten();
         // The parameters of a policy may be asked for; a webhook has none, and its conditions were checked for that.
-        let scope = scope().typed("params", Type::Dyn);
+        let scope = Available { params: true, authorizer: true, ..Available::default() }.scope();
         let read =
             |condition: &Value| Expression::read(condition["expression"].as_str().unwrap_or(""), &scope);
         Self(list.map(read).collect())
@@ -188,24 +109,61 @@ impl Conditions {
     }
 }
 
-/// Returns what every expression about a write sees.
-pub(crate) fn variables<'a>(
-    occasion: &'a Occasion<'_>,
-    found: &Match,
-    object: Option<&Value>,
-    old: Option<&Value>,
-    rights: &'a Rights<'a>,
-) -> Variables<'a> {
-    let value = |object: Option<&Value>| object.map_or(Cel::Null, cel::from_json);
-    Variables::new()
-        .set("object", value(object))
-        .set("oldObject", value(old))
-        .set("request", cel::from_json(&review_request(occasion, found)))
-        .set("namespaceObject", namespace(occasion))
-        .with_authorizer(rights)
+/// What the expressions of one webhook or policy see of a write.
+pub(crate) struct Sight<'a> {
+    rights: Rights<'a>,
+    object: Cel,
+    old: Cel,
+    request: Cel,
+    /// Conditions are told of the resource that the client used, whichever version they see.
+    request_of_conditions: Cel,
+    namespace: Cel,
 }
 
-/// Returns the namespace of a write, as it is stored.
+impl<'a> Sight<'a> {
+    pub(crate) fn new(occasion: &'a Occasion<'_>, seen: &Seen<'_>) -> Self {
+        let value = |object: Option<&Value>| object.map_or(Cel::Null, cel::from_json);
+        let own = Resource::of(occasion.kind);
+        let request = cel::from_json(&review_request(occasion, &seen.found));
+        let request_of_conditions = if own == seen.found.resource {
+            request.clone()
+        } else {
+            cel::from_json(&review_request(occasion, &Match { resource: own, ..seen.found.clone() }))
+        };
+        Self {
+            rights: Rights { occasion },
+            object: value(seen.object.as_deref()),
+            old: value(seen.old.as_deref()),
+            request,
+            request_of_conditions,
+            namespace: namespace(occasion),
+        }
+    }
+
+    /// The variables of conditions, which do not see the namespace.
+    pub(crate) fn of_conditions(&self) -> Variables<'_> {
+        self.without_rights()
+            .set("request", self.request_of_conditions.clone())
+            .set("namespaceObject", Cel::Null)
+            .with_authorizer(&self.rights)
+    }
+
+    /// The variables of everything that decides or changes.
+    pub(crate) fn of_expressions(&self) -> Variables<'_> {
+        self.without_rights().with_authorizer(&self.rights)
+    }
+
+    /// The variables of what is only said: messages and annotations.
+    pub(crate) fn without_rights(&self) -> Variables<'_> {
+        Variables::new()
+            .set("object", self.object.clone())
+            .set("oldObject", self.old.clone())
+            .set("request", self.request.clone())
+            .set("namespaceObject", self.namespace.clone())
+    }
+}
+
+/// Returns the namespace of a write, without what upstream keeps from expressions.
 fn namespace(occasion: &Occasion<'_>) -> Cel {
     if occasion.namespace.is_empty() {
         return Cel::Null;
@@ -213,16 +171,24 @@ fn namespace(occasion: &Occasion<'_>) -> Cel {
     let server = occasion.server;
     let registry = server.registry.load();
     let kind = registry.find("", "v1", "namespaces");
-    match (kind, server.store.get("namespaces", occasion.namespace)) {
-        (Some(kind), Some(entry)) => cel::from_json(&server.read(kind, &entry)),
-        _ => Cel::Null,
+    let (Some(kind), Some(entry)) = (kind, server.store.get("namespaces", occasion.namespace)) else {
+        return Cel::Null;
+    };
+    let mut namespace = server.read(kind, &entry);
+    if let Some(fields) = namespace.as_object_mut() {
+        fields.remove("apiVersion");
+        fields.remove("kind");
     }
+    if let Some(metadata) = namespace["metadata"].as_object_mut() {
+        metadata.remove("managedFields");
+        metadata.remove("ownerReferences");
+    }
+    cel::from_json(&namespace)
 }
 
 /// Answers questions about the rights of whoever writes.
-pub(crate) struct Rights<'a> {
-    pub(crate) server: &'a Server,
-    pub(crate) user: &'a User,
+struct Rights<'a> {
+    occasion: &'a Occasion<'a>,
 }
 
 impl Authorizer for Rights<'_> {
@@ -237,11 +203,29 @@ impl Authorizer for Rights<'_> {
             name: &question.name,
             path: question.path.as_deref(),
         };
-        let account =
-            question.account.as_ref().map(|(namespace, name)| User::for_service_account(namespace, name, ""));
-        let user = account.as_ref().unwrap_or(self.user);
-        let allowed = self.server.rbac.check(&self.server.store, user, &attributes).is_ok();
-        (allowed, String::new())
+        let account = question.account.as_ref().map(|(namespace, name)| {
+            let mut account = User::for_service_account(namespace, name, "");
+            // Nobody has authenticated it.
+            account.groups.retain(|group| group != AUTHENTICATED);
+            account
+        });
+        let (server, own) = (self.occasion.server, &self.occasion.context.user);
+        let user = account.as_ref().unwrap_or(own);
+        let allowed = server.rbac.check(&server.store, user, &attributes).is_ok();
+        let reason = if allowed { server.rbac.reason(user, &attributes) } else { String::new() };
+        (allowed, reason)
+    }
+
+    fn request(&self) -> Question {
+        let occasion = self.occasion;
+        Question {
+            group: occasion.kind.gvk.group.clone(),
+            resource: occasion.kind.resource.resource.clone(),
+            subresource: occasion.subresource.to_owned(),
+            namespace: request_namespace(occasion).to_owned(),
+            name: occasion.name.to_owned(),
+            ..Question::default()
+        }
     }
 }
 

@@ -4,8 +4,7 @@
 //! words. A change is a configuration that is merged as an applied one is (but belongs to nobody), or a JSON patch. Policies run
 //! before webhooks and, like those, once more if something changes after them and they ask for it.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use apimachinery::apply::typed::{self, Duplicates};
@@ -16,9 +15,10 @@ use arc_swap::ArcSwap;
 use cel::Value as Cel;
 use serde_json::{Value, json};
 
-use super::expressions::{self, Conditions, Expression, Rights};
-use super::policies::{BUDGET, Binding, Computed, Constraints, list, params, text};
-use super::webhooks::{Match, Occasion, Rounds, is_exempt};
+use super::bound::{BUDGET, Binding, Computed, Constraints, ParamKind, in_policy, list, params, text};
+use super::declarations::Available;
+use super::expressions::{Conditions, Expression, Sight};
+use super::webhooks::{Match, Occasion, Rounds, Seen, convert_back, is_exempt};
 use crate::handlers::decode;
 use crate::registry::Source;
 use crate::server::Server;
@@ -39,13 +39,13 @@ impl std::fmt::Debug for Mutations {
 #[derive(Default)]
 struct Parsed {
     revisions: Vec<u64>,
-    bound: Vec<(Arc<Policy>, Binding)>,
+    bound: Vec<(Policy, Vec<Binding>)>,
 }
 
 struct Policy {
     name: String,
     constraints: Constraints,
-    params: Option<(String, String)>,
+    params: Option<ParamKind>,
     conditions: Conditions,
     variables: Vec<(String, Expression)>,
     mutations: Vec<Mutation>,
@@ -61,14 +61,13 @@ enum Mutation {
 impl Policy {
     fn read(name: &str, policy: &Value) -> Self {
         let spec = &policy["spec"];
-        let scope = expressions::scope().typed("params", cel::Type::Dyn).making_objects();
-        let (variables, scope) = Expression::read_variables(&spec["variables"], &scope);
+        let available =
+            Available { params: true, authorizer: true, patches: true, ..Available::default() };
+        let (variables, scope) = Expression::read_variables(&spec["variables"], available);
         Self {
             name: name.to_owned(),
             constraints: Constraints::read(&spec["matchConstraints"]),
-            params: spec["paramKind"]
-                .is_object()
-                .then(|| (text(&spec["paramKind"], "apiVersion"), text(&spec["paramKind"], "kind"))),
+            params: ParamKind::read(spec),
             conditions: Conditions::read(&spec["matchConditions"]),
             variables,
             mutations: list(spec, "mutations")
@@ -99,12 +98,17 @@ impl Mutations {
         let mut next = Parsed { revisions: revisions().collect(), bound: Vec::new() };
         for entry in policies.iter() {
             let Ok(policy) = serde_json::from_slice::<Value>(&entry.value) else { continue };
-            let policy = Arc::new(Policy::read(&entry.name, &policy));
-            for entry in bindings.iter() {
-                let Ok(binding) = serde_json::from_slice::<Value>(&entry.value) else { continue };
-                if text(&binding["spec"], "policyName") == policy.name {
-                    next.bound.push((policy.clone(), Binding::read(&entry.name, &binding["spec"])));
-                }
+            let policy = Policy::read(&entry.name, &policy);
+            let bindings: Vec<Binding> = bindings
+                .iter()
+                .filter_map(|entry| {
+                    let binding: Value = serde_json::from_slice(&entry.value).ok()?;
+                    let own = text(&binding["spec"], "policyName") == policy.name;
+                    own.then(|| Binding::read(&entry.name, &binding["spec"]))
+                })
+                .collect();
+            if !bindings.is_empty() {
+                next.bound.push((policy, bindings));
             }
         }
         let next = Arc::new(next);
@@ -112,8 +116,8 @@ impl Mutations {
         next
     }
 
-    /// Lets all bound policies change an object.
-    pub fn mutate(
+    /// Lets all bound policies change an object. Which of them are concerned is decided before the first one changes it.
+    pub async fn mutate(
         &self,
         occasion: &Occasion<'_>,
         object: &mut Value,
@@ -124,134 +128,202 @@ impl Mutations {
         if parsed.bound.is_empty() || is_exempt(occasion.kind) {
             return Ok(());
         }
-        rounds.before_policies(object);
         let mut refusals = Vec::new();
-        for (policy, binding) in &parsed.bound {
-            let mut refuse = |why: String, reason: &'static str| {
-                if !policy.ignore_failure {
-                    let message = format!(
-                        "policy '{}' with binding '{}' denied request: {why}",
-                        policy.name, binding.name
-                    );
-                    refusals.push((message, reason));
-                }
-            };
-            let Some(found) = policy.constraints.find(occasion, Some(object), old)? else { continue };
-            if let Some(narrower) = &binding.constraints
-                && narrower.find(occasion, Some(object), old)?.is_none()
-            {
+        let mut calls = Vec::new();
+        for (policy, bindings) in &parsed.bound {
+            choose(policy, bindings, occasion, object, old, &mut calls, &mut refusals).await;
+        }
+        rounds.before_policies(object);
+        let mut ran = false;
+        for call in calls {
+            let key = format!("{}/{}/{}", call.policy.name, call.binding.name, call.index);
+            let due = rounds.policy_is_due(&key);
+            let Some(problems) = call.run(occasion, object, old, due, &mut ran, rounds).await? else {
                 continue;
-            }
-            let all = match params(occasion, policy.params.as_ref(), &binding.param_ref) {
-                Ok(all) => all,
-                Err(why) => {
-                    refuse(why, "");
-                    continue;
-                }
             };
-            for (index, params) in all.into_iter().enumerate() {
-                let key = format!("{}/{}/{index}", policy.name, binding.name);
-                let before = object.clone();
-                let due = rounds.policy_is_due(&key);
-                match run(policy, occasion, &found, object, old, &params, due)? {
-                    Ran::Not => continue,
-                    Ran::Through(problems) => {
-                        problems.into_iter().for_each(|why| refuse(why, "Invalid"));
-                    }
-                }
-                if *object != before {
-                    rounds.policy_changed();
-                }
-                if policy.reinvoke {
-                    rounds.policy_called(key);
-                }
+            for why in problems {
+                refusals.extend(call.policy.refuse(Some(call.binding), why, "Invalid"));
             }
+            if call.policy.reinvoke {
+                rounds.policy_called(key);
+            }
+        }
+        // Upstream takes an object that went through a policy for a changed one.
+        if ran {
+            rounds.policy_changed();
         }
         rounds.after_policies(object);
-        match refusals.split_first() {
+        match refusals.first() {
             None => Ok(()),
-            Some(((message, reason), _)) => {
-                let mut status = Status::forbidden(&occasion.kind.resource, occasion.name, "");
-                status.message.clone_from(message);
-                if !reason.is_empty() {
-                    (*reason).clone_into(&mut status.reason);
-                }
-                if let Some(details) = &mut status.details {
-                    let causes = refusals.iter();
-                    details.causes.extend(
-                        causes.map(|(message, _)| Cause { message: message.clone(), ..Cause::default() }),
-                    );
-                }
-                Err(status)
-            }
+            Some(first) => Err(first.status(occasion, &refusals)),
         }
     }
 }
 
-/// What came of a policy.
-enum Ran {
-    /// Its conditions do not hold, or it is not its turn.
-    Not,
-    /// With what went wrong.
-    Through(Vec<String>),
+/// Something that stops a write.
+struct Refusal {
+    message: String,
+    reason: &'static str,
 }
 
-fn run(
-    policy: &Policy,
-    occasion: &Occasion<'_>,
-    found: &Match,
-    object: &mut Value,
-    old: Option<&Value>,
-    params: &Cel,
-    due: bool,
-) -> Result<Ran, Status> {
-    let rights = Rights { server: occasion.server, user: &occasion.context.user };
-    if !policy.conditions.is_empty() {
-        let variables =
-            expressions::variables(occasion, found, Some(object), old, &rights).set("params", params.clone());
-        match policy.conditions.hold(&variables) {
-            Ok(true) => {}
-            Ok(false) => return Ok(Ran::Not),
-            Err(why) => return Ok(Ran::Through(vec![why])),
+impl Refusal {
+    fn status(&self, occasion: &Occasion<'_>, all: &[Self]) -> Status {
+        let mut status = Status::forbidden(&occasion.kind.resource, occasion.name, "");
+        status.message.clone_from(&self.message);
+        if !self.reason.is_empty() {
+            self.reason.clone_into(&mut status.reason);
         }
+        if let Some(details) = &mut status.details {
+            let causes = all.iter().map(|refusal| refusal.message.clone());
+            details.causes.extend(causes.map(|message| Cause { message, ..Cause::default() }));
+        }
+        status
     }
-    if !due {
-        return Ok(Ran::Not);
-    }
-    let mut problems = Vec::new();
-    for mutation in &policy.mutations {
-        let changed = {
-            let shown: &Value = object;
-            let base = || {
-                expressions::variables(occasion, found, Some(shown), old, &rights)
-                    .set("params", params.clone())
-            };
-            let computed =
-                Computed { variables: &policy.variables, base: &base, known: RefCell::new(BTreeMap::new()) };
-            let variables = base().set_lazy("variables", &computed);
-            let mut budget = BUDGET;
-            let (expression, is_patch) = match mutation {
-                Mutation::Apply(expression) => (expression, false),
-                Mutation::Patch(expression) => (expression, true),
-            };
-            expression.eval(&variables, &mut budget).and_then(|value| {
-                if is_patch { patched(shown, &value) } else { merged(occasion, shown, &value) }
-            })
+}
+
+impl Policy {
+    fn refuse(&self, binding: Option<&Binding>, why: String, reason: &'static str) -> Option<Refusal> {
+        let by = match binding {
+            Some(binding) => format!("policy '{}' with binding '{}'", self.name, binding.name),
+            None => format!("policy {:?}", self.name),
         };
-        match changed {
-            Ok(mut changed) => {
-                decode::canonicalise(occasion.kind, occasion.gvk, &mut changed).map_err(Status::internal)?;
-                crate::apply::keep_readable(occasion.context, object, &mut changed);
-                *object = changed;
+        let refusal = Refusal { message: format!("{by} denied request: {why}"), reason };
+        (!self.ignore_failure).then_some(refusal)
+    }
+}
+
+/// One run of one policy: through which binding, with which parameters.
+struct Call<'a> {
+    policy: &'a Policy,
+    binding: &'a Binding,
+    found: Match,
+    params: Cel,
+    index: usize,
+}
+
+/// Finds out how often, and with what, a policy has to run.
+async fn choose<'a>(
+    policy: &'a Policy,
+    bindings: &'a [Binding],
+    occasion: &Occasion<'_>,
+    object: &Value,
+    old: Option<&Value>,
+    calls: &mut Vec<Call<'a>>,
+    refusals: &mut Vec<Refusal>,
+) {
+    let found = match policy.constraints.find(occasion, Some(object), old) {
+        Ok(Some(found)) => found,
+        Ok(None) => return,
+        Err(why) => return refusals.extend(policy.refuse(None, in_policy(why), "")),
+    };
+    if let Some(kind) = &policy.params
+        && let Err(why) = kind.check(occasion)
+    {
+        return refusals.extend(policy.refuse(None, why, ""));
+    }
+    for binding in bindings {
+        match binding.matches(occasion, Some(object), old) {
+            Ok(true) => {}
+            Ok(false) => continue,
+            Err(why) => {
+                refusals.extend(policy.refuse(Some(binding), why, ""));
+                continue;
             }
-            Err(why) => problems.push(why),
+        }
+        if let Err(status) = Seen::convert(occasion, &found, Some(object), old).await {
+            refusals.extend(policy.refuse(None, in_policy(status.message), ""));
+            continue;
+        }
+        match params(occasion, policy.params.as_ref(), &binding.param_ref).await {
+            Ok(all) => calls.extend(all.into_iter().enumerate().map(|(index, params)| Call {
+                policy,
+                binding,
+                found: found.clone(),
+                params,
+                index,
+            })),
+            Err(why) => refusals.extend(policy.refuse(Some(binding), why, "")),
         }
     }
-    Ok(Ran::Through(problems))
+}
+
+impl Call<'_> {
+    /// Changes an object; returns what went wrong. Nothing is returned if it is not the policy's turn.
+    async fn run(
+        &self,
+        occasion: &Occasion<'_>,
+        object: &mut Value,
+        old: Option<&Value>,
+        due: bool,
+        ran: &mut bool,
+        rounds: &mut Rounds,
+    ) -> Result<Option<Vec<String>>, Status> {
+        let policy = self.policy;
+        let mut seen = Seen::convert(occasion, &self.found, Some(object), old)
+            .await
+            .map_err(|status| Status::internal(status.message))?;
+        if !policy.conditions.is_empty() {
+            let sight = Sight::new(occasion, &seen);
+            match policy.conditions.hold(&sight.of_conditions().set("params", self.params.clone())) {
+                Ok(true) => {}
+                Ok(false) => return Ok(None),
+                Err(why) => return Ok(Some(vec![why])),
+            }
+        }
+        if !due {
+            return Ok(None);
+        }
+        let (mut problems, mut changed) = (Vec::new(), false);
+        for mutation in &policy.mutations {
+            match self.make(mutation, occasion, &seen) {
+                Ok(mut made) => {
+                    let kind = self.found.other.as_ref().unwrap_or(occasion.kind);
+                    let unknown = decode::canonicalise(kind, &self.found.gvk, &mut made);
+                    let unknown = unknown.map_err(Status::internal)?;
+                    // What a patch adds is read as strictly as can be.
+                    if matches!(mutation, Mutation::Patch(_)) && !kind.is_custom() && !unknown.is_empty() {
+                        let list: Vec<String> =
+                            unknown.iter().map(|path| format!("unknown field {path:?}")).collect();
+                        return Err(Status::internal(format!("strict decoding error: {}", list.join(", "))));
+                    }
+                    changed |= seen.object.as_deref() != Some(&made);
+                    seen.object = Some(Cow::Owned(made));
+                    *ran = true;
+                }
+                Err(why) => problems.push(why),
+            }
+        }
+        if changed && let Some(made) = seen.object {
+            let made = convert_back(occasion, &self.found, made.into_owned()).await;
+            let mut made = made.map_err(|status| {
+                Status::internal(format!("failed to convert object: {}", status.message))
+            })?;
+            crate::apply::keep_readable(occasion.context, object, &mut made);
+            *object = made;
+            rounds.policy_changed();
+        }
+        Ok(Some(problems))
+    }
+
+    /// Returns what one mutation makes of an object.
+    fn make(&self, mutation: &Mutation, occasion: &Occasion<'_>, seen: &Seen<'_>) -> Result<Value, String> {
+        let sight = Sight::new(occasion, seen);
+        let base = || sight.of_expressions().set("params", self.params.clone());
+        let computed = Computed::new(&self.policy.variables, &base);
+        let variables = base().set_lazy("variables", &computed);
+        let shown = seen.object.as_deref().unwrap_or(&Value::Null);
+        let mut budget = BUDGET;
+        match mutation {
+            Mutation::Apply(expression) => {
+                merged(occasion, &self.found, shown, &expression.eval(&variables, &mut budget)?)
+            }
+            Mutation::Patch(expression) => patched(shown, &expression.eval(&variables, &mut budget)?),
+        }
+    }
 }
 
 /// Merges a configuration that an expression made.
-fn merged(occasion: &Occasion<'_>, object: &Value, made: &Cel) -> Result<Value, String> {
+fn merged(occasion: &Occasion<'_>, found: &Match, object: &Value, made: &Cel) -> Result<Value, String> {
     let Cel::Object(configuration) = made else {
         return Err(format!(
             "unsupported return type from ApplyConfiguration expression: {}",
@@ -266,14 +338,21 @@ fn merged(occasion: &Occasion<'_>, object: &Value, made: &Cel) -> Result<Value, 
     applied["apiVersion"] = object["apiVersion"].clone();
     applied["kind"] = object["kind"].clone();
     let failed = |why: String| format!("error applying patch: {why}");
+    // Upstream finds no schema for the Scale of another kind.
+    if found.gvk.kind == "Scale" {
+        let kind = format!("{}, Kind=Scale", found.gvk.api_version());
+        return Err(failed(format!(
+            "failed to convert patch object to typed object: no corresponding type for {kind}"
+        )));
+    }
     match &occasion.kind.source {
         Source::Custom(custom) if *occasion.gvk == occasion.kind.gvk => {
-            let version = custom.versions.iter().find(|version| version.name == occasion.gvk.version);
+            let version = custom.versions.iter().find(|version| version.name == found.gvk.version);
             let version = version.ok_or_else(|| failed("its version is not served".to_owned()))?;
             merge(&SchemaType::root(version.schema.clone()), object, &applied).map_err(failed)
         }
         _ => {
-            let schema = native::merge::schema(occasion.gvk);
+            let schema = native::merge::schema(&found.gvk);
             let schema = schema.ok_or_else(|| failed("its kind has no schema".to_owned()))?;
             merge(&schema, object, &applied).map_err(failed)
         }

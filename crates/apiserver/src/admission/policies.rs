@@ -1,27 +1,31 @@
 //! ValidatingAdmissionPolicies: rules in the Common Expression Language, bound to resources by their bindings.
 //!
 //! In: a write, the policies and bindings as stored at this moment. Out: a refusal, warnings, or notes for the audit
-//! log, as the binding says, in kube-apiserver's words. Does not check the types of expressions beforehand.
+//! log, as the binding says, in kube-apiserver's words. All policies are asked; of several refusals the first counts, by the names of
+//! policy and binding (upstream asks in no particular order).
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use apimachinery::selector::LabelSelector;
 use apimachinery::status::{Cause, Status};
 use arc_swap::ArcSwap;
-use cel::{EvalError, Lazy, Value as Cel, Variables};
-use serde_json::{Value, json};
+use cel::{Value as Cel, Variables};
+use serde::Serialize;
+use serde_json::Value;
 
-use super::expressions::{self, Conditions, Expression, Rights};
-use super::webhooks::{Match, Occasion, Rule, find_rule, is_exempt, match_namespace, match_object, selector};
-use crate::object;
+use super::bound::{BUDGET, Binding, Computed, Constraints, ParamKind, in_binding, in_policy, params};
+pub(super) use super::bound::{list, text};
+use super::declarations::Available;
+use super::expressions::{Conditions, Expression, OUT_OF_BUDGET, Sight};
+use super::webhooks::{Occasion, Seen, is_exempt};
 use crate::server::Server;
 
 const POLICIES: &str = "validatingadmissionpolicies";
 const BINDINGS: &str = "validatingadmissionpolicybindings";
-/// What all expressions of one policy may cost for one write.
-pub(super) const BUDGET: u64 = 10_000_000;
+/// The longest message that an expression may make, in bytes.
+const MAX_MESSAGE: usize = 5 * 1024;
+/// What is left of the value of an annotation, in bytes.
+const MAX_ANNOTATION: usize = 10 * 1024;
 
 /// The policies and their bindings, parsed when they change.
 #[derive(Default)]
@@ -36,13 +40,13 @@ impl std::fmt::Debug for Policies {
 #[derive(Default)]
 struct Parsed {
     revisions: Vec<u64>,
-    bound: Vec<(Arc<Policy>, Binding)>,
+    bound: Vec<(Policy, Vec<Binding>)>,
 }
 
 struct Policy {
     name: String,
     constraints: Constraints,
-    params: Option<(String, String)>,
+    params: Option<ParamKind>,
     conditions: Conditions,
     variables: Vec<(String, Expression)>,
     validations: Vec<Validation>,
@@ -57,87 +61,16 @@ struct Validation {
     reason: String,
 }
 
-pub(super) struct Binding {
-    pub(super) name: String,
-    pub(super) constraints: Option<Constraints>,
-    pub(super) param_ref: Value,
-    actions: Vec<String>,
-}
-
-impl Binding {
-    pub(super) fn read(name: &str, spec: &Value) -> Self {
-        Self {
-            name: name.to_owned(),
-            constraints: spec["matchResources"]
-                .is_object()
-                .then(|| Constraints::read(&spec["matchResources"])),
-            param_ref: spec["paramRef"].clone(),
-            actions: list(spec, "validationActions").filter_map(Value::as_str).map(str::to_owned).collect(),
-        }
-    }
-}
-
-/// Which writes are meant: `matchConstraints` and `matchResources`.
-pub(super) struct Constraints {
-    rules: Vec<Rule>,
-    excluded: Vec<Rule>,
-    equivalent: bool,
-    namespaces: Result<LabelSelector, String>,
-    objects: Result<LabelSelector, String>,
-}
-
-pub(super) fn text(value: &Value, field: &str) -> String {
-    value[field].as_str().unwrap_or("").to_owned()
-}
-
-pub(super) fn list<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
-    value[field].as_array().into_iter().flatten()
-}
-
-impl Constraints {
-    pub(super) fn read(value: &Value) -> Self {
-        Self {
-            rules: list(value, "resourceRules").map(Rule::read).collect(),
-            excluded: list(value, "excludeResourceRules").map(Rule::read).collect(),
-            equivalent: value["matchPolicy"] != "Exact",
-            namespaces: selector(&value["namespaceSelector"]),
-            objects: selector(&value["objectSelector"]),
-        }
-    }
-
-    pub(super) fn find(
-        &self,
-        occasion: &Occasion<'_>,
-        object: Option<&Value>,
-        old: Option<&Value>,
-    ) -> Result<Option<Match>, Status> {
-        if !match_namespace(&self.namespaces, occasion, object)? || !match_object(&self.objects, object, old)?
-        {
-            return Ok(None);
-        }
-        if find_rule(&self.excluded, self.equivalent, occasion).is_some() {
-            return Ok(None);
-        }
-        // A binding without rules takes all that its policy takes.
-        if self.rules.is_empty() {
-            return Ok(Some(Match::own(occasion)));
-        }
-        Ok(find_rule(&self.rules, self.equivalent, occasion))
-    }
-}
-
 impl Policy {
     fn read(name: &str, policy: &Value) -> Self {
         let spec = &policy["spec"];
-        let scope = expressions::scope().typed("params", cel::Type::Dyn);
-        let (variables, scope) = Expression::read_variables(&spec["variables"], &scope);
+        let available = Available { params: true, authorizer: true, ..Available::default() };
+        let (variables, scope) = Expression::read_variables(&spec["variables"], available);
         let expression = |source: &str| Expression::read(source, &scope);
         Self {
             name: name.to_owned(),
             constraints: Constraints::read(&spec["matchConstraints"]),
-            params: spec["paramKind"]
-                .is_object()
-                .then(|| (text(&spec["paramKind"], "apiVersion"), text(&spec["paramKind"], "kind"))),
+            params: ParamKind::read(spec),
             conditions: Conditions::read(&spec["matchConditions"]),
             variables,
             validations: list(spec, "validations")
@@ -156,12 +89,13 @@ impl Policy {
             ignore_failure: spec["failurePolicy"] == "Ignore",
         }
     }
-}
 
-/// Something that a policy has to say against a write.
-struct Objection {
-    message: String,
-    reason: String,
+    /// Refuses a write since something is wrong with the policy or a binding, whatever that says about objections.
+    fn misconfigured(&self, binding: Option<&Binding>, message: String) -> Option<Refusal> {
+        let binding = binding.map(|binding| binding.name.clone());
+        let refusal = Refusal { policy: self.name.clone(), binding, message, reason: String::new() };
+        (!self.ignore_failure).then_some(refusal)
+    }
 }
 
 impl Policies {
@@ -173,19 +107,17 @@ impl Policies {
             return known.clone();
         }
         let mut next = Parsed { revisions: revisions().collect(), bound: Vec::new() };
-        let read: BTreeMap<String, Arc<Policy>> = policies
-            .iter()
-            .filter_map(|entry| {
-                let policy: Value = serde_json::from_slice(&entry.value).ok()?;
-                Some((entry.name.to_string(), Arc::new(Policy::read(&entry.name, &policy))))
-            })
-            .collect();
+        let mut of_policy: BTreeMap<String, Vec<Binding>> = BTreeMap::new();
         for entry in bindings.iter() {
             let Ok(binding) = serde_json::from_slice::<Value>(&entry.value) else { continue };
             let spec = &binding["spec"];
-            let Some(policy) = read.get(&text(spec, "policyName")) else { continue };
-            let bound = Binding::read(&entry.name, spec);
-            next.bound.push((policy.clone(), bound));
+            of_policy.entry(text(spec, "policyName")).or_default().push(Binding::read(&entry.name, spec));
+        }
+        for entry in policies.iter() {
+            let Ok(policy) = serde_json::from_slice::<Value>(&entry.value) else { continue };
+            if let Some(bindings) = of_policy.remove(&*entry.name) {
+                next.bound.push((Policy::read(&entry.name, &policy), bindings));
+            }
         }
         let next = Arc::new(next);
         self.0.store(next.clone());
@@ -193,7 +125,7 @@ impl Policies {
     }
 
     /// Asks all bound policies about a write.
-    pub fn validate(
+    pub async fn validate(
         &self,
         occasion: &Occasion<'_>,
         object: Option<&Value>,
@@ -203,204 +135,311 @@ impl Policies {
         if parsed.bound.is_empty() || is_exempt(occasion.kind) {
             return Ok(());
         }
-        for (policy, binding) in &parsed.bound {
-            let Some(found) = policy.constraints.find(occasion, object, old)? else { continue };
-            if let Some(narrower) = &binding.constraints
-                && narrower.find(occasion, object, old)?.is_none()
-            {
-                continue;
-            }
-            // The other version of an object is shown as the client sent it: conversions of policies' matches are not made.
-            let mut objections = Vec::new();
-            match params(occasion, policy.params.as_ref(), &binding.param_ref) {
-                Ok(all) => {
-                    for params in all {
-                        run(policy, occasion, &found, object, old, params, &mut objections);
-                    }
-                }
-                Err(why) if !policy.ignore_failure => {
-                    objections.push(Objection { message: why, reason: String::new() });
-                }
-                Err(_) => {}
-            }
-            for objection in objections {
-                act(policy, binding, occasion, objection)?;
-            }
+        let mut refusals = Vec::new();
+        for (policy, bindings) in &parsed.bound {
+            ask(policy, bindings, occasion, object, old, &mut refusals).await?;
         }
-        Ok(())
+        match refusals.into_iter().next() {
+            None => Ok(()),
+            Some(refusal) => Err(refusal.into_status(occasion)),
+        }
     }
 }
 
-/// Does with an objection what the binding says.
-fn act(
-    policy: &Policy,
-    binding: &Binding,
-    occasion: &Occasion<'_>,
-    objection: Objection,
-) -> Result<(), Status> {
-    let (name, bound) = (&policy.name, &binding.name);
-    let says = |action: &str| binding.actions.iter().any(|known| known == action);
-    if says("Audit") {
-        let note = json!([{"message": objection.message, "policy": name, "binding": bound, "expressionIndex": 0,
-            "validationActions": binding.actions}]);
-        occasion.context.annotate("validation.policy.admission.k8s.io/validation_failure", note.to_string());
-    }
-    if says("Warn") {
-        occasion.context.warn(format!(
-            "Validation failed for ValidatingAdmissionPolicy '{name}' with binding '{bound}': {}",
-            objection.message
-        ));
-    }
-    if !says("Deny") {
-        return Ok(());
-    }
-    let message = format!(
-        "ValidatingAdmissionPolicy '{name}' with binding '{bound}' denied request: {}",
-        objection.message
-    );
-    let mut status = Status::forbidden(&occasion.kind.resource, occasion.name, &message);
-    let reason = if objection.reason.is_empty() { "Invalid" } else { &objection.reason };
-    status.code = match reason {
-        "Forbidden" => 403,
-        "Unauthorized" => 401,
-        "RequestEntityTooLarge" => 413,
-        _ => 422,
-    };
-    reason.clone_into(&mut status.reason);
-    if let Some(details) = &mut status.details {
-        details.causes.push(Cause { message, ..Cause::default() });
-    }
-    Err(status)
+/// Something that stops a write.
+struct Refusal {
+    policy: String,
+    binding: Option<String>,
+    message: String,
+    reason: String,
 }
 
-fn run(
+impl Refusal {
+    fn into_status(self, occasion: &Occasion<'_>) -> Status {
+        let by = match &self.binding {
+            Some(binding) => format!("'{}' with binding '{binding}'", self.policy),
+            None => format!("'{}'", self.policy),
+        };
+        let message = format!("ValidatingAdmissionPolicy {by} denied request: {}", self.message);
+        let mut status = Status::forbidden(&occasion.kind.resource, occasion.name, &message);
+        let reason = if self.reason.is_empty() { "Invalid" } else { &self.reason };
+        status.code = match reason {
+            "Forbidden" => 403,
+            "Unauthorized" => 401,
+            "RequestEntityTooLarge" => 413,
+            _ => 422,
+        };
+        reason.clone_into(&mut status.reason);
+        if let Some(details) = &mut status.details {
+            details.causes.push(Cause { message, ..Cause::default() });
+        }
+        status
+    }
+}
+
+/// Asks one policy through all its bindings, and does what they say.
+async fn ask(
     policy: &Policy,
+    bindings: &[Binding],
     occasion: &Occasion<'_>,
-    found: &Match,
     object: Option<&Value>,
     old: Option<&Value>,
-    params: Cel,
-    objections: &mut Vec<Objection>,
-) {
-    let rights = Rights { server: occasion.server, user: &occasion.context.user };
-    let fail = |why: String, objections: &mut Vec<Objection>| {
-        if !policy.ignore_failure {
-            objections.push(Objection { message: why, reason: String::new() });
+    refusals: &mut Vec<Refusal>,
+) -> Result<(), Status> {
+    let found = match policy.constraints.find(occasion, object, old) {
+        Ok(Some(found)) => found,
+        Ok(None) => return Ok(()),
+        Err(why) => {
+            refusals.extend(policy.misconfigured(None, in_policy(why)));
+            return Ok(());
         }
     };
-    let base = || expressions::variables(occasion, found, object, old, &rights).set("params", params.clone());
-    if !policy.conditions.is_empty() {
-        match policy.conditions.hold(&base()) {
+    if let Some(kind) = &policy.params
+        && let Err(why) = kind.check(occasion)
+    {
+        refusals.extend(policy.misconfigured(None, why));
+        return Ok(());
+    }
+    let mut seen: Option<Seen<'_>> = None;
+    let mut notes = Notes::default();
+    for binding in bindings {
+        match binding.matches(occasion, object, old) {
             Ok(true) => {}
-            Ok(false) => return,
-            Err(why) => return fail(why, objections),
+            Ok(false) => continue,
+            Err(why) => {
+                refusals.extend(policy.misconfigured(Some(binding), why));
+                continue;
+            }
+        }
+        let all = match params(occasion, policy.params.as_ref(), &binding.param_ref).await {
+            Ok(all) => all,
+            Err(why) => {
+                refusals.extend(policy.misconfigured(Some(binding), why));
+                continue;
+            }
+        };
+        if seen.is_none() && !all.is_empty() {
+            match Seen::convert(occasion, &found, object, old).await {
+                Ok(converted) => seen = Some(converted),
+                Err(why) => {
+                    let why = format!("failed to convert object version: {}", why.message);
+                    refusals.extend(policy.misconfigured(Some(binding), in_binding(why)));
+                    continue;
+                }
+            }
+        }
+        let Some(seen) = &seen else { continue };
+        for params in all {
+            let verdict = run(policy, occasion, seen, &params);
+            for (index, objection) in verdict.objections {
+                let message = &objection.message;
+                for action in &binding.actions {
+                    match action.as_str() {
+                        "Deny" => refusals.push(Refusal {
+                            policy: policy.name.clone(),
+                            binding: Some(binding.name.clone()),
+                            message: message.clone(),
+                            reason: objection.reason.clone(),
+                        }),
+                        "Audit" => note_failure(policy, binding, occasion, index, message),
+                        "Warn" => occasion.context.warn(format!(
+                            "Validation failed for ValidatingAdmissionPolicy '{}' with binding '{}': {message}",
+                            policy.name, binding.name
+                        )),
+                        _ => {}
+                    }
+                }
+            }
+            for (key, value) in verdict.annotations {
+                match value {
+                    Ok(value) => notes.add(key, value),
+                    Err(message) => refusals.push(Refusal {
+                        policy: policy.name.clone(),
+                        binding: Some(binding.name.clone()),
+                        message,
+                        reason: String::new(),
+                    }),
+                }
+            }
         }
     }
-    let computed = Computed { variables: &policy.variables, base: &base, known: RefCell::default() };
-    let variables = base().set_lazy("variables", &computed);
+    for (key, values) in notes.0 {
+        occasion.context.annotate(&format!("{}/{key}", policy.name), values.join(", "));
+    }
+    Ok(())
+}
+
+/// The annotations of one policy: values that several bindings make, each once.
+#[derive(Default)]
+struct Notes(BTreeMap<String, Vec<String>>);
+
+impl Notes {
+    fn add(&mut self, key: String, mut value: String) {
+        if value.len() > MAX_ANNOTATION {
+            let end = (0..=MAX_ANNOTATION).rev().find(|at| value.is_char_boundary(*at)).unwrap_or(0);
+            value.truncate(end);
+        }
+        let known = self.0.entry(key).or_default();
+        if !known.contains(&value) {
+            known.push(value);
+        }
+    }
+}
+
+/// What the audit log is told, in the order of fields that upstream uses.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Failure<'a> {
+    message: &'a str,
+    policy: &'a str,
+    binding: &'a str,
+    expression_index: usize,
+    validation_actions: &'a [String],
+}
+
+fn note_failure(policy: &Policy, binding: &Binding, occasion: &Occasion<'_>, index: usize, message: &str) {
+    let failure = Failure {
+        message,
+        policy: &policy.name,
+        binding: &binding.name,
+        expression_index: index,
+        validation_actions: &binding.actions,
+    };
+    let note = serde_json::to_string(&[failure]).unwrap_or_default();
+    occasion.context.annotate("validation.policy.admission.k8s.io/validation_failure", note);
+}
+
+/// Something that a policy has to say against a write.
+struct Objection {
+    message: String,
+    reason: String,
+}
+
+/// What came of running a policy once.
+#[derive(Default)]
+struct Verdict {
+    /// With the positions of the expressions they come from.
+    objections: Vec<(usize, Objection)>,
+    /// Values for the audit log, or why there is none.
+    annotations: Vec<(String, Result<String, String>)>,
+}
+
+impl Verdict {
+    /// The policy as a whole cannot be evaluated.
+    fn failed(policy: &Policy, message: String) -> Self {
+        let mut verdict = Self::default();
+        if !policy.ignore_failure {
+            verdict.objections.push((0, Objection { message, reason: String::new() }));
+        }
+        verdict
+    }
+}
+
+fn run(policy: &Policy, occasion: &Occasion<'_>, seen: &Seen<'_>, params: &Cel) -> Verdict {
+    let sight = Sight::new(occasion, seen);
+    if !policy.conditions.is_empty() {
+        let variables = sight.of_conditions().set("params", params.clone());
+        match policy.conditions.hold(&variables) {
+            Ok(true) => {}
+            Ok(false) => return Verdict::default(),
+            Err(why) => return Verdict::failed(policy, why),
+        }
+    }
     let mut budget = BUDGET;
+    let with_rights = || sight.of_expressions().set("params", params.clone());
+    let computed = Computed::new(&policy.variables, &with_rights);
+    let variables = with_rights().set_lazy("variables", &computed);
+    let mut results = Vec::new();
     for validation in &policy.validations {
-        match validation.expression.eval(&variables, &mut budget) {
-            Ok(Cel::Bool(true)) => {}
-            Ok(_) => {
-                let made = validation.message_expression.as_ref().and_then(|expression| {
-                    match expression.eval(&variables, &mut budget) {
-                        Ok(Cel::String(text)) => Some(text.trim().to_owned()).filter(|text| !text.is_empty()),
-                        _ => None,
-                    }
-                });
-                let message = made.unwrap_or_else(|| {
-                    if validation.message.is_empty() {
-                        format!("failed expression: {}", validation.expression.source.trim())
-                    } else {
-                        validation.message.clone()
-                    }
-                });
-                objections.push(Objection { message, reason: validation.reason.clone() });
-            }
-            Err(why) => fail(why, objections),
+        let result = validation.expression.eval(&variables, &mut budget);
+        if let Err(why) = &result
+            && why == OUT_OF_BUDGET
+        {
+            return Verdict::failed(policy, why.clone());
         }
+        results.push(result);
     }
-    for (key, expression) in &policy.annotations {
-        match expression.eval(&variables, &mut budget) {
-            Ok(Cel::String(text)) => {
-                occasion.context.annotate(&format!("{}/{key}", policy.name), text.to_string())
-            }
-            Ok(_) => {}
-            Err(why) => fail(why, objections),
-        }
-    }
-}
-
-/// The `variables` of a policy: each is computed once, when it is first used, and may use those before it.
-pub(super) struct Computed<'a> {
-    pub(super) variables: &'a [(String, Expression)],
-    pub(super) base: &'a dyn Fn() -> Variables<'a>,
-    pub(super) known: RefCell<BTreeMap<String, Result<Cel, EvalError>>>,
-}
-
-impl Lazy for Computed<'_> {
-    fn field(&self, name: &str, budget: &mut u64) -> Option<Result<Cel, EvalError>> {
-        if let Some(known) = self.known.borrow().get(name) {
-            return Some(known.clone());
-        }
-        let (_, expression) = self.variables.iter().find(|(known, _)| known == name)?;
-        // A variable that asks for itself finds this, not an endless loop.
-        let circle = Err(EvalError(format!("variable {name} uses itself")));
-        self.known.borrow_mut().insert(name.to_owned(), circle);
-        let variables = (self.base)().set_lazy("variables", self);
-        let value = expression.eval(&variables, budget).map_err(EvalError);
-        self.known.borrow_mut().insert(name.to_owned(), value.clone());
-        Some(value)
-    }
-}
-
-/// Returns the parameters that a binding names: one value per object, or null for a policy without.
-pub(super) fn params(
-    occasion: &Occasion<'_>,
-    kind: Option<&(String, String)>,
-    reference: &Value,
-) -> Result<Vec<Cel>, String> {
-    let Some((api_version, kind_name)) = kind else { return Ok(vec![Cel::Null]) };
-    if !reference.is_object() {
-        return Ok(vec![Cel::Null]);
-    }
-    let server = occasion.server;
-    let registry = server.registry.load();
-    let gvk = apimachinery::gvk::Gvk::from_api_version(api_version, kind_name);
-    let Some(kind) = registry.find_kind(&gvk.group, &gvk.version, &gvk.kind) else {
-        return Err(format!(
-            "failed to configure policy: failed to find resource referenced by paramKind: '{api_version}, Kind={kind_name}'"
-        ));
+    // Messages and annotations are computed without rights, from variables of their own.
+    let without_rights = || sight.without_rights().set("params", params.clone());
+    let messages = {
+        let computed = Computed::new(&policy.variables, &without_rights);
+        messages(policy, &without_rights().set_lazy("variables", &computed), &mut budget)
     };
-    let namespace = if kind.namespaced {
-        let given = text(reference, "namespace");
-        let found = if given.is_empty() { occasion.namespace.to_owned() } else { given };
-        if found.is_empty() {
-            return Err("failed to configure binding: cannot use namespaced paramRef in policy binding that matches cluster-scoped resources".to_owned());
+    let mut verdict = Verdict::default();
+    for (index, (validation, result)) in policy.validations.iter().zip(results).enumerate() {
+        let mut object = |message: String, reason: &str| {
+            verdict.objections.push((index, Objection { message, reason: reason.to_owned() }));
+        };
+        match (result, &messages) {
+            (Err(why), _) if !policy.ignore_failure => object(why, ""),
+            (Err(_), _) => {}
+            (Ok(_), Err(why)) if !policy.ignore_failure => {
+                object(format!("failed messageExpression: {why}"), "");
+            }
+            (Ok(_), Err(_)) | (Ok(Cel::Bool(true)), _) => {}
+            (Ok(_), Ok(messages)) => {
+                object(words(validation, messages[index].as_deref()), &validation.reason)
+            }
         }
-        found
-    } else {
-        String::new()
-    };
-    let name = text(reference, "name");
-    let found: Vec<Cel> = if name.is_empty() {
-        let wanted =
-            selector(&reference["selector"]).map_err(|why| format!("failed to configure binding: {why}"))?;
-        let snapshot = server.store.snapshot(&kind.collection);
-        let chosen = snapshot.iter().filter(|entry| {
-            object::split_key(&entry.name).0 == namespace && wanted.matches(&entry.head.labels[..])
+    }
+    let computed = Computed::new(&policy.variables, &without_rights);
+    match annotations(policy, &without_rights().set_lazy("variables", &computed)) {
+        Ok(annotations) => verdict.annotations = annotations,
+        Err(why) => return Verdict::failed(policy, why),
+    }
+    verdict
+}
+
+/// Computes the messages of all validations, also of those that hold.
+fn messages(
+    policy: &Policy,
+    variables: &Variables<'_>,
+    budget: &mut u64,
+) -> Result<Vec<Option<String>>, String> {
+    let mut messages = Vec::new();
+    for validation in &policy.validations {
+        let made = validation.message_expression.as_ref().map(|made| made.eval(variables, budget));
+        messages.push(match made {
+            Some(Err(why)) if why == OUT_OF_BUDGET => return Err(why),
+            Some(Ok(Cel::String(text))) => Some(text.trim().to_owned()),
+            _ => None,
         });
-        chosen.map(|entry| cel::from_json(&server.read(kind, entry))).collect()
-    } else {
-        let entry = server.store.get(&kind.collection, &object::join_key(&namespace, &name));
-        entry.iter().map(|entry| cel::from_json(&server.read(kind, entry))).collect()
-    };
-    if !found.is_empty() {
-        return Ok(found);
     }
-    match reference["parameterNotFoundAction"].as_str() {
-        Some("Allow") => Ok(Vec::new()),
-        _ => Err("failed to configure binding: no params found for policy binding with `Deny` parameterNotFoundAction".to_owned()),
+    Ok(messages)
+}
+
+/// Returns what is said about a validation that does not hold.
+fn words(validation: &Validation, made: Option<&str>) -> String {
+    let usable = |text: &&str| !text.is_empty() && text.len() <= MAX_MESSAGE && !text.contains('\n');
+    match made.filter(usable) {
+        Some(made) => made.to_owned(),
+        None if !validation.message.is_empty() => validation.message.clone(),
+        None => format!("failed expression: {}", validation.expression.source.trim()),
     }
+}
+
+type Annotations = Vec<(String, Result<String, String>)>;
+
+fn annotations(policy: &Policy, variables: &Variables<'_>) -> Result<Annotations, String> {
+    let mut budget = BUDGET;
+    let mut made = Vec::new();
+    for (key, expression) in &policy.annotations {
+        match expression.eval(variables, &mut budget) {
+            Ok(Cel::String(text)) if text.trim().is_empty() => {}
+            Ok(Cel::String(text)) => made.push((key.clone(), Ok(text.trim().to_owned()))),
+            Ok(Cel::Null) => {}
+            Ok(other) => {
+                let why = format!(
+                    "valueExpression '{}' resulted in unsupported return type: {}. Return type must be either string or null.",
+                    expression.source,
+                    other.type_name()
+                );
+                made.push((key.clone(), Err(why)));
+            }
+            Err(why) if why == OUT_OF_BUDGET => return Err(why),
+            Err(why) if !policy.ignore_failure => made.push((key.clone(), Err(why))),
+            Err(_) => {}
+        }
+    }
+    Ok(made)
 }

@@ -1,15 +1,17 @@
 //! What is wrong with an admission policy or its binding as written: what is missing, what is not supported, which
 //! expressions do not compile. And the same about the conditions of webhooks.
 //!
-//! In: the object, and the one it replaces. Expressions that stood there before are not compiled again.
+//! In: the object, and the one it replaces. Expressions are judged at every write; only conditions that have not changed are
+//! left alone.
 
 use apimachinery::field::{Error, Errors, Path};
 use apimachinery::gvk::Gvk;
 use apimachinery::names;
-use cel::{Program, Type};
-use serde_json::{Value, json};
+use cel::Type;
+use serde_json::Value;
 
-use super::expressions;
+use super::binding_check::{match_resources, one_of};
+use super::declarations::{Available, of_variable};
 use super::policies::{list, text};
 
 /// What an expression has to result in.
@@ -25,64 +27,60 @@ enum Wanted {
 
 /// The most conditions that one webhook or policy may have.
 const MAX_CONDITIONS: usize = 64;
+/// The most annotations that a policy may make.
+const MAX_ANNOTATIONS: usize = 20;
+/// The longest expression for one of them, in bytes.
+const MAX_ANNOTATION_LENGTH: usize = 5 * 1024;
 
 /// Returns what is wrong with a policy, a binding or the conditions of webhooks; nothing for other kinds.
 pub(crate) fn check(gvk: &Gvk, object: &Value, old: Option<&Value>) -> Errors {
     if gvk.group != "admissionregistration.k8s.io" {
         return Errors::new();
     }
-    if matches!(gvk.kind.as_str(), "ValidatingWebhookConfiguration" | "MutatingWebhookConfiguration") {
-        return check_webhooks(object, old);
-    }
-    let known = old.map(|old| old["spec"].to_string()).unwrap_or_default();
-    let params = object["spec"]["paramKind"].is_object();
-    let mut check = Check { errors: Errors::new(), known, params, variables: Vec::new(), found: Type::Dyn };
     let (spec, path) = (&object["spec"], Path::new("spec"));
+    let mut check = Check { errors: Errors::new(), params: spec["paramKind"].is_object(), variables: None };
     match gvk.kind.as_str() {
+        "ValidatingWebhookConfiguration" | "MutatingWebhookConfiguration" => {
+            check.params = false;
+            check.webhooks(object, old);
+        }
         "ValidatingAdmissionPolicy" => {
             check.common(spec, &path);
-            check.variables(spec, &path, false);
+            check.conditions_unless_same(spec, old, &path);
+            if list(spec, "variables").next().is_some() {
+                check.variables(spec, &path);
+            }
             check.validations(object, spec, &path);
         }
         "MutatingAdmissionPolicy" => {
             check.common(spec, &path);
-            check.variables(spec, &path, true);
+            check.operations(spec, &path);
+            check.conditions_unless_same(spec, old, &path);
+            check.variables(spec, &path);
             check.mutations(spec, &path);
         }
         "ValidatingAdmissionPolicyBinding" | "MutatingAdmissionPolicyBinding" => {
-            check.binding(spec, &path, gvk.kind == "ValidatingAdmissionPolicyBinding");
+            super::binding_check::check(spec, &path, gvk.kind.starts_with("Validating"), &mut check.errors);
         }
         _ => {}
     }
     check.errors
 }
 
-/// Checks the conditions of webhooks, unless none of them has changed.
-fn check_webhooks(object: &Value, old: Option<&Value>) -> Errors {
-    let conditions = |object: &Value| -> Vec<Value> {
-        list(object, "webhooks").map(|hook| hook["matchConditions"].clone()).collect()
-    };
-    if old.is_some_and(|old| conditions(old) == conditions(object)) {
-        return Errors::new();
-    }
-    let known = old.map(|old| old["webhooks"].to_string()).unwrap_or_default();
-    let mut check =
-        Check { errors: Errors::new(), known, params: false, variables: Vec::new(), found: Type::Dyn };
-    for (index, hook) in list(object, "webhooks").enumerate() {
-        check.conditions(hook, &Path::new("webhooks").index(index).child("matchConditions"));
-    }
-    check.errors
+/// Returns a warning about a name that only configurations in files may have.
+pub(crate) fn warning(gvk: &Gvk, object: &Value) -> Option<String> {
+    let reserved = crate::object::meta_str(object, "name").ends_with(".static.k8s.io");
+    (gvk.group == "admissionregistration.k8s.io" && reserved).then(|| {
+        "metadata.name: names ending with \".static.k8s.io\" are reserved for static manifest-based configurations and cannot be managed via the API".to_owned()
+    })
 }
 
 struct Check {
     errors: Errors,
-    known: String,
     /// The policy has parameters.
     params: bool,
-    /// Its variables so far, and of what types they are.
-    variables: Vec<(String, Type)>,
-    /// The type of the expression that was looked at last.
-    found: Type,
+    /// The variables of the policy with their types, as far as they have been looked at; none if it has none to offer.
+    variables: Option<Vec<(String, Type)>>,
 }
 
 impl Check {
@@ -90,31 +88,45 @@ impl Check {
         self.errors.push(Error::required(at, detail));
     }
 
-    fn one_of(&mut self, at: &Path, value: &str, supported: &[&str]) {
-        if value.is_empty() {
-            self.required(at, "");
-        } else if !supported.contains(&value) {
-            self.errors.push(Error::not_supported(at, value, supported));
+    /// Checks the conditions of webhooks, unless none of them has changed.
+    fn webhooks(&mut self, object: &Value, old: Option<&Value>) {
+        let conditions = |object: &Value| -> Vec<Value> {
+            list(object, "webhooks").map(|hook| hook["matchConditions"].clone()).collect()
+        };
+        if old.is_some_and(|old| conditions(old) == conditions(object)) {
+            return;
+        }
+        for (index, hook) in list(object, "webhooks").enumerate() {
+            self.conditions(hook, &Path::new("webhooks").index(index).child("matchConditions"));
         }
     }
 
     fn common(&mut self, spec: &Value, path: &Path) {
-        self.one_of(&path.child("failurePolicy"), &text(spec, "failurePolicy"), &["Fail", "Ignore"]);
+        let policy = text(spec, "failurePolicy");
+        one_of(&mut self.errors, &path.child("failurePolicy"), &policy, &["Fail", "Ignore"]);
         if self.params {
             self.param_kind(&spec["paramKind"], &path.child("paramKind"));
         }
         let at = path.child("matchConstraints");
         if spec["matchConstraints"].is_object() {
+            match_resources(&mut self.errors, &spec["matchConstraints"], &at);
             if list(&spec["matchConstraints"], "resourceRules").next().is_none() {
                 self.required(&at.child("resourceRules"), "");
             }
         } else {
             self.required(&at, "");
         }
-        self.conditions(spec, &path.child("matchConditions"));
     }
 
-    /// Checks the `matchConditions` of a policy or webhook.
+    /// Checks the conditions of a policy if they, or the parameters they may use, have changed.
+    fn conditions_unless_same(&mut self, spec: &Value, old: Option<&Value>, path: &Path) {
+        let same = |field: &str| old.is_some_and(|old| old["spec"][field] == spec[field]);
+        if !same("paramKind") || !same("matchConditions") {
+            self.conditions(spec, &path.child("matchConditions"));
+        }
+    }
+
+    /// Checks the `matchConditions` of a policy or webhook. They do not see the variables of a policy.
     fn conditions(&mut self, holder: &Value, path: &Path) {
         let count = list(holder, "matchConditions").count();
         if count > MAX_CONDITIONS {
@@ -127,7 +139,8 @@ impl Check {
             if source.trim().is_empty() {
                 self.required(&at.child("expression"), "");
             } else {
-                self.expression(&at.child("expression"), source.trim(), Wanted::Bool, false, &[]);
+                let available = Available { params: self.params, authorizer: true, ..Available::default() };
+                self.expression(&at.child("expression"), source.trim(), Wanted::Bool, available);
             }
             let (name, at) = (text(condition, "name"), at.child("name"));
             if name.is_empty() {
@@ -146,9 +159,7 @@ impl Check {
 
     fn param_kind(&mut self, kind: &Value, at: &Path) {
         let (api_version, name) = (text(kind, "apiVersion"), text(kind, "kind"));
-        if api_version.is_empty() {
-            self.required(&at.child("apiVersion"), "");
-        }
+        self.api_version(&api_version, &at.child("apiVersion"));
         if name.is_empty() {
             self.required(&at.child("kind"), "");
         } else {
@@ -160,27 +171,68 @@ impl Check {
         }
     }
 
-    fn variables(&mut self, spec: &Value, path: &Path, mutation: bool) {
+    fn api_version(&mut self, given: &str, at: &Path) {
+        if given.is_empty() {
+            return self.required(at, "");
+        }
+        let (group, version) = match given.split('/').collect::<Vec<_>>()[..] {
+            [version] => ("", version),
+            [group, version] => (group, version),
+            _ => {
+                let detail = format!("unexpected GroupVersion string: {given}");
+                return self.errors.push(Error::invalid(at, given, detail));
+            }
+        };
+        if !group.is_empty() {
+            let wrong = names::dns1123_subdomain(group);
+            if !wrong.is_empty() {
+                self.errors.push(Error::invalid(at, group, wrong.join(",")));
+            }
+        }
+        let wrong = names::dns1035_label(version);
+        if version.is_empty() {
+            self.errors.push(Error::invalid(at, given, "version must be specified"));
+        } else if !wrong.is_empty() {
+            self.errors.push(Error::invalid(at, version, wrong.join(",")));
+        }
+    }
+
+    /// Checks the variables one after the other: each may use those before it.
+    fn variables(&mut self, spec: &Value, path: &Path) {
+        self.variables = Some(Vec::new());
         for (index, variable) in list(spec, "variables").enumerate() {
             let at = path.child("variables").index(index);
             let (name, source) = (text(variable, "name"), text(variable, "expression"));
-            let is_name = |name: &str| {
-                name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
-                    && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-            };
             if name.trim().is_empty() {
                 self.required(&at.child("name"), "name is not specified");
-            } else if !is_name(&name) {
+            } else if !is_identifier(&name) {
                 let detail = "must be a valid CEL identifier";
-                self.errors.push(Error::invalid(&at.child("name"), name, detail));
+                self.errors.push(Error::invalid(&at.child("name"), name.clone(), detail));
             }
             if source.trim().is_empty() {
                 self.required(&at.child("expression"), "expression is not specified");
-            } else {
-                self.expression(&at.child("expression"), &source, Wanted::Anything, mutation, &["variables"]);
-                self.variables.push((text(variable, "name"), self.found.clone()));
+                continue;
             }
+            let known = self.variables.take();
+            let available = Available { variables: known.as_deref(), ..self.available() };
+            let ty = self.expression(&at.child("expression"), &source, Wanted::Anything, available);
+            let mut known = known.unwrap_or_default();
+            known.retain(|(other, _)| *other != name);
+            known.push((name, of_variable(&ty)));
+            self.variables = Some(known);
         }
+    }
+
+    /// Returns what all expressions of a policy may use but its variables.
+    fn available(&self) -> Available<'static> {
+        Available { params: self.params, authorizer: true, ..Available::default() }
+    }
+
+    /// Checks an expression that may use the variables of the policy.
+    fn composed(&mut self, at: &Path, source: &str, wanted: Wanted, available: Available<'_>) {
+        let variables = self.variables.take();
+        self.expression(at, source, wanted, Available { variables: variables.as_deref(), ..available });
+        self.variables = variables;
     }
 
     fn validations(&mut self, policy: &Value, spec: &Value, path: &Path) {
@@ -191,64 +243,91 @@ impl Check {
             return;
         }
         for (index, validation) in list(spec, "validations").enumerate() {
-            let at = path.child("validations").index(index);
-            let source = text(validation, "expression");
-            if source.trim().is_empty() {
-                self.required(&at.child("expression"), "expression is not specified");
-            } else {
-                self.expression(&at.child("expression"), &source, Wanted::Bool, false, &["variables"]);
-            }
-            let message_expression = text(validation, "messageExpression");
-            if !message_expression.trim().is_empty() {
-                let at = at.child("messageExpression");
-                self.expression(&at, &message_expression, Wanted::Text, false, &["variables"]);
-            } else if !message_expression.is_empty() {
-                let detail = "must be non-empty if specified";
-                self.errors.push(Error::invalid(&at.child("messageExpression"), message_expression, detail));
-            }
-            let message = text(validation, "message");
-            if !message.is_empty() && message.trim().is_empty() {
-                let detail = "must be non-empty if specified";
-                self.errors.push(Error::invalid(&at.child("message"), message, detail));
-            } else if message.trim().contains(['\n', '\r']) {
-                self.errors.push(Error::invalid(
-                    &at.child("message"),
-                    message,
-                    "must not contain line breaks",
-                ));
-            }
-            let reason = text(validation, "reason");
-            let supported = ["Forbidden", "Invalid", "RequestEntityTooLarge"];
-            if !reason.is_empty() && !supported.contains(&reason.as_str()) {
-                self.errors.push(Error::not_supported(&at.child("reason"), reason, &supported));
-            }
+            self.validation(validation, &path.child("validations").index(index));
         }
+        let (annotations, at) = (list(spec, "auditAnnotations").count(), path.child("auditAnnotations"));
+        if annotations > MAX_ANNOTATIONS {
+            let detail = format!("must not have more than {MAX_ANNOTATIONS} auditAnnotations");
+            // Shown as Go shows its structures.
+            let shown: Vec<String> = list(spec, "auditAnnotations")
+                .map(|entry| {
+                    format!(r#"{{"Key":{},"ValueExpression":{}}}"#, entry["key"], entry["valueExpression"])
+                })
+                .collect();
+            let error = Error::invalid(&at, Value::Null, detail);
+            self.errors.push(error.showing(format!("[{}]", shown.join(","))));
+        }
+        let mut keys: Vec<String> = Vec::new();
         for (index, annotation) in list(spec, "auditAnnotations").enumerate() {
-            let at = path.child("auditAnnotations").index(index);
-            let key = format!("{}/{}", crate::object::meta_str(policy, "name"), text(annotation, "key"));
+            let at = at.index(index);
+            self.annotation(policy, annotation, &at);
+            let key = text(annotation, "key");
+            if keys.contains(&key) {
+                self.errors.push(Error::duplicate(&at.child("key"), key.clone()));
+            }
+            keys.push(key);
+        }
+    }
+
+    fn validation(&mut self, validation: &Value, at: &Path) {
+        let source = text(validation, "expression");
+        if source.trim().is_empty() {
+            self.required(&at.child("expression"), "expression is not specified");
+        } else {
+            self.composed(&at.child("expression"), &source, Wanted::Bool, self.available());
+        }
+        let message_expression = text(validation, "messageExpression");
+        if !message_expression.trim().is_empty() {
+            let available = Available { authorizer: false, ..self.available() };
+            self.composed(&at.child("messageExpression"), &message_expression, Wanted::Text, available);
+        } else if !message_expression.is_empty() {
+            let detail = "must be non-empty if specified";
+            self.errors.push(Error::invalid(&at.child("messageExpression"), message_expression, detail));
+        }
+        let message = text(validation, "message");
+        if !message.is_empty() && message.trim().is_empty() {
+            let detail = "must be non-empty if specified";
+            self.errors.push(Error::invalid(&at.child("message"), message, detail));
+        } else if message.trim().contains(['\n', '\r']) {
+            self.errors.push(Error::invalid(&at.child("message"), message, "must not contain line breaks"));
+        }
+        let supported = ["Forbidden", "Invalid", "RequestEntityTooLarge"];
+        if let Some(reason) = validation["reason"].as_str().filter(|reason| !supported.contains(reason)) {
+            self.errors.push(Error::not_supported(&at.child("reason"), reason, &supported));
+        }
+    }
+
+    fn annotation(&mut self, policy: &Value, annotation: &Value, at: &Path) {
+        let (name, key) = (crate::object::meta_str(policy, "name"), text(annotation, "key"));
+        if name.is_empty() {
+            let detail = "requires metadata.name be non-empty";
+            self.errors.push(Error::invalid(&at.child("key"), key, detail));
+        } else {
+            let key = format!("{name}/{key}");
             for wrong in names::qualified_name(&key) {
                 self.errors.push(Error::invalid(&at.child("key"), key.clone(), wrong));
             }
-            let source = text(annotation, "valueExpression");
-            if source.trim().is_empty() {
-                self.required(&at.child("valueExpression"), "valueExpression is not specified");
-            } else {
-                let at = at.child("valueExpression");
-                self.expression(&at, source.trim(), Wanted::TextOrNull, false, &["variables"]);
-            }
+        }
+        let source = text(annotation, "valueExpression");
+        let at = at.child("valueExpression");
+        if source.trim().is_empty() {
+            self.required(&at, "valueExpression is not specified");
+        } else if source.trim().len() > MAX_ANNOTATION_LENGTH {
+            self.required(&at, &format!("must not exceed {MAX_ANNOTATION_LENGTH} bytes in length"));
+        } else {
+            self.composed(&at, source.trim(), Wanted::TextOrNull, self.available());
+        }
+    }
+
+    /// Deletions cannot be changed.
+    fn operations(&mut self, spec: &Value, path: &Path) {
+        if spec["matchConstraints"].is_object() {
+            let at = path.child("matchConstraints");
+            super::binding_check::changeable(&mut self.errors, &spec["matchConstraints"], &at);
         }
     }
 
     fn mutations(&mut self, spec: &Value, path: &Path) {
-        let at = path.child("matchConstraints").child("resourceRules").child("operations");
-        for rule in list(&spec["matchConstraints"], "resourceRules") {
-            for operation in list(rule, "operations").filter_map(Value::as_str) {
-                let supported = ["*", "CREATE", "UPDATE"];
-                if !supported.contains(&operation) {
-                    self.errors.push(Error::not_supported(&at, operation, &supported));
-                }
-            }
-        }
         if list(spec, "mutations").next().is_none() {
             self.required(&path.child("mutations"), "mutations must contain at least one item");
         }
@@ -272,9 +351,10 @@ impl Check {
                 let at = at.child(field).child("expression");
                 let source = text(&mutation[field], "expression");
                 if source.trim().is_empty() {
-                    self.required(&at, "expression is not specified");
+                    self.required(&at, "");
                 } else {
-                    self.expression(&at, &source, wanted, true, &["variables"]);
+                    let available = Available { patches: true, ..self.available() };
+                    self.composed(&at, source.trim(), wanted, available);
                 }
             } else {
                 let detail = format!("must be specified when patchType is {kind}");
@@ -285,97 +365,43 @@ impl Check {
                 self.errors.push(Error::invalid(&at.child(other), format!("{{{other}}}"), detail));
             }
         }
-        let policy = text(spec, "reinvocationPolicy");
-        self.one_of(&path.child("reinvocationPolicy"), &policy, &["IfNeeded", "Never"]);
+        let (policy, at) = (text(spec, "reinvocationPolicy"), path.child("reinvocationPolicy"));
+        one_of(&mut self.errors, &at, &policy, &["IfNeeded", "Never"]);
     }
 
-    fn binding(&mut self, spec: &Value, path: &Path, validating: bool) {
-        let policy = text(spec, "policyName");
-        if policy.is_empty() {
-            self.required(&path.child("policyName"), "");
-        } else {
-            for wrong in names::dns1123_subdomain(&policy) {
-                self.errors.push(Error::invalid(&path.child("policyName"), policy.clone(), wrong));
+    /// Checks an expression; returns the type of its result, which can be anything for one that does not compile.
+    fn expression(&mut self, at: &Path, source: &str, wanted: Wanted, available: Available<'_>) -> Type {
+        let (ty, wrong) = match available.judge(source) {
+            Err(why) => (Type::Dyn, Some(why)),
+            Ok(ty) => {
+                let wrong = unwanted(wanted, &ty);
+                (ty, wrong)
             }
-        }
-        if spec["paramRef"].is_object() {
-            let at = path.child("paramRef");
-            let named = !text(&spec["paramRef"], "name").is_empty();
-            let selected = spec["paramRef"]["selector"].is_object();
-            let detail = "name and selector are mutually exclusive";
-            if named && selected {
-                self.errors.push(Error::forbidden(&at.child("name"), detail));
-                self.errors.push(Error::forbidden(&at.child("selector"), detail));
-            }
-            if !named && !selected {
-                self.required(&at, "one of name or selector must be specified");
-            }
-            let action = text(&spec["paramRef"], "parameterNotFoundAction");
-            let at = at.child("parameterNotFoundAction");
-            self.one_of(&at, &action, &["Deny", "Allow"]);
-        }
-        if !validating {
-            return;
-        }
-        let at = path.child("validationActions");
-        let actions: Vec<&str> = list(spec, "validationActions").filter_map(Value::as_str).collect();
-        if actions.is_empty() {
-            self.required(&at, "at least one validation action is required");
-        }
-        for (index, action) in actions.iter().enumerate() {
-            let supported = ["Audit", "Deny", "Warn"];
-            if !supported.contains(action) {
-                self.errors.push(Error::not_supported(&at.index(index), *action, &supported));
-            }
-            if actions[..index].contains(action) {
-                self.errors.push(Error::duplicate(&at.index(index), *action));
-            }
-        }
-        if actions.contains(&"Deny") && actions.contains(&"Warn") {
-            let detail = "must not contain both Deny and Warn (repeating the same validation failure information in the API response and headers serves no purpose)";
-            self.errors.push(Error::invalid(&at, json!(actions), detail));
-        }
-    }
-
-    fn expression(&mut self, at: &Path, source: &str, wanted: Wanted, mutation: bool, also: &[&str]) {
-        self.found = Type::Dyn;
-        if !self.known.is_empty() && self.known.contains(&json!(source).to_string()) {
-            return;
-        }
-        let mut scope = expressions::scope();
-        if self.params {
-            scope = scope.typed("params", Type::Dyn);
-        }
-        if mutation {
-            scope = scope.making_objects();
-        }
-        if also.contains(&"variables") {
-            scope = expressions::with_variables(scope, &self.variables);
-        }
-        let wrong = match Program::compile_in(source, &scope) {
-            Err(error) => Some(format!("compilation failed: {}", error.report(source))),
-            Ok(program) => match program.unusable() {
-                Some(error) => Some(format!("program instantiation failed: {error}")),
-                None => {
-                    self.found = program.ty().clone();
-                    unwanted(wanted, program.ty())
-                }
-            },
         };
         if let Some(detail) = wrong {
             self.errors.push(Error::invalid(at, source, detail));
         }
+        ty
     }
 }
 
+fn is_identifier(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+        // What escaping leaves as it is is no word of the language.
+        && cel::escape(name).is_some_and(|escaped| escaped == name || name.contains("__"))
+}
+
 fn unwanted(wanted: Wanted, ty: &Type) -> Option<String> {
+    // Of an empty list nobody knows what would be in it.
     let is = |ty: &Type, wanted: &str| matches!(ty, Type::Opaque(name) if &**name == wanted);
+    let is_patch = |ty: &Type| is(ty, "JSONPatch") || *ty == Type::Dyn;
     let detail = match (wanted, ty) {
         (Wanted::Anything, _) => return None,
         (Wanted::Bool, Type::Bool) | (Wanted::Text | Wanted::TextOrNull, Type::String) => return None,
         (Wanted::TextOrNull, Type::Null) => return None,
         (Wanted::Object, ty) if is(ty, "Object") => return None,
-        (Wanted::Patch, Type::List(of)) if is(of, "JSONPatch") => return None,
+        (Wanted::Patch, Type::List(of)) if is_patch(of) => return None,
         (Wanted::Bool, _) => "must evaluate to bool",
         (Wanted::Text, _) => "must evaluate to string",
         (Wanted::TextOrNull, _) => "must evaluate to one of [string null_type]",
@@ -387,6 +413,8 @@ fn unwanted(wanted: Wanted, ty: &Type) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn wrong(kind: &str, spec: Value) -> Vec<String> {
@@ -396,8 +424,9 @@ mod tests {
     }
 
     fn policy(expression: &str) -> Value {
-        json!({"failurePolicy": "Fail", "matchConstraints": {"resourceRules": [{"operations": ["CREATE"]}]},
-            "validations": [{"expression": expression}]})
+        let rule = json!({"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]});
+        json!({"failurePolicy": "Fail", "matchConstraints": {"matchPolicy": "Equivalent", "namespaceSelector": {},
+            "objectSelector": {}, "resourceRules": [rule]}, "validations": [{"expression": expression}]})
     }
 
     #[test]
@@ -413,6 +442,34 @@ mod tests {
             wrong("ValidatingAdmissionPolicy", policy("params.x == 1"))[0]
                 .contains("undeclared reference to 'params'")
         );
+    }
+
+    #[test]
+    fn the_type_of_a_result_is_known_before() {
+        let wrong = |expression: &str| wrong("ValidatingAdmissionPolicy", policy(expression));
+        assert!(wrong("object.spec.paused")[0].ends_with("must evaluate to bool but got dyn"));
+        assert!(wrong("request.user == ''")[0].contains("undefined field 'user'"));
+        assert!(wrong("variables.a == 1")[0].contains("undeclared reference to 'variables'"));
+        let mut spec = policy("variables.b");
+        spec["variables"] = json!([{"name": "a", "expression": "1"}, {"name": "b", "expression": "variables.a == 1"},
+            {"name": "in", "expression": "variables.c"}]);
+        let found = check(
+            &Gvk::new("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicy"),
+            &json!({"metadata": {"name": "p"}, "spec": spec}),
+            None,
+        );
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert_eq!(found[0].detail, "must be a valid CEL identifier");
+        assert!(found[1].detail.contains("undefined field 'c'"), "{found:?}");
+    }
+
+    #[test]
+    fn a_message_may_not_ask_about_rights() {
+        let mut spec = policy("true");
+        spec["validations"][0]["messageExpression"] =
+            json!("authorizer.requestResource.check('get').reason()");
+        let found = wrong("ValidatingAdmissionPolicy", spec);
+        assert!(found[0].contains("undeclared reference to 'authorizer'"), "{found:?}");
     }
 
     #[test]

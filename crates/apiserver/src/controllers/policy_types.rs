@@ -9,7 +9,7 @@ use apimachinery::gvk::Gvk;
 use cel::{Decl, Program, Type};
 use serde_json::{Value, json};
 
-use crate::admission::expressions;
+use crate::admission::declarations::{Available, of_variable};
 use crate::internal::Actor;
 use crate::registry::{Registry, Source};
 use crate::server::Server;
@@ -93,8 +93,8 @@ fn check(registry: &Registry, spec: &Value) -> Vec<Value> {
             let found: Vec<String> = kinds
                 .iter()
                 .filter_map(|(gvk, decl)| {
-                    let why = wrong(source, spec, decl, params.as_ref().and_then(Option::as_ref))?;
-                    Some(format!("{}, Kind={}: {why}\n", gvk.api_version(), gvk.kind))
+                    let why = wrong(source, spec, decl, params.as_ref().map(Option::as_ref))?;
+                    Some(format!("{}/{}, Kind={}: {why}\n", gvk.group, gvk.version, gvk.kind))
                 })
                 .collect();
             if !found.is_empty() {
@@ -153,25 +153,34 @@ fn declared(registry: &Registry, gvk: &Gvk) -> Option<Arc<Decl>> {
     Decl::of_schema(schema, true, &gvk.kind, &resolve)
 }
 
-/// Says why an expression cannot work on objects of one type.
-fn wrong(source: &str, spec: &Value, object: &Arc<Decl>, params: Option<&Arc<Decl>>) -> Option<String> {
-    let mut scope = expressions::scope().declare("object", object).declare("oldObject", object);
-    if spec["paramKind"].is_object() {
-        scope = params.map_or_else(
-            || scope.clone().typed("params", Type::Dyn),
-            |params| scope.clone().declare("params", params),
-        );
-    }
+/// Says why an expression cannot work on objects of one type. `params` is there for policies with parameters.
+fn wrong(
+    source: &str,
+    spec: &Value,
+    object: &Arc<Decl>,
+    params: Option<Option<&Arc<Decl>>>,
+) -> Option<String> {
+    let judge = |source: &str, variables: &[(String, Type)]| {
+        let available = Available {
+            params: params.is_some(),
+            authorizer: true,
+            variables: Some(variables),
+            ..Available::default()
+        };
+        let mut scope = available.scope().declare("object", object).declare("oldObject", object);
+        if let Some(Some(params)) = params {
+            scope = scope.declare("params", params);
+        }
+        let compiled = Program::compile_in(source, &scope).map_err(|error| error.report(source));
+        compiled.map(|program| program.ty().clone())
+    };
     // Each variable may use those before it. One that cannot work can be anything.
     let mut variables: Vec<(String, Type)> = Vec::new();
     for variable in list(spec, "variables") {
-        let known = expressions::with_variables(scope.clone(), &variables);
-        let program = Program::compile_in(text(variable, "expression"), &known);
-        let ty = program.map_or(Type::Dyn, |program| program.ty().clone());
-        variables.push((text(variable, "name").to_owned(), ty));
+        let ty = judge(text(variable, "expression"), &variables).unwrap_or(Type::Dyn);
+        variables.push((text(variable, "name").to_owned(), of_variable(&ty)));
     }
-    let known = expressions::with_variables(scope, &variables);
-    Program::compile_in(source, &known).err().map(|error| error.report(source))
+    judge(source, &variables).err()
 }
 
 #[cfg(test)]

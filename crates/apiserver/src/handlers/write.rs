@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use super::context::{Context, WriteOptions};
 use super::decode;
 use crate::admission::webhooks::{Occasion, Rounds};
-use crate::admission::{Attributes, Operation, certificates, namespace, priority};
+use crate::admission::{Attributes, Operation, certificates, namespace, param_rights, priority};
 use crate::auth::claims;
 use crate::conversion;
 use crate::head::Head;
@@ -134,7 +134,10 @@ impl Target<'_> {
             self.prepare_create(&mut object, now, &uid)?;
             let name = object::meta_str(&object, "name").to_owned();
             decode::validate_type(self.kind, &object)?;
-            let errors = self.kind.validate_create(&object);
+            let mut errors = self.kind.validate_create(&object);
+            if errors.is_empty() {
+                errors.extend(self.unreadable(&object, None));
+            }
             if !errors.is_empty() {
                 return Err(self.invalid(&name, &errors));
             }
@@ -226,6 +229,9 @@ impl Target<'_> {
         decode::validate_type(self.kind, &new)?;
         let mut errors = claims::check_status(self, &new, &old);
         errors.extend(self.validate_update(&new, &old));
+        if errors.is_empty() && self.subresource.is_empty() {
+            errors.extend(self.unreadable(&new, Some(&old)));
+        }
         if !errors.is_empty() {
             return Err(self.invalid(self.name, &errors));
         }
@@ -416,7 +422,7 @@ impl Target<'_> {
                 self.mutate_scale(operation, object, old, &name, &options, &mut rounds).await?;
             } else {
                 let occasion = self.occasion(operation, &self.kind.gvk, &name, &options);
-                self.server.mutations.mutate(&occasion, object, old, &mut rounds)?;
+                self.server.mutations.mutate(&occasion, object, old, &mut rounds).await?;
                 self.server.webhooks.mutate(&occasion, &mut Some(object), old, &mut rounds).await?;
             }
             if !rounds.begin_second() {
@@ -473,7 +479,7 @@ impl Target<'_> {
         let mut shown = super::scale::owned(self.kind, object)?;
         let shown_old = old.map(|old| super::scale::owned(self.kind, old)).transpose()?;
         let occasion = self.occasion(operation, &gvk, name, options);
-        self.server.mutations.mutate(&occasion, &mut shown, shown_old.as_ref(), rounds)?;
+        self.server.mutations.mutate(&occasion, &mut shown, shown_old.as_ref(), rounds).await?;
         self.server.webhooks.mutate(&occasion, &mut Some(&mut shown), shown_old.as_ref(), rounds).await?;
         super::scale::set_replicas(self.kind, object, &shown);
         Ok(())
@@ -563,11 +569,11 @@ impl Target<'_> {
             let shown = object.as_deref().map(scale).transpose()?;
             let shown_old = old.map(scale).transpose()?;
             let occasion = self.occasion(operation, &gvk, name, options);
-            self.server.policies.validate(&occasion, shown.as_ref(), shown_old.as_ref())?;
+            self.server.policies.validate(&occasion, shown.as_ref(), shown_old.as_ref()).await?;
             return webhooks.validate(&occasion, shown.as_ref(), shown_old.as_ref()).await;
         }
         let occasion = self.occasion(operation, &self.kind.gvk, name, options);
-        self.server.policies.validate(&occasion, object.as_deref(), old)?;
+        self.server.policies.validate(&occasion, object.as_deref(), old).await?;
         webhooks.validate(&occasion, object.as_deref(), old).await
     }
 
@@ -665,8 +671,16 @@ impl Target<'_> {
             Source::Native if !self.subresource.is_empty() => {
                 native::validation::status_update(&self.kind.gvk, new, old, self.subresource)
             }
-            _ => self.kind.validate_update(self.subresource, new, old),
+            _ => {
+                let warn = |warning: String| self.context.warn(warning);
+                self.kind.validate_update(self.subresource, new, old, &warn)
+            }
         }
+    }
+
+    /// Finds parameters of policies that the requester may not read.
+    fn unreadable(&self, object: &Value, old: Option<&Value>) -> Option<field::Error> {
+        param_rights::check(self.server, &self.context.user, &self.kind.gvk, object, old)
     }
 
     fn warnings(&self, object: &Value, old: Option<&Value>) {
@@ -677,7 +691,8 @@ impl Target<'_> {
                 None => native::prepare::warnings(&self.kind.gvk, object),
                 Some(old) => native::prepare::warnings_on_update(&self.kind.gvk, object, old),
             };
-            warnings.into_iter().for_each(|warning| self.context.warn(warning));
+            let reserved = crate::admission::policy_check::warning(&self.kind.gvk, object);
+            warnings.into_iter().chain(reserved).for_each(|warning| self.context.warn(warning));
         }
         if self.kind.is_custom() && self.subresource.is_empty() {
             let known = old.map(object::finalizers).unwrap_or_default();

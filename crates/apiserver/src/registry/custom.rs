@@ -413,16 +413,17 @@ impl Custom {
         errors.extend(version.check_scale(object));
         errors.extend(version.schema.validate_embedded(object));
         errors.extend(version.schema.validate_lists(object));
-        version.with_rules(errors, object, None)
+        version.with_rules(errors, object, None, &|_| ())
     }
 
-    /// Checks a changed object; through `/status`, its status alone.
+    /// Checks a changed object; through `/status`, its status alone. Warns of what was wrong before.
     pub fn validate_update(
         &self,
         gvk: &Gvk,
         subresource: &str,
         object: &Value,
         old: &Value,
+        warn: &dyn Fn(String),
     ) -> field::Errors {
         let version = self.version(&gvk.version);
         // Upstream looks at the metadata twice.
@@ -437,7 +438,7 @@ impl Custom {
             errors.extend(version.schema.validate_embedded(object));
         }
         errors.extend(version.schema.validate_lists_update(object, old));
-        version.with_rules(errors, object, Some(old))
+        version.with_rules(errors, object, Some(old), warn)
     }
 
     pub fn selectable_fields(&self, version: &str) -> Vec<String> {
@@ -515,10 +516,20 @@ impl Version {
     }
 
     /// Adds what the rules of the schema say. They do not run over an object of the wrong shape.
-    fn with_rules(&self, mut errors: field::Errors, object: &Value, stored: Option<&Value>) -> field::Errors {
+    fn with_rules(
+        &self,
+        mut errors: field::Errors,
+        object: &Value,
+        stored: Option<&Value>,
+        warn: &dyn Fn(String),
+    ) -> field::Errors {
         match &self.rules {
             Some(_) if errors.iter().any(is_misshapen) => errors.push(super::rules::unchecked()),
-            Some(rules) => errors.extend(rules.validate(object, stored)),
+            Some(rules) => {
+                let verdict = rules.validate(object, stored);
+                errors.extend(verdict.errors);
+                verdict.warnings.into_iter().for_each(warn);
+            }
             None => {}
         }
         errors

@@ -136,7 +136,7 @@ impl Kind {
                 errors.extend(crate::admission::policy_check::check(&self.gvk, object, None));
                 if is_definition(&self.gvk) {
                     errors.extend(apimachinery::crd::validate(object));
-                    if errors.is_empty() {
+                    if !errors.iter().any(about_schema) {
                         errors.extend(super::rule_check::check_definition(object, None));
                     }
                 }
@@ -146,23 +146,34 @@ impl Kind {
         }
     }
 
-    /// Checks a changed object against the one it replaces.
-    pub fn validate_update(&self, subresource: &str, object: &Value, old: &Value) -> field::Errors {
+    /// Checks a changed object against the one it replaces. Warns of what is wrong but was so before.
+    pub fn validate_update(
+        &self,
+        subresource: &str,
+        object: &Value,
+        old: &Value,
+        warn: &dyn Fn(String),
+    ) -> field::Errors {
         match &self.source {
             Source::Native => {
                 let mut errors = native::validation::update(&self.gvk, object, old);
                 errors.extend(crate::admission::policy_check::check(&self.gvk, object, Some(old)));
                 if is_definition(&self.gvk) {
                     errors.extend(apimachinery::crd::validate_update(object, old));
-                    if errors.is_empty() {
+                    if !errors.iter().any(about_schema) {
                         errors.extend(super::rule_check::check_definition(object, Some(old)));
                     }
                 }
                 errors
             }
-            Source::Custom(custom) => custom.validate_update(&self.gvk, subresource, object, old),
+            Source::Custom(custom) => custom.validate_update(&self.gvk, subresource, object, old, warn),
         }
     }
+}
+
+/// Rules are judged only where the schemas they stand in make sense.
+fn about_schema(error: &field::Error) -> bool {
+    error.field.contains("openAPIV3Schema")
 }
 
 /// Converts between versions of a native kind; an object that cannot be converted stays as it is, which happens

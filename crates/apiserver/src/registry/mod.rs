@@ -1,6 +1,7 @@
 //! Everything this server serves at one moment: an immutable table that is swapped as a whole when a
 //! CustomResourceDefinition comes, changes or goes.
 
+mod correlation;
 pub mod custom;
 pub mod discovery;
 pub mod kind;

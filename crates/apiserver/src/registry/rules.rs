@@ -1,7 +1,7 @@
 //! The rules of `x-kubernetes-validations`: compiled with a definition, run over its objects.
 //!
-//! A rule sees the value it stands at as `self` and, on updates, the value that was there as `oldSelf`. What an update
-//! leaves as it was is not held against it, unless the rule is about the change itself.
+//! A rule sees the value it stands at as `self` and, on updates, the value that was there as `oldSelf`. Of what an update
+//! leaves as it was, it only warns, unless the rule is about the change itself or cannot be evaluated.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,11 +10,10 @@ use apimachinery::field::{Error, Errors, Path};
 use cel::{Decl, Program, Scope, Type, Value as Cel, Variables};
 use serde_json::Value;
 
+use super::correlation::{Correlation, counterpart};
+
 /// What all rules of one object may cost together.
 const PER_OBJECT: u64 = 10_000_000;
-/// The error of a rule that was one too many for that.
-const OUT_OF_BUDGET: &str =
-    "validation failed due to running out of cost budget, no further validation rules will be run";
 /// The longest message that an expression may make.
 const MAX_MESSAGE: usize = 5 * 1024;
 
@@ -31,8 +30,6 @@ struct Node {
     properties: BTreeMap<String, Node>,
     items: Option<Box<Node>>,
     additional: Option<Box<Node>>,
-    /// The keys of a list of type map, by which items of two versions are the same one.
-    keys: Option<Vec<String>>,
 }
 
 #[derive(Debug)]
@@ -40,11 +37,18 @@ struct Rule {
     source: String,
     program: Result<Program, String>,
     message: String,
-    message_expression: Option<Program>,
+    message_expression: Option<(String, Program)>,
     reason: String,
     /// Below the value the rule stands at.
     field_path: String,
     optional_old: bool,
+}
+
+/// What the rules of an object have to say.
+#[derive(Debug, Default)]
+pub(super) struct Verdict {
+    pub(super) errors: Errors,
+    pub(super) warnings: Vec<String>,
 }
 
 /// Tells that rules did not run since the object does not even fit its schema.
@@ -62,28 +66,45 @@ impl Rules {
     }
 
     /// Checks an object, and the change if there was one before.
-    pub(super) fn validate(&self, object: &Value, old: Option<&Value>) -> Errors {
-        let mut run = Run { budget: PER_OBJECT, errors: Errors::new(), over: false };
-        self.root.check(object, old, old.is_some_and(|old| old == object), &Path::default(), &mut run);
-        run.errors
+    pub(super) fn validate(&self, object: &Value, old: Option<&Value>) -> Verdict {
+        let mut run = Run { budget: PER_OBJECT, verdict: Verdict::default(), over: false };
+        let correlation = Correlation::root(&self.root.schema, object, old);
+        self.root.check(object, old, &correlation, &Path::default(), &mut run);
+        run.verdict
     }
 }
 
 struct Run {
     budget: u64,
-    errors: Errors,
+    verdict: Verdict,
     /// The budget is used up: nothing further runs.
     over: bool,
+}
+
+impl Run {
+    /// Evaluates; `None` if the budget for the whole object does not suffice.
+    fn eval(&mut self, program: &Program, variables: &Variables<'_>) -> Option<Result<Cel, cel::EvalError>> {
+        let done = program.run(variables, cel::PER_CALL);
+        self.budget = self.budget.checked_sub(done.cost)?;
+        Some(done.result)
+    }
 }
 
 fn text(value: &Value, field: &str) -> String {
     value[field].as_str().unwrap_or("").to_owned()
 }
 
+/// Why a message could not be made.
+enum NoMessage {
+    /// There is none, or what came out is no message.
+    Fallback,
+    /// Nothing further may run.
+    TooDear(String),
+}
+
 impl Rule {
-    fn read(rule: &Value, decl: Option<&Arc<Decl>>) -> Self {
+    fn read(rule: &Value, schema: &Value, decl: Option<&Arc<Decl>>) -> Self {
         let source = text(rule, "rule");
-        let expression = text(rule, "messageExpression");
         let mut scope = Scope::of_names(&["self", "oldSelf"]);
         if let Some(decl) = decl {
             scope = scope.declare("self", decl);
@@ -93,14 +114,17 @@ impl Rule {
                 scope.declare("oldSelf", decl)
             };
         }
+        let expression = text(rule, "messageExpression");
+        let message_expression = Some(expression).filter(|expression| !expression.is_empty());
         Self {
             program: Program::compile_in(&source, &scope).map_err(|error| error.report(&source)),
             message: text(rule, "message").trim().to_owned(),
-            message_expression: Program::compile_in(&expression, &scope)
-                .ok()
-                .filter(|_| !expression.is_empty()),
+            message_expression: message_expression.and_then(|expression| {
+                let program = Program::compile_in(&expression, &scope).ok()?;
+                Some((expression, program))
+            }),
             reason: text(rule, "reason"),
-            field_path: text(rule, "fieldPath"),
+            field_path: apimachinery::crd::rule_path(&text(rule, "fieldPath"), schema).unwrap_or_default(),
             optional_old: rule["optionalOldSelf"] == true,
             source,
         }
@@ -115,94 +139,118 @@ impl Rule {
         self.program.as_ref().is_ok_and(|program| program.uses("oldSelf"))
     }
 
-    /// Returns what is wrong, or nothing.
+    /// Runs the rule and notes what it has to say.
     fn run(
         &self,
         node: &Node,
         value: &Value,
         old: Option<&Value>,
+        correlation: &Correlation<'_>,
         path: &Path,
         run: &mut Run,
-    ) -> Option<Error> {
+    ) {
         let kind = text(&node.schema, "type");
-        let invalid = |detail: String| Some(Error::invalid(path, kind.clone(), detail));
+        let invalid = |path: &Path, detail: String| Error::invalid(path, kind.clone(), detail);
+        // The whole object has no path; a field of it has.
+        let whole = Path::new("<nil>");
+        let (top, path) = (path, if path.as_str().is_empty() { &whole } else { path });
         let program = match &self.program {
             Ok(program) => program,
-            Err(why) => return invalid(format!("rule compile error: compilation failed: {why}")),
-        };
-        let mut variables = Variables::new().set("self", cel::from_json_with(value, &node.schema));
-        let old = old.map(|old| cel::from_json_with(old, &node.schema));
-        match (old, self.optional_old) {
-            (Some(old), false) => variables = variables.set("oldSelf", old),
-            (Some(old), true) => variables = variables.set("oldSelf", Cel::some(old)),
-            (None, true) => variables = variables.set("oldSelf", Cel::Optional(None)),
-            (None, false) => {}
-        }
-        let done = program.run(&variables, cel::PER_CALL);
-        let Some(left) = run.budget.checked_sub(done.cost) else {
-            run.over = true;
-            return invalid(OUT_OF_BUDGET.to_owned());
-        };
-        run.budget = left;
-        match done.result {
-            Ok(Cel::Bool(true)) => None,
-            Ok(_) => {
-                let detail = self.detail(&variables, run);
-                let at =
-                    if self.field_path.is_empty() { path.clone() } else { below(path, &self.field_path) };
-                Some(match self.reason.as_str() {
-                    "FieldValueForbidden" => Error::forbidden(&at, detail),
-                    "FieldValueRequired" => Error::required(&at, detail),
-                    "FieldValueDuplicate" => Error::duplicate(&at, value.clone()),
-                    _ if matches!(kind.as_str(), "object" | "array") => Error::invalid_unshown(&at, detail),
-                    _ => Error::invalid(&at, value.clone(), detail),
-                })
+            Err(why) => {
+                let detail = format!("rule compile error: compilation failed: {why}");
+                return run.verdict.errors.push(invalid(path, detail));
             }
+        };
+        let shown = Variables::new().set("self", cel::from_json_with(value, &node.schema));
+        let before = old.map(|old| cel::from_json_with(old, &node.schema));
+        // Messages see the old value as such, whatever the rule sees.
+        let plain = |variables: Variables<'static>| match &before {
+            Some(before) => variables.set("oldSelf", before.clone()),
+            None => variables,
+        };
+        let variables = match (&before, self.optional_old) {
+            (Some(before), true) => shown.set("oldSelf", Cel::some(before.clone())),
+            (None, true) => shown.set("oldSelf", Cel::Optional(None)),
+            (_, false) => plain(shown),
+        };
+        let Some(result) = run.eval(program, &variables) else {
+            run.over = true;
+            let detail = "validation failed due to running out of cost budget, no further validation rules will be run";
+            return run.verdict.errors.push(invalid(path, detail.to_owned()));
+        };
+        let failed = match result {
+            Ok(Cel::Bool(true)) => return,
+            Ok(_) => None,
             Err(error) if error.0 == cel::CANCELLED => {
                 run.over = true;
-                invalid(format!(
+                Some(format!(
                     "'{error}': no further validation rules will be run due to call cost exceeds limit for rule: {}",
                     self.shown()
                 ))
             }
-            Err(error) if error.0.starts_with("no such overload") => invalid(format!(
+            Err(error) if error.0.starts_with("no such overload") => Some(format!(
                 "'{error}': call arguments did not match a supported operator, function or macro signature for rule: {}",
                 self.shown()
             )),
-            Err(error) => invalid(format!("{error} evaluating rule: {}", self.shown())),
+            Err(error) => Some(format!("{error} evaluating rule: {}", self.shown())),
+        };
+        if let Some(detail) = failed {
+            return run.verdict.errors.push(invalid(path, detail));
+        }
+        let at = if self.field_path.is_empty() { path.clone() } else { top.child(&self.field_path) };
+        let told = Variables::new().set("self", cel::from_json_with(value, &node.schema));
+        let error = match self.made_message(&plain(told), run) {
+            Err(NoMessage::TooDear(detail)) => {
+                run.over = true;
+                invalid(&at, detail)
+            }
+            made => self.error(&at, value, &kind, made.unwrap_or_else(|_| self.default_message())),
+        };
+        if !self.uses_old() && correlation.is_unchanged() {
+            run.verdict.warnings.push(error.to_string());
+        } else {
+            run.verdict.errors.push(error);
         }
     }
 
-    fn detail(&self, variables: &Variables<'_>, run: &mut Run) -> String {
-        let made = self.message_expression.as_ref().and_then(|expression| {
-            let done = expression.run(variables, cel::PER_CALL);
-            run.budget = run.budget.saturating_sub(done.cost);
-            match done.result {
-                Ok(Cel::String(text)) => Some(text.trim().to_owned()),
-                _ => None,
-            }
-        });
-        let usable = |text: &String| !text.is_empty() && !text.contains('\n') && text.len() <= MAX_MESSAGE;
-        made.filter(usable).unwrap_or_else(|| {
-            if self.message.is_empty() {
-                format!("failed rule: {}", self.source.trim())
-            } else {
-                self.message.clone()
-            }
-        })
-    }
-}
-
-/// Appends `.a['b']` to a path.
-fn below(path: &Path, field_path: &str) -> Path {
-    let mut at = path.clone();
-    for part in field_path.split(['.', '[']).filter(|part| !part.is_empty()) {
-        match part.strip_suffix("']").and_then(|part| part.strip_prefix('\'')) {
-            Some(key) => at = at.child(key),
-            None => at = at.child(part),
+    fn error(&self, at: &Path, value: &Value, kind: &str, detail: String) -> Error {
+        match self.reason.as_str() {
+            "FieldValueForbidden" => Error::forbidden(at, detail),
+            "FieldValueRequired" => Error::required(at, detail),
+            "FieldValueDuplicate" => Error::duplicate(at, value.clone()),
+            _ if matches!(kind, "object" | "array") => Error::invalid_unshown(at, detail),
+            _ => Error::invalid(at, value.clone(), detail),
         }
     }
-    at
+
+    fn default_message(&self) -> String {
+        if self.message.is_empty() {
+            format!("failed rule: {}", self.source.trim())
+        } else {
+            self.message.clone()
+        }
+    }
+
+    fn made_message(&self, variables: &Variables<'_>, run: &mut Run) -> Result<String, NoMessage> {
+        let Some((source, program)) = &self.message_expression else { return Err(NoMessage::Fallback) };
+        match run.eval(program, variables) {
+            None => Err(NoMessage::TooDear(
+                "messageExpression evaluation failed due to running out of cost budget, no further validation rules will be run"
+                    .to_owned(),
+            )),
+            Some(Err(error)) if error.0 == cel::CANCELLED => {
+                Err(NoMessage::TooDear(format!(
+                    "no further validation rules will be run due to call cost exceeds limit for messageExpression: {source:?}"
+                )))
+            }
+            Some(Ok(Cel::String(text))) => {
+                let text = text.trim();
+                let usable = !text.is_empty() && !text.contains('\n') && text.len() <= MAX_MESSAGE;
+                if usable { Ok(text.to_owned()) } else { Err(NoMessage::Fallback) }
+            }
+            Some(_) => Err(NoMessage::Fallback),
+        }
+    }
 }
 
 impl Node {
@@ -211,7 +259,7 @@ impl Node {
             .get("x-kubernetes-validations")
             .and_then(|_| Decl::of_schema(schema, root, "selfType", &|_| None));
         let rules = schema["x-kubernetes-validations"].as_array().into_iter().flatten();
-        let rules: Vec<Rule> = rules.map(|rule| Rule::read(rule, decl.as_ref())).collect();
+        let rules: Vec<Rule> = rules.map(|rule| Rule::read(rule, schema, decl.as_ref())).collect();
         let below = |schema: &Value| Self::compile(schema, schema["x-kubernetes-embedded-resource"] == true);
         let properties: BTreeMap<String, Self> = schema["properties"]
             .as_object()
@@ -225,29 +273,27 @@ impl Node {
         if rules.is_empty() && properties.is_empty() && items.is_none() && additional.is_none() {
             return None;
         }
-        let keys = (schema["x-kubernetes-list-type"] == "map").then(|| {
-            let keys = schema["x-kubernetes-list-map-keys"].as_array().into_iter().flatten();
-            keys.filter_map(Value::as_str).map(str::to_owned).collect()
-        });
-        Some(Self { rules, schema: schema.clone(), properties, items, additional, keys })
+        Some(Self { rules, schema: schema.clone(), properties, items, additional })
     }
 
-    /// Runs the rules of this place and below. `same` says whether the value, or what it is a part of, is as before.
-    fn check(&self, value: &Value, old: Option<&Value>, same: bool, path: &Path, run: &mut Run) {
+    /// Runs the rules of this place and below.
+    fn check(
+        &self,
+        value: &Value,
+        old: Option<&Value>,
+        correlation: &Correlation<'_>,
+        path: &Path,
+        run: &mut Run,
+    ) {
         if value.is_null() || run.over {
             return;
         }
-        let same = old.map_or(same, |old| old == value);
+        let old = old.filter(|old| !old.is_null());
         for rule in &self.rules {
-            let transition = rule.uses_old();
-            if transition && old.is_none() && !rule.optional_old {
+            if rule.uses_old() && old.is_none() && !rule.optional_old {
                 continue;
             }
-            if let Some(error) = rule.run(self, value, old, path, run)
-                && (transition || !same)
-            {
-                run.errors.push(error);
-            }
+            rule.run(self, value, old, correlation, path, run);
             if run.over {
                 return;
             }
@@ -257,26 +303,21 @@ impl Node {
                 for (name, value) in fields {
                     let before = old.and_then(|old| old.get(name));
                     if let Some(node) = self.properties.get(name) {
-                        node.check(value, before, same, &path.child(name), run);
+                        node.check(value, before, &correlation.key(name), &path.child(name), run);
                     } else if let Some(node) = &self.additional {
-                        node.check(value, before, same, &path.key(name), run);
+                        node.check(value, before, &correlation.key(name), &path.key(name), run);
                     }
                 }
             }
             Value::Array(list) => {
                 let Some(node) = &self.items else { return };
                 for (index, item) in list.iter().enumerate() {
-                    node.check(item, self.counterpart(item, old), same, &path.index(index), run);
+                    let before = old.and_then(|old| counterpart(&self.schema, item, old));
+                    node.check(item, before, &correlation.index(index), &path.index(index), run);
                 }
             }
             _ => {}
         }
-    }
-
-    /// Returns the item with the same keys in the old list.
-    fn counterpart<'a>(&self, item: &Value, old: Option<&'a Value>) -> Option<&'a Value> {
-        let keys = self.keys.as_ref()?;
-        old?.as_array()?.iter().find(|known| keys.iter().all(|key| known.get(key) == item.get(key)))
     }
 }
 
@@ -300,7 +341,7 @@ mod tests {
 
     fn check(object: Value, old: Option<Value>) -> Vec<String> {
         let rules = Rules::compile(&schema()).unwrap();
-        rules.validate(&object, old.as_ref()).iter().map(ToString::to_string).collect()
+        rules.validate(&object, old.as_ref()).errors.iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -339,8 +380,17 @@ mod tests {
         let old = json!({"spec": {"min": 3, "max": 2}, "other": 1});
         let mut new = old.clone();
         new["other"] = json!(2);
-        assert!(check(new.clone(), Some(old.clone())).is_empty());
+        let rules = Rules::compile(&schema()).unwrap();
+        let verdict = rules.validate(&new, Some(&old));
+        assert!(verdict.errors.is_empty(), "{verdict:?}");
+        assert_eq!(verdict.warnings, ["spec: Invalid value: min must not exceed max"]);
         new["spec"]["min"] = json!(4);
         assert_eq!(check(new, Some(old)).len(), 1);
+    }
+
+    #[test]
+    fn a_rule_that_cannot_be_evaluated_is_held_against_any_update() {
+        let old = json!({"spec": {"min": 3}});
+        assert_eq!(check(old.clone(), Some(old)).len(), 1);
     }
 }

@@ -12,6 +12,8 @@
 mod support;
 
 mod aggregation;
+mod batch;
+mod changes;
 mod conversion;
 mod expressions;
 mod hooks;
@@ -19,8 +21,12 @@ mod kinds;
 mod known;
 mod mutations;
 mod normal;
+mod policies;
+mod ratchet;
 mod requests;
 mod suite;
+mod versions;
+mod written;
 
 use apiserver::Options;
 use clusters::toolchain::{ETCD, KUBERNETES, Toolchain};
@@ -60,6 +66,11 @@ async fn both_servers_answer_the_same() {
     hooks::run(&mut suite).await;
     expressions::run(&mut suite).await;
     mutations::run(&mut suite).await;
+    written::run(&mut suite).await;
+    policies::run(&mut suite).await;
+    changes::run(&mut suite).await;
+    ratchet::run(&mut suite).await;
+    versions::run(&mut suite).await;
     conversion::run(&mut suite).await;
     aggregation::run(&mut suite).await;
     handle.stop().await;

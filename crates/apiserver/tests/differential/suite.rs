@@ -93,17 +93,22 @@ impl Suite {
 
     /// Sends again and again until both answer as wanted.
     pub(crate) async fn until(&self, call: &Call, wanted: impl Fn(&Answer) -> bool) {
-        let look = async {
-            loop {
-                let (theirs, ours) = self.both(call).await;
-                if wanted(&theirs) && wanted(&ours) {
-                    return;
-                }
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        let deadline = tokio::time::Instant::now() + crate::support::DEADLINE;
+        loop {
+            let (theirs, ours) = self.both(call).await;
+            if wanted(&theirs) && wanted(&ours) {
+                return;
             }
-        };
-        let waited = tokio::time::timeout(crate::support::DEADLINE, look).await;
-        waited.unwrap_or_else(|_| panic!("{} {} did not get the wanted answer", call.method, call.path));
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "{} {} did not get the wanted answer, but\n{}\n{}",
+                call.method,
+                call.path,
+                theirs.text(),
+                ours.text()
+            );
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
     }
 
     /// Sends to both and does not look at the answers: for setting up and clearing away.
@@ -183,8 +188,12 @@ impl fmt::Display for Difference {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(out, "==== {}\n     {}", self.case, self.request)?;
         let (theirs, ours) = (self.theirs.lines(), self.ours.lines());
+        // The same lines in another order, or another number of times, are shown as they are.
+        let same =
+            theirs.iter().all(|line| ours.contains(line)) && ours.iter().all(|line| theirs.contains(line));
         for (mark, lines, others) in [('-', &theirs, &ours), ('+', &ours, &theirs)] {
-            for line in lines.iter().filter(|line| !others.contains(line)).take(12) {
+            let shown = if same { 60 } else { 12 };
+            for line in lines.iter().filter(|line| same || !others.contains(line)).take(shown) {
                 writeln!(out, "  {mark} {}", line.chars().take(400).collect::<String>())?;
             }
         }

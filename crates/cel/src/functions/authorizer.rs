@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use apimachinery::names;
+
 use crate::eval::fail;
 use crate::value::Value;
 use crate::{Authorizer, EvalError, Question};
@@ -15,10 +17,20 @@ pub(crate) fn call(
     let mut next = Question::clone(question);
     match (name, args) {
         ("serviceAccount", [Value::String(namespace), Value::String(account)]) => {
+            if !names::dns1123_subdomain(account).is_empty() {
+                return fail("Invalid service account name");
+            }
+            if !names::dns1123_label(namespace).is_empty() {
+                return fail("Invalid service account namespace");
+            }
             next.account = Some((namespace.to_string(), account.to_string()));
         }
+        ("path", [Value::String(path)]) if path.trim().is_empty() => return fail("path must not be empty"),
         ("path", [Value::String(path)]) => next.path = Some(path.to_string()),
         ("group", [Value::String(group)]) => next.group = group.to_string(),
+        ("resource", [Value::String(resource)]) if resource.trim().is_empty() => {
+            return fail("resource must not be empty");
+        }
         ("resource", [Value::String(resource)]) => next.resource = resource.to_string(),
         ("subresource", [Value::String(subresource)]) => next.subresource = subresource.to_string(),
         ("namespace", [Value::String(namespace)]) => next.namespace = namespace.to_string(),

@@ -16,7 +16,17 @@ pub(super) fn webhooks(errors: &mut Errors, root: Node<'_>, mutating: bool) {
         let at = path.child("admissionReviewVersions");
         if versions.is_empty() {
             errors.push(Error::required(&at, "must specify one of v1, v1beta1"));
-        } else if !versions.texts().iter().any(|version| matches!(*version, "v1" | "v1beta1")) {
+        }
+        let mut known: Vec<&str> = Vec::new();
+        for (index, version) in versions.texts().into_iter().enumerate() {
+            if known.contains(&version) {
+                errors.push(Error::invalid(&at.index(index), version, "duplicate version"));
+                continue;
+            }
+            known.push(version);
+            complaints(errors, &at.index(index), version, names::dns1035_label(version));
+        }
+        if !versions.is_empty() && !known.iter().any(|version| matches!(*version, "v1" | "v1beta1")) {
             let text = "must include at least one of v1, v1beta1";
             errors.push(Error::invalid(&at, versions.value(), text));
         }
@@ -42,7 +52,7 @@ fn hook_of(errors: &mut Errors, hook: Node<'_>, mutating: bool, path: &Path) {
         }
     }
     for (index, rule) in hook.at("rules").items().enumerate() {
-        webhook_rule(errors, rule, &path.child("rules").index(index));
+        self::rule(errors, rule, &path.child("rules").index(index));
     }
     check::optional_enum(errors, &path.child("failurePolicy"), hook.at("failurePolicy"), &["Fail", "Ignore"]);
     check::optional_enum(
@@ -91,7 +101,8 @@ fn client_config(errors: &mut Errors, config: Node<'_>, path: &Path) {
     }
 }
 
-fn webhook_rule(errors: &mut Errors, rule: Node<'_>, path: &Path) {
+/// Checks what a webhook or a policy is about: operations, groups, versions, resources and scope.
+pub(super) fn rule(errors: &mut Errors, rule: Node<'_>, path: &Path) {
     let supported = ["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
     for (field, words) in
         [("operations", "operations"), ("apiGroups", "API groups"), ("apiVersions", "API versions")]
@@ -113,15 +124,54 @@ fn webhook_rule(errors: &mut Errors, rule: Node<'_>, path: &Path) {
             }
         }
     }
-    if rule.at("resources").is_empty() {
-        errors.push(Error::required(&path.child("resources"), ""));
+    resources(errors, rule.at("resources"), &path.child("resources"));
+    check::optional_enum(errors, &path.child("scope"), rule.at("scope"), &["*", "Cluster", "Namespaced"]);
+}
+
+/// Finds resources that a star has named already.
+fn resources(errors: &mut Errors, list: Node<'_>, path: &Path) {
+    if list.is_empty() {
+        errors.push(Error::required(path, ""));
     }
-    for (index, resource) in rule.at("resources").texts().into_iter().enumerate() {
+    let (mut all_of, mut everywhere): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
+    // The last one without a subresource decides, as upstream.
+    let mut plain = false;
+    for (index, resource) in list.texts().into_iter().enumerate() {
+        let at = path.index(index);
         if resource.is_empty() {
-            errors.push(Error::required(&path.child("resources").index(index), ""));
+            errors.push(Error::required(&at, ""));
+            continue;
+        }
+        let Some((name, sub)) = resource.split_once('/') else {
+            plain = resource != "*";
+            continue;
+        };
+        let mut covered = |by: String| {
+            let text = format!("if '{by}' is present, must not specify {resource}");
+            errors.push(Error::invalid(&at, resource, text));
+        };
+        if all_of.contains(&name) {
+            covered(format!("{name}/*"));
+        }
+        if everywhere.contains(&sub) {
+            covered(format!("*/{sub}"));
+        }
+        if sub == "*" {
+            all_of.push(name);
+        }
+        if name == "*" {
+            everywhere.push(sub);
         }
     }
-    check::optional_enum(errors, &path.child("scope"), rule.at("scope"), &["*", "Cluster", "Namespaced"]);
+    let has = |wanted: &str| list.texts().contains(&wanted);
+    if list.len() > 1 && has("*/*") {
+        let text = "if '*/*' is present, must not specify other resources";
+        errors.push(Error::invalid(path, list.value(), text));
+    }
+    if has("*") && plain {
+        let text = "if '*' is present, must not specify other resources without subresources";
+        errors.push(Error::invalid(path, list.value(), text));
+    }
 }
 
 /// The one name an APIService may have.

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::Occasion;
 use super::configuration::Hook;
-use super::matching::Match;
+use super::matching::Seen;
 use super::review::{self, Response};
 use crate::outbound::{self, reply};
 
@@ -34,10 +34,8 @@ impl Failure {
 /// Asks a webhook; returns its answer if that allows the write.
 pub(super) async fn call(
     hook: &Hook,
-    found: &Match,
     occasion: &Occasion<'_>,
-    object: Option<&Value>,
-    old: Option<&Value>,
+    seen: &Seen<'_>,
     mutating: bool,
 ) -> Result<Response, Failure> {
     if occasion.dry_run && !matches!(hook.side_effects.as_str(), "None" | "NoneOnDryRun") {
@@ -58,7 +56,7 @@ pub(super) async fn call(
     let client =
         hook.client.as_ref().map_err(|why| Failure::Call(format!("could not get REST client: {why}")))?;
     let uid = uuid::Uuid::new_v4().to_string();
-    let document = review::document(occasion, found, &uid, version, object, old);
+    let document = review::document(occasion, seen, &uid, version);
     let timeout = timeout(hook.timeout_seconds, occasion.context.time_left());
     let path = format!("{}?timeout={}s", client.path, whole_seconds(timeout));
     let posted = post(occasion.server, client, &path, &document, timeout).await;

@@ -9,10 +9,9 @@ use apimachinery::status::Status;
 use serde_json::Value;
 
 use super::Occasion;
-use super::call::Failure;
 use super::configuration::Hook;
 use crate::admission::Operation;
-use crate::admission::expressions::{self, Rights};
+use crate::admission::expressions::{self, Sight};
 use crate::registry::Kind;
 
 /// Operations and resources that a webhook or a policy is about.
@@ -58,6 +57,29 @@ impl Match {
     /// The write as the client sent it.
     pub(crate) fn own(occasion: &Occasion<'_>) -> Self {
         Self { resource: Resource::of(occasion.kind), gvk: occasion.gvk.clone(), other: None }
+    }
+}
+
+/// A write in the version that a webhook or policy wants to see.
+#[derive(Debug)]
+pub(crate) struct Seen<'a> {
+    pub found: Match,
+    pub object: Option<Cow<'a, Value>>,
+    pub old: Option<Cow<'a, Value>>,
+}
+
+impl<'a> Seen<'a> {
+    pub(crate) async fn convert(
+        occasion: &Occasion<'_>,
+        found: &Match,
+        object: Option<&'a Value>,
+        old: Option<&'a Value>,
+    ) -> Result<Self, Status> {
+        Ok(Self {
+            found: found.clone(),
+            old: convert(occasion, found, old).await?,
+            object: convert(occasion, found, object).await?,
+        })
     }
 }
 
@@ -123,12 +145,10 @@ pub(super) async fn find(
     if hook.conditions.is_empty() {
         return Ok(Some(found));
     }
-    let rights = Rights { server: occasion.server, user: &occasion.context.user };
-    let shown = convert(occasion, &found, object).await.map_err(|failure| failure.into_status(&hook.name))?;
-    let shown_old =
-        convert(occasion, &found, old).await.map_err(|failure| failure.into_status(&hook.name))?;
-    let variables = expressions::variables(occasion, &found, shown.as_deref(), shown_old.as_deref(), &rights);
-    match hook.conditions.hold(&variables) {
+    let seen = Seen::convert(occasion, &found, object, old).await;
+    let seen = seen.map_err(|status| Status::internal(status.message))?;
+    let holds = hook.conditions.hold(&Sight::new(occasion, &seen).of_conditions());
+    match holds {
         Ok(true) => Ok(Some(found)),
         Ok(false) => Ok(None),
         Err(_) if hook.ignore_failure => Ok(None),
@@ -145,18 +165,7 @@ pub(crate) fn find_rule(rules: &[Rule], equivalent: bool, occasion: &Occasion<'_
     if !equivalent {
         return None;
     }
-    let registry = occasion.server.registry.load_full();
-    let mut others: Vec<Arc<Kind>> = registry
-        .kinds()
-        .filter(|kind| kind.collection == occasion.kind.collection && kind.gvk != occasion.kind.gvk)
-        .cloned()
-        .collect();
-    others.sort_by(|a, b| {
-        a.gvk
-            .group
-            .cmp(&b.gvk.group)
-            .then_with(|| crate::registry::version_order(&a.gvk.version, &b.gvk.version))
-    });
+    let others = equivalents(occasion);
     for rule in rules {
         for other in &others {
             let resource = Resource::of(other);
@@ -169,6 +178,30 @@ pub(crate) fn find_rule(rules: &[Rule], equivalent: bool, occasion: &Occasion<'_
         }
     }
     None
+}
+
+/// Returns the other ways to write the same object, in the order in which rules are tried on them: native versions as they are
+/// preferred, custom ones as their definition lists them.
+fn equivalents(occasion: &Occasion<'_>) -> Vec<Arc<Kind>> {
+    let registry = occasion.server.registry.load_full();
+    let mut others: Vec<Arc<Kind>> = registry
+        .kinds()
+        .filter(|kind| kind.collection == occasion.kind.collection && kind.gvk != occasion.kind.gvk)
+        .filter(|kind| occasion.subresource.is_empty() || kind.subresource(occasion.subresource).is_some())
+        .cloned()
+        .collect();
+    if let Some(custom) = occasion.kind.custom() {
+        let place = |kind: &Kind| custom.versions.iter().position(|version| version.name == kind.gvk.version);
+        others.sort_by_key(|kind| place(kind));
+        return others;
+    }
+    others.sort_by(|a, b| {
+        a.gvk
+            .group
+            .cmp(&b.gvk.group)
+            .then_with(|| crate::registry::version_order(&a.gvk.version, &b.gvk.version))
+    });
+    others
 }
 
 /// Says whether the namespace of a write has the labels. Objects without a namespace are never exempt.
@@ -223,25 +256,24 @@ fn labelled(selector: &LabelSelector, object: &Value) -> bool {
 }
 
 /// Returns an object in the version that the webhook wants.
-pub(super) async fn convert<'a>(
+async fn convert<'a>(
     occasion: &Occasion<'_>,
     found: &Match,
     object: Option<&'a Value>,
-) -> Result<Option<Cow<'a, Value>>, Failure> {
+) -> Result<Option<Cow<'a, Value>>, Status> {
     let Some(object) = object else { return Ok(None) };
     let Some(other) = &found.other else { return Ok(Some(Cow::Borrowed(object))) };
     crate::conversion::between(occasion.server, occasion.kind, other, object.clone())
         .await
         .map(|converted| Some(Cow::Owned(converted)))
-        .map_err(Failure::Status)
 }
 
 /// Returns a patched object in the version that the client used.
-pub(super) async fn convert_back(
+pub(crate) async fn convert_back(
     occasion: &Occasion<'_>,
     found: &Match,
     object: Value,
-) -> Result<Value, Failure> {
+) -> Result<Value, Status> {
     let Some(other) = &found.other else { return Ok(object) };
-    crate::conversion::between(occasion.server, other, occasion.kind, object).await.map_err(Failure::Status)
+    crate::conversion::between(occasion.server, other, occasion.kind, object).await
 }

@@ -25,7 +25,10 @@ use self::call::Failure;
 pub(crate) use self::call::post;
 use self::configuration::Hook;
 pub(crate) use self::configuration::{Client, selector};
-pub(crate) use self::matching::{Match, Rule, find_rule, match_namespace, match_object};
+pub(crate) use self::matching::{
+    Match, Resource, Rule, Seen, convert_back, find_rule, match_namespace, match_object,
+};
+pub(crate) use self::review::request_namespace;
 use super::Operation;
 use crate::handlers::context::Context;
 use crate::handlers::decode;
@@ -223,10 +226,10 @@ impl Webhooks {
         old: Option<&Value>,
     ) -> Result<bool, Failure> {
         let hook = place.hook;
-        let shown = matching::convert(occasion, found, object.as_deref()).await?;
-        let shown_old = matching::convert(occasion, found, old).await?;
-        let response =
-            call::call(hook, found, occasion, shown.as_deref(), shown_old.as_deref(), true).await?;
+        let seen = Seen::convert(occasion, found, object.as_deref(), old).await;
+        // Upstream says it twice here.
+        let seen = seen.map_err(|status| inconvertible(Status::internal(status.message)))?;
+        let response = call::call(hook, occasion, &seen, true).await?;
         let Some(patch) = response.patch else { return Ok(false) };
         let operations: Value = serde_json::from_slice(&patch).map_err(|error| {
             Failure::Call(format!("received undecodable patch in webhook response: {error}"))
@@ -240,7 +243,7 @@ impl Webhooks {
         if list.is_empty() {
             return Ok(false);
         }
-        let Some(shown) = shown else {
+        let Some(shown) = seen.object else {
             return Err(Failure::Status(Status::internal(format!(
                 "admission webhook {:?} attempted to modify the object, which is not supported for this operation",
                 hook.name
@@ -248,7 +251,7 @@ impl Webhooks {
         };
         let patched = apimachinery::patch::json::apply(&shown, &operations)
             .map_err(|error| Failure::Status(Status::internal(error)))?;
-        let mut patched = matching::convert_back(occasion, found, patched).await?;
+        let mut patched = convert_back(occasion, found, patched).await.map_err(inconvertible)?;
         decode::canonicalise(occasion.kind, occasion.gvk, &mut patched)
             .map_err(|error| Failure::Status(Status::internal(error)))?;
         place.note_patch(occasion.context, list);
@@ -289,9 +292,8 @@ impl Webhooks {
         index: usize,
     ) -> Result<(), Status> {
         let asked = async {
-            let shown = matching::convert(occasion, &found, object).await?;
-            let shown_old = matching::convert(occasion, &found, old).await?;
-            call::call(hook, &found, occasion, shown.as_deref(), shown_old.as_deref(), false).await
+            let seen = Seen::convert(occasion, &found, object, old).await.map_err(inconvertible)?;
+            call::call(hook, occasion, &seen, false).await
         };
         match asked.await {
             Ok(_) => Ok(()),
@@ -313,6 +315,11 @@ async fn end_if_late(context: &Context) {
     if context.time_left().is_some_and(|left| left.is_zero()) {
         std::future::pending::<()>().await;
     }
+}
+
+/// A write that cannot be shown in the version that a webhook wants is refused, whatever its failure policy.
+fn inconvertible(status: Status) -> Failure {
+    Failure::Status(Status::internal(status.message))
 }
 
 /// Returns the `request` of a review as expressions see it.

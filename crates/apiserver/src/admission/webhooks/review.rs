@@ -5,7 +5,7 @@ use base64::Engine;
 use serde_json::{Value, json};
 
 use super::Occasion;
-use super::matching::{Match, Resource};
+use super::matching::{Match, Resource, Seen};
 
 /// Returns the `request` of a review; policies see the same one.
 pub(crate) fn request(occasion: &Occasion<'_>, found: &Match, uid: &str) -> Value {
@@ -26,13 +26,11 @@ pub(crate) fn request(occasion: &Occasion<'_>, found: &Match, uid: &str) -> Valu
         "dryRun": occasion.dry_run,
         "options": occasion.options,
     });
-    let is_namespace = &*occasion.kind.collection == "namespaces";
-    let namespace = if is_namespace { occasion.name } else { occasion.namespace };
     for (field, value) in [
         ("subResource", occasion.subresource),
         ("requestSubResource", occasion.subresource),
         ("name", occasion.name),
-        ("namespace", namespace),
+        ("namespace", request_namespace(occasion)),
     ] {
         if !value.is_empty() {
             request[field] = json!(value);
@@ -41,18 +39,17 @@ pub(crate) fn request(occasion: &Occasion<'_>, found: &Match, uid: &str) -> Valu
     request
 }
 
+/// Returns the namespace that a write is about; a namespace is in itself.
+pub(crate) fn request_namespace<'a>(occasion: &Occasion<'a>) -> &'a str {
+    let is_namespace = &*occasion.kind.collection == "namespaces";
+    if is_namespace { occasion.name } else { occasion.namespace }
+}
+
 /// Returns the document to send.
-pub(super) fn document(
-    occasion: &Occasion<'_>,
-    found: &Match,
-    uid: &str,
-    version: &str,
-    object: Option<&Value>,
-    old: Option<&Value>,
-) -> Value {
-    let mut request = request(occasion, found, uid);
-    request["object"] = object.cloned().unwrap_or(Value::Null);
-    request["oldObject"] = old.cloned().unwrap_or(Value::Null);
+pub(super) fn document(occasion: &Occasion<'_>, seen: &Seen<'_>, uid: &str, version: &str) -> Value {
+    let mut request = request(occasion, &seen.found, uid);
+    request["object"] = seen.object.as_deref().cloned().unwrap_or(Value::Null);
+    request["oldObject"] = seen.old.as_deref().cloned().unwrap_or(Value::Null);
     json!({
         "kind": "AdmissionReview",
         "apiVersion": format!("admission.k8s.io/{version}"),
