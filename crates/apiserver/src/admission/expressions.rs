@@ -14,22 +14,38 @@ use crate::server::Server;
 /// What the conditions of one webhook or policy may cost together.
 const CONDITIONS_BUDGET: u64 = 2_500_000;
 
+/// A question about what is being written, to which only the verb has to be added.
+const REQUEST_RESOURCE: &str = "authorizer.requestResource";
+
 /// The error of an expression that was one too many for those evaluated together.
 const OUT_OF_BUDGET: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
 
 /// Returns what expressions are told: what they may be about, and of what types that is.
 pub(crate) fn scope() -> Scope {
+    message_scope()
+        .typed("authorizer", Type::Opaque("kubernetes.authorization.Authorizer".into()))
+        .typed(REQUEST_RESOURCE, Type::Opaque("kubernetes.authorization.ResourceCheck".into()))
+}
+
+/// As [`scope`], for expressions that make messages: they cannot ask about rights.
+pub(crate) fn message_scope() -> Scope {
     Scope::of_names(&["object", "oldObject"])
         .declare("request", &request())
         .declare("namespaceObject", &namespace_type())
-        .typed("authorizer", Type::Opaque("kubernetes.authorization.Authorizer".into()))
 }
 
 /// Adds the variables of a policy, with the types that they turned out to have.
 pub(crate) fn with_variables(scope: Scope, variables: &[(String, Type)]) -> Scope {
     let fields = variables.iter().map(|(name, ty)| (name.clone(), Decl::simple(ty.clone())));
     scope.declare("variables", &Decl::object("kubernetes.variables", fields))
+}
+
+/// Adds the variables of a policy, which have been read.
+pub(crate) fn with_types_of(scope: Scope, variables: &[(String, Expression)]) -> Scope {
+    let types: Vec<(String, Type)> =
+        variables.iter().map(|(name, expression)| (name.clone(), expression.ty())).collect();
+    with_variables(scope, &types)
 }
 
 fn fields<const N: usize>(name: &str, fields: [(&str, &Arc<Decl>); N]) -> Arc<Decl> {
@@ -122,6 +138,11 @@ impl Expression {
         Self { source: source.to_owned(), program }
     }
 
+    /// Returns the type of the result; one that does not compile can be anything.
+    fn ty(&self) -> Type {
+        self.program.as_ref().map_or(Type::Dyn, |program| program.ty().clone())
+    }
+
     /// Reads the variables of a policy: each may use those before it. Returns them, and what expressions behind them are told.
     pub(crate) fn read_variables(variables: &Value, scope: &Scope) -> (Vec<(String, Self)>, Scope) {
         let (mut read, mut types) = (Vec::new(), Vec::new());
@@ -129,8 +150,7 @@ impl Expression {
         for variable in variables.as_array().into_iter().flatten() {
             let text = |field: &str| variable[field].as_str().unwrap_or("").to_owned();
             let expression = Self::read(&text("expression"), &scope);
-            let ty = expression.program.as_ref().map_or(Type::Dyn, |program| program.ty().clone());
-            types.push((text("name"), ty));
+            types.push((text("name"), expression.ty()));
             read.push((text("name"), expression));
             scope = with_variables(scope, &types);
         }
@@ -202,7 +222,19 @@ pub(crate) fn variables<'a>(
         .set("oldObject", value(old))
         .set("request", cel::from_json(&review_request(occasion, found)))
         .set("namespaceObject", namespace(occasion))
+        .set(REQUEST_RESOURCE, Cel::Authorizer(Arc::new(request_resource(occasion))))
         .with_authorizer(rights)
+}
+
+fn request_resource(occasion: &Occasion<'_>) -> Question {
+    Question {
+        group: occasion.kind.gvk.group.clone(),
+        resource: occasion.kind.resource.resource.clone(),
+        subresource: occasion.subresource.to_owned(),
+        namespace: occasion.namespace.to_owned(),
+        name: occasion.name.to_owned(),
+        ..Question::default()
+    }
 }
 
 /// Returns the namespace of a write, as it is stored.

@@ -132,6 +132,8 @@ impl Policy {
         let scope = expressions::scope().typed("params", cel::Type::Dyn);
         let (variables, scope) = Expression::read_variables(&spec["variables"], &scope);
         let expression = |source: &str| Expression::read(source, &scope);
+        let messages = expressions::message_scope().typed("params", cel::Type::Dyn);
+        let messages = expressions::with_types_of(messages, &variables);
         Self {
             name: name.to_owned(),
             constraints: Constraints::read(&spec["matchConstraints"]),
@@ -146,7 +148,7 @@ impl Policy {
                     message: text(entry, "message").trim().to_owned(),
                     message_expression: Some(text(entry, "messageExpression"))
                         .filter(|source| !source.is_empty())
-                        .map(|source| expression(&source)),
+                        .map(|source| Expression::read(&source, &messages)),
                     reason: text(entry, "reason"),
                 })
                 .collect(),

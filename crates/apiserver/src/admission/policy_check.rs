@@ -342,7 +342,8 @@ impl Check {
         if !self.known.is_empty() && self.known.contains(&json!(source).to_string()) {
             return;
         }
-        let mut scope = expressions::scope();
+        let is_message = matches!(wanted, Wanted::Text);
+        let mut scope = if is_message { expressions::message_scope() } else { expressions::scope() };
         if self.params {
             scope = scope.typed("params", Type::Dyn);
         }
@@ -464,7 +465,7 @@ mod tests {
         assert!(apply("true")[0].ends_with("must evaluate to Object but got bool"));
         let patch = |source: &str| wrong("MutatingAdmissionPolicy", spec("JSONPatch", "jsonPatch", source));
         assert!(patch("[JSONPatch{op: 'add', path: '/a', value: 1}]").is_empty());
-        assert!(patch("[JSONPatch{up: 'add'}]")[0].contains("undefined field 'up'"));
+        assert!(patch("[JSONPatch{up: 'add'}]")[0].contains("expected type of field 'up' is ''"));
         assert_eq!(
             wrong("MutatingAdmissionPolicy", spec("", "x", "")),
             ["spec.mutations[0].patchType: Required value"]
