@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::ast::Id;
+use crate::ast::{ACCUMULATOR, Id};
 use crate::functions::{self, authorizer};
 use crate::plan::{self, By, Call, FoldPlan, Node, Op, Path, Root, Step};
 use crate::schema;
@@ -131,11 +131,14 @@ impl<'p> Machine<'_, 'p> {
             return None;
         };
         let grows = matches!(call.function.as_str(), "_+_" | "cel.@mapInsert");
-        if !grows || !steps.is_empty() || self.frames[frame].plan.accumulator != *name {
+        // Only loops collect; a name that was given to a list stands for it again and again.
+        if !grows || !steps.is_empty() || name != ACCUMULATOR || self.frames[frame].plan.accumulator != *name
+        {
             return None;
         }
-        match self.accumulator(frame) {
-            Ok(Value::List(_) | Value::Map(_)) => Some(self.grow(node, call, frame, *id, rest)),
+        // What it has collected must not be held on to while it grows.
+        match self.accumulator(frame).map(|collected| matches!(collected, Value::List(_) | Value::Map(_))) {
+            Ok(true) => Some(self.grow(node, call, frame, *id, rest)),
             Err(Stop::Cancelled) => Some(Err(Stop::Cancelled)),
             _ => None,
         }
@@ -459,7 +462,8 @@ impl<'p> Machine<'_, 'p> {
         if let By::Value(_) = &*step.by {
             self.tracker.drop(step.id);
         }
-        if !matches!(result, Ok(None)) && !(optional && result.is_err()) {
+        let leaves_no_trace = matches!(result, Ok(None)) || optional && result.is_err();
+        if !leaves_no_trace {
             self.tracker.spend(1);
             self.tracker.push(step.id, result.as_ref().ok().and_then(Option::as_ref))?;
         }

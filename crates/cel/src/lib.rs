@@ -13,6 +13,7 @@ mod estimate;
 mod eval;
 mod functions;
 mod lexer;
+mod list;
 mod literals;
 mod macros;
 mod parser;
@@ -29,6 +30,7 @@ use std::collections::BTreeMap;
 
 pub use checker::Scope;
 pub use decl::Decl;
+pub use list::List;
 pub use schema::{escape, from_json, from_json_with, to_json};
 pub use types::Type;
 pub use value::{Key, Object, Value};

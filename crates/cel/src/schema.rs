@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::Value as Json;
 
 use crate::functions::time;
+use crate::list::List;
 use crate::value::{Key, Value};
 
 /// Words that cannot be field names in an expression.
@@ -131,7 +132,8 @@ pub fn from_json_with(json: &Json, schema: &Json) -> Value {
     }
     match json {
         Json::Array(items) => {
-            Value::list(items.iter().map(|item| from_json_with(item, &schema["items"])).collect())
+            let items = items.iter().map(|item| from_json_with(item, &schema["items"])).collect();
+            Value::List(Arc::new(List::of_schema(items, schema)))
         }
         Json::Object(fields) => {
             let properties = schema["properties"].as_object();

@@ -15,6 +15,8 @@ pub(crate) struct Tracker {
     limit: u64,
     /// Values by node; `None` for errors.
     stack: Vec<(Id, Option<Value>)>,
+    /// Where the values of a node stand on the stack, the last one last: loops leave much there that nobody asks for again.
+    places: Vec<Vec<usize>>,
 }
 
 /// The limit is exceeded: everything ends here.
@@ -22,7 +24,7 @@ pub(crate) struct Exceeded;
 
 impl Tracker {
     pub(crate) fn new(limit: u64) -> Self {
-        Self { cost: 0, limit, stack: Vec::new() }
+        Self { cost: 0, limit, stack: Vec::new(), places: Vec::new() }
     }
 
     pub(crate) fn spend(&mut self, cost: u64) {
@@ -36,24 +38,37 @@ impl Tracker {
 
     /// Notes the value of a node, after its cost was counted.
     pub(crate) fn push(&mut self, id: Id, value: Option<&Value>) -> Result<(), Exceeded> {
+        if self.places.len() <= id {
+            self.places.resize_with(id + 1, Vec::new);
+        }
+        self.places[id].push(self.stack.len());
         self.stack.push((id, value.cloned()));
         if self.cost > self.limit { Err(Exceeded) } else { Ok(()) }
     }
 
     /// Forgets the last value of a node, and everything after it.
     pub(crate) fn drop(&mut self, id: Id) {
-        if let Some(at) = self.stack.iter().rposition(|(known, _)| *known == id) {
-            self.stack.truncate(at);
+        self.pop(id);
+    }
+
+    /// Takes the last value of a node, and forgets everything after it.
+    fn pop(&mut self, id: Id) -> Option<Option<Value>> {
+        let at = *self.places.get(id)?.last()?;
+        let mut found = None;
+        while self.stack.len() > at
+            && let Some((id, value)) = self.stack.pop()
+        {
+            self.places[id].pop();
+            found = Some(value);
         }
+        found
     }
 
     /// Takes the values of arguments; `None` if one of them was not evaluated.
     pub(crate) fn take(&mut self, ids: impl DoubleEndedIterator<Item = Id>) -> Option<Vec<Option<Value>>> {
         let mut values = Vec::new();
         for id in ids.rev() {
-            let at = self.stack.iter().rposition(|(known, _)| *known == id)?;
-            self.stack.truncate(at + 1);
-            values.extend(self.stack.pop().map(|(_, value)| value));
+            values.push(self.pop(id)?);
         }
         values.reverse();
         Some(values)

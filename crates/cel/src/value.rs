@@ -9,6 +9,7 @@ use apimachinery::quantity::Quantity;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::Question;
+use crate::list::List;
 
 /// A value.
 #[derive(Debug, Clone)]
@@ -20,7 +21,7 @@ pub enum Value {
     Double(f64),
     String(Arc<str>),
     Bytes(Arc<[u8]>),
-    List(Arc<Vec<Value>>),
+    List(Arc<List>),
     Map(Arc<BTreeMap<Key, Value>>),
     Timestamp(Timestamp),
     Duration(SignedDuration),
@@ -117,7 +118,7 @@ impl Value {
     }
 
     pub fn list(items: Vec<Value>) -> Self {
-        Self::List(Arc::new(items))
+        Self::List(Arc::new(items.into()))
     }
 
     pub fn some(value: Value) -> Self {
@@ -174,9 +175,7 @@ impl Value {
             (Self::Bool(a), Self::Bool(b)) => a == b,
             (Self::String(a), Self::String(b)) => a == b,
             (Self::Bytes(a), Self::Bytes(b)) => a == b,
-            (Self::List(a), Self::List(b)) => {
-                a.len() == b.len() && a.iter().zip(b.iter()).all(|(a, b)| a.equals(b))
-            }
+            (Self::List(a), Self::List(b)) => a.equals(b),
             (Self::Map(a), Self::Map(b)) => {
                 a.len() == b.len()
                     && a.iter().all(|(key, value)| b.get(key).is_some_and(|other| value.equals(other)))

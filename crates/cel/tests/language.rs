@@ -28,6 +28,19 @@ fn an_expression_that_is_too_deep_is_refused_and_not_evaluated() {
 }
 
 #[test]
+fn what_is_just_not_too_deep_fits_on_a_stack() {
+    let variables = Variables::new().set("self", from_json(&json!({"a": [true]})));
+    for (open, close) in [("!(false || (true && size([[", "]]) == 1))"), ("self.a.all(x, x && ", ")")] {
+        for depth in [60, 120, 240] {
+            let source = format!("{}true{}", open.repeat(depth), close.repeat(depth));
+            if let Ok(program) = Program::compile(&source, &["self"]) {
+                let _ = program.run(&variables, PER_CALL);
+            }
+        }
+    }
+}
+
+#[test]
 fn a_limit_ends_what_costs_too_much() {
     let big: Vec<i64> = (0..2000).collect();
     let variables = Variables::new().set("self", from_json(&json!(big)));
@@ -40,10 +53,17 @@ fn a_limit_ends_what_costs_too_much() {
 
 #[test]
 fn long_lists_are_collected_without_copies() {
-    let variables = Variables::new().set("self", from_json(&json!(vec![1; 60_000])));
-    let program = Program::compile("self.map(x, x).filter(x, x > 0).size() == 60000", &["self"]).unwrap();
+    let variables = Variables::new().set("self", from_json(&json!(vec![1; 40_000])));
+    let program = Program::compile("self.map(x, x).filter(x, x > 0).size() == 40000", &["self"]).unwrap();
     let done = program.run(&variables, 10_000_000);
     assert!(matches!(done.result, Ok(Value::Bool(true))), "{:?}", done.result);
+}
+
+#[test]
+fn a_list_that_has_a_name_is_not_changed_by_adding_to_it() {
+    let program =
+        Program::compile("optional.of([1]).optMap(x, x + [2] + x).value() == [1, 2, 1]", &[]).unwrap();
+    assert!(matches!(program.run(&Variables::new(), PER_CALL).result, Ok(Value::Bool(true))));
 }
 
 #[test]

@@ -118,9 +118,7 @@ fn arithmetic(name: &str, a: &Value, b: &Value) -> Outcome {
         (Value::Bytes(a), Value::Bytes(b)) if name == "_+_" => {
             ok(Value::Bytes([&a[..], &b[..]].concat().into()))
         }
-        (Value::List(a), Value::List(b)) if name == "_+_" => {
-            ok(Value::list(a.iter().chain(b.iter()).cloned().collect()))
-        }
+        (Value::List(a), Value::List(b)) if name == "_+_" => ok(Value::List(std::sync::Arc::new(a.plus(b)))),
         (Value::Timestamp(t), Value::Duration(d)) | (Value::Duration(d), Value::Timestamp(t))
             if name == "_+_" =>
         {
