@@ -127,8 +127,13 @@ mod tests {
         let ((policy, niceness), _) = run(async {
             take_long_turns(NICENESS).expect("an ordinary thread may ask for it");
             let status = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
-            let fields: Vec<i64> =
-                status.rsplit(')').next().unwrap().split_whitespace().map(|f| f.parse().unwrap_or(-1)).collect();
+            let fields: Vec<i64> = status
+                .rsplit(')')
+                .next()
+                .unwrap()
+                .split_whitespace()
+                .map(|f| f.parse().unwrap_or(-1))
+                .collect();
             // Counted from the one after the name, which is the third.
             (fields[41 - 3], fields[19 - 3])
         })

@@ -61,8 +61,7 @@ enum Mutation {
 impl Policy {
     fn read(name: &str, policy: &Value) -> Self {
         let spec = &policy["spec"];
-        let available =
-            Available { params: true, authorizer: true, patches: true, ..Available::default() };
+        let available = Available { params: true, authorizer: true, patches: true, ..Available::default() };
         let (variables, scope) = Expression::read_variables(&spec["variables"], available);
         Self {
             name: name.to_owned(),

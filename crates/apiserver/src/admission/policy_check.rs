@@ -521,7 +521,7 @@ mod tests {
         assert!(apply("true")[0].ends_with("must evaluate to Object but got bool"));
         let patch = |source: &str| wrong("MutatingAdmissionPolicy", spec("JSONPatch", "jsonPatch", source));
         assert!(patch("[JSONPatch{op: 'add', path: '/a', value: 1}]").is_empty());
-        assert!(patch("[JSONPatch{up: 'add'}]")[0].contains("undefined field 'up'"));
+        assert!(patch("[JSONPatch{up: 'add'}]")[0].contains("expected type of field 'up' is ''"));
         assert_eq!(
             wrong("MutatingAdmissionPolicy", spec("", "x", "")),
             ["spec.mutations[0].patchType: Required value"]

@@ -282,7 +282,7 @@ mod tests {
             "self.?max.orValue(1) != 13",
             "!has(oldSelf.fixed) || has(self.fixed)",
             "self.names.exists_one(n, n == 'x') && self.names.map(n, size(n)).sum() < 9",
-            "cel.bind(m, self.max, m > 1) && self.names.filter(n, n != '').size() in [1, 2]",
+            "self.?max.optMap(m, m > 1).orValue(true) && self.names.filter(n, n != '').size() in [1, 2]",
             "self.names == [] || self.names[0].lowerAscii() == 'x'",
         ] {
             let properties = json!({
