@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use crate::suite::Suite;
-use crate::support::Call;
+use crate::support::{Answer, Call};
 
 pub(crate) const ADMISSION: &str = "apis/admissionregistration.k8s.io/v1";
 pub(crate) const MERGE: &str = "application/merge-patch+json";
@@ -20,11 +20,18 @@ pub(crate) struct Case {
     pub(crate) binding: Value,
     /// What is sent; without any, a ConfigMap with the case's label is.
     pub(crate) calls: Vec<(&'static str, Call)>,
+    /// It takes kube-apiserver up to half a minute to find the kind of the parameters, which is waited for.
+    pub(crate) new_kind: bool,
 }
 
 impl Case {
     pub(crate) fn new(name: &'static str, spec: Value, binding: Value) -> Self {
-        Self { name, spec, binding, calls: Vec::new() }
+        Self { name, spec, binding, calls: Vec::new(), new_kind: false }
+    }
+
+    pub(crate) fn of_new_kind(mut self) -> Self {
+        self.new_kind = true;
+        self
     }
 
     pub(crate) fn send(mut self, what: &'static str, call: Call) -> Self {
@@ -86,6 +93,10 @@ impl Stage<'_> {
             let plain = [("", labelled(case.name, &self.core("configmaps")))];
             let calls = if case.calls.is_empty() { &plain[..] } else { &case.calls };
             for (what, call) in calls {
+                if case.new_kind {
+                    let found = |answer: &Answer| !answer.text().contains("failed to find resource");
+                    self.suite.until(call, found).await;
+                }
                 let name = format!("{} {} {what}", self.scene, case.name);
                 self.suite.compare(name.trim(), call).await;
             }

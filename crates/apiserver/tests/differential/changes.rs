@@ -9,6 +9,9 @@ use crate::support::webhook::Webhook;
 
 const SCENE: &str = "changes";
 const MAPS: &str = "api/v1/namespaces/changes/configmaps";
+/// The parameters are of a kind that no other scene uses: what kube-apiserver has once watched for a policy, and then stopped to
+/// watch, it never reads again.
+const SECRETS: &str = "api/v1/namespaces/changes/secrets";
 
 pub(crate) async fn run(suite: &mut Suite) {
     if !suite.wants(SCENE) {
@@ -16,13 +19,14 @@ pub(crate) async fn run(suite: &mut Suite) {
     }
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SCENE, "labels": {"team": "a"}}});
     let map = |name: &str, labels: Value, data: Value| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": labels}, "data": data});
+    let secret = |name: &str| json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "labels": {"params": "some"}}});
     let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
         "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "b"}},
         "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
     for (path, object) in [
         ("api/v1/namespaces", namespace),
-        (MAPS, map("one", json!({"params": "some"}), json!({"key": "one"}))),
-        (MAPS, map("two", json!({"params": "some"}), json!({"key": "two"}))),
+        (SECRETS, secret("one")),
+        (SECRETS, secret("two")),
         (MAPS, map("stored", json!({"case": "stored"}), json!({"a": "1"}))),
         ("apis/apps/v1/namespaces/changes/deployments", deployment),
     ] {
@@ -50,27 +54,27 @@ fn one(mutation: Value) -> Value {
 }
 
 fn parameters() -> Vec<Case> {
-    let maps = json!({"apiVersion": "v1", "kind": "ConfigMap"});
-    let with = |kind: &Value| json!({"paramKind": kind, "mutations": [apply("Object{data: {params.data.key: params.metadata.name}}")]});
+    let secrets = json!({"apiVersion": "v1", "kind": "Secret"});
+    let with = |kind: &Value| json!({"paramKind": kind, "mutations": [apply("Object{data: {params.metadata.name: params.kind}}")]});
     let by = |reference: Value| json!({"paramRef": reference});
     let nobody = json!({"apiVersion": "v1", "kind": "Nobody"});
     let mut ignoring = with(&nobody);
     ignoring["failurePolicy"] = json!("Ignore");
     vec![
-        Case::new("params", with(&maps), by(json!({"name": "one", "parameterNotFoundAction": "Deny"}))),
+        Case::new("params", with(&secrets), by(json!({"name": "one", "parameterNotFoundAction": "Deny"}))),
         Case::new(
             "params two",
-            with(&maps),
+            with(&secrets),
             by(json!({"selector": {"matchLabels": {"params": "some"}}, "parameterNotFoundAction": "Deny"})),
         ),
         Case::new(
             "params missing",
-            with(&maps),
+            with(&secrets),
             by(json!({"name": "none", "parameterNotFoundAction": "Deny"})),
         ),
         Case::new(
             "params missing and allowed",
-            with(&maps),
+            with(&secrets),
             by(json!({"name": "none", "parameterNotFoundAction": "Allow"})),
         ),
         Case::new(
@@ -83,7 +87,7 @@ fn parameters() -> Vec<Case> {
             ignoring,
             by(json!({"name": "one", "parameterNotFoundAction": "Deny"})),
         ),
-        Case::new("params not given", with(&maps), json!({})),
+        Case::new("params not given", with(&secrets), json!({})),
     ]
 }
 

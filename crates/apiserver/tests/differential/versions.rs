@@ -159,9 +159,9 @@ fn validating() -> Vec<Case> {
         Case::new("stuck open", ignoring, warn()).send("sent", create("v1", "stuck", "stuck open")),
         Case::new("stuck unseen", told(customs("v1", "stucks")), warn())
             .send("sent", create("v1", "stuck", "stuck unseen")),
-        Case::new("params plain", parameters("v2", "plain"), with("Deny")),
-        Case::new("params turned", parameters("v2", "turned"), with("Deny")),
-        Case::new("params as stored", parameters("v1", "turned"), with("Deny")),
+        Case::new("params plain", parameters("v2", "plain"), with("Deny")).of_new_kind(),
+        Case::new("params turned", parameters("v2", "turned"), with("Deny")).of_new_kind(),
+        Case::new("params as stored", parameters("v1", "turned"), with("Deny")).of_new_kind(),
     ]
 }
 
