@@ -55,7 +55,7 @@ fn one(mutation: Value) -> Value {
 
 fn parameters() -> Vec<Case> {
     let secrets = json!({"apiVersion": "v1", "kind": "Secret"});
-    let with = |kind: &Value| json!({"paramKind": kind, "mutations": [apply("Object{data: {params.metadata.name: params.type}}")]});
+    let with = |kind: &Value| json!({"paramKind": kind, "mutations": [apply("Object{data: {params.metadata.name: params.kind}}")]});
     let by = |reference: Value| json!({"paramRef": reference});
     let nobody = json!({"apiVersion": "v1", "kind": "Nobody"});
     let mut ignoring = with(&nobody);
