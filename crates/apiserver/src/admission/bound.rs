@@ -146,14 +146,28 @@ impl ParamKind {
     }
 }
 
+/// Takes from parameters what mutating policies do not see of native ones: upstream knows their kind, but not from them.
+pub(super) fn without_type(occasion: &Occasion<'_>, wanted: Option<&ParamKind>, mut params: Value) -> Value {
+    let registry = occasion.server.registry.load();
+    let kind = wanted
+        .and_then(|wanted| registry.find_kind(&wanted.gvk.group, &wanted.gvk.version, &wanted.gvk.kind));
+    if let Some(fields) = params.as_object_mut()
+        && kind.is_some_and(|kind| !kind.is_custom())
+    {
+        fields.remove("apiVersion");
+        fields.remove("kind");
+    }
+    params
+}
+
 /// Returns the parameters that a binding names, in the version that the policy names: one value per object, or null for a
 /// policy without.
 pub(super) async fn params(
     occasion: &Occasion<'_>,
     wanted: Option<&ParamKind>,
     reference: &Value,
-) -> Result<Vec<Cel>, String> {
-    let Some(wanted) = wanted.filter(|_| reference.is_object()) else { return Ok(vec![Cel::Null]) };
+) -> Result<Vec<Value>, String> {
+    let Some(wanted) = wanted.filter(|_| reference.is_object()) else { return Ok(vec![Value::Null]) };
     let server = occasion.server;
     let registry = server.registry.load_full();
     let gvk = &wanted.gvk;
@@ -194,7 +208,7 @@ pub(super) async fn params(
     if shown.is_empty() && reference["parameterNotFoundAction"] == "Deny" {
         return Err(in_binding("no params found for policy binding with `Deny` parameterNotFoundAction"));
     }
-    Ok(shown.iter().map(|entry| cel::from_json(&server.read(kind, entry))).collect())
+    Ok(shown.iter().map(|entry| server.read(kind, entry)).collect())
 }
 
 /// The `variables` of a policy: each is computed once, when it is first used, and may use those before it.

@@ -15,7 +15,9 @@ use arc_swap::ArcSwap;
 use cel::Value as Cel;
 use serde_json::{Value, json};
 
-use super::bound::{BUDGET, Binding, Computed, Constraints, ParamKind, in_policy, list, params, text};
+use super::bound::{
+    BUDGET, Binding, Computed, Constraints, ParamKind, in_policy, list, params, text, without_type,
+};
 use super::declarations::Available;
 use super::expressions::{Conditions, Expression, Sight};
 use super::webhooks::{Match, Occasion, Rounds, Seen, convert_back, is_exempt};
@@ -234,13 +236,12 @@ async fn choose<'a>(
             continue;
         }
         match params(occasion, policy.params.as_ref(), &binding.param_ref).await {
-            Ok(all) => calls.extend(all.into_iter().enumerate().map(|(index, params)| Call {
-                policy,
-                binding,
-                found: found.clone(),
-                params,
-                index,
-            })),
+            Ok(all) => {
+                for (index, params) in all.into_iter().enumerate() {
+                    let params = cel::from_json(&without_type(occasion, policy.params.as_ref(), params));
+                    calls.push(Call { policy, binding, found: found.clone(), params, index });
+                }
+            }
             Err(why) => refusals.extend(policy.refuse(Some(binding), why, "")),
         }
     }

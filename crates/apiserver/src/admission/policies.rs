@@ -230,7 +230,7 @@ async fn ask(
         }
         let Some(seen) = &seen else { continue };
         for params in all {
-            let verdict = run(policy, occasion, seen, &params);
+            let verdict = run(policy, occasion, seen, &cel::from_json(&params));
             for (index, objection) in verdict.objections {
                 let message = &objection.message;
                 for action in &binding.actions {
