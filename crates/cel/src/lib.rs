@@ -1,8 +1,8 @@
 //! The Common Expression Language as Kubernetes uses it: rules in definitions, admission policies, match conditions.
 //!
 //! In: an expression, what is known of its variables, values for them, a limit. Out: a value, or an error in cel-go's words.
-//! Expressions are parsed ([`parser`], [`syntax`]), checked ([`checker`], [`validate`]), estimated ([`estimate`]), planned
-//! ([`plan`]) and evaluated ([`eval`]), each as cel-go v0.26 does it with Kubernetes v1.36's libraries, so that messages and costs
+//! Expressions are parsed (`parser`, `syntax`), checked (`checker`, `validate`), estimated (`estimate`), planned
+//! (`plan`) and evaluated (`eval`), each as cel-go v0.26 does it with Kubernetes v1.36's libraries, so that messages and costs
 //! are the same. `testdata/` holds cases that were observed there.
 
 mod ast;
