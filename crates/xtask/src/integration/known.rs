@@ -80,11 +80,6 @@ const FAIL: &[(&str, &str, &str)] = &[
         "a schema with items below an object is read without them; upstream refuses every object of it",
     ),
     ("auth", "TestAuthModeAlwaysAllow", "wants another range of addresses for Services"),
-    (
-        "auth",
-        "TestResourceClaimGranularStatusAuthorization",
-        "failed in the last whole run; the rights for devices are asked for since",
-    ),
     ("client", "TestClient", "the server says another version than the client was built from"),
 ];
 
