@@ -114,10 +114,12 @@ fn charge(
         return Ok(None);
     }
     let Some(hard) = quota.pointer("/status/hard").and_then(Value::as_object) else { return Ok(None) };
+    // An object that comes into the scope of the quota is new to it.
+    let counted = old.filter(|old| covers(quota, of, old));
     let mut asked: BTreeMap<&str, Quantity> = BTreeMap::new();
     for resource in hard.keys() {
         let Some(amount) = counts(of, new, resource) else { continue };
-        let before = old.and_then(|old| counts(of, old, resource)).unwrap_or(Quantity::ZERO);
+        let before = counted.and_then(|old| counts(of, old, resource)).unwrap_or(Quantity::ZERO);
         asked.insert(resource, amount - before);
     }
     if asked.is_empty() {
@@ -220,6 +222,19 @@ mod tests {
         );
         let why = charge(&full, &pods(), &pod(None), None).expect_err("refused");
         assert_eq!(why, "failed quota: q: must specify cpu for: c");
+    }
+
+    #[test]
+    fn what_comes_into_the_scope_of_a_quota_is_charged() {
+        let mut quota = quota(json!({"pods": "1"}), json!({"pods": "0"}));
+        quota["spec"]["scopes"] = json!(["Terminating"]);
+        let before = pod(Some("250m"));
+        let mut ending = before.clone();
+        ending["spec"]["activeDeadlineSeconds"] = json!(60);
+        assert_eq!(charge(&quota, &pods(), &ending, Some(&before)), Ok(Some(json!({"pods": "1"}))));
+        quota["status"]["used"] = json!({"pods": "1"});
+        assert!(charge(&quota, &pods(), &ending, Some(&before)).is_err());
+        assert_eq!(charge(&quota, &pods(), &ending, Some(&ending)), Ok(None));
     }
 
     #[test]
