@@ -15,6 +15,51 @@ pub(crate) const PATTERN: f64 = 0.25;
 /// The longest name of a format.
 const MAX_FORMAT: u64 = 64;
 
+/// Functions that look at one value of a fixed size.
+pub(crate) const STEPS: [&str; 27] = [
+    "masked",
+    "prefixLength",
+    "family",
+    "isUnspecified",
+    "isLoopback",
+    "isLinkLocalMulticast",
+    "isLinkLocalUnicast",
+    "isGlobalUnicast",
+    "format.named",
+    "sign",
+    "asInteger",
+    "isInteger",
+    "asApproximateFloat",
+    "isGreaterThan",
+    "isLessThan",
+    "compareTo",
+    "add",
+    "sub",
+    "major",
+    "minor",
+    "patch",
+    "getScheme",
+    "getHostname",
+    "getHost",
+    "getPort",
+    "getEscapedPath",
+    "getQuery",
+];
+
+/// Overloads that compare two values character by character.
+pub(crate) const COMPARISONS: [&str; 10] = [
+    "less_string",
+    "less_bytes",
+    "less_equals_string",
+    "less_equals_bytes",
+    "greater_string",
+    "greater_bytes",
+    "greater_equals_string",
+    "greater_equals_bytes",
+    "equals",
+    "not_equals",
+];
+
 type Cost = (Range, Option<Range>);
 
 /// Returns the cost of a call and the size of its result, if that can be told.
@@ -124,33 +169,7 @@ fn library(
             walk(size(0)?, CHARACTER)
         }
         "ip.isCanonical" => walk(size(0)?, 2.0 * CHARACTER),
-        "masked"
-        | "prefixLength"
-        | "family"
-        | "isUnspecified"
-        | "isLoopback"
-        | "isLinkLocalMulticast"
-        | "isLinkLocalUnicast"
-        | "isGlobalUnicast"
-        | "format.named"
-        | "sign"
-        | "asInteger"
-        | "isInteger"
-        | "asApproximateFloat"
-        | "isGreaterThan"
-        | "isLessThan"
-        | "compareTo"
-        | "add"
-        | "sub"
-        | "major"
-        | "minor"
-        | "patch"
-        | "getScheme"
-        | "getHostname"
-        | "getHost"
-        | "getPort"
-        | "getEscapedPath"
-        | "getQuery" => one,
+        name if STEPS.contains(&name) => one,
         "containsIP" | "containsCIDR" => {
             let address = Range { min: 4, max: 16 };
             let mut cost = address.plus(address).scaled(CHARACTER);
@@ -239,20 +258,7 @@ fn language(id: &str, target: Option<&Part<'_>>, args: &[Part<'_>]) -> Cost {
             let size = size(left).plus(size(right));
             (size.scaled(CHARACTER), Some(size))
         }
-        (
-            "less_string"
-            | "less_bytes"
-            | "less_equals_string"
-            | "less_equals_bytes"
-            | "greater_string"
-            | "greater_bytes"
-            | "greater_equals_string"
-            | "greater_equals_bytes"
-            | "equals"
-            | "not_equals",
-            _,
-            [left, right],
-        ) => {
+        (id, _, [left, right]) if COMPARISONS.contains(&id) => {
             let max = size(left).max.min(size(right).max);
             (Range { min: u64::from(max > 0), max }.scaled(CHARACTER), None)
         }

@@ -7,36 +7,15 @@ use serde_json::Value as Json;
 
 use crate::functions::time;
 use crate::list::List;
+use crate::parser::RESERVED;
 use crate::value::{Key, Value};
 
-/// Words that cannot be field names in an expression.
-const RESERVED: [&str; 21] = [
-    "true",
-    "false",
-    "null",
-    "in",
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-];
+/// Words of the language that cannot be field names in an expression, besides those kept for later.
+const WORDS: [&str; 4] = ["true", "false", "null", "in"];
 
 /// Says whether a word has a meaning of its own in the language.
 pub(crate) fn is_reserved(word: &str) -> bool {
-    RESERVED.contains(&word)
+    WORDS.contains(&word) || RESERVED.contains(&word)
 }
 
 /// Returns how an expression names a field; `None` if it cannot.

@@ -5,7 +5,7 @@
 //! sizes of the values; the numbers are kube-apiserver's.
 
 use crate::ast::Id;
-use crate::calls::{CHARACTER, CHECK, PATTERN};
+use crate::calls::{CHARACTER, CHECK, COMPARISONS, PATTERN, STEPS};
 use crate::functions::formats;
 use crate::value::Value;
 
@@ -190,44 +190,9 @@ fn library(function: &str, overload: &str, args: &[Option<Value>], result: Optio
             Some(Value::Format(name)) => Some(pattern(at(args, 1), formats::pattern_size(name))),
             _ => None,
         },
-        "serviceAccount"
-        | "path"
-        | "group"
-        | "resource"
-        | "subresource"
-        | "namespace"
-        | "name"
-        | "allowed"
-        | "reason"
-        | "error"
-        | "errored"
-        | "masked"
-        | "prefixLength"
-        | "family"
-        | "isUnspecified"
-        | "isLoopback"
-        | "isLinkLocalMulticast"
-        | "isLinkLocalUnicast"
-        | "isGlobalUnicast"
-        | "format.named"
-        | "sign"
-        | "asInteger"
-        | "isInteger"
-        | "asApproximateFloat"
-        | "isGreaterThan"
-        | "isLessThan"
-        | "compareTo"
-        | "add"
-        | "sub"
-        | "major"
-        | "minor"
-        | "patch"
-        | "getScheme"
-        | "getHostname"
-        | "getHost"
-        | "getPort"
-        | "getEscapedPath"
-        | "getQuery" => Some(1),
+        "serviceAccount" | "path" | "group" | "resource" | "subresource" | "namespace" | "name"
+        | "allowed" | "reason" | "error" | "errored" => Some(1),
+        name if STEPS.contains(&name) => Some(1),
         "_==_" => match args.first().and_then(Option::as_ref) {
             Some(
                 Value::Quantity(_)
@@ -269,16 +234,7 @@ fn language(overload: &str, args: &[Option<Value>]) -> u64 {
         "starts_with_string" | "ends_with_string" | "string_to_bytes" | "bytes_to_string"
         | "strings_quote" | "string_format" => scaled(at(0), CHARACTER),
         "in_list" => at(1),
-        "less_string"
-        | "less_bytes"
-        | "less_equals_string"
-        | "less_equals_bytes"
-        | "greater_string"
-        | "greater_bytes"
-        | "greater_equals_string"
-        | "greater_equals_bytes"
-        | "equals"
-        | "not_equals" => scaled(at(0).min(at(1)), CHARACTER),
+        id if COMPARISONS.contains(&id) => scaled(at(0).min(at(1)), CHARACTER),
         "add_string" | "add_bytes" => scaled(at(0) + at(1), CHARACTER),
         "matches_string" => pattern(at(0), at(1)),
         "contains_string" => scaled(at(0), CHARACTER).wrapping_mul(scaled(at(1), CHARACTER)),
