@@ -199,12 +199,13 @@ fn checks(server: &Server) -> Vec<Check> {
     let waiting = |done: &std::sync::atomic::AtomicBool, what: &str| {
         (!done.load(Ordering::Acquire)).then(|| format!("not finished: {what}"))
     };
-    let store = server.store.stats().read_only.map(|why| why.to_string());
+    let store = server.store.stats();
     vec![
         Check { name: "ping", live: true, failure: None },
         Check { name: "log", live: true, failure: None },
-        // A full disk is no reason to be restarted: reads go on.
-        Check { name: "etcd", live: false, failure: store },
+        // A full disk is no reason to be restarted: reads go on, and so do writes once there is room. After the end of
+        // the store's thread only a restart helps.
+        Check { name: "etcd", live: store.dead, failure: store.read_only.map(|why| why.to_string()) },
         Check { name: "informer-sync", live: false, failure: None },
         Check {
             name: "poststarthook/crd-informer-synced",

@@ -93,7 +93,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         max_writes: arguments.max_mutating_requests_inflight.max(1),
         ..Options::default()
     };
-    let signals = Signals::listen()?;
+    let mut signals = Signals::listen()?;
     let plane = Plane::start(Setup { server: options, rules, chosen: arguments.chosen }).await?;
     tracing::info!(
         url = plane.url,
@@ -101,8 +101,15 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         milliseconds = started.elapsed().as_millis(),
         "ready"
     );
-    signals.run(plane.stop()).await;
-    Ok(())
+    let failure = tokio::select! {
+        signal = signals.next() => {
+            tracing::info!("stopping: {signal}");
+            Ok(())
+        }
+        failure = plane.failure() => Err(failure),
+    };
+    signals.end(plane.stop()).await;
+    failure
 }
 
 /// Reads a list of feature gates, as upstream's components do.

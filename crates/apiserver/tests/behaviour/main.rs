@@ -11,6 +11,7 @@ mod aggregation;
 mod audit;
 mod conversion;
 mod custom;
+mod disk;
 mod doors;
 mod gitops;
 mod hooks;
