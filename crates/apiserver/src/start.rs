@@ -87,10 +87,9 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     names.push(address.ip().to_string());
     names.extend(options.advertise.clone());
     let store_options = match &options.data_dir {
-        Some(dir) if !options.in_memory => store::Options {
-            faults: options.store_faults.clone(),
-            ..store::Options::file(dir.join("store"))
-        },
+        Some(dir) if !options.in_memory => {
+            store::Options { faults: options.store_faults.clone(), ..store::Options::file(dir.join("store")) }
+        }
         _ => store::Options::memory(),
     };
     // Keys and data have nothing to do with each other: make the one while the other is read.

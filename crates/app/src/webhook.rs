@@ -151,7 +151,8 @@ mod tests {
     async fn post(to: SocketAddr, path: &str, shown: Option<(rcgen::Certificate, rcgen::KeyPair)>) -> String {
         use rustls::pki_types::{PrivateKeyDer, ServerName};
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-        let builder = rustls::ClientConfig::builder().dangerous().with_custom_certificate_verifier(Arc::new(Anyone));
+        let builder =
+            rustls::ClientConfig::builder().dangerous().with_custom_certificate_verifier(Arc::new(Anyone));
         let config = match shown {
             Some((certificate, key)) => {
                 let key = PrivateKeyDer::try_from(key.serialize_der()).expect("a key");
@@ -163,7 +164,9 @@ mod tests {
         let name = ServerName::try_from("localhost").expect("a name");
         let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
         let mut stream = connector.connect(name, stream).await.expect("a handshake");
-        let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{{}}");
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{{}}"
+        );
         stream.write_all(head.as_bytes()).await.expect("sent");
         let mut answer = Vec::new();
         // A server that ends the connection without a farewell has answered all the same.
@@ -234,7 +237,11 @@ mod tests {
         assert_eq!(post(address, path, strange).await, "HTTP/1.1 401 Unauthorized");
         let known = Some(made.client("kube-apiserver"));
         assert_eq!(post(address, path, known).await, "HTTP/1.1 200 OK");
-        assert_eq!(post(address, "/convert", None).await, "HTTP/1.1 200 OK", "kube-apiserver shows none here");
+        assert_eq!(
+            post(address, "/convert", None).await,
+            "HTTP/1.1 200 OK",
+            "kube-apiserver shows none here"
+        );
         stop.cancel();
         serving.await.unwrap();
     }

@@ -431,7 +431,9 @@ fn too_old(asked: u64, oldest: u64) -> Status {
 
 /// The refusal of a watch from a revision that this store has not reached. Clients list again, as after 410 for an old one.
 fn ahead(asked: u64, current: u64) -> Status {
-    Status::expired(format!("resource version {asked} is ahead of the store, which is at {current}: list again"))
+    Status::expired(format!(
+        "resource version {asked} is ahead of the store, which is at {current}: list again"
+    ))
 }
 
 fn jittered(period: Duration) -> Duration {

@@ -136,9 +136,8 @@ impl Certificates {
             Some(verifier) => builder.with_client_cert_verifier(verifier),
             None => builder.with_no_client_auth(),
         };
-        let mut config = builder
-            .with_single_cert(chain, key)
-            .context("certificate and key do not fit together")?;
+        let mut config =
+            builder.with_single_cert(chain, key).context("certificate and key do not fit together")?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(Arc::new(config))
     }

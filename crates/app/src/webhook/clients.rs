@@ -42,7 +42,9 @@ impl Clients {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+    use rcgen::{
+        BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    };
 
     use super::*;
 

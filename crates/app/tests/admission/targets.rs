@@ -20,7 +20,9 @@ const CALLER: &str = "golden-apiserver";
 
 /// Writes what makes a kube-apiserver show a certificate to webhook servers. Returns the file of the authority.
 fn certificates_for_calls(dir: &Path) -> String {
-    use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+    use rcgen::{
+        BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    };
     let mut params = CertificateParams::new(Vec::new()).expect("no names");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let key = KeyPair::generate().expect("a key");
@@ -95,14 +97,13 @@ impl Target {
     pub(crate) async fn kube_apiserver(webhook: Webhook) -> Option<Self> {
         let toolchain = clusters::toolchain::Toolchain::from_env().expect("a place for the cache");
         if !toolchain.can_provide(&clusters::toolchain::MEMBER_RECIPES) {
-            eprintln!(
-                "LEFT OUT: this test needs a kube-apiserver, and there is no Go toolchain to build it with"
-            );
+            clusters::left_out("a kube-apiserver, and there is no Go toolchain to build it with");
             return None;
         }
         let dir = tempfile::tempdir().expect("a folder for the test");
         let client_ca = certificates_for_calls(dir.path());
-        let calls = format!("--admission-control-config-file={}", dir.path().join("admission.yaml").display());
+        let calls =
+            format!("--admission-control-config-file={}", dir.path().join("admission.yaml").display());
         let options = FleetOptions::of([ClusterOptions::api_server("golden").apiserver_arg(&calls)]);
         let fleet = Fleet::start(options).await.expect("a kube-apiserver");
         let cluster = fleet.cluster("golden").expect("the cluster");

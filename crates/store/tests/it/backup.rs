@@ -55,7 +55,11 @@ async fn a_restored_store_is_far_ahead_and_refuses_revisions_of_the_lost_one() {
     assert_eq!(copy.snapshot_at("c", 4).map(|_| ()).unwrap_err(), AtError::Compacted { oldest: revision });
     let busy_day = 3 + 20_000_000;
     assert_eq!(copy.watch("c", busy_day).map(|_| ()).unwrap_err(), Compacted { oldest: revision });
-    assert_eq!(copy.watch("c", 3).map(|_| ()).unwrap_err(), Compacted { oldest: revision }, "all is compacted");
+    assert_eq!(
+        copy.watch("c", 3).map(|_| ()).unwrap_err(),
+        Compacted { oldest: revision },
+        "all is compacted"
+    );
     assert!(copy.watch_all(3).is_err() && copy.watch("never written", 3).is_err());
     assert!(copy.watch("c", revision).is_ok());
     assert!(set(&copy, "c", "a", "2").await.revision > revision);
