@@ -153,3 +153,12 @@ async fn a_port_that_is_about_to_be_free_is_waited_for() {
     assert_eq!(handle.address, bind);
     handle.stop().await;
 }
+
+#[tokio::test]
+async fn a_port_that_stays_taken_is_an_error_that_names_it() {
+    let other = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let bind = other.local_addr().expect("an address");
+    let error = apiserver::start(Options { bind, ..Default::default() }).await.expect_err("it is taken");
+    let words = error.to_string();
+    assert!(words.contains(&bind.to_string()) && words.contains("in use"), "{words}");
+}
