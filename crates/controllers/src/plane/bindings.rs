@@ -14,7 +14,7 @@ use api::work::{TargetCluster, Work};
 use futures::future::join_all;
 use member::{Change, Mirror};
 use propagation::render::{Rendered, Renderer};
-use propagation::{Binding, Object, directly_purged_clusters, expected_clusters, selector};
+use propagation::{Binding, Object, check_scope, directly_purged_clusters, expected_clusters, selector};
 use serde_json::Value;
 
 use super::figures::FIGURES;
@@ -190,6 +190,11 @@ async fn reconcile<B: Stored>(plane: &Plane, mirror: &Mirror<B>, key: &BindingKe
         return Ok(());
     }
 
+    if let Err(error) = check_scope(binding.as_ref()) {
+        let message = error.to_string();
+        plane.events.warning(component::<B>(), &about(binding.as_ref()), reasons::SYNC_WORK_FAILED, message);
+        return Ok(());
+    }
     let resource = &binding.spec().resource;
     let Some(template) = plane.templates.fetch(resource).await? else { return Ok(()) };
     if !resource.uid.is_empty() && template.uid() != resource.uid {
