@@ -4,6 +4,8 @@
 //! changed, after the copy has changed. Whoever writes an object puts the answer in at once ([`Mirror::put`]), so that
 //! everybody reads it without waiting for the watch; an event that is older than what is there is ignored. A lost
 //! watch is made good by a list: what is missing from it is reported as deleted, what is unchanged is nobody's news.
+//! A list is the truth also where it shows older revisions than the copy has: the cluster was restored from a backup.
+//! Only what we wrote while the list was on its way is newer than it.
 //!
 //! Objects that are large and seldom looked at lie in a [packed](Mirror::packed) copy as text, which takes a fraction of what they
 //! take when unfolded.
@@ -90,6 +92,26 @@ struct State<T> {
     objects: BTreeMap<Key, (u64, Slot<T>)>,
     /// The newest revision that the watch has told of. What was written before it is already known, or gone again.
     seen: u64,
+    /// While a list is on its way: what it has shown and what we wrote since it was asked for.
+    listing: Option<Listing>,
+}
+
+#[derive(Default)]
+struct Listing {
+    shown: HashSet<Key>,
+    written: HashSet<Key>,
+    /// It has shown an older revision of something than was known: revisions have gone back.
+    went_back: bool,
+}
+
+impl<T> State<T> {
+    /// Returns whether what a list or watch brings of an object is no news: our own write, or something older than it.
+    /// A version that is no number is always news.
+    fn is_known(&self, key: &Key, version: u64, listed: bool) -> bool {
+        let Some((known, _)) = self.objects.get(key) else { return false };
+        let authoritative = listed && self.listing.as_ref().is_some_and(|list| !list.written.contains(key));
+        if authoritative { version != 0 && *known == version } else { version != 0 && *known >= version }
+    }
 }
 
 /// How an object lies in the copy.
@@ -112,7 +134,7 @@ impl<T> Debug for Mirror<T> {
 impl<T> Default for Mirror<T> {
     fn default() -> Self {
         Self {
-            state: RwLock::new(State { objects: BTreeMap::new(), seen: 0 }),
+            state: RwLock::new(State { objects: BTreeMap::new(), seen: 0, listing: None }),
             subscribers: RwLock::default(),
             order: Mutex::default(),
             packing: None,
@@ -200,6 +222,9 @@ impl<T> Mirror<T> {
             if version <= state.seen || version <= known {
                 return;
             }
+            if let Some(listing) = &mut state.listing {
+                listing.written.insert(key.clone());
+            }
             state.objects.insert(key.clone(), (version, self.keep(&object))).map(|(_, slot)| slot)
         };
         let old = old.map(|slot| self.open(&slot));
@@ -253,7 +278,6 @@ impl<T> Mirror<T> {
     {
         let unread = Api::<Unread>::all_with(api.clone().into_client(), &api.resource_url().to_owned());
         let mut events = pin!(watcher(unread, config.clone()).default_backoff());
-        let mut listed = HashSet::new();
         loop {
             let event = tokio::select! {
                 () = stop.cancelled() => return false,
@@ -263,10 +287,11 @@ impl<T> Mirror<T> {
             match event {
                 None => return true,
                 // The library would ask for the same revision again and again; only a list helps.
-                Some(Err(watcher::Error::WatchStartFailed(kube::Error::Api(status))))
-                    if status.code == 410 =>
-                {
-                    tracing::debug!("revision expired");
+                Some(Err(
+                    watcher::Error::WatchStartFailed(kube::Error::Api(status))
+                    | watcher::Error::WatchError(status),
+                )) if is_unknown_revision(status.code) => {
+                    tracing::debug!("revision expired, or not reached yet");
                     tokio::select! {
                         () = stop.cancelled() => return false,
                         () = self.revive.notified() => {}
@@ -275,19 +300,15 @@ impl<T> Mirror<T> {
                     return true;
                 }
                 Some(Err(error)) => tracing::debug!(%error, "watch interrupted"),
-                Some(Ok(watcher::Event::Init)) => listed.clear(),
+                Some(Ok(watcher::Event::Init)) => self.begin_list(),
                 Some(Ok(watcher::Event::InitApply(object))) => {
-                    listed.insert(Key::of(&object));
-                    self.apply(&object, convert, !self.is_synced());
+                    self.apply(&object, convert, Told::Listed { initial: !self.is_synced() });
                 }
                 Some(Ok(watcher::Event::InitDone)) => {
-                    for key in self.keys(|key| !listed.contains(key)) {
-                        self.remove(&key, 0);
-                    }
-                    listed.clear();
+                    self.end_list();
                     self.synced.send_replace(true);
                 }
-                Some(Ok(watcher::Event::Apply(object))) => self.apply(&object, convert, false),
+                Some(Ok(watcher::Event::Apply(object))) => self.apply(&object, convert, Told::Watched),
                 Some(Ok(watcher::Event::Delete(object))) => {
                     let version = revision(object.meta().resource_version.as_deref().unwrap_or(""));
                     self.remove(&Key::of(&object), version);
@@ -296,20 +317,46 @@ impl<T> Mirror<T> {
         }
     }
 
-    fn apply<K>(&self, unread: &Unread, convert: impl Fn(K) -> T, initial: bool)
+    /// A list is about to be asked for: it will show everything that was written before now.
+    fn begin_list(&self) {
+        self.state.write().listing = Some(Listing::default());
+    }
+
+    /// What the list did not show is gone, unless we wrote it since: the watch will tell of that.
+    fn end_list(&self) {
+        let (gone, went_back) = {
+            let mut state = self.state.write();
+            let Some(Listing { shown, written, went_back }) = state.listing.take() else { return };
+            let gone = state.objects.keys().filter(|key| !shown.contains(key) && !written.contains(key));
+            (gone.cloned().collect::<Vec<Key>>(), went_back)
+        };
+        for key in gone {
+            self.remove(&key, 0);
+        }
+        if went_back {
+            // Answers to our writes have lower revisions now, too.
+            let mut state = self.state.write();
+            state.seen = state.objects.values().map(|(version, _)| *version).max().unwrap_or(0);
+        }
+    }
+
+    fn apply<K>(&self, unread: &Unread, convert: impl Fn(K) -> T, told: Told)
     where
         K: Resource + DeserializeOwned,
     {
         let key = Key::of(unread);
         let version = revision(unread.meta().resource_version.as_deref().unwrap_or(""));
-        // Our own write, or something older than it. A version that is no number is always news.
-        let is_known = |state: &State<T>| {
-            version != 0 && state.objects.get(&key).is_some_and(|(known, _)| *known >= version)
+        let (listed, initial) = match told {
+            Told::Listed { initial } => (true, initial),
+            Told::Watched => (false, false),
         };
         {
             let _in_order = self.order.lock();
             let mut state = self.state.write();
-            if is_known(&state) {
+            if let Some(listing) = state.listing.as_mut().filter(|_| listed) {
+                listing.shown.insert(key.clone());
+            }
+            if state.is_known(&key, version, listed) {
                 state.seen = state.seen.max(version);
                 return;
             }
@@ -330,10 +377,16 @@ impl<T> Mirror<T> {
             let mut state = self.state.write();
             state.seen = state.seen.max(version);
             // An answer to a write of ours may have come meanwhile.
-            if is_known(&state) {
+            if state.is_known(&key, version, listed) {
                 return;
             }
-            state.objects.insert(key.clone(), (version, self.keep(&new))).map(|(_, slot)| slot)
+            let replaced = state.objects.insert(key.clone(), (version, self.keep(&new)));
+            if let (Some((known, _)), Some(listing)) = (&replaced, state.listing.as_mut())
+                && *known > version
+            {
+                listing.went_back = true;
+            }
+            replaced.map(|(_, slot)| slot)
         };
         let old = old.map(|slot| self.open(&slot));
         self.tell(&Change { key: &key, old, new: Some(new), ours: false, initial });
@@ -371,6 +424,22 @@ impl<K: Resource> Mirror<K> {
     }
 }
 
+/// Who told of an object.
+#[derive(Clone, Copy)]
+enum Told {
+    Listed {
+        /// It is the first list.
+        initial: bool,
+    },
+    Watched,
+}
+
+/// Returns whether a server says that it cannot watch from a revision: it has forgotten it (410), or has not reached it
+/// (504), as after it was restored from a backup.
+fn is_unknown_revision(code: u16) -> bool {
+    matches!(code, 410 | 504)
+}
+
 /// Revisions are numbers in every API server we know of; zero stands for one that is not.
 fn revision(text: &str) -> u64 {
     text.parse().unwrap_or(0)
@@ -404,7 +473,49 @@ mod tests {
     fn apply(mirror: &Mirror<String>, version: &str) {
         let unread = serde_json::from_value(serde_json::to_value(map("a", version)).unwrap()).unwrap();
         let convert = |map: ConfigMap| map.metadata.resource_version.unwrap_or_default();
-        mirror.apply(&unread, convert, false);
+        mirror.apply(&unread, convert, Told::Watched);
+    }
+
+    fn list(mirror: &Mirror<String>, version: &str) {
+        let unread = serde_json::from_value(serde_json::to_value(map("a", version)).unwrap()).unwrap();
+        let convert = |map: ConfigMap| map.metadata.resource_version.unwrap_or_default();
+        mirror.apply(&unread, convert, Told::Listed { initial: false });
+    }
+
+    #[test]
+    fn a_list_with_older_revisions_replaces_what_is_known() {
+        let (mirror, told) = mirror();
+        let key = Key::new("", "a");
+        apply(&mirror, "9");
+        mirror.begin_list();
+        list(&mirror, "5");
+        mirror.end_list();
+        assert_eq!(*told.lock(), ["->9", "9>5"]);
+        // From here on life goes on at the lower revisions.
+        mirror.put(&key, "6", Arc::new("6".to_owned()));
+        apply(&mirror, "7");
+        assert_eq!(*told.lock(), ["->9", "9>5", "5>6", "6>7"]);
+        mirror.remove(&key, 8);
+        assert!(mirror.find(&key).is_none());
+    }
+
+    #[test]
+    fn what_is_written_while_a_list_is_on_its_way_is_newer_than_the_list() {
+        let (mirror, told) = mirror();
+        apply(&mirror, "5");
+        mirror.begin_list();
+        mirror.put(&Key::new("", "a"), "7", Arc::new("7".to_owned()));
+        mirror.put(&Key::new("", "b"), "8", Arc::new("8".to_owned()));
+        list(&mirror, "5");
+        mirror.end_list();
+        assert_eq!(*told.lock(), ["->5", "5>7", "->8"]);
+        assert!(mirror.get("", "b").is_some(), "made after the list was asked for");
+        // A list that shows what is known is nobody's news.
+        mirror.begin_list();
+        list(&mirror, "7");
+        mirror.end_list();
+        assert_eq!(told.lock().len(), 4, "b is gone: {:?}", told.lock());
+        assert!(mirror.get("", "b").is_none());
     }
 
     #[test]
