@@ -36,9 +36,12 @@ pub struct Member {
     copies: Mutex<HashMap<Kind, Arc<Mirror<Value>>>>,
     load: OnceLock<Arc<Load>>,
     /// What we last wrote: a fingerprint of the wish and the resource version it led to. Where the member's defaults
-    /// make an object differ from the wish forever, this tells that there is nothing to do.
-    written: Mutex<HashMap<(Kind, Key), (u64, String)>>,
+    /// make an object differ from the wish forever, this tells that there is nothing to do. Only of objects that are in
+    /// a copy: what leaves the copy leaves this, too.
+    written: Arc<Mutex<Written>>,
 }
+
+type Written = HashMap<(Kind, Key), (u64, String)>;
 
 impl std::fmt::Debug for Member {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -72,7 +75,7 @@ impl Member {
             stop: CancellationToken::new(),
             copies: Mutex::default(),
             load: OnceLock::new(),
-            written: Mutex::default(),
+            written: Arc::default(),
         })
     }
 
@@ -108,7 +111,13 @@ impl Member {
         let (stop, observer, name, resource) =
             (self.stop.clone(), self.observer.clone(), self.name.clone(), kind.resource.clone());
         let (told, cluster) = (observer, name);
-        copy.subscribe(move |change: &Change<'_, Value>| tell(told.as_ref(), &cluster, change));
+        let (written, of) = (self.written.clone(), kind.clone());
+        copy.subscribe(move |change: &Change<'_, Value>| {
+            if change.new.is_none() {
+                written.lock().remove(&(of.clone(), change.key.clone()));
+            }
+            tell(told.as_ref(), &cluster, change);
+        });
         let following = copy.clone();
         tokio::spawn(async move {
             let convert = |object| {
@@ -205,7 +214,13 @@ impl Member {
 
     /// Notes that a wish, given by its fingerprint, led to a resource version.
     pub fn note(&self, kind: &Kind, key: &Key, wish: u64, version: &str) {
-        self.written.lock().insert((kind.clone(), key.clone()), (wish, version.to_owned()));
+        let mut written = self.written.lock();
+        // Asked under the lock: an object that leaves the copy right now takes this note with it.
+        let copied = self.copies.lock().get(kind).is_some_and(|copy| copy.revision(&key.namespace, &key.name) > 0);
+        if !copied {
+            return;
+        }
+        written.insert((kind.clone(), key.clone()), (wish, version.to_owned()));
     }
 
     /// Returns whether this wish was written already and led to just this resource version.
