@@ -16,6 +16,7 @@ use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+use crate::limit::{Budget, COPY_LIMIT};
 use crate::{Change, Connection, Error, Key, Kind, Load, Mirror, ObservedChange, Observer, Result};
 
 /// As long as Karmada gives a member.
@@ -39,6 +40,8 @@ pub struct Member {
     /// make an object differ from the wish forever, this tells that there is nothing to do. Only of objects that are in
     /// a copy: what leaves the copy leaves this, too.
     written: Arc<Mutex<Written>>,
+    /// What all copies together may hold.
+    budget: Arc<Budget>,
 }
 
 type Written = HashMap<(Kind, Key), (u64, String)>;
@@ -65,7 +68,7 @@ impl Member {
         connection: Connection,
         observer: Option<Observer>,
     ) -> Result<Self> {
-        let client = connection.client().await?;
+        let client = connection.limited_client().await?;
         Ok(Self {
             name,
             client,
@@ -76,6 +79,7 @@ impl Member {
             copies: Mutex::default(),
             load: OnceLock::new(),
             written: Arc::default(),
+            budget: Arc::new(Budget::new(COPY_LIMIT)),
         })
     }
 
@@ -103,7 +107,7 @@ impl Member {
         if let Some(copy) = copies.get(kind) {
             return copy.clone();
         }
-        let copy = Arc::new(Mirror::packed());
+        let copy = Arc::new(Mirror::packed().within(&self.name, self.budget.clone()));
         copies.insert(kind.clone(), copy.clone());
         let api = Api::<DynamicObject>::all_with(self.client.clone(), &kind.resource);
         let config =
@@ -153,7 +157,7 @@ impl Member {
     pub fn load(&self) -> Arc<Load> {
         self.load
             .get_or_init(|| {
-                let load = Arc::new(Load::default());
+                let load = Arc::new(Load::within(&self.name, &self.budget));
                 let (following, client, stop) = (load.clone(), self.client.clone(), self.stop.clone());
                 tokio::spawn(async move { following.follow(client, stop).await });
                 load
@@ -216,7 +220,8 @@ impl Member {
     pub fn note(&self, kind: &Kind, key: &Key, wish: u64, version: &str) {
         let mut written = self.written.lock();
         // Asked under the lock: an object that leaves the copy right now takes this note with it.
-        let copied = self.copies.lock().get(kind).is_some_and(|copy| copy.revision(&key.namespace, &key.name) > 0);
+        let copied =
+            self.copies.lock().get(kind).is_some_and(|copy| copy.revision(&key.namespace, &key.name) > 0);
         if !copied {
             return;
         }

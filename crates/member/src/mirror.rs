@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt::Debug;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -27,10 +28,17 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::limit::{Budget, COPY_LIMIT, TooLarge};
 use crate::unread::Unread;
 
 /// How long a copy waits before it lists again because a revision was too old: no server is to be listed in a tight loop.
 const EXPIRED_REST: Duration = Duration::from_secs(1);
+/// How long a copy waits before it lists again because even a single object was too large.
+const TOO_LARGE_REST: Duration = Duration::from_secs(30);
+/// How many objects a page of a list has at first.
+const PAGE: u32 = 500;
+/// How many objects of a cluster a list may show before it is given up.
+const LIST_LIMIT: usize = 1_000_000;
 
 /// Namespace and name; the namespace of a cluster-scoped object is empty.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -84,12 +92,16 @@ pub struct Mirror<T> {
     /// Held while a change is made and told, so that subscribers hear of changes in their order. Taken before `state`.
     order: Mutex<()>,
     packing: Option<Packing<T>>,
+    /// Of another cluster no more is kept than there is room for.
+    room: Option<(String, Arc<Budget>)>,
+    /// How many objects a page of a list has; fewer after one that was too large.
+    page: AtomicU32,
     synced: watch::Sender<bool>,
     revive: Notify,
 }
 
 struct State<T> {
-    objects: BTreeMap<Key, (u64, Slot<T>)>,
+    objects: BTreeMap<Key, Entry<T>>,
     /// The newest revision that the watch has told of. What was written before it is already known, or gone again.
     seen: u64,
     /// While a list is on its way: what it has shown and what we wrote since it was asked for.
@@ -108,16 +120,33 @@ impl<T> State<T> {
     /// Returns whether what a list or watch brings of an object is no news: our own write, or something older than it.
     /// A version that is no number is always news.
     fn is_known(&self, key: &Key, version: u64, listed: bool) -> bool {
-        let Some((known, _)) = self.objects.get(key) else { return false };
+        let Some(Entry { version: known, .. }) = self.objects.get(key) else { return false };
         let authoritative = listed && self.listing.as_ref().is_some_and(|list| !list.written.contains(key));
         if authoritative { version != 0 && *known == version } else { version != 0 && *known >= version }
     }
+}
+
+/// An object in the copy.
+struct Entry<T> {
+    version: u64,
+    /// How much of the room it takes.
+    size: usize,
+    slot: Slot<T>,
 }
 
 /// How an object lies in the copy.
 enum Slot<T> {
     Whole(Arc<T>),
     Packed(Box<[u8]>),
+}
+
+impl<T> Slot<T> {
+    fn size(&self) -> usize {
+        match self {
+            Self::Whole(_) => 0,
+            Self::Packed(text) => text.len(),
+        }
+    }
 }
 
 struct Packing<T> {
@@ -138,6 +167,8 @@ impl<T> Default for Mirror<T> {
             subscribers: RwLock::default(),
             order: Mutex::default(),
             packing: None,
+            room: None,
+            page: AtomicU32::new(PAGE),
             synced: watch::Sender::new(false),
             revive: Notify::new(),
         }
@@ -160,6 +191,23 @@ impl<T: Serialize + DeserializeOwned> Mirror<T> {
 }
 
 impl<T> Mirror<T> {
+    /// Returns the copy with a limit to what it keeps of a cluster. Without room, objects are passed over: as always,
+    /// what is not in the copy may exist all the same.
+    pub(crate) fn within(self, cluster: &str, budget: Arc<Budget>) -> Self {
+        Self { room: Some((cluster.to_owned(), budget)), ..self }
+    }
+
+    /// Makes room for an object in place of what is there; returns whether there is any.
+    fn make_room(&self, state: &State<T>, key: &Key, size: usize) -> bool {
+        let Some((cluster, budget)) = &self.room else { return true };
+        let known = state.objects.get(key).map_or(0, |entry| entry.size);
+        let fits = budget.exchange(known, size);
+        if !fits {
+            tracing::warn!(cluster, object = %key, limit = COPY_LIMIT, "too many or too large objects; passed over");
+        }
+        fits
+    }
+
     /// Calls `told` on every change from now on, also on those put in by us. It must neither block nor write
     /// to this mirror.
     pub fn subscribe(&self, told: impl Fn(&Change<'_, T>) + Send + Sync + 'static) {
@@ -173,22 +221,33 @@ impl<T> Mirror<T> {
 
     /// Returns the object with this key.
     pub fn find(&self, key: &Key) -> Option<Arc<T>> {
-        self.state.read().objects.get(key).map(|(_, slot)| self.open(slot))
+        self.state.read().objects.get(key).map(|entry| self.open(&entry.slot))
     }
 
     /// Returns how new what is here of an object is; 0 if nothing is.
     pub fn revision(&self, namespace: &str, name: &str) -> u64 {
-        self.state.read().objects.get(&Key::new(namespace, name)).map_or(0, |(revision, _)| *revision)
+        self.state.read().objects.get(&Key::new(namespace, name)).map_or(0, |entry| entry.version)
+    }
+
+    /// Returns how many objects there are.
+    pub fn len(&self) -> usize {
+        self.state.read().objects.len()
+    }
+
+    /// Returns whether there is no object.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// Returns all objects, in the order of their keys.
     pub fn all(&self) -> Vec<Arc<T>> {
-        self.state.read().objects.values().map(|(_, slot)| self.open(slot)).collect()
+        self.state.read().objects.values().map(|entry| self.open(&entry.slot)).collect()
     }
 
     /// Returns all objects with their keys.
     pub fn entries(&self) -> Vec<(Key, Arc<T>)> {
-        self.state.read().objects.iter().map(|(key, (_, slot))| (key.clone(), self.open(slot))).collect()
+        let state = self.state.read();
+        state.objects.iter().map(|(key, entry)| (key.clone(), self.open(&entry.slot))).collect()
     }
 
     /// Returns the objects whose keys satisfy a condition.
@@ -218,16 +277,21 @@ impl<T> Mirror<T> {
         let _in_order = self.order.lock();
         let old = {
             let mut state = self.state.write();
-            let known = state.objects.get(key).map_or(0, |(known, _)| *known);
+            let known = state.objects.get(key).map_or(0, |entry| entry.version);
             if version <= state.seen || version <= known {
                 return;
             }
             if let Some(listing) = &mut state.listing {
                 listing.written.insert(key.clone());
             }
-            state.objects.insert(key.clone(), (version, self.keep(&object))).map(|(_, slot)| slot)
+            let slot = self.keep(&object);
+            let size = slot.size();
+            if !self.make_room(&state, key, size) {
+                return;
+            }
+            state.objects.insert(key.clone(), Entry { version, size, slot })
         };
-        let old = old.map(|slot| self.open(&slot));
+        let old = old.map(|entry| self.open(&entry.slot));
         self.tell(&Change { key, old, new: Some(object), ours: true, initial: false });
     }
 
@@ -277,7 +341,8 @@ impl<T> Mirror<T> {
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     {
         let unread = Api::<Unread>::all_with(api.clone().into_client(), &api.resource_url().to_owned());
-        let mut events = pin!(watcher(unread, config.clone()).default_backoff());
+        let config = config.clone().page_size(self.page.load(Ordering::Relaxed));
+        let mut events = pin!(watcher(unread, config).default_backoff());
         loop {
             let event = tokio::select! {
                 () = stop.cancelled() => return false,
@@ -299,8 +364,27 @@ impl<T> Mirror<T> {
                     }
                     return true;
                 }
+                Some(Err(error)) if TooLarge::within(&error).is_some() => {
+                    // Smaller pages may do; the limit has told of itself.
+                    let page = self.page.load(Ordering::Relaxed);
+                    self.page.store((page / 4).max(1), Ordering::Relaxed);
+                    tokio::select! {
+                        () = stop.cancelled() => return false,
+                        () = self.revive.notified() => {}
+                        () = tokio::time::sleep(if page > 1 { EXPIRED_REST } else { TOO_LARGE_REST }) => {}
+                    }
+                    return true;
+                }
                 Some(Err(error)) => tracing::debug!(%error, "watch interrupted"),
                 Some(Ok(watcher::Event::Init)) => self.begin_list(),
+                Some(Ok(watcher::Event::InitApply(_))) if self.is_endless() => {
+                    tracing::warn!(limit = LIST_LIMIT, "a list does not end and is given up");
+                    tokio::select! {
+                        () = stop.cancelled() => return false,
+                        () = tokio::time::sleep(TOO_LARGE_REST) => {}
+                    }
+                    return true;
+                }
                 Some(Ok(watcher::Event::InitApply(object))) => {
                     self.apply(&object, convert, Told::Listed { initial: !self.is_synced() });
                 }
@@ -322,6 +406,12 @@ impl<T> Mirror<T> {
         self.state.write().listing = Some(Listing::default());
     }
 
+    /// Returns whether the list of another cluster shows more than any cluster has.
+    fn is_endless(&self) -> bool {
+        let listed = || self.state.read().listing.as_ref().map_or(0, |listing| listing.shown.len());
+        self.room.is_some() && listed() >= LIST_LIMIT
+    }
+
     /// What the list did not show is gone, unless we wrote it since: the watch will tell of that.
     fn end_list(&self) {
         let (gone, went_back) = {
@@ -336,7 +426,7 @@ impl<T> Mirror<T> {
         if went_back {
             // Answers to our writes have lower revisions now, too.
             let mut state = self.state.write();
-            state.seen = state.objects.values().map(|(version, _)| *version).max().unwrap_or(0);
+            state.seen = state.objects.values().map(|entry| entry.version).max().unwrap_or(0);
         }
     }
 
@@ -380,15 +470,20 @@ impl<T> Mirror<T> {
             if state.is_known(&key, version, listed) {
                 return;
             }
-            let replaced = state.objects.insert(key.clone(), (version, self.keep(&new)));
-            if let (Some((known, _)), Some(listing)) = (&replaced, state.listing.as_mut())
-                && *known > version
+            let slot = self.keep(&new);
+            let size = slot.size().max(unread.size());
+            if !self.make_room(&state, &key, size) {
+                return;
+            }
+            let replaced = state.objects.insert(key.clone(), Entry { version, size, slot });
+            if let (Some(replaced), Some(listing)) = (&replaced, state.listing.as_mut())
+                && replaced.version > version
             {
                 listing.went_back = true;
             }
-            replaced.map(|(_, slot)| slot)
+            replaced
         };
-        let old = old.map(|slot| self.open(&slot));
+        let old = old.map(|entry| self.open(&entry.slot));
         self.tell(&Change { key: &key, old, new: Some(new), ours: false, initial });
     }
 
@@ -400,11 +495,14 @@ impl<T> Mirror<T> {
             match state.objects.get(key) {
                 None => return,
                 // It was made anew meanwhile, by us.
-                Some((known, _)) if version != 0 && *known > version => return,
-                Some(_) => state.objects.remove(key).map(|(_, slot)| slot),
+                Some(known) if version != 0 && known.version > version => return,
+                Some(_) => state.objects.remove(key),
             }
         };
-        let old = old.map(|slot| self.open(&slot));
+        if let (Some((_, budget)), Some(old)) = (&self.room, &old) {
+            budget.exchange(old.size, 0);
+        }
+        let old = old.map(|entry| self.open(&entry.slot));
         self.tell(&Change { key, old, new: None, ours: false, initial: false });
     }
 
@@ -539,6 +637,23 @@ mod tests {
         mirror.put(&key, "7", Arc::new("7".to_owned()));
         assert_eq!(*told.lock(), ["->5", "5>-"]);
         assert!(mirror.find(&key).is_none());
+    }
+
+    #[test]
+    fn a_copy_keeps_no_more_than_there_is_room_for() {
+        let budget = Arc::new(Budget::new(250));
+        let mirror = Mirror::<ConfigMap>::packed().within("m1", budget.clone());
+        let mut large = map("a", "7");
+        large.data = Some([("k".to_owned(), "x".repeat(80))].into());
+        mirror.note(large);
+        let used = budget.used();
+        assert!((125..=250).contains(&used), "{used}");
+        let mut other = map("b", "8");
+        other.data = Some([("k".to_owned(), "x".repeat(80))].into());
+        mirror.note(other);
+        assert!(mirror.get("", "b").is_none(), "passed over");
+        mirror.remove(&Key::new("", "a"), 9);
+        assert_eq!(budget.used(), 0);
     }
 
     #[test]
