@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use kube::api::{DeleteParams, DynamicObject, GetParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, DynamicObject, GetParams, ListParams, PostParams, Preconditions};
 use kube::core::Request;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
@@ -110,8 +110,7 @@ impl Member {
         let copy = Arc::new(Mirror::packed().within(&self.name, self.budget.clone()));
         copies.insert(kind.clone(), copy.clone());
         let api = Api::<DynamicObject>::all_with(self.client.clone(), &kind.resource);
-        let config =
-            watcher::Config::default().labels(&format!("{}={}", api::labels::MANAGED, api::labels::TRUE));
+        let config = watcher::Config::default().labels(&managed_selector());
         let (stop, observer, name, resource) =
             (self.stop.clone(), self.observer.clone(), self.name.clone(), kind.resource.clone());
         let (told, cluster) = (observer, name);
@@ -174,6 +173,45 @@ impl Member {
             load.nodes.revive();
             load.pods.revive();
         }
+    }
+
+    /// Looks whether the member's revisions have gone back, as after a restore from a backup, and lists anew what they
+    /// concern. An API server may accept a watch from a revision that it has not reached, and then it tells nothing.
+    ///
+    /// Kinds may lie in stores of their own, so that only a kind itself says for sure how far it is.
+    pub async fn notice_restore(&self) -> Result<()> {
+        let now = self.revision_of("/api/v1/namespaces", "").await?;
+        let mut suspects: Vec<(Kind, Arc<Mirror<Value>>)> = {
+            let copies = self.copies.lock();
+            copies.iter().map(|(kind, copy)| (kind.clone(), copy.clone())).collect()
+        };
+        suspects.retain(|(_, copy)| copy.is_synced() && copy.newest() > now);
+        let mut restored = false;
+        for (kind, copy) in suspects {
+            // Asked before the member is: what is told meanwhile does not count.
+            let known = copy.newest();
+            let path = DynamicObject::url_path(&kind.resource, None);
+            if self.revision_of(&path, &managed_selector()).await? < known {
+                copy.went_back();
+                restored = true;
+            }
+        }
+        if restored {
+            tracing::warn!(cluster = self.name, "revisions have gone back; everything is listed anew");
+            if let Some(load) = self.load.get() {
+                load.nodes.went_back();
+                load.pods.went_back();
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the revision of a collection; the highest number if it says none.
+    async fn revision_of(&self, path: &str, selector: &str) -> Result<u64> {
+        let parameters = ListParams::default().limit(1).labels(selector);
+        let list = self.send(Request::new(path).list(&parameters)).await?;
+        let revision = list["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok());
+        Ok(revision.unwrap_or(u64::MAX))
     }
 
     /// Reads an object from the member itself. `None`: it says there is no such object, or no such kind.
@@ -267,6 +305,11 @@ impl Drop for Member {
     fn drop(&mut self) {
         self.stop.cancel();
     }
+}
+
+/// Selects what we manage.
+fn managed_selector() -> String {
+    format!("{}={}", api::labels::MANAGED, api::labels::TRUE)
 }
 
 fn tell(observer: Option<&Observer>, cluster: &str, change: &Change<'_, Value>) {

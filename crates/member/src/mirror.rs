@@ -310,6 +310,18 @@ impl<T> Mirror<T> {
         }
     }
 
+    /// Returns the newest revision that is known of the collection.
+    pub fn newest(&self) -> u64 {
+        let state = self.state.read();
+        state.objects.values().map(|entry| entry.version).max().unwrap_or(0).max(state.seen)
+    }
+
+    /// Says that the collection's revisions have gone back: all is listed anew, and answers with lower revisions count.
+    pub fn went_back(&self) {
+        self.state.write().seen = 0;
+        self.revive();
+    }
+
     /// Begins the watch anew, at once: called when a member answers again, so that nobody waits for the back-off.
     pub fn revive(&self) {
         self.revive.notify_one();
