@@ -624,3 +624,38 @@ async fn removals_that_hit_everything_at_once_are_held_until_somebody_agrees() {
     .await;
     plane.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_binding_that_names_an_object_of_another_namespace_is_not_carried_out() {
+    let plane = Plane::start().await;
+    plane.create::<Namespace>(&Api::all(plane.client.clone()), json!({"metadata": {"name": "bank"}})).await;
+    let bank: Api<ConfigMap> = Api::namespaced(plane.client.clone(), "bank");
+    plane.create(&bank, json!({"metadata": {"name": "secret", "namespace": "bank"}})).await;
+    plane.create::<ConfigMap>(&plane.api(), config_map("own", "a")).await;
+    let binding = |name: &str, namespace: &str| {
+        json!({
+            "metadata": {"name": name, "namespace": "default",
+                "labels": {"resourcebinding.karmada.io/permanent-id": name}},
+            "spec": {"clusters": [{"name": "m1"}], "resource":
+                {"apiVersion": "v1", "kind": "ConfigMap", "namespace": namespace, "name": name}},
+        })
+    };
+    plane.create::<ResourceBinding>(&plane.api(), binding("secret", "bank")).await;
+    let events: Api<k8s_openapi::api::core::v1::Event> = plane.api();
+    let told = eventually("an event says why", || async {
+        let events = events.list(&ListParams::default()).await.expect("the API answers");
+        events.items.into_iter().find(|event| event.reason.as_deref() == Some("SyncWorkFailed"))
+    })
+    .await;
+    let message = told.message.unwrap_or_default();
+    assert!(message.contains("refers to ConfigMap bank/secret, which is not in its namespace"), "{message}");
+    // One that names an object of its own namespace is carried out.
+    plane.create::<ResourceBinding>(&plane.api(), binding("own", "default")).await;
+    let work = eventually("the Work of the other binding", || async {
+        plane.present("m1").await.into_iter().find(|name| name.starts_with("own-"))
+    })
+    .await;
+    let others: Vec<String> = plane.present("m1").await.into_iter().filter(|name| *name != work).collect();
+    assert!(!others.iter().any(|name| name.starts_with("secret-")), "{others:?}");
+    plane.stop().await;
+}

@@ -330,3 +330,31 @@ fn slim(mut object: Value) -> Value {
     }
     object
 }
+
+#[cfg(test)]
+mod tests {
+    use kube::core::{ApiResource, GroupVersionKind};
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_written_is_forgotten_with_the_object() {
+        // Nobody listens there: only what we write ourselves comes into the copy.
+        let cluster = serde_json::from_value(json!({"metadata": {"name": "m1"}, "spec": {"syncMode": "Push",
+            "apiEndpoint": "http://127.0.0.1:1", "insecureSkipTLSVerification": true}}));
+        let secret = serde_json::from_value(json!({"data": {"token": "dA=="}}));
+        let connection = Connection::new(&cluster.unwrap(), &secret.unwrap()).unwrap();
+        let member = Member::connect("m1".to_owned(), connection, None).await.unwrap();
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "ConfigMap"));
+        let (kind, key) = (Kind { resource, namespaced: true }, Key::new("default", "a"));
+        member.note(&kind, &key, 1, "7");
+        assert!(member.written.lock().is_empty(), "it is in no copy");
+        let copy = member.managed(&kind);
+        member.remember(&kind, &key, json!({"metadata": {"resourceVersion": "7"}}));
+        member.note(&kind, &key, 1, "7");
+        assert!(member.has_written(&kind, &key, 1, "7"));
+        copy.remove(&key, 8);
+        assert!(member.written.lock().is_empty(), "somebody deleted it in the member");
+    }
+}

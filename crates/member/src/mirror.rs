@@ -499,7 +499,7 @@ impl<T> Mirror<T> {
         self.tell(&Change { key: &key, old, new: Some(new), ours: false, initial });
     }
 
-    fn remove(&self, key: &Key, version: u64) {
+    pub(crate) fn remove(&self, key: &Key, version: u64) {
         let _in_order = self.order.lock();
         let old = {
             let mut state = self.state.write();
