@@ -79,7 +79,7 @@ pub(crate) async fn run(server: &Arc<Server>, options: &Options, pki: &Pki) -> R
     });
     ensure(&actor, "", "v1", "services", "default", service).await?;
     service_range(&actor).await?;
-    server.rbac.refresh(&server.store);
+    server.rbac.catch_up(&server.store);
     Ok(())
 }
 

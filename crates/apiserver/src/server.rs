@@ -84,6 +84,8 @@ pub struct Identity {
 pub struct Readiness {
     pub bootstrapped: std::sync::atomic::AtomicBool,
     pub definitions: std::sync::atomic::AtomicBool,
+    /// How the server's own controllers are doing.
+    pub controllers: crate::controllers::supervision::Health,
 }
 
 /// What somebody else adds to kinds: subresources such as `clusters/proxy`, computed columns; and figures to measure.

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::bootstrap::ensure;
+use crate::clock;
 use crate::handlers::delete::DeleteOptions;
 use crate::handlers::write::second;
 use crate::internal::Actor;
@@ -131,7 +132,7 @@ pub(super) async fn run(server: Arc<Server>) {
     let mut next_look: Option<Instant> = None;
     loop {
         let waiting = server.store.snapshot(COLLECTION).iter().any(|entry| entry.head.deleting);
-        next_look = waiting.then(|| next_look.unwrap_or_else(|| Instant::now() + REMOVAL));
+        next_look = waiting.then(|| next_look.unwrap_or_else(|| clock::in_future(REMOVAL)));
         let look = async {
             match next_look {
                 Some(when) => tokio::time::sleep_until(when).await,

@@ -113,7 +113,8 @@ pub(super) async fn run(server: Arc<Server>) {
             }
         }
         let delay = failed.iter().map(|uid| {
-            let count = retries.entry(uid.clone()).and_modify(|count| *count += 1).or_insert(1);
+            let count =
+                retries.entry(uid.clone()).and_modify(|count| *count = count.saturating_add(1)).or_insert(1);
             std::time::Duration::from_millis(50u64 << (*count).min(10))
         });
         let delay = delay.min();
@@ -204,10 +205,10 @@ impl Collector {
         let (namespace, name) = object::split_key(&entry.name);
         let mut gone: Vec<Box<str>> = Vec::new();
         let mut waiting: Vec<Box<str>> = Vec::new();
-        let mut solid = 0;
+        let mut solid = false;
         for owner in &entry.head.owners {
             match self.state(registry, namespace, owner) {
-                Some(State::Solid) => solid += 1,
+                Some(State::Solid) => solid = true,
                 Some(State::Absent) => gone.push(owner.uid.clone()),
                 Some(State::Waiting) => waiting.push(owner.uid.clone()),
                 // A kind that nobody serves now: we cannot tell, so nothing happens.
@@ -218,7 +219,7 @@ impl Collector {
             return Ok(());
         }
         let uid = entry.head.uid.to_string();
-        if solid > 0 {
+        if solid {
             let dead: Vec<Box<str>> = gone.into_iter().chain(waiting).collect();
             return self.drop_owners(kind, namespace, name, &uid, &dead).await;
         }

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::context::{Context, FieldValidation, WriteOptions};
 use super::write::{Target, commit_failure, second};
 use crate::admission::namespace;
+use crate::clock;
 use crate::controllers::definitions;
 use crate::conversion;
 use crate::object::{self, Entry};
@@ -295,7 +296,7 @@ fn mark(object: &mut Value, now: Timestamp) {
     if !metadata.contains_key("deletionTimestamp") {
         metadata.insert("deletionTimestamp".to_owned(), second(now).into());
         if let Some(generation) = metadata.get("generation").and_then(Value::as_i64).filter(|g| *g > 0) {
-            metadata.insert("generation".to_owned(), (generation + 1).into());
+            metadata.insert("generation".to_owned(), generation.saturating_add(1).into());
         }
     }
     metadata.insert("deletionGracePeriodSeconds".to_owned(), 0.into());
@@ -402,12 +403,12 @@ fn plan(server: &Server, kind: &Kind, old: &Value, options: &DeleteOptions, now:
         let current =
             old.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
         if grace < current {
-            let shorter = now + jiff::SignedDuration::from_secs(grace);
+            let shorter = clock::after(now, grace);
             metadata.insert("deletionTimestamp".to_owned(), second(shorter).into());
             metadata.insert("deletionGracePeriodSeconds".to_owned(), grace.into());
         }
     } else {
-        let when = now + jiff::SignedDuration::from_secs(grace);
+        let when = clock::after(now, grace);
         metadata.insert("deletionTimestamp".to_owned(), second(when).into());
         if is_namespace {
             new["status"]["phase"] = json!("Terminating");
@@ -416,7 +417,7 @@ fn plan(server: &Server, kind: &Kind, old: &Value, options: &DeleteOptions, now:
         }
         let metadata = object::meta_mut(&mut new);
         if let Some(generation) = metadata.get("generation").and_then(Value::as_i64).filter(|g| *g > 0) {
-            metadata.insert("generation".to_owned(), (generation + 1).into());
+            metadata.insert("generation".to_owned(), generation.saturating_add(1).into());
         }
     }
     if new == *old { Plan::Nothing } else { Plan::Mark(new) }

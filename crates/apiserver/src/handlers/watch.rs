@@ -29,6 +29,9 @@ use crate::object::{self, Entry};
 use crate::registry::Kind;
 use crate::server::Server;
 
+/// No watch is promised to last longer; clocks do not reach as far as clients may ask.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// Pieces waiting for a client; a full channel holds the cursor back, nothing is lost. Few, since a thousand clients
 /// may have stopped reading at once.
 const QUEUE: usize = 4;
@@ -132,10 +135,9 @@ fn timeout(context: &Context) -> Result<Duration, Status> {
     let seconds: i64 = seconds
         .parse()
         .map_err(|_| Status::bad_request(format!("strconv.ParseInt: parsing {seconds:?}: invalid syntax")))?;
-    Ok(if seconds <= 0 {
-        Duration::from_secs(rand::random_range(1800..3600))
-    } else {
-        Duration::from_secs(seconds as u64)
+    Ok(match u64::try_from(seconds) {
+        Err(_) | Ok(0) => Duration::from_secs(rand::random_range(1800..3600)),
+        Ok(seconds) => Duration::from_secs(seconds).min(LONGEST),
     })
 }
 

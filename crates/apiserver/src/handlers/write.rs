@@ -692,7 +692,9 @@ impl Target<'_> {
                 Some(old) => native::prepare::warnings_on_update(&self.kind.gvk, object, old),
             };
             let reserved = crate::admission::policy_check::warning(&self.kind.gvk, object);
-            warnings.into_iter().chain(reserved).for_each(|warning| self.context.warn(warning));
+            let ignored = self.server.webhooks.warning(self.kind, object::meta_str(object, "name"));
+            let warnings = warnings.into_iter().chain(reserved).chain(ignored);
+            warnings.for_each(|warning| self.context.warn(warning));
         }
         if self.kind.is_custom() && self.subresource.is_empty() {
             let known = old.map(object::finalizers).unwrap_or_default();

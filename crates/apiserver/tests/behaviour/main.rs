@@ -17,6 +17,7 @@ mod hooks;
 mod identity;
 mod life;
 mod strangers;
+mod trust;
 mod verdicts;
 mod watch;
 

@@ -170,6 +170,18 @@ impl Webhooks {
         Self { ignored, ..Self::default() }
     }
 
+    /// Returns what to tell whoever writes a configuration that is not obeyed.
+    pub fn warning(&self, kind: &Kind, name: &str) -> Option<String> {
+        let is_configuration = [MUTATING, VALIDATING].contains(&&*kind.collection);
+        (is_configuration && self.ignored.iter().any(|ignored| ignored == name)).then(|| {
+            format!(
+                "{} {name:?} is stored but not obeyed: this server applies Karmada's own rules itself, and takes a \
+                 configuration of this name for theirs; give yours another name",
+                kind.gvk.kind
+            )
+        })
+    }
+
     /// Runs the mutating webhooks once over the object (none for a deletion).
     pub async fn mutate(
         &self,
