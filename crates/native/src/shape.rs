@@ -170,7 +170,7 @@ impl Decoder {
     /// Rewrites a value of the given type. `Err` ends decoding.
     fn decode(&mut self, ty: TypeId, value: &mut Value) -> Result<(), Refusal> {
         if self.depth > MAX_DEPTH {
-            return Err(Refusal::Text(TooDeep.to_string().into()));
+            return Err(Refusal::Text(TooDeep.to_string()));
         }
         self.depth += 1;
         let result = self.decode_type(ty, value);
