@@ -257,6 +257,13 @@ fn pem_of(der: &[u8]) -> String {
     out
 }
 
+/// Returns the user and the groups that a PEM request asks to be named, or why it cannot be read. What reads requests is
+/// tried from outside of this crate by its name only.
+pub fn names_in(pem: &[u8]) -> Result<(String, Vec<String>), String> {
+    let asked = Asked::read(pem).map_err(|error| error.to_string())?;
+    Ok((asked.common_name, asked.organizations))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,7 +5,7 @@
 
 pub(crate) mod bearer;
 pub(crate) mod bootstrap_tokens;
-pub(crate) mod certify;
+pub mod certify;
 pub mod claims;
 pub mod escalation;
 pub mod front_proxy;

@@ -67,7 +67,7 @@ async fn settle(actor: &Actor, name: &str) {
     let registry = server.registry.load_full();
     let Some(kind) = registry.find("certificates.k8s.io", "v1", COLLECTION).cloned() else { return };
     let Some(entry) = server.store.get(COLLECTION, name) else { return };
-    let request = server.read(&kind, &entry);
+    let Some(request) = server.read_or_warn(&kind, &entry) else { return };
     let issued = request["status"]["certificate"].as_str().is_some_and(|text| !text.is_empty());
     if issued || has(&request, "Denied") || has(&request, "Failed") {
         return;
@@ -245,7 +245,7 @@ async fn clean(actor: &Actor, now: Timestamp) {
     let registry = server.registry.load_full();
     let Some(kind) = registry.find("certificates.k8s.io", "v1", COLLECTION).cloned() else { return };
     for entry in server.store.snapshot(COLLECTION).iter() {
-        let request = server.read(&kind, entry);
+        let Some(request) = server.read_or_warn(&kind, entry) else { continue };
         if is_stale(&request, now) {
             let preconditions =
                 Preconditions { uid: Some(entry.head.uid.to_string()), resource_version: None };

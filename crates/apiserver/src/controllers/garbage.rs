@@ -181,7 +181,7 @@ impl Collector {
         let registry = self.server().registry.load_full();
         let Some(kind) = kind_of(&registry, collection) else { return Ok(()) };
         if entry.head.deleting && entry.head.finalizers {
-            let finalizers = object::finalizers(&self.server().read(&kind, &entry));
+            let finalizers = self.finalizers(&kind, &entry)?;
             if finalizers.iter().any(|finalizer| finalizer == ORPHAN) {
                 return self.orphan_dependents(graph, &registry, &kind, &entry).await;
             }
@@ -231,7 +231,7 @@ impl Collector {
             self.break_cycle(graph, registry, entry).await?;
             "Foreground"
         } else {
-            let finalizers = object::finalizers(&self.server().read(kind, entry));
+            let finalizers = self.finalizers(kind, entry)?;
             if finalizers.iter().any(|finalizer| finalizer == ORPHAN) {
                 "Orphan"
             } else if finalizers.iter().any(|finalizer| finalizer == FOREGROUND) {
@@ -247,8 +247,8 @@ impl Collector {
     async fn break_cycle(&self, graph: &Graph, registry: &Registry, entry: &Entry) -> Result<(), String> {
         for dependent in graph.dependents_of(&entry.head.uid) {
             let Some((kind, found)) = self.find(graph, registry, &dependent) else { continue };
-            let waits = found.head.deleting
-                && object::finalizers(&self.server().read(&kind, &found)).iter().any(|f| f == FOREGROUND);
+            let waits =
+                found.head.deleting && self.finalizers(&kind, &found)?.iter().any(|f| f == FOREGROUND);
             if waits {
                 let (namespace, name) = object::split_key(&found.name);
                 self.edit_owners(&kind, namespace, name, &dependent, |owners| {
@@ -283,10 +283,16 @@ impl Collector {
         else {
             return Some(State::Absent);
         };
+        // Of an owner that cannot be read nothing is known, so nothing happens.
         let waits = entry.head.deleting
             && entry.head.finalizers
-            && object::finalizers(&self.server().read(kind, &entry)).iter().any(|f| f == FOREGROUND);
+            && self.finalizers(kind, &entry).ok()?.iter().any(|f| f == FOREGROUND);
         Some(if waits { State::Waiting } else { State::Solid })
+    }
+
+    fn finalizers(&self, kind: &Kind, entry: &Entry) -> Result<Vec<String>, String> {
+        let object = self.server().read(kind, entry).map_err(|status| status.message)?;
+        Ok(object::finalizers(&object))
     }
 
     fn find(&self, graph: &Graph, registry: &Registry, uid: &str) -> Option<(Arc<Kind>, Arc<Entry>)> {

@@ -243,8 +243,14 @@ pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Dele
             return Err(Status::not_found(&kind.resource, target.name));
         };
         check_preconditions(kind, target.name, options, &entry)?;
+        if options.ignore_read_error == Some(true) && !object::is_readable(&entry) {
+            match remove_unread(target, &entry, &key, options.is_dry_run()).await? {
+                Some(gone) => return Ok(gone),
+                None => continue,
+            }
+        }
         let shown = conversion::entry(server, kind, entry.clone()).await?;
-        let old = server.read(kind, &shown);
+        let old = server.read(kind, &shown)?;
         target.admit_delete(&old, &options.to_value()).await?;
         let plan = plan(server, kind, &old, options, Timestamp::now());
         let dry_run = target.options.dry_run || options.is_dry_run();
@@ -288,6 +294,25 @@ pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Dele
             }
         }
     }
+}
+
+/// Deletes an object that cannot be read: nobody can be asked about it, and nobody knows its finalizers. Only those with a
+/// right of its own may.
+async fn remove_unread(
+    target: &Target<'_>,
+    entry: &Arc<Entry>,
+    key: &str,
+    dry_run: bool,
+) -> Result<Option<Deleted>, Status> {
+    target.server.authorize_also(target.context, "unsafe-delete-ignore-read-errors")?;
+    let metadata = json!({"name": target.name, "namespace": target.namespace, "uid": &*entry.head.uid});
+    let mut last = json!({"metadata": metadata});
+    if target.options.dry_run || dry_run {
+        return Ok(Some(Deleted::Gone(last)));
+    }
+    let Some(revision) = remove(target, entry, key).await? else { return Ok(None) };
+    object::stamp(&mut last, &target.kind.api_version, &target.kind.gvk.kind, Some(revision));
+    Ok(Some(Deleted::Gone(last)))
 }
 
 /// Marks an object as deleted without grace.
@@ -478,7 +503,7 @@ pub async fn delete_collection(
             Err(status) if status.code == 404 => {}
             Err(status) => return Err(status),
         }
-        items.push(server.read(kind, &entry));
+        items.extend(server.read_or_warn(kind, &entry));
     }
     Ok((items, metadata))
 }

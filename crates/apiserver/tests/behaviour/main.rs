@@ -9,6 +9,7 @@ mod support;
 mod access;
 mod aggregation;
 mod audit;
+mod bounds;
 mod conversion;
 mod custom;
 mod doors;

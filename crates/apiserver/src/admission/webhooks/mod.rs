@@ -243,7 +243,7 @@ impl Webhooks {
         let seen = seen.map_err(|status| inconvertible(Status::internal(status.message)))?;
         let response = call::call(hook, occasion, &seen, true).await?;
         let Some(patch) = response.patch else { return Ok(false) };
-        let operations: Value = serde_json::from_slice(&patch).map_err(|error| {
+        let operations = apimachinery::json::read_value(&patch).map_err(|error| {
             Failure::Call(format!("received undecodable patch in webhook response: {error}"))
         })?;
         let Some(list) = operations.as_array() else {
