@@ -200,12 +200,13 @@ fn checks(server: &Server) -> Vec<Check> {
     let waiting = |done: &std::sync::atomic::AtomicBool, what: &str| {
         (!done.load(Ordering::Acquire)).then(|| format!("not finished: {what}"))
     };
-    let store = server.store.stats().read_only.map(|why| why.to_string());
+    let store = server.store.stats();
     let mut checks = vec![
         Check { name: "ping".into(), live: true, failure: None },
         Check { name: "log".into(), live: true, failure: None },
-        // A full disk is no reason to be restarted: reads go on.
-        Check { name: "etcd".into(), live: false, failure: store },
+        // A full disk is no reason to be restarted: reads go on, and so do writes once there is room. After the end of
+        // the store's thread only a restart helps.
+        Check { name: "etcd".into(), live: store.dead, failure: store.read_only.map(|why| why.to_string()) },
         Check { name: "informer-sync".into(), live: false, failure: None },
         Check {
             name: "poststarthook/crd-informer-synced".into(),

@@ -65,6 +65,8 @@ pub struct Options {
     pub relaxed: bool,
     /// Lets the owner shut clients out or slow them down.
     pub gate: Gate,
+    /// Lets tests make the store's disk fail. `None` in production.
+    pub store_faults: Option<store::Faults>,
 }
 
 impl Default for Options {
@@ -94,6 +96,7 @@ impl Default for Options {
             in_memory: false,
             relaxed: false,
             gate: Gate::default(),
+            store_faults: None,
         }
     }
 }

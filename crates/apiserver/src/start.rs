@@ -87,7 +87,9 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     names.push(address.ip().to_string());
     names.extend(options.advertise.clone());
     let store_options = match &options.data_dir {
-        Some(dir) if !options.in_memory => store::Options::file(dir.join("store")),
+        Some(dir) if !options.in_memory => {
+            store::Options { faults: options.store_faults.clone(), ..store::Options::file(dir.join("store")) }
+        }
         _ => store::Options::memory(),
     };
     // The store first: it takes the lock of the data directory, and only its owner may write keys there.
@@ -215,6 +217,12 @@ impl Handle {
         let path = dir.join(name);
         pki::write_private(&path, self.kubeconfig.as_bytes())?;
         Ok(Some(path))
+    }
+
+    /// Waits until the server cannot go on, and returns why: its store has failed for good. It still answers reads and
+    /// says that it is neither ready nor alive; its owner should stop it and end the process.
+    pub async fn failure(&self) -> Arc<str> {
+        self.server.store.death().await
     }
 
     /// Ends the server: no new requests, watches closed, controllers stopped, everything on disk.

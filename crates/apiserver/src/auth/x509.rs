@@ -129,12 +129,12 @@ impl Judge {
 
 /// Certificates of one authority.
 #[derive(Debug, Clone)]
-struct Authority {
+pub struct Authority {
     verifier: Arc<dyn ClientCertVerifier>,
 }
 
 impl Authority {
-    fn new(ca_pem: &str, provider: Arc<CryptoProvider>) -> Result<Self, rustls::Error> {
+    pub fn new(ca_pem: &str, provider: Arc<CryptoProvider>) -> Result<Self, rustls::Error> {
         use rustls::pki_types::pem::PemObject;
         let mut roots = RootCertStore::empty();
         for cert in CertificateDer::pem_slice_iter(ca_pem.as_bytes()).flatten() {
@@ -147,7 +147,7 @@ impl Authority {
     }
 
     /// Returns who the certificate names, if we trust it now.
-    fn identify(&self, chain: &[CertificateDer<'_>]) -> Option<User> {
+    pub fn identify(&self, chain: &[CertificateDer<'_>]) -> Option<User> {
         let (leaf, intermediates) = chain.split_first()?;
         self.verifier.verify_client_cert(leaf, intermediates, UnixTime::now()).ok()?;
         let (_, cert) = x509_parser::parse_x509_certificate(leaf).ok()?;

@@ -255,7 +255,10 @@ pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Dele
         let plan = plan(server, kind, &old, options, Timestamp::now());
         let dry_run = target.options.dry_run || options.is_dry_run();
         match plan {
-            Plan::Nothing => return Ok(Deleted::Pending(old)),
+            Plan::Nothing => {
+                target.unchanged(&entry).await?;
+                return Ok(Deleted::Pending(old));
+            }
             Plan::Mark(mut new) => {
                 if dry_run {
                     return Ok(Deleted::Pending(new));

@@ -258,7 +258,14 @@ impl Stream {
     async fn begin(&mut self, start: Start) -> Result<store::Watch<Head>, Status> {
         let collection = self.kind.collection.clone();
         let after = match start {
-            Start::After(revision) => revision,
+            Start::After(revision) => {
+                // Nobody can know a revision to come, so this one is from a life of the store that was lost, and
+                // the client would wait for changes that it takes for old ones.
+                if self.server.wait_for(revision).await.is_err() {
+                    return Err(ahead(revision, self.server.store.revision()));
+                }
+                revision
+            }
             Start::Now { at_least } => at_least.max(self.server.store.revision()),
             Start::Everything { at_least } => {
                 self.server.wait_for(at_least).await?;
@@ -423,6 +430,13 @@ fn turn(watches: i64) -> Duration {
 
 fn too_old(asked: u64, oldest: u64) -> Status {
     Status::expired(format!("too old resource version: {asked} ({oldest})"))
+}
+
+/// The refusal of a watch from a revision that this store has not reached. Clients list again, as after 410 for an old one.
+fn ahead(asked: u64, current: u64) -> Status {
+    Status::expired(format!(
+        "resource version {asked} is ahead of the store, which is at {current}: list again"
+    ))
 }
 
 fn jittered(period: Duration) -> Duration {

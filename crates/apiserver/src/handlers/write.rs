@@ -215,6 +215,7 @@ impl Target<'_> {
         let shown = conversion::entry(self.server, self.kind, entry.clone()).await?;
         let old = self.server.read(self.kind, &shown)?;
         let Some(mut new) = change.apply(&old)? else {
+            self.unchanged(entry).await?;
             return Ok(Some(Outcome { object: old, created: false }));
         };
         let pinned = self.check_revision(&new, entry.modified, change.is_patch())?;
@@ -259,6 +260,7 @@ impl Target<'_> {
         let same = !self.kind.is_custom() && self.kind.storage != self.kind.gvk && new == old;
         if body == entry.value || same {
             self.server.settle(held, false);
+            self.unchanged(entry).await?;
             return Ok(Some(Outcome { object: old, created: false }));
         }
         new = seen.unwrap_or(new);
@@ -724,6 +726,15 @@ impl Target<'_> {
         }
     }
 
+    /// Waits until the disk has what a client is about to be told as the result of its write, although nothing had to be
+    /// written: another writer may not have waited for the disk.
+    pub(super) async fn unchanged(&self, entry: &Entry) -> Result<(), Status> {
+        if self.options.dry_run || self.durability() == store::Durability::Buffered {
+            return Ok(());
+        }
+        self.server.store.wait_until_durable(entry.modified).await.map_err(commit_failure)
+    }
+
     /// Commits; `Ok(None)` means that the expectation failed, `Ok(Some(None))` a dry run.
     pub async fn commit(
         &self,
@@ -764,6 +775,7 @@ pub fn commit_failure(error: store::CommitError<Head>) -> Status {
             Status::unavailable(format!("the store does not take writes: {error}"))
         }
         store::CommitError::Closed => Status::unavailable("the server is shutting down"),
+        store::CommitError::Dead { reason } => Status::unavailable(&*reason),
         other => Status::internal(other),
     }
 }

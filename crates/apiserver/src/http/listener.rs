@@ -24,6 +24,9 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const HEADERS: Duration = Duration::from_secs(30);
 /// One connection of client-go carries all watches of a process.
 const MAX_STREAMS: u32 = 1000;
+/// How often and at which distance a port that another program has is tried: five seconds in all.
+const BIND_TRIES: u32 = 100;
+const BIND_PAUSE: Duration = Duration::from_millis(50);
 /// How long connections may take to end once the server stops.
 const GOODBYE: Duration = Duration::from_secs(5);
 
@@ -39,10 +42,26 @@ pub fn tls(serving: Arc<Serving>) -> Result<Arc<ServerConfig>, rustls::Error> {
 }
 
 /// Binds the address; the error names it.
+///
+/// An address in use is tried again for a while: after `kill -9` the predecessor may still be dying.
 pub async fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|error| std::io::Error::new(error.kind(), format!("cannot listen on {address}: {error}")))
+    let mut tries = 0;
+    loop {
+        match TcpListener::bind(address).await {
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && tries < BIND_TRIES => {
+                if tries == 0 {
+                    tracing::info!(%address, "waiting for another program to let go of the port");
+                }
+                tries += 1;
+                tokio::time::sleep(BIND_PAUSE).await;
+            }
+            bound => {
+                return bound.map_err(|error| {
+                    std::io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"))
+                });
+            }
+        }
+    }
 }
 
 /// Accepts connections until told to stop, then waits a moment for the open ones.

@@ -12,6 +12,7 @@ mod audit;
 mod bounds;
 mod conversion;
 mod custom;
+mod disk;
 mod doors;
 mod gitops;
 mod hooks;

@@ -108,6 +108,13 @@ impl Api {
         Self::from_config(config(text).await)
     }
 
+    /// As [`Api::from_kubeconfig`], for who wants to see the refusals that clients are told to try again.
+    pub(crate) async fn without_retries(kubeconfig: &str) -> Self {
+        let mut config = config(kubeconfig).await;
+        config.default_retry = false;
+        Self::from_config(config)
+    }
+
     /// Knows the server, but shows no credential by itself.
     pub(crate) async fn stranger(kubeconfig: &str) -> Self {
         let mut config = config(kubeconfig).await;

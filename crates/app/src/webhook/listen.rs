@@ -12,6 +12,7 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
+use rustls::pki_types::CertificateDer;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
@@ -51,9 +52,10 @@ pub(super) async fn https(
                 let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await else {
                     return;
                 };
+                let chain: Arc<[_]> = stream.get_ref().1.peer_certificates().unwrap_or_default().into();
                 let service = hyper::service::service_fn(move |request| {
-                    let reviewer = reviewer.clone();
-                    async move { Ok::<_, Infallible>(serve(&reviewer, request).await) }
+                    let (reviewer, chain) = (reviewer.clone(), chain.clone());
+                    async move { Ok::<_, Infallible>(serve(&reviewer, request, &chain).await) }
                 });
                 let builder = Builder::new(TokioExecutor::new());
                 let connection = builder.serve_connection(TokioIo::new(stream), service);
@@ -101,13 +103,23 @@ fn probe(path: &str) -> Option<Response<Full<Bytes>>> {
     matches!(path.trim_end_matches('/'), "/healthz" | "/readyz").then(|| plain(StatusCode::OK, "ok"))
 }
 
-async fn serve(reviewer: &Reviewer, request: Request<Incoming>) -> Response<Full<Bytes>> {
+async fn serve(
+    reviewer: &Reviewer,
+    request: Request<Incoming>,
+    chain: &[CertificateDer<'_>],
+) -> Response<Full<Bytes>> {
     let path = request.uri().path().to_owned();
     if let Some(answer) = probe(&path) {
         return answer;
     }
     if request.method() != Method::POST {
         return plain(StatusCode::METHOD_NOT_ALLOWED, "reviews are posted");
+    }
+    if !reviewer.answers(&path, chain) {
+        return plain(
+            StatusCode::UNAUTHORIZED,
+            "reviews are for the API server: show a certificate of the authority in --client-ca-file",
+        );
     }
     let body = match Limited::new(request.into_body(), BODY_MAX).collect().await {
         Ok(body) => body.to_bytes(),

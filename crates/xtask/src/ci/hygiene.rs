@@ -1,4 +1,4 @@
-//! Every source file says what it is for, and none is too long to be read.
+//! Every source file says what it is for, none is too long to be read, and unsafe code stays where it is.
 
 use std::{
     fs,
@@ -24,6 +24,9 @@ const DATA: &[&str] = &[
     "proptest-regressions",
 ];
 
+/// The files that may have unsafe code: a system call and a call of the allocator that no crate hides.
+const UNSAFE: &[&str] = &["crates/app/src/memory.rs", "crates/apiserver/src/aside.rs"];
+
 /// What people write and read. Everything else is data.
 const SOURCES: &[&str] = &["rs", "sh", "md", "js", "ts", "css", "html", "py", "toml"];
 
@@ -37,6 +40,9 @@ pub(super) fn check(context: &Context) -> Result<()> {
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {shown}"))?;
         let is_rust = path.extension().is_some_and(|extension| extension == "rs");
         complaints.extend(judge(is_rust, &text).map(|complaint| format!("{shown} {complaint}")));
+        if is_rust && lifts_unsafe(&text) && !UNSAFE.contains(&shown.as_str()) {
+            complaints.push(format!("{shown} has unsafe code and is not on the list in xtask's hygiene.rs"));
+        }
     }
     if complaints.is_empty() {
         return Ok(());
@@ -50,6 +56,11 @@ fn judge(is_rust: bool, text: &str) -> Option<String> {
     }
     let lines = text.lines().count();
     (lines > MOST_LINES).then(|| format!("has {lines} lines, more than {MOST_LINES}"))
+}
+
+/// Says whether a file lifts the lint that denies unsafe code.
+fn lifts_unsafe(text: &str) -> bool {
+    ["allow", "expect", "warn"].iter().any(|word| text.contains(&format!("[{word}(unsafe{}", "_code")))
 }
 
 /// Attributes may stand before the docs.
@@ -91,6 +102,12 @@ mod tests {
         assert!(judge(true, "use std::fs;\n\n//! Too late.\n").is_some());
         assert!(judge(true, "//!\nfn main() {}\n").is_some(), "an empty line says nothing");
         assert_eq!(judge(false, "#!/bin/sh\n"), None);
+    }
+
+    #[test]
+    fn lifting_the_ban_on_unsafe_code_is_noticed() {
+        let lifted = format!("#[expect(unsafe{}, reason = \"x\")]\nfn f() {{}}\n", "_code");
+        assert!(lifts_unsafe(&lifted) && !lifts_unsafe("//! About unsafe code.\n"));
     }
 
     #[test]
