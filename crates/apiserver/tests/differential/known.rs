@@ -112,5 +112,7 @@ fn a_field_that_no_longer_differs_is_stale_even_if_its_case_still_does() {
         {case: "jobs", fields: [code], reason: chance, timing: true}]"#;
     let known = Known { entries: serde_saphyr::from_str(text).expect("entries") };
     assert_eq!(known.stale_among(&[("pods create", set(&["/message"]))]), ["pods * code"]);
-    assert!(known.stale_among(&[("pods create", set(&["/message"])), ("pods get", set(&["code"]))]).is_empty());
+    assert!(
+        known.stale_among(&[("pods create", set(&["/message"])), ("pods get", set(&["code"]))]).is_empty()
+    );
 }

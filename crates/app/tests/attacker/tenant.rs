@@ -7,7 +7,6 @@ use kube::api::DynamicObject;
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 
-use crate::hostile::depth_patch;
 use crate::stage::{Stage, Verdict};
 
 const POLICY: &str = "apis/policy.karmada.io/v1alpha1/namespaces/tenant";
@@ -145,16 +144,31 @@ pub(crate) async fn overrides_the_marks(stage: &Stage) -> Verdict {
     Ok("the next one arrives".to_owned())
 }
 
-/// The depth bomb, stored in a policy.
+/// The depth bomb, stored in a policy. Values this deep are written as text: no library would make them.
 pub(crate) async fn overrides_the_depth(stage: &Stage) -> Verdict {
-    let operations: Value = serde_json::from_str(&depth_patch("/data/x")).unwrap_or_default();
-    let nested = operations[0]["value"].clone();
-    let mut patches = vec![json!({"operator": "add", "path": "/data/x", "value": nested})];
-    for round in 1..20 {
-        patches.push(json!({"operator": "add", "path": format!("/data/x{}/-", "/0".repeat(500 * round - 1)), "value": nested}));
+    let nested = format!("{}{}", "[".repeat(90), "]".repeat(90));
+    let mut patches = vec![format!(r#"{{"operator":"add","path":"/data/x","value":{nested}}}"#)];
+    let mut depth = 90;
+    while depth < 30_000 {
+        let inner = format!("/data/x{}/-", "/0".repeat(depth - 1));
+        patches.push(format!(r#"{{"operator":"add","path":"{inner}","value":{nested}}}"#));
+        depth += 90;
+        if patches.iter().map(String::len).sum::<usize>() > 1_300_000 {
+            break;
+        }
     }
-    send_overridden(stage, "abyss", json!({"a": "b"}), json!({"plaintext": patches})).await?;
-    Ok("the next one arrives".to_owned())
+    let door = &stage.plane.door;
+    let policy = format!(
+        r#"{{"apiVersion":"policy.karmada.io/v1alpha1","kind":"OverridePolicy","metadata":{{"name":"abyss"}},"spec":{{"resourceSelectors":[{{"apiVersion":"v1","kind":"ConfigMap","name":"abyss"}}],"overrideRules":[{{"overriders":{{"plaintext":[{}]}}}}]}}}}"#,
+        patches.join(",")
+    );
+    let made = door.send("tenant", "POST", &format!("{POLICY}/overridepolicies"), policy).await;
+    if made.code != 201 {
+        made.refused()?;
+    }
+    // The one behind it arrives; the policy is deleted afterwards.
+    send_overridden(stage, "abyss", json!({"a": "b"}), json!({})).await?;
+    Ok(format!("a policy for {depth} levels: {}; the next one arrives", made.code))
 }
 
 /// A YAML bomb in a ConfigMap that a fieldOverrider reads.

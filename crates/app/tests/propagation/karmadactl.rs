@@ -185,7 +185,10 @@ async fn the_official_karmadactl_works_as_on_the_original() {
     // A role that is there is not yet one that the member obeys.
     for name in names {
         let through = through_the_proxy(&control.kubeconfig, name, None).await;
-        until_answered(&deployments().api(through, NAMESPACE), "the member believes the proxy", |answer| answer.is_ok()).await;
+        until_answered(&deployments().api(through, NAMESPACE), "the member believes the proxy", |answer| {
+            answer.is_ok()
+        })
+        .await;
     }
     let get = |more: &[&str]| terminal.ok(&[&["get", "deployments", "-n", NAMESPACE], more].concat());
     let here = get(&[]);

@@ -10,9 +10,9 @@ use kube::discovery::{Discovery, verbs};
 use serde_json::{Value, json};
 
 use crate::plane::ControlPlane;
-use crate::testkit::{DEADLINE, client};
 use crate::testkit::follow::until;
 use crate::testkit::process::run;
+use crate::testkit::{DEADLINE, client};
 
 /// A member as the tests see it: whatever has a kubeconfig.
 pub(crate) struct Member {
@@ -114,7 +114,10 @@ impl World {
             if there == wanted {
                 return found;
             }
-            assert!(tokio::time::Instant::now() < deadline, "not {wanted:?} within {DEADLINE:?}, but {there:?}");
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "not {wanted:?} within {DEADLINE:?}, but {there:?}"
+            );
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     }
@@ -148,7 +151,9 @@ pub(crate) async fn inventory(
     let discovery = Discovery::new(client.clone()).run().await.expect("discovery");
     let mut found = Inventory::new();
     for (resource, capabilities) in discovery.groups().flat_map(|group| group.recommended_resources()) {
-        if !capabilities.supports_operation(verbs::LIST) || ["Event", "Lease"].contains(&resource.kind.as_str()) {
+        if !capabilities.supports_operation(verbs::LIST)
+            || ["Event", "Lease"].contains(&resource.kind.as_str())
+        {
             continue;
         }
         let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
@@ -164,7 +169,12 @@ pub(crate) async fn inventory(
 }
 
 /// Fails for every object of `before` that is gone or was made again, unless it was expected to go.
-pub(crate) fn assert_kept(before: &Inventory, after: &Inventory, expected: impl Fn(&str) -> bool, when: &str) {
+pub(crate) fn assert_kept(
+    before: &Inventory,
+    after: &Inventory,
+    expected: impl Fn(&str) -> bool,
+    when: &str,
+) {
     let lost: Vec<_> =
         before.iter().filter(|(key, uid)| !expected(key) && after.get(*key) != Some(uid)).collect();
     assert!(lost.is_empty(), "{when}, these were deleted or made again: {lost:#?}\nafterwards: {after:#?}");
@@ -174,7 +184,8 @@ pub(crate) fn assert_kept(before: &Inventory, after: &Inventory, expected: impl 
 fn an_object_that_was_deleted_and_made_again_is_noticed() {
     let inventory = |uid: &str| Inventory::from([("ConfigMap a/b".to_owned(), uid.to_owned())]);
     assert_kept(&inventory("1"), &inventory("1"), |_| false, "at rest");
-    let again = std::panic::catch_unwind(|| assert_kept(&inventory("1"), &inventory("2"), |_| false, "made again"));
+    let again =
+        std::panic::catch_unwind(|| assert_kept(&inventory("1"), &inventory("2"), |_| false, "made again"));
     assert!(again.is_err());
 }
 
