@@ -55,12 +55,23 @@ impl Victim {
 
     /// The same, with other words of its log.
     pub(crate) async fn start_until(descriptors: u32, arguments: &[&str], words: &'static str) -> Self {
-        let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
-        let starting = tokio::task::spawn_blocking(move || Self::spawn(descriptors, &arguments, words));
-        starting.await.expect("it starts")
+        Self::try_start(descriptors, arguments, words)
+            .await
+            .unwrap_or_else(|log| panic!("it is not ready: {log}"))
     }
 
-    fn spawn(descriptors: u32, arguments: &[String], words: &'static str) -> Self {
+    /// The same; returns the end of the log if it does not get that far.
+    pub(crate) async fn try_start(
+        descriptors: u32,
+        arguments: &[&str],
+        words: &'static str,
+    ) -> Result<Self, String> {
+        let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
+        let starting = tokio::task::spawn_blocking(move || Self::spawn(descriptors, &arguments, words));
+        starting.await.expect("it starts or says why not")
+    }
+
+    fn spawn(descriptors: u32, arguments: &[String], words: &'static str) -> Result<Self, String> {
         let caps = format!("ulimit -v {}; ulimit -n {descriptors}; exec \"$@\"", ADDRESS_SPACE_MIB * 1024);
         let mut child = Command::new("sh")
             .args(["-c", &caps, "sh", env!("CARGO_BIN_EXE_karmada")])
@@ -91,9 +102,9 @@ impl Victim {
         let mut victim = Self { child: Mutex::new(child), id, log, ready: String::new() };
         match told.recv_timeout(READY) {
             Ok(line) => victim.ready = line,
-            Err(_) => panic!("it is not ready; its log ends with\n{}", victim.log()),
+            Err(_) => return Err(victim.log()),
         }
-        victim
+        Ok(victim)
     }
 
     pub(crate) fn is_alive(&self) -> bool {
