@@ -77,7 +77,9 @@ fn unknown_tests(root: &Path) -> Result<Vec<String>> {
     let crates = root.join("crates");
     let read = |path: &str| fs::read_to_string(crates.join(path)).unwrap_or_default();
     let unknown = named_tests(&text).into_iter().filter(|(file, mark)| !read(file).contains(mark));
-    Ok(unknown.map(|(file, mark)| format!("{PROMISES} names a test that does not exist: {mark} in {file}")).collect())
+    Ok(unknown
+        .map(|(file, mark)| format!("{PROMISES} names a test that does not exist: {mark} in {file}"))
+        .collect())
 }
 
 /// Returns the tests that a page names: the file, and what stands in it if the test exists.
@@ -155,7 +157,9 @@ mod tests {
         let expected = expected.map(|(file, mark)| (file.to_string(), mark.to_string()));
         assert_eq!(named_tests(page), expected);
         let root = tempfile::tempdir().expect("a folder for the test");
-        for (path, text) in [(PROMISES, page), ("crates/app/tests/attacker/table.rs", "x \"roles: binding\", y")] {
+        for (path, text) in
+            [(PROMISES, page), ("crates/app/tests/attacker/table.rs", "x \"roles: binding\", y")]
+        {
             let path = root.path().join(path);
             fs::create_dir_all(path.parent().expect("a parent")).expect("create");
             fs::write(path, text).expect("write");
