@@ -15,6 +15,7 @@ mod aside;
 pub mod audit;
 pub mod auth;
 mod bootstrap;
+mod clock;
 mod controllers;
 mod conversion;
 mod duration;

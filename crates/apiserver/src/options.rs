@@ -49,6 +49,8 @@ pub struct Options {
     pub compact_every: Duration,
     /// Removes what is owned when its owners are gone; not where somebody else does, or has to see that nobody does.
     pub collect_garbage: bool,
+    /// How long what is in a namespace is left alone after its deletion was asked for.
+    pub namespace_grace: Duration,
     /// Gives pods the priority of their class.
     pub pod_priority: bool,
     /// Name of the cluster, context and user in the kubeconfig.
@@ -85,6 +87,7 @@ impl Default for Options {
             namespaces: Vec::new(),
             compact_every: Duration::from_secs(300),
             collect_garbage: true,
+            namespace_grace: Duration::from_secs(2),
             pod_priority: false,
             context_name: "karmada-apiserver".to_owned(),
             max_reads: 400,

@@ -17,7 +17,7 @@ use crate::audit::{Origin, Record};
 use crate::auth::rbac::Attributes;
 use crate::auth::user::MASTERS;
 use crate::auth::x509::Verdict;
-use crate::auth::{User, bearer, front_proxy, impersonation};
+use crate::auth::{User, bearer, front_proxy, headers, impersonation};
 use crate::endpoints;
 use crate::handlers::{self, context::Context};
 use crate::http::body::{self, Body};
@@ -220,14 +220,14 @@ async fn authenticate(server: &Server, headers: &HeaderMap, peer: &Peer) -> Resu
         Peer::Remote { verdict, .. } => verdict.now(),
     };
     if verdict.front_proxy
-        && let Some(user) = front_proxy::identify(headers)
+        && let Some(user) = front_proxy::identify(headers)?
     {
         return Ok(Arc::new(user));
     }
     if let Some(user) = verdict.user {
         return Ok(user);
     }
-    let given = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|value| {
+    let given = headers::one(headers, AUTHORIZATION.as_str())?.and_then(|value| {
         let (scheme, token) = value.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
     });

@@ -92,13 +92,19 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
         }
         _ => store::Options::memory(),
     };
-    // Keys and data have nothing to do with each other: make the one while the other is read.
+    // The store first: it takes the lock of the data directory, and only its owner may write keys there.
+    let store = tokio::task::spawn_blocking(move || Store::open(store_options));
+    let store = store.await.expect("opening the store does not panic")?;
     let names_for_pki = names.clone();
     let pki_path = pki_dir.clone();
     let pki = tokio::task::spawn_blocking(move || Pki::load_or_create(pki_dir.as_deref(), &names_for_pki));
-    let store = tokio::task::spawn_blocking(move || Store::open(store_options));
-    let pki = pki.await.expect("making keys does not panic")?;
-    let store = store.await.expect("opening the store does not panic")?;
+    let pki = match pki.await.expect("making keys does not panic") {
+        Ok(pki) => pki,
+        Err(error) => {
+            store.close().await;
+            return Err(error.into());
+        }
+    };
 
     let metrics = Metrics::default();
     let lost = metrics.audit_errors.clone();
@@ -134,7 +140,7 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
         gate: options.gate.clone(),
     });
     server.allocator.load(&server.store);
-    server.rbac.refresh(&server.store);
+    server.rbac.catch_up(&server.store);
     // Before anybody is answered: what was served before a restart must not be unknown for a moment after it.
     controllers::definitions::load(&server);
     crate::aggregation::availability::load(&server);
@@ -158,7 +164,10 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     server.ready.definitions.store(true, Ordering::Release);
     controllers::spawn(&server, &tasks, &options);
     let renewal = Arc::new(Renewal::new(&server, serving, &pki, pki_path));
-    tasks.spawn(renewal.clone().run(stop.clone()));
+    let (looked_after, until) = (renewal.clone(), stop.clone());
+    controllers::run(&server, &tasks, "certificate-renewal", move |_| {
+        looked_after.clone().run(until.clone())
+    });
 
     let host = options.advertise.clone().unwrap_or_else(|| match address.ip() {
         ip if ip.is_unspecified() => "127.0.0.1".to_owned(),
@@ -192,6 +201,11 @@ fn private_dir(dir: &Path) -> Result<PathBuf, Error> {
             .mode(0o700)
             .create(path)
             .map_err(|source| Error::Directory { path: path.to_owned(), source })?;
+    }
+    pki::sync_dir(dir)?;
+    // Whoever may use the directory need not be allowed to read the one above.
+    if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        let _ = pki::sync_dir(parent);
     }
     Ok(pki)
 }

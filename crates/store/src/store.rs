@@ -288,6 +288,13 @@ impl<H> Store<H> {
         self.shared().state.read().snapshot(collection)
     }
 
+    /// Returns the revision of the newest change to any of the collections, deletions included; 0 if there was none.
+    pub fn last_change<'a>(&self, collections: impl IntoIterator<Item = &'a str>) -> Revision {
+        let state = self.shared().state.read();
+        let last = |collection| state.shards.get(collection).map_or(0, |shard| shard.last);
+        collections.into_iter().map(last).max().unwrap_or(0)
+    }
+
     /// Returns several collections as they are now, all at the same revision.
     pub fn snapshots<'a>(&self, collections: impl IntoIterator<Item = &'a str>) -> Vec<Snapshot<H>> {
         let state = self.shared().state.read();

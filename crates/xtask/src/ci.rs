@@ -80,6 +80,16 @@ fn steps() -> Vec<Step> {
             context.run(cargo().arg("clippy").args(context.scope()).args(deny))
         }),
         Step { clusters: true, ..step("test", "all tests pass, with real clusters where Go is there", test) },
+        step(
+            "fuzz",
+            "whatever reads bytes from outside holds its properties for a few seconds each",
+            |context| {
+                if !context.packages.is_empty() && !context.packages.iter().any(|package| package == "fuzz") {
+                    return Ok(());
+                }
+                context.run(crate::fuzz::command().args(["--seconds", "3"]))
+            },
+        ),
         step("doc", "the documentation builds without a warning", |context| {
             context.run(
                 cargo()

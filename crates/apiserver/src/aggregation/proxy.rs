@@ -40,7 +40,10 @@ where
     *request.method_mut() = parts.method.clone();
     let Ok(uri) = path.parse() else { return respond::text(400, "bad path\n") };
     *request.uri_mut() = uri;
-    *request.headers_mut() = headers(&parts.headers, user);
+    let Some(headers) = headers(&parts.headers, user) else {
+        return respond::text(400, "the caller's name cannot be written into a header\n");
+    };
+    *request.headers_mut() = headers;
     if let Ok(host) = HeaderValue::from_str(&remote.endpoint.address.authority()) {
         request.headers_mut().insert(HOST, host);
     }
@@ -60,8 +63,9 @@ where
     }
 }
 
-/// Returns the client's headers without credentials and with the caller's name.
-fn headers(given: &HeaderMap, user: &User) -> HeaderMap {
+/// Returns the client's headers without credentials and with the caller's name; nothing if a part of that name cannot be
+/// said in a header. Without it the request would be somebody else's.
+fn headers(given: &HeaderMap, user: &User) -> Option<HeaderMap> {
     let mut headers = HeaderMap::new();
     for (name, value) in given {
         let text = name.as_str();
@@ -76,25 +80,23 @@ fn headers(given: &HeaderMap, user: &User) -> HeaderMap {
         headers.append(name.clone(), value.clone());
     }
     let mut add = |name: &str, value: &str| {
-        if let (Ok(name), Ok(value)) =
-            (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(value.as_bytes()))
-        {
-            headers.append(name, value);
-        }
+        let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
+        headers.append(name, HeaderValue::from_bytes(value.as_bytes()).ok()?);
+        Some(())
     };
-    add("x-remote-user", &user.name);
+    add("x-remote-user", &user.name)?;
     if !user.uid.is_empty() {
-        add("x-remote-uid", &user.uid);
+        add("x-remote-uid", &user.uid)?;
     }
     for group in &user.groups {
-        add("x-remote-group", group);
+        add("x-remote-group", group)?;
     }
     for (key, values) in &user.extra {
         for value in values {
-            add(&format!("x-remote-extra-{}", escape(key)), value);
+            add(&format!("x-remote-extra-{}", escape(key)), value)?;
         }
     }
-    headers
+    Some(headers)
 }
 
 /// Escapes a key for use in a header's name: percent signs for all that a name may not hold.
@@ -122,10 +124,14 @@ mod tests {
         given.insert("accept", HeaderValue::from_static("application/json"));
         let mut user = User { name: "jane".to_owned(), groups: vec!["dev".to_owned()], ..User::default() };
         user.extra.insert("example.com/team x".to_owned(), vec!["a".to_owned()]);
-        let headers = headers(&given, &user);
-        assert_eq!(headers.get_all("x-remote-user").iter().collect::<Vec<_>>(), ["jane"]);
-        assert!(!headers.contains_key("authorization"));
-        assert_eq!(headers["accept"], "application/json");
-        assert_eq!(headers["x-remote-extra-example.com%2fteam%20x"], "a");
+        let sent = headers(&given, &user).unwrap();
+        assert_eq!(sent.get_all("x-remote-user").iter().collect::<Vec<_>>(), ["jane"]);
+        assert!(!sent.contains_key("authorization"));
+        assert_eq!(sent["accept"], "application/json");
+        assert_eq!(sent["x-remote-extra-example.com%2fteam%20x"], "a");
+        user.name = "jörg".to_owned();
+        assert_eq!(headers(&given, &user).unwrap()["x-remote-user"], "jörg".as_bytes());
+        user.name = "a\nb".to_owned();
+        assert_eq!(headers(&given, &user), None, "nobody is asked in the name of nobody");
     }
 }

@@ -13,6 +13,7 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
 use sha2::{Digest, Sha256};
 
+use super::subject::Subject;
 use super::{User, front_proxy};
 
 /// Accepts every certificate in the handshake and judges it later.
@@ -150,14 +151,9 @@ impl Authority {
         let (leaf, intermediates) = chain.split_first()?;
         self.verifier.verify_client_cert(leaf, intermediates, UnixTime::now()).ok()?;
         let (_, cert) = x509_parser::parse_x509_certificate(leaf).ok()?;
-        let name = cert.subject().iter_common_name().next()?.as_str().ok()?.to_owned();
-        let groups = cert
-            .subject()
-            .iter_organization()
-            .filter_map(|group| group.as_str().ok())
-            .map(str::to_owned)
-            .collect();
-        let mut user = User { name, groups, ..User::default() };
+        // A subject that cannot be read in full is not half a subject.
+        let subject = Subject::read(cert.subject()).ok().filter(|subject| !subject.common_name.is_empty())?;
+        let mut user = User { name: subject.common_name, groups: subject.organizations, ..User::default() };
         user.extra.insert(
             "authentication.kubernetes.io/credential-id".to_owned(),
             vec![format!("X509SHA256={}", hex::encode(Sha256::digest(leaf)))],

@@ -80,13 +80,16 @@ impl Selection {
             return true;
         }
         let (namespace, name) = object::split_key(&entry.name);
+        // An object that cannot be read has no field that could be selected by.
         let mut parsed: Option<Value> = None;
         self.fields.matches(|field| match field {
             "metadata.name" => Cow::Borrowed(name),
             "metadata.namespace" => Cow::Borrowed(namespace),
             other => {
                 let object = parsed.get_or_insert_with(|| {
-                    let mut object = object::decode(&kind.api_version, &kind.gvk.kind, entry);
+                    let Ok(mut object) = object::decode(&kind.api_version, &kind.gvk.kind, entry) else {
+                        return Value::Null;
+                    };
                     if !kind.serves_as_stored(entry) {
                         kind.present(entry, &mut object);
                     }
@@ -231,25 +234,27 @@ pub async fn list(
             let items: Vec<Value> = entries
                 .iter()
                 .map(|entry| {
-                    let mut object = server.read(kind, entry);
+                    let mut object = server.read(kind, entry)?;
                     if !kind.is_custom()
                         && let Some(fields) = object.as_object_mut()
                     {
                         fields.remove("apiVersion");
                         fields.remove("kind");
                     }
-                    object
+                    Ok(object)
                 })
-                .collect();
+                .collect::<Result<_, Status>>()?;
             json!({"kind": kind.list_kind, "apiVersion": kind.api_version, "metadata": metadata, "items": items})
         }
         Shape::Table { beta } => {
             let include = table::Include::parse(context)?;
-            table::list(server, kind, &entries, metadata, include, beta)
+            table::list(server, kind, &entries, metadata, include, beta)?
         }
         Shape::Metadata { .. } => return Err(table::is_a_list(kind)),
         Shape::MetadataList { beta } => {
-            table::partial_list(entries.iter().map(|entry| server.read(kind, entry)), metadata, beta)
+            let objects: Vec<Value> =
+                entries.iter().map(|entry| server.read(kind, entry)).collect::<Result<_, _>>()?;
+            table::partial_list(objects.into_iter(), metadata, beta)
         }
     };
     Ok(respond::value(200, &document, accepted))
@@ -595,7 +600,7 @@ pub async fn get(
         return Ok(respond::bytes_of(200, out, "application/json"));
     }
     let entry = conversion::entry(server, kind, entry).await?;
-    let object = server.read(kind, &entry);
+    let object = server.read(kind, &entry)?;
     answer(server, context, kind, 200, object, accepted)
 }
 

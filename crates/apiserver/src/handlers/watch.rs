@@ -29,6 +29,9 @@ use crate::object::{self, Entry};
 use crate::registry::Kind;
 use crate::server::Server;
 
+/// No watch is promised to last longer; clocks do not reach as far as clients may ask.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// Pieces waiting for a client; a full channel holds the cursor back, nothing is lost. Few, since a thousand clients
 /// may have stopped reading at once.
 const QUEUE: usize = 4;
@@ -132,10 +135,9 @@ fn timeout(context: &Context) -> Result<Duration, Status> {
     let seconds: i64 = seconds
         .parse()
         .map_err(|_| Status::bad_request(format!("strconv.ParseInt: parsing {seconds:?}: invalid syntax")))?;
-    Ok(if seconds <= 0 {
-        Duration::from_secs(rand::random_range(1800..3600))
-    } else {
-        Duration::from_secs(seconds as u64)
+    Ok(match u64::try_from(seconds) {
+        Err(_) | Ok(0) => Duration::from_secs(rand::random_range(1800..3600)),
+        Ok(seconds) => Duration::from_secs(seconds).min(LONGEST),
     })
 }
 
@@ -272,9 +274,9 @@ impl Stream {
                     let selected = snapshot.iter().filter(|entry| self.selection.matches_head(entry));
                     let entries = selected.cloned().collect();
                     let entries = conversion::entries(&self.server, &self.kind, entries).await?;
-                    self.send_all(entries.iter()).await;
+                    self.send_all(entries.iter()).await?;
                 } else {
-                    self.send_all(snapshot.iter()).await;
+                    self.send_all(snapshot.iter()).await?;
                 }
                 if self.bookmarks {
                     self.bookmark(snapshot.revision(), true);
@@ -286,15 +288,16 @@ impl Stream {
     }
 
     /// Sends the selected ones of the objects that are there already.
-    async fn send_all(&mut self, entries: impl Iterator<Item = &Arc<Entry>> + Send) {
+    async fn send_all(&mut self, entries: impl Iterator<Item = &Arc<Entry>> + Send) -> Result<(), Status> {
         for entry in entries {
             if self.selection.matches(&self.kind, entry) {
-                self.send("ADDED", entry, entry.modified);
+                self.send("ADDED", entry, entry.modified)?;
                 if self.buffer.len() > PIECE && self.flush().await.is_err() {
-                    return;
+                    return Ok(());
                 }
             }
         }
+        Ok(())
     }
 
     /// Sends what an event means to this watch: objects come into its selection, change in it, or leave it.
@@ -313,12 +316,11 @@ impl Stream {
             (None, Some(entry)) => self.send("ADDED", &entry, event.revision),
             (Some(_), Some(entry)) => self.send("MODIFIED", &entry, event.revision),
             (Some(entry), None) => self.send("DELETED", &entry, event.revision),
-            (None, None) => {}
+            (None, None) => Ok(()),
         }
-        Ok(())
     }
 
-    fn send(&mut self, what: &str, entry: &Entry, revision: u64) {
+    fn send(&mut self, what: &str, entry: &Entry, revision: u64) -> Result<(), Status> {
         if self.accepted.media == Media::Json
             && self.accepted.shape == Shape::Object
             && self.kind.serves_as_stored(entry)
@@ -334,9 +336,9 @@ impl Stream {
                 revision,
             );
             self.buffer.extend_from_slice(b"}\n");
-            return;
+            return Ok(());
         }
-        let mut object = self.server.read(&self.kind, entry);
+        let mut object = self.server.read(&self.kind, entry)?;
         object::stamp(&mut object, &self.kind.api_version, &self.kind.gvk.kind, Some(revision));
         let document = match self.accepted.shape {
             Shape::Object => object,
@@ -347,6 +349,7 @@ impl Stream {
             Shape::Metadata { beta } | Shape::MetadataList { beta } => table::partial(&object, beta),
         };
         self.frame(what, &document);
+        Ok(())
     }
 
     fn bookmark(&mut self, revision: u64, initial_end: bool) {

@@ -9,6 +9,7 @@ mod support;
 mod access;
 mod aggregation;
 mod audit;
+mod bounds;
 mod conversion;
 mod custom;
 mod disk;
@@ -18,6 +19,7 @@ mod hooks;
 mod identity;
 mod life;
 mod strangers;
+mod trust;
 mod verdicts;
 mod watch;
 

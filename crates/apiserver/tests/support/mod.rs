@@ -92,7 +92,8 @@ impl Call {
             request = request.header("content-type", &self.content_type);
         }
         for (name, value) in &self.headers {
-            request = request.header(name, value);
+            // Bytes, since a name may be any UTF-8.
+            request = request.header(name, value.as_bytes());
         }
         if let Some(token) = &self.bearer {
             request = request.header("authorization", format!("Bearer {token}"));
