@@ -57,6 +57,10 @@ pub struct Options {
     pub context_name: String,
     pub max_reads: usize,
     pub max_writes: usize,
+    /// What one user may hold in memory.
+    pub budgets: crate::account::Budgets,
+    /// Limits of connections; by default they follow from the number of files that the process may have open.
+    pub connections: Option<crate::http::listener::Settings>,
     /// Where requests are recorded; nowhere by default.
     pub audit: Option<crate::audit::Options>,
     /// Keeps objects in memory although there is a data directory: only keys are kept there.
@@ -92,6 +96,8 @@ impl Default for Options {
             context_name: "karmada-apiserver".to_owned(),
             max_reads: 400,
             max_writes: 200,
+            budgets: Default::default(),
+            connections: None,
             audit: None,
             in_memory: false,
             relaxed: false,

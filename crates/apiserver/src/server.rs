@@ -65,6 +65,8 @@ pub struct Server {
     pub identity: Identity,
     pub ready: Readiness,
     pub limits: crate::limits::Limits,
+    /// Answers on their way.
+    pub(crate) sendings: Arc<crate::http::sending::Sendings>,
     pub audit: Option<Arc<crate::audit::Audit>>,
     /// Writes are acknowledged before they are on disk.
     pub relaxed: bool,

@@ -25,7 +25,9 @@ use crate::auth::renewal::Renewal;
 use crate::auth::serving::{Serving, Signer};
 use crate::auth::tokens::{self, Tokens};
 use crate::auth::x509::Judge;
+use crate::http::front::{self, Front};
 use crate::http::listener;
+use crate::http::sending::Sendings;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::options::Options;
@@ -135,7 +137,8 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
         identity: Identity { issuer, started: jiff::Timestamp::now() },
         ready: Readiness::default(),
         audit,
-        limits: Limits::new(options.max_reads, options.max_writes),
+        limits: Limits::new(options.max_reads, options.max_writes, options.budgets),
+        sendings: Sendings::new(options.budgets.stall),
         relaxed: options.relaxed,
         gate: options.gate.clone(),
     });
@@ -145,7 +148,7 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     controllers::definitions::load(&server);
     crate::aggregation::availability::load(&server);
     let serving = Arc::new(Serving::new(&pki.serving, server.signer.clone(), names, pki_path.clone())?);
-    let tls = listener::tls(serving.clone())?;
+    let tls = front::tls(serving.clone())?;
     let judge = Judge::new(
         &pki.ca.cert,
         &pki.front_proxy_ca.cert,
@@ -153,7 +156,10 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     )?;
     let tasks = TaskTracker::new();
     let listening = CancellationToken::new();
-    tasks.spawn(listener::run(server.clone(), listener, tls, judge, listening.clone()));
+    let doors = Arc::new(Front { server: server.clone(), judge });
+    let settings = options.connections.unwrap_or_default();
+    tasks.spawn(listener::run(listener, Some(tls), doors, settings, listening.clone()));
+    tasks.spawn(server.sendings.clone().run(stop.clone()));
 
     if let Some(dir) = options.data_dir.as_ref().filter(|_| !options.in_memory) {
         tasks.spawn(crate::admin::listen(&server, dir)?);

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use apiserver::Options;
 use clap::{Args, ValueEnum};
 
-use crate::access::{AuditArguments, OidcArguments};
+use crate::access::{AuditArguments, ConnectionArguments, OidcArguments};
 use crate::controllers::Chosen;
 use crate::plane::{Plane, Setup};
 use crate::signals::Signals;
@@ -54,6 +54,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 200)]
     max_mutating_requests_inflight: usize,
     #[command(flatten)]
+    connections: ConnectionArguments,
+    #[command(flatten)]
     oidc: OidcArguments,
     #[command(flatten)]
     audit: AuditArguments,
@@ -88,6 +90,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         token_file: arguments.token_auth_file,
         oidc: arguments.oidc.settings(),
         audit: arguments.audit.options(),
+        budgets: arguments.connections.budgets(),
+        connections: Some(arguments.connections.settings()),
         compact_every: Duration::from_secs(arguments.compaction_interval),
         max_reads: arguments.max_requests_inflight.max(1),
         max_writes: arguments.max_mutating_requests_inflight.max(1),

@@ -257,7 +257,10 @@ impl Record {
 async fn collect(mut body: Body) -> Result<Bytes, Body> {
     let mut bytes = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let Ok(frame) = frame;
+        let frame = match frame {
+            Ok(frame) => frame,
+            Err(broken) => return Err(body::chained(bytes.freeze(), body::failing(broken))),
+        };
         if let Ok(data) = frame.into_data() {
             bytes.extend_from_slice(&data);
         }

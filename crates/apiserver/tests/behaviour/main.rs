@@ -18,6 +18,7 @@ mod gitops;
 mod hooks;
 mod identity;
 mod life;
+mod pressure;
 mod strangers;
 mod trust;
 mod verdicts;

@@ -124,6 +124,8 @@ impl Api {
 
     pub(crate) fn from_config(mut config: kube::Config) -> Self {
         config.read_timeout = None;
+        // What came back counts, not what would come later.
+        config.default_retry = false;
         Self { client: kube::Client::try_from(config).expect("a usable client configuration") }
     }
 
