@@ -251,6 +251,11 @@ pub async fn list(
     server.limits.aside(Work::List, &context.user, 1, async move { whole() }).await?
 }
 
+/// The answer to a user whose earlier answers are not read.
+fn too_much_unread() -> Status {
+    Status::too_many_requests("too many bytes are waiting to be read by this user", 1)
+}
+
 /// Makes a list as a whole.
 fn document(
     server: &Server,
