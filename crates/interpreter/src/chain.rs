@@ -156,7 +156,7 @@ pub(crate) fn kind_of(object: &Value) -> Gvk {
     Gvk::from_api_version(object["apiVersion"].as_str().unwrap_or(""), object["kind"].as_str().unwrap_or(""))
 }
 
-fn no_rule(object: &Value, operation: Operation) -> Error {
+pub(crate) fn no_rule(object: &Value, operation: Operation) -> Error {
     match operation {
         Operation::InterpretComponent => Error::NoComponentRule,
         Operation::InterpretDependency => Error::NoDependencyRule,

@@ -9,9 +9,11 @@
 //! that stamps times takes `now` as an argument.
 
 mod chain;
+mod customizations;
 mod dependency;
 mod error;
 mod fields;
+pub mod lua;
 pub mod native;
 mod operation;
 pub mod pods;
@@ -19,6 +21,7 @@ mod prune;
 mod replicas;
 
 pub use chain::{Interpreter, Layer};
+pub use customizations::{Clock, Customizations, Limit, scripts};
 pub use dependency::verify_dependencies;
 pub use error::{Error, Result};
 pub use operation::Operation;
