@@ -19,6 +19,7 @@ mod operation;
 pub mod pods;
 mod prune;
 mod replicas;
+mod third_party;
 
 pub use chain::{Interpreter, Layer};
 pub use customizations::{Clock, Customizations, Limit, scripts};
@@ -27,3 +28,4 @@ pub use error::{Error, Result};
 pub use operation::Operation;
 pub use prune::prune;
 pub use replicas::Replicas;
+pub use third_party::{ThirdParty, third_party_kinds};

