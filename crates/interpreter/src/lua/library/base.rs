@@ -278,7 +278,7 @@ fn unpack(call: &mut Call<'_, '_>) -> Ran {
     call.spend(call.machine.heap.at(table).array.len() / 16)?;
     let end = call.integer_or(3, i64::try_from(length).unwrap_or(i64::MAX))?;
     for place in start..=end {
-        let value = usize::try_from(place - 1)
+        let value = usize::try_from(place.saturating_sub(1))
             .ok()
             .and_then(|at| call.machine.heap.at(table).array.get(at).cloned())
             .unwrap_or(Value::Nil);
