@@ -7,7 +7,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use api::config::{CustomizationRules, DependentObjectReference, LuaScriptHolder, ResourceInterpreterCustomization};
+use api::config::{
+    CustomizationRules, DependentObjectReference, LuaScriptHolder, ResourceInterpreterCustomization,
+};
 use api::work::{AggregatedStatusItem, Component};
 use apimachinery::gvk::Gvk;
 use jiff::Timestamp;
@@ -125,6 +127,10 @@ impl Customizations {
         rule.script
             .clone()
             .and_then(|script| script.call(function, arguments, results, &limits))
+            .map_err(|message| match operation {
+                Operation::InterpretComponent => format!("failed to run 'GetComponents' script: {message}"),
+                _ => message,
+            })
             .and_then(read)
             .map_err(|message| Error::Script {
                 customization: rule.customization.to_string(),
@@ -209,7 +215,9 @@ impl Layer for Customizations {
             let returned = first(returned)?;
             match returned.value {
                 ReturnedValue::Nil => Ok(Vec::new()),
-                ReturnedValue::Table(json) => decode::components(json?),
+                ReturnedValue::Table(json) => json
+                    .and_then(decode::components)
+                    .map_err(|why| format!("failed to convert lua table for components: {why}")),
                 _ => Err(format!(
                     "expected result type 'table' or 'nil' from GetComponents, but got '{}'",
                     returned.type_name

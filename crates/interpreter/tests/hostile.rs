@@ -210,7 +210,11 @@ fn scripts() -> Vec<String> {
         scripts.push(format!("function ReflectStatus(o)\n  {result}\nend"));
     }
     let nest = |open: &str, middle: &str, close: &str| {
-        format!("function ReflectStatus(o) local x = {}{middle}{} end", open.repeat(50_000), close.repeat(50_000))
+        format!(
+            "function ReflectStatus(o) local x = {}{middle}{} end",
+            open.repeat(50_000),
+            close.repeat(50_000)
+        )
     };
     scripts.extend([
         nest("(", "1", ")"),
@@ -232,7 +236,8 @@ fn scripts() -> Vec<String> {
 
 #[test]
 fn whatever_a_script_does_it_ends_within_its_bounds_and_is_named() {
-    let layer = Customizations::new(Arc::new(Timestamp::now)).with_limit(Limit { steps: Some(400_000), bytes: None });
+    let layer =
+        Customizations::new(Arc::new(Timestamp::now)).with_limit(Limit { steps: Some(400_000), bytes: None });
     let gadget: Value = json!({"apiVersion": "example.io/v1", "kind": "Gadget", "metadata": {"name": "g"}});
     let scripts = scripts();
     assert!(scripts.len() >= 200, "there are only {}", scripts.len());
@@ -248,7 +253,8 @@ fn whatever_a_script_does_it_ends_within_its_bounds_and_is_named() {
     }
     // 64 MiB for the script that takes the most, and what the test itself needs.
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());
+    let peak =
+        status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());
     let peak: u64 = peak.unwrap_or(0);
     assert!(peak < 300 << 10, "{peak} KiB were in use");
 }

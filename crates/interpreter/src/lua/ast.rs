@@ -38,19 +38,58 @@ pub(super) type Block = Vec<Statement>;
 
 #[derive(Debug)]
 pub(super) enum Statement {
-    Local { variables: Vec<VariableId>, values: Vec<Expression>, line: u32 },
-    LocalFunction { variable: VariableId, function: Box<Function>, line: u32 },
-    Assign { targets: Vec<Expression>, values: Vec<Expression>, line: u32 },
+    Local {
+        variables: Vec<VariableId>,
+        values: Vec<Expression>,
+        line: u32,
+    },
+    LocalFunction {
+        variable: VariableId,
+        function: Box<Function>,
+        line: u32,
+    },
+    Assign {
+        targets: Vec<Expression>,
+        values: Vec<Expression>,
+        line: u32,
+    },
     Call(Expression),
     Do(Block),
-    While { condition: Expression, body: Block, line: u32 },
-    Repeat { body: Block, condition: Expression },
-    If { arms: Vec<(Expression, Block)>, otherwise: Option<Block> },
+    While {
+        condition: Expression,
+        body: Block,
+        line: u32,
+    },
+    Repeat {
+        body: Block,
+        condition: Expression,
+    },
+    If {
+        arms: Vec<(Expression, Block)>,
+        otherwise: Option<Block>,
+    },
     /// `slot` is the first of three hidden ones: counter, limit, step.
-    Count { slot: u16, variable: VariableId, start: Expression, limit: Expression, step: Option<Expression>, body: Block, line: u32 },
+    Count {
+        slot: u16,
+        variable: VariableId,
+        start: Expression,
+        limit: Expression,
+        step: Option<Expression>,
+        body: Block,
+        line: u32,
+    },
     /// `slot` is the first of three hidden ones: iterator, state, control.
-    Each { slot: u16, variables: Vec<VariableId>, values: Vec<Expression>, body: Block, line: u32 },
-    Return { values: Vec<Expression>, line: u32 },
+    Each {
+        slot: u16,
+        variables: Vec<VariableId>,
+        values: Vec<Expression>,
+        body: Block,
+        line: u32,
+    },
+    Return {
+        values: Vec<Expression>,
+        line: u32,
+    },
     Break,
     Goto(String),
     Label(String),
@@ -69,10 +108,16 @@ pub(super) enum Expression {
     Global(String, u32),
     /// In parentheses: of several values only the first is left.
     Single(Box<Expression>),
-    Suffixed { head: Box<Expression>, suffixes: Vec<Suffix> },
+    Suffixed {
+        head: Box<Expression>,
+        suffixes: Vec<Suffix>,
+    },
     Unary(Unary, Box<Expression>, u32),
     /// Operators applied one after the other to what stands before them.
-    Chain { first: Box<Expression>, rest: Vec<(Binary, Expression, u32)> },
+    Chain {
+        first: Box<Expression>,
+        rest: Vec<(Binary, Expression, u32)>,
+    },
     Table(Vec<Item>, u32),
 }
 
@@ -80,8 +125,16 @@ pub(super) enum Expression {
 pub(super) enum Suffix {
     Index(Expression, u32),
     /// `name` is how messages call the function: the last word before the arguments.
-    Call { arguments: Vec<Expression>, name: String, line: u32 },
-    Method { name: String, arguments: Vec<Expression>, line: u32 },
+    Call {
+        arguments: Vec<Expression>,
+        name: String,
+        line: u32,
+    },
+    Method {
+        name: String,
+        arguments: Vec<Expression>,
+        line: u32,
+    },
 }
 
 #[derive(Debug)]

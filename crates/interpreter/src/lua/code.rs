@@ -49,8 +49,13 @@ pub(super) enum Op {
     /// Pops one value, or all that are open, into the array from this place on.
     ItemAt(u32),
     ItemsFrom(u32),
-    Call { arguments: Count, results: Count },
-    TailCall { arguments: Count },
+    Call {
+        arguments: Count,
+        results: Count,
+    },
+    TailCall {
+        arguments: Count,
+    },
     Return(Count),
     Vararg(Count),
     Closure(u32),
@@ -77,11 +82,21 @@ pub(super) enum Op {
     Greater,
     GreaterEqual,
     /// Checks the three hidden values of a counting loop and jumps to its end.
-    CountPrepare { slot: u16, target: u32 },
+    CountPrepare {
+        slot: u16,
+        target: u32,
+    },
     /// Counts; pushes the value and jumps to the body while the limit is not passed.
-    CountNext { slot: u16, target: u32 },
+    CountNext {
+        slot: u16,
+        target: u32,
+    },
     /// Looks at what an iterator returned: nil pops all of it and jumps; else it becomes the control value.
-    EachTest { slot: u16, results: u16, target: u32 },
+    EachTest {
+        slot: u16,
+        results: u16,
+        target: u32,
+    },
     Pop(u16),
 }
 

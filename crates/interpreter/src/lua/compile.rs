@@ -114,7 +114,9 @@ impl<'a> Compiler<'a> {
     fn land_at(&mut self, at: usize, place: usize) -> Compiled {
         let place = wide(place)?;
         match &mut self.code[at] {
-            Op::Jump(target) | Op::JumpIfFalse(target) | Op::JumpOr(target) | Op::JumpAnd(target) => *target = place,
+            Op::Jump(target) | Op::JumpIfFalse(target) | Op::JumpOr(target) | Op::JumpAnd(target) => {
+                *target = place
+            }
             Op::CountPrepare { target, .. } | Op::CountNext { target, .. } | Op::EachTest { target, .. } => {
                 *target = place;
             }
@@ -324,7 +326,8 @@ impl<'a> Compiler<'a> {
 
     fn returned(&mut self, values: &[Expression], line: u32) -> Compiled {
         if let [Expression::Suffixed { head, suffixes }] = values
-            && let Some((last @ (Suffix::Call { .. } | Suffix::Method { .. }), before)) = suffixes.split_last()
+            && let Some((last @ (Suffix::Call { .. } | Suffix::Method { .. }), before)) =
+                suffixes.split_last()
         {
             self.suffixed(head, before)?;
             let (arguments, name, line) = self.prepare_call(last)?;
@@ -502,7 +505,10 @@ impl<'a> Compiler<'a> {
             Expression::Function(function) => self.closure(function)?,
             Expression::Local(variable) => {
                 let slot = self.slot(*variable);
-                self.emit(if self.captured(*variable) { Op::Cell(slot) } else { Op::Local(slot) }, self.last_line);
+                self.emit(
+                    if self.captured(*variable) { Op::Cell(slot) } else { Op::Local(slot) },
+                    self.last_line,
+                );
             }
             Expression::Upvalue(at) => {
                 self.emit(Op::Upvalue(*at), self.last_line);
@@ -603,9 +609,7 @@ impl<'a> Compiler<'a> {
     /// With the function on the stack, pushes what it is called with.
     fn prepare_call(&mut self, call: &Suffix) -> Compiled<(Count, String, u32)> {
         match call {
-            Suffix::Call { arguments, name, line } => {
-                Ok((self.open_list(arguments)?, name.clone(), *line))
-            }
+            Suffix::Call { arguments, name, line } => Ok((self.open_list(arguments)?, name.clone(), *line)),
             Suffix::Method { name, arguments, line } => {
                 let key = self.text(name.as_bytes())?;
                 self.emit(Op::Method(key), *line);

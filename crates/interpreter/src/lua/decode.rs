@@ -8,6 +8,9 @@ use serde_json::{Map, Value as Json};
 
 use super::convert::repair;
 
+/// How upstream begins to say that a table is not what was asked for.
+const UNREADABLE: &str = "json unmarshal obj failed";
+
 /// Returns how many values a tree has; working on it costs as many steps.
 pub(super) fn size(json: &Json) -> usize {
     match json {
@@ -27,15 +30,17 @@ pub(super) fn object_where_empty(json: &mut Json) {
 /// Returns the object that a script made of `references`.
 pub(crate) fn object(mut json: Json, references: &[&Json]) -> Result<Json, String> {
     if matches!(&json, Json::Array(items) if items.is_empty()) {
-        return Err("Object 'Kind' is missing in '{}'".into());
+        return Err(format!("{UNREADABLE}: Object 'Kind' is missing in '{{}}'"));
     }
     repair(&mut json, references);
     match &json {
         Json::Object(fields) => match fields.get("kind").and_then(Json::as_str) {
             Some(kind) if !kind.is_empty() => Ok(json),
-            _ => Err(format!("Object 'Kind' is missing in '{json}'")),
+            _ => Err(format!("{UNREADABLE}: Object 'Kind' is missing in '{json}'")),
         },
-        _ => Err("json: cannot unmarshal array into Go value of type map[string]interface {}".into()),
+        _ => Err(format!(
+            "{UNREADABLE}: json: cannot unmarshal array into Go value of type map[string]interface {{}}"
+        )),
     }
 }
 
@@ -82,18 +87,19 @@ fn canonical_request(requirements: &mut Json) -> Result<(), String> {
             Json::Null => "0".to_owned(),
             _ => continue,
         };
-        let quantity = Quantity::parse(&text).map_err(|error| error.to_string())?;
+        let quantity = Quantity::parse(&text).map_err(|error| format!("{UNREADABLE}: {error}"))?;
         *amount = Json::String(quantity.to_string());
     }
     Ok(())
 }
 
 fn typed<T: DeserializeOwned>(json: Json) -> Result<T, String> {
-    serde_json::from_value(json).map_err(|error| error.to_string())
+    serde_json::from_value(json).map_err(|error| format!("{UNREADABLE}: {error}"))
 }
 
-/// Returns a count of replicas: cut off and wrapped as Go does on the usual machines.
+/// Returns a count of replicas: without its fraction; what does not fit becomes the least, as in Go.
 #[expect(clippy::cast_possible_truncation, reason = "that is what upstream does")]
 pub(crate) fn count(number: f64) -> i32 {
-    super::numbers::to_int(number) as i32
+    let fits = number > -2_147_483_649.0 && number < 2_147_483_648.0;
+    if fits { number as i32 } else { i32::MIN }
 }

@@ -119,7 +119,11 @@ impl<'a> Machine<'a> {
     }
 
     /// The same for what may fail: an error leaves nothing behind but its value.
-    pub(super) fn protected(&mut self, function: Value, arguments: &[Value]) -> Ran<Result<Vec<Value>, Value>> {
+    pub(super) fn protected(
+        &mut self,
+        function: Value,
+        arguments: &[Value],
+    ) -> Ran<Result<Vec<Value>, Value>> {
         let (bottom, depth, nested) = (self.stack.len(), self.frames.len(), self.nested);
         let from_script = self.from_script;
         match self.call(function, arguments) {
@@ -403,7 +407,8 @@ impl<'a> Machine<'a> {
                             let prototype = Arc::clone(&self.heap.closure_at(id).prototype);
                             let extra = self.enter(&prototype, base, count)?;
                             let frame = &mut self.frames[top];
-                            (frame.prototype, frame.closure, frame.at, frame.extra) = (prototype, id, 0, extra);
+                            (frame.prototype, frame.closure, frame.at, frame.extra) =
+                                (prototype, id, 0, extra);
                         } else {
                             self.from_script = true;
                             self.begin(function, count, OPEN)?;
@@ -430,7 +435,9 @@ impl<'a> Machine<'a> {
                         let mut upvalues = Vec::with_capacity(inner.upvalues.len());
                         for captured in &inner.upvalues {
                             upvalues.push(match captured {
-                                Captured::Upvalue(at) => self.heap.closure_at(closure).upvalues[usize::from(*at)],
+                                Captured::Upvalue(at) => {
+                                    self.heap.closure_at(closure).upvalues[usize::from(*at)]
+                                }
                                 Captured::Slot(slot) => match self.stack[base + usize::from(*slot)] {
                                     Value::Cell(cell) => cell,
                                     _ => {
@@ -441,7 +448,8 @@ impl<'a> Machine<'a> {
                                 },
                             });
                         }
-                        let made = self.heap.closure(Closure { prototype: inner, upvalues: upvalues.into() })?;
+                        let made =
+                            self.heap.closure(Closure { prototype: inner, upvalues: upvalues.into() })?;
                         self.push(made)?;
                     }
                     Op::Jump(target) => at = target as usize,
@@ -563,7 +571,9 @@ impl<'a> Machine<'a> {
             Value::Number(number) => Some(number),
             _ => None,
         };
-        let Some(counter) = part(self, 0) else { return Err(self.raise("for statement init must be a number")) };
+        let Some(counter) = part(self, 0) else {
+            return Err(self.raise("for statement init must be a number"));
+        };
         let limit = part(self, 1);
         if with_limit && limit.is_none() {
             return Err(self.raise("for statement limit must be a number"));

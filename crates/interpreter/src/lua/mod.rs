@@ -171,7 +171,10 @@ fn describe(machine: &Machine<'_>, value: &Value) -> Returned {
         Value::Nil => ReturnedValue::Nil,
         Value::Boolean(value) => ReturnedValue::Boolean(*value),
         Value::Number(number) => ReturnedValue::Number(*number),
-        Value::Table(table) => ReturnedValue::Table(convert::to_json(&machine.heap, *table)),
+        Value::Table(table) => {
+            let json = convert::to_json(&machine.heap, *table);
+            ReturnedValue::Table(json.map_err(|why| format!("encode lua result to json failed: {why}")))
+        }
         _ => ReturnedValue::Other,
     };
     Returned { type_name: value.type_name(), type_number: value.type_number(), value: found }

@@ -592,11 +592,8 @@ impl<'a> Parser<'a> {
                 break;
             }
         }
-        let whole = if suffixes.is_empty() {
-            head
-        } else {
-            Expression::Suffixed { head: Box::new(head), suffixes }
-        };
+        let whole =
+            if suffixes.is_empty() { head } else { Expression::Suffixed { head: Box::new(head), suffixes } };
         Ok((whole, ending))
     }
 

@@ -197,7 +197,10 @@ impl Table {
 
     pub(super) fn get_text(&self, key: &[u8]) -> Value {
         let found = match &self.index {
-            None => self.entries.iter().position(|(known, _)| matches!(known, Value::Text(text) if text.bytes() == key)),
+            None => self
+                .entries
+                .iter()
+                .position(|(known, _)| matches!(known, Value::Text(text) if text.bytes() == key)),
             Some(_) => self.find(&Value::Text(Text::constant(key))),
         };
         found.map_or(Value::Nil, |at| self.entries[at].1.clone())
@@ -403,7 +406,8 @@ impl Heap {
     }
 
     pub(super) fn matches(&mut self, rows: Vec<Vec<Value>>) -> Result<Value, Throw> {
-        let cells: usize = rows.iter().map(|row| size_of::<Vec<Value>>() + row.capacity() * size_of::<Value>()).sum();
+        let cells: usize =
+            rows.iter().map(|row| size_of::<Vec<Value>>() + row.capacity() * size_of::<Value>()).sum();
         self.charge(cells + size_of::<Matches>())?;
         self.matches.push(Matches { rows: rows.into_iter() });
         Ok(Value::Matches(MatchesId(u32::try_from(self.matches.len() - 1).map_err(|_| Throw::Memory)?)))

@@ -51,7 +51,11 @@ pub(super) fn list<'a>(value: &'a Value, path: &[&str]) -> &'a [Value] {
 /// Returns the JSON of a number: an integer where it is one.
 pub(super) fn json_number(number: f64) -> Value {
     #[expect(clippy::cast_possible_truncation, reason = "only where nothing is lost")]
-    if number.fract() == 0.0 && number.abs() < 9e15 { Value::from(number as i64) } else { Value::from(number) }
+    if number.fract() == 0.0 && number.abs() < 9e15 {
+        Value::from(number as i64)
+    } else {
+        Value::from(number)
+    }
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "counts of replicas are cut off, as upstream")]
@@ -185,7 +189,8 @@ fn all_current(object: &Value, items: Items<'_>) -> bool {
     let current = statuses(items)
         .filter(|(_, status)| {
             let field = |name| number(status, &[name]).unwrap_or(0.0);
-            field("resourceTemplateGeneration") == wanted && field("generation") == field("observedGeneration")
+            field("resourceTemplateGeneration") == wanted
+                && field("generation") == field("observedGeneration")
         })
         .count();
     current == items.len()
@@ -225,7 +230,9 @@ pub(super) fn united_conditions(items: Items<'_>) -> Result<Vec<Value>> {
             let message = text(condition, &["message"]).ok_or_else(|| missing(&["conditions", "message"]))?;
             let message = format!("{cluster}={message}");
             let alike = |other: &&mut Value| {
-                ["type", "status", "reason"].iter().all(|field| at(other, &[field]) == at(condition, &[field]))
+                ["type", "status", "reason"]
+                    .iter()
+                    .all(|field| at(other, &[field]) == at(condition, &[field]))
             };
             match united.iter_mut().find(alike) {
                 Some(known) => {
@@ -333,12 +340,7 @@ pub(super) fn reference(object: &Value, kind: &str, name: &str) -> DependentObje
 }
 
 /// Adds a reference where a path names an object.
-pub(super) fn refer(
-    found: &mut Vec<DependentObjectReference>,
-    object: &Value,
-    kind: &str,
-    path: &[&str],
-) {
+pub(super) fn refer(found: &mut Vec<DependentObjectReference>, object: &Value, kind: &str, path: &[&str]) {
     if let Some(name) = some_text(object, path) {
         found.push(reference(object, kind, name));
     }
@@ -349,9 +351,10 @@ pub(super) fn worst<'a, T>(ranked: impl Iterator<Item = (i32, T)> + 'a) -> Optio
 where
     T: 'a,
 {
-    ranked.fold(None, |best: Option<(i32, T)>, next| match best {
-        Some(best) if best.0 >= next.0 => Some(best),
-        _ => Some(next),
-    })
-    .map(|(_, value)| value)
+    ranked
+        .fold(None, |best: Option<(i32, T)>, next| match best {
+            Some(best) if best.0 >= next.0 => Some(best),
+            _ => Some(next),
+        })
+        .map(|(_, value)| value)
 }

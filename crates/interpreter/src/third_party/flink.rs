@@ -80,7 +80,9 @@ pub(super) const DEPLOYMENT: Rules = Rules {
             // Waiting is fine when it is for something that the user must mend.
             Some("CREATED" | "INITIALIZING" | "RECONCILING") => {
                 let error = text(status, &["error"]).unwrap_or_default();
-                ["ErrImagePull", "ImagePullBackOff", "CrashLoopBackOff"].iter().any(|word| error.contains(word))
+                ["ErrImagePull", "ImagePullBackOff", "CrashLoopBackOff"]
+                    .iter()
+                    .any(|word| error.contains(word))
             }
             Some(_) => false,
         })
@@ -114,11 +116,16 @@ fn replicas(object: &Value) -> Result<Replicas> {
     };
     let cpus = [resource("taskManager", "cpu"), resource("jobManager", "cpu")];
     if cpus.iter().flatten().any(|cpu| !cpu.is_number()) {
-        return Err(Error::Quantity { path: "spec.jobManager.resource.cpu".into(), value: "not a number".into() });
+        return Err(Error::Quantity {
+            path: "spec.jobManager.resource.cpu".into(),
+            value: "not a number".into(),
+        });
     }
-    let most = cpus.iter().flatten().filter_map(|cpu| cpu.as_f64()).fold(None, |most: Option<f64>, cpu| {
-        Some(most.map_or(cpu, |most| most.max(cpu)))
-    });
+    let most = cpus
+        .iter()
+        .flatten()
+        .filter_map(|cpu| cpu.as_f64())
+        .fold(None, |most: Option<f64>, cpu| Some(most.map_or(cpu, |most| most.max(cpu))));
     if let Some(most) = most.filter(|most| *most > 0.0) {
         requirements.resource_request.insert("cpu".into(), canonical(&json!(most))?);
     }

@@ -4,8 +4,8 @@ use api::config::DependentObjectReference;
 use serde_json::{Map, Value, json};
 
 use super::blocks::{
-    aggregate_generation, at, json_number, last, list, need, number, refer, reference, retain_suspend, some_text,
-    status, statuses, text, united_conditions, with_generation,
+    aggregate_generation, at, json_number, last, list, need, number, refer, reference, retain_suspend,
+    some_text, status, statuses, text, united_conditions, with_generation,
 };
 use super::{Items, Rules};
 use crate::Result;
@@ -119,8 +119,14 @@ pub(super) const HELM_CHART: Rules = Rules {
 
 pub(super) const OCI_REPOSITORY: Rules = Rules {
     reflect: Some(|object| {
-        let names =
-            ["conditions", "artifact", "observedGeneration", "observedIgnore", "observedLayerSelector", "url"];
+        let names = [
+            "conditions",
+            "artifact",
+            "observedGeneration",
+            "observedIgnore",
+            "observedLayerSelector",
+            "url",
+        ];
         Ok(with_generation(object, &names))
     }),
     dependencies: Some(|object| {

@@ -143,8 +143,16 @@ pub(super) const BROADCAST_JOB: Rules = Rules {
         Ok(())
     }),
     reflect: Some(|object| {
-        let names =
-            ["conditions", "startTime", "completionTime", "active", "succeeded", "failed", "desired", "phase"];
+        let names = [
+            "conditions",
+            "startTime",
+            "completionTime",
+            "active",
+            "succeeded",
+            "failed",
+            "desired",
+            "phase",
+        ];
         Ok(picked(object, &names).unwrap_or_default())
     }),
     aggregate: Some(aggregate_broadcast_job),
@@ -199,7 +207,8 @@ pub(super) const SIDECAR_SET: Rules = Rules {
             return Err(super::blocks::missing(&["aggregatedStatus"]));
         }
         let counter = |name: &str| (name.to_owned(), json_number(sum(items, name)));
-        let summed: Map<_, _> = ["matchedPods", "updatedPods", "readyPods"].into_iter().map(counter).collect();
+        let summed: Map<_, _> =
+            ["matchedPods", "updatedPods", "readyPods"].into_iter().map(counter).collect();
         // Only the status counts; upstream leaves the rest of the object out.
         if let Value::Object(whole) = object {
             whole.remove("spec");

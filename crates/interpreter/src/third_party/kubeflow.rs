@@ -248,7 +248,8 @@ fn aggregate_tf_job(object: &mut Value, items: Items<'_>, now: Timestamp) -> Res
     };
     let failed: Vec<&str> =
         statuses(items).filter(|(_, found)| ended(found) == "Failed").map(|(cluster, _)| cluster).collect();
-    let all_succeeded = statuses(items).filter(|(_, found)| ended(found) == "Succeeded").count() == items.len();
+    let all_succeeded =
+        statuses(items).filter(|(_, found)| ended(found) == "Succeeded").count() == items.len();
     let made = |kind: &str, reason: &str, message: String| {
         json!({
             "type": kind, "status": "True", "reason": reason, "message": message,
@@ -297,7 +298,9 @@ pub(super) const MPI_JOB: Rules = Rules {
         if let Some(Value::Object(roles)) = found.get_mut("replicaStatuses") {
             for counts in roles.values_mut() {
                 if let Value::Object(counts) = counts {
-                    counts.retain(|name, _| matches!(name.as_str(), "active" | "succeeded" | "failed" | "selector"));
+                    counts.retain(|name, _| {
+                        matches!(name.as_str(), "active" | "succeeded" | "failed" | "selector")
+                    });
                 }
             }
         }
@@ -314,11 +317,14 @@ fn aggregate_mpi_job(object: &mut Value, items: Items<'_>, _now: Timestamp) -> R
     let mut roles = Map::new();
     let mut conditions: Vec<Value> = Vec::new();
     for (_, found) in statuses(items) {
-        for (role, counts) in at(found, &["replicaStatuses"]).and_then(Value::as_object).into_iter().flatten() {
-            let known =
-                roles.entry(role.clone()).or_insert_with(|| json!({"active": 0, "succeeded": 0, "failed": 0}));
+        for (role, counts) in at(found, &["replicaStatuses"]).and_then(Value::as_object).into_iter().flatten()
+        {
+            let known = roles
+                .entry(role.clone())
+                .or_insert_with(|| json!({"active": 0, "succeeded": 0, "failed": 0}));
             for counter in ["active", "succeeded", "failed"] {
-                let total = number(known, &[counter]).unwrap_or(0.0) + number(counts, &[counter]).unwrap_or(0.0);
+                let total =
+                    number(known, &[counter]).unwrap_or(0.0) + number(counts, &[counter]).unwrap_or(0.0);
                 known[counter] = json_number(total);
             }
         }

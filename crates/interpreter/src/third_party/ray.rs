@@ -63,7 +63,8 @@ fn components(object: &Value, path: &[&str]) -> Result<Vec<Component>> {
         found.push(component("ray-head", 1.0, requirements(head)?));
     }
     for (place, group) in list(cluster, &["workerGroupSpecs"]).iter().enumerate() {
-        let name = some_text(group, &["groupName"]).map_or_else(|| format!("worker-{}", place + 1), str::to_owned);
+        let name =
+            some_text(group, &["groupName"]).map_or_else(|| format!("worker-{}", place + 1), str::to_owned);
         let needed = match at(group, &["template"]) {
             Some(template) => requirements(template)?,
             None => None,

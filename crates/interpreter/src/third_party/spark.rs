@@ -5,8 +5,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::blocks::{
-    at, component, json_number, latest, missing, number, only, picked, status, statuses, sum, text,
-    worst,
+    at, component, json_number, latest, missing, number, only, picked, status, statuses, sum, text, worst,
 };
 use super::flink::canonical;
 use super::{Items, Rules};
@@ -89,11 +88,14 @@ pub(super) fn node_claim(spec: &Value) -> Result<Option<NodeClaim>> {
     if claim.is_empty() {
         return Ok(None);
     }
-    serde_json::from_value(Value::Object(claim)).map(Some).map_err(|error| Error::NodeClaim(error.to_string()))
+    serde_json::from_value(Value::Object(claim))
+        .map(Some)
+        .map_err(|error| Error::NodeClaim(error.to_string()))
 }
 
 /// Java's units, from small to large, and those of quantities.
-const UNITS: [(&str, &str); 6] = [("b", "B"), ("k", "Ki"), ("m", "Mi"), ("g", "Gi"), ("t", "Ti"), ("p", "Pi")];
+const UNITS: [(&str, &str); 6] =
+    [("b", "B"), ("k", "Ki"), ("m", "Mi"), ("g", "Gi"), ("t", "Ti"), ("p", "Pi")];
 
 /// Returns the memory of a container with what Spark adds, as upstream writes it: in the smaller of both units.
 fn memory(part: &Value, factor: f64) -> Result<String> {

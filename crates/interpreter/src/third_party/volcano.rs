@@ -70,14 +70,17 @@ fn aggregate(object: &mut Value, items: Items<'_>, now: Timestamp) -> Result<()>
         {
             longest = (seconds(duration), duration);
         }
-        for (task, counts) in at(found, &["taskStatusCount"]).and_then(Value::as_object).into_iter().flatten() {
+        for (task, counts) in at(found, &["taskStatusCount"]).and_then(Value::as_object).into_iter().flatten()
+        {
             let known = tasks.entry(task.clone()).or_insert_with(|| json!({"phase": {}}));
             for (phase, count) in at(counts, &["phase"]).and_then(Value::as_object).into_iter().flatten() {
                 let before = number(known, &["phase", phase]).unwrap_or(0.0);
                 known["phase"][phase] = json_number(before + count.as_f64().unwrap_or(0.0));
             }
         }
-        for (name, value) in at(found, &["controlledResources"]).and_then(Value::as_object).into_iter().flatten() {
+        for (name, value) in
+            at(found, &["controlledResources"]).and_then(Value::as_object).into_iter().flatten()
+        {
             controlled.insert(name.clone(), value.clone());
         }
     }
@@ -126,7 +129,8 @@ fn conditions(items: Items<'_>) -> Vec<Value> {
             return all.to_vec();
         }
         for condition in all {
-            let time = |condition: &Value| text(condition, &["lastTransitionTime"]).unwrap_or_default().to_owned();
+            let time =
+                |condition: &Value| text(condition, &["lastTransitionTime"]).unwrap_or_default().to_owned();
             match newest.iter_mut().find(|known| known["status"] == condition["status"]) {
                 Some(known) if time(condition) > time(known) => *known = condition.clone(),
                 Some(_) => {}

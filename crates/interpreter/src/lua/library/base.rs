@@ -172,7 +172,8 @@ pub(super) fn call(call: &mut Call<'_, '_>, function: Function) -> Ran {
         Function::LoadLib => Err(call.raise("loadlib is not supported")),
         Function::Disabled(at) => {
             let name = DISABLED[usize::from(at)];
-            let text = format!("call function {name} is not supported in karmada customized resourceinterpreter.");
+            let text =
+                format!("call function {name} is not supported in karmada customized resourceinterpreter.");
             Err(call.raise(&text))
         }
     }

@@ -54,7 +54,8 @@ pub(super) fn call(call: &mut Call<'_, '_>) -> Ran {
             spec.precision = Some(0);
             at = read_number(format, at + 1, &mut spec.precision);
         }
-        let verb = String::from_utf8_lossy(&format[at.min(format.len())..(at + 4).min(format.len())]).chars().next();
+        let verb =
+            String::from_utf8_lossy(&format[at.min(format.len())..(at + 4).min(format.len())]).chars().next();
         at += verb.map_or(0, char::len_utf8);
         match verb {
             None => written.extend_from_slice(b"%!(NOVERB)"),
@@ -63,7 +64,8 @@ pub(super) fn call(call: &mut Call<'_, '_>) -> Ran {
                 match arguments.get(next) {
                     Some(value) => {
                         let room = spec.width.unwrap_or(0).max(spec.precision.unwrap_or(0));
-                        let room = room + if let Value::Text(text) = value { text.bytes().len() * 4 } else { 0 };
+                        let room =
+                            room + if let Value::Text(text) = value { text.bytes().len() * 4 } else { 0 };
                         call.spend(room / 16)?;
                         call.machine.heap.charge(room)?;
                         charged += room;
@@ -212,7 +214,8 @@ fn integer(number: i64, verb: char, spec: &Spec) -> Vec<u8> {
         'x' => format!("{magnitude:x}"),
         'X' => format!("{magnitude:X}"),
         'c' => {
-            let char = u32::try_from(number).ok().and_then(char::from_u32).unwrap_or(char::REPLACEMENT_CHARACTER);
+            let char =
+                u32::try_from(number).ok().and_then(char::from_u32).unwrap_or(char::REPLACEMENT_CHARACTER);
             return padded(char.to_string().into_bytes(), spec, false);
         }
         'U' => return padded(format!("U+{magnitude:04X}").into_bytes(), spec, false),

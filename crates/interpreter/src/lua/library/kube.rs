@@ -64,7 +64,8 @@ pub(super) fn call(call: &mut Call<'_, '_>, function: Function) -> Ran {
                 Value::Nil => "default".to_owned(),
                 _ => call.text(2)?.lossy(),
             };
-            let found = pods::references(&spec, &namespace).map_err(|error| call.raise(&error.to_string()))?;
+            let found =
+                pods::references(&spec, &namespace).map_err(|error| call.raise(&error.to_string()))?;
             let found = (!found.is_empty()).then_some(found);
             answer(call, found.map(serde_json::to_value).transpose())
         }

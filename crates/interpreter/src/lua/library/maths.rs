@@ -99,7 +99,9 @@ pub(super) fn call(call: &mut Call<'_, '_>, function: Function) -> Ran {
             let mut chosen = call.number(1)?;
             for argument in 2..=call.count {
                 let number = call.number(argument)?;
-                if (function == Function::Max && number > chosen) || (function == Function::Min && number < chosen) {
+                if (function == Function::Max && number > chosen)
+                    || (function == Function::Min && number < chosen)
+                {
                     chosen = number;
                 }
             }

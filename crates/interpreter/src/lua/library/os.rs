@@ -31,8 +31,10 @@ fn time(call: &mut Call<'_, '_>) -> Ran {
     let seconds = match *call.get(1) {
         Value::Nil => call.machine.now().as_second(),
         Value::Table(table) => {
-            let field = |call: &Call<'_, '_>, key: &str, default: i64| integer_field(call, table, key, default);
-            let (year, month, day) = (field(call, "year", -1), field(call, "month", -1), field(call, "day", -1));
+            let field =
+                |call: &Call<'_, '_>, key: &str, default: i64| integer_field(call, table, key, default);
+            let (year, month, day) =
+                (field(call, "year", -1), field(call, "month", -1), field(call, "day", -1));
             let (hour, min, sec) = (field(call, "hour", 12), field(call, "min", 0), field(call, "sec", 0));
             // Months, days and the like beyond their range carry over, as in Go.
             let months = year.saturating_mul(12).saturating_add(month).saturating_sub(1);
@@ -80,7 +82,9 @@ fn date(call: &mut Call<'_, '_>) -> Ran {
         0 | 1 => call.machine.now(),
         _ => {
             let seconds = call.integer(2)?;
-            let Ok(time) = Timestamp::from_second(seconds) else { return Err(call.raise("time out of range")) };
+            let Ok(time) = Timestamp::from_second(seconds) else {
+                return Err(call.raise("time out of range"));
+            };
             time
         }
     };

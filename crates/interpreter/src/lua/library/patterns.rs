@@ -15,7 +15,10 @@ enum Class {
     Byte(u8),
     /// `%a` and the like; upper case means all others.
     Named(u8),
-    Set { negated: bool, classes: Vec<Class> },
+    Set {
+        negated: bool,
+        classes: Vec<Class>,
+    },
     Range(u8, u8),
     /// A pattern that ends in `%`, or a range between classes: nothing matches.
     Never,
@@ -95,7 +98,11 @@ impl Match {
 
     pub(super) fn capture(&self, index: usize) -> Capture {
         let (start, end) = (self.0[2 * index], self.0[2 * index + 1]);
-        if start.position { Capture::Position(start.at) } else { Capture::Bytes(start.at, end.at.max(start.at)) }
+        if start.position {
+            Capture::Position(start.at)
+        } else {
+            Capture::Bytes(start.at, end.at.max(start.at))
+        }
     }
 }
 
@@ -298,7 +305,12 @@ impl Pattern {
         Ok(found)
     }
 
-    fn match_at(&self, call: &mut Call<'_, '_>, text: &[u8], start: usize) -> Ran<Option<(usize, Vec<Mark>)>> {
+    fn match_at(
+        &self,
+        call: &mut Call<'_, '_>,
+        text: &[u8],
+        start: usize,
+    ) -> Ran<Option<(usize, Vec<Mark>)>> {
         enum Undo {
             Branch(usize, usize),
             Mark(usize, Mark),

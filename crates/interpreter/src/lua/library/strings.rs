@@ -118,7 +118,8 @@ fn signed(length: usize) -> i64 {
 /// Turns a position of Lua (from one; negative: from the end) into an offset, never before the start.
 fn offset(length: usize, position: i64, is_start: bool) -> usize {
     let position = if is_start && position != 0 { position.saturating_sub(1) } else { position };
-    let position = if position < 0 { signed(length).saturating_add(position).saturating_add(1) } else { position };
+    let position =
+        if position < 0 { signed(length).saturating_add(position).saturating_add(1) } else { position };
     let position = usize::try_from(position.max(0)).unwrap_or(usize::MAX);
     if is_start { position } else { position.min(length) }
 }
@@ -232,7 +233,8 @@ fn matched(call: &mut Call<'_, '_>) -> Ran {
     let text = bounded(call, 1)?;
     let wanted = bounded(call, 2)?;
     let start = call.integer_or(3, 1)?;
-    let start = if start < 0 { signed(text.bytes().len()).saturating_add(start).saturating_add(1) } else { start };
+    let start =
+        if start < 0 { signed(text.bytes().len()).saturating_add(start).saturating_add(1) } else { start };
     let start = usize::try_from(start.saturating_sub(1).max(0)).unwrap_or(usize::MAX);
     let pattern = pattern(call, &wanted)?;
     let Some(found) = pattern.find(call, text.bytes(), start, 1)?.pop() else { return Ok(()) };
