@@ -24,6 +24,9 @@ pub(super) fn compile(function: &Function) -> Result<Arc<Prototype>, String> {
     Ok(Arc::new(compiler.finish(function)))
 }
 
+/// Labels with their places, and jumps with the label that they wait for.
+type Labels = (HashMap<String, usize>, Vec<(usize, String)>);
+
 struct Compiler<'a> {
     function: &'a Function,
     code: Vec<Op>,
@@ -34,11 +37,11 @@ struct Compiler<'a> {
     globals: Vec<(Text, Option<Global>)>,
     known_globals: HashMap<String, u32>,
     inner: Vec<Arc<Prototype>>,
-    captures: Vec<(u32, String)>,
+    calls: Vec<(u32, String)>,
     /// For each open loop the jumps that leave it.
     breaks: Vec<Vec<usize>>,
     /// For each open block its labels and the jumps that wait for one.
-    blocks: Vec<(HashMap<String, usize>, Vec<(usize, String)>)>,
+    blocks: Vec<Labels>,
     last_line: u32,
 }
 
@@ -73,7 +76,7 @@ impl<'a> Compiler<'a> {
             globals: Vec::new(),
             known_globals: HashMap::new(),
             inner: Vec::new(),
-            captures: Vec::new(),
+            calls: Vec::new(),
             breaks: Vec::new(),
             blocks: Vec::new(),
             last_line: function.line,
@@ -91,7 +94,7 @@ impl<'a> Compiler<'a> {
             parameters: u16::try_from(function.parameters.len()).unwrap_or(u16::MAX),
             vararg: function.vararg,
             slots: function.slots,
-            calls: self.captures,
+            calls: self.calls,
         }
     }
 
@@ -331,7 +334,7 @@ impl<'a> Compiler<'a> {
         {
             self.suffixed(head, before)?;
             let (arguments, name, line) = self.prepare_call(last)?;
-            self.captures.push((wide(self.here())?, name));
+            self.calls.push((wide(self.here())?, name));
             self.emit(Op::TailCall { arguments }, line);
             return Ok(());
         }
@@ -601,7 +604,7 @@ impl<'a> Compiler<'a> {
 
     fn call(&mut self, call: &Suffix, results: Count) -> Compiled {
         let (arguments, name, line) = self.prepare_call(call)?;
-        self.captures.push((wide(self.here())?, name));
+        self.calls.push((wide(self.here())?, name));
         self.emit(Op::Call { arguments, results }, line);
         Ok(())
     }

@@ -19,6 +19,7 @@ pub(crate) mod decode;
 mod library;
 mod machine;
 mod numbers;
+mod operators;
 mod parser;
 mod scanner;
 mod value;

@@ -35,7 +35,7 @@ impl Token<'_> {
     pub(super) fn fault(&self, message: &str) -> Fault {
         // Upstream's scanner keeps no text of a single dot.
         let text = if self.is(".") { String::new() } else { self.text.to_string() };
-        let place = (self.kind != TokenKind::End).then(|| (self.line, self.column, text));
+        let place = (self.kind != TokenKind::End).then_some((self.line, self.column, text));
         Fault { place, message: message.to_owned() }
     }
 

@@ -241,8 +241,7 @@ fn aggregate_tf_job(object: &mut Value, items: Items<'_>, now: Timestamp) -> Res
             .iter()
             .filter(|each| text(each, &["status"]) == Some("True"))
             .filter_map(|each| text(each, &["type"]))
-            .filter(|kind| matches!(*kind, "Succeeded" | "Failed"))
-            .last()
+            .rfind(|kind| matches!(*kind, "Succeeded" | "Failed"))
             .unwrap_or_default()
             .to_owned()
     };

@@ -29,19 +29,22 @@ use crate::{Layer, Operation, Replicas, Result};
 pub struct ThirdParty;
 
 type Items<'a> = &'a [AggregatedStatusItem];
+type Read<T> = fn(&Value) -> Result<T>;
+type Merge = fn(&mut Value, &Value) -> Result<()>;
+type Aggregate = fn(&mut Value, Items<'_>, Timestamp) -> Result<()>;
 
 /// The rules of one kind; what is absent is left to the native layer.
 #[derive(Clone, Copy)]
 struct Rules {
-    replicas: Option<fn(&Value) -> Result<Replicas>>,
-    components: Option<fn(&Value) -> Result<Vec<Component>>>,
+    replicas: Option<Read<Replicas>>,
+    components: Option<Read<Vec<Component>>>,
     revise: Option<fn(&mut Value, i64) -> Result<()>>,
-    retain: Option<fn(&mut Value, &Value) -> Result<()>>,
+    retain: Option<Merge>,
     /// An absent list and an empty one are the same: a binding does not store an empty one.
-    aggregate: Option<fn(&mut Value, Items<'_>, Timestamp) -> Result<()>>,
-    reflect: Option<fn(&Value) -> Result<Map<String, Value>>>,
-    health: Option<fn(&Value) -> Result<bool>>,
-    dependencies: Option<fn(&Value) -> Result<Vec<DependentObjectReference>>>,
+    aggregate: Option<Aggregate>,
+    reflect: Option<Read<Map<String, Value>>>,
+    health: Option<Read<bool>>,
+    dependencies: Option<Read<Vec<DependentObjectReference>>>,
 }
 
 impl Rules {

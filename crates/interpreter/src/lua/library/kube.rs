@@ -53,7 +53,7 @@ pub(super) fn call(call: &mut Call<'_, '_>, function: Function) -> Ran {
             }
             let spec = pod_spec(call, "PodTemplateSpec")?;
             let requirements = pods::requirements(&spec).map_err(|error| call.raise(&error.to_string()))?;
-            answer(call, requirements.map(|requirements| serde_json::to_value(requirements)).transpose())
+            answer(call, requirements.map(serde_json::to_value).transpose())
         }
         Function::GetPodDependencies => {
             if call.count != 2 {

@@ -1,7 +1,8 @@
 //! `math`. Random numbers are made from a fixed seed: the same script gives the same answer to the same object.
 
 use super::Call;
-use crate::lua::machine::{Ran, modulo};
+use crate::lua::machine::Ran;
+use crate::lua::operators::modulo;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(in crate::lua) enum Function {
