@@ -1,5 +1,6 @@
 //! Everything that is no resource: discovery, versions, health, metrics, schemas.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -188,7 +189,7 @@ fn go_architecture() -> &'static str {
 
 /// One check of the health endpoints.
 struct Check {
-    name: &'static str,
+    name: Cow<'static, str>,
     /// Checked by `/livez` too; the others only say whether the server is ready.
     live: bool,
     failure: Option<String>,
@@ -199,30 +200,39 @@ fn checks(server: &Server) -> Vec<Check> {
     let waiting = |done: &std::sync::atomic::AtomicBool, what: &str| {
         (!done.load(Ordering::Acquire)).then(|| format!("not finished: {what}"))
     };
-    let store = server.store.stats().read_only.map(|why| why.to_string());
-    vec![
-        Check { name: "ping", live: true, failure: None },
-        Check { name: "log", live: true, failure: None },
-        // A full disk is no reason to be restarted: reads go on.
-        Check { name: "etcd", live: false, failure: store },
-        Check { name: "informer-sync", live: false, failure: None },
+    let store = server.store.stats();
+    let mut checks = vec![
+        Check { name: "ping".into(), live: true, failure: None },
+        Check { name: "log".into(), live: true, failure: None },
+        // A full disk is no reason to be restarted: reads go on, and so do writes once there is room. After the end of
+        // the store's thread only a restart helps.
+        Check { name: "etcd".into(), live: store.dead, failure: store.read_only.map(|why| why.to_string()) },
+        Check { name: "informer-sync".into(), live: false, failure: None },
         Check {
-            name: "poststarthook/crd-informer-synced",
+            name: "poststarthook/crd-informer-synced".into(),
             live: true,
             failure: waiting(&server.ready.definitions, "custom resource definitions are being installed"),
         },
         Check {
-            name: "poststarthook/rbac/bootstrap-roles",
+            name: "poststarthook/rbac/bootstrap-roles".into(),
             live: true,
             failure: waiting(&server.ready.bootstrapped, "bootstrap objects are being written"),
         },
         Check {
-            name: "poststarthook/start-system-namespaces-controller",
+            name: "poststarthook/start-system-namespaces-controller".into(),
             live: true,
             failure: waiting(&server.ready.bootstrapped, "bootstrap objects are being written"),
         },
-        Check { name: "shutdown", live: false, failure: stopping },
-    ]
+        Check { name: "shutdown".into(), live: false, failure: stopping },
+    ];
+    // Not a reason to be restarted either: whatever made it panic is stored.
+    let controllers = server.ready.controllers.checks();
+    checks.extend(controllers.into_iter().map(|(name, failure)| Check {
+        name: format!("controller/{name}").into(),
+        live: false,
+        failure,
+    }));
+    checks
 }
 
 /// Returns the outcome of every health check as figures.
@@ -262,15 +272,15 @@ fn health(server: &Arc<Server>, context: &Context, segments: &[&str]) -> Respons
     let mut lines = String::new();
     let mut failed = Vec::new();
     for check in &checks {
-        if excluded.contains(&check.name) {
+        if excluded.contains(&&*check.name) {
             lines.push_str(&format!("[+]{} excluded: ok\n", check.name));
             continue;
         }
         match &check.failure {
             None => lines.push_str(&format!("[+]{} ok\n", check.name)),
             Some(why) => {
-                failed.push(check.name);
-                tracing::debug!(check = check.name, %why, "health check fails");
+                failed.push(&check.name);
+                tracing::debug!(check = %check.name, %why, "health check fails");
                 lines.push_str(&format!("[-]{} failed: reason withheld\n", check.name));
             }
         }

@@ -11,6 +11,7 @@ use controllers::election::{Candidate, Timing};
 use controllers::plane::scheduling::{Diagnoses, Settings as Scheduling};
 use controllers::{Context, Selection, Settings};
 use propagation::skip::{SKIPPED_NAMESPACES, SkipRules};
+use propagation::withdrawal::Limits;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -107,6 +108,13 @@ pub(crate) struct Chosen {
     /// Namespaces whose objects are never propagated, as regular expressions.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = SKIPPED_NAMESPACES)]
     skipped_propagating_namespaces: Vec<String>,
+    /// Removals of copies are held when more templates than this lose copies within a minute, and more than
+    /// --removal-limit-percent of all copies are lost. The policy says how to let them go.
+    #[arg(long, value_name = "COUNT", default_value_t = 50)]
+    removal_limit_templates: usize,
+    /// See --removal-limit-templates; 100 never holds anything.
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(0..=100))]
+    removal_limit_percent: u8,
 }
 
 /// What the command line chooses if it says nothing.
@@ -140,7 +148,9 @@ impl Chosen {
         let namespaces = self.skipped_propagating_namespaces.iter().map(String::as_str);
         let skip = SkipRules::new(&self.skipped_propagating_apis, namespaces)
             .context("--skipped-propagating-apis or --skipped-propagating-namespaces cannot be understood")?;
-        Ok(Settings { features: self.features()?, skip })
+        let removals =
+            Limits { templates: self.removal_limit_templates, percent: self.removal_limit_percent };
+        Ok(Settings { features: self.features()?, skip, removals })
     }
 }
 

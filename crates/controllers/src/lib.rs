@@ -33,11 +33,13 @@ pub struct Settings {
     pub features: Features,
     /// `--skipped-propagating-apis` and `--skipped-propagating-namespaces`
     pub skip: SkipRules,
+    /// `--removal-limit-templates` and `--removal-limit-percent`
+    pub removals: propagation::withdrawal::Limits,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { features: Features::default(), skip: SkipRules::with_defaults() }
+        Self { features: Features::default(), skip: SkipRules::with_defaults(), removals: Default::default() }
     }
 }
 

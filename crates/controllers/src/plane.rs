@@ -6,7 +6,7 @@
 //!
 //! Code map: `write`, `figures` are the machinery · `templates` finds and mirrors every kind ·
 //! `detector` and `policies` bind templates to policies · `dependencies` brings along what they need · `scheduling`
-//! chooses clusters · `bindings` writes Works · `status` brings reports back · `namespaces` mirrors namespaces into all
+//! chooses clusters · `bindings` writes Works · `removals` holds what would take too many away · `status` brings reports back · `namespaces` mirrors namespaces into all
 //! clusters · `unified_auth` lets the cluster proxy act in the name of its users.
 
 mod bindings;
@@ -16,6 +16,7 @@ mod figures;
 mod heads;
 mod namespaces;
 mod policies;
+mod removals;
 pub mod scheduling;
 mod status;
 mod templates;
@@ -60,6 +61,7 @@ struct Plane {
     bindings: Mirror<ResourceBinding>,
     cluster_bindings: Mirror<ClusterResourceBinding>,
     works: Works,
+    removals: removals::Removals,
     scheduler: scheduling::Settings,
 }
 
@@ -97,6 +99,7 @@ pub(crate) fn wire(context: &Context, common: &Common, selection: &Selection, ta
         bindings: Mirror::default(),
         cluster_bindings: Mirror::default(),
         works: Works::new(common.works.clone()),
+        removals: removals::Removals::new(context.settings.removals),
         scheduler: context.scheduler.clone(),
     });
     plane.follow_overrides();

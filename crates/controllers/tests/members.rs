@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::cluster::Cluster;
-use api::work::{ResourceHealth, Work};
+use api::work::{ManifestStatus, ResourceHealth, Work};
 use apiserver::auth::User;
 use apiserver::{Handle, Options, Profile};
 use clap::Parser;
@@ -16,7 +16,7 @@ use controllers::members::Timing;
 use controllers::{Context, Selection};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -53,6 +53,11 @@ struct World {
 impl World {
     /// A control plane with the member side's controllers, and a member that has joined.
     async fn new() -> Self {
+        Self::with(Options::default()).await
+    }
+
+    /// As [`World::new`], with a member that is started like this.
+    async fn with(member: Options) -> Self {
         let control = apiserver::start(Options {
             definitions: api::crd::all().into_iter().chain(api::crd::aggregated()).collect(),
             namespaces: vec!["karmada-system".to_owned(), "karmada-cluster".to_owned()],
@@ -60,13 +65,7 @@ impl World {
         })
         .await
         .unwrap();
-        let member = apiserver::start(Options {
-            profile: Profile::Member,
-            context_name: "m1".into(),
-            ..Options::default()
-        })
-        .await
-        .unwrap();
+        let member = start_member(member).await;
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("control"), &control.kubeconfig).unwrap();
         std::fs::write(directory.path().join("member"), &member.kubeconfig).unwrap();
@@ -134,6 +133,12 @@ impl World {
     }
 }
 
+async fn start_member(options: Options) -> Handle {
+    apiserver::start(Options { profile: Profile::Member, context_name: "m1".into(), ..options })
+        .await
+        .unwrap()
+}
+
 async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Result<T, String>) -> T {
     let mut seen = "nothing".to_owned();
     let found = tokio::time::timeout(DEADLINE, async {
@@ -180,6 +185,15 @@ fn applied(work: &Work) -> Option<String> {
         .map(|condition| format!("{}/{}: {}", condition.status, condition.reason, condition.message))
 }
 
+/// Whether a Work has come to its end: applied, and the only object reported as healthy.
+fn finished(work: &Work) -> bool {
+    let healthy = |report: &ManifestStatus| report.health == Some(ResourceHealth::Healthy);
+    applied(work).as_deref() == Some("True/AppliedSuccessful: Manifest has been successfully applied")
+        && work.status.manifest_statuses.len() == 1
+        && work.status.manifest_statuses.iter().all(healthy)
+        && work.status.manifest_statuses[0].identifier.kind == work.spec.workload.manifests[0]["kind"]
+}
+
 async fn value_of(maps: &Api<ConfigMap>, name: &str) -> Result<String, String> {
     let map = maps.get(name).await.map_err(|error| error.to_string())?;
     map.data.and_then(|mut data| data.remove("key")).ok_or_else(|| "no data".to_owned())
@@ -214,24 +228,11 @@ async fn a_member_joins_runs_what_works_say_and_leaves() {
     // Create.
     works.create(&PostParams::default(), &work("map", config_map("map", "one"))).await.unwrap();
     wait_for_value(&maps, "map", "one").await;
-    let done = eventually("the Work is applied and reported", async || {
+    eventually("the Work is applied and reported as healthy", async || {
         let work = works.get("map").await.map_err(|error| error.to_string())?;
-        if applied(&work).is_some() && !work.status.manifest_statuses.is_empty() {
-            Ok(work)
-        } else {
-            Err(format!("{:?}", work.status))
-        }
+        if finished(&work) { Ok(()) } else { Err(format!("{:?}", work.status)) }
     })
     .await;
-    assert_eq!(
-        applied(&done).as_deref(),
-        Some("True/AppliedSuccessful: Manifest has been successfully applied")
-    );
-    let report = &done.status.manifest_statuses[0];
-    assert_eq!(
-        (report.identifier.kind.as_str(), report.health.clone()),
-        ("ConfigMap", Some(ResourceHealth::Healthy))
-    );
 
     // Update.
     let mut changed = works.get("map").await.unwrap();
@@ -322,12 +323,13 @@ async fn status_comes_back_and_what_is_not_ours_is_left_alone() {
     let foreign: ConfigMap = serde_json::from_value(config_map("foreign", "theirs")).unwrap();
     maps.create(&PostParams::default(), &foreign).await.unwrap();
     works.create(&PostParams::default(), &work("foreign", config_map("foreign", "ours"))).await.unwrap();
-    let refused = eventually("the refusal is reported", async || {
+    eventually("the refusal is reported", async || {
         let work = works.get("foreign").await.map_err(|error| error.to_string())?;
-        applied(&work).ok_or_else(|| format!("{:?}", work.status))
+        let refusal = "False/AppliedFailed: Failed to apply all manifests (0/1): ";
+        let refused = applied(&work).is_some_and(|said| said.starts_with(refusal));
+        if refused { Ok(()) } else { Err(format!("{:?}", work.status)) }
     })
     .await;
-    assert!(refused.starts_with("False/AppliedFailed: Failed to apply all manifests (0/1): "), "{refused}");
     assert_eq!(value_of(&maps, "foreign").await.as_deref(), Ok("theirs"));
     works.delete("foreign", &DeleteParams::default()).await.unwrap();
     wait_until_gone(&works, "foreign").await;
@@ -379,9 +381,9 @@ async fn a_restart_writes_nothing_that_is_already_right() {
     }
     let versions = async || -> Result<Vec<String>, String> {
         let list = works.list(&Default::default()).await.map_err(|error| error.to_string())?;
-        let finished = |work: &&Work| applied(work).is_some() && !work.status.manifest_statuses.is_empty();
-        if list.items.iter().filter(finished).count() != 20 {
-            return Err(format!("{} finished", list.items.iter().filter(finished).count()));
+        let count = list.items.iter().filter(|work| finished(work)).count();
+        if count != 20 {
+            return Err(format!("{count} finished"));
         }
         let here = list.items.into_iter().filter_map(|work| work.metadata.resource_version);
         let there = maps.list(&Default::default()).await.map_err(|error| error.to_string())?;
@@ -408,4 +410,175 @@ async fn a_restart_writes_nothing_that_is_already_right() {
     .await;
     assert_eq!(versions().await.unwrap(), before);
     world.end().await;
+}
+
+/// Makes the member refuse the creation of some objects before it looks at their names, as it does for a Service whose
+/// node port is taken.
+async fn refuse_creations(world: &World, name: &str) {
+    let parts = [
+        (
+            "ValidatingAdmissionPolicy",
+            "validatingadmissionpolicies",
+            json!({
+                "metadata": { "name": "no-creations" },
+                "spec": {
+                    "failurePolicy": "Fail",
+                    "matchConstraints": { "resourceRules": [{
+                        "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"],
+                    }] },
+                    "validations": [{
+                        "expression": format!("object.metadata.name != '{name}'"),
+                        "message": "provided port is already allocated",
+                    }],
+                },
+            }),
+        ),
+        (
+            "ValidatingAdmissionPolicyBinding",
+            "validatingadmissionpolicybindings",
+            json!({
+                "metadata": { "name": "no-creations" },
+                "spec": { "policyName": "no-creations", "validationActions": ["Deny"] },
+            }),
+        ),
+    ];
+    for (kind, plural, mut object) in parts {
+        object["apiVersion"] = "admissionregistration.k8s.io/v1".into();
+        object["kind"] = kind.into();
+        let gvk = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind);
+        let resource = ApiResource::from_gvk_with_plural(&gvk, plural);
+        let api = Api::<DynamicObject>::all_with(world.member_client.clone(), &resource);
+        api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
+    }
+    let maps = world.config_maps();
+    eventually("the member refuses creations", async || {
+        let probe: ConfigMap = serde_json::from_value(config_map(name, "probe")).unwrap();
+        match maps.create(&PostParams { dry_run: true, ..PostParams::default() }, &probe).await {
+            Err(kube::Error::Api(status)) if status.code == 422 => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_creation_that_is_refused_for_any_reason_takes_over_what_exists() {
+    let world = World::new().await;
+    world.ready().await;
+    let (works, maps) = (world.works(), world.config_maps());
+    let theirs: ConfigMap = serde_json::from_value(config_map("promoted", "theirs")).unwrap();
+    maps.create(&PostParams::default(), &theirs).await.unwrap();
+    refuse_creations(&world, "promoted").await;
+
+    let mut promoted = work("promoted", config_map("promoted", "ours"));
+    let manifest = &mut promoted.spec.workload.manifests[0];
+    manifest["metadata"]["annotations"]["work.karmada.io/conflict-resolution"] = "overwrite".into();
+    works.create(&PostParams::default(), &promoted).await.unwrap();
+    wait_for_value(&maps, "promoted", "ours").await;
+
+    // Where nothing exists, the refusal is what is told.
+    maps.delete("promoted", &DeleteParams::default()).await.unwrap();
+    eventually("the refusal is reported", async || {
+        let work = works.get("promoted").await.map_err(|error| error.to_string())?;
+        match applied(&work) {
+            Some(text) if text.contains("provided port is already allocated") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn joining_again_replaces_the_credentials_that_an_earlier_join_left() {
+    let world = World::new().await;
+    world.ready().await;
+    let (control, member) = world.kubeconfigs();
+    command(&["unjoin", "m1", "--kubeconfig", &control, "--cluster-kubeconfig", &member]).await;
+    let secrets = Api::<Secret>::namespaced(world.client.clone(), "karmada-cluster");
+    eventually("the credentials are gone", async || match secrets.get_opt("m1").await {
+        Ok(None) => Ok(()),
+        other => Err(format!("{:?}", other.map(|secret| secret.map(|secret| secret.metadata)))),
+    })
+    .await;
+    for name in ["m1", "m1-impersonator"] {
+        let old: Secret = serde_json::from_value(json!({
+            "metadata": { "name": name, "labels": { "karmada.io/system": "true" } },
+            "stringData": { "token": "of yesterday", "caBundle": "of yesterday", "more": "x" },
+        }))
+        .unwrap();
+        secrets.create(&PostParams::default(), &old).await.unwrap();
+    }
+    command(&["join", "m1", "--kubeconfig", &control, "--cluster-kubeconfig", &member]).await;
+    for name in ["m1", "m1-impersonator"] {
+        let secret = secrets.get(name).await.unwrap();
+        let data = secret.data.unwrap_or_default();
+        assert!(data.values().all(|value| value.0 != b"of yesterday"), "{name}: {:?}", data.keys());
+        assert!(!data.contains_key("more") && data.contains_key("token"), "{name}: {:?}", data.keys());
+        assert_eq!(secret.metadata.owner_references.unwrap_or_default().len(), 1);
+    }
+    world.ready().await;
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_was_restored_to_an_older_revision_is_repaired() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, backup) = (folder.path().join("data"), folder.path().join("backup"));
+    let mut options = Options { data_dir: Some(data.clone()), ..Options::default() };
+    let mut world = World::with(options.clone()).await;
+    world.ready().await;
+    options.bind = world.member.url.trim_start_matches("https://").parse().unwrap();
+    let works = world.works();
+    for name in ["changed", "new"] {
+        works.create(&PostParams::default(), &work(name, config_map(name, "one"))).await.unwrap();
+        wait_for_value(&world.config_maps(), name, "one").await;
+    }
+
+    // A backup, then life goes on: one object changes, another one is made anew.
+    let restart = async |world: &mut World, replace: &dyn Fn()| {
+        let member = std::mem::replace(&mut world.member, start_member(Options::default()).await);
+        member.stop().await;
+        replace();
+        let unused = std::mem::replace(&mut world.member, start_member(options.clone()).await);
+        unused.stop().await;
+        world.member_client = apiserver::local::client(&world.member.server, User::system("system:admin"));
+    };
+    restart(&mut world, &|| copy(&data, &backup)).await;
+    for name in ["changed", "new"] {
+        let patch = json!({ "spec": { "workload": { "manifests": [
+            work(name, config_map(name, "two")).spec.workload.manifests[0]
+        ] } } });
+        works.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
+        wait_for_value(&world.config_maps(), name, "two").await;
+    }
+    // Revisions go on for a while, so that they are far behind afterwards.
+    let maps = world.config_maps();
+    for number in 0..20 {
+        let busy: ConfigMap = serde_json::from_value(config_map(&format!("busy-{number}"), "x")).unwrap();
+        maps.create(&PostParams::default(), &busy).await.unwrap();
+    }
+
+    restart(&mut world, &|| {
+        std::fs::remove_dir_all(&data).unwrap();
+        copy(&backup, &data);
+    })
+    .await;
+    for name in ["changed", "new"] {
+        wait_for_value(&world.config_maps(), name, "two").await;
+    }
+    world.end().await;
+}
+
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else if entry.file_type().unwrap().is_file() {
+            std::fs::copy(entry.path(), &target).unwrap();
+        }
+    }
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::limit::{TooLarge, shortened};
+
 /// The result of whatever talks to a member.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -26,6 +28,8 @@ pub enum Error {
     Transport { cluster: String, source: Box<kube::Error> },
     #[error("cluster {cluster} did not answer within {after:?}")]
     Timeout { cluster: String, after: Duration },
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
     #[error("no matches for kind {kind:?} in version {version:?}")]
     UnknownKind { kind: String, version: String },
 }
@@ -33,11 +37,14 @@ pub enum Error {
 impl Error {
     /// Takes an answer of the API apart; everything else is a failure to reach it.
     pub fn of(cluster: &str, error: kube::Error) -> Self {
+        if let Some(found) = TooLarge::within(&error) {
+            return Self::TooLarge(found.clone());
+        }
         match error {
             kube::Error::Api(status) => Self::Refused {
                 code: status.code,
                 reason: status.reason.clone(),
-                message: status.message.clone(),
+                message: shortened(status.message.clone()),
             },
             other => Self::Transport { cluster: cluster.to_owned(), source: Box::new(other) },
         }
@@ -51,6 +58,14 @@ impl Error {
     /// Returns whether an object of this name exists already.
     pub fn is_already_exists(&self) -> bool {
         matches!(self, Self::Refused { code: 409, reason, .. } if reason == "AlreadyExists")
+    }
+
+    /// Returns whether a creation was refused for a reason that says nothing about whether the object exists.
+    ///
+    /// Credentials that are not accepted would not be for a look either, a member that is busy is left in peace, and
+    /// where the namespace or the kind does not exist there is nothing to look at.
+    pub fn may_hide_existing(&self) -> bool {
+        matches!(self, Self::Refused { code, .. } if !matches!(code, 401 | 404 | 409 | 429))
     }
 
     /// Returns whether somebody else changed the object meanwhile.

@@ -4,6 +4,8 @@
 //! changed, after the copy has changed. Whoever writes an object puts the answer in at once ([`Mirror::put`]), so that
 //! everybody reads it without waiting for the watch; an event that is older than what is there is ignored. A lost
 //! watch is made good by a list: what is missing from it is reported as deleted, what is unchanged is nobody's news.
+//! A list is the truth also where it shows older revisions than the copy has: the cluster was restored from a backup.
+//! Only what we wrote while the list was on its way is newer than it.
 //!
 //! Objects that are large and seldom looked at lie in a [packed](Mirror::packed) copy as text, which takes a fraction of what they
 //! take when unfolded.
@@ -14,6 +16,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt::Debug;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -25,10 +28,17 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::limit::{Budget, COPY_LIMIT, TooLarge};
 use crate::unread::Unread;
 
 /// How long a copy waits before it lists again because a revision was too old: no server is to be listed in a tight loop.
 const EXPIRED_REST: Duration = Duration::from_secs(1);
+/// How long a copy waits before it lists again because even a single object was too large.
+const TOO_LARGE_REST: Duration = Duration::from_secs(30);
+/// How many objects a page of a list has at first.
+const PAGE: u32 = 500;
+/// How many objects of a cluster a list may show before it is given up.
+const LIST_LIMIT: usize = 1_000_000;
 
 /// Namespace and name; the namespace of a cluster-scoped object is empty.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -82,20 +92,61 @@ pub struct Mirror<T> {
     /// Held while a change is made and told, so that subscribers hear of changes in their order. Taken before `state`.
     order: Mutex<()>,
     packing: Option<Packing<T>>,
+    /// Of another cluster no more is kept than there is room for.
+    room: Option<(String, Arc<Budget>)>,
+    /// How many objects a page of a list has; fewer after one that was too large.
+    page: AtomicU32,
     synced: watch::Sender<bool>,
     revive: Notify,
 }
 
 struct State<T> {
-    objects: BTreeMap<Key, (u64, Slot<T>)>,
+    objects: BTreeMap<Key, Entry<T>>,
     /// The newest revision that the watch has told of. What was written before it is already known, or gone again.
     seen: u64,
+    /// While a list is on its way: what it has shown and what we wrote since it was asked for.
+    listing: Option<Listing>,
+}
+
+#[derive(Default)]
+struct Listing {
+    shown: HashSet<Key>,
+    written: HashSet<Key>,
+    /// It has shown an older revision of something than was known: revisions have gone back.
+    went_back: bool,
+}
+
+impl<T> State<T> {
+    /// Returns whether what a list or watch brings of an object is no news: our own write, or something older than it.
+    /// A version that is no number is always news.
+    fn is_known(&self, key: &Key, version: u64, listed: bool) -> bool {
+        let Some(Entry { version: known, .. }) = self.objects.get(key) else { return false };
+        let authoritative = listed && self.listing.as_ref().is_some_and(|list| !list.written.contains(key));
+        if authoritative { version != 0 && *known == version } else { version != 0 && *known >= version }
+    }
+}
+
+/// An object in the copy.
+struct Entry<T> {
+    version: u64,
+    /// How much of the room it takes.
+    size: usize,
+    slot: Slot<T>,
 }
 
 /// How an object lies in the copy.
 enum Slot<T> {
     Whole(Arc<T>),
     Packed(Box<[u8]>),
+}
+
+impl<T> Slot<T> {
+    fn size(&self) -> usize {
+        match self {
+            Self::Whole(_) => 0,
+            Self::Packed(text) => text.len(),
+        }
+    }
 }
 
 struct Packing<T> {
@@ -112,10 +163,12 @@ impl<T> Debug for Mirror<T> {
 impl<T> Default for Mirror<T> {
     fn default() -> Self {
         Self {
-            state: RwLock::new(State { objects: BTreeMap::new(), seen: 0 }),
+            state: RwLock::new(State { objects: BTreeMap::new(), seen: 0, listing: None }),
             subscribers: RwLock::default(),
             order: Mutex::default(),
             packing: None,
+            room: None,
+            page: AtomicU32::new(PAGE),
             synced: watch::Sender::new(false),
             revive: Notify::new(),
         }
@@ -138,6 +191,23 @@ impl<T: Serialize + DeserializeOwned> Mirror<T> {
 }
 
 impl<T> Mirror<T> {
+    /// Returns the copy with a limit to what it keeps of a cluster. Without room, objects are passed over: as always,
+    /// what is not in the copy may exist all the same.
+    pub(crate) fn within(self, cluster: &str, budget: Arc<Budget>) -> Self {
+        Self { room: Some((cluster.to_owned(), budget)), ..self }
+    }
+
+    /// Makes room for an object in place of what is there; returns whether there is any.
+    fn make_room(&self, state: &State<T>, key: &Key, size: usize) -> bool {
+        let Some((cluster, budget)) = &self.room else { return true };
+        let known = state.objects.get(key).map_or(0, |entry| entry.size);
+        let fits = budget.exchange(known, size);
+        if !fits {
+            tracing::warn!(cluster, object = %key, limit = COPY_LIMIT, "too many or too large objects; passed over");
+        }
+        fits
+    }
+
     /// Calls `told` on every change from now on, also on those put in by us. It must neither block nor write
     /// to this mirror.
     pub fn subscribe(&self, told: impl Fn(&Change<'_, T>) + Send + Sync + 'static) {
@@ -151,22 +221,33 @@ impl<T> Mirror<T> {
 
     /// Returns the object with this key.
     pub fn find(&self, key: &Key) -> Option<Arc<T>> {
-        self.state.read().objects.get(key).map(|(_, slot)| self.open(slot))
+        self.state.read().objects.get(key).map(|entry| self.open(&entry.slot))
     }
 
     /// Returns how new what is here of an object is; 0 if nothing is.
     pub fn revision(&self, namespace: &str, name: &str) -> u64 {
-        self.state.read().objects.get(&Key::new(namespace, name)).map_or(0, |(revision, _)| *revision)
+        self.state.read().objects.get(&Key::new(namespace, name)).map_or(0, |entry| entry.version)
+    }
+
+    /// Returns how many objects there are.
+    pub fn len(&self) -> usize {
+        self.state.read().objects.len()
+    }
+
+    /// Returns whether there is no object.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// Returns all objects, in the order of their keys.
     pub fn all(&self) -> Vec<Arc<T>> {
-        self.state.read().objects.values().map(|(_, slot)| self.open(slot)).collect()
+        self.state.read().objects.values().map(|entry| self.open(&entry.slot)).collect()
     }
 
     /// Returns all objects with their keys.
     pub fn entries(&self) -> Vec<(Key, Arc<T>)> {
-        self.state.read().objects.iter().map(|(key, (_, slot))| (key.clone(), self.open(slot))).collect()
+        let state = self.state.read();
+        state.objects.iter().map(|(key, entry)| (key.clone(), self.open(&entry.slot))).collect()
     }
 
     /// Returns the objects whose keys satisfy a condition.
@@ -196,13 +277,21 @@ impl<T> Mirror<T> {
         let _in_order = self.order.lock();
         let old = {
             let mut state = self.state.write();
-            let known = state.objects.get(key).map_or(0, |(known, _)| *known);
+            let known = state.objects.get(key).map_or(0, |entry| entry.version);
             if version <= state.seen || version <= known {
                 return;
             }
-            state.objects.insert(key.clone(), (version, self.keep(&object))).map(|(_, slot)| slot)
+            if let Some(listing) = &mut state.listing {
+                listing.written.insert(key.clone());
+            }
+            let slot = self.keep(&object);
+            let size = slot.size();
+            if !self.make_room(&state, key, size) {
+                return;
+            }
+            state.objects.insert(key.clone(), Entry { version, size, slot })
         };
-        let old = old.map(|slot| self.open(&slot));
+        let old = old.map(|entry| self.open(&entry.slot));
         self.tell(&Change { key, old, new: Some(object), ours: true, initial: false });
     }
 
@@ -219,6 +308,18 @@ impl<T> Mirror<T> {
             (Slot::Packed(text), Some(packing)) => Arc::new((packing.unpack)(text)),
             (Slot::Packed(_), None) => unreachable!("a copy packs all or nothing"),
         }
+    }
+
+    /// Returns the newest revision that is known of the collection.
+    pub fn newest(&self) -> u64 {
+        let state = self.state.read();
+        state.objects.values().map(|entry| entry.version).max().unwrap_or(0).max(state.seen)
+    }
+
+    /// Says that the collection's revisions have gone back: all is listed anew, and answers with lower revisions count.
+    pub fn went_back(&self) {
+        self.state.write().seen = 0;
+        self.revive();
     }
 
     /// Begins the watch anew, at once: called when a member answers again, so that nobody waits for the back-off.
@@ -252,8 +353,8 @@ impl<T> Mirror<T> {
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     {
         let unread = Api::<Unread>::all_with(api.clone().into_client(), &api.resource_url().to_owned());
-        let mut events = pin!(watcher(unread, config.clone()).default_backoff());
-        let mut listed = HashSet::new();
+        let config = config.clone().page_size(self.page.load(Ordering::Relaxed));
+        let mut events = pin!(watcher(unread, config).default_backoff());
         loop {
             let event = tokio::select! {
                 () = stop.cancelled() => return false,
@@ -263,10 +364,11 @@ impl<T> Mirror<T> {
             match event {
                 None => return true,
                 // The library would ask for the same revision again and again; only a list helps.
-                Some(Err(watcher::Error::WatchStartFailed(kube::Error::Api(status))))
-                    if status.code == 410 =>
-                {
-                    tracing::debug!("revision expired");
+                Some(Err(
+                    watcher::Error::WatchStartFailed(kube::Error::Api(status))
+                    | watcher::Error::WatchError(status),
+                )) if is_unknown_revision(status.code) => {
+                    tracing::debug!("revision expired, or not reached yet");
                     tokio::select! {
                         () = stop.cancelled() => return false,
                         () = self.revive.notified() => {}
@@ -274,20 +376,35 @@ impl<T> Mirror<T> {
                     }
                     return true;
                 }
+                Some(Err(error)) if TooLarge::within(&error).is_some() => {
+                    // Smaller pages may do; the limit has told of itself.
+                    let page = self.page.load(Ordering::Relaxed);
+                    self.page.store((page / 4).max(1), Ordering::Relaxed);
+                    tokio::select! {
+                        () = stop.cancelled() => return false,
+                        () = self.revive.notified() => {}
+                        () = tokio::time::sleep(if page > 1 { EXPIRED_REST } else { TOO_LARGE_REST }) => {}
+                    }
+                    return true;
+                }
                 Some(Err(error)) => tracing::debug!(%error, "watch interrupted"),
-                Some(Ok(watcher::Event::Init)) => listed.clear(),
+                Some(Ok(watcher::Event::Init)) => self.begin_list(),
+                Some(Ok(watcher::Event::InitApply(_))) if self.is_endless() => {
+                    tracing::warn!(limit = LIST_LIMIT, "a list does not end and is given up");
+                    tokio::select! {
+                        () = stop.cancelled() => return false,
+                        () = tokio::time::sleep(TOO_LARGE_REST) => {}
+                    }
+                    return true;
+                }
                 Some(Ok(watcher::Event::InitApply(object))) => {
-                    listed.insert(Key::of(&object));
-                    self.apply(&object, convert, !self.is_synced());
+                    self.apply(&object, convert, Told::Listed { initial: !self.is_synced() });
                 }
                 Some(Ok(watcher::Event::InitDone)) => {
-                    for key in self.keys(|key| !listed.contains(key)) {
-                        self.remove(&key, 0);
-                    }
-                    listed.clear();
+                    self.end_list();
                     self.synced.send_replace(true);
                 }
-                Some(Ok(watcher::Event::Apply(object))) => self.apply(&object, convert, false),
+                Some(Ok(watcher::Event::Apply(object))) => self.apply(&object, convert, Told::Watched),
                 Some(Ok(watcher::Event::Delete(object))) => {
                     let version = revision(object.meta().resource_version.as_deref().unwrap_or(""));
                     self.remove(&Key::of(&object), version);
@@ -296,20 +413,52 @@ impl<T> Mirror<T> {
         }
     }
 
-    fn apply<K>(&self, unread: &Unread, convert: impl Fn(K) -> T, initial: bool)
+    /// A list is about to be asked for: it will show everything that was written before now.
+    fn begin_list(&self) {
+        self.state.write().listing = Some(Listing::default());
+    }
+
+    /// Returns whether the list of another cluster shows more than any cluster has.
+    fn is_endless(&self) -> bool {
+        let listed = || self.state.read().listing.as_ref().map_or(0, |listing| listing.shown.len());
+        self.room.is_some() && listed() >= LIST_LIMIT
+    }
+
+    /// What the list did not show is gone, unless we wrote it since: the watch will tell of that.
+    fn end_list(&self) {
+        let (gone, went_back) = {
+            let mut state = self.state.write();
+            let Some(Listing { shown, written, went_back }) = state.listing.take() else { return };
+            let gone = state.objects.keys().filter(|key| !shown.contains(key) && !written.contains(key));
+            (gone.cloned().collect::<Vec<Key>>(), went_back)
+        };
+        for key in gone {
+            self.remove(&key, 0);
+        }
+        if went_back {
+            // Answers to our writes have lower revisions now, too.
+            let mut state = self.state.write();
+            state.seen = state.objects.values().map(|entry| entry.version).max().unwrap_or(0);
+        }
+    }
+
+    fn apply<K>(&self, unread: &Unread, convert: impl Fn(K) -> T, told: Told)
     where
         K: Resource + DeserializeOwned,
     {
         let key = Key::of(unread);
         let version = revision(unread.meta().resource_version.as_deref().unwrap_or(""));
-        // Our own write, or something older than it. A version that is no number is always news.
-        let is_known = |state: &State<T>| {
-            version != 0 && state.objects.get(&key).is_some_and(|(known, _)| *known >= version)
+        let (listed, initial) = match told {
+            Told::Listed { initial } => (true, initial),
+            Told::Watched => (false, false),
         };
         {
             let _in_order = self.order.lock();
             let mut state = self.state.write();
-            if is_known(&state) {
+            if let Some(listing) = state.listing.as_mut().filter(|_| listed) {
+                listing.shown.insert(key.clone());
+            }
+            if state.is_known(&key, version, listed) {
                 state.seen = state.seen.max(version);
                 return;
             }
@@ -330,16 +479,27 @@ impl<T> Mirror<T> {
             let mut state = self.state.write();
             state.seen = state.seen.max(version);
             // An answer to a write of ours may have come meanwhile.
-            if is_known(&state) {
+            if state.is_known(&key, version, listed) {
                 return;
             }
-            state.objects.insert(key.clone(), (version, self.keep(&new))).map(|(_, slot)| slot)
+            let slot = self.keep(&new);
+            let size = slot.size().max(unread.size());
+            if !self.make_room(&state, &key, size) {
+                return;
+            }
+            let replaced = state.objects.insert(key.clone(), Entry { version, size, slot });
+            if let (Some(replaced), Some(listing)) = (&replaced, state.listing.as_mut())
+                && replaced.version > version
+            {
+                listing.went_back = true;
+            }
+            replaced
         };
-        let old = old.map(|slot| self.open(&slot));
+        let old = old.map(|entry| self.open(&entry.slot));
         self.tell(&Change { key: &key, old, new: Some(new), ours: false, initial });
     }
 
-    fn remove(&self, key: &Key, version: u64) {
+    pub(crate) fn remove(&self, key: &Key, version: u64) {
         let _in_order = self.order.lock();
         let old = {
             let mut state = self.state.write();
@@ -347,11 +507,14 @@ impl<T> Mirror<T> {
             match state.objects.get(key) {
                 None => return,
                 // It was made anew meanwhile, by us.
-                Some((known, _)) if version != 0 && *known > version => return,
-                Some(_) => state.objects.remove(key).map(|(_, slot)| slot),
+                Some(known) if version != 0 && known.version > version => return,
+                Some(_) => state.objects.remove(key),
             }
         };
-        let old = old.map(|slot| self.open(&slot));
+        if let (Some((_, budget)), Some(old)) = (&self.room, &old) {
+            budget.exchange(old.size, 0);
+        }
+        let old = old.map(|entry| self.open(&entry.slot));
         self.tell(&Change { key, old, new: None, ours: false, initial: false });
     }
 
@@ -369,6 +532,22 @@ impl<K: Resource> Mirror<K> {
         answer.meta_mut().managed_fields = None;
         self.put(&Key::of(&answer), &version, Arc::new(answer));
     }
+}
+
+/// Who told of an object.
+#[derive(Clone, Copy)]
+enum Told {
+    Listed {
+        /// It is the first list.
+        initial: bool,
+    },
+    Watched,
+}
+
+/// Returns whether a server says that it cannot watch from a revision: it has forgotten it (410), or has not reached it
+/// (504), as after it was restored from a backup.
+fn is_unknown_revision(code: u16) -> bool {
+    matches!(code, 410 | 504)
 }
 
 /// Revisions are numbers in every API server we know of; zero stands for one that is not.
@@ -404,7 +583,49 @@ mod tests {
     fn apply(mirror: &Mirror<String>, version: &str) {
         let unread = serde_json::from_value(serde_json::to_value(map("a", version)).unwrap()).unwrap();
         let convert = |map: ConfigMap| map.metadata.resource_version.unwrap_or_default();
-        mirror.apply(&unread, convert, false);
+        mirror.apply(&unread, convert, Told::Watched);
+    }
+
+    fn list(mirror: &Mirror<String>, version: &str) {
+        let unread = serde_json::from_value(serde_json::to_value(map("a", version)).unwrap()).unwrap();
+        let convert = |map: ConfigMap| map.metadata.resource_version.unwrap_or_default();
+        mirror.apply(&unread, convert, Told::Listed { initial: false });
+    }
+
+    #[test]
+    fn a_list_with_older_revisions_replaces_what_is_known() {
+        let (mirror, told) = mirror();
+        let key = Key::new("", "a");
+        apply(&mirror, "9");
+        mirror.begin_list();
+        list(&mirror, "5");
+        mirror.end_list();
+        assert_eq!(*told.lock(), ["->9", "9>5"]);
+        // From here on life goes on at the lower revisions.
+        mirror.put(&key, "6", Arc::new("6".to_owned()));
+        apply(&mirror, "7");
+        assert_eq!(*told.lock(), ["->9", "9>5", "5>6", "6>7"]);
+        mirror.remove(&key, 8);
+        assert!(mirror.find(&key).is_none());
+    }
+
+    #[test]
+    fn what_is_written_while_a_list_is_on_its_way_is_newer_than_the_list() {
+        let (mirror, told) = mirror();
+        apply(&mirror, "5");
+        mirror.begin_list();
+        mirror.put(&Key::new("", "a"), "7", Arc::new("7".to_owned()));
+        mirror.put(&Key::new("", "b"), "8", Arc::new("8".to_owned()));
+        list(&mirror, "5");
+        mirror.end_list();
+        assert_eq!(*told.lock(), ["->5", "5>7", "->8"]);
+        assert!(mirror.get("", "b").is_some(), "made after the list was asked for");
+        // A list that shows what is known is nobody's news.
+        mirror.begin_list();
+        list(&mirror, "7");
+        mirror.end_list();
+        assert_eq!(told.lock().len(), 4, "b is gone: {:?}", told.lock());
+        assert!(mirror.get("", "b").is_none());
     }
 
     #[test]
@@ -428,6 +649,23 @@ mod tests {
         mirror.put(&key, "7", Arc::new("7".to_owned()));
         assert_eq!(*told.lock(), ["->5", "5>-"]);
         assert!(mirror.find(&key).is_none());
+    }
+
+    #[test]
+    fn a_copy_keeps_no_more_than_there_is_room_for() {
+        let budget = Arc::new(Budget::new(250));
+        let mirror = Mirror::<ConfigMap>::packed().within("m1", budget.clone());
+        let mut large = map("a", "7");
+        large.data = Some([("k".to_owned(), "x".repeat(80))].into());
+        mirror.note(large);
+        let used = budget.used();
+        assert!((125..=250).contains(&used), "{used}");
+        let mut other = map("b", "8");
+        other.data = Some([("k".to_owned(), "x".repeat(80))].into());
+        mirror.note(other);
+        assert!(mirror.get("", "b").is_none(), "passed over");
+        mirror.remove(&Key::new("", "a"), 9);
+        assert_eq!(budget.used(), 0);
     }
 
     #[test]

@@ -29,7 +29,8 @@ pub mod selector;
 pub mod skip;
 pub mod status;
 mod target;
+pub mod withdrawal;
 
 pub use error::{Error, Result};
 pub use object::Object;
-pub use target::{Binding, directly_purged_clusters, expected_clusters, target_clusters};
+pub use target::{Binding, check_scope, directly_purged_clusters, expected_clusters, target_clusters};

@@ -14,14 +14,15 @@ use api::work::{TargetCluster, Work};
 use futures::future::join_all;
 use member::{Change, Mirror};
 use propagation::render::{Rendered, Renderer};
-use propagation::{Binding, Object, directly_purged_clusters, expected_clusters, selector};
+use propagation::withdrawal::{self, Leftover, Verdict};
+use propagation::{Binding, Object, check_scope, directly_purged_clusters, expected_clusters, selector};
 use serde_json::Value;
 
 use super::figures::FIGURES;
 use super::templates::TemplateKey;
 use super::works::binding_of;
 use super::write::{Error, Guard, Stored};
-use super::{BindingKey, Plane, Start, write};
+use super::{BindingKey, Plane, Start, removals, write};
 use crate::events::about;
 use crate::queue::Queue;
 
@@ -70,8 +71,20 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
         }
     });
 
+    // Where no cluster was found, what a cluster says of itself decides whether it keeps its copy.
+    let (pushed, of) = (Arc::clone(&queue), Arc::clone(plane));
+    plane.clusters.subscribe(move |change| {
+        if let (Some(old), Some(new)) = (&change.old, &change.new)
+            && described(old) != described(new)
+        {
+            push_left_in(&of, &pushed, &change.key.name);
+        }
+    });
+
+    let limit = removals::wire(plane, &queue);
     let plane = Arc::clone(plane);
     Box::new(move |tasks, stop| {
+        limit(tasks, stop);
         queue.spawn(WORKERS, tasks, stop, move |key: BindingKey| {
             let plane = Arc::clone(&plane);
             async move {
@@ -97,6 +110,28 @@ pub(super) fn key<B: Binding>(binding: &B) -> BindingKey {
     BindingKey {
         namespace: metadata.namespace.clone().unwrap_or_default(),
         name: metadata.name.clone().unwrap_or_default(),
+    }
+}
+
+/// Returns what placements look at in a cluster.
+fn described(cluster: &Cluster) -> impl PartialEq + '_ {
+    let spec = &cluster.spec;
+    (&cluster.metadata.labels, &spec.provider, &spec.region, &spec.zones)
+}
+
+/// Pushes the bindings that have a copy in a cluster although no cluster was found for them.
+fn push_left_in(plane: &Plane, queue: &Queue<BindingKey>, cluster: &str) {
+    let space = api::names::execution_space(cluster);
+    for work in plane.works.mirror.keys(|key| key.namespace == space) {
+        let Some(key) = plane.works.mirror.find(&work).and_then(|work| binding_of(&work)) else { continue };
+        let found_none = if key.namespace.is_empty() {
+            plane.cluster_bindings.find(&key).is_some_and(|binding| binding.spec.clusters.is_empty())
+        } else {
+            plane.bindings.find(&key).is_some_and(|binding| binding.spec.clusters.is_empty())
+        };
+        if found_none {
+            queue.push(key);
+        }
     }
 }
 
@@ -164,17 +199,8 @@ async fn reconcile<B: Stored>(plane: &Plane, mirror: &Mirror<B>, key: &BindingKe
         return Err(Error::Waiting(format!("for the permanent id of binding {}", key.name)));
     }
 
-    let expected = expected_clusters(binding.spec());
     let purged = directly_purged_clusters(binding.spec());
-    // That a placement finds no cluster is no wish to have the object nowhere: what runs keeps running, except where it
-    // was evicted from on purpose. Bindings without a placement follow others, and nobody names them any more.
-    let found_none = expected.is_empty() && binding.spec().placement.is_some();
-    let left: Vec<&Arc<Work>> = works
-        .iter()
-        .filter(|work| work.metadata.deletion_timestamp.is_none())
-        .filter(|work| cluster_of(work).is_some_and(|cluster| !expected.contains(cluster)))
-        .filter(|work| !found_none || cluster_of(work).is_some_and(|cluster| purged.contains(cluster)))
-        .collect();
+    let Leaving { gone: left, waiting } = leaving(plane, binding.as_ref(), &works).await?;
     if let Err(error) = delete_all(plane, &left).await {
         let message = error.to_string();
         plane.events.warning(
@@ -190,6 +216,11 @@ async fn reconcile<B: Stored>(plane: &Plane, mirror: &Mirror<B>, key: &BindingKe
         return Ok(());
     }
 
+    if let Err(error) = check_scope(binding.as_ref()) {
+        let message = error.to_string();
+        plane.events.warning(component::<B>(), &about(binding.as_ref()), reasons::SYNC_WORK_FAILED, message);
+        return Ok(());
+    }
     let resource = &binding.spec().resource;
     let Some(template) = plane.templates.fetch(resource).await? else { return Ok(()) };
     if !resource.uid.is_empty() && template.uid() != resource.uid {
@@ -199,7 +230,65 @@ async fn reconcile<B: Stored>(plane: &Plane, mirror: &Mirror<B>, key: &BindingKe
     let started = Instant::now();
     let result = ensure_works(plane, binding.as_ref(), &template).await;
     FIGURES.rendered(started, &result);
-    result
+    result?;
+    match waiting {
+        None => Ok(()),
+        Some(cluster) => {
+            Err(Error::Waiting(format!("for what needs {} to leave cluster {cluster}", template.describe())))
+        }
+    }
+}
+
+/// The Works that are to go.
+struct Leaving<'a> {
+    gone: Vec<&'a Arc<Work>>,
+    /// A cluster in which a dependency stays until what needs it has left.
+    waiting: Option<String>,
+}
+
+/// Decides which Works of a binding are to go now.
+async fn leaving<'a, B: Stored>(
+    plane: &Plane,
+    binding: &B,
+    works: &'a [Arc<Work>],
+) -> Result<Leaving<'a>, Error> {
+    let spec = binding.spec();
+    let (expected, purged) = (expected_clusters(spec), directly_purged_clusters(spec));
+    let mut leaving = Leaving { gone: Vec::new(), waiting: None };
+    let mut limited = Vec::new();
+    for work in works.iter().filter(|work| work.metadata.deletion_timestamp.is_none()) {
+        let Some(name) = cluster_of(work).filter(|name| !expected.contains(name)) else { continue };
+        let cluster = plane.clusters.get("", name);
+        let needed = spec.placement.is_none() && is_needed(plane, binding, name);
+        let verdict = withdrawal::judge(&Leftover {
+            cluster: cluster.as_deref(),
+            placement: spec.placement.as_ref(),
+            found_none: expected.is_empty(),
+            purged: purged.contains(name),
+            needed,
+        });
+        match verdict {
+            Verdict::Keep if needed => leaving.waiting = Some(name.to_owned()),
+            Verdict::Keep => {}
+            Verdict::Remove => leaving.gone.push(work),
+            Verdict::Limited => limited.push(work),
+        }
+    }
+    if !limited.is_empty() && plane.may_remove(binding, &limited).await? {
+        leaving.gone.extend(limited);
+    }
+    Ok(leaving)
+}
+
+/// Returns whether an object that needs this one has a copy in the cluster.
+fn is_needed<B: Binding>(plane: &Plane, binding: &B, cluster: &str) -> bool {
+    binding.spec().required_by.iter().any(|referrer| {
+        let referring = plane.bindings.get(&referrer.namespace, &referrer.name);
+        let works = referring.map(|referring| plane.works.of(referring.permanent_id())).unwrap_or_default();
+        works
+            .iter()
+            .any(|work| work.metadata.deletion_timestamp.is_none() && cluster_of(work) == Some(cluster))
+    })
 }
 
 async fn clean_up<B: Stored>(plane: &Plane, binding: &B, works: &[Arc<Work>]) -> Result<(), Error> {
@@ -239,7 +328,7 @@ fn aggregate(mut errors: Vec<Error>) -> Result<(), Error> {
     }
 }
 
-fn cluster_of(work: &Work) -> Option<&str> {
+pub(super) fn cluster_of(work: &Work) -> Option<&str> {
     api::names::cluster_of_execution_space(work.metadata.namespace.as_deref()?)
 }
 

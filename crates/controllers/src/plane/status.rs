@@ -15,7 +15,7 @@ use interpreter::Operation;
 use jiff::Timestamp;
 use member::{Change, Mirror};
 use parking_lot::Mutex;
-use propagation::{Binding, Object};
+use propagation::{Binding, Object, check_scope};
 use serde_json::{Value, json};
 
 use super::bindings::key;
@@ -189,6 +189,10 @@ async fn update_template<B: Stored>(
     component: &'static str,
     now: Timestamp,
 ) -> Result<bool, Error> {
+    // The binding controller tells of it.
+    if check_scope(binding).is_err() {
+        return Ok(false);
+    }
     let resource = &binding.spec().resource;
     let template_key = TemplateKey::of_reference(resource);
     if !plane.interpreter.supports(&template_key.kind, Operation::AggregateStatus) {
