@@ -18,6 +18,8 @@ pub(super) enum TokenKind {
 pub(super) struct Token<'a> {
     pub(super) kind: TokenKind,
     pub(super) text: Cow<'a, str>,
+    /// What stands in the script: for strings with their quotes.
+    pub(super) raw: &'a [u8],
     pub(super) line: usize,
     /// The column of the last byte.
     column: usize,
@@ -31,7 +33,9 @@ impl Token<'_> {
     }
 
     pub(super) fn fault(&self, message: &str) -> Fault {
-        let place = (self.kind != TokenKind::End).then(|| (self.line, self.column, self.text.to_string()));
+        // Upstream's scanner keeps no text of a single dot.
+        let text = if self.is(".") { String::new() } else { self.text.to_string() };
+        let place = (self.kind != TokenKind::End).then_some((self.line, self.column, text));
         Fault { place, message: message.to_owned() }
     }
 
@@ -50,6 +54,81 @@ impl Token<'_> {
             "^" => (10, 9),
             _ => return None,
         })
+    }
+}
+
+/// Returns the bytes that a string in quotes or long brackets stands for.
+pub(super) fn unquote(raw: &[u8]) -> Vec<u8> {
+    match raw.first() {
+        Some(b'[') => {
+            let level = raw[1..].iter().take_while(|byte| **byte == b'=').count();
+            let inner = raw.get(level + 2..raw.len().saturating_sub(level + 2)).unwrap_or_default();
+            let mut lines = Reader { bytes: inner, at: 0 };
+            let mut out = Vec::with_capacity(inner.len());
+            while let Some(byte) = lines.read() {
+                out.push(byte);
+            }
+            // A line break right behind the bracket does not count.
+            if out.first() == Some(&b'\n') {
+                out.remove(0);
+            }
+            out
+        }
+        _ => escaped(raw.get(1..raw.len().saturating_sub(1)).unwrap_or_default()),
+    }
+}
+
+fn escaped(inner: &[u8]) -> Vec<u8> {
+    let mut reader = Reader { bytes: inner, at: 0 };
+    let mut out = Vec::with_capacity(inner.len());
+    while let Some(byte) = reader.read() {
+        if byte != b'\\' {
+            out.push(byte);
+            continue;
+        }
+        match reader.read() {
+            Some(b'a') => out.push(7),
+            Some(b'b') => out.push(8),
+            Some(b'f') => out.push(12),
+            Some(b'n') => out.push(b'\n'),
+            Some(b'r') => out.push(b'\r'),
+            Some(b't') => out.push(b'\t'),
+            Some(b'v') => out.push(11),
+            Some(digit @ b'0'..=b'9') => {
+                let mut code = u32::from(digit - b'0');
+                for _ in 0..2 {
+                    let Some(next) = reader.bytes.get(reader.at).filter(|byte| byte.is_ascii_digit()) else {
+                        break;
+                    };
+                    code = code * 10 + u32::from(next - b'0');
+                    reader.at += 1;
+                }
+                out.push(code.to_le_bytes()[0]);
+            }
+            Some(other) => out.push(other),
+            None => {}
+        }
+    }
+    out
+}
+
+/// Reads bytes with every kind of line break as one `\n`.
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl Reader<'_> {
+    fn read(&mut self) -> Option<u8> {
+        let byte = *self.bytes.get(self.at)?;
+        self.at += 1;
+        if matches!(byte, b'\n' | b'\r') {
+            if self.bytes.get(self.at).is_some_and(|next| matches!(next, b'\n' | b'\r') && *next != byte) {
+                self.at += 1;
+            }
+            return Some(b'\n');
+        }
+        Some(byte)
     }
 }
 
@@ -141,7 +220,8 @@ impl<'a> Scanner<'a> {
         let Some(byte) = self.read() else {
             let (line, column) = (self.line, self.column);
             let text = Cow::Borrowed("");
-            return Ok(Token { kind: TokenKind::End, text, line, column, after_closed_line: false });
+            let raw = &[];
+            return Ok(Token { kind: TokenKind::End, text, raw, line, column, after_closed_line: false });
         };
         let line = self.line;
         let kind = match byte {
@@ -185,7 +265,8 @@ impl<'a> Scanner<'a> {
         self.closed = byte == b')';
         let text = self.text(start);
         let after_closed_line = closed && new_line && byte == b'(';
-        Ok(Token { kind, text, line, column: self.column, after_closed_line })
+        let raw = &self.bytes[start..self.at];
+        Ok(Token { kind, text, raw, line, column: self.column, after_closed_line })
     }
 
     fn text(&self, start: usize) -> Cow<'a, str> {
