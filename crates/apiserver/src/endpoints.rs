@@ -15,7 +15,7 @@ use crate::http::negotiate::{Accepted, Media, Offer};
 use crate::http::respond;
 use crate::openapi;
 use crate::registry::discovery::Aggregated;
-use crate::server::Server;
+use crate::server::{Check, Server};
 
 /// The Kubernetes version this server speaks.
 pub const KUBERNETES_VERSION: &str = "v1.36.3";
@@ -186,43 +186,37 @@ fn go_architecture() -> &'static str {
     }
 }
 
-/// One check of the health endpoints.
-struct Check {
-    name: &'static str,
-    /// Checked by `/livez` too; the others only say whether the server is ready.
-    live: bool,
-    failure: Option<String>,
-}
-
 fn checks(server: &Server) -> Vec<Check> {
     let stopping = server.stop.is_cancelled().then(|| "process is shutting down".to_owned());
     let waiting = |done: &std::sync::atomic::AtomicBool, what: &str| {
         (!done.load(Ordering::Acquire)).then(|| format!("not finished: {what}"))
     };
     let store = server.store.stats().read_only.map(|why| why.to_string());
-    vec![
-        Check { name: "ping", live: true, failure: None },
-        Check { name: "log", live: true, failure: None },
+    let mut checks = vec![
+        Check { name: "ping".into(), live: true, failure: None },
+        Check { name: "log".into(), live: true, failure: None },
         // A full disk is no reason to be restarted: reads go on.
-        Check { name: "etcd", live: false, failure: store },
-        Check { name: "informer-sync", live: false, failure: None },
+        Check { name: "etcd".into(), live: false, failure: store },
+        Check { name: "informer-sync".into(), live: false, failure: None },
         Check {
-            name: "poststarthook/crd-informer-synced",
+            name: "poststarthook/crd-informer-synced".into(),
             live: true,
             failure: waiting(&server.ready.definitions, "custom resource definitions are being installed"),
         },
         Check {
-            name: "poststarthook/rbac/bootstrap-roles",
+            name: "poststarthook/rbac/bootstrap-roles".into(),
             live: true,
             failure: waiting(&server.ready.bootstrapped, "bootstrap objects are being written"),
         },
         Check {
-            name: "poststarthook/start-system-namespaces-controller",
+            name: "poststarthook/start-system-namespaces-controller".into(),
             live: true,
             failure: waiting(&server.ready.bootstrapped, "bootstrap objects are being written"),
         },
-        Check { name: "shutdown", live: false, failure: stopping },
-    ]
+        Check { name: "shutdown".into(), live: false, failure: stopping },
+    ];
+    checks.extend(server.extensions.checks());
+    checks
 }
 
 /// Returns the outcome of every health check as figures.
@@ -262,15 +256,15 @@ fn health(server: &Arc<Server>, context: &Context, segments: &[&str]) -> Respons
     let mut lines = String::new();
     let mut failed = Vec::new();
     for check in &checks {
-        if excluded.contains(&check.name) {
+        if excluded.contains(&check.name.as_ref()) {
             lines.push_str(&format!("[+]{} excluded: ok\n", check.name));
             continue;
         }
         match &check.failure {
             None => lines.push_str(&format!("[+]{} ok\n", check.name)),
             Some(why) => {
-                failed.push(check.name);
-                tracing::debug!(check = check.name, %why, "health check fails");
+                failed.push(check.name.as_ref());
+                tracing::debug!(check = %check.name, %why, "health check fails");
                 lines.push_str(&format!("[-]{} failed: reason withheld\n", check.name));
             }
         }

@@ -13,10 +13,10 @@ use crate::http::Body;
 use crate::serve::{Peer, serve};
 use crate::server::Server;
 
-/// What a part of this process is content with, request by request.
+/// What a part of this process is content with.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms {
-    /// Who can make a write again from what else is stored does not have to wait for the disk: the write is acknowledged as
+    /// A write that can be made again from what else is stored does not have to wait for the disk: it is acknowledged as
     /// soon as everyone sees it, and reaches the disk shortly after, together with others.
     pub durability: store::Durability,
     /// Whether answers to writes say who owns which field, which is often half of an object.
@@ -31,11 +31,11 @@ impl Default for Terms {
 
 /// Returns a client that acts as `user`.
 pub fn client(server: &Arc<Server>, user: User) -> kube::Client {
-    client_on(server, user, |_| Terms::default())
+    client_on(server, user, Terms::default())
 }
 
-/// As [`client`], on terms of its own.
-pub fn client_on(server: &Arc<Server>, user: User, terms: fn(&Request<ClientBody>) -> Terms) -> kube::Client {
+/// As [`client`], on terms of its own, for all that is asked with it.
+pub fn client_on(server: &Arc<Server>, user: User, terms: Terms) -> kube::Client {
     let service = InProcess { server: server.clone(), user: Arc::new(user), terms };
     kube::Client::new(service, "default")
 }
@@ -45,7 +45,7 @@ pub fn client_on(server: &Arc<Server>, user: User, terms: fn(&Request<ClientBody
 struct InProcess {
     server: Arc<Server>,
     user: Arc<User>,
-    terms: fn(&Request<ClientBody>) -> Terms,
+    terms: Terms,
 }
 
 impl tower::Service<Request<ClientBody>> for InProcess {
@@ -58,8 +58,7 @@ impl tower::Service<Request<ClientBody>> for InProcess {
     }
 
     fn call(&mut self, mut request: Request<ClientBody>) -> Self::Future {
-        let terms = (self.terms)(&request);
-        request.extensions_mut().insert(terms);
+        request.extensions_mut().insert(self.terms);
         let (server, user) = (self.server.clone(), self.user.clone());
         Box::pin(async move { Ok(serve(server, request, Peer::Local(user)).await) })
     }

@@ -1,5 +1,7 @@
 //! Karmada's admission rules as a plug-in of the API server in the same process.
 //!
+//! An object of a kind that no controller acts on yet is accepted with a warning (`controllers::table`).
+//!
 //! The rules are in `admission`; this shell wraps their refusals in the words a client would see if they came from
 //! Karmada's webhook server behind kube-apiserver.
 
@@ -9,6 +11,7 @@ use admission::{Act, Denial, HOOKS, Home, Hook, Means, Operation, Request, Setti
 use apimachinery::status::Status;
 use apiserver::admission::{Admit, Attributes, Operation as Write};
 use apiserver::registry::Kind;
+use controllers::table;
 use futures::future::BoxFuture;
 use serde_json::Value;
 
@@ -34,8 +37,10 @@ impl Admit for Karmada {
 
     fn handles(&self, operation: Write, kind: &Kind, subresource: &str) -> bool {
         // A status never comes here.
+        let (group, name) = (&kind.gvk.group, &kind.gvk.kind);
         subresource.is_empty()
-            && HOOKS.iter().any(|hook| hook.sees(operation_of(operation), &kind.gvk.group, &kind.gvk.kind))
+            && (HOOKS.iter().any(|hook| hook.sees(operation_of(operation), group, name))
+                || (operation == Write::Create && table::missing_for(group, name).is_some()))
     }
 
     fn mutate<'a>(&'a self, attributes: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
@@ -43,7 +48,19 @@ impl Admit for Karmada {
     }
 
     fn validate<'a>(&'a self, attributes: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
-        Box::pin(self.check(attributes))
+        Box::pin(async move {
+            self.check(attributes).await?;
+            let gvk = &attributes.kind.gvk;
+            if attributes.operation == Write::Create
+                && let Some(missing) = table::missing_for(&gvk.group, &gvk.kind)
+            {
+                attributes.warnings.push(format!(
+                    "karmada-rs does not act on {} yet: {missing} is missing; the object is stored and has no effect",
+                    gvk.kind
+                ));
+            }
+            Ok(())
+        })
     }
 }
 

@@ -11,9 +11,7 @@ mod kinds;
 mod load;
 mod member;
 mod members;
-mod mirror;
 mod tunnel;
-mod unread;
 
 pub use connection::Connection;
 pub use error::{Error, Result};
@@ -22,4 +20,3 @@ pub use kinds::{Kind, Kinds};
 pub use load::{Load, NodeRecord, PodRecord};
 pub use member::{Lookup, Member};
 pub use members::{Members, ObservedChange, Observer};
-pub use mirror::{Change, Key, Mirror};

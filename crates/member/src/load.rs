@@ -9,7 +9,7 @@ use kube::runtime::watcher;
 use kube::{Api, Client};
 use tokio_util::sync::CancellationToken;
 
-use crate::Mirror;
+use runtime::Mirror;
 
 /// What counts of a node.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -11,12 +11,14 @@ use kube::api::{DeleteParams, DynamicObject, GetParams, PostParams, Precondition
 use kube::core::Request;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Change, Connection, Error, Key, Kind, Load, Mirror, ObservedChange, Observer, Result};
+use runtime::{Change, Key, Mirror, Supervisor};
+
+use crate::{Connection, Error, Kind, Load, ObservedChange, Observer, Result};
 
 /// As long as Karmada gives a member.
 const DEADLINE: Duration = Duration::from_secs(32);
@@ -29,10 +31,11 @@ const IN_FLIGHT: usize = 32;
 pub struct Member {
     name: String,
     client: Client,
-    pub(crate) connection: Connection,
+    pub(crate) way: Way,
     permits: Arc<Semaphore>,
-    observer: Option<Observer>,
+    observers: Arc<RwLock<Vec<Observer>>>,
     stop: CancellationToken,
+    supervisor: Supervisor,
     copies: Mutex<HashMap<Kind, Arc<Mirror<Value>>>>,
     load: OnceLock<Arc<Load>>,
     /// What we last wrote: a fingerprint of the wish and the resource version it led to. Where the member's defaults
@@ -46,6 +49,15 @@ impl std::fmt::Debug for Member {
     }
 }
 
+/// How a member is reached. Two equal ones need no new connection.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// By what its Cluster and its Secret say.
+    Secret(Box<Connection>),
+    /// By a client that this process has anyway.
+    Own,
+}
+
 /// What a copy knows of an object.
 #[derive(Debug, Clone)]
 pub enum Lookup {
@@ -57,23 +69,29 @@ pub enum Lookup {
 }
 
 impl Member {
-    pub(crate) async fn connect(
+    pub(crate) fn new(
         name: String,
-        connection: Connection,
-        observer: Option<Observer>,
-    ) -> Result<Self> {
-        let client = connection.client().await?;
-        Ok(Self {
+        client: Client,
+        way: Way,
+        observers: Arc<RwLock<Vec<Observer>>>,
+        supervisor: Supervisor,
+    ) -> Self {
+        Self {
             name,
             client,
-            connection,
+            way,
             permits: Arc::new(Semaphore::new(IN_FLIGHT)),
-            observer,
-            stop: CancellationToken::new(),
+            observers,
+            stop: supervisor.token().child_token(),
+            supervisor,
             copies: Mutex::default(),
             load: OnceLock::new(),
             written: Mutex::default(),
-        })
+        }
+    }
+
+    pub(crate) fn is_reached_by(&self, connection: &Connection) -> bool {
+        matches!(&self.way, Way::Secret(known) if **known == *connection)
     }
 
     pub fn name(&self) -> &str {
@@ -105,19 +123,22 @@ impl Member {
         let api = Api::<DynamicObject>::all_with(self.client.clone(), &kind.resource);
         let config =
             watcher::Config::default().labels(&format!("{}={}", api::labels::MANAGED, api::labels::TRUE));
-        let (stop, observer, name, resource) =
-            (self.stop.clone(), self.observer.clone(), self.name.clone(), kind.resource.clone());
-        let (told, cluster) = (observer, name);
-        copy.subscribe(move |change: &Change<'_, Value>| tell(told.as_ref(), &cluster, change));
-        let following = copy.clone();
-        tokio::spawn(async move {
-            let convert = |object| {
-                let mut value = serde_json::to_value(&object).unwrap_or_default();
-                value["apiVersion"] = resource.api_version.clone().into();
-                value["kind"] = resource.kind.clone().into();
-                slim(value)
-            };
-            following.follow(api, config, stop, convert).await;
+        let (told, cluster) = (self.observers.clone(), self.name.clone());
+        copy.subscribe(move |change: &Change<'_, Value>| tell(&told.read(), &cluster, change));
+        let (following, stop, resource) = (copy.clone(), self.stop.clone(), kind.resource.clone());
+        let task = format!("mirror/{}/{}", self.name, kind.resource.plural);
+        self.supervisor.keep_until(task, self.stop.clone(), move || {
+            let (following, stop, resource) = (following.clone(), stop.clone(), resource.clone());
+            let (api, config) = (api.clone(), config.clone());
+            async move {
+                let convert = |object| {
+                    let mut value = serde_json::to_value(&object).unwrap_or_default();
+                    value["apiVersion"] = resource.api_version.clone().into();
+                    value["kind"] = resource.kind.clone().into();
+                    slim(value)
+                };
+                following.follow(api, config, stop, convert).await;
+            }
         });
         copy
     }
@@ -146,7 +167,10 @@ impl Member {
             .get_or_init(|| {
                 let load = Arc::new(Load::default());
                 let (following, client, stop) = (load.clone(), self.client.clone(), self.stop.clone());
-                tokio::spawn(async move { following.follow(client, stop).await });
+                self.supervisor.keep_until(format!("load/{}", self.name), self.stop.clone(), move || {
+                    let (following, client, stop) = (following.clone(), client.clone(), stop.clone());
+                    async move { following.follow(client, stop).await }
+                });
                 load
             })
             .clone()
@@ -249,8 +273,8 @@ impl Drop for Member {
     }
 }
 
-fn tell(observer: Option<&Observer>, cluster: &str, change: &Change<'_, Value>) {
-    if let Some(observer) = observer {
+fn tell(observers: &[Observer], cluster: &str, change: &Change<'_, Value>) {
+    for observer in observers {
         observer(&ObservedChange {
             cluster,
             old: change.old.as_deref(),

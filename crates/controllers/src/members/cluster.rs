@@ -6,9 +6,10 @@
 //! `cluster-controller` in events, `cluster` in `--controllers`. A cluster that leaves keeps its finalizer until its
 //! execution namespace is gone, and with it its Works, and until no binding names it any more.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use api::cluster::Cluster;
+use api::cluster::{Cluster, ClusterSyncMode};
 use api::conditions::cluster::READY;
 use api::constants::{EFFECT_NO_SCHEDULE, TAINT_NOT_READY, TAINT_UNREACHABLE};
 use api::events;
@@ -21,8 +22,9 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use super::{Shared, is_leaving, is_push, is_ready};
-use crate::queue::Outcome;
+use runtime::{Outcome, UNLIMITED};
+
+use super::{Shared, Start, is_leaving, is_ready, monitor};
 
 const COMPONENT: &str = "cluster-controller";
 
@@ -30,7 +32,33 @@ const COMPONENT: &str = "cluster-controller";
 const NAMESPACE_WAIT: Duration = Duration::from_secs(10);
 const BINDING_WAIT: Duration = Duration::from_secs(2);
 
-pub(super) async fn reconcile(shared: &std::sync::Arc<Shared>, name: &str) -> Outcome {
+pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
+    let of = shared.clone();
+    shared.mirrors.clusters.subscribe(move |change| {
+        if change.new.is_some() {
+            of.registrations.push(change.key.name.clone());
+        }
+    });
+    // An execution namespace that appears, vanishes or begins to is ours to look after.
+    let of = shared.clone();
+    shared.mirrors.namespaces.subscribe(move |change| {
+        if let Some(cluster) = api::names::cluster_of_execution_space(&change.key.name) {
+            of.registrations.push(cluster.to_owned());
+        }
+    });
+    let of = shared.clone();
+    Box::new(move || {
+        let (supervisor, queue) = (of.supervisor.clone(), of.registrations.clone());
+        let watching = of.clone();
+        supervisor.keep("cluster-monitor", move || monitor::run(watching.clone()));
+        queue.spawn(UNLIMITED, &supervisor, move |name: String| {
+            let of = of.clone();
+            async move { reconcile(&of, &name).await }
+        });
+    })
+}
+
+async fn reconcile(shared: &Arc<Shared>, name: &str) -> Outcome {
     let Some(cluster) = shared.cluster(name) else { return Outcome::Done };
     let result = if is_leaving(&cluster) {
         leave(shared, &cluster, name).await
@@ -47,11 +75,7 @@ pub(super) async fn reconcile(shared: &std::sync::Arc<Shared>, name: &str) -> Ou
     }
 }
 
-async fn register(
-    shared: &std::sync::Arc<Shared>,
-    cluster: &Cluster,
-    name: &str,
-) -> Result<Outcome, kube::Error> {
+async fn register(shared: &Arc<Shared>, cluster: &Cluster, name: &str) -> Result<Outcome, kube::Error> {
     if !ensure_space(shared, cluster, name).await? {
         return Ok(Outcome::After(NAMESPACE_WAIT));
     }
@@ -75,14 +99,14 @@ async fn register(
         Ok(()) => {
             if let Some(taints) = taints {
                 let message = format!("Taint cluster succeed: {}.", taints_message(&taints));
-                shared.recorder.say(COMPONENT, cluster, events::TAINT_CLUSTER_SUCCEED, message);
+                shared.events.say(COMPONENT, cluster, events::TAINT_CLUSTER_SUCCEED, message);
             }
             Ok(Outcome::Done)
         }
         Err(error) => {
             let conflict = matches!(&error, kube::Error::Api(status) if status.code == 409);
             if taints.is_some() && !conflict {
-                shared.recorder.say(COMPONENT, cluster, events::TAINT_CLUSTER_FAILED, error.to_string());
+                shared.events.say(COMPONENT, cluster, events::TAINT_CLUSTER_FAILED, error.to_string());
             }
             Err(error)
         }
@@ -92,54 +116,49 @@ async fn register(
 /// Makes the execution namespace; returns whether it is there to stay.
 async fn ensure_space(shared: &Shared, cluster: &Cluster, name: &str) -> Result<bool, kube::Error> {
     let space = api::names::execution_space(name);
-    shared.namespaces.wait(NAMESPACE_WAIT).await;
-    if let Some(existing) = shared.namespaces.get("", &space) {
+    if let Some(existing) = shared.mirrors.namespaces.get("", &space) {
         return Ok(existing.metadata.deletion_timestamp.is_none());
     }
     let mut namespace = Namespace::default();
     namespace.metadata.name = Some(space.clone());
     namespace.metadata.labels =
         Some([(api::labels::SYSTEM.to_owned(), api::labels::TRUE.to_owned())].into_iter().collect());
-    match Api::<Namespace>::all(shared.client.clone()).create(&PostParams::default(), &namespace).await {
+    match Api::<Namespace>::all(shared.client().clone()).create(&PostParams::default(), &namespace).await {
         Ok(_) => {
             let message = format!("Created execution space({space}) for cluster({name}).");
-            shared.recorder.say(COMPONENT, cluster, events::CREATE_EXECUTION_SPACE_SUCCEED, message);
+            shared.events.say(COMPONENT, cluster, events::CREATE_EXECUTION_SPACE_SUCCEED, message);
             Ok(true)
         }
         Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(true),
         Err(error) => {
-            shared.recorder.say(COMPONENT, cluster, events::CREATE_EXECUTION_SPACE_FAILED, error.to_string());
+            shared.events.say(COMPONENT, cluster, events::CREATE_EXECUTION_SPACE_FAILED, error.to_string());
             Err(error)
         }
     }
 }
 
-async fn leave(
-    shared: &std::sync::Arc<Shared>,
-    cluster: &Cluster,
-    name: &str,
-) -> Result<Outcome, kube::Error> {
+async fn leave(shared: &Arc<Shared>, cluster: &Cluster, name: &str) -> Result<Outcome, kube::Error> {
     let retained = cluster.metadata.finalizers.clone().unwrap_or_default();
     if !retained.iter().any(|finalizer| finalizer == finalizers::CLUSTER) {
         return Ok(Outcome::Done);
     }
     let space = api::names::execution_space(name);
-    if !is_push(cluster) && !is_ready(cluster) {
+    if cluster.spec.sync_mode == ClusterSyncMode::Pull && !is_ready(cluster) {
         // Its agent is presumed dead and will not let go of the Works.
         release_works(shared, &space).await?;
     }
-    let namespaces = Api::<Namespace>::all(shared.client.clone());
+    let namespaces = Api::<Namespace>::all(shared.client().clone());
     if let Some(namespace) = namespaces.get_opt(&space).await? {
         if namespace.metadata.deletion_timestamp.is_none() {
             match namespaces.delete(&space, &DeleteParams::default()).await {
                 Ok(_) => {
                     let message = format!("Removed execution space for cluster({name}).");
-                    shared.recorder.say(COMPONENT, cluster, events::REMOVE_EXECUTION_SPACE_SUCCEED, message);
+                    shared.events.say(COMPONENT, cluster, events::REMOVE_EXECUTION_SPACE_SUCCEED, message);
                 }
                 Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
                 Err(error) => {
                     let reason = events::REMOVE_EXECUTION_SPACE_FAILED;
-                    shared.recorder.say(COMPONENT, cluster, reason, error.to_string());
+                    shared.events.say(COMPONENT, cluster, reason, error.to_string());
                     return Err(error);
                 }
             }
@@ -155,7 +174,7 @@ async fn leave(
     let patch = json!({ "metadata": {
         "resourceVersion": cluster.metadata.resource_version, "finalizers": rest,
     } });
-    match Api::<Cluster>::all(shared.client.clone())
+    match Api::<Cluster>::all(shared.client().clone())
         .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
         .await
     {
@@ -166,9 +185,9 @@ async fn leave(
 }
 
 async fn release_works(shared: &Shared, space: &str) -> Result<(), kube::Error> {
-    let works = Api::<Work>::namespaced(shared.client.clone(), space);
-    for key in shared.works.keys(|key| key.namespace == space) {
-        let Some(work) = shared.works.find(&key) else { continue };
+    let works = Api::<Work>::namespaced(shared.client().clone(), space);
+    for key in shared.mirrors.works.keys(|key| key.namespace == space) {
+        let Some(work) = shared.mirrors.works.find(&key) else { continue };
         let retained = work.metadata.finalizers.clone().unwrap_or_default();
         let rest: Vec<&String> =
             retained.iter().filter(|finalizer| *finalizer != finalizers::EXECUTION).collect();
@@ -190,18 +209,18 @@ async fn release_works(shared: &Shared, space: &str) -> Result<(), kube::Error> 
 /// Returns whether a binding still names the cluster.
 async fn is_bound(shared: &Shared, name: &str) -> Result<bool, kube::Error> {
     let all = ListParams::default();
-    let bindings = Api::<ResourceBinding>::all(shared.client.clone()).list(&all).await?;
+    let bindings = Api::<ResourceBinding>::all(shared.client().clone()).list(&all).await?;
     if bindings.items.iter().any(|binding| binding.spec.clusters.iter().any(|target| target.name == name)) {
         return Ok(true);
     }
-    let bindings = Api::<ClusterResourceBinding>::all(shared.client.clone()).list(&all).await?;
+    let bindings = Api::<ClusterResourceBinding>::all(shared.client().clone()).list(&all).await?;
     Ok(bindings.items.iter().any(|binding| binding.spec.clusters.iter().any(|target| target.name == name)))
 }
 
-async fn write(shared: &std::sync::Arc<Shared>, name: &str, patch: &Value) -> Result<(), kube::Error> {
-    let clusters = Api::<Cluster>::all(shared.client.clone());
+async fn write(shared: &Arc<Shared>, name: &str, patch: &Value) -> Result<(), kube::Error> {
+    let clusters = Api::<Cluster>::all(shared.client().clone());
     let answer = clusters.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
-    shared.clusters.note(answer);
+    shared.mirrors.clusters.note(answer);
     Ok(())
 }
 

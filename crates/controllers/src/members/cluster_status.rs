@@ -1,6 +1,6 @@
 //! Keeps a member's status true: health, version, APIs, nodes and resources.
 //!
-//! Watches: the member's health, every [`super::Timing::status_period`]; its nodes and pods.
+//! Watches: the member's health, every `Timing::status_period`; its nodes and pods.
 //! Writes:  the Cluster's status: Ready and CompleteAPIEnablements conditions, kubernetesVersion, apiEnablements,
 //!          nodeSummary, resourceSummary.
 //!
@@ -22,11 +22,11 @@ use kube::api::{Patch, PatchParams};
 use member::{Health, Member, NodeRecord, PodRecord};
 use propagation::status::{condition, set_condition};
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
-use super::figures::FIGURES;
+use super::metrics::METRICS;
 use super::readiness::{Readiness, Thresholds};
-use super::sources::Probe;
-use super::{Shared, enablements, summary};
+use super::{Shared, Start, enablements, links, summary};
 
 const CONTROLLER: &str = "cluster-status-controller";
 
@@ -38,12 +38,69 @@ const MESSAGE_READY: &str = "cluster is healthy and ready to accept workloads";
 const MESSAGE_NOT_READY: &str = "cluster is reachable but health endpoint responded without ok";
 const MESSAGE_NOT_REACHABLE: &str = "cluster is not reachable";
 
-pub(super) async fn run(shared: Arc<Shared>, name: String, probe: Probe) {
+pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
+    let of = shared.clone();
+    shared.mirrors.clusters.subscribe(move |change| {
+        let name = &change.key.name;
+        match change.new.as_deref() {
+            Some(new) => watch_over(&of, name, change.old.as_deref(), new),
+            None => {
+                if let Some(probe) = of.probes.lock().remove(name) {
+                    probe.stop.cancel();
+                }
+                METRICS.forget(name);
+            }
+        }
+    });
+    // The loops start as clusters appear.
+    Box::new(|| {})
+}
+
+/// Starts, prods or ends the status loop of a cluster.
+fn watch_over(shared: &Arc<Shared>, name: &str, old: Option<&Cluster>, new: &Cluster) {
+    let wanted = shared.mine.has(new) && (new.spec.secret_ref.is_some() || shared.mine.needs_no_secret());
+    let mut probes = shared.probes.lock();
+    match (probes.get(name), wanted) {
+        (Some(probe), true) => {
+            let news = old.is_none_or(|old| {
+                old.metadata.finalizers != new.metadata.finalizers
+                    || old.metadata.generation != new.metadata.generation
+            });
+            if news {
+                probe.prod.notify_one();
+            }
+        }
+        (Some(_), false) => {
+            if let Some(probe) = probes.remove(name) {
+                probe.stop.cancel();
+            }
+        }
+        (None, true) => {
+            let probe = Probe { stop: shared.supervisor.token().child_token(), prod: Arc::default() };
+            probes.insert(name.to_owned(), probe.clone());
+            let (of, name) = (shared.clone(), name.to_owned());
+            let task = format!("cluster-status/{name}");
+            shared
+                .supervisor
+                .keep_until(task, probe.stop.clone(), move || run(of.clone(), name.clone(), probe.clone()));
+        }
+        (None, false) => {}
+    }
+}
+
+/// How a status loop is steered.
+#[derive(Clone)]
+pub(super) struct Probe {
+    stop: CancellationToken,
+    /// Ends the wait for the next look.
+    prod: Arc<tokio::sync::Notify>,
+}
+
+async fn run(shared: Arc<Shared>, name: String, probe: Probe) {
     let mut memory = Memory::default();
     loop {
         let wait = look(&shared, &name, &mut memory).await;
         tokio::select! {
-            () = shared.stop.cancelled() => return,
             () = probe.stop.cancelled() => return,
             () = probe.prod.notified() => {}
             () = tokio::time::sleep(wait) => {}
@@ -68,7 +125,7 @@ async fn look(shared: &Arc<Shared>, name: &str, memory: &mut Memory) -> Duration
         return period;
     }
     let (now, started) = (Timestamp::now(), Instant::now());
-    let (observed, member) = match shared.members.refresh(&shared.client, &cluster).await {
+    let (observed, member) = match links::connect(shared, &cluster).await {
         Err(error) => {
             let message = format!("failed to create a ClusterClient: {error}");
             let reason = conditions::REASON_STATUS_COLLECTION_FAILED;
@@ -84,7 +141,7 @@ async fn look(shared: &Arc<Shared>, name: &str, memory: &mut Memory) -> Duration
             let back = memory.was_offline && health == Health::Healthy;
             memory.was_offline = health == Health::Offline;
             if back {
-                // Nobody has to sit out the back-off that he earned while the member was away.
+                // When a member returns, its keys are retried at once; their back-off is reset.
                 member.revive();
                 shared.enqueue_works_of(name);
             }
@@ -105,12 +162,12 @@ async fn look(shared: &Arc<Shared>, name: &str, memory: &mut Memory) -> Duration
         let status = updated(&cluster.status, adjusted.clone(), details.as_ref());
         match write(shared, name, &cluster, &status).await {
             Ok(()) => {
-                FIGURES.looked(name, started, &status);
+                METRICS.looked(name, started, &status);
                 return period;
             }
             Err(kube::Error::Api(answer)) if answer.code == 409 => {
-                let Ok(fresh) = Api::<Cluster>::all(shared.client.clone()).get(name).await else { break };
-                shared.clusters.note(fresh);
+                let Ok(fresh) = Api::<Cluster>::all(shared.client().clone()).get(name).await else { break };
+                shared.mirrors.clusters.note(fresh);
             }
             Err(kube::Error::Api(answer)) if answer.code == 404 => return period,
             Err(error) => {
@@ -200,10 +257,10 @@ async fn write(
         "metadata": { "resourceVersion": cluster.metadata.resource_version },
         "status": difference,
     });
-    let answer = Api::<Cluster>::all(shared.client.clone())
+    let answer = Api::<Cluster>::all(shared.client().clone())
         .patch_status(name, &PatchParams::default(), &Patch::Merge(&patch))
         .await?;
-    shared.clusters.note(answer);
+    shared.mirrors.clusters.note(answer);
     Ok(())
 }
 

@@ -19,17 +19,17 @@ use api::work::{ManifestStatus, Work};
 use api::{events, names};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::Api;
-use kube::api::{Patch, PatchParams};
-use member::{Key, Kind, Lookup, Member};
+use member::{Kind, Lookup, Member};
 use propagation::Object;
 use propagation::apply::{self, Decision};
 use propagation::status::{condition, set_condition};
+use runtime::Key;
 use serde_json::{Value, json};
 
-use super::figures::FIGURES;
-use super::{Shared, is_leaving, is_push, is_ready, removal, work_status};
-use crate::queue::Outcome;
+use super::metrics::METRICS;
+use runtime::{Outcome, UNLIMITED};
+
+use super::{Shared, Start, is_leaving, is_ready, removal, work_of, work_status};
 
 const COMPONENT: &str = "execution-controller";
 const MESSAGE_DISPATCHING: &str = "Work is being dispatched to member clusters.";
@@ -52,13 +52,52 @@ enum Error {
     Restless(String),
 }
 
-pub(super) async fn reconcile(shared: &Arc<Shared>, key: &Key) -> Outcome {
-    let Some(work) = shared.works.find(key) else { return Outcome::Done };
+pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
+    let of = shared.clone();
+    shared.mirrors.works.subscribe(move |change| {
+        let Some(new) = change.new.as_deref() else { return };
+        // Status and marks of a Work are not for the member; only a new generation is.
+        let news = change.old.as_deref().is_none_or(|old| {
+            old.metadata.generation != new.metadata.generation
+                || old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
+        });
+        if news {
+            of.executions.push(change.key.clone());
+        }
+    });
+    // The members must not keep alive what keeps them alive.
+    let weak = Arc::downgrade(shared);
+    shared.members.observe(Arc::new(move |change| {
+        let Some(of) = weak.upgrade() else { return };
+        let drifted = match (change.old, change.new) {
+            (Some(old), Some(new)) => apply::drifted(old, new),
+            (Some(_), None) => true,
+            // What is new to us is compared when its Work is looked at, which happens anyway.
+            (None, _) => false,
+        };
+        if drifted
+            && !change.ours
+            && let Some(work) = work_of(change)
+        {
+            of.executions.push(work);
+        }
+    }));
+    let of = shared.clone();
+    Box::new(move || {
+        let (supervisor, queue) = (of.supervisor.clone(), of.executions.clone());
+        // The limit is that of the member a key belongs to.
+        queue.spawn(UNLIMITED, &supervisor, move |key: Key| {
+            let of = of.clone();
+            async move { reconcile(&of, &key).await }
+        });
+    })
+}
+
+async fn reconcile(shared: &Arc<Shared>, key: &Key) -> Outcome {
+    let Some(work) = shared.mirrors.works.find(key) else { return Outcome::Done };
     let Some(cluster_name) = names::cluster_of_execution_space(&key.namespace) else { return Outcome::Done };
     // A Cluster or connection that is missing takes up all its Works when it comes.
-    let Some(cluster) = shared.cluster(cluster_name).filter(|cluster| is_push(cluster)) else {
-        return Outcome::Done;
-    };
+    let Some(cluster) = shared.my_cluster(cluster_name) else { return Outcome::Done };
     if work.metadata.deletion_timestamp.is_some() {
         let preserve = work.spec.preserve_resources_on_deletion == Some(true);
         return if is_ready(&cluster) || preserve {
@@ -84,7 +123,7 @@ pub(super) async fn reconcile(shared: &Arc<Shared>, key: &Key) -> Outcome {
     let started = Instant::now();
     let (applied, outcome) = carry_out(shared, &member, key, &work).await;
     drop(permit);
-    FIGURES.carried(started, outcome == Outcome::Done);
+    METRICS.carried(started, outcome == Outcome::Done);
     let is_applied = applied.status == "True";
     wanted.push(applied);
     // What the member answered tells the state of the objects as well: one write instead of two.
@@ -166,14 +205,14 @@ async fn carry_out(shared: &Shared, member: &Member, key: &Key, work: &Work) -> 
                 }
                 all.wrote = true;
                 let message = format!("Successfully applied resource({place}) to cluster {}", member.name());
-                shared.recorder.say_of_template(COMPONENT, manifest, events::SYNC_SUCCEED, message);
+                shared.say_of_template(COMPONENT, manifest, events::SYNC_SUCCEED, message);
             }
             Err(error) => {
                 let message = format!(
                     "Failed to create or update resource({place}) in member cluster({}): {error}",
                     member.name()
                 );
-                shared.recorder.say_of_template(COMPONENT, manifest, events::SYNC_FAILED, message);
+                shared.say_of_template(COMPONENT, manifest, events::SYNC_FAILED, message);
                 errors.push(error.to_string());
             }
         }
@@ -181,7 +220,7 @@ async fn carry_out(shared: &Shared, member: &Member, key: &Key, work: &Work) -> 
     if errors.is_empty() {
         if all.wrote {
             let message = format!("Sync work({key}) to cluster({}) successful.", member.name());
-            shared.recorder.say(COMPONENT, work, events::SYNC_SUCCEED, message);
+            shared.events.say(COMPONENT, work, events::SYNC_SUCCEED, message);
         }
         let mut applied =
             Wanted::new(conditions::APPLIED, "True", conditions::REASON_APPLIED, MESSAGE_APPLIED);
@@ -190,7 +229,7 @@ async fn carry_out(shared: &Shared, member: &Member, key: &Key, work: &Work) -> 
     }
     let text = aggregate(&errors);
     let message = format!("Failed to sync work({key}) to cluster({}), err: {text}", member.name());
-    shared.recorder.say(COMPONENT, work, events::SYNC_FAILED, message);
+    shared.events.say(COMPONENT, work, events::SYNC_FAILED, message);
     let total = manifests.len();
     let message = format!("Failed to apply all manifests ({}/{total}): {text}", total - errors.len());
     (Wanted::new(conditions::APPLIED, "False", conditions::REASON_NOT_APPLIED, message), Outcome::Retry)
@@ -214,7 +253,7 @@ async fn carry_out_one(
     manifest: &Value,
     confirmed: bool,
 ) -> Result<Carried, Error> {
-    let kind = shared.kinds.resolve(&shared.client, member, manifest.api_version(), manifest.kind()).await?;
+    let kind = shared.kinds.resolve(shared.client(), member, manifest.api_version(), manifest.kind()).await?;
     let key = object_key(&kind, manifest);
     let mut observed = match member.look_up(&kind, &key).await {
         Lookup::Found(object) => Some(object),
@@ -228,7 +267,7 @@ async fn carry_out_one(
     for _ in 0..ATTEMPTS {
         let Some(object) = &observed else {
             let created = member.create(&kind, &key, manifest).await;
-            FIGURES.created(&created, manifest, member.name());
+            METRICS.created(&created, manifest, member.name());
             match created {
                 Ok(created) => {
                     member.note(&kind, &key, wish, created.resource_version());
@@ -255,7 +294,7 @@ async fn carry_out_one(
             }
             Decision::Update(update) => {
                 let updated = member.update(&kind, &key, &update).await;
-                FIGURES.updated(&updated, manifest, member.name());
+                METRICS.updated(&updated, manifest, member.name());
                 match updated {
                     Ok(updated) => {
                         member.note(&kind, &key, wish, updated.resource_version());
@@ -297,7 +336,7 @@ async fn withdraw(shared: &Arc<Shared>, member: &Member, key: &Key, work: &Work,
         };
         if let Err(error) = result {
             let message = format!("Failed to sync work({key}) to cluster({}), err: {error}", member.name());
-            shared.recorder.say(COMPONENT, work, events::SYNC_FAILED, message);
+            shared.events.say(COMPONENT, work, events::SYNC_FAILED, message);
             tracing::debug!(controller = COMPONENT, object = %key, cluster = member.name(), %error, "not withdrawn");
             return Outcome::Retry;
         }
@@ -307,14 +346,14 @@ async fn withdraw(shared: &Arc<Shared>, member: &Member, key: &Key, work: &Work,
 
 async fn take_out(shared: &Shared, member: &Member, manifest: &Value, work: &Key) -> Result<(), Error> {
     let kind =
-        match shared.kinds.resolve(&shared.client, member, manifest.api_version(), manifest.kind()).await {
+        match shared.kinds.resolve(shared.client(), member, manifest.api_version(), manifest.kind()).await {
             Ok(kind) => kind,
             // Neither side knows the kind any more, and with it went its objects.
             Err(member::Error::UnknownKind { .. }) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
     let removed = removal::remove(member, &kind, &object_key(&kind, manifest), work).await;
-    FIGURES.deleted(&removed, manifest, member.name());
+    METRICS.deleted(&removed, manifest, member.name());
     let removed = removed?;
     tracing::debug!(object = manifest.describe(), cluster = member.name(), ?removed, "withdrawn");
     Ok(())
@@ -322,7 +361,7 @@ async fn take_out(shared: &Shared, member: &Member, manifest: &Value, work: &Key
 
 /// Takes our marks off an object that stays.
 async fn let_go(shared: &Shared, member: &Member, manifest: &Value) -> Result<(), Error> {
-    let kind = shared.kinds.resolve(&shared.client, member, manifest.api_version(), manifest.kind()).await?;
+    let kind = shared.kinds.resolve(shared.client(), member, manifest.api_version(), manifest.kind()).await?;
     let key = object_key(&kind, manifest);
     let mut released = manifest.clone();
     apply::release(&mut released);
@@ -350,16 +389,9 @@ async fn release(shared: &Arc<Shared>, key: &Key, work: &Work) -> Outcome {
     if !has_finalizer(work) {
         return Outcome::Done;
     }
-    let rest: Vec<&String> =
-        work.metadata.finalizers.iter().flatten().filter(|name| *name != finalizers::EXECUTION).collect();
-    let patch = json!({ "metadata": {
-        "resourceVersion": work.metadata.resource_version, "finalizers": rest,
-    } });
-    let works = Api::<Work>::namespaced(shared.client.clone(), &key.namespace);
-    match works.patch(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+    match shared.writer.release(work, finalizers::EXECUTION).await {
         Ok(_) => Outcome::Done,
-        Err(kube::Error::Api(status)) if status.code == 404 => Outcome::Done,
-        Err(kube::Error::Api(status)) if status.code == 409 => Outcome::Retry,
+        Err(error) if error.is_conflict() => Outcome::Retry,
         Err(error) => {
             tracing::warn!(controller = COMPONENT, object = %key, %error, "cannot let the Work go");
             Outcome::Retry
@@ -399,17 +431,16 @@ async fn write_status(
         status["manifestStatuses"] = json!(reports);
     }
     let patch = json!({ "status": status });
-    let works = Api::<Work>::namespaced(shared.client.clone(), &key.namespace);
-    match works.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+    match shared.writer.patch_status(work, patch).await {
         Ok(answer) => {
             if let Some(wanted) = wanted.iter().find(|wanted| dispatching_changes(work, wanted)) {
-                shared.recorder.say(COMPONENT, work, events::WORK_DISPATCHING, wanted.message.clone());
+                shared.events.say(COMPONENT, work, events::WORK_DISPATCHING, wanted.message.clone());
             }
-            shared.works.note(answer);
+            shared.mirrors.works.note(answer);
             (outcome, true)
         }
-        Err(kube::Error::Api(status)) if status.code == 404 => (Outcome::Done, false),
-        Err(kube::Error::Api(status)) if status.code == 409 => (Outcome::Retry, false),
+        Err(error) if error.is_not_found() => (Outcome::Done, false),
+        Err(error) if error.is_conflict() => (Outcome::Retry, false),
         Err(error) => {
             tracing::warn!(controller = COMPONENT, object = %key, %error, "cannot write the conditions");
             (Outcome::Retry, false)

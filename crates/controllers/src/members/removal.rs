@@ -5,8 +5,9 @@
 //! names the UID that was judged, so that something else of the same name is safe.
 
 use api::labels::annotations::{WORK_NAME, WORK_NAMESPACE};
-use member::{Key, Kind, Lookup, Member};
+use member::{Kind, Lookup, Member};
 use propagation::{Object, apply};
+use runtime::Key;
 use serde_json::Value;
 
 /// What became of a request to delete.

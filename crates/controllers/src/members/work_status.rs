@@ -10,29 +10,67 @@
 
 use std::sync::Arc;
 
+use api::conditions::work as conditions;
 use api::labels::annotations::{WORK_NAME, WORK_NAMESPACE};
 use api::work::{ManifestStatus, ResourceHealth, Work};
 use api::{events, names};
-use kube::Api;
-use kube::api::{Patch, PatchParams};
-use member::{Key, Member};
+use member::Member;
 use propagation::{Object, status};
+use runtime::Key;
 use serde_json::{Value, json};
 
-use super::{Shared, is_push};
-use crate::queue::Outcome;
+use runtime::{Outcome, UNLIMITED};
+
+use super::{Shared, Start, work_of};
 
 const COMPONENT: &str = "work-status-controller";
 
-pub(super) async fn reconcile(shared: &Arc<Shared>, key: &Key) -> Outcome {
-    if let Some(left) = shared.pace.wait(key) {
+pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
+    let of = shared.clone();
+    shared.mirrors.works.subscribe(move |change| {
+        let Some(new) = change.new.as_deref() else { return };
+        // The execution controller that has applied it has reported its state along with that.
+        let reported = change.ours && of.enabled.execution;
+        if !reported && is_applied(new) && !change.old.as_deref().is_some_and(is_applied) {
+            of.reports.push(change.key.clone());
+        }
+    });
+    // The members must not keep alive what keeps them alive.
+    let weak = Arc::downgrade(shared);
+    shared.members.observe(Arc::new(move |change| {
+        let Some(of) = weak.upgrade() else { return };
+        let reported = change.ours && of.enabled.execution;
+        if !reported
+            && change.new.is_some()
+            && let Some(work) = work_of(change)
+        {
+            of.reports.push(work);
+        }
+    }));
+    let of = shared.clone();
+    Box::new(move || {
+        let (supervisor, queue) = (of.supervisor.clone(), of.reports.clone());
+        queue.spawn(UNLIMITED, &supervisor, move |key: Key| {
+            let of = of.clone();
+            async move { reconcile(&of, &key).await }
+        });
+    })
+}
+
+fn is_applied(work: &Work) -> bool {
+    work.status
+        .conditions
+        .iter()
+        .any(|condition| condition.type_ == conditions::APPLIED && condition.status == "True")
+}
+
+async fn reconcile(shared: &Arc<Shared>, key: &Key) -> Outcome {
+    if let Some(left) = shared.throttle.wait(key) {
         return Outcome::After(left);
     }
-    let Some(work) = shared.works.find(key) else { return Outcome::Done };
+    let Some(work) = shared.mirrors.works.find(key) else { return Outcome::Done };
     let Some(cluster) = names::cluster_of_execution_space(&key.namespace) else { return Outcome::Done };
-    if work.metadata.deletion_timestamp.is_some()
-        || !shared.cluster(cluster).is_some_and(|cluster| is_push(&cluster))
-    {
+    if work.metadata.deletion_timestamp.is_some() || shared.my_cluster(cluster).is_none() {
         return Outcome::Done;
     }
     // A new connection takes up all Works of its cluster.
@@ -43,16 +81,15 @@ pub(super) async fn reconcile(shared: &Arc<Shared>, key: &Key) -> Outcome {
         return Outcome::Done;
     }
     let patch = json!({ "status": { "manifestStatuses": reports } });
-    let works = Api::<Work>::namespaced(shared.client.clone(), &key.namespace);
-    match works.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+    match shared.writer.patch_status(work.as_ref(), patch).await {
         Ok(answer) => {
             say(shared, &work, &reports);
-            shared.works.note(answer);
-            shared.pace.wrote(key);
+            shared.mirrors.works.note(answer);
+            shared.throttle.wrote(key);
             Outcome::Done
         }
-        Err(kube::Error::Api(answer)) if answer.code == 404 => Outcome::Done,
-        Err(kube::Error::Api(answer)) if answer.code == 409 => Outcome::Retry,
+        Err(error) if error.is_not_found() => Outcome::Done,
+        Err(error) if error.is_conflict() => Outcome::Retry,
         Err(error) => {
             tracing::warn!(controller = COMPONENT, object = %key, %error, "cannot write the status");
             Outcome::Retry
@@ -84,7 +121,7 @@ pub(super) async fn news(shared: &Shared, member: &Member, key: &Key, work: &Wor
 /// Called when news has been written: something newer may have come between the look and the write.
 pub(super) async fn written(shared: &Shared, member: &Member, key: &Key, work: &Work, news: &News) {
     say(shared, work, &news.reports);
-    shared.pace.wrote(key);
+    shared.throttle.wrote(key);
     if revisions(shared, member, work).await != news.revisions {
         shared.reports.push(key.clone());
     }
@@ -94,7 +131,7 @@ async fn revisions(shared: &Shared, member: &Member, work: &Work) -> Vec<u64> {
     let mut revisions = Vec::new();
     for manifest in &work.spec.workload.manifests {
         let kind =
-            shared.kinds.resolve(&shared.client, member, manifest.api_version(), manifest.kind()).await;
+            shared.kinds.resolve(shared.client(), member, manifest.api_version(), manifest.kind()).await;
         revisions.push(
             kind.map_or(0, |kind| member.managed(&kind).revision(manifest.namespace(), manifest.name())),
         );
@@ -107,7 +144,7 @@ async fn observe(shared: &Shared, member: &Member, key: &Key, work: &Work) -> Ve
     let mut observed = Vec::new();
     for manifest in &work.spec.workload.manifests {
         let kind =
-            shared.kinds.resolve(&shared.client, member, manifest.api_version(), manifest.kind()).await;
+            shared.kinds.resolve(shared.client(), member, manifest.api_version(), manifest.kind()).await;
         // A copy that is still being filled reports each of its objects when it has it.
         let object = kind.ok().and_then(|kind| {
             let copy = member.managed(&kind);
@@ -135,13 +172,13 @@ fn reports(shared: &Shared, work: &Work, observed: &[Option<Arc<Value>>]) -> Opt
                 if let Some(error) = report.health_error {
                     let message =
                         format!("Interpret health of object({}) failed, err: {error}.", path(object));
-                    shared.recorder.say(COMPONENT, work, events::INTERPRET_HEALTH_FAILED, message);
+                    shared.events.say(COMPONENT, work, events::INTERPRET_HEALTH_FAILED, message);
                 }
                 reports.push(report.status);
             }
             Err(error) => {
                 let message = format!("Reflect status for object({}) failed, err: {error}.", path(object));
-                shared.recorder.say(COMPONENT, work, events::REFLECT_STATUS_FAILED, message);
+                shared.events.say(COMPONENT, work, events::REFLECT_STATUS_FAILED, message);
                 return None;
             }
         }
@@ -154,14 +191,14 @@ fn say(shared: &Shared, work: &Work, reports: &[ManifestStatus]) {
         let id = &report.identifier;
         let path = format!("{}/{}/{}", id.kind, id.namespace, id.name);
         let message = format!("Reflect status for object({path}) succeed.");
-        shared.recorder.say(COMPONENT, work, events::REFLECT_STATUS_SUCCEED, message);
+        shared.events.say(COMPONENT, work, events::REFLECT_STATUS_SUCCEED, message);
         let health = match &report.health {
             Some(ResourceHealth::Healthy) => "healthy",
             Some(ResourceHealth::Unhealthy) => "unhealthy",
             _ => continue,
         };
         let message = format!("Interpret health of object({path}) as {health}.");
-        shared.recorder.say(COMPONENT, work, events::INTERPRET_HEALTH_SUCCEED, message);
+        shared.events.say(COMPONENT, work, events::INTERPRET_HEALTH_SUCCEED, message);
     }
 }
 

@@ -12,33 +12,31 @@ use api::events as reasons;
 use api::policy::{OverrideSpec, ResourceSelector};
 use api::work::{TargetCluster, Work};
 use futures::future::join_all;
-use member::{Change, Mirror};
 use propagation::render::{Rendered, Renderer};
 use propagation::{Binding, Object, directly_purged_clusters, expected_clusters, selector};
+use runtime::{Change, Error, Mirror, Queue};
 use serde_json::Value;
 
-use super::figures::FIGURES;
+use super::metrics::METRICS;
 use super::templates::TemplateKey;
 use super::works::binding_of;
-use super::write::{Error, Guard, Stored};
-use super::{BindingKey, Plane, Start, write};
-use crate::events::about;
-use crate::queue::Queue;
+use super::{BindingKey, Plane, Start, StoredBinding};
+use runtime::events::about;
 
 const WORKERS: usize = 8;
 const OVERRIDES: &str = "override-manager";
 
-pub(super) fn wire(plane: &Arc<Plane>) -> Start {
+pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     let queue = Queue::new("binding-controller");
 
     let pushed = Arc::clone(&queue);
-    plane.bindings.subscribe(move |change| push_changed(&pushed, change));
+    plane.mirrors.bindings.subscribe(move |change| push_changed(&pushed, change));
     let pushed = Arc::clone(&queue);
-    plane.cluster_bindings.subscribe(move |change| push_changed(&pushed, change));
+    plane.mirrors.cluster_bindings.subscribe(move |change| push_changed(&pushed, change));
 
     // A Work that vanishes may be one that is wanted, or one that had to go before others come.
     let pushed = Arc::clone(&queue);
-    plane.works.mirror.subscribe(move |change| {
+    plane.mirrors.works.subscribe(move |change| {
         if let (Some(old), None) = (&change.old, &change.new)
             && let Some(binding) = binding_of(old)
         {
@@ -47,38 +45,39 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
     });
 
     let (pushed, of) = (Arc::clone(&queue), Arc::clone(plane));
-    plane.clusters.subscribe(move |change| {
+    plane.mirrors.clusters.subscribe(move |change| {
         if change.old.is_none() && !change.initial {
-            push_bound_to(&of.bindings, &pushed, &change.key.name);
-            push_bound_to(&of.cluster_bindings, &pushed, &change.key.name);
+            push_bound_to(&of.mirrors.bindings, &pushed, &change.key.name);
+            push_bound_to(&of.mirrors.cluster_bindings, &pushed, &change.key.name);
         }
     });
 
     let (pushed, of) = (Arc::clone(&queue), Arc::clone(plane));
-    plane.override_policies.subscribe(move |change| {
+    plane.mirrors.override_policies.subscribe(move |change| {
         let specs = overridden(change, |policy| &policy.spec, |policy| policy.metadata.generation);
         if !specs.is_empty() {
-            push_selected(&of, &of.bindings, &pushed, &specs, Some(&change.key.namespace));
+            push_selected(&of, &of.mirrors.bindings, &pushed, &specs, Some(&change.key.namespace));
         }
     });
     let (pushed, of) = (Arc::clone(&queue), Arc::clone(plane));
-    plane.cluster_override_policies.subscribe(move |change| {
+    plane.mirrors.cluster_override_policies.subscribe(move |change| {
         let specs = overridden(change, |policy| &policy.spec, |policy| policy.metadata.generation);
         if !specs.is_empty() {
-            push_selected(&of, &of.bindings, &pushed, &specs, None);
-            push_selected(&of, &of.cluster_bindings, &pushed, &specs, None);
+            push_selected(&of, &of.mirrors.bindings, &pushed, &specs, None);
+            push_selected(&of, &of.mirrors.cluster_bindings, &pushed, &specs, None);
         }
     });
 
     let plane = Arc::clone(plane);
-    Box::new(move |tasks, stop| {
-        queue.spawn(WORKERS, tasks, stop, move |key: BindingKey| {
+    let supervisor = plane.supervisor.clone();
+    Box::new(move || {
+        queue.spawn(WORKERS, &supervisor, move |key: BindingKey| {
             let plane = Arc::clone(&plane);
             async move {
                 if key.namespace.is_empty() {
-                    reconcile(&plane, &plane.cluster_bindings, &key).await
+                    reconcile(&plane, &plane.mirrors.cluster_bindings, &key).await
                 } else {
-                    reconcile(&plane, &plane.bindings, &key).await
+                    reconcile(&plane, &plane.mirrors.bindings, &key).await
                 }
             }
         });
@@ -153,7 +152,11 @@ fn push_selected<B: Binding>(
     }
 }
 
-async fn reconcile<B: Stored>(plane: &Plane, mirror: &Mirror<B>, key: &BindingKey) -> Result<(), Error> {
+async fn reconcile<B: StoredBinding>(
+    plane: &Plane,
+    mirror: &Mirror<B>,
+    key: &BindingKey,
+) -> Result<(), Error> {
     let Some(binding) = mirror.get(&key.namespace, &key.name) else { return Ok(()) };
     let id = binding.permanent_id();
     let works = plane.works.of(id);
@@ -198,11 +201,11 @@ async fn reconcile<B: Stored>(plane: &Plane, mirror: &Mirror<B>, key: &BindingKe
     }
     let started = Instant::now();
     let result = ensure_works(plane, binding.as_ref(), &template).await;
-    FIGURES.rendered(started, &result);
+    METRICS.rendered(started, &result);
     result
 }
 
-async fn clean_up<B: Stored>(plane: &Plane, binding: &B, works: &[Arc<Work>]) -> Result<(), Error> {
+async fn clean_up<B: StoredBinding>(plane: &Plane, binding: &B, works: &[Arc<Work>]) -> Result<(), Error> {
     let held = |finalizer: &String| finalizer == B::FINALIZER;
     if !binding.metadata().finalizers.iter().flatten().any(held) {
         return Ok(());
@@ -214,37 +217,21 @@ async fn clean_up<B: Stored>(plane: &Plane, binding: &B, works: &[Arc<Work>]) ->
         plane.events.warning(component::<B>(), &about(binding), reasons::CLEANUP_WORK_FAILED, message);
         return Err(error);
     }
-    let mut released = binding.clone();
-    if let Some(finalizers) = &mut Binding::metadata_mut(&mut released).finalizers {
-        finalizers.retain(|finalizer| finalizer != B::FINALIZER);
-    }
-    let api = B::api(&plane.client, binding.metadata().namespace.as_deref().unwrap_or(""));
-    match write::update(&api, binding, &released, Guard::Version).await {
-        Err(Error::Api(error)) if write::is_not_found(&error) => Ok(()),
-        result => result.map(drop),
-    }
+    plane.writer.derived().release(binding, B::FINALIZER).await.map(drop)
 }
 
 async fn delete_all(plane: &Plane, works: &[&Arc<Work>]) -> Result<(), Error> {
-    let results = join_all(works.iter().map(|work| plane.works.delete(&plane.client, work))).await;
-    aggregate(results.into_iter().filter_map(Result::err).collect())
-}
-
-/// One error stays itself, so that a conflict is known as one.
-fn aggregate(mut errors: Vec<Error>) -> Result<(), Error> {
-    match errors.len() {
-        0 => Ok(()),
-        1 => Err(errors.remove(0)),
-        _ => Err(Error::Several(errors.iter().map(ToString::to_string).collect())),
-    }
+    let results = join_all(works.iter().map(|work| plane.writer.delete(work.as_ref()))).await;
+    Error::join(results.into_iter().filter_map(Result::err).collect())
 }
 
 fn cluster_of(work: &Work) -> Option<&str> {
     api::names::cluster_of_execution_space(work.metadata.namespace.as_deref()?)
 }
 
-async fn ensure_works<B: Stored>(plane: &Plane, binding: &B, template: &Value) -> Result<(), Error> {
-    let renderer = Renderer::new(binding, template, &plane.interpreter, &plane.features)?;
+async fn ensure_works<B: StoredBinding>(plane: &Plane, binding: &B, template: &Value) -> Result<(), Error> {
+    let renderer =
+        Renderer::new(binding, template, &plane.interpreter, &plane.features).map_err(Error::decision)?;
     let writes = renderer.targets().iter().map(|target| ensure_work(plane, &renderer, template, target));
     let mut changed = false;
     let mut errors = Vec::new();
@@ -254,7 +241,7 @@ async fn ensure_works<B: Stored>(plane: &Plane, binding: &B, template: &Value) -
             Err(error) => errors.push(error),
         }
     }
-    let result = aggregate(errors);
+    let result = Error::join(errors);
     let component = component::<B>();
     match &result {
         Ok(()) if changed => {
@@ -272,17 +259,17 @@ async fn ensure_works<B: Stored>(plane: &Plane, binding: &B, template: &Value) -
     result
 }
 
-async fn ensure_work<B: Stored>(
+async fn ensure_work<B: StoredBinding>(
     plane: &Plane,
     renderer: &Renderer<'_, B>,
     template: &Value,
     target: &TargetCluster,
 ) -> Result<bool, Error> {
-    let Some(cluster) = plane.clusters.get("", &target.name) else {
+    let Some(cluster) = plane.mirrors.clusters.get("", &target.name) else {
         return Err(Error::Waiting(format!("for cluster {} to exist", target.name)));
     };
     let rendered = render(plane, renderer, template, target, &cluster)?;
-    let written = plane.works.ensure(&plane.client, &rendered.work).await?;
+    let written = plane.works.ensure(&plane.writer, &rendered.work).await?;
     if written {
         for contribution in rendered.applied.cluster.iter().chain(&rendered.applied.namespaced) {
             let message = format!("Apply {} for cluster({}) succeed.", contribution.describe(), target.name);
@@ -292,7 +279,7 @@ async fn ensure_work<B: Stored>(
     Ok(written)
 }
 
-fn render<B: Stored>(
+fn render<B: StoredBinding>(
     plane: &Plane,
     renderer: &Renderer<'_, B>,
     template: &Value,
@@ -304,7 +291,7 @@ fn render<B: Stored>(
         let message = error.to_string();
         plane.events.warning(OVERRIDES, template, reasons::APPLY_OVERRIDE_POLICY_FAILED, message);
     }
-    Ok(result?)
+    result.map_err(Error::decision)
 }
 
 fn component<B: Binding>() -> &'static str {

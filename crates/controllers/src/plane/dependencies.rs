@@ -13,19 +13,16 @@ use api::labels::finalizers::BINDING_DEPENDENCIES;
 use api::labels::{DEPENDED_BY_PREFIX, RESOURCE_BINDING_PERMANENT_ID};
 use api::work::{ObjectReference, ResourceBinding};
 use interpreter::Operation;
-use kube::Api;
-use member::Key;
 use parking_lot::Mutex;
 use propagation::activation::specification_changed;
 use propagation::dependencies::{self, DependencyIndex};
 use propagation::{Binding, Object};
+use runtime::{Error, Guard, Key, Queue};
 use serde_json::Value;
 
 use super::templates::TemplateKey;
-use super::write::{Error, Guard, Stored};
-use super::{Plane, Start, write};
-use crate::events::about;
-use crate::queue::Queue;
+use super::{Plane, Start};
+use runtime::events::about;
 
 const WORKERS: usize = 4;
 const COMPONENT: &str = "dependencies-distributor";
@@ -40,7 +37,7 @@ struct Distributor {
     told: Mutex<BTreeMap<Key, String>>,
 }
 
-pub(super) fn wire(plane: &Arc<Plane>) -> Start {
+pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     let distributor = Arc::new(Distributor {
         plane: Arc::clone(plane),
         queue: Queue::new("dependencies-distributor"),
@@ -49,7 +46,7 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
         told: Mutex::default(),
     });
     let of = Arc::clone(&distributor);
-    plane.bindings.subscribe(move |change| {
+    plane.mirrors.bindings.subscribe(move |change| {
         let Some(new) = &change.new else {
             of.index.lock().remove(&change.key.namespace, &change.key.name);
             of.attached.lock().remove(change.key);
@@ -89,9 +86,9 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
             }
         }
     });
-    Box::new(move |tasks, stop| {
+    Box::new(move || {
         let of = Arc::clone(&distributor);
-        distributor.queue.spawn(WORKERS, tasks, stop, move |key: Key| {
+        distributor.queue.spawn(WORKERS, &distributor.plane.supervisor, move |key: Key| {
             let of = Arc::clone(&of);
             async move { of.reconcile(&key).await }
         });
@@ -110,7 +107,7 @@ fn is_held(binding: &ResourceBinding) -> bool {
 
 impl Distributor {
     fn binding(&self, namespace: &str, name: &str) -> Option<Arc<ResourceBinding>> {
-        self.plane.bindings.get(namespace, name)
+        self.plane.mirrors.bindings.get(namespace, name)
     }
 
     /// Returns the bindings that are attached to this one.
@@ -168,7 +165,7 @@ impl Distributor {
         self.plane.interpreter.get_dependencies(template).map_err(|source| {
             let message = source.to_string();
             self.plane.events.warning(COMPONENT, template, reasons::GET_DEPENDENCIES_FAILED, message);
-            propagation::Error::Interpret { object: template.describe(), source }.into()
+            Error::decision(propagation::Error::Interpret { object: template.describe(), source })
         })
     }
 
@@ -184,19 +181,15 @@ impl Distributor {
         if !is_held(&recorded) {
             recorded.metadata.finalizers.get_or_insert_default().push(BINDING_DEPENDENCIES.to_owned());
         }
-        match write::update(&self.api(binding), binding, &recorded, Guard::Fields).await? {
+        match self.plane.writer.derived().update(binding, &recorded, Guard::Fields).await? {
             Some(written) => {
-                self.plane.bindings.note(written.clone());
+                self.plane.mirrors.bindings.note(written.clone());
                 let message = format!("Get dependencies of {} succeed.", template.describe());
                 self.plane.events.normal(COMPONENT, template, reasons::GET_DEPENDENCIES_SUCCEED, message);
                 Ok(written)
             }
             None => Ok(recorded),
         }
-    }
-
-    fn api(&self, binding: &ResourceBinding) -> Api<ResourceBinding> {
-        ResourceBinding::api(&self.plane.client, binding.metadata.namespace.as_deref().unwrap_or(""))
     }
 
     /// Returns whether anything had to be written.
@@ -208,7 +201,8 @@ impl Distributor {
         let mut changed = false;
         for attached in self.attached_to(binding) {
             let object = self.plane.templates.get(&TemplateKey::of_reference(&attached.spec.resource));
-            if dependencies::is_orphan(&attached.spec.resource, wanted, object.as_deref())? {
+            let resource = &attached.spec.resource;
+            if dependencies::is_orphan(resource, wanted, object.as_deref()).map_err(Error::decision)? {
                 changed |= self.detach(&attached, binding).await?;
             }
         }
@@ -221,11 +215,7 @@ impl Distributor {
                 }
             }
         }
-        match errors.len() {
-            0 => Ok(changed),
-            1 => Err(errors.remove(0)),
-            _ => Err(Error::Several(errors.iter().map(ToString::to_string).collect())),
-        }
+        Error::join(errors).map(|()| changed)
     }
 
     /// Returns the objects that a dependency means and that exist; the others come through the watch.
@@ -240,12 +230,12 @@ impl Distributor {
         if !dependency.name.is_empty() {
             return Ok(self.plane.templates.fetch(&reference).await?.into_iter().collect());
         }
-        if dependencies::selector(dependency)?.is_none() {
-            return Err(propagation::Error::EmptyDependency.into());
+        if dependencies::selector(dependency).map_err(Error::decision)?.is_none() {
+            return Err(Error::decision(propagation::Error::EmptyDependency));
         }
         let mut found = Vec::new();
         for object in self.plane.templates.all(&TemplateKey::of_reference(&reference).kind) {
-            if dependencies::refers_to(dependency, &object)? {
+            if dependencies::refers_to(dependency, &object).map_err(Error::decision)? {
                 found.push(object);
             }
         }
@@ -266,21 +256,22 @@ impl Distributor {
         };
         let Some(existing) = existing else {
             let built = wanted.clone();
-            dependencies::attach(&mut wanted, &built, find)?;
+            dependencies::attach(&mut wanted, &built, find).map_err(Error::decision)?;
             let labels = wanted.metadata.labels.get_or_insert_default();
             labels.insert(RESOURCE_BINDING_PERMANENT_ID.to_owned(), uuid::Uuid::new_v4().to_string());
-            write::create(&self.api(binding), &self.plane.bindings, &wanted).await?;
+            self.plane.writer.derived().create(&self.plane.mirrors.bindings, &wanted).await?;
             return Ok(true);
         };
         let mut updated = (*existing).clone();
-        let (changed, disagreement) = dependencies::attach(&mut updated, &wanted, find)?;
+        let (changed, disagreement) =
+            dependencies::attach(&mut updated, &wanted, find).map_err(Error::decision)?;
         self.tell_disagreement(&existing, disagreement);
         // That only the version of the object moved is news to those who render it.
         if !changed {
             return Ok(false);
         }
-        let (api, mirror) = (self.api(binding), &self.plane.bindings);
-        write::update_mirrored(&api, mirror, &existing, &updated, Guard::Fields).await
+        let writer = self.plane.writer.derived();
+        writer.update_mirrored(&self.plane.mirrors.bindings, &existing, &updated, Guard::Fields).await
     }
 
     /// Says on what the policies behind an attached binding disagree, once for each disagreement. It may be another one
@@ -322,11 +313,11 @@ impl Distributor {
             referrers.iter().map(AsRef::as_ref).find(|known| is_named(known, namespace, name))
         };
         let mut updated = attached.clone();
-        if !dependencies::detach(&mut updated, namespace, name, find)? {
+        if !dependencies::detach(&mut updated, namespace, name, find).map_err(Error::decision)? {
             return Ok(false);
         }
-        match write::update(&self.api(attached), attached, &updated, Guard::Version).await {
-            Err(Error::Api(error)) if write::is_not_found(&error) => Ok(false),
+        match self.plane.writer.derived().update(attached, &updated, Guard::Version).await {
+            Err(error) if error.is_not_found() => Ok(false),
             result => Ok(result?.is_some()),
         }
     }
@@ -336,17 +327,7 @@ impl Distributor {
         for attached in self.attached_to(binding) {
             self.detach(&attached, binding).await?;
         }
-        if !is_held(binding) {
-            return Ok(());
-        }
-        let mut released = binding.clone();
-        if let Some(finalizers) = &mut released.metadata.finalizers {
-            finalizers.retain(|finalizer| finalizer != BINDING_DEPENDENCIES);
-        }
-        match write::update(&self.api(binding), binding, &released, Guard::Version).await {
-            Err(Error::Api(error)) if write::is_not_found(&error) => Ok(()),
-            result => result.map(drop),
-        }
+        self.plane.writer.derived().release(binding, BINDING_DEPENDENCIES).await.map(drop)
     }
 }
 

@@ -16,7 +16,6 @@ use interpreter::Operation;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
-use member::{Change, Key, Mirror};
 use parking_lot::{Mutex, RwLock};
 use propagation::activation::specification_changed;
 use propagation::binding::{self, Inputs};
@@ -24,22 +23,22 @@ use propagation::claim::{self, Claim, Holder};
 use propagation::index::WaitingSet;
 use propagation::policies::{self as choosing, Choice, Policy, PolicyIndex};
 use propagation::{Binding, Object};
+use runtime::writer::tree_difference;
+use runtime::{Change, Error, Guard, Key, Mirror, Queue};
 use serde_json::Value;
 
-use super::figures::FIGURES;
-use super::heads;
+use super::metrics::METRICS;
+use super::mirrored;
 use super::policies::Kept;
 use super::templates::TemplateKey;
-use super::write::{Error, Guard, Stored, tree_difference};
-use super::{BindingKey, Plane, Start, bindings, policies, write};
-use crate::queue::Queue;
+use super::{BindingKey, Plane, Start, StoredBinding, bindings, policies};
 
 const TEMPLATE_WORKERS: usize = 8;
 const POLICY_WORKERS: usize = 2;
 pub(super) const COMPONENT: &str = "resource-detector";
 
 /// What the detector knows besides the mirrors.
-pub(super) struct Detector {
+pub(crate) struct Detector {
     pub(super) plane: Arc<Plane>,
     pub(super) templates: Arc<Queue<TemplateKey>>,
     pub(super) policies: Arc<Queue<Key>>,
@@ -68,7 +67,7 @@ struct Touch {
     fresh: bool,
 }
 
-pub(super) fn wire(plane: &Arc<Plane>) -> Start {
+pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     let detector = Arc::new(Detector {
         plane: Arc::clone(plane),
         templates: Queue::new("resource detector"),
@@ -85,30 +84,31 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
     let of = Arc::clone(&detector);
     plane.templates.subscribe(move |change| of.template_changed(change));
     let of = Arc::clone(&detector);
-    plane.bindings.subscribe(move |change| of.binding_changed(change));
+    plane.mirrors.bindings.subscribe(move |change| of.binding_changed(change));
     let of = Arc::clone(&detector);
-    plane.cluster_bindings.subscribe(move |change| of.binding_changed(change));
+    plane.mirrors.cluster_bindings.subscribe(move |change| of.binding_changed(change));
     let of = Arc::clone(&detector);
-    plane.override_policies.subscribe(move |change| of.override_changed(change));
+    plane.mirrors.override_policies.subscribe(move |change| of.override_changed(change));
     let of = Arc::clone(&detector);
-    plane.cluster_override_policies.subscribe(move |change| of.override_changed(change));
+    plane.mirrors.cluster_override_policies.subscribe(move |change| of.override_changed(change));
     policies::subscribe(&detector);
 
-    Box::new(move |tasks, stop| {
+    Box::new(move || {
+        let supervisor = detector.plane.supervisor.clone();
         let of = Arc::clone(&detector);
-        detector.templates.spawn(TEMPLATE_WORKERS, tasks, stop, move |key: TemplateKey| {
+        detector.templates.spawn(TEMPLATE_WORKERS, &supervisor, move |key: TemplateKey| {
             let of = Arc::clone(&of);
             async move { of.reconcile_template(key).await }
         });
         let of = Arc::clone(&detector);
-        detector.policies.spawn(POLICY_WORKERS, tasks, stop, move |key: Key| {
+        detector.policies.spawn(POLICY_WORKERS, &supervisor, move |key: Key| {
             let of = Arc::clone(&of);
-            async move { policies::reconcile(&of, &of.plane.policies, &key).await }
+            async move { policies::reconcile(&of, &of.plane.mirrors.policies, &key).await }
         });
         let of = Arc::clone(&detector);
-        detector.cluster_policies.spawn(POLICY_WORKERS, tasks, stop, move |key: Key| {
+        detector.cluster_policies.spawn(POLICY_WORKERS, &supervisor, move |key: Key| {
             let of = Arc::clone(&of);
-            async move { policies::reconcile(&of, &of.plane.cluster_policies, &key).await }
+            async move { policies::reconcile(&of, &of.plane.mirrors.cluster_policies, &key).await }
         });
     })
 }
@@ -128,7 +128,7 @@ impl Detector {
         let Some(object) = change.new.as_ref().or(change.old.as_ref()) else { return };
         let touch = match (&change.old, &change.new) {
             (Some(old), Some(new)) if !specification_changed(old, new) => return,
-            (Some(old), Some(new)) => Touch { by_user: !heads::changed_by_karmada(old, new), fresh: true },
+            (Some(old), Some(new)) => Touch { by_user: !mirrored::changed_by_karmada(old, new), fresh: true },
             _ => Touch { by_user: true, fresh: !change.initial },
         };
         self.push(TemplateKey::of(object), touch);
@@ -221,11 +221,11 @@ impl Detector {
         if let Some(claim) = Claim::read(&template) {
             return match &claim.holder {
                 Holder::Policy { namespace, name } => {
-                    let policy = self.plane.policies.get(namespace, name);
+                    let policy = self.plane.mirrors.policies.get(namespace, name);
                     self.keep(&template, &claim, policy, touch).await
                 }
                 Holder::ClusterPolicy { name } => {
-                    let policy = self.plane.cluster_policies.get("", name);
+                    let policy = self.plane.mirrors.cluster_policies.get("", name);
                     self.keep(&template, &claim, policy, touch).await
                 }
             };
@@ -247,7 +247,7 @@ impl Detector {
     fn choose(&self, template: &Value) -> Option<Choice> {
         let started = Instant::now();
         let choice = choosing::choose(&self.policy_index.read(), &self.cluster_policy_index.read(), template);
-        FIGURES.matched(started);
+        METRICS.matched(started);
         choice
     }
 
@@ -287,10 +287,10 @@ impl Detector {
             self.blocked.lock().insert(key);
             return Err(Error::Waiting(format!("for override policies {}", missing.join(", "))));
         }
-        let claim = Claim::of(policy)?;
+        let claim = Claim::of(policy).map_err(Error::decision)?;
         let started = Instant::now();
         let result = self.claim_and_bind(template, policy, &claim, touch).await;
-        FIGURES.applied(started, &result);
+        METRICS.applied(started, &result);
         match &result {
             Ok(true) => {
                 let message = format!("Apply {} ({}) succeed", kind_of::<P>(), describe(policy));
@@ -330,9 +330,9 @@ impl Detector {
         };
         let plane = &self.plane;
         let written = if template.namespace().is_empty() {
-            self.bind::<ClusterResourceBinding>(&plane.cluster_bindings, &inputs, touch).await?
+            self.bind::<ClusterResourceBinding>(&plane.mirrors.cluster_bindings, &inputs, touch).await?
         } else {
-            self.bind::<ResourceBinding>(&plane.bindings, &inputs, touch).await?
+            self.bind::<ResourceBinding>(&plane.mirrors.bindings, &inputs, touch).await?
         };
         if claimed_now {
             self.bound.lock().insert(TemplateKey::of(&template), template);
@@ -361,7 +361,7 @@ impl Detector {
 
     /// Returns all of a template of which the mirror may have the head only.
     async fn whole(&self, template: Value) -> Result<Option<Value>, Error> {
-        if !heads::is_head(&template) {
+        if !mirrored::is_head(&template) {
             return Ok(Some(template));
         }
         let found = self.plane.templates.fetch(&template.reference()).await?;
@@ -370,11 +370,11 @@ impl Detector {
 
     async fn priority_class(&self, policy: &PropagationSpec) -> Result<Option<i32>, Error> {
         let Some(wanted) = &policy.schedule_priority else { return Ok(None) };
-        let api: Api<PriorityClass> = Api::all(self.plane.client.clone());
+        let api: Api<PriorityClass> = Api::all(self.plane.client().clone());
         Ok(api.get_opt(&wanted.priority_class_name).await?.and_then(|class| class.value))
     }
 
-    async fn bind<B: Stored>(
+    async fn bind<B: StoredBinding>(
         &self,
         mirror: &Mirror<B>,
         inputs: &Inputs<'_>,
@@ -389,15 +389,16 @@ impl Detector {
                     let message = error.to_string();
                     self.plane.events.warning(COMPONENT, template, reasons::GET_REPLICAS_FAILED, message);
                 }
-                return Err(error.into());
+                return Err(Error::decision(error));
             }
         };
-        let api = B::api(&self.plane.client, template.namespace());
         let name = Binding::metadata(&desired).name.clone().unwrap_or_default();
         let written = match mirror.get(template.namespace(), &name) {
             Some(existing) => {
                 let mut wanted = (*existing).clone();
-                match binding::update(&mut wanted, &desired, inputs.policy, inputs.claim)? {
+                match binding::update(&mut wanted, &desired, inputs.policy, inputs.claim)
+                    .map_err(Error::decision)?
+                {
                     binding::Change::None => {
                         self.bound.lock().remove(&TemplateKey::of(template));
                         false
@@ -406,14 +407,17 @@ impl Detector {
                     _ if existing.metadata().deletion_timestamp.is_some() => {
                         return Err(Error::Waiting(format!("for binding {name} to go")));
                     }
-                    _ => write::update_mirrored(&api, mirror, &existing, &wanted, Guard::Fields).await?,
+                    _ => {
+                        let writer = self.plane.writer.derived();
+                        writer.update_mirrored(mirror, &existing, &wanted, Guard::Fields).await?
+                    }
                 }
             }
             None => {
                 // Admission would give it an identity; control planes without our admission have bindings, too.
                 let labels = Binding::metadata_mut(&mut desired).labels.get_or_insert_default();
                 labels.insert(B::PERMANENT_ID.to_owned(), uuid::Uuid::new_v4().to_string());
-                write::create(&api, mirror, &desired).await?;
+                self.plane.writer.derived().create(mirror, &desired).await?;
                 true
             }
         };
@@ -441,14 +445,14 @@ impl Detector {
     pub(super) async fn release_binding(&self, key: &BindingKey, claim: &Claim) -> Result<(), Error> {
         let plane = &self.plane;
         if key.namespace.is_empty() {
-            release_binding(plane, &plane.cluster_bindings, key, claim).await
+            release_binding(plane, &plane.mirrors.cluster_bindings, key, claim).await
         } else {
-            release_binding(plane, &plane.bindings, key, claim).await
+            release_binding(plane, &plane.mirrors.bindings, key, claim).await
         }
     }
 }
 
-async fn release_binding<B: Stored>(
+async fn release_binding<B: StoredBinding>(
     plane: &Plane,
     mirror: &Mirror<B>,
     key: &BindingKey,
@@ -460,9 +464,8 @@ async fn release_binding<B: Stored>(
         return Ok(());
     }
     debug_assert_eq!(bindings::key(binding.as_ref()), *key);
-    let api = B::api(&plane.client, &key.namespace);
-    match write::update(&api, binding.as_ref(), &released, Guard::Version).await {
-        Err(Error::Api(error)) if write::is_not_found(&error) => Ok(()),
+    match plane.writer.derived().update(binding.as_ref(), &released, Guard::Version).await {
+        Err(error) if error.is_not_found() => Ok(()),
         result => result.map(drop),
     }
 }

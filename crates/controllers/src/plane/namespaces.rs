@@ -17,9 +17,8 @@ use propagation::render::DesiredWork;
 use serde_json::Value;
 
 use super::templates::TemplateKey;
-use super::write::Error;
 use super::{Plane, Start};
-use crate::queue::Queue;
+use runtime::{Error, Queue};
 
 /// Upstream has one worker; each looks after all clusters of a namespace at once, so that few are enough.
 const WORKERS: usize = 2;
@@ -28,7 +27,7 @@ fn namespace_kind() -> Gvk {
     Gvk::new("", "v1", "Namespace")
 }
 
-pub(super) fn wire(plane: &Arc<Plane>) -> Start {
+pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     let queue = Queue::new("namespace-sync-controller");
 
     let pushed = Arc::clone(&queue);
@@ -42,14 +41,14 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
     });
 
     let (pushed, of) = (Arc::clone(&queue), Arc::clone(plane));
-    plane.clusters.subscribe(move |change| {
+    plane.mirrors.clusters.subscribe(move |change| {
         if change.old.is_none() {
             push_all(&of, &pushed);
         }
     });
 
     let (pushed, of) = (Arc::clone(&queue), Arc::clone(plane));
-    plane.cluster_override_policies.subscribe(move |change| {
+    plane.mirrors.cluster_override_policies.subscribe(move |change| {
         let policies = [&change.old, &change.new].into_iter().flatten();
         for selector in policies.flat_map(|policy| &policy.spec.resource_selectors) {
             match (selector.api_version.as_str(), selector.kind.as_str(), selector.name.as_str()) {
@@ -62,7 +61,7 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
 
     // A Work of ours that was deleted while the namespace and the cluster are still there comes back.
     let pushed = Arc::clone(&queue);
-    plane.works.mirror.subscribe(move |change| {
+    plane.mirrors.works.subscribe(move |change| {
         if let (Some(old), None) = (&change.old, &change.new) {
             let owners = old.metadata.owner_references.iter().flatten();
             for owner in owners.filter(|owner| owner.kind == "Namespace" && owner.api_version == "v1") {
@@ -72,8 +71,9 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
     });
 
     let plane = Arc::clone(plane);
-    Box::new(move |tasks, stop| {
-        queue.spawn(WORKERS, tasks, stop, move |name: String| {
+    let supervisor = plane.supervisor.clone();
+    Box::new(move || {
+        queue.spawn(WORKERS, &supervisor, move |name: String| {
             let plane = Arc::clone(&plane);
             async move { reconcile(&plane, name).await }
         });
@@ -97,7 +97,7 @@ async fn reconcile(plane: &Plane, name: String) -> Result<(), Error> {
     if namespace.is_deleting() || kept_back {
         return Ok(());
     }
-    let clusters = plane.clusters.all();
+    let clusters = plane.mirrors.clusters.all();
     let present = clusters.iter().filter(|cluster| cluster.metadata.deletion_timestamp.is_none());
     let results = join_all(present.map(|cluster| ensure_work(plane, &namespace, cluster))).await;
     let errors: Vec<String> = results.into_iter().filter_map(Result::err).map(|e| e.to_string()).collect();
@@ -107,7 +107,7 @@ async fn reconcile(plane: &Plane, name: String) -> Result<(), Error> {
 async fn ensure_work(plane: &Plane, namespace: &Value, cluster: &Cluster) -> Result<(), Error> {
     let name = cluster.metadata.name.as_deref().unwrap_or("");
     let work = desired(plane, namespace, name, cluster)?;
-    plane.works.ensure(&plane.client, &work).await?;
+    plane.works.ensure(&plane.writer, &work).await?;
     Ok(())
 }
 
@@ -117,11 +117,12 @@ fn desired(plane: &Plane, namespace: &Value, name: &str, cluster: &Cluster) -> R
         .overrides
         .read()
         .apply(&mut manifest, cluster)
-        .map_err(|failure| propagation::Error::Override { cluster: name.to_owned(), failure })?;
+        .map_err(|failure| propagation::Error::Override { cluster: name.to_owned(), failure })
+        .map_err(Error::decision)?;
     let mut annotations = BTreeMap::new();
     if let Some(record) = record(&applied.cluster) {
         annotations.insert(APPLIED_CLUSTER_OVERRIDES.to_owned(), record);
     }
-    let work = DesiredWork::new(name, manifest, BTreeMap::new(), annotations)?;
+    let work = DesiredWork::new(name, manifest, BTreeMap::new(), annotations).map_err(Error::decision)?;
     Ok(work.owned_by(namespace.controller_reference()))
 }

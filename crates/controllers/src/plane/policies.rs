@@ -13,30 +13,23 @@ use api::labels::{CLUSTER_PROPAGATION_POLICY_PERMANENT_ID, PROPAGATION_POLICY_PE
 use api::policy::{ClusterPropagationPolicy, PropagationPolicy};
 use api::work::ObjectReference;
 use apimachinery::gvk::Gvk;
-use kube::{Api, Client, Resource};
-use member::{Change, Key, Mirror};
 use parking_lot::RwLock;
 use propagation::claim::{Claim, Holder};
 use propagation::policies::{Policy, PolicyIndex, Preemption, preemption};
 use propagation::{Binding, Object};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use runtime::writer::Stored;
+use runtime::{Change, Error, Guard, Key, Mirror, Queue};
 use serde_json::Value;
 
 use super::detector::{COMPONENT, Detector, describe, kind_of};
-use super::figures::FIGURES;
+use super::metrics::METRICS;
 use super::templates::TemplateKey;
-use super::write::{self, Error, Guard};
-use crate::queue::Queue;
 
 /// What the reconcile needs to know of a policy besides what it says.
-pub(super) trait Kept:
-    Policy + Resource<DynamicType = ()> + Clone + Serialize + DeserializeOwned + std::fmt::Debug
-{
+pub(crate) trait Kept: Policy + Stored {
     const FINALIZER: &'static str;
     const PERMANENT_ID: &'static str;
 
-    fn api(client: &Client, namespace: &str) -> Api<Self>;
     fn queue(detector: &Detector) -> &Queue<Key>;
     fn index(detector: &Detector) -> &RwLock<PolicyIndex<Self>>;
 }
@@ -45,9 +38,6 @@ impl Kept for PropagationPolicy {
     const FINALIZER: &'static str = finalizers::PROPAGATION_POLICY;
     const PERMANENT_ID: &'static str = PROPAGATION_POLICY_PERMANENT_ID;
 
-    fn api(client: &Client, namespace: &str) -> Api<Self> {
-        Api::namespaced(client.clone(), namespace)
-    }
     fn queue(detector: &Detector) -> &Queue<Key> {
         &detector.policies
     }
@@ -60,9 +50,6 @@ impl Kept for ClusterPropagationPolicy {
     const FINALIZER: &'static str = finalizers::CLUSTER_PROPAGATION_POLICY;
     const PERMANENT_ID: &'static str = CLUSTER_PROPAGATION_POLICY_PERMANENT_ID;
 
-    fn api(client: &Client, _: &str) -> Api<Self> {
-        Api::all(client.clone())
-    }
     fn queue(detector: &Detector) -> &Queue<Key> {
         &detector.cluster_policies
     }
@@ -73,9 +60,9 @@ impl Kept for ClusterPropagationPolicy {
 
 pub(super) fn subscribe(detector: &Arc<Detector>) {
     let of = Arc::clone(detector);
-    detector.plane.policies.subscribe(move |change| changed(&of, change));
+    detector.plane.mirrors.policies.subscribe(move |change| changed(&of, change));
     let of = Arc::clone(detector);
-    detector.plane.cluster_policies.subscribe(move |change| changed(&of, change));
+    detector.plane.mirrors.cluster_policies.subscribe(move |change| changed(&of, change));
 }
 
 fn changed<P: Kept>(detector: &Detector, change: &Change<P>) {
@@ -142,17 +129,16 @@ async fn introduce<P: Kept>(detector: &Detector, policy: &P) -> Result<(), Error
     if !finalizers.iter().any(|finalizer| finalizer == P::FINALIZER) {
         finalizers.push(P::FINALIZER.to_owned());
     }
-    let api = P::api(&detector.plane.client, policy.namespace());
-    write::update(&api, policy, &introduced, Guard::Version).await?;
+    detector.plane.writer.derived().update(policy, &introduced, Guard::Version).await?;
     Ok(())
 }
 
 fn resource_of(detector: &Detector, key: &super::BindingKey) -> Option<ObjectReference> {
     let plane = &detector.plane;
     if key.namespace.is_empty() {
-        plane.cluster_bindings.get("", &key.name).map(|binding| binding.spec().resource.clone())
+        plane.mirrors.cluster_bindings.get("", &key.name).map(|binding| binding.spec().resource.clone())
     } else {
-        plane.bindings.get(&key.namespace, &key.name).map(|binding| binding.spec().resource.clone())
+        plane.mirrors.bindings.get(&key.namespace, &key.name).map(|binding| binding.spec().resource.clone())
     }
 }
 
@@ -215,14 +201,7 @@ async fn clean_up<P: Kept>(detector: &Detector, policy: &P) -> Result<(), Error>
             }
         }
     }
-    let mut released = policy.clone();
-    let Some(finalizers) = &mut released.meta_mut().finalizers else { return Ok(()) };
-    finalizers.retain(|finalizer| finalizer != P::FINALIZER);
-    let api = P::api(&detector.plane.client, policy.namespace());
-    match write::update(&api, policy, &released, Guard::Version).await {
-        Err(Error::Api(error)) if write::is_not_found(&error) => Ok(()),
-        result => result.map(drop),
-    }
+    detector.plane.writer.derived().release(policy, P::FINALIZER).await.map(drop)
 }
 
 /// Takes over the templates it names from policies that rank lower.
@@ -253,7 +232,7 @@ async fn preempt<P: Kept>(
         }
         let events = &detector.plane.events;
         let taken = detector.claim(&template, claim).await;
-        FIGURES.preempted(&taken);
+        METRICS.preempted(&taken);
         match taken {
             Ok(_) => {
                 let message = format!("Preempted by {} ({})", kind_of::<P>(), describe(policy));

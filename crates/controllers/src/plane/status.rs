@@ -13,35 +13,33 @@ use api::events as reasons;
 use api::work::Work;
 use interpreter::Operation;
 use jiff::Timestamp;
-use member::{Change, Mirror};
 use parking_lot::Mutex;
 use propagation::{Binding, Object};
+use runtime::writer::tree_difference;
+use runtime::{Change, Error, Guard, Mirror, Outcome, Queue, Throttle};
 use serde_json::{Value, json};
 
 use super::bindings::key;
 use super::templates::TemplateKey;
 use super::works::binding_of;
-use super::write::{Error, Guard, Stored, tree_difference};
-use super::{BindingKey, Plane, Start, write};
-use crate::events::about;
-use crate::pace::Pace;
-use crate::queue::{Outcome, Queue};
+use super::{BindingKey, Plane, Start, StoredBinding};
+use runtime::events::about;
 
 const WORKERS: usize = 8;
 /// How long the first news of a binding waits for that of its other clusters. Short enough not to be noticed, long enough
 /// for clusters that are written to at the same time.
 const GATHER: Duration = Duration::from_millis(100);
 
-pub(super) fn wire(plane: &Arc<Plane>) -> Start {
+pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     let queue = Queue::new("resource-binding-status-controller");
 
     let (pushed, of) = (Arc::clone(&queue), Arc::clone(plane));
-    plane.bindings.subscribe(move |change| push_changed(&of, &pushed, change));
+    plane.mirrors.bindings.subscribe(move |change| push_changed(&of, &pushed, change));
     let (pushed, of) = (Arc::clone(&queue), Arc::clone(plane));
-    plane.cluster_bindings.subscribe(move |change| push_changed(&of, &pushed, change));
+    plane.mirrors.cluster_bindings.subscribe(move |change| push_changed(&of, &pushed, change));
 
     let pushed = Arc::clone(&queue);
-    plane.works.mirror.subscribe(move |change| {
+    plane.mirrors.works.subscribe(move |change| {
         let deleting = |work: &Work| work.metadata.deletion_timestamp.is_some();
         let news = match (&change.old, &change.new) {
             (Some(old), Some(new)) => old.status != new.status || deleting(old) != deleting(new),
@@ -56,17 +54,18 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
     });
 
     let (plane, gathering) = (Arc::clone(plane), Arc::new(Gathering::default()));
-    Box::new(move |tasks, stop| {
-        queue.spawn(WORKERS, tasks, stop, move |key: BindingKey| {
+    let supervisor = plane.supervisor.clone();
+    Box::new(move || {
+        queue.spawn(WORKERS, &supervisor, move |key: BindingKey| {
             let (plane, gathering) = (Arc::clone(&plane), Arc::clone(&gathering));
             async move {
-                if let Some(left) = gathering.pace.wait(&key) {
+                if let Some(left) = gathering.throttle.wait(&key) {
                     return Outcome::After(left);
                 }
                 if key.namespace.is_empty() {
-                    reconcile(&plane, &plane.cluster_bindings, &key, &gathering).await
+                    reconcile(&plane, &plane.mirrors.cluster_bindings, &key, &gathering).await
                 } else {
-                    reconcile(&plane, &plane.bindings, &key, &gathering).await
+                    reconcile(&plane, &plane.mirrors.bindings, &key, &gathering).await
                 }
             }
         });
@@ -78,7 +77,7 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
 struct Gathering {
     /// Bindings of whose clusters some have reported and others are about to: since when.
     since: Mutex<HashMap<BindingKey, Instant>>,
-    pace: Pace<BindingKey>,
+    throttle: Throttle<BindingKey>,
 }
 
 impl Gathering {
@@ -118,7 +117,7 @@ fn push_changed<B: Binding>(plane: &Plane, queue: &Queue<BindingKey>, change: &C
     }
 }
 
-async fn reconcile<B: Stored>(
+async fn reconcile<B: StoredBinding>(
     plane: &Plane,
     mirror: &Mirror<B>,
     key: &BindingKey,
@@ -132,9 +131,9 @@ async fn reconcile<B: Stored>(
     match gathering.wait(key, more_to_come(&works)) {
         Some(left) => Outcome::After(left),
         None => {
-            let result = bring_back(plane, mirror, key, &binding, &works).await;
+            let result = bring_back(plane, mirror, &binding, &works).await;
             if let Ok(true) = result {
-                gathering.pace.wrote(key);
+                gathering.throttle.wrote(key);
             }
             result.map(drop).into()
         }
@@ -142,20 +141,19 @@ async fn reconcile<B: Stored>(
 }
 
 /// Returns whether anything was written.
-async fn bring_back<B: Stored>(
+async fn bring_back<B: StoredBinding>(
     plane: &Plane,
     mirror: &Mirror<B>,
-    key: &BindingKey,
     binding: &Arc<B>,
     works: &[Arc<Work>],
 ) -> Result<bool, Error> {
-    let api = B::api(&plane.client, &key.namespace);
     let now = Timestamp::now();
-    let written = write::change_status(&api, binding.as_ref(), |binding| {
-        propagation::status::update_binding(binding, works.iter().map(AsRef::as_ref), now)?;
+    let change = |binding: &mut B| {
+        let works = works.iter().map(AsRef::as_ref);
+        propagation::status::update_binding(binding, works, now).map_err(Error::decision)?;
         Ok(())
-    })
-    .await;
+    };
+    let written = plane.writer.change_status(binding.as_ref(), change).await;
     let component = component::<B>();
     let wrote = matches!(written, Ok(Some(_)));
     let current = match written {
@@ -169,7 +167,7 @@ async fn bring_back<B: Stored>(
         Ok(None) => {
             // Nothing to write, or gone meanwhile; in both cases what we computed is what there is.
             let mut current = (**binding).clone();
-            propagation::status::update_binding(&mut current, works.iter().map(AsRef::as_ref), now)?;
+            change(&mut current)?;
             current
         }
         Err(error) => {
@@ -183,7 +181,7 @@ async fn bring_back<B: Stored>(
     Ok(update_template(plane, &current, component, now).await? || wrote)
 }
 
-async fn update_template<B: Stored>(
+async fn update_template<B: StoredBinding>(
     plane: &Plane,
     binding: &B,
     component: &'static str,
@@ -200,7 +198,8 @@ async fn update_template<B: Stored>(
     }
     let items = &binding.status().aggregated_status;
     let result = async {
-        let updated = propagation::status::update_template(&template, items, &plane.interpreter, now)?;
+        let updated = propagation::status::update_template(&template, items, &plane.interpreter, now)
+            .map_err(Error::decision)?;
         let Some(updated) = updated else { return Ok(false) };
         let Some(patch) = status_patch(&template, &updated) else { return Ok(false) };
         plane.templates.patch_status(&template_key, patch).await?;

@@ -14,17 +14,15 @@ use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
 use kube::discovery::{Discovery, Scope, verbs};
 use kube::runtime::watcher;
-use member::{Change, Mirror};
 use parking_lot::RwLock;
 use propagation::Object;
 use propagation::skip::SkipRules;
+use runtime::{Change, Error, Mirror, Supervisor};
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use super::heads::{Mirrored, is_head};
-use super::write::{Error, is_not_found};
+use super::mirrored::{Mirrored, is_head};
 
 /// How long after a definition changed discovery is asked once more: a server may announce a kind a moment after it
 /// has accepted the definition.
@@ -126,7 +124,7 @@ impl Templates {
         let kind = self.kind(&key.kind)?;
         match self.api(&kind, &key.namespace).get(&key.name).await {
             Ok(object) => Ok(Some(Arc::new(tree(object, &kind.resource)))),
-            Err(error) if is_not_found(&error) => Ok(None),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
@@ -137,7 +135,7 @@ impl Templates {
         let api = self.api(&kind, &key.namespace);
         match api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
             Ok(object) => Ok(Some(tree(object, &kind.resource))),
-            Err(error) if is_not_found(&error) => Ok(None),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
@@ -148,7 +146,7 @@ impl Templates {
         let api = self.api(&kind, &key.namespace);
         match api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
             Ok(_) => Ok(()),
-            Err(error) if is_not_found(&error) => Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
@@ -181,8 +179,14 @@ impl Templates {
         }
     }
 
-    /// Discovers and mirrors kinds until told to stop.
-    pub(crate) async fn run(self: Arc<Self>, tasks: TaskTracker, stop: CancellationToken) {
+    /// Discovers and mirrors kinds until everything stops.
+    pub(crate) fn follow(self: Arc<Self>, supervisor: &Supervisor) {
+        let workers = supervisor.clone();
+        supervisor.keep("templates", move || self.clone().run(workers.clone()));
+    }
+
+    async fn run(self: Arc<Self>, supervisor: Supervisor) {
+        let stop = supervisor.token();
         let mut wait = Duration::ZERO;
         loop {
             let next = tokio::select! {
@@ -191,7 +195,7 @@ impl Templates {
                 () = tokio::time::sleep(wait) => PERIOD,
             };
             wait = next;
-            if let Err(error) = self.discover(&tasks, &stop).await {
+            if let Err(error) = self.discover(&supervisor).await {
                 tracing::warn!(%error, "kinds cannot be discovered");
                 wait = SECOND_LOOK;
             } else {
@@ -201,7 +205,7 @@ impl Templates {
         self.subscribers.write().clear();
     }
 
-    async fn discover(self: &Arc<Self>, tasks: &TaskTracker, stop: &CancellationToken) -> Result<(), Error> {
+    async fn discover(self: &Arc<Self>, supervisor: &Supervisor) -> Result<(), Error> {
         let discovery = match Discovery::new(self.client.clone()).run_aggregated().await {
             Ok(discovery) => discovery,
             // Older servers know the one-by-one form only.
@@ -214,7 +218,7 @@ impl Templates {
                 continue;
             }
             if !self.kinds.read().contains_key(&gvk) {
-                self.start(gvk, resource, namespaced, tasks, stop);
+                self.start(gvk, resource, namespaced, supervisor);
             }
         }
         let gone: Vec<Gvk> =
@@ -228,14 +232,7 @@ impl Templates {
         Ok(())
     }
 
-    fn start(
-        self: &Arc<Self>,
-        gvk: Gvk,
-        resource: ApiResource,
-        namespaced: bool,
-        tasks: &TaskTracker,
-        stop: &CancellationToken,
-    ) {
+    fn start(self: &Arc<Self>, gvk: Gvk, resource: ApiResource, namespaced: bool, supervisor: &Supervisor) {
         tracing::debug!(kind = %gvk, "watched");
         let mirror = Arc::new(Mirror::default());
         let templates = Arc::clone(self);
@@ -258,13 +255,16 @@ impl Templates {
                 told(&change);
             }
         });
-        let kind = Kind { resource, namespaced, mirror, stop: stop.child_token() };
+        let kind = Kind { resource, namespaced, mirror, stop: supervisor.token().child_token() };
         self.kinds.write().insert(gvk, kind.clone());
         let api = Api::<DynamicObject>::all_with(self.client.clone(), &kind.resource);
-        tasks.spawn(async move {
-            let resource = kind.resource;
-            let config = watcher::Config::default();
-            kind.mirror.follow(api, config, kind.stop, |object| Mirrored::new(tree(object, &resource))).await;
+        let name = format!("mirror/{}", kind.resource.plural);
+        supervisor.keep_until(name, kind.stop.clone(), move || {
+            let (Kind { resource, mirror, stop, .. }, api) = (kind.clone(), api.clone());
+            async move {
+                let convert = |object| Mirrored::new(tree(object, &resource));
+                mirror.follow(api, watcher::Config::default(), stop, convert).await;
+            }
         });
     }
 }

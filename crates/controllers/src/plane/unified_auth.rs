@@ -18,14 +18,12 @@ use api::names::IMPERSONATOR_SERVICE_ACCOUNT;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Subject};
 use kube::runtime::watcher;
 use kube::{Api, Resource as _};
-use member::Mirror;
 use propagation::render::DesiredWork;
+use runtime::{Error, Mirror, Queue};
 use serde_json::{Value, json};
 
-use super::write::Error;
 use super::{Plane, Start};
-use crate::events::about;
-use crate::queue::Queue;
+use runtime::events::about;
 
 const WORKERS: usize = 2;
 const COMPONENT: &str = "unified-auth-controller";
@@ -54,7 +52,7 @@ struct Bound {
     subjects: Vec<(String, String)>,
 }
 
-pub(super) fn wire(plane: &Arc<Plane>) -> Start {
+pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     let authenticator = Arc::new(Authenticator {
         plane: Arc::clone(plane),
         queue: Queue::new("unified-auth-controller"),
@@ -63,7 +61,7 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
     });
 
     let pushed = Arc::clone(&authenticator.queue);
-    plane.clusters.subscribe(move |change| {
+    plane.mirrors.clusters.subscribe(move |change| {
         let Some(new) = &change.new else { return };
         let same = |old: &Arc<Cluster>| {
             old.spec.impersonator_secret_ref == new.spec.impersonator_secret_ref
@@ -76,7 +74,7 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
 
     // A Work of ours that was deleted while the cluster is still there comes back.
     let pushed = Arc::clone(&authenticator.queue);
-    plane.works.mirror.subscribe(move |change| {
+    plane.mirrors.works.subscribe(move |change| {
         if let (Some(old), None) = (&change.old, &change.new) {
             let owners = old.metadata.owner_references.iter().flatten();
             for owner in owners.filter(|owner| owner.kind == "Cluster") {
@@ -104,26 +102,30 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
         }
     });
 
-    Box::new(move |tasks, stop| {
-        let (of, stopping) = (Arc::clone(&authenticator), stop.clone());
-        tasks.spawn(async move {
-            let api: Api<ClusterRole> = Api::all(of.plane.client.clone());
-            of.roles.follow(api, watcher::Config::default(), stopping, |role| reach(&role)).await;
+    let (of, client) = (Arc::clone(&authenticator), plane.client().clone());
+    Box::new(move || {
+        let (supervisor, stop) = (of.plane.supervisor.clone(), of.plane.supervisor.token().clone());
+        let (seen, api) = (of.clone(), Api::<ClusterRole>::all(client.clone()));
+        let stopping = stop.clone();
+        supervisor.keep("mirror/clusterroles of proxies", move || {
+            let (seen, api, stop) = (seen.clone(), api.clone(), stopping.clone());
+            async move { seen.roles.follow(api, watcher::Config::default(), stop, |role| reach(&role)).await }
         });
-        let (of, stopping) = (Arc::clone(&authenticator), stop.clone());
-        tasks.spawn(async move {
-            let api: Api<ClusterRoleBinding> = Api::all(of.plane.client.clone());
-            of.bindings.follow(api, watcher::Config::default(), stopping, bound).await;
+        let (seen, api) = (of.clone(), Api::<ClusterRoleBinding>::all(client.clone()));
+        let stopping = stop.clone();
+        supervisor.keep("mirror/clusterrolebindings of proxies", move || {
+            let (seen, api, stop) = (seen.clone(), api.clone(), stopping.clone());
+            async move { seen.bindings.follow(api, watcher::Config::default(), stop, bound).await }
         });
-        let (stop, workers) = (stop.clone(), tasks.clone());
-        tasks.spawn(async move {
-            // Who has not been seen yet must not lose access.
+        let workers = supervisor.clone();
+        supervisor.spawn(async move {
+            // A subject that has not been seen yet must not lose access.
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = async { tokio::join!(authenticator.roles.complete(), authenticator.bindings.complete()); } => {}
+                () = async { tokio::join!(of.roles.complete(), of.bindings.complete()); } => {}
             }
-            let of = Arc::clone(&authenticator);
-            authenticator.queue.spawn(WORKERS, &workers, &stop, move |name: String| {
+            let queue = of.queue.clone();
+            queue.spawn(WORKERS, &workers, move |name: String| {
                 let of = Arc::clone(&of);
                 async move { of.reconcile(&name).await }
             });
@@ -136,7 +138,7 @@ impl Authenticator {
         match reach {
             Reach::Named(names) => names.iter().for_each(|name| self.queue.push(name.clone())),
             Reach::All => {
-                for key in self.plane.clusters.keys(|_| true) {
+                for key in self.plane.mirrors.clusters.keys(|_| true) {
                     self.queue.push(key.name);
                 }
             }
@@ -144,7 +146,7 @@ impl Authenticator {
     }
 
     async fn reconcile(&self, name: &str) -> Result<(), Error> {
-        let Some(cluster) = self.plane.clusters.get("", name) else { return Ok(()) };
+        let Some(cluster) = self.plane.mirrors.clusters.get("", name) else { return Ok(()) };
         let Some(secret) = &cluster.spec.impersonator_secret_ref else { return Ok(()) };
         if cluster.metadata.deletion_timestamp.is_some() {
             return Ok(());
@@ -172,11 +174,12 @@ impl Authenticator {
         let owner = cluster.controller_owner_ref(&());
         let mut written = false;
         for object in objects {
-            let mut work = DesiredWork::new(name, object, BTreeMap::new(), BTreeMap::new())?;
+            let mut work =
+                DesiredWork::new(name, object, BTreeMap::new(), BTreeMap::new()).map_err(Error::decision)?;
             if let Some(owner) = &owner {
                 work = work.owned_by(owner.clone());
             }
-            written |= self.plane.works.ensure(&self.plane.client, &work).await?;
+            written |= self.plane.works.ensure(&self.plane.writer, &work).await?;
         }
         Ok(written)
     }

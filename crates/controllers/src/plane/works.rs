@@ -7,13 +7,12 @@ use api::labels::{
     CLUSTER_RESOURCE_BINDING_PERMANENT_ID, RESOURCE_BINDING_PERMANENT_ID, WORK_PERMANENT_ID, annotations,
 };
 use api::work::Work;
-use kube::{Api, Client};
-use member::{Change, Key, Mirror};
 use parking_lot::Mutex;
 use propagation::render::{DesiredWork, stamp};
+use runtime::{Change, Key, Mirror};
 
-use super::write::{self, Error, Guard};
 use super::{BindingKey, Plane};
+use runtime::{Error, Guard, Writer};
 
 pub(crate) struct Works {
     pub(crate) mirror: Arc<Mirror<Work>>,
@@ -24,7 +23,7 @@ impl Plane {
     /// Keeps the index of Works in step with the mirror. Wired before any controller.
     pub(super) fn follow_works(self: &Arc<Self>) {
         let plane = Arc::clone(self);
-        self.works.mirror.subscribe(move |change: &Change<Work>| {
+        self.mirrors.works.subscribe(move |change: &Change<Work>| {
             let (old, new) = (change.old.as_deref().and_then(id), change.new.as_deref().and_then(id));
             if old == new {
                 return;
@@ -79,14 +78,13 @@ impl Works {
     }
 
     /// Makes a Work be as wanted; returns whether anything had to be written.
-    pub(super) async fn ensure(&self, client: &Client, desired: &DesiredWork) -> Result<bool, Error> {
-        let api: Api<Work> = Api::namespaced(client.clone(), &desired.namespace);
+    pub(super) async fn ensure(&self, writer: &Writer, desired: &DesiredWork) -> Result<bool, Error> {
         if let Some(existing) = self.mirror.get(&desired.namespace, &desired.name) {
             let mut wanted = (*existing).clone();
-            if !desired.update(&mut wanted)? {
+            if !desired.update(&mut wanted).map_err(Error::decision)? {
                 return Ok(false);
             }
-            return write::update_mirrored(&api, &self.mirror, &existing, &wanted, Guard::Fields).await;
+            return writer.update_mirrored(&self.mirror, &existing, &wanted, Guard::Fields).await;
         }
         let mut work = desired.create();
         // Admission would give it an identity; control planes without our admission have Works, too.
@@ -96,14 +94,7 @@ impl Works {
         }
         work.metadata.labels.get_or_insert_default().insert(WORK_PERMANENT_ID.to_owned(), work_id);
         // In the mirror at once: a binding that is deleted right after its Works were created must find them.
-        write::create(&api, &self.mirror, &work).await?;
+        writer.create(&self.mirror, &work).await?;
         Ok(true)
-    }
-
-    /// Deletes a Work; that it is gone already is fine.
-    pub(super) async fn delete(&self, client: &Client, work: &Work) -> Result<(), Error> {
-        let namespace = work.metadata.namespace.clone().unwrap_or_default();
-        let api: Api<Work> = Api::namespaced(client.clone(), &namespace);
-        write::delete(&api, &work.metadata).await
     }
 }

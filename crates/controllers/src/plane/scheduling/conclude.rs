@@ -10,16 +10,16 @@ use scheduler::Attempt;
 use scheduler::outcome::{self, Conclusion, Retry, WriteError};
 use scheduler::trigger::Trigger;
 
-use super::super::write::{self, Error, Guard};
+use runtime::{Error, Guard};
+
 use super::obstacles::Seen;
 use super::{Controller, Scheduled};
-use crate::events::about;
+use runtime::events::about;
 
 impl Controller {
     /// Writes what came of an attempt; returns the binding as it now is, if anything was written, and how to go on.
     pub(super) async fn conclude<B: Scheduled>(
         &self,
-        api: &kube::Api<B>,
         binding: &B,
         trigger: Trigger,
         (attempt, seen): (Attempt, Seen),
@@ -29,7 +29,13 @@ impl Controller {
         let mut placed = None;
         let mut write_errors = Vec::new();
         if let Some(result) = &result {
-            match write::update(api, binding, &with_result(binding, result), Guard::Version).await {
+            match self
+                .plane
+                .writer
+                .derived()
+                .update(binding, &with_result(binding, result), Guard::Version)
+                .await
+            {
                 Ok(written) => placed = written,
                 Err(error) if error.is_conflict() => return (None, Err(error)),
                 Err(Error::Api(error)) => write_errors.push(refusal(&error)),
@@ -50,7 +56,7 @@ impl Controller {
         // Before the condition is written: whoever sees that and asks why finds the answer.
         self.settings.diagnoses.note(key.clone(), now, trigger, attempt, &conclusion, moved || noted);
         if noted {
-            let written = write::change_status(api, current, |current| {
+            let written = self.plane.writer.change_status(current, |current| {
                 apply_status(current.status_mut(), &observed, &conclusion, now);
                 Ok(())
             });

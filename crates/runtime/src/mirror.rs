@@ -3,7 +3,9 @@
 //! Objects go in through a conversion, so that a copy keeps only what its users need. Subscribers are told what
 //! changed, after the copy has changed. Whoever writes an object puts the answer in at once ([`Mirror::put`]), so that
 //! everybody reads it without waiting for the watch; an event that is older than what is there is ignored. A lost
-//! watch is made good by a list: what is missing from it is reported as deleted, what is unchanged is nobody's news.
+//! watch is made good by a list, which replaces what was known: what is missing from it is reported as deleted, what is
+//! unchanged is not reported, and what is older than before is believed, since a server may have been restored from a backup.
+//! Only what we wrote ourselves after the list began is kept against it.
 //!
 //! Objects that are large and seldom looked at lie in a [packed](Mirror::packed) copy as text, which takes a fraction of what they
 //! take when unfolded.
@@ -12,12 +14,14 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Debug;
+use std::hash::BuildHasher;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use futures::StreamExt;
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::runtime::watcher;
 use kube::{Api, Resource};
 use parking_lot::{Mutex, RwLock};
 use serde::Serialize;
@@ -25,10 +29,12 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::unread::Unread;
+use crate::metrics::{Counters, add};
+use crate::undecoded::Undecoded;
 
-/// How long a copy waits before it lists again because a revision was too old: no server is to be listed in a tight loop.
-const EXPIRED_REST: Duration = Duration::from_secs(1);
+/// How long a copy waits before it lists again after its watch failed: doubled each time, at most the second.
+const FIRST_REST: Duration = Duration::from_millis(500);
+const LONGEST_REST: Duration = Duration::from_secs(30);
 
 /// Namespace and name; the namespace of a cluster-scoped object is empty.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -90,6 +96,30 @@ struct State<T> {
     objects: BTreeMap<Key, (u64, Slot<T>)>,
     /// The newest revision that the watch has told of. What was written before it is already known, or gone again.
     seen: u64,
+    /// While a list is under way: what we wrote since it began. The list may have been made before.
+    written: Option<HashSet<Key>>,
+}
+
+/// Where an object that goes into the copy comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// A list; `first` if it is the first one.
+    List {
+        first: bool,
+    },
+    Watch,
+}
+
+/// How one life of a watch ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Stopped,
+    /// Somebody wants a new watch now.
+    Revived,
+    /// It failed; `after_list` if the list before it was complete.
+    Failed {
+        after_list: bool,
+    },
 }
 
 /// How an object lies in the copy.
@@ -112,7 +142,7 @@ impl<T> Debug for Mirror<T> {
 impl<T> Default for Mirror<T> {
     fn default() -> Self {
         Self {
-            state: RwLock::new(State { objects: BTreeMap::new(), seen: 0 }),
+            state: RwLock::new(State { objects: BTreeMap::new(), seen: 0, written: None }),
             subscribers: RwLock::default(),
             order: Mutex::default(),
             packing: None,
@@ -200,6 +230,9 @@ impl<T> Mirror<T> {
             if version <= state.seen || version <= known {
                 return;
             }
+            if let Some(written) = &mut state.written {
+                written.insert(key.clone());
+            }
             state.objects.insert(key.clone(), (version, self.keep(&object))).map(|(_, slot)| slot)
         };
         let old = old.map(|slot| self.open(&slot));
@@ -236,58 +269,67 @@ impl<T> Mirror<T> {
     ) where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     {
-        while self.watch(&api, &config, &stop, &convert).await {}
+        let mut failures = 0;
+        loop {
+            match self.watch(&api, &config, &stop, &convert).await {
+                End::Stopped => break,
+                End::Revived => failures = 0,
+                End::Failed { after_list } => {
+                    failures = if after_list { 1 } else { failures + 1 };
+                    tokio::select! {
+                        () = stop.cancelled() => break,
+                        () = self.revive.notified() => failures = 0,
+                        () = tokio::time::sleep(rest_after(failures)) => {}
+                    }
+                }
+            }
+        }
         self.subscribers.write().clear();
     }
 
-    /// Follows a collection for one life of its watch; returns whether there shall be another.
+    /// Lists a collection and follows it until the watch fails. The next life begins with a list again: resuming at the
+    /// last revision would miss everything if the server was restored to an older one.
     async fn watch<K>(
         &self,
         api: &Api<K>,
         config: &watcher::Config,
         stop: &CancellationToken,
         convert: &impl Fn(K) -> T,
-    ) -> bool
+    ) -> End
     where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     {
-        let unread = Api::<Unread>::all_with(api.clone().into_client(), &api.resource_url().to_owned());
-        let mut events = pin!(watcher(unread, config.clone()).default_backoff());
+        let undecoded = Api::<Undecoded>::all_with(api.clone().into_client(), &api.resource_url().to_owned());
+        let mut events = pin!(watcher(undecoded, config.clone()));
         let mut listed = HashSet::new();
+        let mut after_list = false;
         loop {
             let event = tokio::select! {
-                () = stop.cancelled() => return false,
-                () = self.revive.notified() => return true,
+                () = stop.cancelled() => return End::Stopped,
+                () = self.revive.notified() => return End::Revived,
                 event = events.next() => event,
             };
             match event {
-                None => return true,
-                // The library would ask for the same revision again and again; only a list helps.
-                Some(Err(watcher::Error::WatchStartFailed(kube::Error::Api(status))))
-                    if status.code == 410 =>
-                {
-                    tracing::debug!("revision expired");
-                    tokio::select! {
-                        () = stop.cancelled() => return false,
-                        () = self.revive.notified() => {}
-                        () = tokio::time::sleep(EXPIRED_REST) => {}
-                    }
-                    return true;
+                None => return End::Failed { after_list },
+                Some(Err(error)) => {
+                    tracing::debug!(%error, "watch interrupted");
+                    return End::Failed { after_list };
                 }
-                Some(Err(error)) => tracing::debug!(%error, "watch interrupted"),
-                Some(Ok(watcher::Event::Init)) => listed.clear(),
+                Some(Ok(watcher::Event::Init)) => {
+                    listed.clear();
+                    self.begin_list();
+                }
                 Some(Ok(watcher::Event::InitApply(object))) => {
                     listed.insert(Key::of(&object));
-                    self.apply(&object, convert, !self.is_synced());
+                    self.apply(&object, convert, Source::List { first: !self.is_synced() });
                 }
                 Some(Ok(watcher::Event::InitDone)) => {
-                    for key in self.keys(|key| !listed.contains(key)) {
-                        self.remove(&key, 0);
-                    }
+                    self.keep_only(&listed);
                     listed.clear();
+                    after_list = true;
                     self.synced.send_replace(true);
                 }
-                Some(Ok(watcher::Event::Apply(object))) => self.apply(&object, convert, false),
+                Some(Ok(watcher::Event::Apply(object))) => self.apply(&object, convert, Source::Watch),
                 Some(Ok(watcher::Event::Delete(object))) => {
                     let version = revision(object.meta().resource_version.as_deref().unwrap_or(""));
                     self.remove(&Key::of(&object), version);
@@ -296,15 +338,30 @@ impl<T> Mirror<T> {
         }
     }
 
-    fn apply<K>(&self, unread: &Unread, convert: impl Fn(K) -> T, initial: bool)
+    fn begin_list(&self) {
+        self.state.write().written = Some(HashSet::new());
+    }
+
+    /// Ends a list: drops what it does not have, except what we wrote since it began.
+    fn keep_only(&self, listed: &HashSet<Key>) {
+        let written = self.state.write().written.take().unwrap_or_default();
+        for key in self.keys(|key| !listed.contains(key) && !written.contains(key)) {
+            self.remove(&key, 0);
+        }
+    }
+
+    fn apply<K>(&self, undecoded: &Undecoded, convert: impl Fn(K) -> T, source: Source)
     where
         K: Resource + DeserializeOwned,
     {
-        let key = Key::of(unread);
-        let version = revision(unread.meta().resource_version.as_deref().unwrap_or(""));
+        let key = Key::of(undecoded);
+        let version = revision(undecoded.meta().resource_version.as_deref().unwrap_or(""));
         // Our own write, or something older than it. A version that is no number is always news.
         let is_known = |state: &State<T>| {
-            version != 0 && state.objects.get(&key).is_some_and(|(known, _)| *known >= version)
+            let known = state.objects.get(&key).map_or(0, |(known, _)| *known);
+            let written = state.written.as_ref().is_some_and(|written| written.contains(&key));
+            let replaces = source != Source::Watch && !written;
+            version != 0 && if replaces { known == version } else { known >= version }
         };
         {
             let _in_order = self.order.lock();
@@ -314,7 +371,7 @@ impl<T> Mirror<T> {
                 return;
             }
         }
-        let mut object = match unread.read::<K>() {
+        let mut object = match undecoded.read::<K>() {
             Ok(object) => object,
             // The others are not to suffer for it; whoever needs it asks the API and hears what is wrong with it.
             Err(error) => {
@@ -328,14 +385,18 @@ impl<T> Mirror<T> {
         let _in_order = self.order.lock();
         let old = {
             let mut state = self.state.write();
-            state.seen = state.seen.max(version);
             // An answer to a write of ours may have come meanwhile.
             if is_known(&state) {
+                state.seen = state.seen.max(version);
                 return;
             }
+            let known = state.objects.get(&key).map_or(0, |(known, _)| *known);
+            // The server has gone back in time, and its revisions with it.
+            state.seen = if known > version { version } else { state.seen.max(version) };
             state.objects.insert(key.clone(), (version, self.keep(&new))).map(|(_, slot)| slot)
         };
         let old = old.map(|slot| self.open(&slot));
+        let initial = source == Source::List { first: true };
         self.tell(&Change { key: &key, old, new: Some(new), ours: false, initial });
     }
 
@@ -357,7 +418,11 @@ impl<T> Mirror<T> {
 
     fn tell(&self, change: &Change<'_, T>) {
         for told in self.subscribers.read().iter() {
-            told(change);
+            // One subscriber that panics must not end the watch that all others live on.
+            if catch_unwind(AssertUnwindSafe(|| told(change))).is_err() {
+                PANICS.get_or_create(&[("place", "subscriber")]).inc();
+                tracing::error!(object = %change.key, "a subscriber panicked");
+            }
         }
     }
 }
@@ -375,6 +440,21 @@ impl<K: Resource> Mirror<K> {
 fn revision(text: &str) -> u64 {
     text.parse().unwrap_or(0)
 }
+
+/// Returns how long to rest after so many failures in a row; a fifth of it is chance, so that not all come back at once.
+fn rest_after(failures: u32) -> Duration {
+    let rest = FIRST_REST.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(LONGEST_REST);
+    let chance = std::hash::RandomState::new().hash_one(failures) % 1024;
+    rest + rest.mul_f64(chance as f64 / 1024.0 / 5.0)
+}
+
+/// Panics that were caught outside of reconciles.
+pub(crate) static PANICS: LazyLock<Counters<1>> = LazyLock::new(|| {
+    let counters = Counters::default();
+    let help = "Panics that were caught, by where they happened";
+    add(|registry| registry.register("karmada_caught_panics", help, Counters::clone(&counters)));
+    counters
+});
 
 #[cfg(test)]
 mod tests {
@@ -402,9 +482,13 @@ mod tests {
     }
 
     fn apply(mirror: &Mirror<String>, version: &str) {
-        let unread = serde_json::from_value(serde_json::to_value(map("a", version)).unwrap()).unwrap();
+        bring(mirror, version, Source::Watch);
+    }
+
+    fn bring(mirror: &Mirror<String>, version: &str, source: Source) {
+        let undecoded = serde_json::from_value(serde_json::to_value(map("a", version)).unwrap()).unwrap();
         let convert = |map: ConfigMap| map.metadata.resource_version.unwrap_or_default();
-        mirror.apply(&unread, convert, false);
+        mirror.apply(&undecoded, convert, source);
     }
 
     #[test]
@@ -428,6 +512,59 @@ mod tests {
         mirror.put(&key, "7", Arc::new("7".to_owned()));
         assert_eq!(*told.lock(), ["->5", "5>-"]);
         assert!(mirror.find(&key).is_none());
+    }
+
+    const AGAIN: Source = Source::List { first: false };
+
+    #[test]
+    fn a_list_is_believed_although_its_revisions_are_lower() {
+        let (mirror, told) = mirror();
+        apply(&mirror, "200");
+        mirror.begin_list();
+        bring(&mirror, "100", AGAIN);
+        assert_eq!(mirror.get("", "a").unwrap().as_str(), "100");
+        apply(&mirror, "101");
+        assert_eq!(*told.lock(), ["->200", "200>100", "100>101"]);
+        mirror.put(&Key::new("", "b"), "102", Arc::new("102".to_owned()));
+        assert!(mirror.get("", "b").is_some(), "answers count by the revisions of now");
+    }
+
+    #[test]
+    fn a_list_does_not_undo_what_we_wrote_after_it_began() {
+        let (mirror, told) = mirror();
+        apply(&mirror, "5");
+        mirror.begin_list();
+        mirror.put(&Key::new("", "a"), "8", Arc::new("8".to_owned()));
+        mirror.put(&Key::new("", "new"), "9", Arc::new("9".to_owned()));
+        bring(&mirror, "5", AGAIN);
+        mirror.keep_only(&HashSet::from([Key::new("", "a")]));
+        assert_eq!(*told.lock(), ["->5", "5>8", "->9"]);
+        // The next list is about a later time.
+        mirror.begin_list();
+        mirror.keep_only(&HashSet::from([Key::new("", "a")]));
+        assert_eq!(told.lock().last().map(String::as_str), Some("9>-"));
+    }
+
+    #[test]
+    fn a_subscriber_that_panics_harms_nobody_else() {
+        let (mirror, told) = (Mirror::<String>::default(), Arc::new(Mutex::new(0)));
+        mirror.subscribe(|_| panic!("on purpose"));
+        let counted = told.clone();
+        mirror.subscribe(move |_| *counted.lock() += 1);
+        apply(&mirror, "5");
+        apply(&mirror, "6");
+        assert_eq!(*told.lock(), 2);
+    }
+
+    #[test]
+    fn rests_grow_and_differ() {
+        let within = |failures: u32, least: u64, most: u64| {
+            let rest = rest_after(failures);
+            assert!(rest >= Duration::from_millis(least) && rest <= Duration::from_millis(most), "{rest:?}");
+        };
+        within(1, 500, 600);
+        within(2, 1000, 1200);
+        within(20, 30_000, 36_000);
     }
 
     #[test]

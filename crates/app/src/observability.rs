@@ -79,7 +79,7 @@ async fn accept(listener: TcpListener, topics: Vec<Topic>, stop: CancellationTok
 fn answer(path: &str, topics: &[Topic]) -> Response<Full<Bytes>> {
     let (code, text, kind) = match path {
         "/metrics" if topics.contains(&Topic::Metrics) => {
-            let text = format!("{}# EOF\n", controllers::metrics::render());
+            let text = format!("{}# EOF\n", runtime::metrics::render());
             (StatusCode::OK, text, "application/openmetrics-text; version=1.0.0; charset=utf-8")
         }
         "/healthz" | "/healthz/ping" if topics.contains(&Topic::Health) => {
