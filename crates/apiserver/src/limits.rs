@@ -179,14 +179,21 @@ impl Limits {
 pub struct Permit {
     // Fields are dropped in this order: the client's own place last, and then the client may be forgotten.
     _place: OwnedSemaphorePermit,
-    own: Option<OwnedSemaphorePermit>,
-    client: String,
-    clients: Arc<Clients>,
+    _own: OwnedSemaphorePermit,
+    _client: KnownClient,
 }
 
 type Clients = Mutex<HashMap<String, Arc<Semaphore>>>;
 
-impl Drop for Permit {
+/// A client that has a place or waits for one. The last of its kind forgets the client, also when it gave up waiting.
+#[derive(Debug)]
+struct KnownClient {
+    own: Option<Arc<Semaphore>>,
+    client: String,
+    clients: Arc<Clients>,
+}
+
+impl Drop for KnownClient {
     fn drop(&mut self) {
         let mut clients = self.clients.lock();
         drop(self.own.take());
@@ -214,10 +221,15 @@ impl Places {
             let mut clients = self.clients.lock();
             clients.entry(client.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(self.share))).clone()
         };
+        let known = KnownClient {
+            own: Some(own.clone()),
+            client: client.to_owned(),
+            clients: self.clients.clone(),
+        };
         // The own limit first: who waits for that must not stand in the queue of all.
         let own = own.acquire_owned().await.expect("the semaphore is never closed");
         let place = self.all.clone().acquire_owned().await.expect("the semaphore is never closed");
-        Permit { _place: place, own: Some(own), client: client.to_owned(), clients: self.clients.clone() }
+        Permit { _place: place, _own: own, _client: known }
     }
 }
 
@@ -259,6 +271,14 @@ mod tests {
         assert_eq!(limits.reads.clients.lock().len(), 2);
         drop(permits);
         assert!(limits.reads.clients.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn clients_that_waited_in_vain_are_forgotten() {
+        let limits = impatient(1, 1);
+        let _taken = limits.enter(&user("someone"), &list()).await.unwrap();
+        assert!(limits.enter(&user("other"), &list()).await.is_err());
+        assert_eq!(limits.reads.clients.lock().keys().collect::<Vec<_>>(), ["someone"]);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! In the member: a namespace, two service accounts with tokens, and a role for the one that the control plane acts
 //! through. In the control plane: the two tokens as Secrets, and the Cluster. What exists already is left as it is, so
-//! that a join that was interrupted can simply be repeated; a cluster that is registered is refused.
+//! that a join that was interrupted can simply be repeated; a cluster that is registered is refused. Secrets that an
+//! earlier join left in the control plane get the new credentials.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -235,8 +236,8 @@ async fn register(
     let encode = |data: &[(String, ByteString)]| -> Value {
         data.iter().map(|(key, value)| (key.clone(), json!(value))).collect::<serde_json::Map<_, _>>().into()
     };
-    ensure(&secrets, json!({ "metadata": system(&impersonation), "data": encode(&impersonator) })).await?;
-    ensure(&secrets, json!({ "metadata": system(name), "data": encode(&own) })).await?;
+    put_secret(&secrets, namespace, &impersonation, encode(&impersonator)).await?;
+    put_secret(&secrets, namespace, name, encode(&own)).await?;
 
     let reference =
         |secret: &str| LocalSecretReference { namespace: namespace.to_owned(), name: secret.to_owned() };
@@ -261,6 +262,39 @@ async fn register(
             .await
             .with_context(|| format!("cannot make cluster {name} the owner of secret {secret}"))?;
     }
+    Ok(())
+}
+
+/// Makes a Secret have this data and nothing else. One of this name that is not the system's is left alone: it is
+/// somebody's.
+async fn put_secret(secrets: &Api<Secret>, namespace: &str, name: &str, data: Value) -> anyhow::Result<()> {
+    let wanted: Secret = serde_json::from_value(json!({ "metadata": system(name), "data": data }))
+        .context("an object of ours is malformed")?;
+    match secrets.create(&PostParams::default(), &wanted).await {
+        Ok(_) => return Ok(()),
+        Err(kube::Error::Api(status)) if status.is_already_exists() => {}
+        Err(error) => return Err(error).with_context(|| format!("cannot create Secret {name}")),
+    }
+    let old = secrets.get(name).await.with_context(|| format!("cannot read Secret {name}"))?;
+    let labels = old.metadata.labels.unwrap_or_default();
+    if labels.get(api::labels::SYSTEM).map(String::as_str) != Some(api::labels::TRUE) {
+        bail!(
+            "Secret {namespace}/{name} exists in the control plane and is not the system's; hint: delete it, or choose \
+             another --cluster-namespace"
+        );
+    }
+    let mut entries = data;
+    for key in old.data.unwrap_or_default().into_keys() {
+        if entries.get(&key).is_none() {
+            entries[key] = Value::Null;
+        }
+    }
+    // Without its old owner: the garbage collector would remove it together with the Cluster that is gone.
+    let patch = json!({ "metadata": { "ownerReferences": null }, "data": entries });
+    secrets
+        .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
+        .await
+        .with_context(|| format!("cannot update Secret {name}"))?;
     Ok(())
 }
 

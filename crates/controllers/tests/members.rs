@@ -14,7 +14,9 @@ use clap::Parser;
 use controllers::{Context, Selection};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams,
+};
 use kube::{Api, Client};
 use runtime::Supervisor;
 use serde_json::{Value, json};
@@ -387,5 +389,106 @@ async fn a_restart_writes_nothing_that_is_already_right() {
     })
     .await;
     assert_eq!(versions().await.unwrap(), before);
+    world.end().await;
+}
+
+/// Makes the member refuse the creation of some objects before it looks at their names, as it does for a Service whose
+/// node port is taken.
+async fn refuse_creations(world: &World, name: &str) {
+    let parts = [
+        ("ValidatingAdmissionPolicy", "validatingadmissionpolicies", json!({
+            "metadata": { "name": "no-creations" },
+            "spec": {
+                "failurePolicy": "Fail",
+                "matchConstraints": { "resourceRules": [{
+                    "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"],
+                }] },
+                "validations": [{
+                    "expression": format!("object.metadata.name != '{name}'"),
+                    "message": "provided port is already allocated",
+                }],
+            },
+        })),
+        ("ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", json!({
+            "metadata": { "name": "no-creations" },
+            "spec": { "policyName": "no-creations", "validationActions": ["Deny"] },
+        })),
+    ];
+    for (kind, plural, mut object) in parts {
+        object["apiVersion"] = "admissionregistration.k8s.io/v1".into();
+        object["kind"] = kind.into();
+        let gvk = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind);
+        let resource = ApiResource::from_gvk_with_plural(&gvk, plural);
+        let api = Api::<DynamicObject>::all_with(world.member_client.clone(), &resource);
+        api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
+    }
+    let maps = world.config_maps();
+    eventually("the member refuses creations", async || {
+        let probe: ConfigMap = serde_json::from_value(config_map(name, "probe")).unwrap();
+        match maps.create(&PostParams { dry_run: true, ..PostParams::default() }, &probe).await {
+            Err(kube::Error::Api(status)) if status.code == 422 => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_creation_that_is_refused_for_any_reason_takes_over_what_exists() {
+    let world = World::new().await;
+    world.ready().await;
+    let (works, maps) = (world.works(), world.config_maps());
+    let theirs: ConfigMap = serde_json::from_value(config_map("promoted", "theirs")).unwrap();
+    maps.create(&PostParams::default(), &theirs).await.unwrap();
+    refuse_creations(&world, "promoted").await;
+
+    let mut promoted = work("promoted", config_map("promoted", "ours"));
+    let manifest = &mut promoted.spec.workload.manifests[0];
+    manifest["metadata"]["annotations"]["work.karmada.io/conflict-resolution"] = "overwrite".into();
+    works.create(&PostParams::default(), &promoted).await.unwrap();
+    wait_for_value(&maps, "promoted", "ours").await;
+
+    // Where nothing exists, the refusal is what is told.
+    maps.delete("promoted", &DeleteParams::default()).await.unwrap();
+    eventually("the refusal is reported", async || {
+        let work = works.get("promoted").await.map_err(|error| error.to_string())?;
+        match applied(&work) {
+            Some(text) if text.contains("provided port is already allocated") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn joining_again_replaces_the_credentials_that_an_earlier_join_left() {
+    let world = World::new().await;
+    world.ready().await;
+    let (control, member) = world.kubeconfigs();
+    command(&["unjoin", "m1", "--kubeconfig", &control, "--cluster-kubeconfig", &member]).await;
+    let secrets = Api::<Secret>::namespaced(world.client.clone(), "karmada-cluster");
+    eventually("the credentials are gone", async || match secrets.get_opt("m1").await {
+        Ok(None) => Ok(()),
+        other => Err(format!("{:?}", other.map(|secret| secret.map(|secret| secret.metadata)))),
+    })
+    .await;
+    for name in ["m1", "m1-impersonator"] {
+        let old: Secret = serde_json::from_value(json!({
+            "metadata": { "name": name, "labels": { "karmada.io/system": "true" } },
+            "stringData": { "token": "of yesterday", "caBundle": "of yesterday", "more": "x" },
+        }))
+        .unwrap();
+        secrets.create(&PostParams::default(), &old).await.unwrap();
+    }
+    command(&["join", "m1", "--kubeconfig", &control, "--cluster-kubeconfig", &member]).await;
+    for name in ["m1", "m1-impersonator"] {
+        let secret = secrets.get(name).await.unwrap();
+        let data = secret.data.unwrap_or_default();
+        assert!(data.values().all(|value| value.0 != b"of yesterday"), "{name}: {:?}", data.keys());
+        assert!(!data.contains_key("more") && data.contains_key("token"), "{name}: {:?}", data.keys());
+        assert_eq!(secret.metadata.owner_references.unwrap_or_default().len(), 1);
+    }
+    world.ready().await;
     world.end().await;
 }

@@ -53,6 +53,14 @@ impl Error {
         matches!(self, Self::Refused { code: 409, reason, .. } if reason == "AlreadyExists")
     }
 
+    /// Returns whether a creation was refused for a reason that says nothing about whether the object exists.
+    ///
+    /// Credentials that are not accepted would not be for a look either, a member that is busy is left in peace, and
+    /// where the namespace or the kind does not exist there is nothing to look at.
+    pub fn may_hide_existing(&self) -> bool {
+        matches!(self, Self::Refused { code, .. } if !matches!(code, 401 | 404 | 409 | 429))
+    }
+
     /// Returns whether somebody else changed the object meanwhile.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Refused { code: 409, reason, .. } if reason != "AlreadyExists")

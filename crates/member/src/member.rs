@@ -39,9 +39,12 @@ pub struct Member {
     copies: Mutex<HashMap<Kind, Arc<Mirror<Value>>>>,
     load: OnceLock<Arc<Load>>,
     /// What we last wrote: a fingerprint of the wish and the resource version it led to. Where the member's defaults
-    /// make an object differ from the wish forever, this tells that there is nothing to do.
-    written: Mutex<HashMap<(Kind, Key), (u64, String)>>,
+    /// make an object differ from the wish forever, this tells that there is nothing to do. Only of objects that are in
+    /// a copy: what leaves the copy leaves this, too.
+    written: Arc<Mutex<Written>>,
 }
+
+type Written = HashMap<(Kind, Key), (u64, String)>;
 
 impl std::fmt::Debug for Member {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -86,7 +89,7 @@ impl Member {
             supervisor,
             copies: Mutex::default(),
             load: OnceLock::new(),
-            written: Mutex::default(),
+            written: Arc::default(),
         }
     }
 
@@ -124,7 +127,13 @@ impl Member {
         let config =
             watcher::Config::default().labels(&format!("{}={}", api::labels::MANAGED, api::labels::TRUE));
         let (told, cluster) = (self.observers.clone(), self.name.clone());
-        copy.subscribe(move |change: &Change<'_, Value>| tell(&told.read(), &cluster, change));
+        let (written, of) = (self.written.clone(), kind.clone());
+        copy.subscribe(move |change: &Change<'_, Value>| {
+            if change.new.is_none() {
+                written.lock().remove(&(of.clone(), change.key.clone()));
+            }
+            tell(&told.read(), &cluster, change);
+        });
         let (following, stop, resource) = (copy.clone(), self.stop.clone(), kind.resource.clone());
         let task = format!("mirror/{}/{}", self.name, kind.resource.plural);
         self.supervisor.keep_until(task, self.stop.clone(), move || {
@@ -229,7 +238,14 @@ impl Member {
 
     /// Notes that a wish, given by its fingerprint, led to a resource version.
     pub fn note(&self, kind: &Kind, key: &Key, wish: u64, version: &str) {
-        self.written.lock().insert((kind.clone(), key.clone()), (wish, version.to_owned()));
+        let mut written = self.written.lock();
+        // Asked under the lock: an object that leaves the copy right now takes this note with it.
+        let copied =
+            self.copies.lock().get(kind).is_some_and(|copy| copy.revision(&key.namespace, &key.name) > 0);
+        if !copied {
+            return;
+        }
+        written.insert((kind.clone(), key.clone()), (wish, version.to_owned()));
     }
 
     /// Returns whether this wish was written already and led to just this resource version.

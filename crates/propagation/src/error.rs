@@ -11,6 +11,10 @@ pub enum Error {
     ForeignOwner { binding: String, owner: String },
     #[error("work {work} is being deleted")]
     WorkBeingDeleted { work: String },
+    #[error("work {work} belongs to binding {binding} and is left alone")]
+    ForeignWork { work: String, binding: String },
+    #[error("binding {binding} refers to {object}, which is not in its namespace, and is not carried out")]
+    OutOfScope { binding: String, object: String },
     #[error("policy {policy} has no permanent id yet")]
     NoPermanentId { policy: String },
     #[error("priority class source {source_name} is not supported")]

@@ -32,4 +32,4 @@ mod target;
 
 pub use error::{Error, Result};
 pub use object::Object;
-pub use target::{Binding, directly_purged_clusters, expected_clusters, target_clusters};
+pub use target::{Binding, check_scope, directly_purged_clusters, expected_clusters, target_clusters};

@@ -8,10 +8,14 @@ use std::collections::BTreeMap;
 use api::cluster::Cluster;
 use api::features::{self, Features};
 use api::labels::annotations::{
-    APPLIED_CLUSTER_OVERRIDES, APPLIED_OVERRIDES, CONFLICT_ABORT, CONFLICT_OVERWRITE, CONFLICT_RESOLUTION,
-    MANAGED_ANNOTATIONS, MANAGED_LABELS, TEMPLATE_GENERATION, TEMPLATE_UID, WORK_NAME, WORK_NAMESPACE,
+    APPLIED_CLUSTER_OVERRIDES, APPLIED_OVERRIDES, CLUSTER_RESOURCE_BINDING_NAME, CONFLICT_ABORT,
+    CONFLICT_OVERWRITE, CONFLICT_RESOLUTION, MANAGED_ANNOTATIONS, MANAGED_LABELS, RESOURCE_BINDING_NAME,
+    RESOURCE_BINDING_NAMESPACE, TEMPLATE_GENERATION, TEMPLATE_UID, WORK_NAME, WORK_NAMESPACE,
 };
-use api::labels::{MANAGED, TRUE, WORK_PERMANENT_ID, finalizers};
+use api::labels::{
+    CLUSTER_RESOURCE_BINDING_PERMANENT_ID, MANAGED, RESOURCE_BINDING_PERMANENT_ID, TRUE, WORK_PERMANENT_ID,
+    finalizers,
+};
 use api::policy::{ConflictResolution, Placement, PurgeMode, ReplicaSchedulingType};
 use api::work::{ResourceBindingSpec, Suspension, TargetCluster, Work, WorkSpec, WorkloadTemplate};
 use interpreter::{Interpreter, Operation, prune};
@@ -299,8 +303,13 @@ impl DesiredWork {
     /// Labels and annotations of others stay, except records of overrides that no longer apply: they would claim
     /// something untrue. (Upstream leaves them; nothing depends on it.)
     ///
-    /// Errors: a Work that is being deleted cannot be revived; the caller retries until it is gone.
+    /// Errors: the Work belongs to another binding; a Work that is being deleted cannot be revived, the caller retries
+    /// until it is gone.
     pub fn update(&self, existing: &mut Work) -> Result<bool> {
+        if let Some(binding) = self.other_owner(existing) {
+            let work = api::names::namespaced_key(&self.namespace, &self.name);
+            return Err(Error::ForeignWork { work, binding });
+        }
         if existing.metadata.deletion_timestamp.is_some() {
             let work = api::names::namespaced_key(&self.namespace, &self.name);
             return Err(Error::WorkBeingDeleted { work });
@@ -324,6 +333,31 @@ impl DesiredWork {
         let id = metadata.labels.as_ref().and_then(|labels| labels.get(WORK_PERMANENT_ID)).cloned();
         existing.spec = self.spec(id.as_deref());
         Ok((&existing.metadata, &existing.spec) != (&before.0, &before.1))
+    }
+
+    /// Returns the binding that an existing Work belongs to if it is not the one that this Work is made for.
+    ///
+    /// A binding that was made anew under its old name takes over the Works of its predecessor.
+    fn other_owner(&self, existing: &Work) -> Option<String> {
+        let empty = BTreeMap::new();
+        let labels = existing.metadata.labels.as_ref().unwrap_or(&empty);
+        let ids = [RESOURCE_BINDING_PERMANENT_ID, CLUSTER_RESOURCE_BINDING_PERMANENT_ID];
+        let (theirs, ours) = (ids.map(|key| labels.get(key)), ids.map(|key| self.labels.get(key)));
+        if ours == [None, None] || theirs == [None, None] || theirs == ours {
+            return None;
+        }
+        let named = |annotations: &BTreeMap<String, String>| {
+            [RESOURCE_BINDING_NAMESPACE, RESOURCE_BINDING_NAME, CLUSTER_RESOURCE_BINDING_NAME]
+                .map(|key| annotations.get(key).cloned())
+        };
+        let (theirs, ours) =
+            (named(existing.metadata.annotations.as_ref().unwrap_or(&empty)), named(&self.annotations));
+        if theirs == ours {
+            return None;
+        }
+        let [namespace, name, cluster_name] = theirs;
+        let name = name.or(cluster_name).unwrap_or_else(|| "of unknown name".to_owned());
+        Some(api::names::namespaced_key(namespace.as_deref().unwrap_or(""), &name))
     }
 
     fn spec(&self, permanent_id: Option<&str>) -> WorkSpec {

@@ -353,6 +353,26 @@ fn a_work_that_is_being_deleted_is_not_revived() {
 }
 
 #[test]
+fn a_work_of_another_binding_is_not_written() {
+    let world = World::new();
+    let works = render(&world, &scheduled(&world, &[("m1", 2)]), &Overrides::default());
+    let mut stored = works[0].create();
+    let mut set = |id: &str, namespace: &str| {
+        stored.metadata.labels = Some([("resourcebinding.karmada.io/permanent-id".into(), id.into())].into());
+        let notes = stored.metadata.annotations.get_or_insert_default();
+        notes.insert("resourcebinding.karmada.io/namespace".into(), namespace.into());
+        let before = stored.clone();
+        let result = works[0].update(&mut stored);
+        (result, before == stored)
+    };
+    let (result, untouched) = set("other-id", "other");
+    let error = result.expect_err("it is another tenant's").to_string();
+    assert!(error.starts_with("work karmada-es-m1/") && error.contains("belongs to binding other/"), "{error}");
+    assert!(untouched);
+    assert!(set("other-id", "shop").0.is_ok(), "the binding was made anew under its old name");
+}
+
+#[test]
 fn overrides_win_over_replicas_and_are_recorded() {
     let world = World::new();
     let mut overrides = Overrides::default();

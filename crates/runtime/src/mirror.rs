@@ -96,8 +96,27 @@ struct State<T> {
     objects: BTreeMap<Key, (u64, Slot<T>)>,
     /// The newest revision that the watch has told of. What was written before it is already known, or gone again.
     seen: u64,
-    /// While a list is under way: what we wrote since it began. The list may have been made before.
-    written: Option<HashSet<Key>>,
+    /// While a list is under way: what it has shown and what we wrote since it was asked for.
+    listing: Option<Listing>,
+}
+
+#[derive(Default)]
+struct Listing {
+    shown: HashSet<Key>,
+    written: HashSet<Key>,
+    /// It has shown an older revision of something than was known: revisions have gone back.
+    went_back: bool,
+}
+
+impl<T> State<T> {
+    /// Returns whether what a list or watch brings of an object is no news: our own write, or something older than it.
+    /// A version that is no number is always news.
+    fn is_known(&self, key: &Key, version: u64, source: Source) -> bool {
+        let Some((known, _)) = self.objects.get(key) else { return false };
+        let written = self.listing.as_ref().is_some_and(|list| list.written.contains(key));
+        let replaces = source != Source::Watch && !written;
+        version != 0 && if replaces { *known == version } else { *known >= version }
+    }
 }
 
 /// Where an object that goes into the copy comes from.
@@ -142,7 +161,7 @@ impl<T> Debug for Mirror<T> {
 impl<T> Default for Mirror<T> {
     fn default() -> Self {
         Self {
-            state: RwLock::new(State { objects: BTreeMap::new(), seen: 0, written: None }),
+            state: RwLock::new(State { objects: BTreeMap::new(), seen: 0, listing: None }),
             subscribers: RwLock::default(),
             order: Mutex::default(),
             packing: None,
@@ -230,8 +249,8 @@ impl<T> Mirror<T> {
             if version <= state.seen || version <= known {
                 return;
             }
-            if let Some(written) = &mut state.written {
-                written.insert(key.clone());
+            if let Some(listing) = &mut state.listing {
+                listing.written.insert(key.clone());
             }
             state.objects.insert(key.clone(), (version, self.keep(&object))).map(|(_, slot)| slot)
         };
@@ -301,7 +320,6 @@ impl<T> Mirror<T> {
     {
         let undecoded = Api::<Undecoded>::all_with(api.clone().into_client(), &api.resource_url().to_owned());
         let mut events = pin!(watcher(undecoded, config.clone()));
-        let mut listed = HashSet::new();
         let mut after_list = false;
         loop {
             let event = tokio::select! {
@@ -315,17 +333,12 @@ impl<T> Mirror<T> {
                     tracing::debug!(%error, "watch interrupted");
                     return End::Failed { after_list };
                 }
-                Some(Ok(watcher::Event::Init)) => {
-                    listed.clear();
-                    self.begin_list();
-                }
+                Some(Ok(watcher::Event::Init)) => self.begin_list(),
                 Some(Ok(watcher::Event::InitApply(object))) => {
-                    listed.insert(Key::of(&object));
                     self.apply(&object, convert, Source::List { first: !self.is_synced() });
                 }
                 Some(Ok(watcher::Event::InitDone)) => {
-                    self.keep_only(&listed);
-                    listed.clear();
+                    self.end_list();
                     after_list = true;
                     self.synced.send_replace(true);
                 }
@@ -338,15 +351,26 @@ impl<T> Mirror<T> {
         }
     }
 
+    /// A list is about to be asked for: it will show everything that was written before now.
     fn begin_list(&self) {
-        self.state.write().written = Some(HashSet::new());
+        self.state.write().listing = Some(Listing::default());
     }
 
-    /// Ends a list: drops what it does not have, except what we wrote since it began.
-    fn keep_only(&self, listed: &HashSet<Key>) {
-        let written = self.state.write().written.take().unwrap_or_default();
-        for key in self.keys(|key| !listed.contains(key) && !written.contains(key)) {
+    /// What the list did not show is gone, unless we wrote it since: the watch will tell of that.
+    fn end_list(&self) {
+        let (gone, went_back) = {
+            let mut state = self.state.write();
+            let Some(Listing { shown, written, went_back }) = state.listing.take() else { return };
+            let gone = state.objects.keys().filter(|key| !shown.contains(key) && !written.contains(key));
+            (gone.cloned().collect::<Vec<Key>>(), went_back)
+        };
+        for key in gone {
             self.remove(&key, 0);
+        }
+        if went_back {
+            // Answers to our writes have lower revisions now, too.
+            let mut state = self.state.write();
+            state.seen = state.objects.values().map(|(version, _)| *version).max().unwrap_or(0);
         }
     }
 
@@ -356,17 +380,13 @@ impl<T> Mirror<T> {
     {
         let key = Key::of(undecoded);
         let version = revision(undecoded.meta().resource_version.as_deref().unwrap_or(""));
-        // Our own write, or something older than it. A version that is no number is always news.
-        let is_known = |state: &State<T>| {
-            let known = state.objects.get(&key).map_or(0, |(known, _)| *known);
-            let written = state.written.as_ref().is_some_and(|written| written.contains(&key));
-            let replaces = source != Source::Watch && !written;
-            version != 0 && if replaces { known == version } else { known >= version }
-        };
         {
             let _in_order = self.order.lock();
             let mut state = self.state.write();
-            if is_known(&state) {
+            if let Some(listing) = state.listing.as_mut().filter(|_| source != Source::Watch) {
+                listing.shown.insert(key.clone());
+            }
+            if state.is_known(&key, version, source) {
                 state.seen = state.seen.max(version);
                 return;
             }
@@ -385,15 +405,18 @@ impl<T> Mirror<T> {
         let _in_order = self.order.lock();
         let old = {
             let mut state = self.state.write();
+            state.seen = state.seen.max(version);
             // An answer to a write of ours may have come meanwhile.
-            if is_known(&state) {
-                state.seen = state.seen.max(version);
+            if state.is_known(&key, version, source) {
                 return;
             }
-            let known = state.objects.get(&key).map_or(0, |(known, _)| *known);
-            // The server has gone back in time, and its revisions with it.
-            state.seen = if known > version { version } else { state.seen.max(version) };
-            state.objects.insert(key.clone(), (version, self.keep(&new))).map(|(_, slot)| slot)
+            let replaced = state.objects.insert(key.clone(), (version, self.keep(&new)));
+            if let (Some((known, _)), Some(listing)) = (&replaced, state.listing.as_mut())
+                && *known > version
+            {
+                listing.went_back = true;
+            }
+            replaced.map(|(_, slot)| slot)
         };
         let old = old.map(|slot| self.open(&slot));
         let initial = source == Source::List { first: true };
@@ -514,35 +537,44 @@ mod tests {
         assert!(mirror.find(&key).is_none());
     }
 
-    const AGAIN: Source = Source::List { first: false };
-
-    #[test]
-    fn a_list_is_believed_although_its_revisions_are_lower() {
-        let (mirror, told) = mirror();
-        apply(&mirror, "200");
-        mirror.begin_list();
-        bring(&mirror, "100", AGAIN);
-        assert_eq!(mirror.get("", "a").unwrap().as_str(), "100");
-        apply(&mirror, "101");
-        assert_eq!(*told.lock(), ["->200", "200>100", "100>101"]);
-        mirror.put(&Key::new("", "b"), "102", Arc::new("102".to_owned()));
-        assert!(mirror.get("", "b").is_some(), "answers count by the revisions of now");
+    fn list(mirror: &Mirror<String>, version: &str) {
+        bring(mirror, version, Source::List { first: false });
     }
 
     #[test]
-    fn a_list_does_not_undo_what_we_wrote_after_it_began() {
+    fn a_list_with_older_revisions_replaces_what_is_known() {
+        let (mirror, told) = mirror();
+        let key = Key::new("", "a");
+        apply(&mirror, "9");
+        mirror.begin_list();
+        list(&mirror, "5");
+        mirror.end_list();
+        assert_eq!(*told.lock(), ["->9", "9>5"]);
+        // From here on life goes on at the lower revisions.
+        mirror.put(&key, "6", Arc::new("6".to_owned()));
+        apply(&mirror, "7");
+        assert_eq!(*told.lock(), ["->9", "9>5", "5>6", "6>7"]);
+        mirror.remove(&key, 8);
+        assert!(mirror.find(&key).is_none());
+    }
+
+    #[test]
+    fn what_is_written_while_a_list_is_on_its_way_is_newer_than_the_list() {
         let (mirror, told) = mirror();
         apply(&mirror, "5");
         mirror.begin_list();
-        mirror.put(&Key::new("", "a"), "8", Arc::new("8".to_owned()));
-        mirror.put(&Key::new("", "new"), "9", Arc::new("9".to_owned()));
-        bring(&mirror, "5", AGAIN);
-        mirror.keep_only(&HashSet::from([Key::new("", "a")]));
-        assert_eq!(*told.lock(), ["->5", "5>8", "->9"]);
-        // The next list is about a later time.
+        mirror.put(&Key::new("", "a"), "7", Arc::new("7".to_owned()));
+        mirror.put(&Key::new("", "b"), "8", Arc::new("8".to_owned()));
+        list(&mirror, "5");
+        mirror.end_list();
+        assert_eq!(*told.lock(), ["->5", "5>7", "->8"]);
+        assert!(mirror.get("", "b").is_some(), "made after the list was asked for");
+        // A list that shows what is known is not reported.
         mirror.begin_list();
-        mirror.keep_only(&HashSet::from([Key::new("", "a")]));
-        assert_eq!(told.lock().last().map(String::as_str), Some("9>-"));
+        list(&mirror, "7");
+        mirror.end_list();
+        assert_eq!(told.lock().len(), 4, "b is gone: {:?}", told.lock());
+        assert!(mirror.get("", "b").is_none());
     }
 
     #[test]

@@ -277,8 +277,15 @@ async fn carry_out_one(
                     observed = member.get(&kind, &key).await?.map(Arc::new);
                     continue;
                 }
+                // Much is checked before the name: allocated ports and addresses, quotas, webhooks. The object may
+                // exist all the same, and then it is an update that is wanted.
+                Err(error) if error.may_hide_existing() => match member.get(&kind, &key).await {
+                    Ok(Some(found)) => observed = Some(Arc::new(found)),
+                    _ => return Err(error.into()),
+                },
                 Err(error) => return Err(error.into()),
             }
+            continue;
         };
         if apply::is_managed(object) && member.has_written(&kind, &key, wish, object.resource_version()) {
             return Ok(Carried { wrote: false, embellished: embellished(object) });

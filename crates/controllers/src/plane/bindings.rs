@@ -13,7 +13,7 @@ use api::policy::{OverrideSpec, ResourceSelector};
 use api::work::{TargetCluster, Work};
 use futures::future::join_all;
 use propagation::render::{Rendered, Renderer};
-use propagation::{Binding, Object, directly_purged_clusters, expected_clusters, selector};
+use propagation::{Binding, Object, check_scope, directly_purged_clusters, expected_clusters, selector};
 use runtime::{Change, Error, Mirror, Queue};
 use serde_json::Value;
 
@@ -193,6 +193,11 @@ async fn reconcile<B: StoredBinding>(
         return Ok(());
     }
 
+    if let Err(error) = check_scope(binding.as_ref()) {
+        let message = error.to_string();
+        plane.events.warning(component::<B>(), &about(binding.as_ref()), reasons::SYNC_WORK_FAILED, message);
+        return Ok(());
+    }
     let resource = &binding.spec().resource;
     let Some(template) = plane.templates.fetch(resource).await? else { return Ok(()) };
     if !resource.uid.is_empty() && template.uid() != resource.uid {

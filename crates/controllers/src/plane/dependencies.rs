@@ -16,7 +16,7 @@ use interpreter::Operation;
 use parking_lot::Mutex;
 use propagation::activation::specification_changed;
 use propagation::dependencies::{self, DependencyIndex};
-use propagation::{Binding, Object};
+use propagation::{Binding, Object, check_scope};
 use runtime::{Error, Guard, Key, Queue};
 use serde_json::Value;
 
@@ -136,6 +136,10 @@ impl Distributor {
         if !dependencies::distributes(&binding) {
             return Err(Error::Waiting(format!("for the permanent id of binding {}", key.name)));
         }
+        // The binding controller tells of it.
+        if check_scope(binding.as_ref()).is_err() {
+            return Ok(());
+        }
         let Some(template) = self.plane.templates.fetch(&binding.spec.resource).await? else {
             return Err(Error::Waiting(format!("for the template of binding {}", key.name)));
         };
@@ -247,6 +251,7 @@ impl Distributor {
             return Ok(false);
         }
         let mut wanted = dependencies::build_attached(binding, object);
+        check_scope(&wanted).map_err(Error::decision)?;
         let name = wanted.metadata.name.clone().unwrap_or_default();
         let namespace = wanted.metadata.namespace.clone().unwrap_or_default();
         let existing = self.binding(&namespace, &name);

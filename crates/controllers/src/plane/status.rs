@@ -14,7 +14,7 @@ use api::work::Work;
 use interpreter::Operation;
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use propagation::{Binding, Object};
+use propagation::{Binding, Object, check_scope};
 use runtime::writer::tree_difference;
 use runtime::{Change, Error, Guard, Mirror, Outcome, Queue, Throttle};
 use serde_json::{Value, json};
@@ -187,6 +187,10 @@ async fn update_template<B: StoredBinding>(
     component: &'static str,
     now: Timestamp,
 ) -> Result<bool, Error> {
+    // The binding controller tells of it.
+    if check_scope(binding).is_err() {
+        return Ok(false);
+    }
     let resource = &binding.spec().resource;
     let template_key = TemplateKey::of_reference(resource);
     if !plane.interpreter.supports(&template_key.kind, Operation::AggregateStatus) {

@@ -6,10 +6,13 @@
 //!
 //! Which policies a stage has is settled before it changes anything; the second stage sees the labels that the
 //! first one made.
+//!
+//! No rule may change what an object is: see [`identity`].
 
 mod containers;
 mod document;
 mod field;
+mod identity;
 mod image;
 mod metadata;
 mod patch;
@@ -27,6 +30,7 @@ use serde_json::Value;
 use crate::Object;
 use crate::index::SelectorIndex;
 use crate::selector::ImplicitPriority;
+use identity::Identity;
 
 /// Why an overrider could not be applied. The texts are those that users know from Karmada.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -47,6 +51,8 @@ pub enum Error {
     FieldPath { path: String, reason: String },
     #[error("the value at {path} is not readable: {reason}")]
     Embedded { path: String, reason: String },
+    #[error("{rule} changes {field}, which is part of the object's identity and cannot be overridden")]
+    Identity { rule: String, field: String },
 }
 
 /// An override policy of either scope.
@@ -238,13 +244,16 @@ impl<P: Policy> Stage<P> {
         applied: &mut Vec<Contribution>,
     ) -> Result<(), Box<(Contribution, Error)>> {
         for (name, policy) in self.selected(object) {
-            for overriders in rules_for(policy.spec(), cluster) {
+            for (rule, overriders) in rules_for(policy.spec(), cluster) {
                 let contribution = Contribution {
                     namespace: namespace.to_owned(),
                     policy: name.to_owned(),
                     overriders: overriders.clone(),
                 };
-                if let Err(error) = apply_overriders(object, overriders) {
+                let before = Identity::of(object);
+                let changed = apply_overriders(object, overriders)
+                    .and_then(|()| before.check(object).map_err(|field| Error::Identity { rule, field }));
+                if let Err(error) = changed {
                     return Err(Box::new((contribution, error)));
                 }
                 applied.push(contribution);
@@ -254,16 +263,20 @@ impl<P: Policy> Stage<P> {
     }
 }
 
-/// Returns the overriders of the rules that target the cluster; the deprecated single form counts as one rule.
-fn rules_for<'a>(spec: &'a OverrideSpec, cluster: &Cluster) -> Vec<&'a Overriders> {
+/// Returns the overriders of the rules that target the cluster, each with its place in the policy; the deprecated single
+/// form counts as one rule.
+fn rules_for<'a>(spec: &'a OverrideSpec, cluster: &Cluster) -> Vec<(String, &'a Overriders)> {
     if spec.override_rules.is_empty() {
         let targeted = spec.target_cluster.as_ref().is_none_or(|affinity| cluster_matches(cluster, affinity));
-        return if targeted { vec![&spec.overriders] } else { Vec::new() };
+        return if targeted { vec![("spec.overriders".to_owned(), &spec.overriders)] } else { Vec::new() };
     }
     spec.override_rules
         .iter()
-        .filter(|rule| rule.target_cluster.as_ref().is_none_or(|affinity| cluster_matches(cluster, affinity)))
-        .map(|rule| &rule.overriders)
+        .enumerate()
+        .filter(|(_, rule)| {
+            rule.target_cluster.as_ref().is_none_or(|affinity| cluster_matches(cluster, affinity))
+        })
+        .map(|(index, rule)| (format!("spec.overrideRules[{index}]"), &rule.overriders))
         .collect()
 }
 
