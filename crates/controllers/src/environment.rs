@@ -5,11 +5,16 @@ use std::sync::Arc;
 use api::features::Features;
 use interpreter::Interpreter;
 use member::Members;
-use runtime::{Events, Supervisor, Writer};
+use kube::Resource;
+use runtime::events::about;
+use runtime::{Events, Key, Mirror, Queue, Supervisor, Writer};
 
 use crate::mirrors::Mirrors;
 use crate::plane::scheduling;
 use crate::{Context, MyClusters, Timing};
+
+/// The reason of the event about an object whose reconcile panicked. Upstream has none.
+const RECONCILE_PANICKED: &str = "ReconcilePanicked";
 
 pub(crate) struct Environment {
     pub(crate) writer: Writer,
@@ -39,6 +44,20 @@ impl Environment {
             timing: context.settings.timing.clone(),
             scheduler: context.scheduler.clone(),
         }
+    }
+
+    /// Has users see that the work on an object panicked.
+    pub(crate) fn tell_panics<K>(&self, queue: &Queue<Key>, component: &'static str, mirror: &Arc<Mirror<K>>)
+    where
+        K: Resource<DynamicType = ()> + Send + Sync + 'static,
+    {
+        let (events, mirror) = (self.events.clone(), mirror.clone());
+        queue.tell_panics(move |key, panic| {
+            if let Some(object) = mirror.find(key) {
+                let message = format!("{component} panicked and tries again later: {panic}");
+                events.warning(component, &about(object.as_ref()), RECONCILE_PANICKED, message);
+            }
+        });
     }
 
     /// Returns the client for reading.

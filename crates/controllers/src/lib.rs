@@ -9,6 +9,8 @@
 //! The two meet at the Work.
 
 mod environment;
+#[cfg(test)]
+mod fixtures;
 pub mod members;
 mod mirrors;
 mod my_clusters;

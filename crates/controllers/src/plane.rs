@@ -24,12 +24,16 @@ mod works;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use api::work::{ClusterResourceBinding, ResourceBinding};
 use parking_lot::RwLock;
+use propagation::Binding;
 use propagation::overrides::Overrides;
 use propagation::skip::SkipRules;
+use runtime::Mirror;
+use runtime::writer::Stored;
 
 use crate::environment::Environment;
-use crate::mirrors::Watch;
+use crate::mirrors::{Mirrors, Watch};
 use crate::table::Start;
 use templates::Templates;
 use works::Works;
@@ -51,9 +55,21 @@ impl Deref for Plane {
 }
 
 /// A binding of either scope that can be written.
-pub(crate) trait StoredBinding: propagation::Binding + runtime::writer::Stored {}
+pub(crate) trait StoredBinding: Binding + Stored {
+    fn mirror(mirrors: &Mirrors) -> &Arc<Mirror<Self>>;
+}
 
-impl<B: propagation::Binding + runtime::writer::Stored> StoredBinding for B {}
+impl StoredBinding for ResourceBinding {
+    fn mirror(mirrors: &Mirrors) -> &Arc<Mirror<Self>> {
+        &mirrors.bindings
+    }
+}
+
+impl StoredBinding for ClusterResourceBinding {
+    fn mirror(mirrors: &Mirrors) -> &Arc<Mirror<Self>> {
+        &mirrors.cluster_bindings
+    }
+}
 
 /// Identifies a binding of either scope; the namespace of a ClusterResourceBinding is empty.
 type BindingKey = runtime::Key;

@@ -1,8 +1,12 @@
 //! Keeps the Works of a binding in step with its chosen clusters.
 //!
-//! Watches: both kinds of bindings, override policies (the bindings they may touch), Works that vanish, clusters that
-//! appear.
+//! Watches: both kinds of bindings (by generation), override policies (the bindings they may touch), Works that vanish,
+//! clusters that appear (the bindings that name them).
 //! Writes: Works; releases the binding's finalizer once its Works are told to go.
+//!
+//! Which Works go is decided in `decide`; what a Work contains in `propagation::render`.
+
+mod decide;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,85 +14,63 @@ use std::time::Instant;
 use api::cluster::Cluster;
 use api::events as reasons;
 use api::policy::{OverrideSpec, ResourceSelector};
-use api::work::{TargetCluster, Work};
+use api::work::{ClusterResourceBinding, ResourceBinding, TargetCluster};
 use futures::future::join_all;
+use jiff::Timestamp;
 use propagation::render::{Rendered, Renderer};
-use propagation::{Binding, Object, check_scope, directly_purged_clusters, expected_clusters, selector};
-use runtime::{Change, Error, Mirror, Queue};
+use propagation::{Binding, Object, selector};
+use runtime::events::about;
+use runtime::{Change, Error, Mirror, Outcome, Queue, Reconcile, controller};
 use serde_json::Value;
 
 use super::metrics::METRICS;
 use super::templates::TemplateKey;
 use super::works::binding_of;
 use super::{BindingKey, Plane, Start, StoredBinding};
-use runtime::events::about;
+use decide::{Plan, Then, View};
 
 const WORKERS: usize = 8;
 const OVERRIDES: &str = "override-manager";
 
-pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
-    let queue = Queue::new("binding-controller");
+struct Controller<B> {
+    plane: Arc<Plane>,
+    queue: Arc<Queue<BindingKey>>,
+    mirror: Arc<Mirror<B>>,
+}
 
-    let pushed = Arc::clone(&queue);
-    plane.mirrors.bindings.subscribe(move |change| push_changed(&pushed, change));
-    let pushed = Arc::clone(&queue);
-    plane.mirrors.cluster_bindings.subscribe(move |change| push_changed(&pushed, change));
+pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
+    let namespaced = Controller::<ResourceBinding>::new(plane);
+    let cluster = Controller::<ClusterResourceBinding>::new(plane);
+    namespaced.subscribe();
+    cluster.subscribe();
 
     // A Work that vanishes may be one that is wanted, or one that had to go before others come.
-    let pushed = Arc::clone(&queue);
+    let queues = (namespaced.queue.clone(), cluster.queue.clone());
     plane.mirrors.works.subscribe(move |change| {
         if let (Some(old), None) = (&change.old, &change.new)
             && let Some(binding) = binding_of(old)
         {
-            pushed.push(binding);
+            let queue = if binding.namespace.is_empty() { &queues.1 } else { &queues.0 };
+            queue.push(binding);
         }
     });
 
-    let (pushed, of) = (Arc::clone(&queue), Arc::clone(plane));
-    plane.mirrors.clusters.subscribe(move |change| {
-        if change.old.is_none() && !change.initial {
-            push_bound_to(&of.mirrors.bindings, &pushed, &change.key.name);
-            push_bound_to(&of.mirrors.cluster_bindings, &pushed, &change.key.name);
-        }
-    });
-
-    let (pushed, of) = (Arc::clone(&queue), Arc::clone(plane));
+    let (of, all) = (namespaced.clone(), cluster.clone());
     plane.mirrors.override_policies.subscribe(move |change| {
         let specs = overridden(change, |policy| &policy.spec, |policy| policy.metadata.generation);
-        if !specs.is_empty() {
-            push_selected(&of, &of.mirrors.bindings, &pushed, &specs, Some(&change.key.namespace));
-        }
+        of.push_selected(&specs, Some(&change.key.namespace));
     });
-    let (pushed, of) = (Arc::clone(&queue), Arc::clone(plane));
+    let of = namespaced.clone();
     plane.mirrors.cluster_override_policies.subscribe(move |change| {
         let specs = overridden(change, |policy| &policy.spec, |policy| policy.metadata.generation);
-        if !specs.is_empty() {
-            push_selected(&of, &of.mirrors.bindings, &pushed, &specs, None);
-            push_selected(&of, &of.mirrors.cluster_bindings, &pushed, &specs, None);
-        }
+        of.push_selected(&specs, None);
+        all.push_selected(&specs, None);
     });
 
-    let plane = Arc::clone(plane);
-    let supervisor = plane.supervisor.clone();
     Box::new(move || {
-        queue.spawn(WORKERS, &supervisor, move |key: BindingKey| {
-            let plane = Arc::clone(&plane);
-            async move {
-                if key.namespace.is_empty() {
-                    reconcile(&plane, &plane.mirrors.cluster_bindings, &key).await
-                } else {
-                    reconcile(&plane, &plane.mirrors.bindings, &key).await
-                }
-            }
-        });
+        controller::run(&namespaced, &namespaced.queue, WORKERS, &namespaced.plane.supervisor);
+        controller::run(&cluster, &cluster.queue, WORKERS, &cluster.plane.supervisor);
     })
-}
-
-fn push_changed<B: Binding>(queue: &Queue<BindingKey>, change: &Change<B>) {
-    let Some(new) = &change.new else { return };
-    if change.old.as_ref().is_none_or(|old| old.metadata().generation != new.metadata().generation) {
-        queue.push(key(new.as_ref()));
-    }
 }
 
 pub(super) fn key<B: Binding>(binding: &B) -> BindingKey {
@@ -96,14 +78,6 @@ pub(super) fn key<B: Binding>(binding: &B) -> BindingKey {
     BindingKey {
         namespace: metadata.namespace.clone().unwrap_or_default(),
         name: metadata.name.clone().unwrap_or_default(),
-    }
-}
-
-fn push_bound_to<B: Binding>(mirror: &Mirror<B>, queue: &Queue<BindingKey>, cluster: &str) {
-    for binding in mirror.all() {
-        if propagation::target_clusters(binding.spec()).iter().any(|target| target.name == cluster) {
-            queue.push(key(binding.as_ref()));
-        }
     }
 }
 
@@ -126,179 +100,223 @@ fn overridden<P>(
     versions.into_iter().flatten().map(|policy| spec(policy).clone()).collect()
 }
 
-fn push_selected<B: Binding>(
-    plane: &Plane,
-    mirror: &Mirror<B>,
-    queue: &Queue<BindingKey>,
-    specs: &[OverrideSpec],
-    namespace: Option<&str>,
-) {
-    let everything = specs.iter().any(|spec| spec.resource_selectors.is_empty());
-    let selectors: Vec<ResourceSelector> =
-        specs.iter().flat_map(|spec| spec.resource_selectors.clone()).collect();
-    for binding in mirror.all() {
+impl<B: StoredBinding> Controller<B> {
+    fn new(plane: &Arc<Plane>) -> Arc<Self> {
+        let (plane, queue) = (plane.clone(), Queue::new(component::<B>()));
+        plane.tell_panics(&queue, component::<B>(), B::mirror(&plane.mirrors));
+        Arc::new(Self { mirror: B::mirror(&plane.mirrors).clone(), plane, queue })
+    }
+
+    fn subscribe(self: &Arc<Self>) {
+        let queue = self.queue.clone();
+        self.mirror.subscribe(move |change| {
+            let Some(new) = &change.new else { return };
+            if change.old.as_ref().is_none_or(|old| old.metadata().generation != new.metadata().generation) {
+                queue.push(key(new.as_ref()));
+            }
+        });
+        let of = self.clone();
+        self.plane.mirrors.clusters.subscribe(move |change| {
+            if change.old.is_none() && !change.initial {
+                of.push_bound_to(&change.key.name);
+            }
+        });
+    }
+
+    fn push_bound_to(&self, cluster: &str) {
+        for binding in self.mirror.all() {
+            if propagation::target_clusters(binding.spec()).iter().any(|target| target.name == cluster) {
+                self.queue.push(key(binding.as_ref()));
+            }
+        }
+    }
+
+    fn push_selected(&self, specs: &[OverrideSpec], namespace: Option<&str>) {
+        if specs.is_empty() {
+            return;
+        }
+        let everything = specs.iter().any(|spec| spec.resource_selectors.is_empty());
+        let selectors: Vec<ResourceSelector> =
+            specs.iter().flat_map(|spec| spec.resource_selectors.clone()).collect();
+        for binding in self.mirror.all() {
+            let resource = &binding.spec().resource;
+            if namespace.is_some_and(|namespace| resource.namespace != namespace) {
+                continue;
+            }
+            let selected = everything
+                || self
+                    .plane
+                    .templates
+                    .get(&TemplateKey::of_reference(resource))
+                    .is_some_and(|template| selector::matches_any(&selectors, &template).is_some());
+            if selected {
+                self.queue.push(key(binding.as_ref()));
+            }
+        }
+    }
+
+    fn warn(&self, binding: &B, reason: &'static str, message: String) {
+        self.plane.events.warning(component::<B>(), &about(binding), reason, message);
+    }
+
+    async fn delete(&self, view: &View<B>, plan: &Plan) -> Result<(), Error> {
+        let wanted = plan.delete.iter().filter_map(|deletion| {
+            let work = view.works.iter().find(|work| BindingKey::of(work.as_ref()) == deletion.work)?;
+            tracing::debug!(object = %deletion.work, why = ?deletion.why, "a Work goes");
+            Some(self.plane.writer.delete(work.as_ref()))
+        });
+        Error::join(join_all(wanted).await.into_iter().filter_map(Result::err).collect())
+    }
+
+    /// Brings the Works of the chosen clusters up to date.
+    async fn render(&self, binding: &B) -> Result<(), Error> {
         let resource = &binding.spec().resource;
-        if namespace.is_some_and(|namespace| resource.namespace != namespace) {
-            continue;
+        let Some(template) = self.plane.templates.fetch(resource).await? else { return Ok(()) };
+        if !resource.uid.is_empty() && template.uid() != resource.uid {
+            // The template was deleted and made anew; this binding is about to be collected.
+            return Ok(());
         }
-        let selected = everything
-            || plane
-                .templates
-                .get(&TemplateKey::of_reference(resource))
-                .is_some_and(|template| selector::matches_any(&selectors, &template).is_some());
-        if selected {
-            queue.push(key(binding.as_ref()));
+        let started = Instant::now();
+        let result = self.ensure_works(binding, &template).await;
+        METRICS.rendered(started, &result);
+        result
+    }
+
+    async fn ensure_works(&self, binding: &B, template: &Value) -> Result<(), Error> {
+        let (plane, events) = (&self.plane, &self.plane.events);
+        let renderer = Renderer::new(binding, template, &plane.interpreter, &plane.features)
+            .map_err(Error::decision)?;
+        let writes = renderer.targets().iter().map(|target| self.ensure_work(&renderer, template, target));
+        let mut changed = false;
+        let mut errors = Vec::new();
+        for result in join_all(writes).await {
+            match result {
+                Ok(written) => changed |= written,
+                Err(error) => errors.push(error),
+            }
         }
-    }
-}
-
-async fn reconcile<B: StoredBinding>(
-    plane: &Plane,
-    mirror: &Mirror<B>,
-    key: &BindingKey,
-) -> Result<(), Error> {
-    let Some(binding) = mirror.get(&key.namespace, &key.name) else { return Ok(()) };
-    let id = binding.permanent_id();
-    let works = plane.works.of(id);
-    if binding.metadata().deletion_timestamp.is_some() {
-        return clean_up(plane, binding.as_ref(), &works).await;
-    }
-    if id.is_empty() {
-        return Err(Error::Waiting(format!("for the permanent id of binding {}", key.name)));
-    }
-
-    let expected = expected_clusters(binding.spec());
-    let purged = directly_purged_clusters(binding.spec());
-    // That a placement finds no cluster is no wish to have the object nowhere: what runs keeps running, except where it
-    // was evicted from on purpose. Bindings without a placement follow others, and nobody names them any more.
-    let found_none = expected.is_empty() && binding.spec().placement.is_some();
-    let left: Vec<&Arc<Work>> = works
-        .iter()
-        .filter(|work| work.metadata.deletion_timestamp.is_none())
-        .filter(|work| cluster_of(work).is_some_and(|cluster| !expected.contains(cluster)))
-        .filter(|work| !found_none || cluster_of(work).is_some_and(|cluster| purged.contains(cluster)))
-        .collect();
-    if let Err(error) = delete_all(plane, &left).await {
-        let message = error.to_string();
-        plane.events.warning(
-            component::<B>(),
-            &about(binding.as_ref()),
-            reasons::CLEANUP_WORK_FAILED,
-            message,
-        );
-        return Err(error);
-    }
-    // The old copy must be gone before a new one is made; its end brings us back here.
-    if works.iter().any(|work| cluster_of(work).is_some_and(|cluster| purged.contains(cluster))) {
-        return Ok(());
-    }
-
-    if let Err(error) = check_scope(binding.as_ref()) {
-        let message = error.to_string();
-        plane.events.warning(component::<B>(), &about(binding.as_ref()), reasons::SYNC_WORK_FAILED, message);
-        return Ok(());
-    }
-    let resource = &binding.spec().resource;
-    let Some(template) = plane.templates.fetch(resource).await? else { return Ok(()) };
-    if !resource.uid.is_empty() && template.uid() != resource.uid {
-        // The template was deleted and made anew; this binding is about to be collected.
-        return Ok(());
-    }
-    let started = Instant::now();
-    let result = ensure_works(plane, binding.as_ref(), &template).await;
-    METRICS.rendered(started, &result);
-    result
-}
-
-async fn clean_up<B: StoredBinding>(plane: &Plane, binding: &B, works: &[Arc<Work>]) -> Result<(), Error> {
-    let held = |finalizer: &String| finalizer == B::FINALIZER;
-    if !binding.metadata().finalizers.iter().flatten().any(held) {
-        return Ok(());
-    }
-    let present: Vec<&Arc<Work>> =
-        works.iter().filter(|work| work.metadata.deletion_timestamp.is_none()).collect();
-    if let Err(error) = delete_all(plane, &present).await {
-        let message = error.to_string();
-        plane.events.warning(component::<B>(), &about(binding), reasons::CLEANUP_WORK_FAILED, message);
-        return Err(error);
-    }
-    plane.writer.derived().release(binding, B::FINALIZER).await.map(drop)
-}
-
-async fn delete_all(plane: &Plane, works: &[&Arc<Work>]) -> Result<(), Error> {
-    let results = join_all(works.iter().map(|work| plane.writer.delete(work.as_ref()))).await;
-    Error::join(results.into_iter().filter_map(Result::err).collect())
-}
-
-fn cluster_of(work: &Work) -> Option<&str> {
-    api::names::cluster_of_execution_space(work.metadata.namespace.as_deref()?)
-}
-
-async fn ensure_works<B: StoredBinding>(plane: &Plane, binding: &B, template: &Value) -> Result<(), Error> {
-    let renderer =
-        Renderer::new(binding, template, &plane.interpreter, &plane.features).map_err(Error::decision)?;
-    let writes = renderer.targets().iter().map(|target| ensure_work(plane, &renderer, template, target));
-    let mut changed = false;
-    let mut errors = Vec::new();
-    for result in join_all(writes).await {
-        match result {
-            Ok(written) => changed |= written,
-            Err(error) => errors.push(error),
+        let result = Error::join(errors);
+        match &result {
+            Ok(()) if changed => {
+                let message = "Sync work of binding succeed.";
+                events.normal(component::<B>(), &about(binding), reasons::SYNC_WORK_SUCCEED, message);
+                events.normal(component::<B>(), template, reasons::SYNC_WORK_SUCCEED, message);
+            }
+            Err(error) if !error.is_conflict() => {
+                self.warn(binding, reasons::SYNC_WORK_FAILED, error.to_string());
+                events.warning(component::<B>(), template, reasons::SYNC_WORK_FAILED, error.to_string());
+            }
+            _ => {}
         }
+        result
     }
-    let result = Error::join(errors);
-    let component = component::<B>();
-    match &result {
-        Ok(()) if changed => {
-            let message = "Sync work of binding succeed.";
-            plane.events.normal(component, &about(binding), reasons::SYNC_WORK_SUCCEED, message);
-            plane.events.normal(component, template, reasons::SYNC_WORK_SUCCEED, message);
+
+    async fn ensure_work(
+        &self,
+        renderer: &Renderer<'_, B>,
+        template: &Value,
+        target: &TargetCluster,
+    ) -> Result<bool, Error> {
+        let Some(cluster) = self.plane.mirrors.clusters.get("", &target.name) else {
+            return Err(Error::Waiting(format!("for cluster {} to exist", target.name)));
+        };
+        let rendered = self.render_one(renderer, template, target, &cluster)?;
+        let written = self.plane.works.ensure(&self.plane.writer, &rendered.work).await?;
+        if written {
+            for contribution in rendered.applied.cluster.iter().chain(&rendered.applied.namespaced) {
+                let message =
+                    format!("Apply {} for cluster({}) succeed.", contribution.describe(), target.name);
+                let reason = reasons::APPLY_OVERRIDE_POLICY_SUCCEED;
+                self.plane.events.normal(OVERRIDES, template, reason, message);
+            }
         }
-        Err(error) if !error.is_conflict() => {
-            let message = error.to_string();
-            plane.events.warning(component, &about(binding), reasons::SYNC_WORK_FAILED, message.clone());
-            plane.events.warning(component, template, reasons::SYNC_WORK_FAILED, message);
-        }
-        _ => {}
+        Ok(written)
     }
-    result
+
+    fn render_one(
+        &self,
+        renderer: &Renderer<'_, B>,
+        template: &Value,
+        target: &TargetCluster,
+        cluster: &Cluster,
+    ) -> Result<Rendered, Error> {
+        let result = renderer.render(target, cluster, &self.plane.overrides.read());
+        if let Err(error @ propagation::Error::Override { .. }) = &result {
+            let reason = reasons::APPLY_OVERRIDE_POLICY_FAILED;
+            self.plane.events.warning(OVERRIDES, template, reason, error.to_string());
+        }
+        result.map_err(Error::decision)
+    }
 }
 
-async fn ensure_work<B: StoredBinding>(
-    plane: &Plane,
-    renderer: &Renderer<'_, B>,
-    template: &Value,
-    target: &TargetCluster,
-) -> Result<bool, Error> {
-    let Some(cluster) = plane.mirrors.clusters.get("", &target.name) else {
-        return Err(Error::Waiting(format!("for cluster {} to exist", target.name)));
-    };
-    let rendered = render(plane, renderer, template, target, &cluster)?;
-    let written = plane.works.ensure(&plane.writer, &rendered.work).await?;
-    if written {
-        for contribution in rendered.applied.cluster.iter().chain(&rendered.applied.namespaced) {
-            let message = format!("Apply {} for cluster({}) succeed.", contribution.describe(), target.name);
-            plane.events.normal(OVERRIDES, template, reasons::APPLY_OVERRIDE_POLICY_SUCCEED, message);
-        }
-    }
-    Ok(written)
-}
+impl<B: StoredBinding> Reconcile for Controller<B> {
+    type Key = BindingKey;
+    type View = View<B>;
+    type Plan = Plan;
 
-fn render<B: StoredBinding>(
-    plane: &Plane,
-    renderer: &Renderer<'_, B>,
-    template: &Value,
-    target: &TargetCluster,
-    cluster: &Cluster,
-) -> Result<Rendered, Error> {
-    let result = renderer.render(target, cluster, &plane.overrides.read());
-    if let Err(error @ propagation::Error::Override { .. }) = &result {
-        let message = error.to_string();
-        plane.events.warning(OVERRIDES, template, reasons::APPLY_OVERRIDE_POLICY_FAILED, message);
+    async fn observe(&self, key: &BindingKey) -> Result<Option<View<B>>, Error> {
+        let Some(binding) = self.mirror.find(key) else { return Ok(None) };
+        let works = self.plane.works.of(binding.permanent_id());
+        Ok(Some(View { binding, works }))
     }
-    result.map_err(Error::decision)
+
+    fn decide(view: &View<B>, _: Timestamp) -> Plan {
+        decide::decide(view)
+    }
+
+    async fn apply(&self, _: &BindingKey, view: View<B>, plan: Plan) -> Result<Outcome, Error> {
+        if let Err(error) = self.delete(&view, &plan).await {
+            self.warn(&view.binding, reasons::CLEANUP_WORK_FAILED, error.to_string());
+            return Err(error);
+        }
+        match plan.then {
+            Then::Nothing(_) => {}
+            Then::Wait(what) => return Err(Error::Waiting(what)),
+            Then::Refuse(why) => self.warn(&view.binding, reasons::SYNC_WORK_FAILED, why),
+            Then::Release => {
+                self.plane.writer.derived().release(view.binding.as_ref(), B::FINALIZER).await?;
+            }
+            Then::Render => self.render(&view.binding).await?,
+        }
+        Ok(Outcome::Done)
+    }
 }
 
 fn component<B: Binding>() -> &'static str {
     if B::NAMESPACED { "binding-controller" } else { "cluster-resource-binding-controller" }
+}
+
+#[cfg(test)]
+mod tests {
+    use api::policy::OverridePolicy;
+    use serde_json::json;
+
+    use super::*;
+    use crate::fixtures::read;
+
+    fn policy(generation: i64) -> Arc<OverridePolicy> {
+        Arc::new(read(json!({
+            "metadata": { "name": "p", "namespace": "default", "generation": generation },
+            "spec": { "resourceSelectors": [{ "apiVersion": "v1", "kind": "ConfigMap" }], "overrideRules": [] },
+        })))
+    }
+
+    #[test]
+    fn bindings_are_looked_at_for_what_a_policy_said_and_says() {
+        let key = BindingKey::new("default", "p");
+        let cases = [
+            ("first list", None, Some(1), true, 0),
+            ("it is new", None, Some(1), false, 1),
+            ("it says something else", Some(1), Some(2), false, 2),
+            ("only its status changed", Some(1), Some(1), false, 0),
+            ("it is gone", Some(1), None, false, 1),
+        ];
+        for (name, old, new, initial, expected) in cases {
+            let (old, new): (Option<i64>, Option<i64>) = (old, new);
+            let change =
+                Change { key: &key, old: old.map(policy), new: new.map(policy), ours: false, initial };
+            let specs = overridden(&change, |policy| &policy.spec, |policy| policy.metadata.generation);
+            assert_eq!(specs.len(), expected, "{name}");
+        }
+    }
 }
