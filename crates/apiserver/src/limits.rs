@@ -221,11 +221,8 @@ impl Places {
             let mut clients = self.clients.lock();
             clients.entry(client.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(self.share))).clone()
         };
-        let known = KnownClient {
-            own: Some(own.clone()),
-            client: client.to_owned(),
-            clients: self.clients.clone(),
-        };
+        let known =
+            KnownClient { own: Some(own.clone()), client: client.to_owned(), clients: self.clients.clone() };
         // The own limit first: who waits for that must not stand in the queue of all.
         let own = own.acquire_owned().await.expect("the semaphore is never closed");
         let place = self.all.clone().acquire_owned().await.expect("the semaphore is never closed");

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use api::features::Features;
 use interpreter::Interpreter;
-use member::Members;
 use kube::Resource;
+use member::Members;
 use runtime::events::about;
 use runtime::{Events, Key, Mirror, Queue, Supervisor, Writer};
 

@@ -14,9 +14,7 @@ use clap::Parser;
 use controllers::{Context, Selection};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
-use kube::api::{
-    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams,
-};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use runtime::Supervisor;
 use serde_json::{Value, json};
@@ -396,23 +394,31 @@ async fn a_restart_writes_nothing_that_is_already_right() {
 /// node port is taken.
 async fn refuse_creations(world: &World, name: &str) {
     let parts = [
-        ("ValidatingAdmissionPolicy", "validatingadmissionpolicies", json!({
-            "metadata": { "name": "no-creations" },
-            "spec": {
-                "failurePolicy": "Fail",
-                "matchConstraints": { "resourceRules": [{
-                    "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"],
-                }] },
-                "validations": [{
-                    "expression": format!("object.metadata.name != '{name}'"),
-                    "message": "provided port is already allocated",
-                }],
-            },
-        })),
-        ("ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", json!({
-            "metadata": { "name": "no-creations" },
-            "spec": { "policyName": "no-creations", "validationActions": ["Deny"] },
-        })),
+        (
+            "ValidatingAdmissionPolicy",
+            "validatingadmissionpolicies",
+            json!({
+                "metadata": { "name": "no-creations" },
+                "spec": {
+                    "failurePolicy": "Fail",
+                    "matchConstraints": { "resourceRules": [{
+                        "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"],
+                    }] },
+                    "validations": [{
+                        "expression": format!("object.metadata.name != '{name}'"),
+                        "message": "provided port is already allocated",
+                    }],
+                },
+            }),
+        ),
+        (
+            "ValidatingAdmissionPolicyBinding",
+            "validatingadmissionpolicybindings",
+            json!({
+                "metadata": { "name": "no-creations" },
+                "spec": { "policyName": "no-creations", "validationActions": ["Deny"] },
+            }),
+        ),
     ];
     for (kind, plural, mut object) in parts {
         object["apiVersion"] = "admissionregistration.k8s.io/v1".into();

@@ -367,7 +367,10 @@ fn a_work_of_another_binding_is_not_written() {
     };
     let (result, untouched) = set("other-id", "other");
     let error = result.expect_err("it is another tenant's").to_string();
-    assert!(error.starts_with("work karmada-es-m1/") && error.contains("belongs to binding other/"), "{error}");
+    assert!(
+        error.starts_with("work karmada-es-m1/") && error.contains("belongs to binding other/"),
+        "{error}"
+    );
     assert!(untouched);
     assert!(set("other-id", "shop").0.is_ok(), "the binding was made anew under its old name");
 }

@@ -184,8 +184,8 @@ impl<B: StoredBinding> Controller<B> {
 
     async fn ensure_works(&self, binding: &B, template: &Value) -> Result<(), Error> {
         let (plane, events) = (&self.plane, &self.plane.events);
-        let renderer = Renderer::new(binding, template, &plane.interpreter, &plane.features)
-            .map_err(Error::decision)?;
+        let renderer =
+            Renderer::new(binding, template, &plane.interpreter, &plane.features).map_err(Error::decision)?;
         let writes = renderer.targets().iter().map(|target| self.ensure_work(&renderer, template, target));
         let mut changed = false;
         let mut errors = Vec::new();

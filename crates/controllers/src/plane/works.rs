@@ -148,10 +148,16 @@ mod tests {
     #[test]
     fn a_work_that_is_missing_is_made_with_an_identity() {
         let work = made("a");
-        assert_eq!(work.metadata.labels.as_ref().and_then(|labels| labels.get(WORK_PERMANENT_ID)).unwrap(), "fresh");
+        assert_eq!(
+            work.metadata.labels.as_ref().and_then(|labels| labels.get(WORK_PERMANENT_ID)).unwrap(),
+            "fresh"
+        );
         let manifest: &Value = &work.spec.workload.manifests[0];
         assert_eq!(manifest["metadata"]["labels"][WORK_PERMANENT_ID], "fresh");
-        assert_eq!(work.metadata.finalizers.as_deref(), Some(&["karmada.io/execution-controller".to_owned()][..]));
+        assert_eq!(
+            work.metadata.finalizers.as_deref(),
+            Some(&["karmada.io/execution-controller".to_owned()][..])
+        );
     }
 
     #[test]
@@ -162,7 +168,8 @@ mod tests {
 
     #[test]
     fn a_work_that_differs_keeps_its_identity() {
-        let Ok(Ensure::Update(work)) = decide(Some(&made("a")), &desired("b"), || panic!("no new identity")) else {
+        let Ok(Ensure::Update(work)) = decide(Some(&made("a")), &desired("b"), || panic!("no new identity"))
+        else {
             panic!("an update")
         };
         assert_eq!(work.spec.workload.manifests[0]["data"]["k"], "b");
@@ -172,8 +179,14 @@ mod tests {
     #[test]
     fn a_work_that_is_going_is_waited_for() {
         let mut going = made("a");
-        going.metadata.deletion_timestamp = read::<Work>(merged(json!({ "spec": { "workload": {} } }), deleting())).metadata.deletion_timestamp;
-        assert!(matches!(decide(Some(&going), &desired("b"), String::new), Err(propagation::Error::WorkBeingDeleted { .. })));
+        going.metadata.deletion_timestamp =
+            read::<Work>(merged(json!({ "spec": { "workload": {} } }), deleting()))
+                .metadata
+                .deletion_timestamp;
+        assert!(matches!(
+            decide(Some(&going), &desired("b"), String::new),
+            Err(propagation::Error::WorkBeingDeleted { .. })
+        ));
     }
 
     #[test]

@@ -136,7 +136,12 @@ mod tests {
     fn which_works_go() {
         let cases: Vec<(&str, Value, Vec<Arc<Work>>, Vec<Deletion>)> = vec![
             ("all are wanted", chosen(&["m1", "m2"]), works(&["m1", "m2"]), vec![]),
-            ("one left the placement", chosen(&["m1"]), works(&["m1", "m2"]), vec![gone("m2", Why::ClusterLeft)]),
+            (
+                "one left the placement",
+                chosen(&["m1"]),
+                works(&["m1", "m2"]),
+                vec![gone("m2", Why::ClusterLeft)],
+            ),
             ("it is going already", chosen(&["m1"]), vec![work("m2", deleting())], vec![]),
             ("no cluster was found", chosen(&[]), works(&["m1", "m2"]), vec![]),
             (
@@ -172,14 +177,25 @@ mod tests {
             ("required by nobody any more", json!({}), works(&["m1"]), vec![gone("m1", Why::ClusterLeft)]),
             (
                 "the binding goes",
-                merged(chosen(&["m1"]), merged(deleting(), json!({ "metadata": { "finalizers": ["karmada.io/binding-controller"] } }))),
+                merged(
+                    chosen(&["m1"]),
+                    merged(
+                        deleting(),
+                        json!({ "metadata": { "finalizers": ["karmada.io/binding-controller"] } }),
+                    ),
+                ),
                 vec![work("m1", json!({})), work("m2", deleting())],
                 vec![gone("m1", Why::BindingGoes)],
             ),
-            ("the binding goes, and is held by others", merged(chosen(&["m1"]), deleting()), works(&["m1"]), vec![]),
+            (
+                "the binding goes, and is held by others",
+                merged(chosen(&["m1"]), deleting()),
+                works(&["m1"]),
+                vec![],
+            ),
             (
                 "without an identity nothing is known to be its own",
-                merged(chosen(&[]), json!({ "metadata": { "labels": null }, "spec": { "placement": null } })),
+                json!({ "metadata": { "labels": null } }),
                 works(&["m1"]),
                 vec![],
             ),
@@ -226,7 +242,12 @@ mod tests {
                 vec![work("m1", deleting())],
                 Then::Nothing("the old copy goes before a new one is made"),
             ),
-            ("the old copy is gone", merged(chosen(&["m2"]), evicted("m1", "Directly")), works(&["m2"]), Then::Render),
+            (
+                "the old copy is gone",
+                merged(chosen(&["m2"]), evicted("m1", "Directly")),
+                works(&["m2"]),
+                Then::Render,
+            ),
             (
                 "an eviction that lets the old copy stay",
                 merged(chosen(&["m2"]), evicted("m1", "Gracefully")),
@@ -243,7 +264,10 @@ mod tests {
     fn a_binding_stands_for_objects_of_its_own_namespace() {
         let foreign = json!({ "spec": { "resource": { "namespace": "other" } } });
         let plan = plan(merged(chosen(&["m1"]), foreign), works(&["m1", "m2"]));
-        assert!(matches!(plan.then, Then::Refuse(ref why) if why.contains("not in its namespace")), "{plan:?}");
+        assert!(
+            matches!(plan.then, Then::Refuse(ref why) if why.contains("not in its namespace")),
+            "{plan:?}"
+        );
         assert_eq!(plan.delete, [gone("m2", Why::ClusterLeft)], "what left still goes");
     }
 }
