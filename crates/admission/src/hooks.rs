@@ -10,6 +10,7 @@ use api::policy::{ClusterPropagationPolicy, PropagationPolicy};
 use api::work::{ClusterResourceBinding, ResourceBinding};
 
 use crate::request::{Denial, Means, Operation, Request, Settings, label};
+use crate::rights::{self, Reading};
 use crate::usage::Charge;
 use crate::{
     autoscaling, bindings, cluster, cron, customizations, ingress, interpreters, overrides, propagation,
@@ -36,6 +37,8 @@ pub struct Hook {
     pub timeout_seconds: u8,
     /// What else it needs to know.
     pub wants: Wants,
+    /// What the writer must be allowed to read.
+    pub(crate) rights: Rights,
     /// Where the rule lives in Karmada: refusals of compiled-in rules do not name a webhook.
     pub home: Home,
     /// What it does.
@@ -79,6 +82,9 @@ pub enum Act {
     Validate(Validate),
 }
 
+/// Returns what the writer of an object must be allowed to read. Those who may do everything are not asked.
+pub(crate) type Rights = fn(&Request<'_>, &Value) -> Result<Vec<Reading>, Denial>;
+
 type Mutate = fn(&Request<'_>, &mut Value, &mut Means<'_>) -> Result<(), Denial>;
 type Validate = fn(&Request<'_>, &Value, &Settings, &[Value]) -> Result<Vec<Charge>, Denial>;
 
@@ -105,6 +111,11 @@ impl Hook {
     /// Returns the label that an object must have for the rule to see it.
     pub fn selects_label(&self) -> Option<&'static str> {
         (self.resource == "*").then_some(labels::DELETION_PROTECTED)
+    }
+
+    /// Returns what the writer of an object must be allowed to read. Those who may do everything need not be asked.
+    pub fn rights(&self, request: &Request<'_>, object: &Value) -> Result<Vec<Reading>, Denial> {
+        (self.rights)(request, object)
     }
 
     /// Says whether the rule writes something itself.
@@ -141,6 +152,7 @@ const fn rule(name: &'static str, path: &'static str, kind: Kind, act: Act) -> H
         operations: WRITE,
         timeout_seconds: 3,
         wants: Wants::Nothing,
+        rights: |_, _| Ok(Vec::new()),
         home: Home::Webhook,
         act,
     }
@@ -184,7 +196,7 @@ const MEMBER: Kind = Kind(api::cluster::GROUP, "clusters", "Cluster", Scope::Clu
 const REGISTRY: Kind = Kind(api::search::GROUP, "resourceregistries", "ResourceRegistry", Scope::Cluster);
 
 /// All rules, those that change objects first.
-pub static HOOKS: [Hook; 25] = [
+pub static HOOKS: [Hook; 26] = [
     rule(
         "propagationpolicy.karmada.io",
         "/mutate-propagationpolicy",
@@ -336,11 +348,22 @@ pub static HOOKS: [Hook; 25] = [
     },
     Hook {
         wants: Wants::Quotas,
+        rights: rights::of_binding,
         ..rule(
             "resourcebinding.karmada.io",
             "/validate-resourcebinding",
             BINDING,
             Act::Validate(bindings::validate),
+        )
+    },
+    // Not a rule of Karmada: it is here for the rights alone.
+    Hook {
+        rights: rights::of_binding,
+        ..rule(
+            "clusterresourcebinding.karmada.io",
+            "/validate-clusterresourcebinding",
+            CLUSTER_BINDING,
+            Act::Validate(|_, _, _, _| Ok(Vec::new())),
         )
     },
     rule(
@@ -351,6 +374,7 @@ pub static HOOKS: [Hook; 25] = [
     ),
     Hook {
         home: Home::ApiServer,
+        rights: rights::of_cluster,
         ..rule(
             "cluster.karmada.io",
             "/validate-cluster",

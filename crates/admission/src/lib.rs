@@ -26,6 +26,7 @@ mod quotas;
 mod registries;
 mod request;
 mod resources;
+mod rights;
 pub mod schedule;
 mod services;
 mod taints;
@@ -36,6 +37,7 @@ use serde_json::Value;
 
 pub use hooks::{Act, HOOKS, Home, Hook, Scope, Wants};
 pub use request::{Denial, Means, Operation, Request, Settings};
+pub use rights::Reading;
 pub use usage::Charge;
 
 /// Returns the rules that see a write.

@@ -44,6 +44,8 @@ pub const SYNC_SCHEDULE_RESULT_TO_DEPENDENCIES_SUCCEED: &str = "SyncScheduleResu
 pub const SYNC_SCHEDULE_RESULT_TO_DEPENDENCIES_FAILED: &str = "SyncScheduleResultToDependenciesFailed";
 /// A Work that is no longer wanted could not be removed.
 pub const CLEANUP_WORK_FAILED: &str = "CleanupWorkFailed";
+/// On policies, ours: too many copies would be removed at once.
+pub const REMOVALS_HELD: &str = "RemovalsHeld";
 /// Independent bindings want different things of the same attached one.
 pub const DEPENDENCY_POLICY_CONFLICT: &str = "DependencyPolicyConflict";
 

@@ -103,6 +103,10 @@ pub mod annotations {
     pub const APPLIED_OVERRIDES: &str = "policy.karmada.io/applied-overrides";
     /// On Works: what ClusterOverridePolicies changed, as JSON.
     pub const APPLIED_CLUSTER_OVERRIDES: &str = "policy.karmada.io/applied-cluster-overrides";
+    /// On policies, ours: which removals are held because there are too many at once, and how to let them go.
+    pub const REMOVALS_HELD: &str = "policy.karmada.io/removals-held";
+    /// On policies, ours: the id of the held removals that may go on.
+    pub const ALLOW_REMOVALS: &str = "policy.karmada.io/allow-removals";
     /// On independent ResourceBindings: the references to what the resource needs, as JSON.
     pub const DEPENDENCIES: &str = "resourcebinding.karmada.io/dependencies";
     /// On dispatched EndpointSlices and their Works: the cluster they come from.

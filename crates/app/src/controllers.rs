@@ -13,6 +13,7 @@ use controllers::{Context, Selection, Settings, Timing};
 use k8s_openapi::api::core::v1::Namespace;
 use parking_lot::Mutex;
 use propagation::skip::{SKIPPED_NAMESPACES, SkipRules};
+use propagation::withdrawal::Limits;
 use runtime::election::{self, Candidate, Leadership};
 use runtime::{Supervisor, Writer};
 use tokio_util::sync::CancellationToken;
@@ -114,6 +115,13 @@ pub(crate) struct Chosen {
     skipped_propagating_namespaces: Vec<String>,
     #[command(flatten)]
     clusters: Clusters,
+    /// Removals of copies are held when more templates than this lose copies within a minute, and more than
+    /// --removal-limit-percent of all copies are lost. The policy says how to let them go.
+    #[arg(long, value_name = "COUNT", default_value_t = 50)]
+    removal_limit_templates: usize,
+    /// See --removal-limit-templates; 100 never holds anything.
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(0..=100))]
+    removal_limit_percent: u8,
 }
 
 /// Returns the help of `--controllers`.
@@ -204,7 +212,9 @@ impl Chosen {
         let namespaces = self.skipped_propagating_namespaces.iter().map(String::as_str);
         let skip = SkipRules::new(&self.skipped_propagating_apis, namespaces)
             .context("--skipped-propagating-apis or --skipped-propagating-namespaces cannot be understood")?;
-        Ok(Settings { features: self.features()?, skip, timing: self.clusters.timing()? })
+        let removals =
+            Limits { templates: self.removal_limit_templates, percent: self.removal_limit_percent };
+        Ok(Settings { features: self.features()?, skip, timing: self.clusters.timing()?, removals })
     }
 }
 

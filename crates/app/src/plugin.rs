@@ -15,7 +15,7 @@ use controllers::table;
 use futures::future::BoxFuture;
 use serde_json::Value;
 
-use crate::surroundings::Surroundings;
+use crate::surroundings::{Surroundings, Writer};
 
 #[derive(Debug, Default)]
 pub(crate) struct Karmada {
@@ -82,9 +82,16 @@ impl Karmada {
     async fn check(&self, attributes: &Attributes<'_>) -> Result<(), Status> {
         let object = attributes.object.as_deref().unwrap_or(&Value::Null);
         let request = request(attributes);
+        let user = attributes.user;
+        let writer = Writer {
+            name: user.name.clone(),
+            uid: user.uid.clone(),
+            groups: user.groups.clone(),
+            extra: user.extra.clone(),
+        };
         for hook in admission::hooks_for(&request) {
             self.surroundings
-                .validate(hook, &request, object, &self.settings, attributes.dry_run)
+                .validate(hook, &request, object, &self.settings, &writer, attributes.dry_run)
                 .await
                 .map_err(|denial| refused(hook, attributes, denial))?;
         }
@@ -188,6 +195,122 @@ mod tests {
             text.contains("admission webhook \"propagationpolicy.karmada.io\" denied the request: "),
             "{text}"
         );
+        handle.stop().await;
+    }
+
+    /// A server with one user who may write clusters and bindings and read nothing.
+    async fn server_with_editor() -> (apiserver::Handle, kube::Client, kube::Client) {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let surroundings = Arc::new(Surroundings::default());
+        let handle = apiserver::start(Options {
+            profile: Profile::Karmada,
+            definitions: definitions(),
+            plugins: vec![Arc::new(Karmada::new(Settings::default(), surroundings.clone()))],
+            ..Options::default()
+        })
+        .await
+        .expect("the server starts");
+        let admin = local::client(&handle.server, apiserver::auth::User::system("system:admin"));
+        surroundings.connect(admin.clone());
+        let role = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "editor"},
+            "rules": [{
+                "apiGroups": ["cluster.karmada.io", "work.karmada.io"],
+                "resources": ["clusters", "resourcebindings", "clusterresourcebindings"],
+                "verbs": ["create", "update", "patch"],
+            }],
+        });
+        create(&admin, "clusterroles", "", role).await.expect("a role");
+        grant(&admin, "editor").await;
+        let editor = apiserver::auth::User { name: "editor".to_owned(), ..Default::default() };
+        let editor = local::client(&handle.server, editor);
+        (handle, admin, editor)
+    }
+
+    async fn grant(admin: &kube::Client, role: &str) {
+        let binding = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": role},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "editor"}],
+        });
+        create(admin, "clusterrolebindings", "", binding).await.expect("a binding");
+    }
+
+    async fn create(
+        client: &kube::Client,
+        plural: &str,
+        namespace: &str,
+        object: Value,
+    ) -> Result<DynamicObject, String> {
+        let text = |field: &str| object[field].as_str().unwrap_or_default().to_owned();
+        let (version, kind) = (text("apiVersion"), text("kind"));
+        let (group, version) = version.split_once('/').unwrap_or(("", &version));
+        let gvk = GroupVersionKind::gvk(group, version, &kind);
+        let resource = ApiResource::from_gvk_with_plural(&gvk, plural);
+        let api: Api<DynamicObject> = match namespace {
+            "" => Api::all_with(client.clone(), &resource),
+            namespace => Api::namespaced_with(client.clone(), namespace, &resource),
+        };
+        let object = serde_json::from_value(object).expect("an object");
+        api.create(&PostParams::default(), &object).await.map_err(|error| match error {
+            kube::Error::Api(status) => format!("{} {}", status.code, status.message),
+            other => other.to_string(),
+        })
+    }
+
+    fn cluster(name: &str) -> Value {
+        json!({"apiVersion": "cluster.karmada.io/v1alpha1", "kind": "Cluster", "metadata": {"name": name},
+            "spec": {"syncMode": "Push", "apiEndpoint": "https://attacker",
+                "secretRef": {"namespace": "kube-system", "name": "token"}}})
+    }
+
+    fn binding(kind: &str, resource: Value) -> Value {
+        json!({"apiVersion": "work.karmada.io/v1alpha2", "kind": kind, "metadata": {"name": "forged"},
+            "spec": {"resource": resource, "clusters": [{"name": "m1"}]}})
+    }
+
+    #[tokio::test]
+    async fn a_cluster_needs_the_right_to_read_the_secrets_it_names() {
+        let (handle, admin, editor) = server_with_editor().await;
+        let refused = create(&editor, "clusters", "", cluster("m1")).await.expect_err("refused");
+        assert!(refused.starts_with("403 "), "{refused}");
+        assert!(
+            refused
+                .contains("spec.secretRef names Secret \"token\", but user \"editor\" cannot get resource"),
+            "{refused}"
+        );
+        create(&admin, "clusters", "", cluster("m2")).await.expect("administrators may");
+        let role = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "reader"},
+            "rules": [{"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["token"], "verbs": ["get"]}],
+        });
+        create(&admin, "clusterroles", "", role).await.expect("a role");
+        grant(&admin, "reader").await;
+        create(&editor, "clusters", "", cluster("m3"))
+            .await
+            .expect("whoever may read the Secret may name it");
+        handle.stop().await;
+    }
+
+    #[tokio::test]
+    async fn a_binding_made_by_hand_needs_the_right_to_read_its_object() {
+        let (handle, admin, editor) = server_with_editor().await;
+        let secret = |namespace: &str| json!({"apiVersion": "v1", "kind": "Secret", "namespace": namespace, "name": "token"});
+        let own = binding("ResourceBinding", secret("default"));
+        let refused = create(&editor, "resourcebindings", "default", own.clone()).await.expect_err("refused");
+        assert!(
+            refused.starts_with("403 ") && refused.contains("cannot get resource \"secrets\""),
+            "{refused}"
+        );
+        let foreign = binding("ResourceBinding", secret("kube-system"));
+        let refused = create(&editor, "resourcebindings", "default", foreign).await.expect_err("refused");
+        assert!(refused.contains("objects of its own namespace \"default\""), "{refused}");
+        let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+            "name": "cluster-admin"});
+        let role = binding("ClusterResourceBinding", role);
+        let refused = create(&editor, "clusterresourcebindings", "", role).await.expect_err("refused");
+        assert!(refused.contains("cannot get resource \"clusterroles\""), "{refused}");
+        create(&admin, "resourcebindings", "default", own).await.expect("administrators may");
         handle.stop().await;
     }
 }

@@ -2,9 +2,11 @@
 //!
 //! Used by both shells, the plug-in of the server and the webhook server.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use admission::{Act, Denial, Hook, Request, Settings, Wants};
+use admission::{Act, Denial, Hook, Reading, Request, Settings, Wants};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -14,6 +16,18 @@ use tokio::sync::SetOnce;
 /// How often a charge is tried when others charge the same quotas, and how long we wait in between. As upstream.
 const TRIES: usize = 5;
 const PAUSE: Duration = Duration::from_millis(10);
+
+/// The group of those who may do everything.
+const MASTERS: &str = "system:masters";
+
+/// Who writes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Writer {
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    pub(crate) groups: Vec<String>,
+    pub(crate) extra: BTreeMap<String, Vec<String>>,
+}
 
 /// Access to the control plane; the client may come later than the first question.
 #[derive(Default)]
@@ -42,9 +56,11 @@ impl Surroundings {
         request: &Request<'_>,
         object: &Value,
         settings: &Settings,
+        writer: &Writer,
         dry_run: bool,
     ) -> Result<(), Denial> {
         let Act::Validate(judge) = hook.act else { return Ok(()) };
+        self.check_rights(hook, request, object, writer).await?;
         let wants = hook.wants(request, object, settings);
         if wants == Wants::Nothing {
             return judge(request, object, settings, &[]).map(|_| ());
@@ -74,6 +90,89 @@ impl Surroundings {
              {whom}: {last}"
         )))
     }
+}
+
+impl Surroundings {
+    /// Refuses a write that would make the control plane read what the writer may not read.
+    async fn check_rights(
+        &self,
+        hook: &Hook,
+        request: &Request<'_>,
+        object: &Value,
+        writer: &Writer,
+    ) -> Result<(), Denial> {
+        if writer.groups.iter().any(|group| group == MASTERS) {
+            return Ok(());
+        }
+        for reading in hook.rights(request, object)? {
+            let client = self.client.wait().await;
+            let resource = resource_of(client, &reading).await?;
+            if !may_get(client, writer, &resource, &reading).await? {
+                let scope = match reading.namespace.as_str() {
+                    "" => "at the cluster scope".to_owned(),
+                    namespace => format!("in the namespace {namespace:?}"),
+                };
+                return Err(Denial::forbidden(format!(
+                    "{} names {} {:?}, but user {:?} cannot get resource {:?} in API group {:?} {scope}; only those \
+                     who may read an object may have the control plane read it",
+                    reading.field, reading.kind, reading.name, writer.name, resource.plural, resource.group,
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the resource of an object that is named by its kind.
+async fn resource_of(client: &Client, reading: &Reading) -> Result<ApiResource, Denial> {
+    let (group, version) = reading.api_version.split_once('/').unwrap_or(("", &reading.api_version));
+    let gvk = GroupVersionKind::gvk(group, version, &reading.kind);
+    match kube::discovery::pinned_kind(client, &gvk).await {
+        Ok((resource, _)) => Ok(resource),
+        Err(kube::Error::Discovery(_)) => Err(unknown_kind(reading)),
+        Err(kube::Error::Api(status)) if status.code == 404 => Err(unknown_kind(reading)),
+        Err(error) => Err(Denial::internal(format!("Internal error occurred: {}", words(&error)))),
+    }
+}
+
+fn unknown_kind(reading: &Reading) -> Denial {
+    Denial::forbidden(format!(
+        "{} names an object of kind {:?} in version {:?}, which is not served here",
+        reading.field, reading.kind, reading.api_version
+    ))
+}
+
+async fn may_get(
+    client: &Client,
+    writer: &Writer,
+    resource: &ApiResource,
+    reading: &Reading,
+) -> Result<bool, Denial> {
+    let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let review = SubjectAccessReview {
+        spec: SubjectAccessReviewSpec {
+            user: text(&writer.name),
+            uid: text(&writer.uid),
+            groups: Some(writer.groups.clone()),
+            extra: Some(writer.extra.clone()),
+            resource_attributes: Some(ResourceAttributes {
+                verb: text("get"),
+                group: text(&resource.group),
+                version: text(&resource.version),
+                resource: text(&resource.plural),
+                namespace: text(&reading.namespace),
+                name: text(&reading.name),
+                ..ResourceAttributes::default()
+            }),
+            ..SubjectAccessReviewSpec::default()
+        },
+        ..SubjectAccessReview::default()
+    };
+    let answer = Api::<SubjectAccessReview>::all(client.clone())
+        .create(&PostParams::default(), &review)
+        .await
+        .map_err(|error| Denial::internal(format!("Internal error occurred: {}", words(&error))))?;
+    Ok(answer.status.is_some_and(|status| status.allowed && status.denied != Some(true)))
 }
 
 async fn look(client: &Client, wants: Wants, namespace: &str) -> Result<Vec<Value>, Denial> {

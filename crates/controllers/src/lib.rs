@@ -44,11 +44,18 @@ pub struct Settings {
     /// `--skipped-propagating-apis` and `--skipped-propagating-namespaces`
     pub skip: SkipRules,
     pub timing: Timing,
+    /// `--removal-limit-templates` and `--removal-limit-percent`
+    pub removals: propagation::withdrawal::Limits,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { features: Features::default(), skip: SkipRules::with_defaults(), timing: Timing::default() }
+        Self {
+            features: Features::default(),
+            skip: SkipRules::with_defaults(),
+            timing: Timing::default(),
+            removals: propagation::withdrawal::Limits::default(),
+        }
     }
 }
 
@@ -104,7 +111,7 @@ pub fn spawn(context: &Context, selection: &Selection) {
     let watches: BTreeSet<Watch> =
         chosen.iter().flat_map(|(declaration, _)| declaration.watches).copied().collect();
     let environment = Arc::new(Environment::new(context));
-    let plane = plane::Plane::new(&environment, context.settings.skip.clone());
+    let plane = plane::Plane::new(&environment, &context.settings);
     let shared = members::Shared::new(&environment, &names);
     for (declaration, wire) in chosen {
         let start = match wire {

@@ -5,7 +5,8 @@
 //!
 //! Code map: `templates` finds and mirrors every kind · `mirrored` is how a template lies in the mirror ·
 //! `detector` and `policies` bind templates to policies · `dependencies` brings along what they need · `scheduling`
-//! chooses clusters · `bindings` writes Works, `works` finds them again · `status` brings reports back · `namespaces`
+//! chooses clusters · `bindings` writes Works, `works` finds them again ·
+//! `removals` holds what would take too many away · `status` brings reports back · `namespaces`
 //! mirrors namespaces into all clusters · `unified_auth` lets the cluster proxy act in the name of its users.
 
 pub(crate) mod bindings;
@@ -15,6 +16,7 @@ mod metrics;
 mod mirrored;
 pub(crate) mod namespaces;
 mod policies;
+mod removals;
 pub mod scheduling;
 pub(crate) mod status;
 pub(crate) mod templates;
@@ -28,10 +30,10 @@ use api::work::{ClusterResourceBinding, ResourceBinding};
 use parking_lot::RwLock;
 use propagation::Binding;
 use propagation::overrides::Overrides;
-use propagation::skip::SkipRules;
 use runtime::Mirror;
 use runtime::writer::Stored;
 
+use crate::Settings;
 use crate::environment::Environment;
 use crate::mirrors::{Mirrors, Watch};
 use crate::table::Start;
@@ -44,6 +46,7 @@ pub(crate) struct Plane {
     pub(crate) templates: Arc<Templates>,
     overrides: RwLock<Overrides>,
     works: Works,
+    removals: removals::Removals,
 }
 
 impl Deref for Plane {
@@ -75,12 +78,13 @@ impl StoredBinding for ClusterResourceBinding {
 type BindingKey = runtime::Key;
 
 impl Plane {
-    pub(crate) fn new(environment: &Arc<Environment>, skip: SkipRules) -> Arc<Self> {
+    pub(crate) fn new(environment: &Arc<Environment>, settings: &Settings) -> Arc<Self> {
         let plane = Arc::new(Self {
             environment: environment.clone(),
-            templates: Templates::new(environment.writer.derived().client().clone(), skip),
+            templates: Templates::new(environment.writer.derived().client().clone(), settings.skip.clone()),
             overrides: RwLock::default(),
             works: Works::new(environment.mirrors.works.clone()),
+            removals: removals::Removals::new(settings.removals),
         });
         plane.follow_overrides();
         plane.follow_works();

@@ -97,8 +97,10 @@ pub const TABLE: &[Declaration] = &[
             Watch::OverridePolicies,
             Watch::ClusterOverridePolicies,
             Watch::Templates,
+            Watch::Policies,
+            Watch::ClusterPolicies,
         ],
-        writes: "Work; finalizer of the binding",
+        writes: "Work; finalizer of the binding; annotations of policies whose removals are held",
         status: present("plane/bindings.rs", Wire::Plane(plane::bindings::wire)),
     },
     Declaration {

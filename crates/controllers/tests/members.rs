@@ -49,6 +49,11 @@ struct World {
 impl World {
     /// A control plane with the member side's controllers, and a member that has joined.
     async fn new() -> Self {
+        Self::with(Options::default()).await
+    }
+
+    /// As [`World::new`], with a member that is started like this.
+    async fn with(member: Options) -> Self {
         let control = apiserver::start(Options {
             definitions: api::crd::all().into_iter().chain(api::crd::aggregated()).collect(),
             namespaces: vec!["karmada-system".to_owned(), "karmada-cluster".to_owned()],
@@ -56,13 +61,7 @@ impl World {
         })
         .await
         .unwrap();
-        let member = apiserver::start(Options {
-            profile: Profile::Member,
-            context_name: "m1".into(),
-            ..Options::default()
-        })
-        .await
-        .unwrap();
+        let member = start_member(member).await;
         let directory = tempfile::tempdir().unwrap();
         std::fs::write(directory.path().join("control"), &control.kubeconfig).unwrap();
         std::fs::write(directory.path().join("member"), &member.kubeconfig).unwrap();
@@ -115,6 +114,12 @@ impl World {
         self.control.stop().await;
         self.member.stop().await;
     }
+}
+
+async fn start_member(options: Options) -> Handle {
+    apiserver::start(Options { profile: Profile::Member, context_name: "m1".into(), ..options })
+        .await
+        .unwrap()
 }
 
 async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Result<T, String>) -> T {
@@ -497,4 +502,66 @@ async fn joining_again_replaces_the_credentials_that_an_earlier_join_left() {
     }
     world.ready().await;
     world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_that_was_restored_to_an_older_revision_is_repaired() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, backup) = (folder.path().join("data"), folder.path().join("backup"));
+    let mut options = Options { data_dir: Some(data.clone()), ..Options::default() };
+    let mut world = World::with(options.clone()).await;
+    world.ready().await;
+    options.bind = world.member.url.trim_start_matches("https://").parse().unwrap();
+    let works = world.works();
+    for name in ["changed", "new"] {
+        works.create(&PostParams::default(), &work(name, config_map(name, "one"))).await.unwrap();
+        wait_for_value(&world.config_maps(), name, "one").await;
+    }
+
+    // A backup, then life goes on: one object changes, another one is made anew.
+    let restart = async |world: &mut World, replace: &dyn Fn()| {
+        let member = std::mem::replace(&mut world.member, start_member(Options::default()).await);
+        member.stop().await;
+        replace();
+        let unused = std::mem::replace(&mut world.member, start_member(options.clone()).await);
+        unused.stop().await;
+        world.member_client = apiserver::local::client(&world.member.server, User::system("system:admin"));
+    };
+    restart(&mut world, &|| copy(&data, &backup)).await;
+    for name in ["changed", "new"] {
+        let patch = json!({ "spec": { "workload": { "manifests": [
+            work(name, config_map(name, "two")).spec.workload.manifests[0]
+        ] } } });
+        works.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
+        wait_for_value(&world.config_maps(), name, "two").await;
+    }
+    // Revisions go on for a while, so that they are far behind afterwards.
+    let maps = world.config_maps();
+    for number in 0..20 {
+        let busy: ConfigMap = serde_json::from_value(config_map(&format!("busy-{number}"), "x")).unwrap();
+        maps.create(&PostParams::default(), &busy).await.unwrap();
+    }
+
+    restart(&mut world, &|| {
+        std::fs::remove_dir_all(&data).unwrap();
+        copy(&backup, &data);
+    })
+    .await;
+    for name in ["changed", "new"] {
+        wait_for_value(&world.config_maps(), name, "two").await;
+    }
+    world.end().await;
+}
+
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &target);
+        } else if entry.file_type().unwrap().is_file() {
+            std::fs::copy(entry.path(), &target).unwrap();
+        }
+    }
 }

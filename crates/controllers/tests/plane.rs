@@ -47,7 +47,11 @@ impl Plane {
 
     /// Runs the controllers of this side, all of them.
     fn run(&self) {
-        let context = Context::new(self.client.clone(), self.supervisor.clone());
+        self.run_with(controllers::Settings::default());
+    }
+
+    fn run_with(&self, settings: controllers::Settings) {
+        let context = Context { settings, ..Context::new(self.client.clone(), self.supervisor.clone()) };
         let selection = Selection::parse("*,-cluster,-clusterStatus,-execution,-workStatus").expect("a list");
         controllers::spawn(&context, &selection);
     }
@@ -134,9 +138,22 @@ impl Plane {
             .expect("the report is accepted");
     }
 
-    async fn stop(self) {
-        self.supervisor.stop().await;
+    async fn stop(mut self) {
+        self.stop_controllers().await;
         self.handle.stop().await;
+    }
+
+    /// Stops the controllers; others may be started then.
+    async fn stop_controllers(&mut self) {
+        self.supervisor.stop().await;
+        self.supervisor = Supervisor::default();
+    }
+
+    /// Returns the names of the Works in a cluster that nobody has told to go.
+    async fn present(&self, cluster: &str) -> Vec<String> {
+        let works = self.works(cluster).list(&ListParams::default()).await.expect("the API answers");
+        let present = works.items.iter().filter(|work| work.metadata.deletion_timestamp.is_none());
+        present.map(ResourceExt::name_any).collect()
     }
 }
 
@@ -486,5 +503,145 @@ async fn a_kind_that_appears_later_waits_for_its_cluster_and_is_placed_when_it_j
     })
     .await;
     assert_eq!(scheduled.spec.clusters[0].name, "m3");
+    plane.stop().await;
+}
+
+fn maps_policy(name: &str, selector: Value, affinity: Value) -> Value {
+    let mut selector = selector;
+    selector["apiVersion"] = "v1".into();
+    selector["kind"] = "ConfigMap".into();
+    json!({"metadata": {"name": name, "namespace": "default"},
+        "spec": {"resourceSelectors": [selector], "placement": {"clusterAffinity": affinity}}})
+}
+
+fn config_map(name: &str, group: &str) -> Value {
+    json!({"metadata": {"name": name, "namespace": "default", "labels": {"group": group}}, "data": {}})
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_only_cluster_loses_its_copy_when_its_label_leaves_the_policy() {
+    let plane = Plane::start().await;
+    let clusters: Api<Cluster> = Api::all(plane.client.clone());
+    let label = |value: Value| Patch::Merge(json!({"metadata": {"labels": {"env": value}}}));
+    clusters.patch("m1", &PatchParams::default(), &label(json!("prod"))).await.expect("labelled");
+    plane.create::<ConfigMap>(&plane.api(), config_map("settings", "a")).await;
+    let prod = json!({"labelSelector": {"matchLabels": {"env": "prod"}}});
+    plane
+        .create::<PropagationPolicy>(&plane.api(), maps_policy("maps", json!({"name": "settings"}), prod))
+        .await;
+    eventually("a Work in the cluster", || async { plane.present("m1").await.pop() }).await;
+    clusters.patch("m1", &PatchParams::default(), &label(Value::Null)).await.expect("the label is gone");
+    eventually("the Work is told to go", || async { plane.present("m1").await.is_empty().then_some(()) })
+        .await;
+    plane.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn removals_that_hit_everything_at_once_are_held_until_somebody_agrees() {
+    const COUNT: usize = 5;
+    let mut plane = Plane::start().await;
+    plane.stop_controllers().await;
+    let settings = controllers::Settings {
+        removals: propagation::withdrawal::Limits { templates: 3, percent: 50 },
+        ..controllers::Settings::default()
+    };
+    plane.run_with(settings.clone());
+    let (maps, policies): (Api<ConfigMap>, Api<PropagationPolicy>) = (plane.api(), plane.api());
+    for number in 0..COUNT {
+        plane.create(&maps, config_map(&format!("map-{number}"), "a")).await;
+    }
+    let group = json!({"labelSelector": {"matchLabels": {"group": "a"}}});
+    plane.create(&policies, maps_policy("maps", group, json!({}))).await;
+    let all = |count: usize| {
+        let plane = &plane;
+        move || async move {
+            let here = [plane.present("m1").await.len(), plane.present("m2").await.len()];
+            (here == [count, count]).then_some(())
+        }
+    };
+    eventually("Works in both clusters", all(COUNT)).await;
+
+    // A slip: no cluster has that name.
+    let slip = json!({"spec": {"placement": {"clusterAffinity": {"clusterNames": ["m3"]}}}});
+    policies.patch("maps", &PatchParams::default(), &Patch::Merge(slip)).await.expect("accepted");
+    let note = |policies: Api<PropagationPolicy>| async move {
+        let policy = policies.get("maps").await.expect("the policy is there");
+        policy.metadata.annotations.unwrap_or_default().remove("policy.karmada.io/removals-held")
+    };
+    let held = eventually("the policy says what is held", || note(policies.clone())).await;
+    assert!(held.contains("kubectl annotate --overwrite propagationpolicy maps -n default "), "{held}");
+    let events: Api<k8s_openapi::api::core::v1::Event> = plane.api();
+    eventually("an event says so, too", || async {
+        let events = events.list(&ListParams::default()).await.expect("the API answers");
+        events.items.into_iter().find(|event| event.reason.as_deref() == Some("RemovalsHeld"))
+    })
+    .await;
+
+    // What a user deletes is not held.
+    maps.delete("map-0", &DeleteParams::default()).await.expect("deleted");
+    eventually("the Works of the deleted template go", all(COUNT - 1)).await;
+
+    // Held it stays, also after a restart. The Work of a later template shows that the bindings have been looked at.
+    plane.stop_controllers().await;
+    plane.run_with(settings);
+    plane.create(&maps, config_map("later", "b")).await;
+    let later = maps_policy("later", json!({"name": "later"}), json!({"clusterNames": ["m1"]}));
+    plane.create(&policies, later).await;
+    eventually("another template arrives", || async {
+        (plane.present("m1").await.len() == COUNT).then_some(())
+    })
+    .await;
+    assert_eq!(plane.present("m2").await.len(), COUNT - 1);
+
+    let id = held.split(' ').next().unwrap_or_default().to_owned();
+    let agree = |id: &str| {
+        Patch::Merge(json!({"metadata": {"annotations": {"policy.karmada.io/allow-removals": id}}}))
+    };
+    policies.patch("maps", &PatchParams::default(), &agree(&id)).await.expect("accepted");
+    eventually("what was held goes, and nothing else", || async {
+        let here = [plane.present("m1").await.len(), plane.present("m2").await.len()];
+        (here == [1, 0]).then_some(())
+    })
+    .await;
+    eventually("the policy says nothing any more", || async {
+        let note = note(policies.clone()).await;
+        note.is_none().then_some(())
+    })
+    .await;
+    plane.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_binding_that_names_an_object_of_another_namespace_is_not_carried_out() {
+    let plane = Plane::start().await;
+    plane.create::<Namespace>(&Api::all(plane.client.clone()), json!({"metadata": {"name": "bank"}})).await;
+    let bank: Api<ConfigMap> = Api::namespaced(plane.client.clone(), "bank");
+    plane.create(&bank, json!({"metadata": {"name": "secret", "namespace": "bank"}})).await;
+    plane.create::<ConfigMap>(&plane.api(), config_map("own", "a")).await;
+    let binding = |name: &str, namespace: &str| {
+        json!({
+            "metadata": {"name": name, "namespace": "default",
+                "labels": {"resourcebinding.karmada.io/permanent-id": name}},
+            "spec": {"clusters": [{"name": "m1"}], "resource":
+                {"apiVersion": "v1", "kind": "ConfigMap", "namespace": namespace, "name": name}},
+        })
+    };
+    plane.create::<ResourceBinding>(&plane.api(), binding("secret", "bank")).await;
+    let events: Api<k8s_openapi::api::core::v1::Event> = plane.api();
+    let told = eventually("an event says why", || async {
+        let events = events.list(&ListParams::default()).await.expect("the API answers");
+        events.items.into_iter().find(|event| event.reason.as_deref() == Some("SyncWorkFailed"))
+    })
+    .await;
+    let message = told.message.unwrap_or_default();
+    assert!(message.contains("refers to ConfigMap bank/secret, which is not in its namespace"), "{message}");
+    // One that names an object of its own namespace is carried out.
+    plane.create::<ResourceBinding>(&plane.api(), binding("own", "default")).await;
+    let work = eventually("the Work of the other binding", || async {
+        plane.present("m1").await.into_iter().find(|name| name.starts_with("own-"))
+    })
+    .await;
+    let others: Vec<String> = plane.present("m1").await.into_iter().filter(|name| *name != work).collect();
+    assert!(!others.iter().any(|name| name.starts_with("secret-")), "{others:?}");
     plane.stop().await;
 }

@@ -7,10 +7,12 @@ use api::constants::{SECRET_CA_BUNDLE, SECRET_TOKEN};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::core::v1::Secret;
+use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use serde_json::json;
 
+use crate::limit::LimitLayer;
 use crate::{Error, Result, tunnel};
 
 /// Address and credentials of a member. Two equal ones need no new client.
@@ -85,8 +87,17 @@ impl Connection {
         })
     }
 
-    /// Makes a client. Nothing is sent yet.
+    /// Makes a client that hands on whatever it is answered. Nothing is sent yet.
     pub async fn client(&self) -> Result<Client> {
+        self.client_with(None).await
+    }
+
+    /// Makes a client for use in this process, which does not read more than [`limit`](crate::limit) says.
+    pub async fn limited_client(&self) -> Result<Client> {
+        self.client_with(Some(LimitLayer::new(&self.cluster))).await
+    }
+
+    async fn client_with(&self, limits: Option<LimitLayer>) -> Result<Client> {
         let failed = || Error::Client { cluster: self.cluster.clone(), endpoint: self.endpoint.clone() };
         // The way through a kubeconfig leaves the reading of certificates and proxies to the client library.
         let mut cluster = json!({ "server": self.endpoint });
@@ -112,8 +123,11 @@ impl Connection {
         // Retries are decided by whoever asks, per object, not inside the client.
         config.default_retry = false;
         let client = match config.proxy_url.clone().filter(|_| !self.proxy_headers.is_empty()) {
-            Some(proxy) => tunnel::client(&config, proxy, &self.proxy_headers),
-            None => Client::try_from(config),
+            Some(proxy) => tunnel::client(&config, proxy, &self.proxy_headers, limits.as_ref()),
+            None => ClientBuilder::try_from(config).map(|builder| match &limits {
+                Some(limits) => builder.with_layer(limits).build(),
+                None => builder.build(),
+            }),
         };
         client.map_err(|_| failed())
     }

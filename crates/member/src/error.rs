@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::limit::{TooLarge, shortened};
+
 /// The result of whatever talks to a member.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -26,6 +28,8 @@ pub enum Error {
     Transport { cluster: String, source: Box<kube::Error> },
     #[error("cluster {cluster} did not answer within {after:?}")]
     Timeout { cluster: String, after: Duration },
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
     #[error("no matches for kind {kind:?} in version {version:?}")]
     UnknownKind { kind: String, version: String },
 }
@@ -33,11 +37,14 @@ pub enum Error {
 impl Error {
     /// Takes an answer of the API apart; everything else is a failure to reach it.
     pub fn of(cluster: &str, error: kube::Error) -> Self {
+        if let Some(found) = TooLarge::within(&error) {
+            return Self::TooLarge(found.clone());
+        }
         match error {
             kube::Error::Api(status) => Self::Refused {
                 code: status.code,
                 reason: status.reason.clone(),
-                message: status.message.clone(),
+                message: shortened(status.message.clone()),
             },
             other => Self::Transport { cluster: cluster.to_owned(), source: Box::new(other) },
         }

@@ -8,6 +8,7 @@ mod connection;
 mod error;
 mod health;
 mod kinds;
+pub mod limit;
 mod load;
 mod member;
 mod members;

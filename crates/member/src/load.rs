@@ -1,6 +1,7 @@
 //! What a member's nodes offer and its pods ask for, kept by two watches, in a few words per object.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, Node, Pod};
@@ -10,6 +11,7 @@ use kube::{Api, Client};
 use tokio_util::sync::CancellationToken;
 
 use runtime::Mirror;
+use runtime::room::Budget;
 
 /// What counts of a node.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -38,6 +40,14 @@ pub struct Load {
 }
 
 impl Load {
+    /// Returns one that keeps no more than there is room for.
+    pub(crate) fn within(cluster: &str, budget: &Arc<Budget>) -> Self {
+        Self {
+            nodes: Mirror::default().within(cluster, budget.clone()),
+            pods: Mirror::default().within(cluster, budget.clone()),
+        }
+    }
+
     /// Follows nodes and pods until told to stop.
     pub async fn follow(&self, client: Client, stop: CancellationToken) {
         tokio::join!(

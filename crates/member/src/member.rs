@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use kube::api::{DeleteParams, DynamicObject, GetParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, DynamicObject, GetParams, ListParams, PostParams, Preconditions};
 use kube::core::Request;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use runtime::{Change, Key, Mirror, Supervisor};
 
+use crate::limit::{Budget, COPY_LIMIT};
 use crate::{Connection, Error, Kind, Load, ObservedChange, Observer, Result};
 
 /// As long as Karmada gives a member.
@@ -42,6 +43,8 @@ pub struct Member {
     /// make an object differ from the wish forever, this tells that there is nothing to do. Only of objects that are in
     /// a copy: what leaves the copy leaves this, too.
     written: Arc<Mutex<Written>>,
+    /// What all copies together may hold.
+    budget: Arc<Budget>,
 }
 
 type Written = HashMap<(Kind, Key), (u64, String)>;
@@ -90,6 +93,7 @@ impl Member {
             copies: Mutex::default(),
             load: OnceLock::new(),
             written: Arc::default(),
+            budget: Arc::new(Budget::new(COPY_LIMIT)),
         }
     }
 
@@ -121,11 +125,10 @@ impl Member {
         if let Some(copy) = copies.get(kind) {
             return copy.clone();
         }
-        let copy = Arc::new(Mirror::packed());
+        let copy = Arc::new(Mirror::packed().within(&self.name, self.budget.clone()));
         copies.insert(kind.clone(), copy.clone());
         let api = Api::<DynamicObject>::all_with(self.client.clone(), &kind.resource);
-        let config =
-            watcher::Config::default().labels(&format!("{}={}", api::labels::MANAGED, api::labels::TRUE));
+        let config = watcher::Config::default().labels(&managed_selector());
         let (told, cluster) = (self.observers.clone(), self.name.clone());
         let (written, of) = (self.written.clone(), kind.clone());
         copy.subscribe(move |change: &Change<'_, Value>| {
@@ -174,7 +177,7 @@ impl Member {
     pub fn load(&self) -> Arc<Load> {
         self.load
             .get_or_init(|| {
-                let load = Arc::new(Load::default());
+                let load = Arc::new(Load::within(&self.name, &self.budget));
                 let (following, client, stop) = (load.clone(), self.client.clone(), self.stop.clone());
                 self.supervisor.keep_until(format!("load/{}", self.name), self.stop.clone(), move || {
                     let (following, client, stop) = (following.clone(), client.clone(), stop.clone());
@@ -194,6 +197,45 @@ impl Member {
             load.nodes.revive();
             load.pods.revive();
         }
+    }
+
+    /// Looks whether the member's revisions have gone back, as after a restore from a backup, and lists anew what they
+    /// concern. An API server may accept a watch from a revision that it has not reached, and then it tells nothing.
+    ///
+    /// Kinds may lie in stores of their own, so that only a kind itself says for sure how far it is.
+    pub async fn notice_restore(&self) -> Result<()> {
+        let now = self.revision_of("/api/v1/namespaces", "").await?;
+        let mut suspects: Vec<(Kind, Arc<Mirror<Value>>)> = {
+            let copies = self.copies.lock();
+            copies.iter().map(|(kind, copy)| (kind.clone(), copy.clone())).collect()
+        };
+        suspects.retain(|(_, copy)| copy.is_synced() && copy.newest() > now);
+        let mut restored = false;
+        for (kind, copy) in suspects {
+            // Asked before the member is: what is told meanwhile does not count.
+            let known = copy.newest();
+            let path = DynamicObject::url_path(&kind.resource, None);
+            if self.revision_of(&path, &managed_selector()).await? < known {
+                copy.went_back();
+                restored = true;
+            }
+        }
+        if restored {
+            tracing::warn!(cluster = self.name, "revisions have gone back; everything is listed anew");
+            if let Some(load) = self.load.get() {
+                load.nodes.went_back();
+                load.pods.went_back();
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the revision of a collection; the highest number if it says none.
+    async fn revision_of(&self, path: &str, selector: &str) -> Result<u64> {
+        let parameters = ListParams::default().limit(1).labels(selector);
+        let list = self.send(Request::new(path).list(&parameters)).await?;
+        let revision = list["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok());
+        Ok(revision.unwrap_or(u64::MAX))
     }
 
     /// Reads an object from the member itself. `None`: it says there is no such object, or no such kind.
@@ -289,6 +331,11 @@ impl Drop for Member {
     }
 }
 
+/// Selects what we manage.
+fn managed_selector() -> String {
+    format!("{}={}", api::labels::MANAGED, api::labels::TRUE)
+}
+
 fn tell(observers: &[Observer], cluster: &str, change: &Change<'_, Value>) {
     for observer in observers {
         observer(&ObservedChange {
@@ -306,4 +353,34 @@ fn slim(mut object: Value) -> Value {
         metadata.remove("managedFields");
     }
     object
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::{ApiResource, GroupVersionKind};
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_written_is_forgotten_with_the_object() {
+        // Nobody listens there: only what we write ourselves comes into the copy.
+        let cluster = serde_json::from_value(json!({"metadata": {"name": "m1"}, "spec": {"syncMode": "Push",
+            "apiEndpoint": "http://127.0.0.1:1", "insecureSkipTLSVerification": true}}));
+        let secret = serde_json::from_value(json!({"data": {"token": "dA=="}}));
+        let connection = Connection::new(&cluster.unwrap(), &secret.unwrap()).unwrap();
+        let client = connection.client().await.unwrap();
+        let way = Way::Secret(Box::new(connection));
+        let member = Member::new("m1".to_owned(), client, way, Arc::default(), Supervisor::default());
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "ConfigMap"));
+        let (kind, key) = (Kind { resource, namespaced: true }, Key::new("default", "a"));
+        member.note(&kind, &key, 1, "7");
+        assert!(member.written.lock().is_empty(), "it is in no copy");
+        let copy = member.managed(&kind);
+        member.remember(&kind, &key, json!({"metadata": {"resourceVersion": "7"}}));
+        member.note(&kind, &key, 1, "7");
+        assert!(member.has_written(&kind, &key, 1, "7"));
+        copy.remove(&key, 8);
+        assert!(member.written.lock().is_empty(), "somebody deleted it in the member");
+    }
 }

@@ -71,7 +71,7 @@ impl Members {
         if let Some(member) = self.get(&name).filter(|member| member.is_reached_by(&connection)) {
             return Ok((member, false));
         }
-        let client = connection.client().await?;
+        let client = connection.limited_client().await?;
         Ok(self.insert(name, client, Way::Secret(Box::new(connection))))
     }
 

@@ -12,18 +12,25 @@ use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::proxy::Tunnel;
 use hyper_util::rt::TokioExecutor;
-use kube::client::{Body, ConfigExt};
+use kube::client::{Body, ClientBuilder, ConfigExt};
 use kube::{Client, Config};
-use tower::ServiceBuilder;
+use tower::{Layer, ServiceBuilder};
+
+use crate::limit::LimitLayer;
 
 /// Makes a client that speaks through an HTTP proxy.
 pub(crate) fn client(
     config: &Config,
     proxy: Uri,
     headers: &BTreeMap<String, String>,
+    limits: Option<&LimitLayer>,
 ) -> Result<Client, kube::Error> {
     if proxy.scheme_str() == Some("socks5") {
-        return Client::try_from(config.clone());
+        let builder = ClientBuilder::try_from(config.clone())?;
+        return Ok(match limits {
+            Some(limits) => builder.with_layer(limits).build(),
+            None => builder.build(),
+        });
     }
     let mut plain = HttpConnector::new();
     plain.enforce_http(false);
@@ -35,15 +42,15 @@ pub(crate) fn client(
     if proxy.scheme_str() == Some("https") {
         let to_proxy = config.rustls_https_connector_with_connector(plain)?;
         let tunnel = Tunnel::new(proxy, to_proxy).with_headers(told);
-        stack(config, config.rustls_https_connector_with_connector(tunnel)?)
+        stack(config, config.rustls_https_connector_with_connector(tunnel)?, limits)
     } else {
         let tunnel = Tunnel::new(proxy, plain).with_headers(told);
-        stack(config, config.rustls_https_connector_with_connector(tunnel)?)
+        stack(config, config.rustls_https_connector_with_connector(tunnel)?, limits)
     }
 }
 
 /// Puts on top of a connector what every client needs: the address of the member, and our token.
-fn stack<C>(config: &Config, connector: C) -> Result<Client, kube::Error>
+fn stack<C>(config: &Config, connector: C, limits: Option<&LimitLayer>) -> Result<Client, kube::Error>
 where
     C: hyper_util::client::legacy::connect::Connect + Clone + Send + Sync + 'static,
 {
@@ -53,7 +60,11 @@ where
         .option_layer(config.auth_layer()?)
         .map_err(tower::BoxError::from)
         .service(connections.build::<_, Body>(connector));
-    Ok(Client::new(service, config.default_namespace.clone()))
+    let namespace = config.default_namespace.clone();
+    Ok(match limits {
+        Some(limits) => Client::new(limits.layer(service), namespace),
+        None => Client::new(service, namespace),
+    })
 }
 
 /// Headers that are none are left out: the API server has accepted them, and the others may still do.
@@ -114,7 +125,7 @@ mod tests {
         let proxy: Uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
         let config = Config::new(Uri::from_static("http://member:6443"));
         let headers = BTreeMap::from([("X-Tenant".to_owned(), "a,b".to_owned())]);
-        let client = client(&config, proxy, &headers).unwrap();
+        let client = client(&config, proxy, &headers, None).unwrap();
         let asking = tokio::spawn(async move { client.apiserver_version().await });
         let text = asked(listener).await;
         assert!(text.starts_with("connect member:6443 http/1.1\r\n"), "{text}");

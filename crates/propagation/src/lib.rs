@@ -29,6 +29,7 @@ pub mod selector;
 pub mod skip;
 pub mod status;
 mod target;
+pub mod withdrawal;
 
 pub use error::{Error, Result};
 pub use object::Object;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use api::events::event_type;
 use api::work::ObjectReference;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference as Involved};
+use k8s_openapi::api::core::v1::{Event, EventSource};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Client, Resource};
@@ -32,6 +32,9 @@ const CROWDED: usize = 750;
 const REMEMBERED: usize = 4096;
 /// How long news that has been written is only counted when it comes again.
 const QUIET: Duration = Duration::from_secs(60);
+
+/// The object that an event is about.
+pub(crate) type Involved = k8s_openapi::api::core::v1::ObjectReference;
 
 #[derive(Clone)]
 pub struct Events(mpsc::Sender<News>);

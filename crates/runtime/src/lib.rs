@@ -14,6 +14,7 @@
 //! | [`supervisor`] | tasks that are started again when they die, and what is known of each |
 //! | [`election`] | one of several processes acts: the holder of a Lease |
 //! | [`throttle`] | joins quick successive writes of one key |
+//! | [`room`] | how much of another cluster is read and kept |
 //! | [`metrics`] | the registry of this process |
 
 pub mod controller;
@@ -22,6 +23,7 @@ pub mod events;
 pub mod metrics;
 pub mod mirror;
 pub mod queue;
+pub mod room;
 pub mod supervisor;
 pub mod throttle;
 mod undecoded;

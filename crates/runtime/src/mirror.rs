@@ -17,6 +17,7 @@ use std::fmt::Debug;
 use std::hash::BuildHasher;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -30,11 +31,18 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::{Counters, add};
+use crate::room::{Budget, TooLarge};
 use crate::undecoded::Undecoded;
 
 /// How long a copy waits before it lists again after its watch failed: doubled each time, at most the second.
 const FIRST_REST: Duration = Duration::from_millis(500);
 const LONGEST_REST: Duration = Duration::from_secs(30);
+/// How long a copy waits before it lists again because even a single object was too large, or the list did not end.
+const TOO_LARGE_REST: Duration = Duration::from_secs(30);
+/// How many objects a page of a list has at first.
+const PAGE: u32 = 500;
+/// How many objects of a cluster a list may show before it is given up.
+const LIST_LIMIT: usize = 1_000_000;
 
 /// Namespace and name; the namespace of a cluster-scoped object is empty.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -88,12 +96,16 @@ pub struct Mirror<T> {
     /// Held while a change is made and told, so that subscribers hear of changes in their order. Taken before `state`.
     order: Mutex<()>,
     packing: Option<Packing<T>>,
+    /// Of another cluster no more is kept than there is room for.
+    room: Option<(String, Arc<Budget>)>,
+    /// How many objects a page of a list has; fewer after one that was too large.
+    page: AtomicU32,
     synced: watch::Sender<bool>,
     revive: Notify,
 }
 
 struct State<T> {
-    objects: BTreeMap<Key, (u64, Slot<T>)>,
+    objects: BTreeMap<Key, Entry<T>>,
     /// The newest revision that the watch has told of. What was written before it is already known, or gone again.
     seen: u64,
     /// While a list is under way: what it has shown and what we wrote since it was asked for.
@@ -112,7 +124,7 @@ impl<T> State<T> {
     /// Returns whether what a list or watch brings of an object is no news: our own write, or something older than it.
     /// A version that is no number is always news.
     fn is_known(&self, key: &Key, version: u64, source: Source) -> bool {
-        let Some((known, _)) = self.objects.get(key) else { return false };
+        let Some(Entry { version: known, .. }) = self.objects.get(key) else { return false };
         let written = self.listing.as_ref().is_some_and(|list| list.written.contains(key));
         let replaces = source != Source::Watch && !written;
         version != 0 && if replaces { *known == version } else { *known >= version }
@@ -139,12 +151,33 @@ enum End {
     Failed {
         after_list: bool,
     },
+    /// What the server sends is too large; the next try is with smaller pages, if there are any.
+    TooLarge {
+        last_try: bool,
+    },
+}
+
+/// An object in the copy.
+struct Entry<T> {
+    version: u64,
+    /// How much of the room it takes.
+    size: usize,
+    slot: Slot<T>,
 }
 
 /// How an object lies in the copy.
 enum Slot<T> {
     Whole(Arc<T>),
     Packed(Box<[u8]>),
+}
+
+impl<T> Slot<T> {
+    fn size(&self) -> usize {
+        match self {
+            Self::Whole(_) => 0,
+            Self::Packed(text) => text.len(),
+        }
+    }
 }
 
 struct Packing<T> {
@@ -165,6 +198,8 @@ impl<T> Default for Mirror<T> {
             subscribers: RwLock::default(),
             order: Mutex::default(),
             packing: None,
+            room: None,
+            page: AtomicU32::new(PAGE),
             synced: watch::Sender::new(false),
             revive: Notify::new(),
         }
@@ -187,6 +222,24 @@ impl<T: Serialize + DeserializeOwned> Mirror<T> {
 }
 
 impl<T> Mirror<T> {
+    /// Returns the copy with a limit to what it keeps of a cluster. Without room, objects are passed over: as always,
+    /// what is not in the copy may exist all the same.
+    pub fn within(self, cluster: &str, budget: Arc<Budget>) -> Self {
+        Self { room: Some((cluster.to_owned(), budget)), ..self }
+    }
+
+    /// Makes room for an object in place of what is there; returns whether there is any.
+    fn make_room(&self, state: &State<T>, key: &Key, size: usize) -> bool {
+        let Some((cluster, budget)) = &self.room else { return true };
+        let known = state.objects.get(key).map_or(0, |entry| entry.size);
+        let fits = budget.exchange(known, size);
+        if !fits {
+            let limit = budget.limit();
+            tracing::warn!(cluster, object = %key, limit, "too many or too large objects; passed over");
+        }
+        fits
+    }
+
     /// Calls `told` on every change from now on, also on those put in by us. It must neither block nor write
     /// to this mirror.
     pub fn subscribe(&self, told: impl Fn(&Change<'_, T>) + Send + Sync + 'static) {
@@ -200,22 +253,33 @@ impl<T> Mirror<T> {
 
     /// Returns the object with this key.
     pub fn find(&self, key: &Key) -> Option<Arc<T>> {
-        self.state.read().objects.get(key).map(|(_, slot)| self.open(slot))
+        self.state.read().objects.get(key).map(|entry| self.open(&entry.slot))
     }
 
     /// Returns how new what is here of an object is; 0 if nothing is.
     pub fn revision(&self, namespace: &str, name: &str) -> u64 {
-        self.state.read().objects.get(&Key::new(namespace, name)).map_or(0, |(revision, _)| *revision)
+        self.state.read().objects.get(&Key::new(namespace, name)).map_or(0, |entry| entry.version)
+    }
+
+    /// Returns how many objects there are.
+    pub fn len(&self) -> usize {
+        self.state.read().objects.len()
+    }
+
+    /// Returns whether there is no object.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// Returns all objects, in the order of their keys.
     pub fn all(&self) -> Vec<Arc<T>> {
-        self.state.read().objects.values().map(|(_, slot)| self.open(slot)).collect()
+        self.state.read().objects.values().map(|entry| self.open(&entry.slot)).collect()
     }
 
     /// Returns all objects with their keys.
     pub fn entries(&self) -> Vec<(Key, Arc<T>)> {
-        self.state.read().objects.iter().map(|(key, (_, slot))| (key.clone(), self.open(slot))).collect()
+        let state = self.state.read();
+        state.objects.iter().map(|(key, entry)| (key.clone(), self.open(&entry.slot))).collect()
     }
 
     /// Returns the objects whose keys satisfy a condition.
@@ -245,16 +309,21 @@ impl<T> Mirror<T> {
         let _in_order = self.order.lock();
         let old = {
             let mut state = self.state.write();
-            let known = state.objects.get(key).map_or(0, |(known, _)| *known);
+            let known = state.objects.get(key).map_or(0, |entry| entry.version);
             if version <= state.seen || version <= known {
                 return;
             }
             if let Some(listing) = &mut state.listing {
                 listing.written.insert(key.clone());
             }
-            state.objects.insert(key.clone(), (version, self.keep(&object))).map(|(_, slot)| slot)
+            let slot = self.keep(&object);
+            let size = slot.size();
+            if !self.make_room(&state, key, size) {
+                return;
+            }
+            state.objects.insert(key.clone(), Entry { version, size, slot })
         };
-        let old = old.map(|slot| self.open(&slot));
+        let old = old.map(|entry| self.open(&entry.slot));
         self.tell(&Change { key, old, new: Some(object), ours: true, initial: false });
     }
 
@@ -271,6 +340,18 @@ impl<T> Mirror<T> {
             (Slot::Packed(text), Some(packing)) => Arc::new((packing.unpack)(text)),
             (Slot::Packed(_), None) => unreachable!("a copy packs all or nothing"),
         }
+    }
+
+    /// Returns the newest revision that is known of the collection.
+    pub fn newest(&self) -> u64 {
+        let state = self.state.read();
+        state.objects.values().map(|entry| entry.version).max().unwrap_or(0).max(state.seen)
+    }
+
+    /// Says that the collection's revisions have gone back: all is listed anew, and answers with lower revisions count.
+    pub fn went_back(&self) {
+        self.state.write().seen = 0;
+        self.revive();
     }
 
     /// Begins the watch anew, at once: called when a member answers again, so that nobody waits for the back-off.
@@ -293,6 +374,14 @@ impl<T> Mirror<T> {
             match self.watch(&api, &config, &stop, &convert).await {
                 End::Stopped => break,
                 End::Revived => failures = 0,
+                End::TooLarge { last_try } => {
+                    let rest = if last_try { TOO_LARGE_REST } else { FIRST_REST };
+                    tokio::select! {
+                        () = stop.cancelled() => break,
+                        () = self.revive.notified() => {}
+                        () = tokio::time::sleep(rest) => {}
+                    }
+                }
                 End::Failed { after_list } => {
                     failures = if after_list { 1 } else { failures + 1 };
                     tokio::select! {
@@ -319,7 +408,8 @@ impl<T> Mirror<T> {
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     {
         let undecoded = Api::<Undecoded>::all_with(api.clone().into_client(), &api.resource_url().to_owned());
-        let mut events = pin!(watcher(undecoded, config.clone()));
+        let config = config.clone().page_size(self.page.load(Ordering::Relaxed));
+        let mut events = pin!(watcher(undecoded, config));
         let mut after_list = false;
         loop {
             let event = tokio::select! {
@@ -329,11 +419,21 @@ impl<T> Mirror<T> {
             };
             match event {
                 None => return End::Failed { after_list },
+                Some(Err(error)) if TooLarge::within(&error).is_some() => {
+                    // Smaller pages may do; the limit has told of itself.
+                    let page = self.page.load(Ordering::Relaxed);
+                    self.page.store((page / 4).max(1), Ordering::Relaxed);
+                    return End::TooLarge { last_try: page <= 1 };
+                }
                 Some(Err(error)) => {
                     tracing::debug!(%error, "watch interrupted");
                     return End::Failed { after_list };
                 }
                 Some(Ok(watcher::Event::Init)) => self.begin_list(),
+                Some(Ok(watcher::Event::InitApply(_))) if self.is_endless() => {
+                    tracing::warn!(limit = LIST_LIMIT, "a list does not end and is given up");
+                    return End::TooLarge { last_try: true };
+                }
                 Some(Ok(watcher::Event::InitApply(object))) => {
                     self.apply(&object, convert, Source::List { first: !self.is_synced() });
                 }
@@ -356,6 +456,12 @@ impl<T> Mirror<T> {
         self.state.write().listing = Some(Listing::default());
     }
 
+    /// Returns whether the list of another cluster shows more than any cluster has.
+    fn is_endless(&self) -> bool {
+        let listed = || self.state.read().listing.as_ref().map_or(0, |listing| listing.shown.len());
+        self.room.is_some() && listed() >= LIST_LIMIT
+    }
+
     /// What the list did not show is gone, unless we wrote it since: the watch will tell of that.
     fn end_list(&self) {
         let (gone, went_back) = {
@@ -370,7 +476,7 @@ impl<T> Mirror<T> {
         if went_back {
             // Answers to our writes have lower revisions now, too.
             let mut state = self.state.write();
-            state.seen = state.objects.values().map(|(version, _)| *version).max().unwrap_or(0);
+            state.seen = state.objects.values().map(|entry| entry.version).max().unwrap_or(0);
         }
     }
 
@@ -410,20 +516,26 @@ impl<T> Mirror<T> {
             if state.is_known(&key, version, source) {
                 return;
             }
-            let replaced = state.objects.insert(key.clone(), (version, self.keep(&new)));
-            if let (Some((known, _)), Some(listing)) = (&replaced, state.listing.as_mut())
-                && *known > version
+            let slot = self.keep(&new);
+            let size = slot.size().max(undecoded.size());
+            if !self.make_room(&state, &key, size) {
+                return;
+            }
+            let replaced = state.objects.insert(key.clone(), Entry { version, size, slot });
+            if let (Some(replaced), Some(listing)) = (&replaced, state.listing.as_mut())
+                && replaced.version > version
             {
                 listing.went_back = true;
             }
-            replaced.map(|(_, slot)| slot)
+            replaced
         };
-        let old = old.map(|slot| self.open(&slot));
+        let old = old.map(|entry| self.open(&entry.slot));
         let initial = source == Source::List { first: true };
         self.tell(&Change { key: &key, old, new: Some(new), ours: false, initial });
     }
 
-    fn remove(&self, key: &Key, version: u64) {
+    /// Takes out an object that was deleted at a revision; with 0, whatever is there.
+    pub fn remove(&self, key: &Key, version: u64) {
         let _in_order = self.order.lock();
         let old = {
             let mut state = self.state.write();
@@ -431,11 +543,14 @@ impl<T> Mirror<T> {
             match state.objects.get(key) {
                 None => return,
                 // It was made anew meanwhile, by us.
-                Some((known, _)) if version != 0 && *known > version => return,
-                Some(_) => state.objects.remove(key).map(|(_, slot)| slot),
+                Some(known) if version != 0 && known.version > version => return,
+                Some(_) => state.objects.remove(key),
             }
         };
-        let old = old.map(|slot| self.open(&slot));
+        if let (Some((_, budget)), Some(old)) = (&self.room, &old) {
+            budget.exchange(old.size, 0);
+        }
+        let old = old.map(|entry| self.open(&entry.slot));
         self.tell(&Change { key, old, new: None, ours: false, initial: false });
     }
 
@@ -597,6 +712,23 @@ mod tests {
         within(1, 500, 600);
         within(2, 1000, 1200);
         within(20, 30_000, 36_000);
+    }
+
+    #[test]
+    fn a_copy_keeps_no_more_than_there_is_room_for() {
+        let budget = Arc::new(Budget::new(250));
+        let mirror = Mirror::<ConfigMap>::packed().within("m1", budget.clone());
+        let mut large = map("a", "7");
+        large.data = Some([("k".to_owned(), "x".repeat(80))].into());
+        mirror.note(large);
+        let used = budget.used();
+        assert!((125..=250).contains(&used), "{used}");
+        let mut other = map("b", "8");
+        other.data = Some([("k".to_owned(), "x".repeat(80))].into());
+        mirror.note(other);
+        assert!(mirror.get("", "b").is_none(), "passed over");
+        mirror.remove(&Key::new("", "a"), 9);
+        assert_eq!(budget.used(), 0);
     }
 
     #[test]

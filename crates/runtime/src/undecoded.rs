@@ -18,6 +18,11 @@ pub(crate) struct Undecoded {
 }
 
 impl Undecoded {
+    /// Returns how long its text is.
+    pub(crate) fn size(&self) -> usize {
+        self.text.get().len()
+    }
+
     /// Reads the whole object.
     pub(crate) fn read<K: DeserializeOwned>(&self) -> serde_json::Result<K> {
         serde_json::from_str(self.text.get())

@@ -8,7 +8,7 @@
 //! nothing, because upstream treats the error as "no".
 
 use api::cluster::Cluster;
-use api::policy::ClusterAffinity;
+use api::policy::{ClusterAffinity, Placement, SpreadFieldValue};
 use apimachinery::names;
 use k8s_openapi::api::core::v1::NodeSelectorRequirement;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -19,6 +19,28 @@ use crate::symbols::Symbol;
 /// Tells whether the affinity means this cluster.
 pub fn cluster_matches(cluster: &Cluster, affinity: &ClusterAffinity) -> bool {
     Matcher::compile(affinity, Some).accepts(&cluster)
+}
+
+/// Tells whether a placement wants this cluster, as far as users decide that: by affinities, one of them is enough, and by
+/// the properties that spread constraints need. Whether the cluster can be used now does not count.
+pub fn is_wanted(cluster: &Cluster, placement: &Placement) -> bool {
+    let matches = |affinity: &ClusterAffinity| cluster_matches(cluster, affinity);
+    let meant = match &placement.cluster_affinity {
+        Some(affinity) => matches(affinity),
+        None if placement.cluster_affinities.is_empty() => true,
+        None => placement.cluster_affinities.iter().any(|term| {
+            matches(&term.affinity)
+                || term.overflow_affinities.iter().any(|overflow| matches(&overflow.affinity))
+        }),
+    };
+    let spec = &cluster.spec;
+    meant
+        && placement.spread_constraints.iter().all(|constraint| match &constraint.spread_by_field {
+            Some(SpreadFieldValue::Provider) => !spec.provider.is_empty(),
+            Some(SpreadFieldValue::Region) => !spec.region.is_empty(),
+            Some(SpreadFieldValue::Zone) => !spec.zones.is_empty(),
+            Some(SpreadFieldValue::Cluster | SpreadFieldValue::Other(_)) | None => true,
+        })
 }
 
 /// A ClusterAffinity, prepared for clusters whose strings are represented by `T`.

@@ -8,7 +8,7 @@ use apimachinery::status::Status;
 use base64::Engine as _;
 use serde_json::{Value, json};
 
-use crate::surroundings::Surroundings;
+use crate::surroundings::{Surroundings, Writer};
 
 /// Who judges.
 #[derive(Debug)]
@@ -73,10 +73,27 @@ impl Reviewer {
             }
             Act::Validate(_) => {
                 let dry_run = review["dryRun"].as_bool().unwrap_or_default();
-                self.surroundings.validate(hook, &request, object, &self.settings, dry_run).await?;
+                let writer = writer(&review["userInfo"]);
+                let around = &self.surroundings;
+                around.validate(hook, &request, object, &self.settings, &writer, dry_run).await?;
                 Ok(None)
             }
         }
+    }
+}
+
+/// Reads who writes, as the API server has found out.
+fn writer(user: &Value) -> Writer {
+    let text = |name: &str| user[name].as_str().unwrap_or_default().to_owned();
+    let list = |value: &Value| -> Vec<String> {
+        value.as_array().into_iter().flatten().filter_map(|item| Some(item.as_str()?.to_owned())).collect()
+    };
+    let extra = user["extra"].as_object().into_iter().flatten();
+    Writer {
+        name: text("username"),
+        uid: text("uid"),
+        groups: list(&user["groups"]),
+        extra: extra.map(|(key, values)| (key.clone(), list(values))).collect(),
     }
 }
 

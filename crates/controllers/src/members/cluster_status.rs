@@ -258,8 +258,14 @@ struct Details {
 }
 
 async fn collect(member: &Member, cluster: &Cluster, now: Timestamp) -> Details {
-    let (version, apis) =
-        tokio::join!(member.client().apiserver_version(), enablements::discover(member.client()));
+    let (version, apis, seen) = tokio::join!(
+        member.client().apiserver_version(),
+        enablements::discover(member.client()),
+        member.notice_restore(),
+    );
+    if let Err(error) = seen {
+        tracing::debug!(controller = CONTROLLER, cluster = member.name(), %error, "cannot read revisions");
+    }
     let apis = apis.unwrap_or_default();
     let apis_condition = completeness(&apis, now);
     let load = member.load();

@@ -55,7 +55,9 @@ pub(super) async fn remove(
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict<'a> {
     /// The one with this UID goes.
-    Delete { uid: &'a str },
+    Delete {
+        uid: &'a str,
+    },
     Done(Removed),
 }
 

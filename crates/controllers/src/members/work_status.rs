@@ -315,9 +315,18 @@ mod tests {
 
     #[test]
     fn a_work_counts_as_applied_only_if_it_says_so() {
-        let applied = |status: &str| work("m1", json!({ "status": { "conditions": [{
+        let applied = |status: &str| {
+            work(
+                "m1",
+                json!({ "status": { "conditions": [{
             "type": "Applied", "status": status, "reason": "r", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
-        }] } }));
-        assert!(is_applied(&applied("True")) && !is_applied(&applied("False")) && !is_applied(&work("m1", json!({}))));
+        }] } }),
+            )
+        };
+        assert!(
+            is_applied(&applied("True"))
+                && !is_applied(&applied("False"))
+                && !is_applied(&work("m1", json!({})))
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! Keeps the Works of a binding in step with its chosen clusters.
 //!
 //! Watches: both kinds of bindings (by generation), override policies (the bindings they may touch), Works that vanish,
-//! clusters that appear (the bindings that name them).
+//! clusters that appear (the bindings that name them) or describe themselves anew (the bindings that are left there).
 //! Writes: Works; releases the binding's finalizer once its Works are told to go.
 //!
 //! Which Works go is decided in `decide`; what a Work contains in `propagation::render`.
@@ -14,11 +14,11 @@ use std::time::Instant;
 use api::cluster::Cluster;
 use api::events as reasons;
 use api::policy::{OverrideSpec, ResourceSelector};
-use api::work::{ClusterResourceBinding, ResourceBinding, TargetCluster};
+use api::work::{ClusterResourceBinding, ResourceBinding, TargetCluster, Work};
 use futures::future::join_all;
 use jiff::Timestamp;
 use propagation::render::{Rendered, Renderer};
-use propagation::{Binding, Object, selector};
+use propagation::{Binding, Object, expected_clusters, selector};
 use runtime::events::about;
 use runtime::{Change, Error, Mirror, Outcome, Queue, Reconcile, controller};
 use serde_json::Value;
@@ -26,8 +26,9 @@ use serde_json::Value;
 use super::metrics::METRICS;
 use super::templates::TemplateKey;
 use super::works::binding_of;
-use super::{BindingKey, Plane, Start, StoredBinding};
-use decide::{Plan, Then, View};
+use super::{BindingKey, Plane, Start, StoredBinding, removals};
+pub(super) use decide::cluster_of;
+use decide::{Deletion, Place, Plan, Then, View};
 
 const WORKERS: usize = 8;
 const OVERRIDES: &str = "override-manager";
@@ -38,20 +39,44 @@ struct Controller<B> {
     mirror: Arc<Mirror<B>>,
 }
 
+/// The queues of both kinds of bindings.
+#[derive(Clone)]
+pub(super) struct Queues {
+    namespaced: Arc<Queue<BindingKey>>,
+    cluster: Arc<Queue<BindingKey>>,
+}
+
+impl Queues {
+    pub(super) fn push(&self, key: BindingKey) {
+        let queue = if key.namespace.is_empty() { &self.cluster } else { &self.namespaced };
+        queue.push(key);
+    }
+}
+
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     let namespaced = Controller::<ResourceBinding>::new(plane);
     let cluster = Controller::<ClusterResourceBinding>::new(plane);
+    let queues = Queues { namespaced: namespaced.queue.clone(), cluster: cluster.queue.clone() };
     namespaced.subscribe();
     cluster.subscribe();
 
     // A Work that vanishes may be one that is wanted, or one that had to go before others come.
-    let queues = (namespaced.queue.clone(), cluster.queue.clone());
+    let pushed = queues.clone();
     plane.mirrors.works.subscribe(move |change| {
         if let (Some(old), None) = (&change.old, &change.new)
             && let Some(binding) = binding_of(old)
         {
-            let queue = if binding.namespace.is_empty() { &queues.1 } else { &queues.0 };
-            queue.push(binding);
+            pushed.push(binding);
+        }
+    });
+
+    // Where no cluster was found, what a cluster says of itself decides whether it keeps its copy.
+    let (pushed, of) = (queues.clone(), Arc::clone(plane));
+    plane.mirrors.clusters.subscribe(move |change| {
+        if let (Some(old), Some(new)) = (&change.old, &change.new)
+            && described(old) != described(new)
+        {
+            push_left_in(&of, &pushed, &change.key.name);
         }
     });
 
@@ -67,10 +92,34 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
         all.push_selected(&specs, None);
     });
 
+    let limit = removals::wire(plane, &queues);
     Box::new(move || {
+        limit();
         controller::run(&namespaced, &namespaced.queue, WORKERS, &namespaced.plane.supervisor);
         controller::run(&cluster, &cluster.queue, WORKERS, &cluster.plane.supervisor);
     })
+}
+
+/// Returns what placements look at in a cluster.
+fn described(cluster: &Cluster) -> impl PartialEq + '_ {
+    let spec = &cluster.spec;
+    (&cluster.metadata.labels, &spec.provider, &spec.region, &spec.zones)
+}
+
+/// Pushes the bindings that have a copy in a cluster although no cluster was found for them.
+fn push_left_in(plane: &Plane, queues: &Queues, cluster: &str) {
+    let (space, mirrors) = (api::names::execution_space(cluster), &plane.mirrors);
+    for work in mirrors.works.keys(|key| key.namespace == space) {
+        let Some(key) = mirrors.works.find(&work).and_then(|work| binding_of(&work)) else { continue };
+        let found_none = if key.namespace.is_empty() {
+            mirrors.cluster_bindings.find(&key).is_some_and(|binding| binding.spec.clusters.is_empty())
+        } else {
+            mirrors.bindings.find(&key).is_some_and(|binding| binding.spec.clusters.is_empty())
+        };
+        if found_none {
+            queues.push(key);
+        }
+    }
 }
 
 pub(super) fn key<B: Binding>(binding: &B) -> BindingKey {
@@ -159,9 +208,21 @@ impl<B: StoredBinding> Controller<B> {
         self.plane.events.warning(component::<B>(), &about(binding), reason, message);
     }
 
-    async fn delete(&self, view: &View<B>, plan: &Plan) -> Result<(), Error> {
-        let wanted = plan.delete.iter().filter_map(|deletion| {
-            let work = view.works.iter().find(|work| BindingKey::of(work.as_ref()) == deletion.work)?;
+    /// Returns whether an object that needs this one has a copy in the cluster.
+    fn is_needed(&self, binding: &B, cluster: &str) -> bool {
+        binding.spec().required_by.iter().any(|referrer| {
+            let referring = self.plane.mirrors.bindings.get(&referrer.namespace, &referrer.name);
+            let works = referring.map(|referring| self.plane.works.of(referring.permanent_id()));
+            works
+                .unwrap_or_default()
+                .iter()
+                .any(|work| work.metadata.deletion_timestamp.is_none() && cluster_of(work) == Some(cluster))
+        })
+    }
+
+    async fn delete(&self, view: &View<B>, deletions: &[Deletion]) -> Result<(), Error> {
+        let wanted = deletions.iter().filter_map(|deletion| {
+            let work = view.work(&deletion.work)?;
             tracing::debug!(object = %deletion.work, why = ?deletion.why, "a Work goes");
             Some(self.plane.writer.delete(work.as_ref()))
         });
@@ -257,7 +318,14 @@ impl<B: StoredBinding> Reconcile for Controller<B> {
     async fn observe(&self, key: &BindingKey) -> Result<Option<View<B>>, Error> {
         let Some(binding) = self.mirror.find(key) else { return Ok(None) };
         let works = self.plane.works.of(binding.permanent_id());
-        Ok(Some(View { binding, works }))
+        let place = |cluster: &str| Place {
+            cluster: self.plane.mirrors.clusters.get("", cluster),
+            needed: binding.spec().placement.is_none() && self.is_needed(&binding, cluster),
+        };
+        let expected = expected_clusters(binding.spec());
+        let left = works.iter().filter_map(|work| cluster_of(work)).filter(|name| !expected.contains(name));
+        let left = left.map(|name| (name.to_owned(), place(name))).collect();
+        Ok(Some(View { binding, works, left }))
     }
 
     fn decide(view: &View<B>, _: Timestamp) -> Plan {
@@ -265,7 +333,13 @@ impl<B: StoredBinding> Reconcile for Controller<B> {
     }
 
     async fn apply(&self, _: &BindingKey, view: View<B>, plan: Plan) -> Result<Outcome, Error> {
-        if let Err(error) = self.delete(&view, &plan).await {
+        let mut deletions = plan.delete;
+        let limited: Vec<&Arc<Work>> =
+            plan.limited.iter().filter_map(|deletion| view.work(&deletion.work)).collect();
+        if !limited.is_empty() && self.plane.may_remove(view.binding.as_ref(), &limited).await? {
+            deletions.extend(plan.limited);
+        }
+        if let Err(error) = self.delete(&view, &deletions).await {
             self.warn(&view.binding, reasons::CLEANUP_WORK_FAILED, error.to_string());
             return Err(error);
         }
@@ -278,7 +352,14 @@ impl<B: StoredBinding> Reconcile for Controller<B> {
             }
             Then::Render => self.render(&view.binding).await?,
         }
-        Ok(Outcome::Done)
+        match plan.waiting {
+            None => Ok(Outcome::Done),
+            Some(cluster) => {
+                let object = &view.binding.spec().resource;
+                let what = format!("{} {}/{}", object.kind, object.namespace, object.name);
+                Err(Error::Waiting(format!("for what needs {what} to leave cluster {cluster}")))
+            }
+        }
     }
 }
 

@@ -226,7 +226,11 @@ impl Detector {
             return Ok(());
         };
         match plan {
-            Plan::Forget | Plan::Nothing(_) | Plan::Wait => Ok(()),
+            Plan::Nothing(why) => {
+                tracing::trace!(controller = COMPONENT, ?key, why, "nothing to do");
+                Ok(())
+            }
+            Plan::Forget | Plan::Wait => Ok(()),
             Plan::Release(claim) => self.release(template, &claim).await,
             Plan::AskPolicy(Choice::Policy(policy)) => {
                 self.policies.push(Key::new(policy.namespace(), policy.name()));

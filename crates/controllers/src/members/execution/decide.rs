@@ -156,7 +156,9 @@ pub(super) fn is_confirmed(work: &Work) -> bool {
 #[derive(Debug, PartialEq)]
 pub(super) enum Step {
     /// It stays as it is; `added_to` if the member has added to it.
-    Keep { added_to: bool },
+    Keep {
+        added_to: bool,
+    },
     /// As `Keep`, and it is remembered that the manifest led to this version of it.
     Confirm,
     Update(Value),
@@ -206,16 +208,58 @@ mod tests {
             ("the cluster is silent", json!({}), "Unknown", false, true, tell),
             ("there is no connection", json!({}), "True", false, false, tell),
             ("it is suspended", suspended.clone(), "True", false, true, Plan::Tell { suspended: true }),
-            ("it is suspended, and the cluster away", suspended, "False", false, false, Plan::Tell { suspended: true }),
+            (
+                "it is suspended, and the cluster away",
+                suspended,
+                "False",
+                false,
+                false,
+                Plan::Tell { suspended: true },
+            ),
             ("it goes", deleting(), "True", false, true, Plan::Withdraw { preserve: false }),
-            ("it goes, and its objects stay", preserved(), "True", false, true, Plan::Withdraw { preserve: true }),
-            ("its objects stay, reachable or not", preserved(), "False", false, true, Plan::Withdraw { preserve: true }),
-            ("it goes, without a connection", deleting(), "True", false, false, Plan::Nothing("it waits for a connection")),
+            (
+                "it goes, and its objects stay",
+                preserved(),
+                "True",
+                false,
+                true,
+                Plan::Withdraw { preserve: true },
+            ),
+            (
+                "its objects stay, reachable or not",
+                preserved(),
+                "False",
+                false,
+                true,
+                Plan::Withdraw { preserve: true },
+            ),
+            (
+                "it goes, without a connection",
+                deleting(),
+                "True",
+                false,
+                false,
+                Plan::Nothing("it waits for a connection"),
+            ),
             ("it goes, the cluster is away", deleting(), "False", false, true, waits),
             ("it goes, the cluster is silent", deleting(), "Unknown", false, true, waits),
             ("it goes with a cluster that cannot be reached", deleting(), "False", true, true, Plan::LetGo),
-            ("it goes with a cluster that can be reached", deleting(), "True", true, true, Plan::Withdraw { preserve: false }),
-            ("it is held by others", released, "True", false, true, Plan::Nothing("it goes and waits for others")),
+            (
+                "it goes with a cluster that can be reached",
+                deleting(),
+                "True",
+                true,
+                true,
+                Plan::Withdraw { preserve: false },
+            ),
+            (
+                "it is held by others",
+                released,
+                "True",
+                false,
+                true,
+                Plan::Nothing("it goes and waits for others"),
+            ),
         ];
         for (name, otherwise, ready, leaves, connected, expected) in cases {
             let cluster = fixtures::cluster("m1", ready, if leaves { deleting() } else { json!({}) });
@@ -236,12 +280,47 @@ mod tests {
         let cases = [
             ("as wanted", &ours, Ok(Decision::Keep), false, false, Step::Keep { added_to: false }),
             ("it differs", &ours, update(), false, false, Step::Update(object("true", "b"))),
-            ("confirmed, and it differs all the same", &ours, update(), false, true, Step::Update(object("true", "b"))),
+            (
+                "confirmed, and it differs all the same",
+                &ours,
+                update(),
+                false,
+                true,
+                Step::Update(object("true", "b")),
+            ),
             ("confirmed, and the member added to it", &ours, covered(), false, true, Step::Confirm),
-            ("not confirmed, so it is written once", &ours, covered(), false, false, Step::Update(json!({ "data": { "k": "a" } }))),
-            ("we wrote it, and it looks otherwise", &ours, update(), true, false, Step::Keep { added_to: true }),
-            ("we wrote it, and it looks the same", &ours, Ok(Decision::Keep), true, false, Step::Keep { added_to: false }),
-            ("we wrote it, and our mark was taken off", &foreign, Ok(Decision::Foreign), true, false, Step::Refuse),
+            (
+                "not confirmed, so it is written once",
+                &ours,
+                covered(),
+                false,
+                false,
+                Step::Update(json!({ "data": { "k": "a" } })),
+            ),
+            (
+                "we wrote it, and it looks otherwise",
+                &ours,
+                update(),
+                true,
+                false,
+                Step::Keep { added_to: true },
+            ),
+            (
+                "we wrote it, and it looks the same",
+                &ours,
+                Ok(Decision::Keep),
+                true,
+                false,
+                Step::Keep { added_to: false },
+            ),
+            (
+                "we wrote it, and our mark was taken off",
+                &foreign,
+                Ok(Decision::Foreign),
+                true,
+                false,
+                Step::Refuse,
+            ),
             ("somebody else's", &foreign, Ok(Decision::Foreign), false, false, Step::Refuse),
         ];
         for (name, observed, decision, written, confirmed, expected) in cases {
@@ -250,14 +329,21 @@ mod tests {
         }
         let unreadable = || Err(propagation::Error::EmptyDependency);
         assert!(judge(&ours, unreadable(), false, false).is_err());
-        assert_eq!(judge(&ours, unreadable(), true, false).ok(), Some(Step::Keep { added_to: true }), "it was written before");
+        assert_eq!(
+            judge(&ours, unreadable(), true, false).ok(),
+            Some(Step::Keep { added_to: true }),
+            "it was written before"
+        );
     }
 
     #[test]
     fn what_is_told_of_manifests() {
-        let work = fixtures::work("m1", json!({ "metadata": { "generation": 3 }, "spec": { "workload": { "manifests": [
+        let work = fixtures::work(
+            "m1",
+            json!({ "metadata": { "generation": 3 }, "spec": { "workload": { "manifests": [
             { "kind": "A" }, { "kind": "B" }, { "kind": "C" },
-        ] } } }));
+        ] } } }),
+        );
         let told = |errors: &[&str], added_to: bool| {
             let errors: Vec<String> = errors.iter().map(|error| (*error).to_owned()).collect();
             let wanted = Wanted::applied(&work, &errors, added_to);
@@ -274,7 +360,8 @@ mod tests {
 
     #[test]
     fn errors_are_joined_as_go_joins_them() {
-        let joined = |errors: &[&str]| join(&errors.iter().map(|error| (*error).to_owned()).collect::<Vec<_>>());
+        let joined =
+            |errors: &[&str]| join(&errors.iter().map(|error| (*error).to_owned()).collect::<Vec<_>>());
         assert_eq!(joined(&["a"]), "a");
         assert_eq!(joined(&["a", "b", "a"]), "[a, b]");
     }
@@ -290,7 +377,10 @@ mod tests {
         assert!(!Wanted::dispatching(false).changes_dispatching(&work));
         assert!(!Wanted::applied(&Work::default(), &["x".to_owned()], false).changes_dispatching(&work));
         let suspended = merged(&work, &[Wanted::dispatching(true)], at(100)).unwrap();
-        assert_eq!((suspended[0].status.as_str(), suspended[0].reason.as_str()), ("False", "SuspendDispatching"));
+        assert_eq!(
+            (suspended[0].status.as_str(), suspended[0].reason.as_str()),
+            ("False", "SuspendDispatching")
+        );
         assert_eq!(suspended[0].message, "Work dispatching is in a suspended state.");
     }
 
@@ -299,7 +389,9 @@ mod tests {
         let mut work = Work::default();
         work.metadata.generation = Some(3);
         assert!(!is_confirmed(&work));
-        let applied = |work: &Work, errors: &[String]| merged(work, &[Wanted::applied(work, errors, true)], at(0)).unwrap();
+        let applied = |work: &Work, errors: &[String]| {
+            merged(work, &[Wanted::applied(work, errors, true)], at(0)).unwrap()
+        };
         work.status.conditions = applied(&work, &[]);
         assert!(is_confirmed(&work));
         work.metadata.generation = Some(4);

@@ -108,7 +108,9 @@ pub(super) enum Bind<B> {
     Create,
     Update(Box<B>),
     /// `seen`: what was remembered of the template has served its purpose.
-    Nothing { seen: bool },
+    Nothing {
+        seen: bool,
+    },
     /// The old one is going.
     Wait,
 }
@@ -197,7 +199,8 @@ mod tests {
         let held = |policy: Option<Choice>| Some(Held { claim: claim(), policy });
         let by = |otherwise: Value| Some(Choice::Policy(policy(otherwise)));
         let by_cluster = |otherwise: Value| Some(Choice::ClusterPolicy(cluster_policy(otherwise)));
-        let elsewhere = || json!({ "spec": { "resourceSelectors": [{ "apiVersion": "v1", "kind": "Secret" }] } });
+        let elsewhere =
+            || json!({ "spec": { "resourceSelectors": [{ "apiVersion": "v1", "kind": "Secret" }] } });
         let claimed = json!({ "metadata": { "labels": { RESOURCE_TEMPLATE_CLAIMED_BY: "x" } } });
         let unclaimed = json!({ "metadata": { "labels": { RESOURCE_TEMPLATE_CLAIMED_BY: "" } } });
         let cases = [
@@ -207,16 +210,65 @@ mod tests {
             ("a policy selects it", some(json!({})), fresh, None, by(json!({})), "apply p"),
             ("a cluster policy selects it", some(json!({})), fresh, None, by_cluster(json!({})), "apply c"),
             ("it goes", some(deleting()), fresh, None, by(json!({})), "nothing: it goes"),
-            ("it goes, though claimed", some(deleting()), fresh, held(by(json!({}))), None, "nothing: it goes"),
-            ("another controller's", some(claimed), fresh, None, by(json!({})), "nothing: another controller claims it"),
+            (
+                "it goes, though claimed",
+                some(deleting()),
+                fresh,
+                held(by(json!({}))),
+                None,
+                "nothing: it goes",
+            ),
+            (
+                "another controller's",
+                some(claimed),
+                fresh,
+                None,
+                by(json!({})),
+                "nothing: another controller claims it",
+            ),
             ("an empty mark is none", some(unclaimed), fresh, None, by(json!({})), "apply p"),
-            ("its policy keeps it", some(json!({})), fresh, held(by(json!({}))), by_cluster(json!({})), "apply p"),
-            ("its cluster policy keeps it", some(json!({})), fresh, held(by_cluster(json!({}))), by(json!({})), "apply c"),
+            (
+                "its policy keeps it",
+                some(json!({})),
+                fresh,
+                held(by(json!({}))),
+                by_cluster(json!({})),
+                "apply p",
+            ),
+            (
+                "its cluster policy keeps it",
+                some(json!({})),
+                fresh,
+                held(by_cluster(json!({}))),
+                by(json!({})),
+                "apply c",
+            ),
             ("its policy is gone", some(json!({})), fresh, held(None), by_cluster(json!({})), "release id"),
-            ("its policy goes", some(json!({})), fresh, held(by(deleting())), None, "nothing: its policy goes"),
+            (
+                "its policy goes",
+                some(json!({})),
+                fresh,
+                held(by(deleting())),
+                None,
+                "nothing: its policy goes",
+            ),
             ("its policy left it", some(json!({})), stale, held(by(elsewhere())), None, "ask p"),
-            ("its cluster policy left it", some(json!({})), stale, held(by_cluster(elsewhere())), None, "ask c"),
-            ("it left its policy", some(json!({})), fresh, held(by(elsewhere())), None, "nothing: its policy no longer selects it"),
+            (
+                "its cluster policy left it",
+                some(json!({})),
+                stale,
+                held(by_cluster(elsewhere())),
+                None,
+                "ask c",
+            ),
+            (
+                "it left its policy",
+                some(json!({})),
+                fresh,
+                held(by(elsewhere())),
+                None,
+                "nothing: its policy no longer selects it",
+            ),
         ];
         for (name, template, touch, held, choice, expected) in cases {
             let plan = decide(&View { template, touch, held, choice });
@@ -226,10 +278,12 @@ mod tests {
 
     #[test]
     fn what_a_change_means() {
-        let claimed = || json!({ "metadata": {
+        let claimed = || {
+            json!({ "metadata": {
             "labels": { "propagationpolicy.karmada.io/permanent-id": "id" },
             "annotations": { "propagationpolicy.karmada.io/name": "p", "propagationpolicy.karmada.io/namespace": "default" },
-        } });
+        } })
+        };
         let changed = || json!({ "data": { "k": "w" } });
         let touch = |by_user, fresh| Some(Touch { by_user, fresh });
         let cases = [
@@ -237,7 +291,13 @@ mod tests {
             ("it is new", None, Some(json!({})), false, touch(true, true)),
             ("it is gone", Some(json!({})), None, false, touch(true, true)),
             ("its status changed", Some(json!({})), Some(json!({ "status": { "a": 1 } })), false, None),
-            ("its version alone", Some(json!({})), Some(json!({ "metadata": { "resourceVersion": "8" } })), false, None),
+            (
+                "its version alone",
+                Some(json!({})),
+                Some(json!({ "metadata": { "resourceVersion": "8" } })),
+                false,
+                None,
+            ),
             ("a user changed it", Some(json!({})), Some(changed()), false, touch(true, true)),
             ("a policy claimed it", Some(json!({})), Some(claimed()), false, touch(false, true)),
             ("both", Some(json!({})), Some(merged(claimed(), changed())), false, touch(true, true)),
@@ -275,7 +335,14 @@ mod tests {
             ("also when nobody saw the template change", Some(json!({})), more(), stale, None, "update"),
             ("only the version moved, and it was seen", Some(json!({})), newer(), fresh, None, "update"),
             ("only the version moved, after a restart", Some(json!({})), newer(), stale, None, "nothing"),
-            ("only the version moved, by our own claim", Some(json!({})), newer(), fresh, same.clone(), "nothing, seen"),
+            (
+                "only the version moved, by our own claim",
+                Some(json!({})),
+                newer(),
+                fresh,
+                same.clone(),
+                "nothing, seen",
+            ),
             ("claimed, and then changed by a user", Some(json!({})), newer(), fresh, other, "update"),
             ("our own claim, after a restart", Some(json!({})), newer(), stale, same, "nothing"),
             ("the old one goes", Some(deleting()), more(), fresh, None, "wait"),
@@ -302,7 +369,14 @@ mod tests {
         let owned = desired(json!({ "metadata": { "ownerReferences": [{
             "apiVersion": "v1", "kind": "ConfigMap", "name": "web", "uid": "old", "controller": true,
         }] } }));
-        let plan = bind(Some(&owned), &desired(json!({})), &policy(json!({})).spec, &claim(), Touch::default(), (None, &Value::Null));
+        let plan = bind(
+            Some(&owned),
+            &desired(json!({})),
+            &policy(json!({})).spec,
+            &claim(),
+            Touch::default(),
+            (None, &Value::Null),
+        );
         assert!(matches!(plan, Err(propagation::Error::ForeignOwner { .. })), "{plan:?}");
     }
 }

@@ -117,14 +117,20 @@ mod tests {
     #[test]
     fn what_becomes_of_the_templates_of_a_policy() {
         let lazy = || json!({ "spec": { "activationPreference": "Lazy" } });
-        let both = || vec![
-            (binding("a"), Some(template("ConfigMap", "a"))),
-            (binding("s"), Some(template("Secret", "s"))),
-        ];
+        let both = || {
+            vec![
+                (binding("a"), Some(template("ConfigMap", "a"))),
+                (binding("s"), Some(template("Secret", "s"))),
+            ]
+        };
         let claimed = || vec![template("ConfigMap", "a"), template("Secret", "s")];
         let cases = [
             ("nothing is known", view(json!({})), vec![]),
-            ("it has no identity", View { has_identity: false, bound: both(), ..view(json!({})) }, vec![Step::Introduce]),
+            (
+                "it has no identity",
+                View { has_identity: false, bound: both(), ..view(json!({})) },
+                vec![Step::Introduce],
+            ),
             (
                 "what it selects is looked at, what it left is released",
                 View { bound: both(), ..view(json!({})) },
@@ -140,7 +146,11 @@ mod tests {
                 View { claimed: claimed(), ..view(lazy()) },
                 vec![Step::Release(key("Secret", "s"))],
             ),
-            ("one that is not lazy has bindings for all", View { claimed: claimed(), ..view(json!({})) }, vec![]),
+            (
+                "one that is not lazy has bindings for all",
+                View { claimed: claimed(), ..view(json!({})) },
+                vec![],
+            ),
             (
                 "once is enough",
                 View { bound: both(), claimed: claimed(), ..view(lazy()) },
@@ -167,7 +177,12 @@ mod tests {
             ),
             (
                 "it goes",
-                View { bound: both(), claimed: vec![template("ConfigMap", "c")], waiting: vec![key("ConfigMap", "w")], ..view(deleting()) },
+                View {
+                    bound: both(),
+                    claimed: vec![template("ConfigMap", "c")],
+                    waiting: vec![key("ConfigMap", "w")],
+                    ..view(deleting())
+                },
                 vec![
                     Step::Release(key("ConfigMap", "c")),
                     Step::ReleaseBinding(binding("a")),

@@ -1,0 +1,160 @@
+//! What the writer of an object must be allowed to read, because the control plane will read it on the writer's behalf.
+//!
+//! A Cluster names Secrets whose tokens are sent to its address; a binding names an object that is sent to members. Both
+//! would show their writers, or members of their writers' choice, what the writers may not see themselves. Who asks the
+//! authorizer is not decided here.
+
+use api::cluster::{ClusterSpec, LocalSecretReference};
+use api::work::ResourceBindingSpec;
+use serde_json::Value;
+
+use crate::request::{Denial, Operation, Request, spec};
+
+/// An object that the writer must be allowed to get.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// The field that names it.
+    pub field: &'static str,
+    pub api_version: String,
+    pub kind: String,
+    /// Empty for a cluster-scoped object.
+    pub namespace: String,
+    pub name: String,
+}
+
+/// Returns the Secrets of a Cluster, if this write decides where their content goes.
+pub(crate) fn of_cluster(request: &Request<'_>, object: &Value) -> Result<Vec<Reading>, Denial> {
+    let Some((old, new)) = versions::<ClusterSpec>(request, object)? else { return Ok(Vec::new()) };
+    let way = |spec: &ClusterSpec| {
+        (
+            (spec.secret_ref.clone(), spec.impersonator_secret_ref.clone()),
+            (spec.api_endpoint.clone(), spec.insecure_skip_tls_verification),
+            (spec.proxy_url.clone(), spec.proxy_header.clone()),
+        )
+    };
+    if old.is_some_and(|old| way(&old) == way(&new)) {
+        return Ok(Vec::new());
+    }
+    let secret = |field: &'static str, reference: LocalSecretReference| Reading {
+        field,
+        api_version: "v1".to_owned(),
+        kind: "Secret".to_owned(),
+        namespace: reference.namespace,
+        name: reference.name,
+    };
+    let own = new.secret_ref.map(|reference| secret("spec.secretRef", reference));
+    let impersonator =
+        new.impersonator_secret_ref.map(|reference| secret("spec.impersonatorSecretRef", reference));
+    Ok(own.into_iter().chain(impersonator).collect())
+}
+
+/// Returns the object that a binding stands for, if this write decides which one it is.
+pub(crate) fn of_binding(request: &Request<'_>, object: &Value) -> Result<Vec<Reading>, Denial> {
+    let Some((old, new)) = versions::<ResourceBindingSpec>(request, object)? else { return Ok(Vec::new()) };
+    let named = |spec: &ResourceBindingSpec| {
+        let resource = &spec.resource;
+        Reading {
+            field: "spec.resource",
+            api_version: resource.api_version.clone(),
+            kind: resource.kind.clone(),
+            namespace: resource.namespace.clone(),
+            name: resource.name.clone(),
+        }
+    };
+    let reading = named(&new);
+    if old.is_some_and(|old| named(&old) == reading) {
+        return Ok(Vec::new());
+    }
+    if !request.namespace.is_empty()
+        && !reading.namespace.is_empty()
+        && reading.namespace != request.namespace
+    {
+        return Err(Denial::forbidden(format!(
+            "spec.resource.namespace is {:?}; a ResourceBinding refers to objects of its own namespace {:?}",
+            reading.namespace, request.namespace
+        )));
+    }
+    Ok(vec![reading])
+}
+
+/// Returns the stored and the new spec, nothing for a deletion.
+fn versions<T: serde::de::DeserializeOwned + Default>(
+    request: &Request<'_>,
+    object: &Value,
+) -> Result<Option<(Option<T>, T)>, Denial> {
+    if request.operation == Operation::Delete {
+        return Ok(None);
+    }
+    let old = request.old.map(spec).transpose()?;
+    Ok(Some((old, spec(object)?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    type Rule = fn(&Request<'_>, &Value) -> Result<Vec<Reading>, Denial>;
+
+    /// Returns what has to be readable, as `field kind namespace/name`.
+    fn check(rule: Rule, namespace: &str, old: Option<&Value>, new: &Value) -> Vec<String> {
+        let operation = if old.is_some() { Operation::Update } else { Operation::Create };
+        let request = Request { operation, group: "g", version: "v1", kind: "K", namespace, old };
+        match rule(&request, new) {
+            Ok(readings) => readings
+                .iter()
+                .map(|it| format!("{} {} {}/{}", it.field, it.kind, it.namespace, it.name))
+                .collect(),
+            Err(denial) => vec![denial.message],
+        }
+    }
+
+    #[test]
+    fn the_writer_of_a_cluster_must_be_allowed_to_read_its_secrets() {
+        let cluster = json!({"spec": {"syncMode": "Push", "apiEndpoint": "https://m1",
+            "secretRef": {"namespace": "bank", "name": "m1"},
+            "impersonatorSecretRef": {"namespace": "bank", "name": "m1-impersonator"}}});
+        let both =
+            ["spec.secretRef Secret bank/m1", "spec.impersonatorSecretRef Secret bank/m1-impersonator"];
+        assert_eq!(check(of_cluster, "", None, &cluster), both);
+        assert!(check(of_cluster, "", Some(&cluster), &cluster).is_empty());
+        let mut tainted = cluster.clone();
+        tainted["spec"]["region"] = "r".into();
+        tainted["spec"]["proxyURL"] = "".into();
+        assert!(check(of_cluster, "", Some(&cluster), &tainted).is_empty());
+        // Tokens go where the address leads, so that a new address is as much as a new Secret.
+        for (field, value) in [
+            ("apiEndpoint", json!("https://attacker")),
+            ("proxyURL", json!("http://attacker")),
+            ("proxyHeader", json!({"a": "b"})),
+            ("insecureSkipTLSVerification", json!(true)),
+            ("secretRef", json!({"namespace": "bank", "name": "m1"})),
+        ] {
+            let mut moved = cluster.clone();
+            moved["spec"][field] = value;
+            let expected = if field == "secretRef" { 0 } else { 2 };
+            assert_eq!(check(of_cluster, "", Some(&cluster), &moved).len(), expected, "{field}");
+        }
+        assert!(check(of_cluster, "", None, &json!({"spec": {"syncMode": "Pull"}})).is_empty());
+    }
+
+    #[test]
+    fn the_writer_of_a_binding_must_be_allowed_to_read_its_object() {
+        let binding = |namespace: &str, clusters: i32| {
+            json!({"spec": {"resource": {"apiVersion": "v1", "kind": "Secret", "namespace": namespace, "name": "s"},
+                "clusters": [{"name": "m1", "replicas": clusters}]}})
+        };
+        let own = binding("shop", 1);
+        assert_eq!(check(of_binding, "shop", None, &own), ["spec.resource Secret shop/s"]);
+        assert!(check(of_binding, "shop", Some(&own), &binding("shop", 2)).is_empty());
+        assert_eq!(
+            check(of_binding, "shop", Some(&own), &binding("bank", 1)),
+            [
+                "spec.resource.namespace is \"bank\"; a ResourceBinding refers to objects of its own namespace \"shop\""
+            ]
+        );
+        assert_eq!(check(of_binding, "", None, &binding("bank", 1)), ["spec.resource Secret bank/s"]);
+        assert_eq!(check(of_binding, "shop", None, &binding("", 1)), ["spec.resource Secret /s"]);
+    }
+}
