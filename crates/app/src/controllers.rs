@@ -389,3 +389,83 @@ async fn act(plan: Plan, candidate: Candidate, tasks: Tasks, stop: CancellationT
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        chosen: Chosen,
+    }
+
+    fn parsed(flags: &[&str]) -> Result<Chosen, String> {
+        use clap::Parser;
+        let line = ["karmada"].iter().chain(flags);
+        Command::try_parse_from(line).map(|command| command.chosen).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_is_not_said_is_as_upstream_has_it() {
+        let chosen = parsed(&[]).expect("defaults");
+        assert_eq!(chosen.clusters.timing().expect("good defaults"), Timing::default());
+        assert_eq!(
+            (chosen.controllers.clone(), chosen.component()),
+            (Selection::default(), "karmada-controller-manager")
+        );
+        assert_eq!(parsed(&["--controllers", "scheduler"]).expect("one").component(), "karmada-scheduler");
+    }
+
+    #[test]
+    fn flags_for_clusters_are_read_and_checked() {
+        let chosen =
+            parsed(&["--cluster-status-update-frequency=3s", "--cluster-monitor-grace-period=1m30s"])
+                .expect("flags");
+        let timing = chosen.clusters.timing().expect("a timing");
+        assert_eq!((timing.status_period.as_secs(), timing.monitor_grace_period.as_secs()), (3, 90));
+        let never = parsed(&["--cluster-monitor-period=0s"]).expect("a duration");
+        assert_eq!(
+            never.clusters.timing().unwrap_err().to_string(),
+            "--cluster-monitor-period must be greater than 0"
+        );
+        assert!(parsed(&["--cluster-monitor-period=soon"]).unwrap_err().contains("soon"));
+    }
+
+    #[test]
+    fn the_help_names_every_controller() {
+        let help = Command::command().render_long_help().to_string();
+        let words: std::collections::BTreeSet<&str> =
+            help.split(|c: char| !c.is_alphanumeric() && c != '-').collect();
+        for declaration in TABLE {
+            assert!(words.contains(declaration.name), "{} is missing in\n{help}", declaration.name);
+        }
+    }
+
+    #[tokio::test]
+    async fn tasks_that_keep_dying_are_shown_and_fail_the_check() {
+        let tasks = Tasks::default();
+        let names = |tasks: &Tasks| {
+            tasks
+                .checks()
+                .into_iter()
+                .map(|check| (check.name.into_owned(), check.failure.is_some()))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(names(&tasks), [("karmada-controllers".to_owned(), false)]);
+        let supervisor = Supervisor::default();
+        *tasks.0.lock() = Some(supervisor.clone());
+        supervisor.keep("short-lived", || async {});
+        let failing = async {
+            while !names(&tasks).contains(&("karmada-controllers/short-lived".to_owned(), true)) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), failing).await.expect("it is shown");
+        assert_eq!(names(&tasks)[0], ("karmada-controllers".to_owned(), true));
+        tasks.stop().await;
+        assert_eq!(names(&tasks), [("karmada-controllers".to_owned(), false)]);
+    }
+}

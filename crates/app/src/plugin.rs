@@ -313,4 +313,31 @@ mod tests {
         create(&admin, "resourcebindings", "default", own).await.expect("administrators may");
         handle.stop().await;
     }
+
+    #[tokio::test]
+    async fn a_kind_that_nobody_acts_on_is_stored_with_a_warning() {
+        let handle = server().await;
+        let client = local::client(&handle.server, apiserver::auth::User::system("system:admin"));
+        let create = |path: &str, object: Value| {
+            let request = http::Request::post(path)
+                .header("content-type", "application/json")
+                .body(kube::client::Body::from(object.to_string().into_bytes()))
+                .expect("a request");
+            let client = client.clone();
+            async move { client.send(request).await.expect("an answer") }
+        };
+        let rebalancer = json!({
+            "apiVersion": "apps.karmada.io/v1alpha1", "kind": "WorkloadRebalancer", "metadata": { "name": "w" },
+            "spec": { "workloads": [{ "apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "namespace": "default" }] },
+        });
+        let answer = create("/apis/apps.karmada.io/v1alpha1/workloadrebalancers", rebalancer).await;
+        assert_eq!(answer.status(), 201);
+        let warning = answer.headers().get("warning").and_then(|value| value.to_str().ok()).unwrap_or("");
+        assert!(warning.contains("karmada-rs does not act on WorkloadRebalancer yet: the controller workloadRebalancer is missing"), "{warning}");
+        let policy = serde_json::to_value(policy("p", json!({}))).expect("a policy");
+        let answer =
+            create("/apis/policy.karmada.io/v1alpha1/namespaces/default/propagationpolicies", policy).await;
+        assert_eq!((answer.status().as_u16(), answer.headers().get("warning")), (201, None));
+        handle.stop().await;
+    }
 }

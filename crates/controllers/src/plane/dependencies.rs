@@ -4,24 +4,26 @@
 //! Writes: the record of dependencies and the finalizer on the binding; attached bindings, their `requiredBy` and the
 //! label that names who requires them.
 
+mod decide;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use api::config::DependentObjectReference;
 use api::events as reasons;
 use api::labels::finalizers::BINDING_DEPENDENCIES;
-use api::labels::{DEPENDED_BY_PREFIX, RESOURCE_BINDING_PERMANENT_ID};
 use api::work::{ObjectReference, ResourceBinding};
 use interpreter::Operation;
 use parking_lot::Mutex;
+use propagation::Object;
 use propagation::activation::specification_changed;
 use propagation::dependencies::{self, DependencyIndex};
-use propagation::{Binding, Object, check_scope};
 use runtime::{Error, Guard, Key, Queue};
 use serde_json::Value;
 
 use super::templates::TemplateKey;
 use super::{Plane, Start};
+use decide::{Attach, Next, is_attached, is_held};
 use runtime::events::about;
 
 const WORKERS: usize = 4;
@@ -31,7 +33,7 @@ struct Distributor {
     plane: Arc<Plane>,
     queue: Arc<Queue<Key>>,
     index: Mutex<DependencyIndex>,
-    /// Attached bindings, by nothing but that they are: few bindings are.
+    /// The set of attached bindings. It is small, so it needs no index.
     attached: Mutex<BTreeSet<Key>>,
     /// The last disagreement that was told of an attached binding.
     told: Mutex<BTreeMap<Key, String>>,
@@ -61,14 +63,7 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
         } else {
             of.attached.lock().remove(change.key);
         }
-        let concerns = |binding: &ResourceBinding| binding.spec.propagate_deps || is_held(binding);
-        let push = match &change.old {
-            Some(old) => {
-                old.metadata.generation != new.metadata.generation && (concerns(old) || concerns(new))
-            }
-            None => concerns(new),
-        };
-        if push {
+        if decide::is_news(change.old.as_deref(), new) {
             of.queue.push(change.key.clone());
         }
     });
@@ -95,16 +90,6 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     })
 }
 
-fn is_attached(binding: &ResourceBinding) -> bool {
-    let mut labels = binding.metadata.labels.iter().flat_map(|labels| labels.keys());
-    labels.any(|label| label.starts_with(DEPENDED_BY_PREFIX))
-}
-
-/// Returns whether the binding waits for us before it goes.
-fn is_held(binding: &ResourceBinding) -> bool {
-    binding.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == BINDING_DEPENDENCIES)
-}
-
 impl Distributor {
     fn binding(&self, namespace: &str, name: &str) -> Option<Arc<ResourceBinding>> {
         self.plane.mirrors.bindings.get(namespace, name)
@@ -126,19 +111,14 @@ impl Distributor {
 
     async fn reconcile(&self, key: &Key) -> Result<(), Error> {
         let Some(binding) = self.binding(&key.namespace, &key.name) else { return Ok(()) };
-        if !binding.spec.propagate_deps || binding.metadata.deletion_timestamp.is_some() {
-            return self.let_go(&binding).await;
-        }
-        // Nothing to follow before the first decision; upstream waits for it, too.
-        if binding.spec.clusters.is_empty() && !is_held(&binding) {
-            return Ok(());
-        }
-        if !dependencies::distributes(&binding) {
-            return Err(Error::Waiting(format!("for the permanent id of binding {}", key.name)));
-        }
-        // The binding controller tells of it.
-        if check_scope(binding.as_ref()).is_err() {
-            return Ok(());
+        match decide::next(&binding) {
+            Next::LetGo => return self.let_go(&binding).await,
+            Next::Nothing(why) => {
+                tracing::trace!(controller = COMPONENT, %key, why, "nothing to do");
+                return Ok(());
+            }
+            Next::Wait(what) => return Err(Error::Waiting(what)),
+            Next::Distribute => {}
         }
         let Some(template) = self.plane.templates.fetch(&binding.spec.resource).await? else {
             return Err(Error::Waiting(format!("for the template of binding {}", key.name)));
@@ -247,36 +227,30 @@ impl Distributor {
     }
 
     async fn attach(&self, binding: &ResourceBinding, object: &Value) -> Result<bool, Error> {
-        if object.is_deleting() || self.plane.templates.skip().skips(object) {
-            return Ok(false);
-        }
-        let mut wanted = dependencies::build_attached(binding, object);
-        check_scope(&wanted).map_err(Error::decision)?;
+        let wanted = dependencies::build_attached(binding, object);
         let name = wanted.metadata.name.clone().unwrap_or_default();
         let namespace = wanted.metadata.namespace.clone().unwrap_or_default();
         let existing = self.binding(&namespace, &name);
         let referrers = self.referrers(existing.as_deref().unwrap_or(&wanted), Some(binding));
-        let find = |namespace: &str, name: &str| {
-            referrers.iter().map(AsRef::as_ref).find(|known| is_named(known, namespace, name))
-        };
-        let Some(existing) = existing else {
-            let built = wanted.clone();
-            dependencies::attach(&mut wanted, &built, find).map_err(Error::decision)?;
-            let labels = wanted.metadata.labels.get_or_insert_default();
-            labels.insert(RESOURCE_BINDING_PERMANENT_ID.to_owned(), uuid::Uuid::new_v4().to_string());
-            self.plane.writer.derived().create(&self.plane.mirrors.bindings, &wanted).await?;
-            return Ok(true);
-        };
-        let mut updated = (*existing).clone();
-        let (changed, disagreement) =
-            dependencies::attach(&mut updated, &wanted, find).map_err(Error::decision)?;
-        self.tell_disagreement(&existing, disagreement);
-        // That only the version of the object moved is news to those who render it.
-        if !changed {
-            return Ok(false);
+        let skipped = self.plane.templates.skip().skips(object);
+        let fresh_id = || uuid::Uuid::new_v4().to_string();
+        let plan = decide::attach(object, skipped, wanted, existing.as_deref(), &referrers, fresh_id)
+            .map_err(Error::decision)?;
+        let (writer, mirror) = (self.plane.writer.derived(), &self.plane.mirrors.bindings);
+        match (plan, &existing) {
+            (Attach::Nothing(_), _) => Ok(false),
+            (Attach::Create(made), _) => writer.create(mirror, made.as_ref()).await.map(|()| true),
+            (Attach::Existing { update, disagreement }, Some(existing)) => {
+                self.tell_disagreement(existing, disagreement);
+                match update {
+                    None => Ok(false),
+                    Some(update) => {
+                        writer.update_mirrored(mirror, existing.as_ref(), &update, Guard::Fields).await
+                    }
+                }
+            }
+            (Attach::Existing { .. }, None) => Ok(false),
         }
-        let writer = self.plane.writer.derived();
-        writer.update_mirrored(&self.plane.mirrors.bindings, &existing, &updated, Guard::Fields).await
     }
 
     /// Says on what the policies behind an attached binding disagree, once for each disagreement. It may be another one
@@ -311,16 +285,10 @@ impl Distributor {
     }
 
     async fn detach(&self, attached: &ResourceBinding, binding: &ResourceBinding) -> Result<bool, Error> {
-        let namespace = binding.metadata.namespace.as_deref().unwrap_or("");
-        let name = binding.metadata.name.as_deref().unwrap_or("");
         let referrers = self.referrers(attached, None);
-        let find = |namespace: &str, name: &str| {
-            referrers.iter().map(AsRef::as_ref).find(|known| is_named(known, namespace, name))
-        };
-        let mut updated = attached.clone();
-        if !dependencies::detach(&mut updated, namespace, name, find).map_err(Error::decision)? {
+        let Some(updated) = decide::detach(attached, binding, &referrers).map_err(Error::decision)? else {
             return Ok(false);
-        }
+        };
         match self.plane.writer.derived().update(attached, &updated, Guard::Version).await {
             Err(error) if error.is_not_found() => Ok(false),
             result => Ok(result?.is_some()),
@@ -334,9 +302,4 @@ impl Distributor {
         }
         self.plane.writer.derived().release(binding, BINDING_DEPENDENCIES).await.map(drop)
     }
-}
-
-fn is_named(binding: &ResourceBinding, namespace: &str, name: &str) -> bool {
-    let metadata = Binding::metadata(binding);
-    metadata.namespace.as_deref() == Some(namespace) && metadata.name.as_deref() == Some(name)
 }

@@ -211,19 +211,12 @@ impl Templates {
             // Older servers know the one-by-one form only.
             Err(_) => Discovery::new(self.client.clone()).run().await?,
         };
-        let mut served = BTreeSet::new();
-        for (resource, namespaced) in preferred(&discovery) {
-            let gvk = Gvk::new(&resource.group, &resource.version, &resource.kind);
-            if self.skip.skips_kind(&gvk) || !served.insert(gvk.clone()) {
-                continue;
-            }
-            if !self.kinds.read().contains_key(&gvk) {
-                self.start(gvk, resource, namespaced, supervisor);
-            }
+        let known = self.kinds.read().keys().cloned().collect();
+        let Changes { appeared, vanished } = changes(&known, preferred(&discovery), &self.skip);
+        for (gvk, resource, namespaced) in appeared {
+            self.start(gvk, resource, namespaced, supervisor);
         }
-        let gone: Vec<Gvk> =
-            self.kinds.read().keys().filter(|kind| !served.contains(*kind)).cloned().collect();
-        for gvk in gone {
+        for gvk in vanished {
             if let Some(kind) = self.kinds.write().remove(&gvk) {
                 tracing::debug!(kind = %gvk, "no longer served");
                 kind.stop.cancel();
@@ -289,6 +282,25 @@ fn preferred(discovery: &Discovery) -> Vec<(ApiResource, bool)> {
     found
 }
 
+/// How the kinds that are served differ from those that are mirrored.
+#[derive(Debug, PartialEq, Eq)]
+struct Changes {
+    appeared: Vec<(Gvk, ApiResource, bool)>,
+    vanished: Vec<Gvk>,
+}
+
+fn changes(known: &BTreeSet<Gvk>, served: Vec<(ApiResource, bool)>, skip: &SkipRules) -> Changes {
+    let (mut seen, mut appeared) = (BTreeSet::new(), Vec::new());
+    for (resource, namespaced) in served {
+        let gvk = Gvk::new(&resource.group, &resource.version, &resource.kind);
+        // Two resources of one kind are the same objects.
+        if !skip.skips_kind(&gvk) && seen.insert(gvk.clone()) && !known.contains(&gvk) {
+            appeared.push((gvk, resource, namespaced));
+        }
+    }
+    Changes { appeared, vanished: known.difference(&seen).cloned().collect() }
+}
+
 /// Items of a list do not say what they are.
 fn tree(mut object: DynamicObject, resource: &ApiResource) -> Value {
     object.metadata.managed_fields = None;
@@ -302,5 +314,87 @@ fn is_older(version: &str, than: &str) -> bool {
     match (version.parse::<u64>(), than.parse::<u64>()) {
         (Ok(version), Ok(than)) => version < than,
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::api::GroupVersionKind;
+
+    use super::*;
+
+    fn resource(group: &str, version: &str, kind: &str) -> (ApiResource, bool) {
+        (ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind)), true)
+    }
+
+    #[test]
+    fn which_kinds_come_and_go() {
+        let gvk = Gvk::new;
+        let known = |kinds: &[Gvk]| kinds.iter().cloned().collect::<BTreeSet<_>>();
+        let (map, secret) = (gvk("", "v1", "ConfigMap"), gvk("", "v1", "Secret"));
+        let cases = [
+            ("a kind appears", known(&[]), vec![resource("", "v1", "ConfigMap")], vec![map.clone()], vec![]),
+            ("it is known", known(&[map.clone()]), vec![resource("", "v1", "ConfigMap")], vec![], vec![]),
+            (
+                "it vanishes",
+                known(&[map.clone(), secret.clone()]),
+                vec![resource("", "v1", "Secret")],
+                vec![],
+                vec![map.clone()],
+            ),
+            (
+                "two resources of one kind",
+                known(&[]),
+                vec![resource("", "v1", "ConfigMap"), resource("", "v1", "ConfigMap")],
+                vec![map.clone()],
+                vec![],
+            ),
+            (
+                "another version of it is preferred",
+                known(&[gvk("apps", "v1beta1", "Deployment")]),
+                vec![resource("apps", "v1", "Deployment")],
+                vec![gvk("apps", "v1", "Deployment")],
+                vec![gvk("apps", "v1beta1", "Deployment")],
+            ),
+            (
+                "Karmada's own kinds are not propagated",
+                known(&[]),
+                vec![resource("work.karmada.io", "v1alpha1", "Work")],
+                vec![],
+                vec![],
+            ),
+            (
+                "nothing is served: nothing is concluded about objects",
+                known(&[map.clone()]),
+                vec![],
+                vec![],
+                vec![map],
+            ),
+        ];
+        for (name, known, served, appeared, vanished) in cases {
+            let found = changes(&known, served, &SkipRules::with_defaults());
+            let names: Vec<Gvk> = found.appeared.into_iter().map(|(gvk, _, _)| gvk).collect();
+            assert_eq!((names, found.vanished), (appeared, vanished), "{name}");
+        }
+    }
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        for (version, than, expected) in [
+            ("7", "8", true),
+            ("8", "8", false),
+            ("9", "8", false),
+            ("10", "9", false),
+            ("x", "8", false),
+            ("8", "", false),
+        ] {
+            assert_eq!(is_older(version, than), expected, "{version} and {than}");
+        }
+    }
+
+    #[test]
+    fn a_template_is_found_by_what_a_binding_says_of_it() {
+        let template = serde_json::json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "web", "namespace": "n" } });
+        assert_eq!(TemplateKey::of(&template), TemplateKey::of_reference(&template.reference()));
     }
 }
