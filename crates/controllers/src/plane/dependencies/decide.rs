@@ -150,11 +150,6 @@ mod tests {
             ("it is not placed yet", nowhere(), Next::Nothing("it has no clusters to follow")),
             ("it lost its clusters", merged(nowhere(), held()), Next::Distribute),
             (
-                "it has no identity",
-                json!({ "metadata": { "labels": { RESOURCE_BINDING_PERMANENT_ID: "" } } }),
-                Next::Wait("for the permanent id of binding app-deployment".to_owned()),
-            ),
-            (
                 "it stands for an object of another namespace",
                 json!({ "spec": { "resource": { "namespace": "other" } } }),
                 Next::Nothing("it is out of scope, which the binding controller tells"),
@@ -163,6 +158,9 @@ mod tests {
         for (name, otherwise, expected) in cases {
             assert_eq!(next(&app(otherwise)), expected, "{name}");
         }
+        let mut nameless = app(json!({}));
+        nameless.metadata.labels = None;
+        assert_eq!(next(&nameless), Next::Wait("for the permanent id of binding app-deployment".to_owned()));
     }
 
     #[test]
