@@ -8,5 +8,5 @@ mod read;
 mod write;
 
 pub(crate) use read::from_float;
-pub use read::{Document, Error, MAX_DEPTH, read, read_value, sort_complaints};
+pub use read::{Document, Error, read, read_value, sort_complaints};
 pub use write::{write, write_pretty};

@@ -3,19 +3,29 @@
 //! In: text. Out: JSON values plus a report of repeated keys. `yes` is true, `0644` is 420, keys become strings,
 //! `<<` merges: what `sigs.k8s.io/yaml` does, because that is what users' manifests were written against.
 //!
-//! Aliases are expanded with the same budget as upstream, so a small document cannot unfold into gigabytes.
+//! Aliases are expanded with two budgets, so that a small document cannot unfold into gigabytes: upstream's, which
+//! counts nodes, and one for the bytes that they produce ([`MAX_ALIASED_BYTES`]). Upstream needs no second one, since
+//! its strings share their memory; ours are copies.
 
 use std::collections::{BTreeMap, HashSet};
 
 use granit_parser::{Event, Options, Parser, ScalarStyle};
 use serde_json::{Map, Value};
 
+use crate::depth::{MAX_DEPTH, TooDeep};
 use crate::go;
-use crate::json::MAX_DEPTH;
 
 mod scalar;
 
 use scalar::Scalar;
+
+/// The memory that all aliases of one document may add, as far as it can be told from the values.
+///
+/// As much as a request may carry, and what the copies of a JSON patch may add: nothing bigger could be stored.
+pub const MAX_ALIASED_BYTES: usize = 3 * 1024 * 1024;
+
+/// What a value costs besides its text: itself, and its place in a list or map.
+const NODE_BYTES: usize = 64;
 
 /// Why a text cannot become JSON.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -24,8 +34,8 @@ pub enum Error {
     Syntax { line: usize, message: String },
     #[error("yaml: {0}")]
     Content(String),
-    #[error("exceeded max depth")]
-    Depth,
+    #[error(transparent)]
+    Depth(#[from] TooDeep),
     #[error("json: unsupported value: {0}")]
     Number(String),
 }
@@ -93,8 +103,9 @@ struct Loader<'a> {
 impl<'a> Loader<'a> {
     fn new(text: &'a str) -> Self {
         let mut options = Options::default();
-        options.flow_nesting_limit = MAX_DEPTH;
-        options.block_nesting_limit = MAX_DEPTH;
+        // Beyond our own limit, so that there is one error for depth.
+        options.flow_nesting_limit = 2 * MAX_DEPTH;
+        options.block_nesting_limit = 2 * MAX_DEPTH;
         options.set_emit_comments(false);
         Self {
             parser: Parser::new_from_str_with_options(text.strip_prefix('\u{feff}').unwrap_or(text), options),
@@ -156,7 +167,7 @@ impl<'a> Loader<'a> {
             if opens {
                 open.push(id);
                 if open.len() > MAX_DEPTH {
-                    return Err(Error::Depth);
+                    return Err(TooDeep.into());
                 }
             }
         }
@@ -170,6 +181,7 @@ impl<'a> Loader<'a> {
             expanding: HashSet::new(),
             decoded: 0,
             aliased: 0,
+            aliased_bytes: 0,
         };
         let value = converter.value(root, 0)?;
         Ok(Document { value, duplicates: converter.duplicates })
@@ -183,23 +195,32 @@ struct Converter<'a> {
     expanding: HashSet<NodeId>,
     decoded: u64,
     aliased: u64,
+    aliased_bytes: usize,
 }
 
 impl Converter<'_> {
+    /// Returns the value of a node that lies inside of `depth` arrays and objects.
     fn value(&mut self, id: NodeId, depth: usize) -> Result<Value, Error> {
         self.count()?;
-        if depth > MAX_DEPTH {
-            return Err(Error::Depth);
-        }
         let nodes = self.nodes;
+        if matches!(nodes[id].kind, Kind::Sequence(_) | Kind::Mapping(_)) && depth >= MAX_DEPTH {
+            return Err(TooDeep.into());
+        }
         match &nodes[id].kind {
-            Kind::Scalar(scalar) => scalar.to_value(),
-            Kind::Sequence(items) => items
-                .iter()
-                .map(|item| self.value(*item, depth + 1))
-                .collect::<Result<_, _>>()
-                .map(Value::Array),
+            Kind::Scalar(scalar) => {
+                self.charge(NODE_BYTES + scalar.len())?;
+                scalar.to_value()
+            }
+            Kind::Sequence(items) => {
+                self.charge(NODE_BYTES)?;
+                items
+                    .iter()
+                    .map(|item| self.value(*item, depth + 1))
+                    .collect::<Result<_, _>>()
+                    .map(Value::Array)
+            }
             Kind::Mapping(children) => {
+                self.charge(NODE_BYTES)?;
                 let mut entries = Map::new();
                 self.mapping(children, &mut entries, depth)?;
                 Ok(Value::Object(entries))
@@ -208,11 +229,28 @@ impl Converter<'_> {
                 if !self.expanding.insert(id) {
                     return Err(Error::Content("anchor value contains itself".to_owned()));
                 }
-                let value = self.value(*target, depth + 1)?;
+                // What is aliased is no alias itself, so this goes one step down at most.
+                let value = self.value(*target, depth)?;
                 self.expanding.remove(&id);
                 Ok(value)
             }
         }
+    }
+
+    /// Charges what is about to be made, if an alias makes it.
+    fn charge(&mut self, bytes: usize) -> Result<(), Error> {
+        if self.expanding.is_empty() {
+            return Ok(());
+        }
+        self.charge_alias(bytes)
+    }
+
+    fn charge_alias(&mut self, bytes: usize) -> Result<(), Error> {
+        self.aliased_bytes = self.aliased_bytes.saturating_add(bytes);
+        if self.aliased_bytes > MAX_ALIASED_BYTES {
+            return Err(excessive());
+        }
+        Ok(())
     }
 
     /// Upstream's budget: small documents may come mostly from aliases, big ones only a little.
@@ -232,7 +270,7 @@ impl Converter<'_> {
             0.99 - 0.89 * ((decoded - LOW) / (HIGH - LOW))
         };
         if self.aliased > 100 && self.decoded > 1000 && self.aliased as f64 / decoded > allowed {
-            return Err(Error::Content("document contains excessive aliasing".to_owned()));
+            return Err(excessive());
         }
         Ok(())
     }
@@ -254,6 +292,7 @@ impl Converter<'_> {
             let line = nodes[value].line;
             let value = self.value(value, depth + 1)?;
             if entries.insert(name, value).is_some() {
+                self.charge(NODE_BYTES + shown.len())?;
                 self.duplicates.push(format!("line {line}: key {shown} already set in map"));
             }
         }
@@ -264,18 +303,29 @@ impl Converter<'_> {
     fn key(&mut self, id: NodeId) -> Result<(String, String), Error> {
         let nodes = self.nodes;
         match &nodes[id].kind {
-            Kind::Scalar(scalar) => Ok(match scalar.to_value()? {
-                Value::String(text) => {
-                    let shown = go::quote(&text);
-                    (text, shown)
+            Kind::Scalar(scalar) => {
+                self.charge(NODE_BYTES + 2 * scalar.len())?;
+                Ok(match scalar.to_value()? {
+                    Value::String(text) => {
+                        let shown = go::quote(&text);
+                        (text, shown)
+                    }
+                    Value::Null => {
+                        return Err(Error::Content("unsupported map key of type: null".to_owned()));
+                    }
+                    other => {
+                        let text = crate::json::write(&other);
+                        (text.clone(), text)
+                    }
+                })
+            }
+            Kind::Alias(target) => {
+                // The key itself, as it is printed, and a report of its repetition.
+                if let Kind::Scalar(scalar) = &nodes[*target].kind {
+                    self.charge_alias(NODE_BYTES + 3 * scalar.len())?;
                 }
-                Value::Null => return Err(Error::Content("unsupported map key of type: null".to_owned())),
-                other => {
-                    let text = crate::json::write(&other);
-                    (text.clone(), text)
-                }
-            }),
-            Kind::Alias(target) => self.key(*target),
+                self.key(*target)
+            }
             Kind::Sequence(_) | Kind::Mapping(_) => Err(Error::Content("invalid map key".to_owned())),
         }
     }
@@ -284,7 +334,7 @@ impl Converter<'_> {
     fn merge(&mut self, id: NodeId, entries: &mut Map<String, Value>, depth: usize) -> Result<(), Error> {
         const WANTED: &str = "map merge requires map or sequence of maps as the value";
         if depth > MAX_DEPTH {
-            return Err(Error::Depth);
+            return Err(TooDeep.into());
         }
         self.count()?;
         let nodes = self.nodes;
@@ -313,6 +363,10 @@ impl Converter<'_> {
             Kind::Scalar(_) => Err(Error::Content(WANTED.to_owned())),
         }
     }
+}
+
+fn excessive() -> Error {
+    Error::Content("document contains excessive aliasing".to_owned())
 }
 
 #[cfg(test)]
@@ -393,8 +447,48 @@ mod tests {
     #[test]
     fn hostile_depth_is_refused() {
         assert!(read(&"[".repeat(100_000)).is_err());
-        assert!(read(&format!("{}{}", "[".repeat(600), "]".repeat(600))).is_err());
-        assert!(read(&format!("{}{}", "[".repeat(200), "]".repeat(200))).is_ok());
+        let nested = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+        assert_eq!(read(&nested(MAX_DEPTH + 1)), Err(Error::Depth(TooDeep)));
+        assert!(read(&nested(MAX_DEPTH)).is_ok());
+        let blocks =
+            |levels: usize| (0..levels).map(|level| format!("{}a:\n", " ".repeat(level))).collect::<String>();
+        assert_eq!(read(&blocks(MAX_DEPTH + 1)), Err(Error::Depth(TooDeep)));
+        assert!(read(&blocks(MAX_DEPTH)).is_ok());
+    }
+
+    #[test]
+    fn finding_1_aliases_inside_of_each_other_keep_to_the_depth() {
+        let mut text = "a0: &a0 []\n".to_owned();
+        for level in 1..MAX_DEPTH {
+            text.push_str(&format!("a{level}: &a{level} [*a{}]\n", level - 1));
+        }
+        // The document itself is a level too.
+        assert_eq!(read(&text), Err(Error::Depth(TooDeep)));
+        let without_the_last = &text[..text.trim_end().rfind('\n').unwrap()];
+        assert_eq!(crate::depth::depth(&value(without_the_last)), MAX_DEPTH);
+    }
+
+    #[test]
+    fn finding_2_the_bytes_that_aliases_make_are_budgeted() {
+        let big = "x".repeat(1024 * 1024);
+        let aliases = |count: usize, alias: &str| vec![alias; count].join(", ");
+        let excessive = Err(excessive());
+        // A key may have 1,024 characters.
+        let key = "k".repeat(1000);
+        // Few nodes, many bytes: as values, as keys, as repeated keys, through merges and inside of other aliases.
+        for text in [
+            format!("a: &a {big}\nb: [{}]\n", aliases(50, "*a")),
+            format!("a: &a {big}\nb: [{}]\n", aliases(50, "{*a : 1}")),
+            format!("a: &a {big}\nb: {{{}}}\n", aliases(50, "*a : 1")),
+            format!("a: &a {{b: {big}}}\nb: [{}]\n", aliases(50, "{<<: *a}")),
+            format!("a: &a {{{key}: 1}}\nb: [{}]\n", aliases(5000, "{<<: *a}")),
+            format!("a: &a {{{key}: 1, {key}: 2}}\nb: [{}]\n", aliases(5000, "*a")),
+            format!("a: &a {key}\nb: &b [{}]\nc: [{}]\n", aliases(60, "*a"), aliases(60, "*b")),
+        ] {
+            assert_eq!(read(&text), excessive, "{}", &text[text.len() - 30..]);
+        }
+        // Twice as much as is written is fine.
+        assert!(read(&format!("a: &a {big}\nb: *a\n")).is_ok());
     }
 
     #[test]

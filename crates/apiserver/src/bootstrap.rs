@@ -79,7 +79,7 @@ pub(crate) async fn run(server: &Arc<Server>, options: &Options, pki: &Pki) -> R
     });
     ensure(&actor, "", "v1", "services", "default", service).await?;
     service_range(&actor).await?;
-    server.rbac.refresh(&server.store);
+    server.rbac.catch_up(&server.store);
     Ok(())
 }
 
@@ -95,7 +95,7 @@ async fn inherit_public_info(actor: &Actor) -> Result<(), Status> {
     else {
         return Ok(());
     };
-    let mut binding = actor.server().read(&kind, &discovery);
+    let mut binding = actor.server().read(&kind, &discovery)?;
     let metadata = object::meta_mut(&mut binding);
     metadata.retain(|field, _| field == "annotations" || field == "labels");
     metadata.insert("name".to_owned(), public.into());
@@ -111,7 +111,8 @@ async fn service_range(actor: &Actor) -> Result<(), Status> {
     let range = json!({"metadata": {"name": "kubernetes"}, "spec": {"cidrs": [crate::allocator::RANGE]}});
     ensure(actor, group, version, resource, "", range).await?;
     let stored = actor.server().store.get(&kind.collection, "kubernetes");
-    if stored.is_some_and(|entry| actor.server().read(&kind, &entry).pointer("/status/conditions").is_some())
+    if let Some(entry) = stored
+        && actor.server().read(&kind, &entry)?.pointer("/status/conditions").is_some()
     {
         // Even a write that changes nothing would ask webhooks, and a broken one must not keep the server from starting.
         return Ok(());
@@ -169,7 +170,7 @@ async fn ensure_role(
     let Some(entry) = actor.server().store.get(&kind.collection, &key) else {
         return ensure(actor, group, "v1", resource, namespace, role).await;
     };
-    let current = actor.server().read(&kind, &entry);
+    let current = actor.server().read(&kind, &entry)?;
     if merged(&current, &role).is_none() {
         return Ok(());
     }

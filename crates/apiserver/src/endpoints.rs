@@ -191,12 +191,13 @@ fn checks(server: &Server) -> Vec<Check> {
     let waiting = |done: &std::sync::atomic::AtomicBool, what: &str| {
         (!done.load(Ordering::Acquire)).then(|| format!("not finished: {what}"))
     };
-    let store = server.store.stats().read_only.map(|why| why.to_string());
+    let store = server.store.stats();
     let mut checks = vec![
         Check { name: "ping".into(), live: true, failure: None },
         Check { name: "log".into(), live: true, failure: None },
-        // A full disk is no reason to be restarted: reads go on.
-        Check { name: "etcd".into(), live: false, failure: store },
+        // A full disk is no reason to be restarted: reads go on, and so do writes once there is room. After the end of
+        // the store's thread only a restart helps.
+        Check { name: "etcd".into(), live: store.dead, failure: store.read_only.map(|why| why.to_string()) },
         Check { name: "informer-sync".into(), live: false, failure: None },
         Check {
             name: "poststarthook/crd-informer-synced".into(),
@@ -215,6 +216,13 @@ fn checks(server: &Server) -> Vec<Check> {
         },
         Check { name: "shutdown".into(), live: false, failure: stopping },
     ];
+    // Not a reason to be restarted either: whatever made it panic is stored.
+    let controllers = server.ready.controllers.checks();
+    checks.extend(controllers.into_iter().map(|(name, failure)| Check {
+        name: format!("controller/{name}").into(),
+        live: false,
+        failure,
+    }));
     checks.extend(server.extensions.checks());
     checks
 }
@@ -256,14 +264,14 @@ fn health(server: &Arc<Server>, context: &Context, segments: &[&str]) -> Respons
     let mut lines = String::new();
     let mut failed = Vec::new();
     for check in &checks {
-        if excluded.contains(&check.name.as_ref()) {
+        if excluded.contains(&&*check.name) {
             lines.push_str(&format!("[+]{} excluded: ok\n", check.name));
             continue;
         }
         match &check.failure {
             None => lines.push_str(&format!("[+]{} ok\n", check.name)),
             Some(why) => {
-                failed.push(check.name.as_ref());
+                failed.push(&check.name);
                 tracing::debug!(check = %check.name, %why, "health check fails");
                 lines.push_str(&format!("[-]{} failed: reason withheld\n", check.name));
             }

@@ -3,9 +3,10 @@
 //! In: HTTPS requests from clients, or in-memory ones from the same process. Out: what kube-apiserver would answer.
 //! It knows Kubernetes, not federation: Karmada's kinds are definitions plus admission plug-ins handed in.
 //!
-//! The path of a request: `http::listener` → `serve` (who, how many, may they) → `handlers` (decode, admit,
+//! The path of a request: `http::listener` → `http::front` → `serve` (who, how many, may they) → `handlers` (decode, admit,
 //! validate, commit) → `store`. Native kinds and custom ones take the same path; `registry` holds what differs.
 
+mod account;
 pub mod admin;
 pub mod admission;
 pub mod aggregation;
@@ -15,6 +16,7 @@ mod aside;
 pub mod audit;
 pub mod auth;
 mod bootstrap;
+mod clock;
 mod controllers;
 mod conversion;
 mod duration;
@@ -41,6 +43,7 @@ pub mod server;
 mod start;
 mod yaml;
 
+pub use account::Budgets;
 pub use endpoints::{KUBERNETES_VERSION, ROUTES, Readers, Route};
 pub use options::{Options, Profile};
 pub use serve::{Peer, serve};

@@ -1,5 +1,6 @@
 //! How many requests are worked on at once, by everybody and by each client; the rest wait a little and are then told
-//! to come back. And how fast one client may send, and how much it may let the server compute: what is more comes later.
+//! to come back. And how fast one client may send, how much of what it sends and of what it does not read may be in memory,
+//! and how much it may let the server compute: what is more comes later.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use apimachinery::status::Status;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::account::{Account, Accounts, Budgets, Reading};
 use crate::aside;
 use crate::auth::User;
 use crate::auth::user::MASTERS;
@@ -29,20 +31,28 @@ const SENT: Pace = Pace { rate: 8.0 * 1024.0 * 1024.0, burst: 16.0 * 1024.0 * 10
 const DOCUMENTS: Pace = Pace { rate: 0.05, burst: 0.25 };
 /// The same for definitions.
 const DEFINITIONS: Pace = Pace { rate: 0.03, burst: 0.25 };
-/// What is counted for either as long as it is not known how long it takes, in seconds: many at once are many.
+/// The same for large lists in a form that is made as a whole.
+const LISTS: Pace = Pace { rate: 0.25, burst: 2.0 };
+/// What is counted for each of them as long as it is not known how long it takes, in seconds: many at once are many.
 const AT_FIRST: f64 = 0.01;
 
-/// Separate limits for reads and writes, so that neither starves the other. One client gets at most half of either, so
-/// that no client starves the others.
+/// Separate limits for reads and writes, so that neither starves the other. One client gets at most half of either, and a
+/// quarter is left to those who have little, so that no few clients starve the others.
 #[derive(Debug)]
 pub struct Limits {
     reads: Places,
     writes: Places,
     long_running: Places,
     patience: Duration,
+    accounts: Accounts,
     sent: Allowances,
     documents: Allowances,
     definitions: Allowances,
+    lists: Allowances,
+}
+
+fn come_back() -> Status {
+    Status::too_many_requests("Too many requests, please try again later.", 1)
 }
 
 /// What takes long.
@@ -52,6 +62,8 @@ pub(crate) enum Work {
     Document,
     /// Writing a definition.
     Definition,
+    /// Making a large list that cannot be sent in pieces.
+    List,
 }
 
 /// How much of something one client gets.
@@ -115,16 +127,36 @@ impl Allowances {
 }
 
 impl Limits {
-    pub fn new(reads: usize, writes: usize) -> Self {
+    pub fn new(reads: usize, writes: usize, budgets: Budgets) -> Self {
         Self {
             reads: Places::new(reads, reads.div_ceil(2)),
             writes: Places::new(writes, writes.div_ceil(2)),
             long_running: Places::new(Semaphore::MAX_PERMITS, LONG_RUNNING),
             patience: PATIENCE,
+            accounts: Accounts::new(budgets),
+            lists: Allowances::new(LISTS),
             sent: Allowances::new(SENT),
             documents: Allowances::new(DOCUMENTS),
             definitions: Allowances::new(DEFINITIONS),
         }
+    }
+
+    /// Returns what counts a user's memory; nothing counts that of administrators.
+    pub(crate) fn account(&self, user: &User) -> Option<Arc<Account>> {
+        (!user.in_group(MASTERS)).then(|| self.accounts.of(&user.name))
+    }
+
+    /// Waits until a body of some bytes may be read from a client.
+    pub(crate) async fn read(&self, account: &Account, bytes: usize) -> Result<Reading, Status> {
+        tokio::time::timeout(self.patience, account.read(bytes)).await.map_err(|_| come_back())
+    }
+
+    /// Waits until a client has read enough of its answers to get another one.
+    pub(crate) async fn write(&self, account: &Account) -> Result<(), Status> {
+        if !account.is_over() {
+            return Ok(());
+        }
+        tokio::time::timeout(self.patience, account.room()).await.map_err(|_| come_back())
     }
 
     /// Counts bytes that a client has sent; returns how long to wait before more is read from it.
@@ -144,6 +176,7 @@ impl Limits {
         let allowances = match work {
             Work::Document => &self.documents,
             Work::Definition => &self.definitions,
+            Work::List => &self.lists,
         };
         let wait = allowances.take(user, AT_FIRST, Instant::now());
         if wait > LONG_PATIENCE {
@@ -157,19 +190,25 @@ impl Limits {
         Ok(result)
     }
 
-    /// Waits for a place. Administrators do not need one, and what stays open has limits of its own.
-    pub async fn enter(&self, user: &User, info: &RequestInfo) -> Result<Option<Permit>, Status> {
-        if user.in_group(MASTERS) || !info.is_resource {
+    /// Waits for a place. Administrators do not need one, and what stays open, or is answered by somebody else, has limits of
+    /// its own.
+    pub async fn enter(
+        &self,
+        user: &User,
+        info: &RequestInfo,
+        elsewhere: bool,
+    ) -> Result<Option<Permit>, Status> {
+        if user.in_group(MASTERS) || !(info.is_resource || elsewhere) {
             return Ok(None);
         }
         let (places, patience) = match info.verb {
-            _ if info.is_long_running() => (&self.long_running, Duration::ZERO),
+            _ if elsewhere || info.is_long_running() => (&self.long_running, Duration::ZERO),
             "get" | "list" => (&self.reads, self.patience),
             _ => (&self.writes, self.patience),
         };
         match tokio::time::timeout(patience, places.take(&user.name)).await {
             Ok(permit) => Ok(Some(permit)),
-            Err(_) => Err(Status::too_many_requests("Too many requests, please try again later.", 1)),
+            Err(_) => Err(come_back()),
         }
     }
 }
@@ -206,14 +245,25 @@ impl Drop for KnownClient {
 
 #[derive(Debug)]
 struct Places {
-    all: Arc<Semaphore>,
+    /// For everybody.
+    open: Arc<Semaphore>,
+    /// For those who have at most `few`.
+    kept: Arc<Semaphore>,
     share: usize,
+    few: usize,
     clients: Arc<Clients>,
 }
 
 impl Places {
     fn new(all: usize, share: usize) -> Self {
-        Self { all: Arc::new(Semaphore::new(all)), share: share.max(1), clients: Arc::default() }
+        let kept = all / 4;
+        Self {
+            open: Arc::new(Semaphore::new(all - kept)),
+            kept: Arc::new(Semaphore::new(kept)),
+            share: share.max(1),
+            few: (all / 8).max(1),
+            clients: Arc::default(),
+        }
     }
 
     async fn take(&self, client: &str) -> Permit {
@@ -225,8 +275,17 @@ impl Places {
             KnownClient { own: Some(own.clone()), client: client.to_owned(), clients: self.clients.clone() };
         // The own limit first: who waits for that must not stand in the queue of all.
         let own = own.acquire_owned().await.expect("the semaphore is never closed");
-        let place = self.all.clone().acquire_owned().await.expect("the semaphore is never closed");
-        Permit { _place: place, _own: own, _client: known }
+        let left = known.own.as_ref().map_or(0, |own| own.available_permits());
+        let place = if self.share - left.min(self.share) <= self.few {
+            tokio::select! {
+                biased;
+                place = self.open.clone().acquire_owned() => place,
+                place = self.kept.clone().acquire_owned() => place,
+            }
+        } else {
+            self.open.clone().acquire_owned().await
+        };
+        Permit { _place: place.expect("the semaphore is never closed"), _own: own, _client: known }
     }
 }
 
@@ -237,7 +296,7 @@ mod tests {
     use http::Method;
 
     fn impatient(reads: usize, writes: usize) -> Limits {
-        Limits { patience: Duration::from_millis(1), ..Limits::new(reads, writes) }
+        Limits { patience: Duration::from_millis(1), ..Limits::new(reads, writes, Budgets::default()) }
     }
 
     fn user(name: &str) -> User {
@@ -252,19 +311,20 @@ mod tests {
     async fn one_client_cannot_take_all_places() {
         let limits = impatient(4, 2);
         let greedy = user("greedy");
-        let first = limits.enter(&greedy, &list()).await.unwrap();
-        let _second = limits.enter(&greedy, &list()).await.unwrap();
-        let refused = limits.enter(&greedy, &list()).await.unwrap_err();
+        let first = limits.enter(&greedy, &list(), false).await.unwrap();
+        let _second = limits.enter(&greedy, &list(), false).await.unwrap();
+        let refused = limits.enter(&greedy, &list(), false).await.unwrap_err();
         assert_eq!((refused.code, refused.reason.as_str()), (429, "TooManyRequests"));
-        assert!(limits.enter(&user("modest"), &list()).await.unwrap().is_some());
+        assert!(limits.enter(&user("modest"), &list(), false).await.unwrap().is_some());
         drop(first);
-        assert!(limits.enter(&greedy, &list()).await.is_ok());
+        assert!(limits.enter(&greedy, &list(), false).await.is_ok());
     }
 
     #[tokio::test]
     async fn clients_that_are_gone_are_forgotten() {
         let limits = impatient(4, 2);
-        let permits = [limits.enter(&user("a"), &list()).await, limits.enter(&user("b"), &list()).await];
+        let permits =
+            [limits.enter(&user("a"), &list(), false).await, limits.enter(&user("b"), &list(), false).await];
         assert_eq!(limits.reads.clients.lock().len(), 2);
         drop(permits);
         assert!(limits.reads.clients.lock().is_empty());
@@ -273,9 +333,39 @@ mod tests {
     #[tokio::test]
     async fn clients_that_waited_in_vain_are_forgotten() {
         let limits = impatient(1, 1);
-        let _taken = limits.enter(&user("someone"), &list()).await.unwrap();
-        assert!(limits.enter(&user("other"), &list()).await.is_err());
-        assert_eq!(limits.reads.clients.lock().keys().collect::<Vec<_>>(), ["someone"]);
+        let first = limits.enter(&user("a"), &list(), false).await.unwrap();
+        assert!(limits.enter(&user("b"), &list(), false).await.is_err());
+        assert_eq!(limits.reads.clients.lock().len(), 1);
+        drop(first);
+        assert!(limits.reads.clients.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn two_clients_cannot_take_all_places() {
+        let limits = impatient(16, 16);
+        let mut taken = Vec::new();
+        for client in ["first", "second"] {
+            while let Ok(permit) = limits.enter(&user(client), &list(), false).await {
+                taken.push(permit);
+            }
+        }
+        for client in ["third", "fourth"] {
+            assert!(limits.enter(&user(client), &list(), false).await.is_ok(), "{client}");
+        }
+    }
+
+    #[tokio::test]
+    async fn who_has_too_much_in_memory_is_sent_away() {
+        let budgets = Budgets { reading: 1024, unsent: 10, ..Budgets::default() };
+        let limits = Limits { patience: Duration::from_millis(1), ..Limits::new(1, 1, budgets) };
+        let account = limits.account(&user("someone")).unwrap();
+        let _reading = limits.read(&account, 1024).await.unwrap();
+        assert_eq!(limits.read(&account, 1).await.unwrap_err().code, 429);
+        let unread = account.charged(bytes::Bytes::from_static(b"more than ten"));
+        assert_eq!(limits.write(&account).await.unwrap_err().code, 429);
+        drop(unread);
+        assert!(limits.write(&account).await.is_ok());
+        assert!(limits.account(&User::system("admin")).is_none());
     }
 
     #[test]
@@ -292,7 +382,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_would_wait_too_long_is_sent_away() {
-        let limits = Limits::new(1, 1);
+        let limits = Limits::new(1, 1, Budgets::default());
         let ask = async |name: &str| limits.aside(Work::Document, &user(name), 1, async { "made" }).await;
         assert_eq!(ask("someone").await.unwrap(), "made");
         limits.documents.take(&user("someone"), 3.0, Instant::now());
@@ -306,8 +396,8 @@ mod tests {
     #[tokio::test]
     async fn administrators_always_get_in() {
         let limits = impatient(1, 1);
-        let _taken = limits.enter(&user("someone"), &list()).await.unwrap();
-        assert!(limits.enter(&User::system("admin"), &list()).await.unwrap().is_none());
-        assert!(limits.enter(&user("other"), &list()).await.is_err());
+        let _taken = limits.enter(&user("someone"), &list(), false).await.unwrap();
+        assert!(limits.enter(&User::system("admin"), &list(), false).await.unwrap().is_none());
+        assert!(limits.enter(&user("other"), &list(), false).await.is_err());
     }
 }

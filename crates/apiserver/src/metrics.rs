@@ -42,6 +42,11 @@ pub(crate) struct ResourceLabels {
     pub resource: String,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ControllerLabels {
+    pub controller: String,
+}
+
 fn durations() -> Histogram {
     Histogram::new([
         0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
@@ -60,6 +65,7 @@ pub struct Metrics {
     revision: Gauge<i64>,
     pub dropped: Counter<u64, AtomicU64>,
     pub audit_errors: Counter<u64, AtomicU64>,
+    pub controller_panics: Family<ControllerLabels, Counter>,
 }
 
 impl Default for Metrics {
@@ -94,6 +100,12 @@ impl Default for Metrics {
         );
         let audit_errors = Counter::default();
         registry.register("apiserver_audit_error", "Audit events that were lost", audit_errors.clone());
+        let controller_panics = Family::default();
+        registry.register(
+            "apiserver_controller_panics",
+            "How often a controller of the server panicked and was started again",
+            controller_panics.clone(),
+        );
         Self {
             registry,
             requests,
@@ -104,6 +116,7 @@ impl Default for Metrics {
             revision,
             dropped,
             audit_errors,
+            controller_panics,
         }
     }
 }

@@ -8,6 +8,7 @@
 //! A custom kind whose storage version has changed has objects of several versions in its collection. Those that were
 //! written in another version than the first one say so, in front: `{"apiVersion":"g/v2","metadata":{…},…}`.
 
+use apimachinery::status::Status;
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
@@ -119,11 +120,29 @@ pub(crate) fn stored_version(body: &[u8]) -> Option<&str> {
 }
 
 /// Parses a stored body into a tree with kind, version and revision.
-pub(crate) fn decode(api_version: &str, kind: &str, entry: &Entry) -> Value {
-    let mut object =
-        serde_json::from_slice::<Value>(&entry.value).unwrap_or_else(|_| Value::Object(Map::new()));
+///
+/// Whatever was accepted can be read: what goes into the store nests less deep than `serde_json` reads. A body that
+/// cannot be read was damaged on disk, or written by an earlier release that did not look at the depth. Nobody may take
+/// it for an object without content: that one would have no finalizers.
+pub(crate) fn decode(api_version: &str, kind: &str, entry: &Entry) -> Result<Value, Status> {
+    let unreadable = |why: String| {
+        Status::internal(format!(
+            "the stored {kind} {:?} cannot be read: {why}; it can only be deleted, with ignoreStoreReadErrorWithClusterBreakingPotential",
+            entry.name
+        ))
+    };
+    let mut object: Value =
+        serde_json::from_slice(&entry.value).map_err(|error| unreadable(error.to_string()))?;
+    if !object.is_object() {
+        return Err(unreadable("it is not an object".to_owned()));
+    }
     stamp(&mut object, api_version, kind, Some(entry.modified));
-    object
+    Ok(object)
+}
+
+/// Says whether [`decode`] can read a stored body.
+pub(crate) fn is_readable(entry: &Entry) -> bool {
+    decode("", "", entry).is_ok()
 }
 
 /// Sets kind, version and revision (or takes the revision away).
@@ -245,10 +264,39 @@ mod tests {
             "metadata": {"name": "a", "resourceVersion": "7", "uid": "u"}});
         let entry = entry(&object, 7);
         assert_eq!(&entry.value[..], br#"{"metadata":{"name":"a","uid":"u"},"data":{"k":"v"}}"#);
-        assert_eq!(decode("v1", "ConfigMap", &entry), object);
+        assert_eq!(decode("v1", "ConfigMap", &entry).unwrap(), object);
         let mut out = Vec::new();
         write_full(&mut out, "v1", "ConfigMap", &entry, 7);
         assert_eq!(serde_json::from_slice::<Value>(&out).unwrap(), object);
+    }
+
+    #[test]
+    fn finding_8_a_body_that_cannot_be_read_is_an_error_and_no_empty_object() {
+        let mut entry = entry(&json!({"metadata": {"name": "a", "finalizers": ["x/y"]}}), 7);
+        let deep = format!("{}{}", "[".repeat(500), "]".repeat(500));
+        for body in [
+            format!("{{\"metadata\":{{\"finalizers\":[\"x/y\"]}},\"spec\":{deep}}}"),
+            "{".to_owned(),
+            "3".to_owned(),
+        ] {
+            entry.value = body.into();
+            let status = decode("v1", "ConfigMap", &entry).unwrap_err();
+            assert_eq!(status.code, 500);
+            assert!(
+                status.message.contains("the stored ConfigMap \"a\" cannot be read"),
+                "{}",
+                status.message
+            );
+        }
+    }
+
+    #[test]
+    fn finding_8_what_may_be_stored_can_be_read() {
+        let levels = apimachinery::depth::MAX_DEPTH - 2;
+        let deep = (1..levels).fold(json!([]), |inner, _| json!([inner]));
+        let object = json!({"apiVersion": "g/v1", "kind": "A", "metadata": {"name": "a", "resourceVersion": "7"}, "spec": {"x": deep}});
+        assert_eq!(apimachinery::depth::depth(&object), apimachinery::depth::MAX_DEPTH);
+        assert_eq!(decode("g/v1", "A", &entry(&object, 7)).unwrap(), object);
     }
 
     #[test]
@@ -259,7 +307,7 @@ mod tests {
         assert_eq!(stored_version(&entry.value), None);
         entry.value = encode_as(&object, Some("g/v2"));
         assert_eq!(stored_version(&entry.value), Some("g/v2"));
-        assert_eq!(decode("g/v2", "A", &entry), object);
+        assert_eq!(decode("g/v2", "A", &entry).unwrap(), object);
         let mut out = Vec::new();
         write_full(&mut out, "g/v2", "A", &entry, 7);
         assert_eq!(serde_json::from_slice::<Value>(&out).unwrap(), object);

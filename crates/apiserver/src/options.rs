@@ -49,12 +49,18 @@ pub struct Options {
     pub compact_every: Duration,
     /// Removes what is owned when its owners are gone; not where somebody else does, or has to see that nobody does.
     pub collect_garbage: bool,
+    /// How long what is in a namespace is left alone after its deletion was asked for.
+    pub namespace_grace: Duration,
     /// Gives pods the priority of their class.
     pub pod_priority: bool,
     /// Name of the cluster, context and user in the kubeconfig.
     pub context_name: String,
     pub max_reads: usize,
     pub max_writes: usize,
+    /// What one user may hold in memory.
+    pub budgets: crate::account::Budgets,
+    /// Limits of connections; by default they follow from the number of files that the process may have open.
+    pub connections: Option<crate::http::listener::Settings>,
     /// Where requests are recorded; nowhere by default.
     pub audit: Option<crate::audit::Options>,
     /// Keeps objects in memory although there is a data directory: only keys are kept there.
@@ -63,6 +69,8 @@ pub struct Options {
     pub relaxed: bool,
     /// Lets the owner shut clients out or slow them down.
     pub gate: Gate,
+    /// Lets tests make the store's disk fail. `None` in production.
+    pub store_faults: Option<store::Faults>,
 }
 
 impl Default for Options {
@@ -83,14 +91,18 @@ impl Default for Options {
             namespaces: Vec::new(),
             compact_every: Duration::from_secs(300),
             collect_garbage: true,
+            namespace_grace: Duration::from_secs(2),
             pod_priority: false,
             context_name: "karmada-apiserver".to_owned(),
             max_reads: 400,
             max_writes: 200,
+            budgets: Default::default(),
+            connections: None,
             audit: None,
             in_memory: false,
             relaxed: false,
             gate: Gate::default(),
+            store_faults: None,
         }
     }
 }

@@ -12,19 +12,23 @@ use http::{HeaderMap, Request, Response};
 use http_body_util::BodyExt;
 use tracing::Instrument;
 
+use crate::account::{Account, Reading};
 use crate::aggregation::{Remote, proxy};
 use crate::audit::{Origin, Record};
 use crate::auth::rbac::Attributes;
 use crate::auth::user::MASTERS;
 use crate::auth::x509::Verdict;
-use crate::auth::{User, bearer, front_proxy, impersonation};
+use crate::auth::{User, bearer, front_proxy, headers, impersonation};
 use crate::endpoints;
 use crate::handlers::{self, context::Context};
 use crate::http::body::{self, Body};
+use crate::http::listener::Guest;
+use crate::http::sending::Recipient;
 use crate::http::{Query, RequestInfo, respond};
 use crate::limits::{Permit, Work};
 use crate::local::Terms;
 use crate::metrics::{DurationLabels, KindLabels, RequestLabels};
+use crate::registry::Registry;
 use crate::server::Server;
 
 /// Nothing but watches and proxies takes longer.
@@ -37,9 +41,15 @@ static AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 #[derive(Debug, Clone)]
 pub enum Peer {
     /// A TLS client, and what its certificate makes of it.
-    Remote { verdict: Arc<Verdict>, address: std::net::IpAddr },
+    Remote { verdict: Arc<Verdict>, guest: Arc<Guest> },
     /// A part of this process with an identity of its own.
     Local(Arc<User>),
+}
+
+impl Peer {
+    fn is_remote(&self) -> bool {
+        matches!(self, Self::Remote { .. })
+    }
 }
 
 /// Answers one request.
@@ -57,43 +67,68 @@ where
     let span = tracing::debug_span!("request", verb = info.verb, path = %parts.uri.path());
     async move {
         let started = Instant::now();
-        let labels = Labels::of(&info);
+        let labels = Labels::of(&info, &server.registry.load());
         let audit_id = audit_id(&parts.headers);
         let long = info.is_long_running();
+        let watch = info.verb == "watch";
         let bodiless = parts.method == http::Method::HEAD;
-        let deadline = (!long).then(|| started + deadline(&query));
+        let given_up = started + deadline(&query);
+        let deadline = (!long).then_some(given_up);
         let (mut record, admitted) = admit(&server, &parts, &info, &query, &peer, &audit_id).await;
         let mut notes = BTreeMap::new();
-        let mut response = match admitted {
-            Ok((user, permit)) if let Some(remote) = remote(&server, &info) => {
-                // A remote server has deadlines of its own; the place among our requests is not needed meanwhile.
-                drop(permit);
-                proxy::forward(&server, &remote, &user, &parts, body, upgrade).await
+        let mut recipient =
+            Recipient { alone: parts.version < http::Version::HTTP_2, ..Recipient::default() };
+        let answered = async {
+            let user = admitted?;
+            let account = peer.is_remote().then(|| server.limits.account(&user)).flatten();
+            if let Peer::Remote { guest, .. } = &peer {
+                recipient.account = account.clone();
+                recipient.guest = Some(guest.clone());
             }
-            Ok((user, permit)) => {
-                let inflight = labels.begin(&server, long);
-                let terms = terms.unwrap_or_else(|| usual_terms(&info, &user));
-                let context = Context::new(parts.method, info, query, parts.headers, user)
-                    .with_upgrade(upgrade)
-                    .with_deadline(deadline)
-                    .with_terms(terms);
-                let context = Arc::new(context);
-                let answer = answer(&server, &context, body, record.as_mut());
-                let mut response = match deadline {
-                    None => answer.await,
-                    Some(deadline) => {
-                        tokio::time::timeout_at(deadline.into(), answer).await.unwrap_or_else(|_| timed_out())
-                    }
-                };
-                add_warnings(&mut response, context.take_warnings());
-                notes = context.take_annotations();
-                if record.as_ref().is_some_and(Record::wants_request) {
-                    notes.append(&mut context.take_request_annotations());
+            if let Some(account) = &account {
+                server.limits.write(account).await?;
+            }
+            if let Some(remote) = remote(&server, &info) {
+                let permit = place(&server, &peer, &user, &info, true).await?;
+                let until = given_up.into();
+                let answer =
+                    proxy::forward(&server, &remote, &user, &parts, body, upgrade, long, until).await;
+                return Ok(keep(answer, permit));
+            }
+            // Read before a place is taken: who sends slowly keeps nobody else from working.
+            let body = receive(&server, &user, account.as_deref(), body);
+            let body = tokio::time::timeout_at(given_up.into(), body).await;
+            let Ok(body) = body else { return Ok(timed_out()) };
+            let (body, reading) = body?;
+            let permit = place(&server, &peer, &user, &info, false).await?;
+            let inflight = labels.begin(&server, long);
+            let terms = terms.unwrap_or_else(|| usual_terms(&info, &user));
+            let context = Context::new(parts.method, info, query, parts.headers, user)
+                .with_upgrade(upgrade)
+                .with_deadline(deadline)
+                .with_terms(terms)
+                .with_recipient(recipient.clone());
+            let context = Arc::new(context);
+            let answer = answer(&server, &context, body, record.as_mut());
+            let mut response = match deadline {
+                None => answer.await,
+                Some(deadline) => {
+                    tokio::time::timeout_at(deadline.into(), answer).await.unwrap_or_else(|_| timed_out())
                 }
-                drop(inflight);
-                // What stays open keeps its place for as long.
-                if long { keep(response, permit) } else { response }
+            };
+            drop(reading);
+            add_warnings(&mut response, context.take_warnings());
+            notes = context.take_annotations();
+            if record.as_ref().is_some_and(Record::wants_request) {
+                notes.append(&mut context.take_request_annotations());
             }
+            drop(inflight);
+            // What stays open keeps its place for as long.
+            Ok(if long { keep(response, permit) } else { response })
+        };
+        let answered: Result<_, Status> = answered.await;
+        let mut response = match answered {
+            Ok(response) => response,
             Err(status) => {
                 if status.code == 429 {
                     server.metrics.dropped.inc();
@@ -106,6 +141,10 @@ where
         }
         if bodiless {
             *response.body_mut() = body::empty();
+        }
+        // A watch counts what it sends by itself.
+        if !(watch && response.status().is_success()) {
+            response = response.map(|body| server.sendings.send(body, recipient, long));
         }
         response.headers_mut().insert(AUDIT_ID.clone(), audit_id);
         labels.end(&server, response.status().as_u16(), started.elapsed());
@@ -144,14 +183,14 @@ async fn admit(
     query: &Query,
     peer: &Peer,
     audit_id: &HeaderValue,
-) -> (Option<Record>, Result<(Arc<User>, Option<Permit>), Status>) {
+) -> (Option<Record>, Result<Arc<User>, Status>) {
     let caller = match valid_timeout(query) {
         Ok(()) => authenticate(server, &parts.headers, peer).await,
         Err(status) => Err(status),
     };
     let mut record = server.audit.as_ref().and_then(|audit| {
         let address = match peer {
-            Peer::Remote { address, .. } => Some(*address),
+            Peer::Remote { guest, .. } => Some(guest.address()),
             Peer::Local(_) => None,
         };
         let origin = Origin { uri: &parts.uri, headers: &parts.headers, address };
@@ -182,8 +221,13 @@ async fn may(
     peer: &Peer,
     caller: Arc<User>,
     mut record: Option<&mut Record>,
-) -> Result<(Arc<User>, Option<Permit>), Status> {
+) -> Result<Arc<User>, Status> {
     let wanted = Attributes::of(info);
+    if let Peer::Remote { guest, .. } = peer
+        && !caller.is_anonymous()
+    {
+        guest.is_known();
+    }
     let user = match impersonation::impersonate(server, &caller, &parts.headers, &wanted)? {
         Some((user, constraint)) => {
             if let Some(record) = &mut record {
@@ -193,17 +237,53 @@ async fn may(
         }
         None => caller,
     };
-    let local = matches!(peer, Peer::Local(_));
-    if !local {
+    if peer.is_remote() {
         server.gate.delay().await;
     }
-    let permit = if local { None } else { server.limits.enter(&user, info).await? };
     let allowed = server.rbac.check(&server.store, &user, &wanted);
     if let Some(record) = record {
         let reason = if allowed.is_ok() { server.rbac.reason(&user, &wanted) } else { String::new() };
         record.authorized(allowed.is_ok(), &reason);
     }
-    allowed.map(|()| (user, permit))
+    allowed.map(|()| user)
+}
+
+/// Waits for a place among the requests that are worked on. Parts of this process do not need one.
+async fn place(
+    server: &Server,
+    peer: &Peer,
+    user: &User,
+    info: &RequestInfo,
+    elsewhere: bool,
+) -> Result<Option<Permit>, Status> {
+    if peer.is_remote() { server.limits.enter(user, info, elsewhere).await } else { Ok(None) }
+}
+
+/// Reads the body of a request, within what the client may have in memory.
+async fn receive<B>(
+    server: &Server,
+    user: &User,
+    account: Option<&Account>,
+    body: B,
+) -> Result<(Bytes, Option<Reading>), Status>
+where
+    B: http_body::Body<Data = Bytes> + Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    if body.is_end_stream() {
+        return Ok((Bytes::new(), None));
+    }
+    let announced = body.size_hint().upper().and_then(|size| usize::try_from(size).ok());
+    let wanted = announced.unwrap_or(usize::MAX).min(handlers::MAX_BODY);
+    let mut reading = match account {
+        Some(account) => Some(server.limits.read(account, wanted).await?),
+        None => None,
+    };
+    let body = read(body, |bytes| server.limits.sent(user, bytes)).await?;
+    if let Some(reading) = &mut reading {
+        reading.shrink(body.len());
+    }
+    Ok((body, reading))
 }
 
 /// Keeps a place taken until the answer has been sent or the client has gone.
@@ -220,14 +300,14 @@ async fn authenticate(server: &Server, headers: &HeaderMap, peer: &Peer) -> Resu
         Peer::Remote { verdict, .. } => verdict.now(),
     };
     if verdict.front_proxy
-        && let Some(user) = front_proxy::identify(headers)
+        && let Some(user) = front_proxy::identify(headers)?
     {
         return Ok(Arc::new(user));
     }
     if let Some(user) = verdict.user {
         return Ok(user);
     }
-    let given = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|value| {
+    let given = headers::one(headers, AUTHORIZATION.as_str())?.and_then(|value| {
         let (scheme, token) = value.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
     });
@@ -242,20 +322,12 @@ async fn authenticate(server: &Server, headers: &HeaderMap, peer: &Peer) -> Resu
     }
 }
 
-async fn answer<B>(
+async fn answer(
     server: &Arc<Server>,
     context: &Arc<Context>,
-    body: B,
+    body: Bytes,
     record: Option<&mut Record>,
-) -> Response<Body>
-where
-    B: http_body::Body<Data = Bytes> + Send,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
-    let body = match read(body, |bytes| server.limits.sent(&context.user, bytes)).await {
-        Ok(body) => body,
-        Err(status) => return respond::error(&status),
-    };
+) -> Response<Body> {
     if let Some(record) = record {
         record.request(&body);
     }
@@ -329,7 +401,7 @@ fn deadline(query: &Query) -> Duration {
 
 /// The answer to a request that took too long. As upstream, it names no media type: clients go by the code, which says
 /// that the request may still have been carried out.
-fn timed_out() -> Response<Body> {
+pub(crate) fn timed_out() -> Response<Body> {
     let status = Status::new(504, "Timeout", "request did not complete within the allotted timeout")
         .with_details(Default::default());
     let mut response = respond::error(&status);
@@ -366,7 +438,10 @@ fn add_warnings(response: &mut Response<Body>, warnings: Vec<String>) {
     }
 }
 
-/// The labels of a request in the metrics.
+/// What stands in a label for everything that is not served: clients must not make labels up.
+const OTHER: &str = "other";
+
+/// The labels of a request in the metrics: what is served, and fixed words.
 struct Labels {
     verb: String,
     group: String,
@@ -379,7 +454,7 @@ struct Labels {
 }
 
 impl Labels {
-    fn of(info: &RequestInfo) -> Self {
+    fn of(info: &RequestInfo, registry: &Registry) -> Self {
         let scope = if !info.is_resource {
             ""
         } else if !info.name.is_empty() {
@@ -389,12 +464,20 @@ impl Labels {
         } else {
             "cluster"
         };
+        let known = |known: bool, text: &str| if known { text.to_owned() } else { OTHER.to_owned() };
+        let kind = registry.find(&info.group, &info.version, &info.resource);
+        let remote = registry.remote(&info.group, &info.version);
+        let told = remote.and_then(|remote| remote.resource(&info.resource));
+        let place = kind.is_some() || remote.is_some();
+        let subresource = info.subresource.is_empty()
+            || kind.is_some_and(|kind| kind.subresource(&info.subresource).is_some())
+            || told.is_some_and(|told| Remote::has_subresource(told, &info.subresource));
         Self {
-            verb: info.verb.to_ascii_uppercase(),
-            group: info.group.clone(),
-            version: info.version.clone(),
-            resource: info.resource.clone(),
-            subresource: info.subresource.clone(),
+            verb: known(!info.verb.is_empty(), info.verb).to_ascii_uppercase(),
+            group: known(place, &info.group),
+            version: known(place, &info.version),
+            resource: known(kind.is_some() || told.is_some(), &info.resource),
+            subresource: known(subresource, &info.subresource),
             scope,
             reading: matches!(info.verb, "get" | "list" | "watch"),
             counted: info.is_resource,
@@ -431,10 +514,11 @@ impl Labels {
     }
 
     fn end(&self, server: &Server, code: u16, elapsed: Duration) {
-        // What a client made up must not become a label.
         if !self.counted || code == 404 {
             return;
         }
+        // Other servers may answer with anything.
+        let known = http::StatusCode::from_u16(code).is_ok_and(|code| code.canonical_reason().is_some());
         let labels = RequestLabels {
             verb: self.verb.clone(),
             group: self.group.clone(),
@@ -442,7 +526,7 @@ impl Labels {
             resource: self.resource.clone(),
             subresource: self.subresource.clone(),
             scope: self.scope.to_owned(),
-            code: code.to_string(),
+            code: if known { code.to_string() } else { OTHER.to_owned() },
         };
         server.metrics.requests.get_or_create(&labels).inc();
         server.metrics.durations.get_or_create(&self.duration()).observe(elapsed.as_secs_f64());
@@ -465,5 +549,28 @@ mod tests {
         assert_eq!(durability(http::Method::POST, definitions, &administrator), store::Durability::Durable);
         let maps = "/api/v1/namespaces/default/configmaps";
         assert_eq!(durability(http::Method::POST, maps, &someone), store::Durability::Durable);
+    }
+
+    #[test]
+    fn labels_come_from_what_is_served() {
+        let registry = Registry::natives();
+        let labels = |path: &str| {
+            let info = RequestInfo::parse(&http::Method::GET, path, &Query::default());
+            let labels = Labels::of(&info, &registry);
+            [labels.verb, labels.group, labels.version, labels.resource, labels.subresource]
+        };
+        assert_eq!(labels("/apis/apps/v1/deployments"), ["LIST", "apps", "v1", "deployments", ""]);
+        let scale = "/apis/apps/v1/namespaces/a/deployments/b/scale";
+        assert_eq!(labels(scale), ["GET", "apps", "v1", "deployments", "scale"]);
+        assert_eq!(labels("/apis/made/up/things"), ["LIST", OTHER, OTHER, OTHER, ""]);
+        assert_eq!(labels("/api/v1/made-up"), ["LIST", OTHER, OTHER, OTHER, ""]);
+        let made_up = "/api/v1/namespaces/a/pods/b/made-up";
+        assert_eq!(labels(made_up), ["GET", "", "v1", "pods", OTHER]);
+        let info = RequestInfo::parse(
+            &http::Method::from_bytes(b"MADE-UP").unwrap(),
+            "/api/v1/pods",
+            &Query::default(),
+        );
+        assert_eq!(Labels::of(&info, &registry).verb, "OTHER");
     }
 }

@@ -66,6 +66,8 @@ pub struct Server {
     pub identity: Identity,
     pub ready: Readiness,
     pub limits: crate::limits::Limits,
+    /// Answers on their way.
+    pub(crate) sendings: Arc<crate::http::sending::Sendings>,
     pub audit: Option<Arc<crate::audit::Audit>>,
     /// Writes are acknowledged before they are on disk.
     pub relaxed: bool,
@@ -85,6 +87,8 @@ pub struct Identity {
 pub struct Readiness {
     pub bootstrapped: std::sync::atomic::AtomicBool,
     pub definitions: std::sync::atomic::AtomicBool,
+    /// How the server's own controllers are doing.
+    pub controllers: crate::controllers::supervision::Health,
 }
 
 /// One check of the health endpoints.
@@ -165,20 +169,27 @@ impl std::fmt::Debug for Server {
 }
 
 impl Server {
-    /// Returns an object as clients of `kind` see it.
-    pub fn read(&self, kind: &Kind, entry: &Entry) -> Value {
-        let mut object = object::decode(&kind.storage.api_version(), &kind.gvk.kind, entry);
+    /// Returns an object as clients of `kind` see it; one that cannot be read is an error.
+    pub fn read(&self, kind: &Kind, entry: &Entry) -> Result<Value, Status> {
+        let mut object = object::decode(&kind.storage.api_version(), &kind.gvk.kind, entry)?;
         if !kind.serves_as_stored(entry) {
             kind.present(entry, &mut object);
         }
         object::stamp(&mut object, &kind.api_version, &kind.gvk.kind, Some(entry.modified));
-        object
+        Ok(object)
+    }
+
+    /// As [`Server::read`], for controllers that pass over what cannot be read; it is logged.
+    pub fn read_or_warn(&self, kind: &Kind, entry: &Entry) -> Option<Value> {
+        self.read(kind, entry)
+            .inspect_err(|status| tracing::warn!(collection = %kind.collection, error = %status, "passing over an object"))
+            .ok()
     }
 
     /// Returns an object as it lies in the store at this moment; nobody is asked whether that is allowed.
     pub fn stored(&self, kind: &Kind, namespace: &str, name: &str) -> Option<Value> {
         let entry = self.store.get(&kind.collection, &object::join_key(namespace, name))?;
-        Some(self.read(kind, &entry))
+        self.read_or_warn(kind, &entry)
     }
 
     /// Waits until the store has reached a revision, but not for long.

@@ -25,7 +25,9 @@ use crate::auth::renewal::Renewal;
 use crate::auth::serving::{Serving, Signer};
 use crate::auth::tokens::{self, Tokens};
 use crate::auth::x509::Judge;
+use crate::http::front::{self, Front};
 use crate::http::listener;
+use crate::http::sending::Sendings;
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::options::Options;
@@ -87,16 +89,24 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     names.push(address.ip().to_string());
     names.extend(options.advertise.clone());
     let store_options = match &options.data_dir {
-        Some(dir) if !options.in_memory => store::Options::file(dir.join("store")),
+        Some(dir) if !options.in_memory => {
+            store::Options { faults: options.store_faults.clone(), ..store::Options::file(dir.join("store")) }
+        }
         _ => store::Options::memory(),
     };
-    // Keys and data have nothing to do with each other: make the one while the other is read.
+    // The store first: it takes the lock of the data directory, and only its owner may write keys there.
+    let store = tokio::task::spawn_blocking(move || Store::open(store_options));
+    let store = store.await.expect("opening the store does not panic")?;
     let names_for_pki = names.clone();
     let pki_path = pki_dir.clone();
     let pki = tokio::task::spawn_blocking(move || Pki::load_or_create(pki_dir.as_deref(), &names_for_pki));
-    let store = tokio::task::spawn_blocking(move || Store::open(store_options));
-    let pki = pki.await.expect("making keys does not panic")?;
-    let store = store.await.expect("opening the store does not panic")?;
+    let pki = match pki.await.expect("making keys does not panic") {
+        Ok(pki) => pki,
+        Err(error) => {
+            store.close().await;
+            return Err(error.into());
+        }
+    };
 
     let metrics = Metrics::default();
     let lost = metrics.audit_errors.clone();
@@ -127,17 +137,18 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
         identity: Identity { issuer, started: jiff::Timestamp::now() },
         ready: Readiness::default(),
         audit,
-        limits: Limits::new(options.max_reads, options.max_writes),
+        limits: Limits::new(options.max_reads, options.max_writes, options.budgets),
+        sendings: Sendings::new(options.budgets.stall),
         relaxed: options.relaxed,
         gate: options.gate.clone(),
     });
     server.allocator.load(&server.store);
-    server.rbac.refresh(&server.store);
+    server.rbac.catch_up(&server.store);
     // Before anybody is answered: what was served before a restart must not be unknown for a moment after it.
     controllers::definitions::load(&server);
     crate::aggregation::availability::load(&server);
     let serving = Arc::new(Serving::new(&pki.serving, server.signer.clone(), names, pki_path.clone())?);
-    let tls = listener::tls(serving.clone())?;
+    let tls = front::tls(serving.clone())?;
     let judge = Judge::new(
         &pki.ca.cert,
         &pki.front_proxy_ca.cert,
@@ -145,7 +156,10 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     )?;
     let tasks = TaskTracker::new();
     let listening = CancellationToken::new();
-    tasks.spawn(listener::run(server.clone(), listener, tls, judge, listening.clone()));
+    let doors = Arc::new(Front { server: server.clone(), judge });
+    let settings = options.connections.unwrap_or_default();
+    tasks.spawn(listener::run(listener, Some(tls), doors, settings, listening.clone()));
+    tasks.spawn(server.sendings.clone().run(stop.clone()));
 
     if let Some(dir) = options.data_dir.as_ref().filter(|_| !options.in_memory) {
         tasks.spawn(crate::admin::listen(&server, dir)?);
@@ -156,7 +170,10 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     server.ready.definitions.store(true, Ordering::Release);
     controllers::spawn(&server, &tasks, &options);
     let renewal = Arc::new(Renewal::new(&server, serving, &pki, pki_path));
-    tasks.spawn(renewal.clone().run(stop.clone()));
+    let (looked_after, until) = (renewal.clone(), stop.clone());
+    controllers::run(&server, &tasks, "certificate-renewal", move |_| {
+        looked_after.clone().run(until.clone())
+    });
 
     let host = options.advertise.clone().unwrap_or_else(|| match address.ip() {
         ip if ip.is_unspecified() => "127.0.0.1".to_owned(),
@@ -191,6 +208,11 @@ fn private_dir(dir: &Path) -> Result<PathBuf, Error> {
             .create(path)
             .map_err(|source| Error::Directory { path: path.to_owned(), source })?;
     }
+    pki::sync_dir(dir)?;
+    // Whoever may use the directory need not be allowed to read the one above.
+    if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        let _ = pki::sync_dir(parent);
+    }
     Ok(pki)
 }
 
@@ -201,6 +223,12 @@ impl Handle {
         let path = dir.join(name);
         pki::write_private(&path, self.kubeconfig.as_bytes())?;
         Ok(Some(path))
+    }
+
+    /// Waits until the server cannot go on, and returns why: its store has failed for good. It still answers reads and
+    /// says that it is neither ready nor alive; its owner should stop it and end the process.
+    pub async fn failure(&self) -> Arc<str> {
+        self.server.store.death().await
     }
 
     /// Ends the server: no new requests, watches closed, controllers stopped, everything on disk.

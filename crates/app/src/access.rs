@@ -2,10 +2,50 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use apiserver::Budgets;
 use apiserver::audit::{self, Rotation};
 use apiserver::auth::oidc;
+use apiserver::http::listener::Settings;
 use clap::Args;
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Connections")]
+pub(crate) struct ConnectionArguments {
+    /// Connections in all; by default as many as the limit of open files allows, 10000 at most. Some more are kept for
+    /// administrators with a client certificate.
+    #[arg(long, value_name = "N")]
+    max_connections: Option<usize>,
+    /// Connections from one address; by default half of --max-connections. Raise it if clients come through one proxy.
+    #[arg(long, value_name = "N")]
+    max_connections_per_address: Option<usize>,
+    /// How long a connection stays open without a request, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..))]
+    connection_idle_timeout: u64,
+    /// Megabytes of answers that one user may leave unread before it gets no more.
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=65536))]
+    max_unread_per_user: u64,
+    /// Megabytes of request bodies that one user may have in work at once.
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=65536))]
+    max_request_bytes_per_user: u64,
+}
+
+impl ConnectionArguments {
+    pub(crate) fn settings(&self) -> Settings {
+        let idle = Duration::from_secs(self.connection_idle_timeout);
+        Settings::default().chosen(self.max_connections, self.max_connections_per_address, Some(idle))
+    }
+
+    pub(crate) fn budgets(&self) -> Budgets {
+        let bytes = |mebibytes: u64| usize::try_from(mebibytes << 20).unwrap_or(usize::MAX);
+        Budgets {
+            unsent: bytes(self.max_unread_per_user),
+            reading: bytes(self.max_request_bytes_per_user),
+            ..Budgets::default()
+        }
+    }
+}
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "OpenID Connect")]

@@ -57,10 +57,10 @@ impl ClusterProxy {
         let upgrade = context.take_upgrade();
         let mut request = Request::new(kube::client::Body::from(body));
         *request.method_mut() = context.method.clone();
-        let target = target(&context.info.path, context.query.raw());
+        let target = target(&context.info.path, context.query.raw())?;
         *request.uri_mut() =
             target.parse().map_err(|_| Status::bad_request(format!("invalid path {target:?}")))?;
-        *request.headers_mut() = headers(&context.headers, &context.user, upgrade.is_some());
+        *request.headers_mut() = headers(&context.headers, &context.user, upgrade.is_some())?;
         let response = client.send(request).await.map_err(|error| unreachable(name, &error))?;
         match upgrade {
             Some(caller) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
@@ -126,17 +126,19 @@ fn unreachable(cluster: &str, error: &kube::Error) -> Status {
 }
 
 /// Returns what the member is asked for: what follows `clusters/<name>/proxy`, and the query.
-fn target(path: &str, query: &str) -> String {
+fn target(path: &str, query: &str) -> Result<String, Status> {
     // /apis/cluster.karmada.io/v1alpha1/clusters/<name>/proxy/<rest>
     let rest = path.trim_start_matches('/').splitn(7, '/').nth(6).unwrap_or("");
-    match query {
+    pass::check_path(rest)?;
+    Ok(match query {
         "" => format!("/{rest}"),
         query => format!("/{rest}?{query}"),
-    }
+    })
 }
 
-/// Returns the caller's headers with the caller's name instead of credentials.
-fn headers(given: &HeaderMap, user: &User, upgrading: bool) -> HeaderMap {
+/// Returns the caller's headers with the caller's name instead of credentials. A name or group that no header can carry is
+/// an error: without it, the member would take the caller for somebody else, or for the impersonator.
+fn headers(given: &HeaderMap, user: &User, upgrading: bool) -> Result<HeaderMap, Status> {
     let mut headers = HeaderMap::new();
     for (name, value) in given {
         let text = name.as_str();
@@ -153,16 +155,11 @@ fn headers(given: &HeaderMap, user: &User, upgrading: bool) -> HeaderMap {
         headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
         headers.insert(UPGRADE, protocol.clone());
     }
-    let mut add = |name: HeaderName, value: &str| {
-        if let Ok(value) = HeaderValue::from_bytes(value.as_bytes()) {
-            headers.append(name, value);
-        }
-    };
-    add(IMPERSONATE_USER, &user.name);
+    headers.insert(IMPERSONATE_USER, pass::identity("user name", &user.name)?);
     for group in user.groups.iter().filter(|group| !EVERYBODY.contains(&group.as_str())) {
-        add(IMPERSONATE_GROUP, group);
+        headers.append(IMPERSONATE_GROUP, pass::identity("group", group)?);
     }
-    headers
+    Ok(headers)
 }
 
 #[cfg(test)]
@@ -172,12 +169,28 @@ mod tests {
     #[test]
     fn what_follows_the_proxy_is_asked_of_the_member_as_it_was_written() {
         let base = "/apis/cluster.karmada.io/v1alpha1/clusters/m1/proxy";
-        assert_eq!(target(base, ""), "/");
-        assert_eq!(
-            target(&format!("{base}/api/v1/pods"), "watch=true&limit=5"),
-            "/api/v1/pods?watch=true&limit=5"
-        );
-        assert_eq!(target(&format!("{base}/api/v1/a%2Fb/"), ""), "/api/v1/a%2Fb/");
+        let asked = |rest: &str, query: &str| target(&format!("{base}{rest}"), query).unwrap();
+        assert_eq!(asked("", ""), "/");
+        assert_eq!(asked("/api/v1/pods", "watch=true&limit=5"), "/api/v1/pods?watch=true&limit=5");
+        assert_eq!(asked("/api/v1/a%2Fb/", ""), "/api/v1/a%2Fb/");
+        for rest in ["/..", "/api/v1/../../metrics", "/api/%2e%2e/metrics", "/api%2f..%2fmetrics"] {
+            assert_eq!(target(&format!("{base}{rest}"), "").unwrap_err().code, 400, "{rest}");
+        }
+    }
+
+    #[test]
+    fn no_part_of_an_identity_is_dropped() {
+        let user = User { name: "jörg".to_owned(), groups: vec!["bücher".to_owned()], ..User::default() };
+        let sent = headers(&HeaderMap::new(), &user, false).unwrap();
+        assert_eq!(sent["impersonate-user"].as_bytes(), "jörg".as_bytes());
+        assert_eq!(sent["impersonate-group"].as_bytes(), "bücher".as_bytes());
+        for odd in ["", "two\nlines", "admin "] {
+            let name = User { name: odd.to_owned(), ..User::default() };
+            let group = User { groups: vec![odd.to_owned()], ..user.clone() };
+            for user in [name, group] {
+                assert_eq!(headers(&HeaderMap::new(), &user, false).unwrap_err().code, 400, "{user:?}");
+            }
+        }
     }
 
     #[test]
@@ -189,12 +202,12 @@ mod tests {
         given.insert("upgrade", HeaderValue::from_static("websocket"));
         let groups = vec!["dev".to_owned(), "system:authenticated".to_owned()];
         let user = User { name: "jane".to_owned(), groups, ..User::default() };
-        let sent = headers(&given, &user, false);
+        let sent = headers(&given, &user, false).unwrap();
         assert!(!sent.contains_key("authorization") && !sent.contains_key("upgrade"));
         assert_eq!(sent.get_all("impersonate-user").iter().collect::<Vec<_>>(), ["jane"]);
         assert_eq!(sent.get_all("impersonate-group").iter().collect::<Vec<_>>(), ["dev"]);
         assert_eq!(sent["accept"], "application/json");
-        let switching = headers(&given, &user, true);
+        let switching = headers(&given, &user, true).unwrap();
         assert_eq!(
             (switching["connection"].as_bytes(), switching["upgrade"].as_bytes()),
             (&b"Upgrade"[..], &b"websocket"[..])

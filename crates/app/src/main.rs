@@ -6,6 +6,7 @@ mod cluster_proxy;
 mod controllers;
 mod crds;
 mod extension;
+mod licenses;
 mod memory;
 mod observability;
 mod plane;
@@ -22,7 +23,7 @@ mod webhook;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 // Many small long-lived allocations: the default allocator keeps about twice as much memory.
 #[global_allocator]
@@ -35,8 +36,11 @@ struct Arguments {
     /// What to log to stderr: error, warn, info, debug, trace, or a filter such as `apiserver=debug`.
     #[arg(long, global = true, env = "KARMADA_LOG", default_value = "info", value_name = "FILTER")]
     log: String,
+    /// Print the terms of this program and of everything inside of it, and end.
+    #[arg(long, exclusive = true)]
+    licenses: bool,
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -55,8 +59,15 @@ enum Command {
 fn main() -> ExitCode {
     memory::keep_little();
     let arguments = Arguments::parse();
+    let Some(command) = arguments.command else {
+        if arguments.licenses {
+            return licenses::print();
+        }
+        let wanted = "a command is needed; `karmada --help` lists them";
+        Arguments::command().error(clap::error::ErrorKind::MissingSubcommand, wanted).exit()
+    };
     // `up` owns the screen: its log is a file in its directory.
-    let to_stderr = !matches!(arguments.command, Command::Up(_));
+    let to_stderr = !matches!(command, Command::Up(_));
     if to_stderr && let Err(error) = logging(&arguments.log, std::io::stderr, Colours::Allowed) {
         eprintln!("error: {error:#}");
         return ExitCode::from(2);
@@ -71,7 +82,7 @@ fn main() -> ExitCode {
         }
     };
     let result = executor.block_on(async {
-        match arguments.command {
+        match command {
             Command::Up(up) => up::run(up, &arguments.log).await,
             Command::Server(arguments) => server::run(*arguments).await,
             Command::Controllers(arguments) => controllers::run(arguments).await,

@@ -2,17 +2,15 @@
 //!
 //! Plain HTTP without credentials, as upstream's components have it; hence off unless an address is given.
 
-use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
+use apiserver::http::listener::{self, Guest, Host, Settings};
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::conn::auto::Builder;
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 /// What an address is asked for.
@@ -48,31 +46,26 @@ pub(crate) async fn serve(
         }
     }
     for (address, topics) in listeners {
-        let listener =
-            TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
+        let listener = listener::bind(address).await?;
         let Ok(bound) = listener.local_addr() else { bail!("the listener on {address} has no address") };
         tracing::info!(address = %bound, ?topics, "answers without credentials");
-        tokio::spawn(accept(listener, topics, stop.clone()));
+        let host = Arc::new(Topics(topics));
+        tokio::spawn(listener::run(listener, None, host, Settings::for_probes(), stop.clone()));
     }
     Ok(())
 }
 
-async fn accept(listener: TcpListener, topics: Vec<Topic>, stop: CancellationToken) {
-    loop {
-        let accepted = tokio::select! {
-            () = stop.cancelled() => return,
-            accepted = listener.accept() => accepted,
-        };
-        // What fails here is a peer that has gone, or a shortage that passes.
-        let Ok((stream, _)) = accepted else { continue };
-        let topics = topics.clone();
-        tokio::spawn(async move {
-            let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-                let answer = answer(request.uri().path(), &topics);
-                async move { Ok::<_, Infallible>(answer) }
-            });
-            let _ = Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
-        });
+/// What one address is asked for.
+struct Topics(Vec<Topic>);
+
+impl Host for Topics {
+    type Peer = ();
+    type Body = Full<Bytes>;
+
+    fn meet(&self, _: Option<&rustls::ServerConnection>, _: &Arc<Guest>) {}
+
+    async fn answer(&self, (): (), request: Request<Incoming>) -> Response<Full<Bytes>> {
+        answer(request.uri().path(), &self.0)
     }
 }
 

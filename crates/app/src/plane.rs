@@ -75,6 +75,11 @@ impl Plane {
         Ok(Self { url: handle.url.clone(), kubeconfig, client, handle, running })
     }
 
+    /// Waits until the control plane cannot go on, and returns why.
+    pub(crate) async fn failure(&self) -> anyhow::Error {
+        anyhow::anyhow!("{}; a restart reads the store from the disk", self.handle.failure().await)
+    }
+
     /// Ends it: the controllers first, since they are clients of the server.
     pub(crate) async fn stop(self) {
         self.running.stop().await;

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use apiserver::Options;
 use clap::{Args, ValueEnum};
 
-use crate::access::{AuditArguments, OidcArguments};
+use crate::access::{AuditArguments, ConnectionArguments, OidcArguments};
 use crate::controllers::Chosen;
 use crate::plane::{Plane, Setup};
 use crate::signals::Signals;
@@ -54,6 +54,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 200)]
     max_mutating_requests_inflight: usize,
     #[command(flatten)]
+    connections: ConnectionArguments,
+    #[command(flatten)]
     oidc: OidcArguments,
     #[command(flatten)]
     audit: AuditArguments,
@@ -88,6 +90,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         token_file: arguments.token_auth_file,
         oidc: arguments.oidc.settings(),
         audit: arguments.audit.options(),
+        budgets: arguments.connections.budgets(),
+        connections: Some(arguments.connections.settings()),
         compact_every: Duration::from_secs(arguments.compaction_interval),
         max_reads: arguments.max_requests_inflight.max(1),
         max_writes: arguments.max_mutating_requests_inflight.max(1),
@@ -101,8 +105,20 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         milliseconds = started.elapsed().as_millis(),
         "ready"
     );
-    signals.run(plane.stop()).await;
-    Ok(())
+    live(plane, signals).await
+}
+
+/// Waits for a signal, or for a failure after which the control plane cannot go on, and ends it.
+async fn live(plane: Plane, mut signals: Signals) -> anyhow::Result<()> {
+    let outcome = tokio::select! {
+        signal = signals.next() => {
+            tracing::info!("stopping: {signal}");
+            Ok(())
+        }
+        failure = plane.failure() => Err(failure),
+    };
+    signals.end(plane.stop()).await;
+    outcome
 }
 
 /// Reads a list of feature gates, as upstream's components do.
@@ -115,4 +131,35 @@ fn restore(from: &Path, to: &Path) -> anyhow::Result<()> {
         .with_context(|| format!("cannot restore {} to {}", from.display(), to.display()))?;
     tracing::info!(entries = restored.entries, revision = restored.revision, "restored");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Namespace;
+    use kube::api::{Api, ObjectMeta, PostParams};
+
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_server_whose_store_is_gone_ends_with_the_reason() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let dir = tempfile::tempdir().expect("a folder");
+        let faults = store::Faults::new();
+        let server = Options {
+            data_dir: Some(dir.path().join("data")),
+            store_faults: Some(faults.clone()),
+            ..Options::default()
+        };
+        let setup = Setup { server, rules: admission::Settings::default(), chosen: Chosen::default() };
+        let plane = Plane::start(setup).await.expect("a control plane");
+        let namespaces: Api<Namespace> = Api::all(plane.client.clone());
+        let running = tokio::spawn(live(plane, Signals::listen().expect("signals")));
+        faults.bug();
+        let metadata = ObjectMeta { name: Some("last".to_owned()), ..ObjectMeta::default() };
+        let last = Namespace { metadata, ..Namespace::default() };
+        namespaces.create(&PostParams::default(), &last).await.expect_err("the store is gone");
+        let ended = tokio::time::timeout(Duration::from_secs(120), running).await.expect("it ends");
+        let reason = ended.expect("no panic of its own").expect_err("not a good end").to_string();
+        assert!(reason.starts_with("the store has failed and takes no more writes"), "{reason}");
+    }
 }

@@ -148,7 +148,10 @@ async fn live(
     let now = pictures.borrow_and_update().clone();
     screen.show_all(&now, &below);
     loop {
-        pictures.changed().await.context("the control plane has ended")?;
+        tokio::select! {
+            changed = pictures.changed() => changed.context("the control plane has ended")?,
+            failure = plane.failure() => return Err(failure),
+        }
         let now = pictures.borrow_and_update().clone();
         screen.show(&now, &below);
         tokio::time::sleep(FRAME).await;

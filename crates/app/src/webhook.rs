@@ -4,6 +4,7 @@
 //! ports and flags are those of karmada-webhook.
 
 mod certificates;
+mod clients;
 mod configuration;
 mod listen;
 mod review;
@@ -45,6 +46,13 @@ pub(crate) struct Arguments {
     /// Further names and addresses that a certificate made here is valid for.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     cert_extra_sans: Vec<String>,
+    /// Certificates of the authority that signed the API server's client certificate. With it, reviews are answered only
+    /// to callers with such a certificate; without it, nothing that a review writes can be switched on.
+    #[arg(long, value_name = "FILE")]
+    client_ca_file: Option<PathBuf>,
+    /// Common names of client certificates that are answered; by default all that the authority signed.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "client_ca_file")]
+    client_allowed_names: Vec<String>,
     /// Oldest version of TLS that is spoken.
     #[arg(long, value_name = "VERSION", default_value = "1.3", value_parser = ["1.2", "1.3"])]
     tls_min_version: String,
@@ -91,17 +99,20 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
             tracing::warn!("rules that look at other objects will not answer: {error:#}");
         }
     }
-    let reviewer = Arc::new(review::Reviewer {
-        settings: admission::Settings {
-            features: arguments.feature_gates,
-            allow_no_execute_taint_policy: arguments.allow_no_execute_taint_policy,
-        },
-        surroundings,
-    });
+    let clients = match &arguments.client_ca_file {
+        Some(file) => Some(clients::Clients::load(file, &arguments.client_allowed_names)?),
+        None => None,
+    };
+    let settings = admission::Settings {
+        features: arguments.feature_gates,
+        allow_no_execute_taint_policy: arguments.allow_no_execute_taint_policy,
+    };
+    let reviewer = Arc::new(review::Reviewer::new(settings, surroundings, clients)?);
     let mut signals = Signals::listen()?;
     let stop = CancellationToken::new();
     let address = SocketAddr::new(arguments.bind_address, arguments.secure_port);
-    let tls = certificates.server(&arguments.tls_min_version)?;
+    let verifier = reviewer.asks_certificates().then(clients::Clients::verifier);
+    let tls = certificates.server(&arguments.tls_min_version, verifier)?;
     let (bound, serving) = listen::https(address, tls, reviewer, stop.clone()).await?;
     if let Some(address) = probe_address(&arguments.health_probe_bind_address)? {
         listen::health(address, stop.clone()).await?;
@@ -135,6 +146,105 @@ fn probe_address(text: &str) -> anyhow::Result<Option<SocketAddr>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Posts over TLS, with a certificate or without; returns the answer's first line.
+    async fn post(to: SocketAddr, path: &str, shown: Option<(rcgen::Certificate, rcgen::KeyPair)>) -> String {
+        use rustls::pki_types::{PrivateKeyDer, ServerName};
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let builder =
+            rustls::ClientConfig::builder().dangerous().with_custom_certificate_verifier(Arc::new(Anyone));
+        let config = match shown {
+            Some((certificate, key)) => {
+                let key = PrivateKeyDer::try_from(key.serialize_der()).expect("a key");
+                builder.with_client_auth_cert(vec![certificate.der().clone()], key).expect("a pair")
+            }
+            None => builder.with_no_client_auth(),
+        };
+        let stream = tokio::net::TcpStream::connect(to).await.expect("it listens");
+        let name = ServerName::try_from("localhost").expect("a name");
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+        let mut stream = connector.connect(name, stream).await.expect("a handshake");
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{{}}"
+        );
+        stream.write_all(head.as_bytes()).await.expect("sent");
+        let mut answer = Vec::new();
+        // A server that ends the connection without a farewell has answered all the same.
+        let _ = stream.read_to_end(&mut answer).await;
+        String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned()
+    }
+
+    /// Trusts any server.
+    #[derive(Debug)]
+    struct Anyone;
+
+    impl rustls::client::danger::ServerCertVerifier for Anyone {
+        fn verify_server_cert(
+            &self,
+            _: &rustls::pki_types::CertificateDer<'_>,
+            _: &[rustls::pki_types::CertificateDer<'_>],
+            _: &rustls::pki_types::ServerName<'_>,
+            _: &[u8],
+            _: rustls::pki_types::UnixTime,
+        ) -> Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
+            Ok(rustls::client::danger::ServerCertVerified::assertion())
+        }
+
+        fn verify_tls12_signature(
+            &self,
+            _: &[u8],
+            _: &rustls::pki_types::CertificateDer<'_>,
+            _: &rustls::DigitallySignedStruct,
+        ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+            Ok(rustls::client::danger::HandshakeSignatureValid::assertion())
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            _: &[u8],
+            _: &rustls::pki_types::CertificateDer<'_>,
+            _: &rustls::DigitallySignedStruct,
+        ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+            Ok(rustls::client::danger::HandshakeSignatureValid::assertion())
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+            rustls::crypto::ring::default_provider().signature_verification_algorithms.supported_schemes()
+        }
+    }
+
+    #[tokio::test]
+    async fn reviews_are_for_callers_with_a_certificate_of_the_api_server() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let dir = tempfile::tempdir().unwrap();
+        let (made, other) = (clients::tests::Made::authority(), clients::tests::Made::authority());
+        let file = dir.path().join("clients.crt");
+        std::fs::write(&file, &made.ca).unwrap();
+        let known = clients::Clients::load(&file, &[]).unwrap();
+        let gates = Features::default().with(api::features::FEDERATED_QUOTA_ENFORCEMENT, true);
+        let settings = admission::Settings { features: gates, ..admission::Settings::default() };
+        let reviewer = review::Reviewer::new(settings, Arc::default(), Some(known)).unwrap();
+        let certificates =
+            certificates::load_or_create(&dir.path().join("certs"), "tls.crt", "tls.key", &[]).unwrap();
+        let tls = certificates.server("1.3", Some(clients::Clients::verifier())).unwrap();
+        let stop = CancellationToken::new();
+        let local = SocketAddr::from(([127, 0, 0, 1], 0));
+        let (address, serving) = listen::https(local, tls, Arc::new(reviewer), stop.clone()).await.unwrap();
+
+        let path = "/validate-resourcebinding";
+        assert_eq!(post(address, path, None).await, "HTTP/1.1 401 Unauthorized");
+        let strange = Some(other.client("kube-apiserver"));
+        assert_eq!(post(address, path, strange).await, "HTTP/1.1 401 Unauthorized");
+        let known = Some(made.client("kube-apiserver"));
+        assert_eq!(post(address, path, known).await, "HTTP/1.1 200 OK");
+        assert_eq!(
+            post(address, "/convert", None).await,
+            "HTTP/1.1 200 OK",
+            "kube-apiserver shows none here"
+        );
+        stop.cancel();
+        serving.await.unwrap();
+    }
 
     #[test]
     fn health_may_be_switched_off() {

@@ -123,7 +123,7 @@ fn lines(from: impl std::io::Read + Send + 'static) -> Receiver<String> {
 #[test]
 fn go_clients_miss_and_repeat_nothing_through_churn_restarts_and_compactions() {
     if !go_present() {
-        eprintln!("LEFT OUT: there is no Go toolchain to build the client with");
+        clusters::left_out("a Go toolchain to build the client with");
         return;
     }
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goclient");

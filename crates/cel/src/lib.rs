@@ -20,6 +20,7 @@ mod parser;
 mod plan;
 mod schema;
 mod signatures;
+mod stack;
 mod syntax;
 mod tracker;
 mod types;
@@ -134,6 +135,17 @@ impl Program {
 
     /// Compiles an expression that may use the variables of a scope.
     pub fn compile_in(source: &str, scope: &Scope) -> Result<Self, CompileError> {
+        if !stack::may_be_deep(source) {
+            return Self::compile_here(source, scope);
+        }
+        let compiled = stack::with_room(|| Self::compile_here(source, scope));
+        compiled.unwrap_or_else(|| {
+            let message = "there is no room to compile the expression now; try again later";
+            Err(CompileError::new(vec![Issue::nowhere(message)]))
+        })
+    }
+
+    fn compile_here(source: &str, scope: &Scope) -> Result<Self, CompileError> {
         let mut ast = parser::parse(source).map_err(CompileError::new)?;
         let facts = checker::check(&mut ast, scope).map_err(CompileError::new)?;
         let issues = validate::validate(&ast, &facts);

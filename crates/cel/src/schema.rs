@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use apimachinery::depth::{MAX_DEPTH, TooDeep};
 use serde_json::Value as Json;
 
 use crate::functions::time;
@@ -43,10 +44,36 @@ pub fn escape(name: &str) -> Option<String> {
     (!out.starts_with(|c: char| c.is_ascii_digit())).then_some(out)
 }
 
+/// What a document that an expression makes may cost in memory, about as much as a request may carry. Values share
+/// their parts, so a short expression can stand for a document of any size.
+const MAX_DOCUMENT: usize = 3 * 1024 * 1024;
+
 /// Returns a value as a JSON document.
 ///
-/// *Errors*: names a type that JSON cannot hold.
+/// *Errors*: names a type that JSON cannot hold; the document nests too deep or is too large.
 pub fn to_json(value: &Value) -> Result<Json, String> {
+    document(value, 0, &mut MAX_DOCUMENT.clone())
+}
+
+/// Returns a value that lies inside of `depth` lists and maps; what it costs is taken from `left`.
+fn document(value: &Value, depth: usize, left: &mut usize) -> Result<Json, String> {
+    let text = match value {
+        Value::String(text) => text.len(),
+        Value::Bytes(bytes) => bytes.len() / 3 * 4,
+        Value::List(_) | Value::Map(_) | Value::Object(_) if depth >= MAX_DEPTH => {
+            return Err(TooDeep.to_string());
+        }
+        _ => 0,
+    };
+    let mut charge = |bytes: usize| {
+        let rest = left.checked_sub(bytes).ok_or_else(|| "the document is too large".to_owned())?;
+        *left = rest;
+        Ok::<_, String>(())
+    };
+    charge(64 + text)?;
+    if let Value::Map(map) = value {
+        map.keys().try_for_each(|key| if let Key::String(key) = key { charge(key.len()) } else { Ok(()) })?;
+    }
     Ok(match value {
         Value::Null => Json::Null,
         Value::Bool(b) => (*b).into(),
@@ -62,25 +89,27 @@ pub fn to_json(value: &Value) -> Result<Json, String> {
         }
         Value::Timestamp(time) => time.to_string().into(),
         Value::Duration(length) => format!("{}s", length.as_secs_f64()).into(),
-        Value::List(list) => list.iter().map(to_json).collect::<Result<_, _>>()?,
+        Value::List(list) => {
+            list.iter().map(|item| document(item, depth + 1, left)).collect::<Result<_, _>>()?
+        }
         Value::Map(map) => {
             let mut fields = serde_json::Map::new();
             for (key, value) in map.iter() {
                 let Key::String(key) = key else {
                     return Err("a key of a map is not a string".to_owned());
                 };
-                fields.insert(key.to_string(), to_json(value)?);
+                fields.insert(key.to_string(), document(value, depth + 1, left)?);
             }
             fields.into()
         }
         Value::Object(object) => {
             let mut fields = serde_json::Map::new();
             for (name, value) in &object.fields {
-                fields.insert(name.clone(), to_json(value)?);
+                fields.insert(name.clone(), document(value, depth + 1, left)?);
             }
             fields.into()
         }
-        Value::Optional(Some(inner)) => to_json(inner)?,
+        Value::Optional(Some(inner)) => document(inner, depth, left)?,
         Value::Optional(None) => Json::Null,
         other => return Err(format!("a value of type {} has no JSON form", other.type_name())),
     })

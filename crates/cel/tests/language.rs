@@ -40,6 +40,54 @@ fn what_is_just_not_too_deep_fits_on_a_stack() {
     }
 }
 
+/// Half of what a thread of the server has: the other half is for what called.
+const STACK: usize = 1 << 20;
+
+/// Parses and checks on a small stack; a stack that overflows ends the test program.
+fn compile(source: String) {
+    let run = move || {
+        if let Ok(program) = Program::compile(&source, &["a"]) {
+            let _ = program.run(&Variables::new().set("a", from_json(&json!({"b": [1]}))), PER_CALL);
+        }
+    };
+    std::thread::Builder::new().stack_size(STACK).spawn(run).expect("a thread").join().expect("no panic");
+}
+
+#[test]
+fn nesting_without_end_is_refused_on_a_small_stack() {
+    for depth in [50, 99, 100, 101, 249, 250, 251, 1_000, 5_000] {
+        let around = |open: &str, inner: &str, close: &str| open.repeat(depth) + inner + &close.repeat(depth);
+        let mut chain = "1".to_owned();
+        (0..depth).for_each(|n| chain += &format!(" + {n}"));
+        for source in [
+            around("(", "true", ")"),
+            around("[", "1", "]"),
+            around("{'a': ", "1", "}"),
+            around("[1].exists(a, ", "true", ")"),
+            around("[1].map(a, ", "a", ")"),
+            around("f(", "1", ")"),
+            around("true ? true : ", "true", ""),
+            around("[1][", "0", "]"),
+            around("!(", "true", ")"),
+            around("-(", "1", ")"),
+            around("1 + (", "1", ")"),
+            around("1 < (1 < ", "1", ")"),
+            "a".to_owned() + &".b".repeat(depth),
+            "a".to_owned() + &"[0]".repeat(depth),
+            "a".to_owned() + &".size()".repeat(depth),
+            chain,
+            "true".to_owned() + &" && true".repeat(depth),
+            // Left open, which is a matter of syntax.
+            "(".repeat(depth),
+            "[1].exists(a, ".repeat(depth),
+            "a[{'a': ".repeat(depth),
+            "!".repeat(depth) + ")",
+        ] {
+            compile(source);
+        }
+    }
+}
+
 #[test]
 fn a_limit_ends_what_costs_too_much() {
     let big: Vec<i64> = (0..2000).collect();

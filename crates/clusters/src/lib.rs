@@ -11,11 +11,15 @@
 //! | own clusters of a special kind | [`Fleet::start`] |
 //! | reach clusters that run already | [`Fleet::attach`] |
 //! | build the programs, also Karmada's own | [`toolchain`] |
+//! | leave a test out where it cannot run | [`left_out`](crate::left_out()) |
 //!
 //! Nothing outlives its owner: processes get the kernel's parent-death signal, whatever way the owner ends.
 //! `docs/guides/real-clusters.md` shows all of it from the command line.
 
+mod left_out;
 pub mod toolchain;
+
+pub use left_out::{LEFT_OUT_VARIABLE, left_out};
 
 #[cfg(feature = "runtime")]
 mod apiserver;

@@ -74,10 +74,7 @@ pub async fn exclusive(count: usize) -> Option<Members> {
 async fn lend(count: usize, access: Access) -> Option<Members> {
     let toolchain = Toolchain::from_env().unwrap_or_else(|error| panic!("{error}"));
     if std::env::var_os(CLUSTERS_VARIABLE).is_none() && !toolchain.can_provide(&MEMBER_RECIPES) {
-        eprintln!("********************************************************************************");
-        eprintln!("** LEFT OUT: this test needs real clusters, and there is no Go toolchain to   **");
-        eprintln!("** build them with. Install Go and run it again.                              **");
-        eprintln!("********************************************************************************");
+        crate::left_out("real clusters, and there is no Go toolchain to build them with");
         return None;
     }
     match borrow(count, access).await {

@@ -24,9 +24,7 @@ const DEADLINE: Duration = Duration::from_secs(180);
 fn possible() -> bool {
     let possible = Toolchain::from_env().expect("a cache").can_provide(&MEMBER_RECIPES);
     if !possible {
-        eprintln!(
-            "** LEFT OUT: this test needs real clusters, and there is no Go toolchain to build them with. **"
-        );
+        clusters::left_out("real clusters, and there is no Go toolchain to build them with");
     }
     possible
 }

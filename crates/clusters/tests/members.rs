@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use clusters::{Cluster, Network, until};
 use k8s_openapi::api::{
     apps::v1::Deployment,
-    core::v1::{ConfigMap, Namespace, Node, Pod},
+    core::v1::{ConfigMap, Event, Namespace, Node, Pod},
 };
 use kube::{
     Api, Client,
@@ -200,7 +200,12 @@ async fn an_emptied_member_has_its_nodes_and_nothing_else() {
     let namespaces: Api<Namespace> =
         Api::all(member.client().await.expect("the old kubeconfig is still good"));
     assert!(namespaces.get_opt(namespace.name()).await.expect("ask").is_none());
-    assert_eq!(node_names(member).await, nodes_before);
+    until("the nodes are back", DEADLINE, async || {
+        let nodes = node_names(member).await;
+        if nodes == nodes_before { Ok(()) } else { Err(format!("{nodes:?}")) }
+    })
+    .await
+    .expect("the same nodes");
     assert_eq!(member.state().await.expect("state").server, server);
 }
 
@@ -228,6 +233,15 @@ async fn diagnostics_show_objects_events_and_logs_even_when_cut_off() {
     })
     .await
     .expect("a pod");
+    // Events are written in their own time.
+    let events: Api<Event> = Api::namespaced(client.clone(), namespace.name());
+    until("an event about the Deployment", DEADLINE, async || {
+        let list = events.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
+        let about = |event: &Event| event.involved_object.name.as_deref() == Some("shown");
+        if list.items.iter().any(about) { Ok(()) } else { Err(format!("{} events", list.items.len())) }
+    })
+    .await
+    .expect("an event");
     member.cut_off().await.expect("cut off");
     let report = member.diagnose(namespace.name()).await;
     for part in ["--- Deployment shown", "--- Event shown", "kube-apiserver.log", "kwok.log"] {

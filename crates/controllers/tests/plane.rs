@@ -238,16 +238,18 @@ async fn a_template_is_placed_overridden_scaled_moved_and_leaves_nothing_behind(
     plane.create(&deployments, deployment(4)).await;
     plane.create(&policies, policy(&["m1", "m2"])).await;
 
-    let works = eventually("one Work per cluster", || async {
-        Some([plane.work("m1", WORK).await?, plane.work("m2", WORK).await?])
+    // Waited for as a whole: a Work may be written before its override is seen, and be mended a moment later.
+    let works = eventually("one Work per cluster, with its image and its share", || async {
+        let works = [plane.work("m1", WORK).await?, plane.work("m2", WORK).await?];
+        let images = works.each_ref().map(|work| {
+            let manifest = &work.spec.workload.manifests[0];
+            manifest["spec"]["template"]["spec"]["containers"][0]["image"].as_str().unwrap_or("").to_owned()
+        });
+        let right = images == ["nginx:1.19.0", "registry.m2/nginx:1.19.0"]
+            && works.each_ref().map(replicas) == [Some(2), Some(2)];
+        right.then_some(works)
     })
     .await;
-    let images = works.each_ref().map(|work| {
-        let manifest = &work.spec.workload.manifests[0];
-        manifest["spec"]["template"]["spec"]["containers"][0]["image"].as_str().unwrap_or("").to_owned()
-    });
-    assert_eq!(images, ["nginx:1.19.0", "registry.m2/nginx:1.19.0"]);
-    assert_eq!(works.each_ref().map(replicas), [Some(2), Some(2)]);
 
     let binding = bindings.get("nginx-deployment").await.expect("the binding exists");
     let template = deployments.get("nginx").await.expect("the template exists");

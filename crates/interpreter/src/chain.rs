@@ -68,6 +68,11 @@ pub trait Layer: Send + Sync {
     }
 }
 
+/// Refuses what a layer made if it nests too deep for everybody after it.
+fn accept(made: Value) -> Result<Value> {
+    apimachinery::depth::accept(made).map_err(|error| Error::Layer(error.to_string()))
+}
+
 /// The layers in order, native rules last. Cheap to clone.
 #[derive(Clone)]
 pub struct Interpreter {
@@ -108,12 +113,12 @@ impl Interpreter {
 
     /// Returns the object with its replica count set, where it has one.
     pub fn revise_replica(&self, object: Value, replicas: i64) -> Result<Value> {
-        self.answer(&object, Operation::ReviseReplica)?.revise_replica(object, replicas)
+        accept(self.answer(&object, Operation::ReviseReplica)?.revise_replica(object, replicas)?)
     }
 
     /// Returns the desired object with what the member cluster owns taken over from the observed one.
     pub fn retain(&self, desired: Value, observed: &Value) -> Result<Value> {
-        self.answer(&desired, Operation::Retain)?.retain(desired, observed)
+        accept(self.answer(&desired, Operation::Retain)?.retain(desired, observed)?)
     }
 
     /// Returns the template with the members' reports summed up in its status.
@@ -123,12 +128,12 @@ impl Interpreter {
         items: &[AggregatedStatusItem],
         now: Timestamp,
     ) -> Result<Value> {
-        self.answer(&object, Operation::AggregateStatus)?.aggregate_status(object, items, now)
+        accept(self.answer(&object, Operation::AggregateStatus)?.aggregate_status(object, items, now)?)
     }
 
     /// Returns what is worth reporting of a member object's status; `None` when there is nothing yet.
     pub fn reflect_status(&self, object: &Value) -> Result<Option<Value>> {
-        self.answer(object, Operation::InterpretStatus)?.reflect_status(object)
+        self.answer(object, Operation::InterpretStatus)?.reflect_status(object)?.map(accept).transpose()
     }
 
     /// Returns whether a member object is healthy.

@@ -5,6 +5,7 @@
 //! pointer, zero or not, and JSON's `omitempty` drops zeros again, while a pointer to zero means something. Only the
 //! Go types tell the two apart, which is why the table comes from them and not from the `.proto` files.
 
+use apimachinery::depth::{self, TooDeep};
 use apimachinery::gvk::Gvk;
 use serde_json::Value;
 
@@ -33,6 +34,12 @@ pub fn decode(bytes: &[u8]) -> Result<(Gvk, Value), Error> {
 /// # Errors
 /// As [`decode`].
 pub fn decode_as(bytes: &[u8], default: Option<&Gvk>) -> Result<(Gvk, Value), Error> {
+    let (gvk, value) = decode_inside(bytes, default, 0)?;
+    Ok((gvk, depth::accept(value)?))
+}
+
+/// As [`decode_as`], for an envelope that lies inside of `depth` messages.
+fn decode_inside(bytes: &[u8], default: Option<&Gvk>, depth: usize) -> Result<(Gvk, Value), Error> {
     let envelope = decode::envelope(bytes)?;
     let mut gvk = Gvk::from_api_version(&envelope.api_version, &envelope.kind);
     if let Some(default) = default {
@@ -46,7 +53,7 @@ pub fn decode_as(bytes: &[u8], default: Option<&Gvk>) -> Result<(Gvk, Value), Er
     }
     let ty = types::for_kind(&gvk.group, &gvk.version, &gvk.kind)
         .ok_or_else(|| Error::UnknownKind(gvk.clone()))?;
-    let mut value = decode::message(ty, envelope.raw)?;
+    let mut value = decode::message(ty, envelope.raw, depth)?;
     shape::name_claim_templates(&gvk, &mut value);
     if let Value::Object(object) = &mut value {
         object.insert("apiVersion".into(), Value::String(gvk.api_version()));
@@ -101,8 +108,8 @@ pub enum Error {
     WireType { wire: u8, field: String },
     #[error("proto: illegal tag {0}")]
     Tag(u64),
-    #[error("exceeded max depth")]
-    Depth,
+    #[error(transparent)]
+    Depth(#[from] TooDeep),
     /// A value whose own parser refuses it: quantities, embedded JSON.
     #[error("{0}")]
     Value(String),

@@ -9,6 +9,7 @@
 //! type's own parser refuses (times, quantities, durations) ends decoding at once. Go reads keys in the order of
 //! the document, we in the order of the alphabet, so with several errors in one body another one may come first.
 
+use apimachinery::depth::TooDeep;
 use apimachinery::gvk::Gvk;
 use serde_json::{Map, Value};
 
@@ -113,9 +114,8 @@ impl std::fmt::Display for Refusal {
 /// As many unknown fields as Go remembers.
 const MAX_UNKNOWN: usize = 100;
 
-/// Only CRD schemas nest without end; the deepest in use reach a few dozen levels. The limit is ours (Go's is its reader's
-/// 10,000), since recursion must end before the stack does.
-const MAX_DEPTH: usize = 256;
+/// Only CRD schemas nest without end. Whatever was read keeps to the limit for all objects; pointers count twice here.
+const MAX_DEPTH: usize = 2 * apimachinery::depth::MAX_DEPTH;
 
 #[derive(Default)]
 struct Decoder {
@@ -170,7 +170,7 @@ impl Decoder {
     /// Rewrites a value of the given type. `Err` ends decoding.
     fn decode(&mut self, ty: TypeId, value: &mut Value) -> Result<(), Refusal> {
         if self.depth > MAX_DEPTH {
-            return Err(Refusal::Text("exceeded max depth".into()));
+            return Err(Refusal::Text(TooDeep.to_string()));
         }
         self.depth += 1;
         let result = self.decode_type(ty, value);

@@ -1,5 +1,6 @@
 //! Laws of the codecs: hostile bytes never panic, canonicalising is idempotent, protobuf loses nothing.
 
+use apimachinery::depth::TooDeep;
 use apimachinery::gvk::Gvk;
 use native::{proto, shape};
 use proptest::prelude::*;
@@ -132,5 +133,33 @@ fn messages_nested_beyond_reason_are_refused() {
     let mut bytes = b"k8s\0\n\x34\n\x17apiextensions.k8s.io/v1\x12\x18CustomResourceDefinition".to_vec();
     bytes[5] = u8::try_from(bytes.len() - 6).expect("short");
     bytes.extend(wrap(2, &crd));
-    assert_eq!(proto::decode(&bytes), Err(proto::Error::Depth));
+    assert_eq!(proto::decode(&bytes), Err(proto::Error::Depth(TooDeep)));
+}
+
+#[test]
+fn finding_1_envelopes_inside_of_each_other_are_refused() {
+    // data = 2 in ControllerRevision is raw bytes (1), which may be an envelope again.
+    let wrap = |number: u8, inner: &[u8]| {
+        let mut out = vec![number << 3 | 2];
+        let mut length = inner.len();
+        while length >= 0x80 {
+            out.push((length as u8) | 0x80);
+            length >>= 7;
+        }
+        out.push(length as u8);
+        out.extend_from_slice(inner);
+        out
+    };
+    let envelope = |inner: &[u8]| {
+        let mut out = b"k8s\0".to_vec();
+        let named = [wrap(1, b"apps/v1"), wrap(2, b"ControllerRevision")].concat();
+        out.extend(wrap(1, &named));
+        out.extend(wrap(2, inner));
+        out
+    };
+    let mut bytes = envelope(&[]);
+    for _ in 0..10_000 {
+        bytes = envelope(&wrap(2, &wrap(1, &bytes)));
+    }
+    assert_eq!(proto::decode(&bytes), Err(proto::Error::Depth(TooDeep)));
 }

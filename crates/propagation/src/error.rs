@@ -23,6 +23,8 @@ pub enum Error {
     NoPriorityClass { name: String },
     #[error("cannot interpret {object}: {source}")]
     Interpret { object: String, source: interpreter::Error },
+    #[error("cannot put {object} into a work: {source}")]
+    Depth { object: String, source: apimachinery::depth::TooDeep },
     #[error("cannot apply {} for cluster({cluster}): {}", failure.describe(), failure.error)]
     Override { cluster: String, failure: Box<crate::overrides::Failure> },
     #[error("no completions found for cluster {cluster}")]

@@ -18,6 +18,7 @@ use api::labels::{
 };
 use api::policy::{ConflictResolution, Placement, PurgeMode, ReplicaSchedulingType};
 use api::work::{ResourceBindingSpec, Suspension, TargetCluster, Work, WorkSpec, WorkloadTemplate};
+use apimachinery::depth;
 use interpreter::{Interpreter, Operation, prune};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use scheduler::webster::{self, TieRule};
@@ -26,6 +27,9 @@ use serde_json::Value;
 use crate::object::merge;
 use crate::overrides::{Applied, Overrides, record};
 use crate::{Binding, Error, Object, Result, target_clusters};
+
+/// The objects and lists around a manifest in a Work: itself, `spec`, `workload`, `manifests`.
+const LEVELS_OF_WORK: usize = 4;
 
 /// Renders the Works of one binding; what all clusters share is computed once.
 pub struct Renderer<'a, B> {
@@ -254,6 +258,9 @@ impl DesiredWork {
         }
         let object = manifest.describe();
         prune(&mut manifest).map_err(|source| Error::Interpret { object, source })?;
+        // A Work has it four levels down; where its API server looks at the depth, it would be refused for ever.
+        depth::check_below(LEVELS_OF_WORK, &manifest)
+            .map_err(|source| Error::Depth { object: manifest.describe(), source })?;
         Ok(Self {
             namespace,
             name,

@@ -133,3 +133,71 @@ fn every_case_gives_what_it_says() {
     assert!(count > 0, "there are cases");
     assert!(failures.is_empty(), "{} of {count} cases differ:\n{}", failures.len(), failures.join("\n"));
 }
+
+fn with_policy(object: Value, overriders: Value) -> Result<Value, String> {
+    let case = Case {
+        name: String::new(),
+        object: object.clone(),
+        cluster: Value::Null,
+        policies: Vec::new(),
+        overriders,
+        expected: None,
+        expected_fields: None,
+        error: None,
+        applied: None,
+        recorded_cluster: None,
+        recorded: None,
+    };
+    let cluster: Cluster =
+        serde_json::from_value(json!({"metadata": {"name": "m1"}, "spec": {"syncMode": "Push"}}))
+            .expect("a cluster");
+    let mut object = object;
+    match case.overrides().apply(&mut object, &cluster) {
+        Ok(_) => Ok(object),
+        Err(failure) => Err(failure.error.to_string()),
+    }
+}
+
+#[test]
+fn finding_1_a_policy_that_deepens_an_object_without_end_fails_for_that_object() {
+    // Each operation adds fifty levels at the bottom of what the ones before it made, up to 1.9 MB in all.
+    let fifty = || (1..50).fold(json!([]), |inner, _| json!([inner]));
+    let (mut plaintext, mut path, mut size) = (Vec::new(), "/data".to_owned(), 0);
+    while size < 1_900_000 {
+        path.push_str("/0");
+        plaintext.push(json!({"path": path, "operator": "add", "value": fifty()}));
+        path.push_str(&"/0".repeat(49));
+        size += path.len() + 200;
+    }
+    assert!(plaintext.len() > 100);
+    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": []});
+    let error = with_policy(object, json!({"plaintext": plaintext})).unwrap_err();
+    assert_eq!(error, "exceeded max depth: arrays and objects may nest 120 levels");
+}
+
+#[test]
+fn finding_1_a_deep_document_inside_of_a_field_is_refused() {
+    let deep = format!("{}{}", "[".repeat(200_000), "]".repeat(200_000));
+    let object = json!({"kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"x": deep}});
+    for format in ["json", "yaml"] {
+        let operation = json!({"subPath": "/0", "operator": "remove"});
+        let error = with_policy(
+            object.clone(),
+            json!({"fieldOverrider": [{"fieldPath": "/data/x", format: [operation]}]}),
+        );
+        assert!(error.unwrap_err().starts_with("the value at /data/x is not readable"));
+    }
+}
+
+#[test]
+fn finding_25_a_yaml_bomb_in_a_field_is_refused() {
+    let bomb = format!("a: &a {}\nb: [{}]\n", "x".repeat(500_000), vec!["*a"; 1500].join(","));
+    let object = json!({"kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"x": bomb}});
+    let operation = json!({"subPath": "/a", "operator": "replace", "value": 1});
+    let error =
+        with_policy(object, json!({"fieldOverrider": [{"fieldPath": "/data/x", "yaml": [operation]}]}));
+    assert_eq!(
+        error.unwrap_err(),
+        "the value at /data/x is not readable: yaml: document contains excessive aliasing"
+    );
+}

@@ -79,7 +79,7 @@ impl Hands {
     }
 
     pub(crate) fn parse(&self, kind: Kind, entry: &Entry) -> Value {
-        self.server.read(&self.kinds[&kind], entry)
+        self.server.read_or_warn(&self.kinds[&kind], entry).unwrap_or_default()
     }
 
     /// Calls back with every entry of a kind, in a namespace or in all.

@@ -91,8 +91,10 @@ pub(crate) fn micro_stamp(moment: Timestamp) -> String {
     format!("{moment:.6}")
 }
 
+/// Returns the moment so many seconds after (or, if negative, before) another one, or the last (first) there is.
 pub(crate) fn after(moment: Timestamp, seconds: i64) -> Timestamp {
-    moment.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX)
+    let limit = if seconds < 0 { Timestamp::MIN } else { Timestamp::MAX };
+    moment.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(limit)
 }
 
 /// Returns a condition of an object's status.
@@ -185,6 +187,13 @@ pub(crate) fn set_condition(conditions: &mut Vec<Value>, mut new: Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_number_of_seconds_is_too_large() {
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        assert_eq!(after(now, i64::MAX), Timestamp::MAX);
+        assert_eq!(after(now, i64::MIN), Timestamp::MIN, "a deadline of all time lies in the past");
+    }
 
     #[test]
     fn percentages_round_as_asked() {

@@ -3,14 +3,14 @@
 //! A backup is an ordinary store file, written from a frozen image while the store runs. Restoring puts it into
 //! an empty directory and moves the revision far ahead, so that clients of the lost store notice.
 
-use std::{fs, path::Path};
+use std::{fs, io, path::Path};
 
 use redb::Database;
 
 use crate::{
-    OpenError, Revision,
-    disk::{FILE, open_file, put_meta, sync_dir, write_image},
-    format::{Meta, RESTORE_JUMP},
+    Clock as _, OpenError, Revision, SystemClock,
+    disk::{FILE, open_file, private_file, put_meta, sync_dir, write_image},
+    format::Meta,
     store::Shared,
 };
 
@@ -57,7 +57,7 @@ pub(crate) fn write<H>(shared: &Shared<H>, to: &Path) -> Result<Backup, OpenErro
 }
 
 /// Makes a store out of a backup, in a directory that has none. Returns what was restored; its revision is the
-/// one at which the new store starts, at least [`RESTORE_JUMP`] ahead of the backup.
+/// one at which the new store starts, at least [`crate::RESTORE_JUMP`] ahead of the backup.
 pub fn restore(from: &Path, dir: &Path) -> Result<Backup, OpenError> {
     let at_dir = |source| OpenError::Directory { dir: dir.into(), source };
     let target = dir.join(FILE);
@@ -66,12 +66,14 @@ pub fn restore(from: &Path, dir: &Path) -> Result<Backup, OpenError> {
     }
     let lock = crate::disk::lock_dir(dir)?;
     let unfinished = dir.join(format!("{FILE}.new"));
-    let source = fs::File::open(from);
-    source.map_err(|source| OpenError::Database { path: from.into(), source: redb::Error::Io(source) })?;
+    let mut source = fs::File::open(from)
+        .map_err(|source| OpenError::Database { path: from.into(), source: redb::Error::Io(source) })?;
     if unfinished.exists() {
         fs::remove_file(&unfinished).map_err(at_dir)?;
     }
-    fs::copy(from, &unfinished).map_err(at_dir)?;
+    // `fs::copy` would take over the backup's mode; whoever may read the backup need not be able to read the store.
+    let copied = private_file().create_new(true).open(&unfinished);
+    copied.and_then(|mut copy| io::copy(&mut source, &mut copy)).map_err(at_dir)?;
     let restored = adopt(&unfinished, from);
     let backup = match restored {
         Ok(backup) => backup,
@@ -101,8 +103,8 @@ fn adopt(copy: &Path, from: &Path) -> Result<Backup, OpenError> {
     if !database.check_integrity().map_err(|e| failed(e.into()))? {
         return Err(OpenError::Foreign { path: from.into(), what: "its checksums do not match".to_owned() });
     }
-    let meta = loaded.meta.jump(loaded.meta.reserved.max(loaded.meta.revision) + RESTORE_JUMP);
-    put_meta(&database, &Meta { clean: true, ..meta }).map_err(failed)?;
+    let meta = loaded.meta.after_restore(SystemClock.now_ms());
+    put_meta(&database, &meta).map_err(failed)?;
     let file_bytes = fs::metadata(copy).map_or(0, |file| file.len());
     Ok(Backup {
         revision: meta.revision,

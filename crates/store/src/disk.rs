@@ -33,8 +33,8 @@ use crate::{
 pub(crate) const FILE: &str = "store.redb";
 const LOCK: &str = "lock";
 
-/// How often and at which distance a lock that somebody holds is tried: two seconds in all.
-const LOCK_TRIES: u32 = 100;
+/// How often and at which distance a lock that somebody holds is tried: five seconds in all.
+const LOCK_TRIES: u32 = 250;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// redb caches pages itself; since nobody reads from the file, it needs room for the inner pages and the
@@ -173,8 +173,8 @@ pub(crate) fn lock_dir(dir: &Path) -> Result<File, OpenError> {
     let at_dir = |source| OpenError::Directory { dir: dir.into(), source };
     create_private_dir(dir).map_err(at_dir)?;
     let lock = private_file().create(true).truncate(false).open(dir.join(LOCK)).map_err(at_dir)?;
-    // Whoever had it may be about to let go: a server that is being replaced, or a child of ours that was forked while
-    // the lock was held and has not started its own program yet.
+    // Its holder may be about to let go: a server that was just killed and is still dying, or a child of ours that was
+    // forked while the lock was held and has not started its own program yet.
     for _ in 0..LOCK_TRIES {
         match lock.try_lock() {
             Ok(()) => return Ok(lock),
@@ -194,7 +194,7 @@ fn create_private_dir(dir: &Path) -> io::Result<()> {
     builder.create(dir)
 }
 
-fn private_file() -> OpenOptions {
+pub(crate) fn private_file() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true);
     #[cfg(unix)]

@@ -50,6 +50,8 @@ pub enum CommitError<H> {
     InvalidKey { reason: &'static str },
     /// The store has been closed.
     Closed,
+    /// The store's thread ended without having been told to; nothing can be written until the process is started anew.
+    Dead { reason: Arc<str> },
 }
 
 impl<H> fmt::Display for CommitError<H> {
@@ -66,6 +68,7 @@ impl<H> fmt::Display for CommitError<H> {
             }
             Self::InvalidKey { reason } => f.write_str(reason),
             Self::Closed => f.write_str("the store is closed"),
+            Self::Dead { reason } => f.write_str(reason),
         }
     }
 }

@@ -27,11 +27,18 @@ struct Switches {
     calls_left: AtomicI64,
     /// Not 0: breaking means a power cut, and this decides what survives it.
     power_cut: AtomicU64,
+    bug: AtomicBool,
 }
 
 impl Default for Switches {
     fn default() -> Self {
-        Self { full: false.into(), sync_fails: false.into(), calls_left: (-1).into(), power_cut: 0.into() }
+        Self {
+            full: false.into(),
+            sync_fails: false.into(),
+            calls_left: (-1).into(),
+            power_cut: 0.into(),
+            bug: false.into(),
+        }
     }
 }
 
@@ -62,6 +69,11 @@ impl Faults {
         self.break_after(calls);
     }
 
+    /// The next write panics, as a bug in the store or below it would.
+    pub fn bug(&self) {
+        self.0.bug.store(true, Ordering::SeqCst);
+    }
+
     /// Everything works again.
     pub fn heal(&self) {
         self.0.full.store(false, Ordering::SeqCst);
@@ -71,6 +83,7 @@ impl Faults {
     }
 
     fn write(&self) -> io::Result<()> {
+        assert!(!self.0.bug.load(Ordering::SeqCst), "a test asked for this panic");
         if self.0.full.load(Ordering::SeqCst) {
             return Err(io::Error::new(io::ErrorKind::StorageFull, "no space left on device"));
         }

@@ -29,9 +29,10 @@ pub(crate) const META_STATE: &str = "state";
 /// range, whatever was handed out of it. Large enough that reserving is rare, and no concern in 64 bits.
 pub(crate) const RESERVE: u64 = 10_000;
 
-/// How far a restored store jumps ahead of its backup. Clients may hold revisions from after the backup; they
-/// must lie in the gap, where they are refused, and not among revisions to come.
-pub const RESTORE_JUMP: u64 = 1_000_000;
+/// How far a restored store jumps ahead of its backup, at least. Clients may hold revisions from after the backup;
+/// they must lie below the first revision of the restored store, where they are refused, and not among revisions to
+/// come. At a thousand writes per second, this is eleven days of writes after the backup.
+pub const RESTORE_JUMP: u64 = 1_000_000_000;
 
 /// Revisions between two lives of a store that may have been shown to clients and no longer count.
 ///
@@ -67,6 +68,24 @@ pub(crate) struct Meta {
 impl Meta {
     pub(crate) fn new() -> Self {
         Self { revision: FIRST_REVISION, reserved: FIRST_REVISION, compacted: 0, gap: None, clean: true }
+    }
+
+    /// Returns where a store goes on that was not closed in order: behind every revision that anybody may have seen.
+    ///
+    /// The last reserved revision may have been handed out, too. If the store went on at that one, a client that saw
+    /// it before the crash would believe that it knows the present state.
+    pub(crate) fn after_crash(self) -> Self {
+        self.jump(self.reserved.max(self.revision) + 1)
+    }
+
+    /// Returns where a store goes on that is restored from a backup at a time in milliseconds since the Unix epoch.
+    ///
+    /// Everything before counts as compacted. The time makes two stores from the same backup start at different
+    /// revisions, so that a client of the first is refused by the second as well.
+    pub(crate) fn after_restore(self, now_ms: u64) -> Self {
+        let newest = self.reserved.max(self.revision);
+        let revision = newest.saturating_add(RESTORE_JUMP).saturating_add(now_ms);
+        Self { revision, reserved: revision, compacted: revision, gap: None, clean: true }
     }
 
     /// Goes on at `revision`, refusing everything between.
@@ -160,6 +179,21 @@ mod tests {
         let second = Meta { revision: 10_005, reserved: 20_000, ..first }.jump(20_000);
         assert_eq!(second.compacted, 10_000);
         assert_eq!(second.gap, Some(Gap { start: 10_005, end: 20_000 }));
+    }
+
+    #[test]
+    fn after_a_crash_the_last_reserved_revision_is_refused_as_well() {
+        let crashed = Meta { revision: 20, reserved: 10_000, clean: false, ..Meta::new() }.after_crash();
+        assert_eq!(crashed.revision, 10_001);
+        assert!(crashed.gap.unwrap().contains(10_000));
+    }
+
+    #[test]
+    fn two_stores_from_one_backup_start_far_ahead_and_apart() {
+        let backup = Meta { revision: 20, reserved: 20, ..Meta::new() };
+        let (first, second) = (backup.after_restore(5_000), backup.after_restore(6_000));
+        assert!(first.revision >= 20 + RESTORE_JUMP && second.revision >= first.revision + 1_000);
+        assert_eq!((second.compacted, second.gap), (second.revision, None));
     }
 
     #[test]

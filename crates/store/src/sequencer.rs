@@ -16,8 +16,10 @@
 //! skipped for good. The first write after a pause then tries to write the whole store into a fresh file.
 
 use std::{
+    any::Any,
     collections::VecDeque,
     num::NonZeroU64,
+    panic::{self, AssertUnwindSafe},
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
@@ -56,11 +58,15 @@ pub(crate) struct Queue<H> {
     pub(crate) writes: VecDeque<Pending<H>>,
     /// Those that wait for a transaction that they can be part of, each until its time at most; in order of time.
     pub(crate) patient: VecDeque<(Instant, Pending<H>)>,
+    /// Those that wait until everything visible is on disk.
+    pub(crate) barriers: Vec<oneshot::Sender<Result<(), CommitError<H>>>>,
     /// Look at the clock again.
     pub(crate) nudged: bool,
     pub(crate) closing: bool,
     /// Set by the sequencer when it is gone.
     pub(crate) closed: bool,
+    /// Why it is gone, if nobody asked it to end.
+    pub(crate) death: Option<Arc<str>>,
 }
 
 impl<H> Default for Queue<H> {
@@ -68,9 +74,11 @@ impl<H> Default for Queue<H> {
         Self {
             writes: VecDeque::new(),
             patient: VecDeque::new(),
+            barriers: Vec::new(),
             nudged: false,
             closing: false,
             closed: false,
+            death: None,
         }
     }
 }
@@ -84,6 +92,7 @@ pub(crate) struct Sequencer<H> {
     /// What is reserved on disk.
     reserved: Revision,
     unsynced: Changes<H>,
+    barriers: Vec<oneshot::Sender<Result<(), CommitError<H>>>>,
     flush_at: Option<Instant>,
     expiries: Expiries,
     last_sweep_ms: u64,
@@ -116,6 +125,7 @@ impl<H: Send + Sync + 'static> Sequencer<H> {
             revision,
             reserved,
             unsynced: Changes::default(),
+            barriers: Vec::new(),
             flush_at: None,
             expiries,
             last_sweep_ms: 0,
@@ -123,14 +133,20 @@ impl<H: Send + Sync + 'static> Sequencer<H> {
         }
     }
 
-    /// Runs until the store is closed.
-    pub(crate) fn run(mut self) {
-        // Also when something here panics: nobody must wait for a thread that is gone.
-        let _farewell = Farewell(Arc::clone(&self.shared));
+    /// Runs until the store is closed, and tells everybody that it has ended, also after a panic: nobody must wait
+    /// for a thread that is gone.
+    pub(crate) fn run(self) {
+        let shared = Arc::clone(&self.shared);
+        let ended = panic::catch_unwind(AssertUnwindSafe(|| self.work()));
+        farewell(&shared, ended.err().map(|payload| death(&*payload)));
+    }
+
+    fn work(mut self) {
         loop {
             let (batch, closing) = self.wait();
             self.process(batch);
             self.expire();
+            self.settle_barriers();
             if self.flush_at.is_some_and(|at| closing || at <= Instant::now())
                 || self.unsynced.bytes > MAX_UNSYNCED_BYTES
             {
@@ -147,7 +163,7 @@ impl<H: Send + Sync + 'static> Sequencer<H> {
     fn wait(&mut self) -> (Vec<Pending<H>>, bool) {
         let shared = Arc::clone(&self.shared);
         let mut queue = shared.queue.lock();
-        while queue.writes.is_empty() && !queue.closing && !queue.nudged {
+        while queue.writes.is_empty() && queue.barriers.is_empty() && !queue.closing && !queue.nudged {
             match self.wake_in(&queue) {
                 None => shared.wake.wait(&mut queue),
                 Some(pause) if pause.is_zero() => break,
@@ -159,7 +175,9 @@ impl<H: Send + Sync + 'static> Sequencer<H> {
             }
         }
         queue.nudged = false;
+        self.barriers.append(&mut queue.barriers);
         let with_patient = queue.closing
+            || !self.barriers.is_empty()
             || self.disk.is_none()
             || is_due(self.flush_at)
             || is_due(queue.patient.front().map(|(until, _)| *until))
@@ -376,6 +394,18 @@ impl<H: Send + Sync + 'static> Sequencer<H> {
         self.process(deletions.collect());
     }
 
+    /// Puts everything visible on disk, if anybody waits for that, and answers.
+    fn settle_barriers(&mut self) {
+        if self.barriers.is_empty() {
+            return;
+        }
+        let durable = self.writable() && (self.unsynced.is_empty() || self.sync(self.reserved).is_ok());
+        for done in std::mem::take(&mut self.barriers) {
+            let reply = if durable { Ok(()) } else { Err(self.refusal()) };
+            drop(done.send(reply));
+        }
+    }
+
     /// Puts buffered writes on disk.
     fn flush(&mut self) {
         if self.unsynced.is_empty() || self.failure.is_some() {
@@ -398,6 +428,7 @@ impl<H: Send + Sync + 'static> Sequencer<H> {
         match result {
             Ok(()) => {
                 self.reserved = reserved;
+                self.shared.durable.store(meta.revision, Ordering::Release);
                 Ok(())
             }
             Err(error) => {
@@ -415,9 +446,13 @@ impl<H: Send + Sync + 'static> Sequencer<H> {
     }
 
     fn refuse(&self, done: oneshot::Sender<Reply<H>>) {
+        drop(done.send(Err(self.refusal())));
+    }
+
+    fn refusal(&self) -> CommitError<H> {
         let reason =
             self.failure.as_ref().map_or_else(|| Arc::from("the disk failed"), |f| Arc::clone(&f.reason));
-        drop(done.send(Err(CommitError::ReadOnly { reason })));
+        CommitError::ReadOnly { reason }
     }
 
     /// Returns whether writes are possible, trying to make them so if the disk had failed.
@@ -450,6 +485,7 @@ impl<H: Send + Sync + 'static> Sequencer<H> {
         let Some(disk) = &mut self.disk else { return Ok(()) };
         disk.rewrite(&image)?;
         self.reserved = reserved;
+        self.shared.durable.store(meta.revision, Ordering::Release);
         self.unsynced = Changes::default();
         self.flush_at = None;
         Ok(())
@@ -483,24 +519,33 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Tells everybody that no more will come.
-struct Farewell<H>(Arc<Shared<H>>);
+/// Returns why the thread ended, for operators and clients.
+fn death(payload: &(dyn Any + Send)) -> Arc<str> {
+    let words = payload.downcast_ref::<String>().map(String::as_str);
+    let words = words.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("it does not say why");
+    format!("the store has failed and takes no more writes: its thread panicked: {words}").into()
+}
 
-impl<H> Drop for Farewell<H> {
-    fn drop(&mut self) {
-        let unanswered = {
-            let mut queue = self.0.queue.lock();
-            queue.closed = true;
-            (std::mem::take(&mut queue.writes), std::mem::take(&mut queue.patient))
-        };
-        drop(unanswered);
-        let changed: Vec<_> = {
-            let mut state = self.0.state.write();
-            state.closed = true;
-            state.shards.values().map(|shard| Arc::clone(&shard.changed)).collect()
-        };
-        changed.iter().for_each(|changed| changed.notify_waiters());
-        self.0.visible.notify_waiters();
-        self.0.ended.notify_waiters();
+/// Tells everybody that no more will come, and why if that was not asked for.
+fn farewell<H>(shared: &Shared<H>, death: Option<Arc<str>>) {
+    if let Some(reason) = &death {
+        tracing::error!(%reason, "the store is gone");
+        *shared.read_only.write() = Some(Arc::clone(reason));
     }
+    let unanswered = {
+        let mut queue = shared.queue.lock();
+        queue.closed = true;
+        queue.death = death;
+        let barriers = std::mem::take(&mut queue.barriers);
+        (std::mem::take(&mut queue.writes), std::mem::take(&mut queue.patient), barriers)
+    };
+    drop(unanswered);
+    let changed: Vec<_> = {
+        let mut state = shared.state.write();
+        state.closed = true;
+        state.shards.values().map(|shard| Arc::clone(&shard.changed)).collect()
+    };
+    changed.iter().for_each(|changed| changed.notify_waiters());
+    shared.visible.notify_waiters();
+    shared.ended.notify_waiters();
 }

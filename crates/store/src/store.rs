@@ -61,6 +61,8 @@ pub(crate) struct Shared<H> {
     pub(crate) ended: Notify,
     /// Why writes are refused.
     pub(crate) read_only: RwLock<Option<Arc<str>>>,
+    /// Everything up to this revision is on disk.
+    pub(crate) durable: AtomicU64,
     pub(crate) counters: Counters,
 }
 
@@ -101,6 +103,8 @@ pub struct Stats {
     pub file_bytes: u64,
     /// Why writes are refused, if they are.
     pub read_only: Option<Arc<str>>,
+    /// They are refused for good: the store's thread is gone.
+    pub dead: bool,
 }
 
 impl<H: Head> Store<H> {
@@ -117,7 +121,7 @@ impl<H: Head> Store<H> {
         let mut disk = disk;
         if let Some(disk) = &mut disk {
             if !meta.clean {
-                meta = meta.jump(meta.reserved.max(meta.revision));
+                meta = meta.after_crash();
                 tracing::warn!(
                     revision = meta.revision,
                     "the store was not closed in order, it goes on at a later revision"
@@ -137,6 +141,7 @@ impl<H: Head> Store<H> {
             shards.insert(collection.name, Shard::loaded(entries, collection.last));
         }
         let revision = meta.revision.max(FIRST_REVISION);
+        let durable = if disk.is_some() { revision } else { Revision::MAX };
         let shared = Arc::new(Shared {
             options,
             state: RwLock::new(State::new(revision, meta.compacted, meta.gap, shards)),
@@ -145,6 +150,7 @@ impl<H: Head> Store<H> {
             wake: Condvar::new(),
             ended: Notify::new(),
             read_only: RwLock::default(),
+            durable: AtomicU64::new(durable),
             counters: Counters::default(),
         });
         let sequencer = Sequencer::new(Arc::clone(&shared), disk, revision, meta.reserved, expiries);
@@ -165,9 +171,7 @@ impl<H: Head> Store<H> {
         let (done, outcome) = oneshot::channel();
         {
             let mut queue = self.shared().queue.lock();
-            if queue.closing || queue.closed {
-                return Err(CommitError::Closed);
-            }
+            check_open(&queue)?;
             if write.durability == Durability::Patient {
                 let until = Instant::now() + self.shared().options.gather;
                 queue.patient.push_back((until, Pending { write, done }));
@@ -176,7 +180,10 @@ impl<H: Head> Store<H> {
             }
         }
         self.shared().wake.notify_one();
-        outcome.await.unwrap_or(Err(CommitError::Closed))
+        match outcome.await {
+            Ok(reply) => reply,
+            Err(_) => Err(self.unanswered().await),
+        }
     }
 
     /// Refuses what has been overtaken already: that needs not wait for the writes before it.
@@ -211,6 +218,58 @@ impl<H: Head> Store<H> {
 }
 
 impl<H> Store<H> {
+    /// Waits until everything up to the revision is on disk. Costs nothing if it is; otherwise it is put there at once.
+    ///
+    /// For callers that acknowledge what they found and did not write themselves: what others wrote with
+    /// [`Durability::Buffered`] is visible before it is on disk.
+    pub async fn wait_until_durable(&self, revision: Revision) -> Result<(), CommitError<H>> {
+        let shared = self.shared();
+        if revision <= shared.durable.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let (done, outcome) = oneshot::channel();
+        {
+            let mut queue = shared.queue.lock();
+            check_open(&queue)?;
+            queue.barriers.push(done);
+        }
+        shared.wake.notify_one();
+        match outcome.await {
+            Ok(reply) => reply,
+            Err(_) => Err(self.unanswered().await),
+        }
+    }
+
+    /// Waits for the end of the sequencer, which has dropped a question, and returns the answer to it.
+    async fn unanswered(&self) -> CommitError<H> {
+        match self.ended().await {
+            Some(reason) => CommitError::Dead { reason },
+            None => CommitError::Closed,
+        }
+    }
+
+    /// Waits until the sequencer is gone. Returns the reason if nobody asked it to end.
+    async fn ended(&self) -> Option<Arc<str>> {
+        let shared = self.shared();
+        let ended = watch::until(&shared.ended, || {
+            let queue = shared.queue.lock();
+            Ok::<_, std::convert::Infallible>(queue.closed.then(|| queue.death.clone()))
+        });
+        match ended.await {
+            Ok(death) => death,
+        }
+    }
+
+    /// Waits until the store fails for good, and returns why. Never returns if it is closed in order.
+    ///
+    /// After that nothing can be written: the process should end.
+    pub async fn death(&self) -> Arc<str> {
+        match self.ended().await {
+            Some(reason) => reason,
+            None => std::future::pending().await,
+        }
+    }
+
     pub(crate) fn shared(&self) -> &Arc<Shared<H>> {
         &self.owner.shared
     }
@@ -227,6 +286,13 @@ impl<H> Store<H> {
     /// Returns the collection as it is now.
     pub fn snapshot(&self, collection: &str) -> Snapshot<H> {
         self.shared().state.read().snapshot(collection)
+    }
+
+    /// Returns the revision of the newest change to any of the collections, deletions included; 0 if there was none.
+    pub fn last_change<'a>(&self, collections: impl IntoIterator<Item = &'a str>) -> Revision {
+        let state = self.shared().state.read();
+        let last = |collection| state.shards.get(collection).map_or(0, |shard| shard.last);
+        collections.into_iter().map(last).max().unwrap_or(0)
     }
 
     /// Returns several collections as they are now, all at the same revision.
@@ -317,7 +383,10 @@ impl<H> Store<H> {
     pub fn stats(&self) -> Stats {
         let shared = self.shared();
         let counters = &shared.counters;
-        let queued = shared.queue.lock().writes.len();
+        let (queued, dead) = {
+            let queue = shared.queue.lock();
+            (queue.writes.len(), queue.death.is_some())
+        };
         let read_only = shared.read_only.read().clone();
         let state = shared.state.read();
         Stats {
@@ -340,6 +409,7 @@ impl<H> Store<H> {
                 }
             },
             read_only,
+            dead,
         }
     }
 
@@ -352,14 +422,8 @@ impl<H> Store<H> {
     /// Finishes the writes that are waiting, puts everything on disk, ends the thread and releases the
     /// directory. Later writes get [`CommitError::Closed`], reads still work, watches end.
     pub async fn close(&self) {
-        let shared = self.shared();
-        shared.request_close();
-        let ended = watch::until(&shared.ended, || {
-            Ok::<_, std::convert::Infallible>(shared.queue.lock().closed.then_some(()))
-        });
-        match ended.await {
-            Ok(()) => {}
-        }
+        self.shared().request_close();
+        let _ = self.ended().await;
         // It has said its last word, so this does not block.
         let thread = self.owner.thread.lock().take();
         drop(thread.map(JoinHandle::join));
@@ -378,6 +442,14 @@ impl<H> Drop for Owner<H> {
         self.shared.request_close();
         // Blocks for one fsync at most, so that the directory is free afterwards.
         drop(self.thread.lock().take().map(JoinHandle::join));
+    }
+}
+
+fn check_open<H>(queue: &Queue<H>) -> Result<(), CommitError<H>> {
+    match &queue.death {
+        Some(reason) => Err(CommitError::Dead { reason: Arc::clone(reason) }),
+        None if queue.closing || queue.closed => Err(CommitError::Closed),
+        None => Ok(()),
     }
 }
 

@@ -19,7 +19,8 @@ pub(crate) fn run(name: Option<&str>, arguments: &[String]) -> Result<()> {
         bail!("there is no benchmark called {wanted}\n{}", list(&benches));
     };
     let status = cargo()
-        .args(["bench", "--package", crate_name, "--bench", bench, "--"])
+        // As in packages, with optimisation across crates.
+        .args(["bench", "--profile", "dist", "--package", crate_name, "--bench", bench, "--"])
         .args(arguments)
         .status()
         .context("cannot run cargo bench")?;

@@ -11,16 +11,20 @@ pub(crate) mod fleet;
 mod hygiene;
 
 use std::{
-    cell::OnceCell,
+    cell::{OnceCell, RefCell},
+    collections::BTreeSet,
+    fs,
     path::Path,
     process::Command,
     time::{Duration, Instant},
 };
 
+use ::clusters::LEFT_OUT_VARIABLE;
 use anyhow::{Context as _, Result, bail};
 
 use crate::{
     clusters::PROGRAM,
+    dependencies,
     workspace::{Workspace, cargo},
 };
 use fleet::Fleet;
@@ -36,6 +40,9 @@ pub(crate) struct Arguments {
     /// Look only at these crates, separated by commas. For working on one crate; a change must pass with all.
     #[arg(long, value_delimiter = ',', value_name = "CRATES")]
     package: Vec<String>,
+    /// Fail if tests that need real clusters cannot run, instead of leaving them out.
+    #[arg(long)]
+    require_clusters: bool,
     /// Show the steps and what they check.
     #[arg(long)]
     list: bool,
@@ -50,6 +57,9 @@ struct Step {
     run: fn(&Context) -> Result<()>,
 }
 
+/// What came of a step.
+type Results<'a> = [(&'a str, Duration, Result<()>)];
+
 /// The checks, in the order in which they run. Put a new one before `doc`, or wherever it fails soonest.
 fn steps() -> Vec<Step> {
     let step = |name, about, run| Step { name, about, clusters: false, run };
@@ -62,11 +72,24 @@ fn steps() -> Vec<Step> {
         }),
         step("arrows", "crates depend only on those they may, and pure crates stay pure", arrows::check),
         step("hygiene", "every source file says what it is for, and none is too long", hygiene::check),
+        step("dependencies", "crates of others are welcome, and their licences are told", |context| {
+            dependencies::check(&context.workspace)
+        }),
         step("clippy", "no lint has anything to say", |context| {
             let deny = ["--all-targets", "--", "--deny", "warnings"];
             context.run(cargo().arg("clippy").args(context.scope()).args(deny))
         }),
         Step { clusters: true, ..step("test", "all tests pass, with real clusters where Go is there", test) },
+        step(
+            "fuzz",
+            "whatever reads bytes from outside holds its properties for a few seconds each",
+            |context| {
+                if !context.packages.is_empty() && !context.packages.iter().any(|package| package == "fuzz") {
+                    return Ok(());
+                }
+                context.run(crate::fuzz::command().args(["--seconds", "3"]))
+            },
+        ),
         step("doc", "the documentation builds without a warning", |context| {
             context.run(
                 cargo()
@@ -87,6 +110,10 @@ struct Context {
     /// Clusters for whoever wants them, started at the first wish, ended with the context.
     fleet: OnceCell<Option<Fleet>>,
     programs: fleet::Programs,
+    /// Tests that did not run for want of clusters are a failure.
+    require_clusters: bool,
+    /// Those tests, each with what it needs.
+    left_out: RefCell<Vec<String>>,
 }
 
 impl Context {
@@ -94,6 +121,12 @@ impl Context {
     fn clusters(&self) -> Result<Option<&Path>> {
         if self.fleet.get().is_none() {
             let fleet = Fleet::start(&self.workspace, &self.programs)?;
+            if fleet.is_none() && self.require_clusters {
+                bail!(
+                    "--require-clusters: there is no Go toolchain to build clusters with; install Go, or leave the flag \
+                     out to run the other tests"
+                );
+            }
             let _ = self.fleet.set(fleet); // nobody else can have set it: there is one thread
         }
         Ok(self.fleet.get().and_then(|fleet| fleet.as_ref()).map(Fleet::dir))
@@ -134,14 +167,30 @@ fn test(context: &Context) -> Result<()> {
     if context.packages.is_empty() {
         context.programs.build_karmadactl_meanwhile();
     }
-    context.run(&mut command)
+    let notes = context.workspace.target.join(format!("left-out-{}", std::process::id()));
+    let passed = context.run(command.env(LEFT_OUT_VARIABLE, &notes));
+    let left_out = left_out(&fs::read_to_string(&notes).unwrap_or_default());
+    let _ = fs::remove_file(&notes); // there is none where nothing was left out
+    context.left_out.replace(left_out);
+    passed?;
+    let count = context.left_out.borrow().len();
+    if context.require_clusters && count > 0 {
+        bail!("{count} tests were left out, and --require-clusters is given");
+    }
+    Ok(())
+}
+
+/// Reads what tests have noted; each is named once.
+fn left_out(notes: &str) -> Vec<String> {
+    let lines: BTreeSet<&str> = notes.lines().collect();
+    lines.into_iter().map(ToString::to_string).collect()
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let steps = chosen(steps(), &arguments.only, &arguments.skip)?;
     if arguments.list {
         for step in &steps {
-            println!("{:<10} {}", step.name, step.about);
+            println!("{:<12} {}", step.name, step.about);
         }
         return Ok(());
     }
@@ -155,6 +204,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         packages: arguments.package.clone(),
         fleet: OnceCell::new(),
         programs,
+        require_clusters: arguments.require_clusters,
+        left_out: RefCell::default(),
     };
     let started = Instant::now();
     let mut results: Vec<(&str, Duration, Result<()>)> = Vec::new();
@@ -169,8 +220,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
         results.push((step.name, took, result));
     }
+    let left_out = context.left_out.take();
     drop(context); // ends the clusters
-    eprintln!("\n{}", summary(&results, started.elapsed()));
+    eprintln!("\n{}", summary(&results, started.elapsed(), &left_out));
     let failed = results.iter().filter(|(_, _, result)| result.is_err()).count();
     if failed > 0 {
         bail!("{failed} of {} steps failed", results.len());
@@ -190,15 +242,19 @@ fn chosen(steps: Vec<Step>, only: &[String], skip: &[String]) -> Result<Vec<Step
     Ok(steps.into_iter().filter(wanted).collect())
 }
 
-fn summary(results: &[(&str, Duration, Result<()>)], total: Duration) -> String {
+fn summary(results: &Results<'_>, total: Duration, left_out: &[String]) -> String {
     let mut lines: Vec<String> = results
         .iter()
         .map(|(name, took, result)| {
             let verdict = if result.is_ok() { "passed" } else { "FAILED" };
-            format!("  {name:<10} {verdict} {:>8.1} s", took.as_secs_f32())
+            format!("  {name:<12} {verdict} {:>8.1} s", took.as_secs_f32())
         })
         .collect();
-    lines.push(format!("  {:<10}        {:>8.1} s", "total", total.as_secs_f32()));
+    lines.push(format!("  {:<12}        {:>8.1} s", "total", total.as_secs_f32()));
+    if !left_out.is_empty() {
+        lines.push(format!("\n  {} tests were LEFT OUT, so this says nothing about:", left_out.len()));
+        lines.extend(left_out.iter().map(|test| format!("    {test}")));
+    }
     lines.join("\n")
 }
 
@@ -235,8 +291,31 @@ mod tests {
             ("test", Duration::from_secs(2), Err(anyhow::anyhow!("x"))),
         ];
         assert_eq!(
-            summary(&results, Duration::from_secs(3)),
-            "  fmt        passed      1.0 s\n  test       FAILED      2.0 s\n  total                  3.0 s"
+            summary(&results, Duration::from_secs(3), &[]),
+            "  fmt          passed      1.0 s\n  test         FAILED      2.0 s\n  total                    3.0 s"
         );
+    }
+
+    #[test]
+    fn tests_that_were_left_out_are_counted_and_named_in_the_summary() {
+        let noted = left_out("b::two: needs Go\na::one: needs kubectl\nb::two: needs Go\n");
+        assert_eq!(noted, ["a::one: needs kubectl", "b::two: needs Go"]);
+        let told = summary(&[("test", Duration::from_secs(1), Ok(()))], Duration::from_secs(1), &noted);
+        assert!(told.contains("2 tests were LEFT OUT") && told.ends_with("    b::two: needs Go"), "{told}");
+    }
+
+    #[test]
+    fn clusters_that_are_required_and_cannot_be_had_are_a_failure() {
+        let context = |require_clusters| Context {
+            workspace: Workspace { root: ".".into(), target: ".".into(), crates: Vec::new() },
+            packages: Vec::new(),
+            fleet: OnceCell::new(),
+            programs: fleet::Programs::unwanted(),
+            require_clusters,
+            left_out: RefCell::default(),
+        };
+        assert!(context(false).clusters().expect("nothing fails").is_none());
+        let error = context(true).clusters().expect_err("there are none").to_string();
+        assert!(error.contains("--require-clusters"), "{error}");
     }
 }

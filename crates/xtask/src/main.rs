@@ -1,5 +1,5 @@
 //! The project's own commands: `cargo xtask ci`, `cargo xtask clusters …`, `cargo xtask bench …`, `cargo xtask compare …`,
-//! `cargo xtask e2e`, `cargo xtask conformance`, `cargo xtask integration`.
+//! `cargo xtask e2e`, `cargo xtask conformance`, `cargo xtask integration`, `cargo xtask fuzz`, `cargo xtask licenses`.
 //!
 //! Kept small on purpose: it compiles in seconds, and whatever needs the async stack is a program of its own that is called.
 
@@ -8,8 +8,11 @@ mod ci;
 mod clusters;
 mod compare;
 mod conformance;
+mod dependencies;
 mod e2e;
+mod fuzz;
 mod integration;
+mod licenses;
 mod workspace;
 
 use std::process::ExitCode;
@@ -47,6 +50,15 @@ enum Verb {
     Conformance(conformance::Arguments),
     /// Run Kubernetes' own integration tests against our API server.
     Integration(integration::Arguments),
+    /// Try what reads bytes from outside with mutated inputs: `cargo xtask fuzz [TARGET] [--seconds N]`.
+    #[command(disable_help_flag = true)]
+    Fuzz {
+        /// What the fuzzer itself is told; `--list` shows the targets, `--help` the rest.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Write the licences of what is inside of the binary into the file that it contains.
+    Licenses,
     /// Compare a part of ours with the original, or list what can be compared.
     Compare {
         /// The part's name; without it, all are listed.
@@ -59,7 +71,9 @@ fn main() -> ExitCode {
         Verb::Ci(arguments) => ci::run(&arguments),
         Verb::Clusters { arguments } => clusters::run(&arguments),
         Verb::Bench { name, arguments } => bench::run(name.as_deref(), &arguments),
+        Verb::Fuzz { arguments } => fuzz::run(&arguments),
         Verb::Compare { name } => compare::run(name.as_deref()),
+        Verb::Licenses => licenses::run(),
         Verb::E2e(arguments) => e2e::run(&arguments),
         Verb::Conformance(arguments) => conformance::run(&arguments),
         Verb::Integration(arguments) => integration::run(&arguments),

@@ -7,14 +7,8 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Number, Value};
 
+use crate::depth::{MAX_DEPTH, TooDeep};
 use crate::go;
-
-/// How deep arrays and objects may nest.
-///
-/// Go allows 10,000, on stacks that grow. Everything here that walks a tree (dropping it included) recurses on a
-/// fixed stack, so the limit keeps the deepest walk well inside the 2 MiB of a worker thread. The deepest schemas
-/// seen in practice nest below 100.
-pub const MAX_DEPTH: usize = 512;
 
 /// No more repeated keys than this are reported, as upstream.
 const MAX_REPORTS: usize = 100;
@@ -41,8 +35,8 @@ pub enum Error {
     End,
     #[error("invalid character {} {context}", go::quote_byte(*.byte))]
     Syntax { byte: u8, context: &'static str },
-    #[error("exceeded max depth")]
-    Depth,
+    #[error(transparent)]
+    Depth(#[from] TooDeep),
     #[error("json: cannot unmarshal number {0} into Go value of type float64")]
     Number(String),
 }
@@ -142,7 +136,7 @@ impl Reader<'_> {
 
     fn object(&mut self, depth: usize) -> Result<Value, Error> {
         if depth > MAX_DEPTH {
-            return Err(Error::Depth);
+            return Err(TooDeep.into());
         }
         self.position += 1;
         let mut entries = Map::new();
@@ -189,7 +183,7 @@ impl Reader<'_> {
 
     fn array(&mut self, depth: usize) -> Result<Value, Error> {
         if depth > MAX_DEPTH {
-            return Err(Error::Depth);
+            return Err(TooDeep.into());
         }
         self.position += 1;
         let mut items = Vec::new();
@@ -426,6 +420,16 @@ mod tests {
     }
 
     #[test]
+    fn floats_are_the_same_when_they_come_back_from_the_store() {
+        let number = value("9223372065536337000000000000.5e1");
+        let stored: Value = serde_json::from_str(&number.to_string()).unwrap();
+        assert_eq!(stored, number);
+        let number = value("92233720655363370000000000000");
+        let stored: Value = serde_json::from_str(&number.to_string()).unwrap();
+        assert_eq!(stored, number);
+    }
+
+    #[test]
     fn syntax_errors_read_as_gos() {
         for (text, message) in [
             ("", "unexpected end of JSON input"),
@@ -475,7 +479,7 @@ mod tests {
     #[test]
     fn hostile_depth_is_refused() {
         let deep = "[".repeat(1_000_000);
-        assert_eq!(read(deep.as_bytes()), Err(Error::Depth));
+        assert_eq!(read(deep.as_bytes()), Err(Error::Depth(TooDeep)));
         let fine = format!("{}{}", "[".repeat(MAX_DEPTH), "]".repeat(MAX_DEPTH));
         assert!(read(fine.as_bytes()).is_ok());
     }

@@ -1,10 +1,16 @@
-//! JSON patch (RFC 6902).
+//! JSON patch (RFC 6902), for kube-apiserver's clients and for Karmada's overriders.
 //!
-//! Follows the library that kube-apiserver uses where the RFC leaves room: negative array indices count from the
-//! end, a `test` of an absent member against null succeeds, and the sizes of copies add up to a limit so that a
-//! small patch cannot blow up an object. The work is done on a copy, so a failing patch changes nothing.
+//! Follows the two versions of the Go library that those use where the RFC leaves room ([`Dialect`]): negative array
+//! indices count from the end, text before the first slash of a path is passed over, a `test` of an absent member
+//! against null succeeds. The work is done on a copy, so a failing patch changes nothing.
+//!
+//! A small patch must not blow up an object. The bytes of all copies add up to a limit, and an operation whose value
+//! would lie deeper than [`MAX_DEPTH`] is refused before anything is cloned or moved: a deep tree never exists.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
+
+use crate::depth::{self, MAX_DEPTH, TooDeep};
+use crate::go;
 
 /// More operations than this are refused.
 pub const MAX_OPERATIONS: usize = 10_000;
@@ -24,30 +30,130 @@ pub enum Error {
     /// An operation does not apply: 422.
     #[error("{0}")]
     Rejected(String),
+    /// The result would nest too deep: 422.
+    #[error(transparent)]
+    TooDeep(#[from] TooDeep),
 }
 
-/// Applies a patch document and returns the changed object.
+/// Where the versions of the Go library differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    /// Version 4, which kube-apiserver uses: `replace` adds a member that an object does not have, and a whole
+    /// document may become a scalar.
+    Server,
+    /// Version 5, which Karmada's overriders use: both are errors.
+    Overrider,
+}
+
+/// One operation. An omitted value counts as null.
+#[derive(Debug, Clone, Copy)]
+pub struct Operation<'a> {
+    pub op: &'a str,
+    pub path: Option<&'a str>,
+    pub from: Option<&'a str>,
+    pub value: Option<&'a Value>,
+}
+
+/// What a patch needs to know of a document. Documents embedded in text keep the order of their members, which objects
+/// of ours do not have, so they are trees of another type.
+pub trait Tree: Clone + PartialEq {
+    fn from_value(value: &Value) -> Self;
+    fn is_object(&self) -> bool;
+    fn member(&self, key: &str) -> Option<&Self>;
+    fn member_mut(&mut self, key: &str) -> Option<&mut Self>;
+    /// Sets a member of an object.
+    fn insert(&mut self, key: String, value: Self);
+    fn remove(&mut self, key: &str) -> Option<Self>;
+    fn items(&self) -> Option<&Vec<Self>>;
+    fn items_mut(&mut self) -> Option<&mut Vec<Self>>;
+    /// Returns how many arrays and objects lie inside each other.
+    fn depth(&self) -> usize;
+    /// Returns the length of the printed text.
+    fn size(&self) -> usize;
+}
+
+impl Tree for Value {
+    fn from_value(value: &Value) -> Self {
+        value.clone()
+    }
+
+    fn is_object(&self) -> bool {
+        Value::is_object(self)
+    }
+
+    fn member(&self, key: &str) -> Option<&Self> {
+        self.as_object()?.get(key)
+    }
+
+    fn member_mut(&mut self, key: &str) -> Option<&mut Self> {
+        self.as_object_mut()?.get_mut(key)
+    }
+
+    fn insert(&mut self, key: String, value: Self) {
+        if let Some(entries) = self.as_object_mut() {
+            Map::insert(entries, key, value);
+        }
+    }
+
+    fn remove(&mut self, key: &str) -> Option<Self> {
+        self.as_object_mut()?.remove(key)
+    }
+
+    fn items(&self) -> Option<&Vec<Self>> {
+        self.as_array()
+    }
+
+    fn items_mut(&mut self) -> Option<&mut Vec<Self>> {
+        self.as_array_mut()
+    }
+
+    fn depth(&self) -> usize {
+        depth::depth(self)
+    }
+
+    fn size(&self) -> usize {
+        let mut counter = Counter(0);
+        serde_json::to_writer(&mut counter, self).expect("counting does not fail");
+        counter.0
+    }
+}
+
+/// A writer that counts.
+struct Counter(usize);
+
+impl std::io::Write for Counter {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Applies a patch document as kube-apiserver does and returns the changed object.
 pub fn apply(target: &Value, patch: &Value) -> Result<Value, Error> {
-    let operations = decode(patch)?;
+    run(target, &decode(patch)?, Dialect::Server)
+}
+
+/// Applies operations and returns the changed document.
+pub fn run<T: Tree>(target: &T, operations: &[Operation<'_>], dialect: Dialect) -> Result<T, Error> {
     if operations.len() > MAX_OPERATIONS {
         return Err(Error::TooMany(operations.len()));
     }
-    let mut document = target.clone();
-    let mut copied = 0;
-    for operation in operations {
-        operation.run(&mut document, &mut copied)?;
+    if target.depth() > MAX_DEPTH {
+        return Err(TooDeep.into());
     }
-    Ok(document)
+    let mut patcher = Patcher { document: target.clone(), dialect, copied: 0 };
+    for operation in operations {
+        patcher.step(operation)?;
+    }
+    Ok(patcher.document)
 }
 
-struct Operation<'a> {
-    op: &'a str,
-    path: Option<&'a str>,
-    from: Option<&'a str>,
-    value: Option<&'a Value>,
-}
-
-fn decode(patch: &Value) -> Result<Vec<Operation<'_>>, Error> {
+/// Reads the operations of a patch document.
+pub fn decode(patch: &Value) -> Result<Vec<Operation<'_>>, Error> {
     let type_error = |found: &Value, expected: &str| {
         let found = match found {
             Value::Null => "null",
@@ -90,176 +196,226 @@ fn decode(patch: &Value) -> Result<Vec<Operation<'_>>, Error> {
         .collect()
 }
 
-impl Operation<'_> {
-    fn run(&self, document: &mut Value, copied: &mut usize) -> Result<(), Error> {
-        match self.op {
-            "add" => add(document, self.path()?, self.value.cloned().unwrap_or(Value::Null), "add"),
-            "remove" => remove(document, self.path()?, "remove").map(drop),
-            "replace" => self.replace(document),
+/// A document under way. It is never deeper than [`MAX_DEPTH`].
+struct Patcher<T> {
+    document: T,
+    dialect: Dialect,
+    /// The bytes that copies have added so far.
+    copied: usize,
+}
+
+impl<T: Tree> Patcher<T> {
+    fn step(&mut self, operation: &Operation<'_>) -> Result<(), Error> {
+        let undecoded =
+            |what: &str| Error::Rejected(format!("{} operation failed to decode {what}", operation.op));
+        let path = || operation.path.ok_or_else(|| undecoded("path"));
+        let from = || operation.from.ok_or_else(|| undecoded("from"));
+        let value = operation.value.unwrap_or(&Value::Null);
+        match operation.op {
+            "add" => {
+                let path = path()?;
+                fits(path, value)?;
+                self.add(path, T::from_value(value), "add")
+            }
+            "remove" => self.remove(path()?, "remove").map(drop),
+            "replace" => {
+                let path = path()?;
+                fits(path, value)?;
+                self.replace(path, T::from_value(value))
+            }
             "move" => {
-                let from = self.from()?;
-                let path = self.path()?;
-                let value = remove(document, from, "move")?;
-                add(document, path, value, "move")
+                let (from, path) = (from()?, path()?);
+                let value = self.remove(from, "move")?;
+                fits(path, &value)?;
+                self.add(path, value, "move")
             }
-            "copy" => {
-                let from = self.from()?;
-                let value = match find(document, from) {
-                    Some(value) => value.clone(),
-                    // As kube-apiserver: what an object does not have is null to who copies it.
-                    None if split_last(from)
-                        .and_then(|(parent, _)| find(document, parent))
-                        .is_some_and(Value::is_object) =>
-                    {
-                        Value::Null
-                    }
-                    None => return Err(rejected("copy", from, "doc is missing from path")),
-                };
-                *copied += value.to_string().len();
-                if *copied > MAX_COPIED_BYTES {
-                    return Err(Error::Rejected(format!(
-                        "Unable to complete the copy, the accumulated size increase of copy is {copied}, exceeding the limit {MAX_COPIED_BYTES}"
-                    )));
-                }
-                add(document, self.path()?, value, "copy")
-            }
-            "test" => self.test(document),
+            "copy" => self.copy(from()?, path()?),
+            "test" => self.test(path()?, value),
             unknown => Err(Error::Rejected(format!("Unexpected kind: {unknown}"))),
         }
     }
 
-    fn path(&self) -> Result<&str, Error> {
-        let path = self.path.map(pointer);
-        path.ok_or_else(|| Error::Rejected(format!("{} operation failed to decode path", self.op)))
-    }
-
-    fn from(&self) -> Result<&str, Error> {
-        let from = self.from.map(pointer);
-        from.ok_or_else(|| Error::Rejected(format!("{} operation failed to decode from", self.op)))
-    }
-
-    fn replace(&self, document: &mut Value) -> Result<(), Error> {
-        let path = self.path()?;
-        let value = self.value.cloned().unwrap_or(Value::Null);
-        let missing = || rejected("replace", path, "doc is missing key");
-        // As kube-apiserver, and unlike the standard: a key that an object does not have is added.
-        if let Some((parent, last)) = split_last(path)
-            && let Some(Value::Object(entries)) = find_mut(document, parent)
-        {
-            entries.insert(last, value);
+    fn add(&mut self, path: &str, value: T, op: &str) -> Result<(), Error> {
+        if path.is_empty() {
+            return self.replace_document(value, op);
+        }
+        let (parent, key) = locate(&mut self.document, path, op)?;
+        if parent.is_object() {
+            parent.insert(key, value);
             return Ok(());
         }
-        *find_mut(document, path).ok_or_else(missing)? = value;
+        let Some(items) = parent.items_mut() else { return Err(missing_path(op, path)) };
+        if key == "-" {
+            items.push(value);
+            return Ok(());
+        }
+        // One past the end may be named, and for insertion -1 is that place.
+        let index = index(&key, items.len() + 1).ok_or_else(|| bad_index(op, path, &key))?;
+        items.insert(index, value);
         Ok(())
     }
 
-    fn test(&self, document: &Value) -> Result<(), Error> {
-        let path = self.path()?;
-        let wanted = self.value.unwrap_or(&Value::Null);
-        match find(document, path) {
-            Some(present) if present == wanted => Ok(()),
-            None if wanted.is_null() && parent_exists(document, path) => Ok(()),
-            _ => Err(Error::Rejected(format!("testing value {path} failed: test failed"))),
+    fn remove(&mut self, path: &str, op: &str) -> Result<T, Error> {
+        let (parent, key) = locate(&mut self.document, path, op)?;
+        if parent.is_object() {
+            return parent.remove(&key).ok_or_else(|| {
+                Error::Rejected(format!(
+                    "error in {op} for path: '{path}': unable to remove nonexistent key: {key}: missing value"
+                ))
+            });
         }
+        let Some(items) = parent.items_mut() else { return Err(missing_path(op, path)) };
+        let index = index(&key, items.len()).ok_or_else(|| bad_index(op, path, &key))?;
+        Ok(items.remove(index))
+    }
+
+    fn replace(&mut self, path: &str, value: T) -> Result<(), Error> {
+        if path.is_empty() {
+            return self.replace_document(value, "replace");
+        }
+        let adds = self.dialect == Dialect::Server;
+        let missing_key = || {
+            Error::Rejected(format!(
+                "replace operation does not apply: doc is missing key: {path}: missing value"
+            ))
+        };
+        let (parent, key) = locate(&mut self.document, path, "replace")?;
+        if parent.is_object() {
+            if !adds && parent.member(&key).is_none() {
+                return Err(missing_key());
+            }
+            parent.insert(key, value);
+            return Ok(());
+        }
+        let Some(items) = parent.items_mut() else { return Err(missing_path("replace", path)) };
+        let index = index(&key, items.len()).ok_or_else(missing_key)?;
+        *items.get_mut(index).ok_or_else(missing_key)? = value;
+        Ok(())
+    }
+
+    fn replace_document(&mut self, value: T, op: &str) -> Result<(), Error> {
+        if self.dialect == Dialect::Overrider && !value.is_object() && value.items().is_none() {
+            return Err(Error::Rejected(format!("{op} operation value must be object or array")));
+        }
+        self.document = value;
+        Ok(())
+    }
+
+    fn copy(&mut self, from: &str, path: &str) -> Result<(), Error> {
+        let null = T::from_value(&Value::Null);
+        let value = match find(&self.document, from) {
+            Some(value) => value,
+            // As kube-apiserver: a member that an object does not have is copied as null.
+            None if parent(&self.document, from).is_some_and(T::is_object) => &null,
+            None => return Err(missing_path("copy", from)),
+        };
+        self.copied = self.copied.saturating_add(value.size());
+        if self.copied > MAX_COPIED_BYTES {
+            return Err(Error::Rejected(format!(
+                "Unable to complete the copy, the accumulated size increase of copy is {}, exceeding the limit {MAX_COPIED_BYTES}",
+                self.copied
+            )));
+        }
+        fits(path, value)?;
+        let value = value.clone();
+        self.add(path, value, "copy")
+    }
+
+    fn test(&self, path: &str, wanted: &Value) -> Result<(), Error> {
+        let found = find(&self.document, path);
+        let equal = match found {
+            Some(found) => *found == T::from_value(wanted),
+            None => wanted.is_null() && parent(&self.document, path).is_some(),
+        };
+        if equal { Ok(()) } else { Err(Error::Rejected(format!("testing value {path} failed: test failed"))) }
     }
 }
 
-fn rejected(op: &str, path: &str, why: &str) -> Error {
-    Error::Rejected(format!("{op} operation does not apply: {why}: {path}"))
+/// Checks that a value may stand at a path.
+fn fits<T: Tree>(path: &str, value: &T) -> Result<(), TooDeep> {
+    if tokens(path).count() + value.depth() > MAX_DEPTH { Err(TooDeep) } else { Ok(()) }
 }
 
-fn unescape(segment: &str) -> String {
-    segment.replace("~1", "/").replace("~0", "~")
+/// Returns the escaped tokens of a path. What stands before the first slash is passed over.
+fn tokens(path: &str) -> impl DoubleEndedIterator<Item = &str> {
+    let body = path.split_once('/').map(|(_, body)| body);
+    body.into_iter().flat_map(|body| body.split('/'))
 }
 
-/// Returns a path from its first slash on: as kube-apiserver, what stands before it is passed over.
-fn pointer(path: &str) -> &str {
-    path.find('/').map_or(path, |slash| &path[slash..])
+/// Resolves the escapes of a token: `~1` is a slash, `~0` a tilde.
+pub fn unescape(token: &str) -> String {
+    token.replace("~1", "/").replace("~0", "~")
 }
 
-/// Splits `/a/b/c` into `/a/b` and `c`; the root has no parent.
-fn split_last(path: &str) -> Option<(&str, String)> {
-    let (parent, last) = path.rsplit_once('/')?;
-    Some((parent, unescape(last)))
+fn child<'a, T: Tree>(tree: &'a T, token: &str) -> Option<&'a T> {
+    if tree.is_object() {
+        return tree.member(&unescape(token));
+    }
+    let items = tree.items()?;
+    items.get(index(token, items.len())?)
 }
 
-fn find<'a>(document: &'a Value, path: &str) -> Option<&'a Value> {
-    segments(path)?.try_fold(document, |place, segment| match place {
-        Value::Object(entries) => entries.get(&unescape(segment)),
-        Value::Array(items) => items.get(index(segment, items.len())?),
-        _ => None,
-    })
-}
-
-fn find_mut<'a>(document: &'a mut Value, path: &str) -> Option<&'a mut Value> {
-    segments(path)?.try_fold(document, |place, segment| match place {
-        Value::Object(entries) => entries.get_mut(&unescape(segment)),
-        Value::Array(items) => {
-            let position = index(segment, items.len())?;
-            items.get_mut(position)
-        }
-        _ => None,
-    })
-}
-
-fn parent_exists(document: &Value, path: &str) -> bool {
-    split_last(path).and_then(|(parent, _)| find(document, parent)).is_some()
-}
-
-/// The segments of a pointer; one that is neither empty nor starts with a slash is no pointer.
-fn segments(path: &str) -> Option<impl Iterator<Item = &str>> {
-    let body = if path.is_empty() { None } else { Some(path.strip_prefix('/')?) };
-    Some(body.into_iter().flat_map(|body| body.split('/')))
-}
-
-/// An existing element: a number below the length, or a negative one counting from the end.
-fn index(segment: &str, length: usize) -> Option<usize> {
-    let number: i64 = segment.parse().ok()?;
-    if segment.starts_with('+') {
+/// Returns the value at a path; without a slash only the empty one leads anywhere.
+fn find<'a, T: Tree>(document: &'a T, path: &str) -> Option<&'a T> {
+    if !path.is_empty() && !path.contains('/') {
         return None;
     }
-    let number = if number < 0 { number + i64::try_from(length).ok()? } else { number };
-    usize::try_from(number).ok().filter(|position| *position < length)
+    tokens(path).try_fold(document, child)
 }
 
-fn add(document: &mut Value, path: &str, value: Value, op: &str) -> Result<(), Error> {
-    if path.is_empty() {
-        *document = value;
-        return Ok(());
-    }
-    let missing = || rejected(op, path, "doc is missing path");
-    let (parent, last) = split_last(path).ok_or_else(missing)?;
-    match find_mut(document, parent).ok_or_else(missing)? {
-        Value::Object(entries) => {
-            entries.insert(last, value);
-            Ok(())
-        }
-        Value::Array(items) if last == "-" => {
-            items.push(value);
-            Ok(())
-        }
-        Value::Array(items) => {
-            // Adding may also happen right behind the last element.
-            let position = index(&last, items.len() + 1)
-                .ok_or_else(|| rejected(op, path, "Unable to access invalid index"))?;
-            items.insert(position, value);
-            Ok(())
-        }
-        _ => Err(missing()),
-    }
+/// Returns what would hold the value at a path, if that is there.
+fn parent<'a, T: Tree>(document: &'a T, path: &str) -> Option<&'a T> {
+    let mut parents = tokens(path);
+    parents.next_back()?;
+    parents.try_fold(document, child)
 }
 
-fn remove(document: &mut Value, path: &str, op: &str) -> Result<Value, Error> {
-    let missing = || rejected(op, path, "Unable to remove nonexistent key");
-    let (parent, last) = split_last(path).ok_or_else(missing)?;
-    match find_mut(document, parent).ok_or_else(missing)? {
-        Value::Object(entries) => entries.remove(&last).ok_or_else(missing),
-        Value::Array(items) => {
-            let position = index(&last, items.len()).ok_or_else(missing)?;
-            Ok(items.remove(position))
-        }
-        _ => Err(missing()),
+/// Returns the container that holds the last token of the path, and that token.
+fn locate<'a, T: Tree>(document: &'a mut T, path: &str, op: &str) -> Result<(&'a mut T, String), Error> {
+    let mut parents = tokens(path);
+    let last = parents.next_back().ok_or_else(|| missing_path(op, path))?;
+    let mut current = document;
+    for token in parents {
+        let next = if current.is_object() {
+            current.member_mut(&unescape(token))
+        } else {
+            current.items_mut().and_then(|items| {
+                let index = index(token, items.len())?;
+                items.get_mut(index)
+            })
+        };
+        current = next.ok_or_else(|| missing_path(op, path))?;
     }
+    if !current.is_object() && current.items().is_none() {
+        return Err(missing_path(op, path));
+    }
+    Ok((current, unescape(last)))
+}
+
+/// Returns the place that a token names among so many: a number, or a negative one counting from the end.
+fn index(token: &str, places: usize) -> Option<usize> {
+    let index: i64 = token.parse().ok()?;
+    let places = i64::try_from(places).ok()?;
+    let index = if index < 0 { index.checked_add(places)? } else { index };
+    (0..places).contains(&index).then(|| usize::try_from(index).ok())?
+}
+
+fn missing_path(op: &str, path: &str) -> Error {
+    let path = if op == "replace" { path.to_owned() } else { go::quote(path) };
+    Error::Rejected(format!("{op} operation does not apply: doc is missing path: {path}: missing value"))
+}
+
+fn bad_index(op: &str, path: &str, key: &str) -> Error {
+    let reason = match key.parse::<i64>() {
+        Ok(index) => format!("Unable to access invalid index: {index}: invalid index referenced"),
+        Err(_) => {
+            let quoted = go::quote(key);
+            format!(
+                "value was not a proper array index: '{key}': strconv.Atoi: parsing {quoted}: invalid syntax"
+            )
+        }
+    };
+    Error::Rejected(format!("error in {op} for path: '{path}': {reason}"))
 }
 
 #[cfg(test)]
@@ -374,5 +530,88 @@ mod tests {
             {"op": "copy", "from": "/a", "path": "/d"},
         ]);
         assert!(matches!(patched(json!({"a": big}), copies), Err(Error::Rejected(_))));
+    }
+
+    fn nested(levels: usize) -> Value {
+        (0..levels).fold(json!([]), |inner, _| json!([inner]))
+    }
+
+    /// Returns the path to the innermost of so many arrays below `a`.
+    fn innermost(levels: usize) -> String {
+        format!("/a{}", "/0".repeat(levels))
+    }
+
+    #[test]
+    fn finding_1_copies_into_the_own_innermost_array_are_refused() {
+        // 50 levels, doubled by each copy of the whole into its own innermost array.
+        let mut levels = 50;
+        let mut operations = Vec::new();
+        for _ in 0..12 {
+            operations.push(json!({"op": "copy", "from": "/a", "path": format!("{}/-", innermost(levels))}));
+            levels = 2 * levels + 1;
+        }
+        let target = json!({"a": nested(50)});
+        assert_eq!(patched(target, Value::Array(operations)), Err(Error::TooDeep(TooDeep)));
+    }
+
+    #[test]
+    fn finding_1_adding_level_by_level_ends_at_the_limit() {
+        let operation =
+            |level: usize| json!({"op": "add", "path": format!("{}/-", innermost(level)), "value": []});
+        let fine: Vec<Value> = (0..MAX_DEPTH - 2).map(operation).collect();
+        let result = patched(json!({"a": []}), Value::Array(fine.clone())).unwrap();
+        assert_eq!(depth::depth(&result), MAX_DEPTH);
+        let one_more = fine.into_iter().chain([operation(MAX_DEPTH - 2)]).collect();
+        assert_eq!(patched(json!({"a": []}), Value::Array(one_more)), Err(Error::TooDeep(TooDeep)));
+    }
+
+    #[test]
+    fn finding_1_every_operation_that_places_a_value_keeps_to_the_limit() {
+        let target = json!({"a": nested(100), "b": nested(100)});
+        let deep = innermost(100);
+        for operation in [
+            json!({"op": "add", "path": format!("{deep}/-"), "value": nested(50)}),
+            json!({"op": "replace", "path": deep, "value": nested(50)}),
+            json!({"op": "move", "from": "/b", "path": format!("{deep}/-")}),
+            json!({"op": "copy", "from": "/b", "path": format!("{deep}/-")}),
+            json!({"op": "add", "path": "", "value": nested(MAX_DEPTH)}),
+        ] {
+            let outcome = patched(target.clone(), json!([operation]));
+            assert_eq!(outcome, Err(Error::TooDeep(TooDeep)), "{}", operation["op"]);
+        }
+    }
+
+    #[test]
+    fn finding_1_copies_that_double_each_time_are_refused() {
+        let copies = vec![json!({"op": "copy", "from": "/a", "path": "/a/-"}); 40];
+        let outcome = patched(json!({"a": ["x".repeat(1000)]}), Value::Array(copies));
+        // Doubling ends at the depth long before; doubling side by side ends at the bytes.
+        assert!(outcome.is_err());
+        let side_by_side: Vec<Value> = (0..40)
+            .flat_map(|round| {
+                let old = format!("/{round}");
+                let new = format!("/{}", round + 1);
+                [
+                    json!({"op": "add", "path": new, "value": []}),
+                    json!({"op": "copy", "from": old, "path": format!("{new}/-")}),
+                    json!({"op": "copy", "from": old, "path": format!("{new}/-")}),
+                ]
+            })
+            .collect();
+        let outcome = patched(json!({"0": "x".repeat(1000)}), Value::Array(side_by_side)).unwrap_err();
+        assert!(outcome.to_string().starts_with("Unable to complete the copy"), "{outcome}");
+    }
+
+    #[test]
+    fn the_dialects_differ_where_the_libraries_do() {
+        let run = |target: Value, op, path, value: Value, dialect| {
+            run(&target, &[Operation { op, path: Some(path), from: None, value: Some(&value) }], dialect)
+        };
+        let replace = |dialect| run(json!({}), "replace", "/a", json!(1), dialect);
+        assert_eq!(replace(Dialect::Server), Ok(json!({"a": 1})));
+        assert!(replace(Dialect::Overrider).is_err());
+        let whole = |dialect| run(json!({}), "add", "", json!(1), dialect);
+        assert_eq!(whole(Dialect::Server), Ok(json!(1)));
+        assert!(whole(Dialect::Overrider).is_err());
     }
 }

@@ -24,6 +24,11 @@ impl Scalar {
         Self { text: text.to_owned(), plain, tag }
     }
 
+    /// Returns the bytes of the text.
+    pub(super) fn len(&self) -> usize {
+        self.text.len()
+    }
+
     /// True for the `<<` key.
     pub(super) fn is_merge(&self) -> bool {
         self.text == "<<" && (self.plain && self.tag.is_none() || self.tag.as_deref() == Some("merge"))

@@ -208,7 +208,8 @@ pub(super) async fn params(
     if shown.is_empty() && reference["parameterNotFoundAction"] == "Deny" {
         return Err(in_binding("no params found for policy binding with `Deny` parameterNotFoundAction"));
     }
-    Ok(shown.iter().map(|entry| server.read(kind, entry)).collect())
+    let read = |entry: &Arc<Entry>| server.read(kind, entry).map_err(|status| in_binding(&status.message));
+    shown.iter().map(read).collect()
 }
 
 /// The `variables` of a policy: each is computed once, when it is first used, and may use those before it.

@@ -174,7 +174,7 @@ fn namespace(occasion: &Occasion<'_>) -> Cel {
     let (Some(kind), Some(entry)) = (kind, server.store.get("namespaces", occasion.namespace)) else {
         return Cel::Null;
     };
-    let mut namespace = server.read(kind, &entry);
+    let Some(mut namespace) = server.read_or_warn(kind, &entry) else { return Cel::Null };
     if let Some(fields) = namespace.as_object_mut() {
         fields.remove("apiVersion");
         fields.remove("kind");

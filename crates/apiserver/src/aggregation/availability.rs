@@ -127,8 +127,12 @@ async fn settle(actor: &Actor) -> bool {
     let Some(kind) = registry.find("apiregistration.k8s.io", "v1", "apiservices").cloned() else {
         return true;
     };
-    let objects: Vec<Value> =
-        server.store.snapshot(COLLECTION).iter().map(|entry| server.read(&kind, entry)).collect();
+    let objects: Vec<Value> = server
+        .store
+        .snapshot(COLLECTION)
+        .iter()
+        .filter_map(|entry| server.read_or_warn(&kind, entry))
+        .collect();
     announce(server, &objects);
     let looked = join_all(objects.iter().filter_map(|service| {
         let remote = Remote::read(service)?;

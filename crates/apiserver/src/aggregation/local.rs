@@ -32,7 +32,7 @@ pub(super) async fn register(actor: &Actor) {
     unregister(actor).await;
     let now = Timestamp::now();
     for entry in server.store.snapshot(COLLECTION).iter() {
-        let service = server.read(&kind, entry);
+        let Some(service) = server.read_or_warn(&kind, entry) else { continue };
         if service["spec"]["service"].is_object() {
             continue;
         }
@@ -71,7 +71,7 @@ pub(crate) async fn unregister(actor: &Actor) {
         if entry.head.label(AUTOMANAGED) != Some("true") || wanted.contains_key(&*entry.name) {
             continue;
         }
-        let service = server.read(&kind, entry);
+        let Some(service) = server.read_or_warn(&kind, entry) else { continue };
         if !service["spec"]["service"].is_object() {
             // Somebody else's of the same name is left alone, should it be there by now.
             let uid = Some(object::meta_str(&service, "uid").to_owned());

@@ -67,6 +67,18 @@ impl Remote {
         })
     }
 
+    /// Returns what the server told of one of its resources.
+    pub(crate) fn resource(&self, name: &str) -> Option<&Value> {
+        let resources = self.resources.as_deref().and_then(Value::as_array);
+        resources.into_iter().flatten().find(|resource| resource["resource"] == name)
+    }
+
+    /// Says whether a resource, as the server told of it, has a subresource.
+    pub(crate) fn has_subresource(resource: &Value, name: &str) -> bool {
+        let subresources = resource["subresources"].as_array().into_iter().flatten();
+        subresources.into_iter().any(|known| known["subresource"] == name)
+    }
+
     /// Returns where everything of this group version lies.
     pub(crate) fn path(&self) -> String {
         if self.group.is_empty() {

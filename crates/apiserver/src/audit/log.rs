@@ -4,11 +4,12 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU64;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::metrics::counter::Counter;
-use serde_json::Value;
+use serde_json::{Value, json};
+use tokio::sync::mpsc::{self, OwnedPermit, Receiver, Sender};
 use tokio::sync::oneshot;
 
 /// How many lines may wait to be written.
@@ -23,7 +24,11 @@ pub struct Rotation {
     pub keep: usize,
 }
 
+/// The annotation of an event that stands for events that were lost.
+const LOST: &str = "karmada.io/lost-audit-events";
+
 /// What the writer is handed.
+#[derive(Debug)]
 enum Item {
     Line(Vec<u8>),
     /// Somebody waits until everything before has been written.
@@ -32,36 +37,64 @@ enum Item {
 
 #[derive(Debug)]
 pub(super) struct Log {
-    lines: Option<SyncSender<Item>>,
+    lines: Option<Sender<Item>>,
     writer: Option<std::thread::JoinHandle<()>>,
-    lost: Counter<u64, AtomicU64>,
+    lost: Lost,
+}
+
+/// A place among the lines that wait to be written: a line that has one is not lost.
+#[derive(Debug)]
+pub(super) struct Place(OwnedPermit<Item>);
+
+/// Lines that were lost: in all, and since the log said so last.
+#[derive(Debug, Clone)]
+struct Lost {
+    counted: Counter<u64, AtomicU64>,
+    untold: Arc<AtomicU64>,
+}
+
+impl Lost {
+    fn one(&self) {
+        self.counted.inc();
+        self.untold.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 impl Log {
     pub(super) fn open(path: &Path, rotation: Rotation, lost: Counter<u64, AtomicU64>) -> io::Result<Self> {
         let mut sink = Sink::open(path, rotation)?;
-        let (lines, waiting) = sync_channel(WAITING);
-        let counted = lost.clone();
+        let (lines, mut waiting) = mpsc::channel(WAITING);
+        let lost = Lost { counted: lost, untold: Arc::default() };
+        let noted = lost.clone();
         let writer = std::thread::Builder::new().name("audit".to_owned()).spawn(move || {
-            write_all(&mut sink, &waiting, &counted);
+            write_all(&mut sink, &mut waiting, &noted);
         })?;
         Ok(Self { lines: Some(lines), writer: Some(writer), lost })
     }
 
-    pub(super) fn write(&self, event: &Value) {
+    /// Waits for a place, so that the line that takes it cannot be lost in a flood.
+    pub(super) async fn reserve(&self) -> Option<Place> {
+        self.lines.clone()?.reserve_owned().await.ok().map(Place)
+    }
+
+    /// Hands in a line; without a place it is lost if too many wait.
+    pub(super) fn write(&self, event: &Value, place: Option<Place>) {
         let Some(lines) = &self.lines else { return };
-        let mut line = event.to_string().into_bytes();
-        line.push(b'\n');
-        if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = lines.try_send(Item::Line(line)) {
-            self.lost.inc();
+        let line = Item::Line(line_of(event));
+        match place {
+            Some(Place(permit)) => {
+                permit.send(line);
+            }
+            None if lines.try_send(line).is_err() => self.lost.one(),
+            None => {}
         }
     }
 
     /// Waits until what was handed in so far has been written, or lost.
     pub(super) async fn written(&self) {
+        let Some(lines) = &self.lines else { return };
         let (done, waiting) = oneshot::channel();
-        let handed_in = self.lines.as_ref().is_some_and(|lines| lines.try_send(Item::Waiting(done)).is_ok());
-        if handed_in {
+        if lines.send(Item::Waiting(done)).await.is_ok() {
             let _ = waiting.await;
         }
     }
@@ -77,9 +110,15 @@ impl Drop for Log {
     }
 }
 
-fn write_all(sink: &mut Sink, waiting: &Receiver<Item>, lost: &Counter<u64, AtomicU64>) {
+fn line_of(event: &Value) -> Vec<u8> {
+    let mut line = event.to_string().into_bytes();
+    line.push(b'\n');
+    line
+}
+
+fn write_all(sink: &mut Sink, waiting: &mut Receiver<Item>, lost: &Lost) {
     let mut failing = false;
-    while let Ok(item) = waiting.recv() {
+    while let Some(item) = waiting.blocking_recv() {
         let line = match item {
             Item::Line(line) => line,
             Item::Waiting(done) => {
@@ -88,15 +127,47 @@ fn write_all(sink: &mut Sink, waiting: &Receiver<Item>, lost: &Counter<u64, Atom
             }
         };
         match sink.write(&line) {
-            Ok(()) => failing = false,
+            Ok(()) => {
+                failing = false;
+                tell_of_lost(sink, lost);
+            }
             Err(error) => {
-                lost.inc();
+                lost.one();
                 if !failing {
                     tracing::error!(%error, "cannot write the audit log");
                 }
                 failing = true;
             }
         }
+    }
+    tell_of_lost(sink, lost);
+}
+
+/// Writes how many lines were lost since the last time it did. Lines are lost while others wait, so one of those comes
+/// by here soon after.
+fn tell_of_lost(sink: &mut Sink, lost: &Lost) {
+    let count = lost.untold.swap(0, Ordering::Relaxed);
+    if count == 0 {
+        return;
+    }
+    tracing::warn!(events = count, "audit events were lost: more came than could be written");
+    let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string();
+    let event = json!({
+        "kind": "Event",
+        "apiVersion": "audit.k8s.io/v1",
+        "level": "Metadata",
+        "auditID": uuid::Uuid::new_v4().to_string(),
+        "stage": "ResponseComplete",
+        "requestURI": "",
+        "verb": "",
+        "user": {"username": "system:apiserver"},
+        "responseStatus": {"metadata": {}, "message": format!("{count} audit events were lost")},
+        "requestReceivedTimestamp": now,
+        "stageTimestamp": now,
+        "annotations": {LOST: count.to_string()},
+    });
+    if sink.write(&line_of(&event)).is_err() {
+        lost.untold.fetch_add(count, Ordering::Relaxed);
     }
 }
 
@@ -119,14 +190,16 @@ impl Sink {
         match self {
             Self::Stdout => io::stdout().lock().write_all(line),
             Self::File { path, file, size, rotation } => {
-                let full = rotation.size.is_some_and(|limit| *size + line.len() as u64 > limit && *size > 0);
+                let full = rotation
+                    .size
+                    .is_some_and(|limit| size.saturating_add(line.len() as u64) > limit && *size > 0);
                 if full {
                     turn_over(path, rotation.keep)?;
                     *file = create(path)?;
                     *size = 0;
                 }
                 file.write_all(line)?;
-                *size += line.len() as u64;
+                *size = size.saturating_add(line.len() as u64);
                 Ok(())
             }
         }
@@ -161,7 +234,7 @@ fn turn_over(path: &Path, keep: usize) -> io::Result<()> {
         .collect();
     old.sort();
     let surplus = old.len().saturating_sub(keep);
-    for file in &old[..surplus] {
+    for file in old.iter().take(surplus) {
         std::fs::remove_file(file)?;
     }
     Ok(())
@@ -178,7 +251,7 @@ mod tests {
         let path = folder.path().join("audit.log");
         let log = Log::open(&path, Rotation { size: Some(50), keep: 2 }, Counter::default()).unwrap();
         for number in 0..10 {
-            log.write(&json!({"number": number, "text": "0123456789012345678901234567890"}));
+            log.write(&json!({"number": number, "text": "0123456789012345678901234567890"}), None);
         }
         drop(log);
         let names: Vec<String> = std::fs::read_dir(folder.path())
@@ -195,9 +268,54 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.log");
         let log = Log::open(&path, Rotation { size: None, keep: 0 }, Counter::default()).unwrap();
-        log.write(&json!({"number": 1}));
+        log.write(&json!({"number": 1}), None);
         log.written().await;
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "{\"number\":1}\n");
+    }
+
+    /// A log whose writer does nothing until it is told to.
+    fn stopped(path: &Path) -> (Log, impl FnOnce() + Send + 'static + use<>) {
+        let (lines, mut waiting) = mpsc::channel(2);
+        let lost = Lost { counted: Counter::default(), untold: Arc::default() };
+        let (noted, mut sink) = (lost.clone(), Sink::open(path, Rotation { size: None, keep: 0 }).unwrap());
+        let go = move || write_all(&mut sink, &mut waiting, &noted);
+        (Log { lines: Some(lines), writer: None, lost }, go)
+    }
+
+    #[test]
+    fn lines_that_a_flood_drops_are_counted_and_the_log_says_how_many() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.log");
+        let (log, write) = stopped(&path);
+        for number in 0..5 {
+            log.write(&json!({"number": number}), None);
+        }
+        assert_eq!(log.lost.counted.get(), 3);
+        drop(log);
+        write();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let told: Vec<&Value> = lines.iter().filter(|line| !line["annotations"][LOST].is_null()).collect();
+        assert_eq!((lines.len(), told.len()), (3, 1), "{text}");
+        assert_eq!(told[0]["annotations"][LOST], "3");
+        assert_eq!(told[0]["kind"], "Event", "readers of the log find nothing but events");
+    }
+
+    #[tokio::test]
+    async fn a_line_with_a_place_is_not_lost() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.log");
+        let (log, write) = stopped(&path);
+        let place = log.reserve().await;
+        assert!(place.is_some());
+        for number in 0..5 {
+            log.write(&json!({"number": number}), None);
+        }
+        log.write(&json!({"number": "mine"}), place);
+        assert_eq!(log.lost.counted.get(), 4);
+        drop(log);
+        tokio::task::spawn_blocking(write).await.unwrap();
+        assert!(std::fs::read_to_string(&path).unwrap().contains(r#""number":"mine""#));
     }
 
     #[test]

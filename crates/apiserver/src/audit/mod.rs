@@ -81,6 +81,8 @@ pub(crate) struct Record {
     level: Level,
     rule: policy::Decision,
     event: Value,
+    /// For the next line, where nobody is answered before it is written.
+    place: Option<log::Place>,
 }
 
 /// Where a request comes from.
@@ -120,7 +122,7 @@ impl Record {
         if info.is_resource {
             event["objectRef"] = object_reference(info);
         }
-        let record = Self { audit: audit.clone(), level: rule.level, rule, event };
+        let mut record = Self { audit: audit.clone(), level: rule.level, rule, event, place: None };
         record.write(Stage::RequestReceived, None);
         Some(record)
     }
@@ -177,12 +179,15 @@ impl Record {
     /// Finishes the record along with the answer. What stays open, like a watch, is recorded when it starts and when
     /// it ends.
     pub(crate) async fn finish(
-        self,
+        mut self,
         response: Response<Body>,
         long_running: bool,
         annotations: BTreeMap<String, String>,
     ) -> Response<Body> {
         let audit = self.audit.clone();
+        if audit.blocking {
+            self.place = audit.log.reserve().await;
+        }
         let response = self.conclude(response, long_running, annotations).await;
         if audit.blocking {
             audit.log.written().await;
@@ -233,7 +238,8 @@ impl Record {
         Response::from_parts(parts, body::full(bytes))
     }
 
-    fn write(&self, stage: Stage, response: Option<Value>) {
+    fn write(&mut self, stage: Stage, response: Option<Value>) {
+        let place = self.place.take();
         if self.rule.omits(stage) {
             return;
         }
@@ -243,7 +249,7 @@ impl Record {
         if let Some(response) = response {
             event["responseObject"] = response;
         }
-        self.audit.log.write(&event);
+        self.audit.log.write(&event, place);
     }
 }
 
@@ -251,7 +257,10 @@ impl Record {
 async fn collect(mut body: Body) -> Result<Bytes, Body> {
     let mut bytes = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let Ok(frame) = frame;
+        let frame = match frame {
+            Ok(frame) => frame,
+            Err(broken) => return Err(body::chained(bytes.freeze(), body::failing(broken))),
+        };
         if let Ok(data) = frame.into_data() {
             bytes.extend_from_slice(&data);
         }

@@ -27,11 +27,11 @@ impl Token {
     /// Reads a Secret; `None` if it is no bootstrap token.
     pub(crate) fn read(name: &str, body: &[u8]) -> Option<Self> {
         let secret: Value = serde_json::from_slice(body).ok()?;
-        if secret["type"] != KIND {
+        if secret.get("type").and_then(Value::as_str) != Some(KIND) {
             return None;
         }
         let text = |key: &str| {
-            let encoded = secret["data"][key].as_str()?;
+            let encoded = secret.get("data")?.get(key)?.as_str()?;
             let bytes = base64::engine::general_purpose::STANDARD.decode(encoded).ok()?;
             String::from_utf8(bytes).ok()
         };
@@ -98,10 +98,10 @@ pub(crate) fn identify(store: &Store<Head>, token: &str, now: Timestamp) -> Opti
 
 fn hmac(key: &[u8], message: &[u8]) -> Vec<u8> {
     let mut block = [0u8; 64];
-    if key.len() > block.len() {
-        block[..32].copy_from_slice(&Sha256::digest(key));
-    } else {
-        block[..key.len()].copy_from_slice(key);
+    let digest = Sha256::digest(key);
+    let short: &[u8] = if key.len() > block.len() { &digest } else { key };
+    for (place, byte) in block.iter_mut().zip(short) {
+        *place = *byte;
     }
     let with = |pad: u8| block.map(|byte| byte ^ pad);
     let inner = Sha256::new().chain_update(with(0x36)).chain_update(message).finalize();

@@ -12,6 +12,7 @@ use x509_parser::pem::parse_x509_pem;
 use x509_parser::prelude::FromDer;
 
 use super::pki::Pair;
+use super::subject::Subject;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
@@ -47,19 +48,10 @@ impl Asked {
             .map_err(|error| Error::Request(error.to_string()))?;
         request.verify_signature().map_err(|_| bad("the request is not signed by its own key"))?;
         let info = &request.certification_request_info;
+        let subject = Subject::read(&info.subject).map_err(|error| Error::Request(error.to_string()))?;
         let mut asked = Self {
-            common_name: info
-                .subject
-                .iter_common_name()
-                .find_map(|name| name.as_str().ok())
-                .unwrap_or("")
-                .to_owned(),
-            organizations: info
-                .subject
-                .iter_organization()
-                .filter_map(|name| name.as_str().ok())
-                .map(str::to_owned)
-                .collect(),
+            common_name: subject.common_name,
+            organizations: subject.organizations,
             subject: info.subject.as_raw().to_vec(),
             key: info.subject_pki.raw.to_vec(),
             ..Self::default()
@@ -75,15 +67,15 @@ impl Asked {
                             encoded.extend(der(0x82, dns.as_bytes()));
                         }
                         GeneralName::IPAddress(ip) => {
-                            asked.ips += 1;
+                            asked.ips = asked.ips.saturating_add(1);
                             encoded.extend(der(0x87, ip));
                         }
                         GeneralName::RFC822Name(mail) => {
-                            asked.emails += 1;
+                            asked.emails = asked.emails.saturating_add(1);
                             encoded.extend(der(0x81, mail.as_bytes()));
                         }
                         GeneralName::URI(uri) => {
-                            asked.uris += 1;
+                            asked.uris = asked.uris.saturating_add(1);
                             encoded.extend(der(0x86, uri.as_bytes()));
                         }
                         other => return Err(Error::Request(format!("unsupported alternative name {other}"))),
@@ -107,10 +99,9 @@ impl Asked {
         let key = KeyPair::from_pem(&ca.key).map_err(|error| bad(error.to_string()))?;
         let (_, pem) = parse_x509_pem(ca.cert.as_bytes()).map_err(|error| bad(error.to_string()))?;
         let authority = pem.parse_x509().map_err(|error| bad(error.to_string()))?;
-        let serial: [u8; 16] = rand::random();
-        let mut number = serial.to_vec();
+        let [first, rest @ ..]: [u8; 16] = rand::random();
         // Positive, and without leading zeros.
-        number[0] = (number[0] & 0x7f) | 0x40;
+        let number = [&[(first & 0x7f) | 0x40][..], &rest].concat();
         let algorithm = authority_algorithm(authority.signature_algorithm.algorithm.as_bytes());
         let mut extensions = usage_extensions(usages)?;
         // Not an authority.
@@ -233,7 +224,10 @@ fn extension(oid: &[u8], critical: bool, value: &[u8]) -> Vec<u8> {
 /// Until 2049 a time has two digits for the year, after that four.
 fn time(when: Timestamp) -> Vec<u8> {
     let text = when.strftime("%Y%m%d%H%M%SZ").to_string();
-    if text.as_str() < "2050" { der(0x17, &text.as_bytes()[2..]) } else { der(0x18, text.as_bytes()) }
+    match text.strip_prefix("20") {
+        Some(short) if text.as_str() < "2050" => der(0x17, short.as_bytes()),
+        _ => der(0x18, text.as_bytes()),
+    }
 }
 
 /// Encodes one value with its tag and length.
@@ -261,6 +255,13 @@ fn pem_of(der: &[u8]) -> String {
     }
     out.push_str("-----END CERTIFICATE-----\n");
     out
+}
+
+/// Returns the user and the groups that a PEM request asks to be named, or why it cannot be read. What reads requests is
+/// tried from outside of this crate by its name only.
+pub fn names_in(pem: &[u8]) -> Result<(String, Vec<String>), String> {
+    let asked = Asked::read(pem).map_err(|error| error.to_string())?;
+    Ok((asked.common_name, asked.organizations))
 }
 
 #[cfg(test)]

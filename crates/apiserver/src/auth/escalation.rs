@@ -10,6 +10,9 @@ use crate::object;
 use crate::server::Server;
 
 /// Refuses a role that has, or a binding that gives, more than the caller holds, unless they may escalate or bind.
+///
+/// Every change counts, also one that leaves the rules alone: a label can make an aggregated role gather this one. Only what
+/// the garbage collector needs to change is open to everybody who may write.
 pub fn check(
     server: &Server,
     target: &Target<'_>,
@@ -17,54 +20,57 @@ pub fn check(
     old: Option<&Value>,
 ) -> Result<(), Status> {
     let user = &target.context.user;
-    if user.in_group(MASTERS) {
+    if user.in_group(MASTERS) || old.is_some_and(|old| changes_only_ownership(object, old)) {
         return Ok(());
     }
-    let is_role = matches!(&*target.kind.collection, "roles" | "clusterroles");
-    let name = object::meta_str(object, "name");
-    let granted: Vec<Rule> = if is_role {
-        let same = |field: &str| old.and_then(|old| old.get(field)) == object.get(field);
-        if old.is_some() && same("rules") && same("aggregationRule") {
-            return Ok(());
-        }
-        if may(server, target, "escalate", target.kind.resource.resource.as_str(), name) {
-            return Ok(());
-        }
-        if object.get("aggregationRule").is_some_and(|rule| !rule.is_null()) {
-            // An aggregate may come to hold anything.
-            vec![everything(false), everything(true)]
-        } else {
-            rules_of(object)
-        }
+    match &*target.kind.collection {
+        "roles" | "clusterroles" => check_role(server, target, object, old),
+        _ => check_binding(server, target, object),
+    }
+}
+
+fn check_role(server: &Server, target: &Target<'_>, role: &Value, old: Option<&Value>) -> Result<(), Status> {
+    // A role that is being created has no name yet, so a right to escalate certain roles does not help.
+    if may(server, target, "escalate", target.kind.resource.resource.as_str(), target.name) {
+        return Ok(());
+    }
+    let forbidden = |why: &str| Status::forbidden(&target.kind.resource, object::meta_str(role, "name"), why);
+    confirm(server, target, &rules_of(role)).map_err(|why| forbidden(&why))?;
+    // An aggregated role may come to hold anything.
+    if [Some(role), old].into_iter().flatten().any(aggregates) {
+        confirm(server, target, &[everything(false), everything(true)])
+            .map_err(|_| forbidden("must have cluster-admin privileges to use the aggregationRule"))?;
+    }
+    Ok(())
+}
+
+fn check_binding(server: &Server, target: &Target<'_>, binding: &Value) -> Result<(), Status> {
+    let reference =
+        |field: &str| binding.pointer(&format!("/roleRef/{field}")).and_then(Value::as_str).unwrap_or("");
+    let cluster = reference("kind") == "ClusterRole";
+    let resource = if cluster { "clusterroles" } else { "roles" };
+    if may(server, target, "bind", resource, reference("name")) {
+        return Ok(());
+    }
+    let key = if cluster {
+        reference("name").into()
     } else {
-        let reference =
-            |field: &str| object.pointer(&format!("/roleRef/{field}")).and_then(Value::as_str).unwrap_or("");
-        if let Some(old) = old
-            && old.get("subjects") == object.get("subjects")
-            && old.get("roleRef") == object.get("roleRef")
-        {
-            return Ok(());
-        }
-        let cluster = reference("kind") == "ClusterRole";
-        let resource = if cluster { "clusterroles" } else { "roles" };
-        if may(server, target, "bind", resource, reference("name")) {
-            return Ok(());
-        }
-        let key = if cluster {
-            reference("name").into()
-        } else {
-            object::join_key(target.namespace, reference("name"))
-        };
-        server.rbac.refresh(&server.store);
-        match server.rbac.role(cluster, &key) {
-            Some(rules) => rules.to_vec(),
-            // Upstream names the kind that is being written, not the one that is missing.
-            None => return Err(Status::not_found(&target.kind.resource, reference("name"))),
-        }
+        object::join_key(target.namespace, reference("name"))
     };
-    server.rbac.refresh(&server.store);
+    server.rbac.catch_up(&server.store);
+    // Upstream names the kind that is being written, not the one that is missing.
+    let rules = server.rbac.role(cluster, &key);
+    let rules = rules.ok_or_else(|| Status::not_found(&target.kind.resource, reference("name")))?;
+    confirm(server, target, &rules)
+        .map_err(|why| Status::forbidden(&target.kind.resource, object::meta_str(binding, "name"), &why))
+}
+
+/// Checks that the caller holds all that is granted; says what is missing if not.
+fn confirm(server: &Server, target: &Target<'_>, granted: &[Rule]) -> Result<(), String> {
+    let user = &target.context.user;
+    server.rbac.catch_up(&server.store);
     let held = server.rbac.rules_of(user, target.namespace);
-    let missing: Vec<Rule> =
+    let missing: Vec<Single> =
         granted.iter().flat_map(single_rules).filter(|rule| !covered(&held, rule)).collect();
     if missing.is_empty() {
         return Ok(());
@@ -72,13 +78,29 @@ pub fn check(
     let groups: Vec<String> = user.groups.iter().map(|group| format!("{group:?}")).collect();
     let mut lines: Vec<String> = compact(missing).iter().map(describe).collect();
     lines.sort();
-    let why = format!(
+    Err(format!(
         "user {:?} (groups=[{}]) is attempting to grant RBAC permissions not currently held:\n{}",
         user.name,
         groups.join(" "),
         lines.join("\n")
-    );
-    Err(Status::forbidden(&target.kind.resource, name, &why))
+    ))
+}
+
+/// Returns whether a change touches nothing but what the garbage collector writes.
+fn changes_only_ownership(new: &Value, old: &Value) -> bool {
+    let rest = |object: &Value| {
+        let mut object = object.clone();
+        for field in ["ownerReferences", "finalizers", "managedFields", "selfLink", "resourceVersion"] {
+            object::meta_mut(&mut object).remove(field);
+        }
+        object
+    };
+    rest(new) == rest(old)
+}
+
+fn aggregates(role: &Value) -> bool {
+    let selectors = role.pointer("/aggregationRule/clusterRoleSelectors").and_then(Value::as_array);
+    selectors.is_some_and(|selectors| !selectors.is_empty())
 }
 
 fn may(server: &Server, target: &Target<'_>, verb: &str, resource: &str, name: &str) -> bool {
@@ -108,27 +130,30 @@ fn rules_of(role: &Value) -> Vec<Rule> {
     role.get("rules").and_then(|rules| serde_json::from_value(rules.clone()).ok()).unwrap_or_default()
 }
 
-/// Splits a rule into rules that each allow one verb on one thing.
-fn single_rules(rule: &Rule) -> Vec<Rule> {
+/// One verb on one thing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Single {
+    Url { verb: String, url: String },
+    Resource { verb: String, group: String, resource: String, name: Option<String> },
+}
+
+/// Splits a rule into parts that each allow one verb on one thing.
+fn single_rules(rule: &Rule) -> Vec<Single> {
     let mut singles = Vec::new();
     for verb in &rule.verbs {
-        for url in &rule.urls {
-            singles.push(Rule { verbs: vec![verb.clone()], urls: vec![url.clone()], ..Rule::default() });
-        }
+        singles.extend(rule.urls.iter().map(|url| Single::Url { verb: verb.clone(), url: url.clone() }));
         for group in &rule.api_groups {
             for resource in &rule.resources {
-                let base = Rule {
-                    verbs: vec![verb.clone()],
-                    api_groups: vec![group.clone()],
-                    resources: vec![resource.clone()],
-                    ..Rule::default()
+                let one = |name: Option<&String>| Single::Resource {
+                    verb: verb.clone(),
+                    group: group.clone(),
+                    resource: resource.clone(),
+                    name: name.cloned(),
                 };
                 if rule.resource_names.is_empty() {
-                    singles.push(base);
+                    singles.push(one(None));
                 } else {
-                    for name in &rule.resource_names {
-                        singles.push(Rule { resource_names: vec![name.clone()], ..base.clone() });
-                    }
+                    singles.extend(rule.resource_names.iter().map(|name| one(Some(name))));
                 }
             }
         }
@@ -136,34 +161,43 @@ fn single_rules(rule: &Rule) -> Vec<Rule> {
     singles
 }
 
-fn covered(held: &[Rule], wanted: &Rule) -> bool {
+fn covered(held: &[Rule], wanted: &Single) -> bool {
     let has = |list: &[String], value: &str| list.iter().any(|own| own == "*" || own == value);
-    let verb = wanted.verbs[0].as_str();
-    held.iter().any(|own| {
-        if !has(&own.verbs, verb) {
-            return false;
-        }
-        if let Some(url) = wanted.urls.first() {
-            return own.urls.iter().any(|mine| match mine.strip_suffix('*') {
+    held.iter().any(|own| match wanted {
+        Single::Url { verb, url } => {
+            let allows = |mine: &String| match mine.strip_suffix('*') {
                 Some(prefix) => url.starts_with(prefix),
                 None => mine == url,
-            });
+            };
+            has(&own.verbs, verb) && own.urls.iter().any(allows)
         }
-        let resource = wanted.resources[0].as_str();
-        let by_wildcard = resource.split_once('/').is_some_and(|(_, subresource)| {
-            own.resources.iter().any(|mine| *mine == format!("*/{subresource}"))
-        });
-        has(&own.api_groups, &wanted.api_groups[0])
-            && (has(&own.resources, resource) || by_wildcard)
-            && (own.resource_names.is_empty()
-                || wanted.resource_names.first().is_some_and(|name| own.resource_names.contains(name)))
+        Single::Resource { verb, group, resource, name } => {
+            let by_wildcard = resource.split_once('/').is_some_and(|(_, subresource)| {
+                own.resources.iter().any(|mine| *mine == format!("*/{subresource}"))
+            });
+            has(&own.verbs, verb)
+                && has(&own.api_groups, group)
+                && (has(&own.resources, resource) || by_wildcard)
+                && (own.resource_names.is_empty()
+                    || name.as_ref().is_some_and(|name| own.resource_names.contains(name)))
+        }
     })
 }
 
-/// Joins the verbs of rules that are otherwise alike.
-fn compact(rules: Vec<Rule>) -> Vec<Rule> {
+/// Joins the verbs of what is otherwise alike.
+fn compact(singles: Vec<Single>) -> Vec<Rule> {
     let mut joined: Vec<Rule> = Vec::new();
-    for rule in rules {
+    for single in singles {
+        let rule = match single {
+            Single::Url { verb, url } => Rule { verbs: vec![verb], urls: vec![url], ..Rule::default() },
+            Single::Resource { verb, group, resource, name } => Rule {
+                verbs: vec![verb],
+                api_groups: vec![group],
+                resources: vec![resource],
+                resource_names: name.into_iter().collect(),
+                ..Rule::default()
+            },
+        };
         let alike = joined.iter_mut().find(|other| {
             other.api_groups == rule.api_groups
                 && other.resources == rule.resources
@@ -197,4 +231,41 @@ fn describe(rule: &Rule) -> String {
         }
     }
     format!("{{{}}}", parts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_garbage_collectors_fields_may_change_unchecked() {
+        let role = |metadata: Value| serde_json::json!({"metadata": metadata, "rules": [{"verbs": ["*"]}]});
+        let old = role(serde_json::json!({"name": "r", "finalizers": ["a"], "ownerReferences": []}));
+        assert!(changes_only_ownership(&role(serde_json::json!({"name": "r"})), &old));
+        let labelled = role(serde_json::json!({"name": "r", "finalizers": ["a"], "labels": {"a": "b"}}));
+        assert!(!changes_only_ownership(&labelled, &old), "a label may give the role to others");
+    }
+
+    #[test]
+    fn what_is_held_covers_its_parts_and_nothing_else() {
+        let own = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
+        let rule = |resources: &[&str], names: &[&str]| Rule {
+            verbs: own(&["get"]),
+            api_groups: own(&[""]),
+            resources: own(resources),
+            resource_names: own(names),
+            urls: Vec::new(),
+        };
+        let covers = |held: Rule, wanted: Rule| {
+            single_rules(&wanted).iter().all(|single| covered(std::slice::from_ref(&held), single))
+        };
+        assert!(covers(rule(&["*"], &[]), rule(&["secrets"], &["a"])));
+        assert!(covers(rule(&["*/log"], &[]), rule(&["pods/log"], &[])));
+        assert!(!covers(rule(&["secrets"], &["a"]), rule(&["secrets"], &[])));
+        assert!(!covers(rule(&["pods"], &[]), rule(&["pods/log"], &[])));
+        assert!(!covers(
+            rule(&["*"], &[]),
+            Rule { verbs: own(&["get"]), urls: own(&["/x"]), ..Rule::default() }
+        ));
+    }
 }

@@ -1,33 +1,29 @@
 //! Requests by way of a proxy that has found out who asks, such as another API server in front of this one: the proxy
 //! shows its certificate and names the user in headers.
 
-use std::collections::BTreeMap;
-
+use apimachinery::status::Status;
 use http::HeaderMap;
 
-use super::User;
-use crate::http::request::percent_decode;
+use super::{User, headers};
 
 /// The names that a front proxy's certificate may carry.
 pub const ALLOWED_NAMES: [&str; 1] = ["front-proxy-client"];
 const EXTRA: &str = "x-remote-extra-";
 
 /// Returns the user that a front proxy names; nothing if it names none.
-pub fn identify(headers: &HeaderMap) -> Option<User> {
-    let text =
-        |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).filter(|text| !text.is_empty());
-    let name = text("x-remote-user")?.to_owned();
-    let groups = headers.get_all("x-remote-group").iter().filter_map(|value| value.to_str().ok());
-    let mut extra: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (header, value) in headers {
-        if let Some(key) = header.as_str().strip_prefix(EXTRA) {
-            let key = percent_decode(key, false).to_lowercase();
-            extra.entry(key).or_default().push(value.to_str().unwrap_or("").to_owned());
-        }
+pub fn identify(headers: &HeaderMap) -> Result<Option<User>, Status> {
+    let Some(name) = headers::one(headers, "x-remote-user")? else { return Ok(None) };
+    if name.is_empty() {
+        return Err(Status::bad_request("the header x-remote-user names nobody"));
     }
-    let uid = text("x-remote-uid").unwrap_or("").to_owned();
-    let user = User { name, uid, groups: groups.map(str::to_owned).collect(), extra };
-    Some(if user.is_anonymous() { user } else { user.authenticated() })
+    let groups = headers::all(headers, "x-remote-group")?;
+    let user = User {
+        name: name.to_owned(),
+        uid: headers::one(headers, "x-remote-uid")?.unwrap_or("").to_owned(),
+        groups: groups.into_iter().filter(|group| !group.is_empty()).collect(),
+        extra: headers::extra(headers, EXTRA)?,
+    };
+    Ok(Some(if user.is_anonymous() { user } else { user.authenticated() }))
 }
 
 #[cfg(test)]
@@ -37,7 +33,7 @@ mod tests {
     #[test]
     fn headers_name_the_user() {
         let mut headers = HeaderMap::new();
-        assert_eq!(identify(&headers), None);
+        assert_eq!(identify(&headers).unwrap(), None);
         for (name, value) in [
             ("x-remote-user", "jane"),
             ("x-remote-group", "dev"),
@@ -47,9 +43,29 @@ mod tests {
         ] {
             headers.append(name, value.parse().unwrap());
         }
-        let user = identify(&headers).unwrap();
+        let user = identify(&headers).unwrap().unwrap();
         assert_eq!((user.name.as_str(), user.uid.as_str()), ("jane", "7"));
         assert_eq!(user.groups, ["dev", "ops", "system:authenticated"]);
         assert_eq!(user.extra["scopes/all"], ["a"]);
+    }
+    #[test]
+    fn a_name_that_cannot_be_read_is_not_left_out() {
+        for (name, value) in [
+            ("x-remote-user", &b"j\xf6rg"[..]),
+            ("x-remote-user", b""),
+            ("x-remote-group", b"\xff"),
+            ("x-remote-uid", b"\xff"),
+            ("x-remote-extra-a", b"\xff"),
+        ] {
+            let mut headers = HeaderMap::new();
+            if name != "x-remote-user" {
+                headers.insert("x-remote-user", "jane".parse().unwrap());
+            }
+            headers.append(name, http::HeaderValue::from_bytes(value).unwrap());
+            assert_eq!(identify(&headers).unwrap_err().code, 400, "{name}");
+        }
+        let mut headers = HeaderMap::new();
+        headers.insert("x-remote-user", http::HeaderValue::from_bytes("jörg".as_bytes()).unwrap());
+        assert_eq!(identify(&headers).unwrap().unwrap().name, "jörg");
     }
 }

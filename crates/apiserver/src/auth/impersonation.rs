@@ -14,12 +14,15 @@ use apimachinery::{go, names};
 use http::HeaderMap;
 use parking_lot::Mutex;
 
-use super::User;
 use super::rbac::{Attributes, Rbac, forbidden};
 use super::user::{AUTHENTICATED, MASTERS, UNAUTHENTICATED};
-use crate::http::request::percent_decode;
+use super::{User, headers};
 use crate::server::Server;
 
+const PREFIX: &str = "impersonate-";
+const USER: &str = "impersonate-user";
+const UID: &str = "impersonate-uid";
+const GROUP: &str = "impersonate-group";
 const EXTRA: &str = "impersonate-extra-";
 const AUTHENTICATION: &str = "authentication.k8s.io";
 /// In whose token a node stands acts on it.
@@ -131,27 +134,31 @@ pub fn impersonate(
     Ok(Some((complete(identity, mode), if mode.is_narrow() { mode.verb() } else { "" })))
 }
 
-/// Reads from the headers who the request is to be answered for.
+/// Reads from the headers who the request is to be answered for. A header that cannot be read or means nothing is refused:
+/// without it the request would be answered for somebody else.
 fn asked_for(headers: &HeaderMap) -> Result<Option<User>, Status> {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("").to_owned();
-    let groups = headers.get_all("impersonate-group").iter().filter_map(|value| value.to_str().ok());
-    let mut identity = User {
-        name: text("impersonate-user"),
-        uid: text("impersonate-uid"),
-        groups: groups.map(str::to_owned).collect(),
-        extra: BTreeMap::new(),
-    };
-    for (header, value) in headers {
-        if let Some(key) = header.as_str().strip_prefix(EXTRA) {
-            let values = identity.extra.entry(percent_decode(key, false).into_owned()).or_default();
-            values.push(value.to_str().unwrap_or("").to_owned());
+    for name in headers.keys().map(http::HeaderName::as_str).filter(|name| name.starts_with(PREFIX)) {
+        if !matches!(name, USER | UID | GROUP) && !name.starts_with(EXTRA) {
+            return Err(Status::bad_request(format!(
+                "the header {name} is unknown; use {USER}, {UID}, {GROUP} or {EXTRA}<key>"
+            )));
         }
     }
+    let name = headers::one(headers, USER)?;
+    let identity = User {
+        name: name.unwrap_or("").to_owned(),
+        uid: headers::one(headers, UID)?.unwrap_or("").to_owned(),
+        groups: headers::all(headers, GROUP)?,
+        extra: headers::extra(headers, EXTRA)?,
+    };
     if !identity.name.is_empty() {
         return Ok(Some(identity));
     }
     if identity == User::default() {
-        return Ok(None);
+        return match name {
+            Some(_) => Err(Status::bad_request(format!("the header {USER} names nobody"))),
+            None => Ok(None),
+        };
     }
     let shown = go_syntax(&identity.uid, &identity.groups, &identity.extra);
     Err(Status::bad_request(format!("requested {shown} without impersonating a user name")))
@@ -306,11 +313,43 @@ fn go_syntax(uid: &str, groups: &[String], extra: &BTreeMap<String, Vec<String>>
     format!("&user.DefaultInfo{{Name:\"\", UID:{}, Groups:{groups}, Extra:{extra}}}", go::quote(uid))
 }
 
-#[test]
-fn who_names_no_user_is_shown_what_was_asked_for() {
-    let extra = BTreeMap::from([("a".to_owned(), vec!["x".to_owned()])]);
-    assert_eq!(
-        go_syntax("", &["g".to_owned()], &extra),
-        r#"&user.DefaultInfo{Name:"", UID:"", Groups:[]string{"g"}, Extra:map[string][]string{"a":[]string{"x"}}}"#
-    );
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(list: &[(&'static str, &[u8])]) -> Result<Option<User>, u16> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in list {
+            headers.append(*name, http::HeaderValue::from_bytes(value).unwrap());
+        }
+        asked_for(&headers).map_err(|status| status.code)
+    }
+
+    #[test]
+    fn a_name_beyond_ascii_is_a_name_and_what_cannot_be_read_is_refused() {
+        assert_eq!(ask(&[]), Ok(None));
+        assert_eq!(ask(&[(USER, "jörg".as_bytes())]).unwrap().unwrap().name, "jörg");
+        let groups = ask(&[(USER, b"a"), (GROUP, "größe".as_bytes())]).unwrap().unwrap().groups;
+        assert_eq!(groups, ["größe"]);
+        for refused in [
+            &[(USER, &b"j\xf6rg"[..])][..],
+            &[(USER, b"")],
+            &[(USER, b"a"), (USER, b"b")],
+            &[(USER, b"a"), (GROUP, b"\xff")],
+            &[(USER, b"a"), (UID, b"\xff")],
+            &[(USER, b"a"), ("impersonate-extra-k", b"\xff")],
+            &[(USER, b"a"), ("impersonate-groups", b"g")],
+        ] {
+            assert_eq!(ask(refused), Err(400), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn who_names_no_user_is_shown_what_was_asked_for() {
+        let extra = BTreeMap::from([("a".to_owned(), vec!["x".to_owned()])]);
+        assert_eq!(
+            go_syntax("", &["g".to_owned()], &extra),
+            r#"&user.DefaultInfo{Name:"", UID:"", Groups:[]string{"g"}, Extra:map[string][]string{"a":[]string{"x"}}}"#
+        );
+    }
 }

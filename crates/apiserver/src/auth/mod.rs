@@ -1,17 +1,23 @@
 //! Who is asking (authentication) and whether they may (authorisation).
 
+// Most of what is read here comes from outside. In tests a panic is how a failure is told.
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
+
 pub(crate) mod bearer;
 pub(crate) mod bootstrap_tokens;
-pub(crate) mod certify;
+pub mod certify;
 pub mod claims;
 pub mod escalation;
 pub mod front_proxy;
+pub(crate) mod headers;
 pub mod impersonation;
+pub mod jwt;
 pub mod oidc;
 pub mod pki;
 pub mod rbac;
 pub(crate) mod renewal;
 pub mod serving;
+pub(crate) mod subject;
 pub mod tokens;
 pub mod user;
 pub mod x509;

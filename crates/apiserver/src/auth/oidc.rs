@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use base64::Engine;
 use http::{Request, Uri};
-use jsonwebtoken::jwk::JwkSet;
-use jsonwebtoken::{Algorithm, DecodingKey, Validation};
+use jiff::Timestamp;
+use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::User;
+use super::jwt::{Algorithm, Jwk, PublicKey, Token};
 use crate::outbound::{self, Address, Endpoint, Trust, reply};
 use crate::server::Server;
 
@@ -59,9 +59,21 @@ pub struct Oidc {
     settings: Settings,
     algorithms: Vec<Algorithm>,
     trust: Trust,
-    keys: ArcSwapOption<JwkSet>,
+    keys: ArcSwapOption<Vec<Key>>,
     /// When the issuer was last asked; held while it is being asked.
     asked: Mutex<Option<Instant>>,
+}
+
+/// A key of the issuer.
+#[derive(Debug, Clone)]
+struct Key {
+    id: Option<String>,
+    key: PublicKey,
+}
+
+#[derive(Deserialize)]
+struct KeySet {
+    keys: Vec<Value>,
 }
 
 impl std::fmt::Debug for Oidc {
@@ -85,13 +97,8 @@ impl Oidc {
         let algorithms = settings
             .signing_algorithms
             .iter()
-            .map(|name| match name.parse() {
-                // Algorithms with a shared secret are no way to sign for strangers.
-                Ok(Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512) | Err(_) => {
-                    Err(Error::Algorithm(name.clone()))
-                }
-                Ok(algorithm) => Ok(algorithm),
-            })
+            // Algorithms with a shared secret are not among them: whoever checks such a signature can make one.
+            .map(|name| name.parse().map_err(|()| Error::Algorithm(name.clone())))
             .collect::<Result<Vec<_>, _>>()?;
         let read = |path: &Path| {
             std::fs::read(path).map_err(|source| Error::Authority { path: path.to_owned(), source })
@@ -102,59 +109,37 @@ impl Oidc {
 
     /// Returns whom a token names, and for whom it is; nothing if it is not to be trusted.
     pub async fn identify(&self, server: &Server, token: &str) -> Option<User> {
+        let token = Token::parse(token)?;
         // Without a look at the signature: whose token it claims to be.
-        if unverified(token)?.get("iss")?.as_str()? != self.settings.issuer {
+        if token.unverified::<Map<String, Value>>()?.get("iss")?.as_str()? != self.settings.issuer {
             return None;
         }
-        let claims = self.verify(server, token).await?;
-        match user_of(&self.settings, &claims) {
-            Ok(user) => Some(user),
-            Err(reason) => {
-                tracing::debug!(reason, "an OIDC token is refused");
-                None
-            }
-        }
+        let claims = self.verify(server, &token).await?;
+        let user = valid_now(&self.settings, &claims, Timestamp::now())
+            .and_then(|()| user_of(&self.settings, &claims));
+        user.inspect_err(|reason| tracing::debug!(reason, "an OIDC token is refused")).ok()
     }
 
-    async fn verify(&self, server: &Server, token: &str) -> Option<Map<String, Value>> {
-        let header = jsonwebtoken::decode_header(token).ok()?;
-        if !self.algorithms.contains(&header.alg) {
-            tracing::debug!(algorithm = ?header.alg, "an OIDC token is signed in a way that is not allowed");
+    async fn verify(&self, server: &Server, token: &Token<'_>) -> Option<Map<String, Value>> {
+        if !self.algorithms.contains(&token.algorithm) {
+            tracing::debug!(
+                algorithm = ?token.algorithm,
+                "an OIDC token is signed in a way that is not allowed"
+            );
             return None;
         }
         let known = self.keys.load_full();
-        if let Some(claims) = known.as_deref().and_then(|keys| self.verify_with(keys, &header, token)) {
+        if let Some(claims) = known.as_deref().and_then(|keys| verify_with(keys, token)) {
             return Some(claims);
         }
         // Unless the key is there and the token is simply bad, the issuer may have new keys.
-        let has_key = |keys: &JwkSet| header.kid.as_deref().is_some_and(|id| keys.find(id).is_some());
+        let has_key =
+            |keys: &Vec<Key>| token.key_id.is_some() && keys.iter().any(|key| key.id == token.key_id);
         if known.as_deref().is_some_and(has_key) {
             return None;
         }
         self.refresh(server).await;
-        self.verify_with(self.keys.load_full().as_deref()?, &header, token)
-    }
-
-    fn verify_with(
-        &self,
-        keys: &JwkSet,
-        header: &jsonwebtoken::Header,
-        token: &str,
-    ) -> Option<Map<String, Value>> {
-        let mut validation = Validation::new(header.alg);
-        validation.set_audience(&[&self.settings.client_id]);
-        validation.set_issuer(&[&self.settings.issuer]);
-        validation.set_required_spec_claims(&["exp", "iss", "aud"]);
-        validation.validate_nbf = true;
-        validation.leeway = 0;
-        let candidates = keys.keys.iter().filter(|key| match (&header.kid, &key.common.key_id) {
-            (Some(wanted), Some(id)) => wanted == id,
-            _ => true,
-        });
-        candidates
-            .filter_map(|key| DecodingKey::from_jwk(key).ok())
-            .find_map(|key| jsonwebtoken::decode::<Map<String, Value>>(token, &key, &validation).ok())
-            .map(|data| data.claims)
+        verify_with(self.keys.load_full().as_deref()?, token)
     }
 
     /// Reads the issuer's keys, unless that was just tried.
@@ -173,16 +158,17 @@ impl Oidc {
         }
     }
 
-    async fn discover(&self, server: &Server) -> Result<JwkSet, String> {
+    async fn discover(&self, server: &Server) -> Result<Vec<Key>, String> {
         let issuer = &self.settings.issuer;
         let place = format!("{}/.well-known/openid-configuration", issuer.trim_end_matches('/'));
         let document = self.fetch(server, &place).await?;
-        if document["issuer"] != issuer.as_str() {
-            return Err(format!("{place} is of the issuer {}, not {issuer}", document["issuer"]));
+        let text = |field: &str| document.get(field).and_then(Value::as_str);
+        if text("issuer") != Some(issuer) {
+            return Err(format!("{place} is of the issuer {:?}, not {issuer}", text("issuer")));
         }
-        let keys = document["jwks_uri"].as_str().ok_or_else(|| format!("{place} names no jwks_uri"))?;
+        let keys = text("jwks_uri").ok_or_else(|| format!("{place} names no jwks_uri"))?;
         let set = self.fetch(server, keys).await?;
-        serde_json::from_value(set).map_err(|error| format!("{keys} has no usable keys: {error}"))
+        usable_keys(set).map_err(|error| format!("{keys} has no usable keys: {error}"))
     }
 
     async fn fetch(&self, server: &Server, url: &str) -> Result<Value, String> {
@@ -208,10 +194,52 @@ impl Oidc {
     }
 }
 
-fn unverified(token: &str) -> Option<Map<String, Value>> {
-    let payload = token.split('.').nth(1)?;
-    let bytes = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(payload).ok()?;
-    serde_json::from_slice(&bytes).ok()
+/// Returns the keys that can be used here; an issuer may have others.
+fn usable_keys(set: Value) -> Result<Vec<Key>, serde_json::Error> {
+    let set: KeySet = serde_json::from_value(set)?;
+    let read = |value: Value| {
+        let key: Jwk = serde_json::from_value(value).ok()?;
+        Some(Key { key: key.public_key()?, id: key.kid })
+    };
+    Ok(set.keys.into_iter().filter_map(read).collect())
+}
+
+/// Returns the claims of a token that one of the keys has signed.
+fn verify_with(keys: &[Key], token: &Token<'_>) -> Option<Map<String, Value>> {
+    let candidates = keys.iter().filter(|key| match (&token.key_id, &key.id) {
+        (Some(wanted), Some(id)) => wanted == id,
+        _ => true,
+    });
+    candidates.into_iter().find_map(|key| token.verified(&key.key))
+}
+
+/// Checks that claims are the issuer's, for us, and valid at this time.
+fn valid_now(settings: &Settings, claims: &Map<String, Value>, now: Timestamp) -> Result<(), String> {
+    let wrong = |what: &str| Err(what.to_owned());
+    if claims.get("iss").and_then(Value::as_str) != Some(&settings.issuer) {
+        return wrong("the issuer is another");
+    }
+    let is_for_us = match claims.get("aud") {
+        Some(Value::String(one)) => *one == settings.client_id,
+        Some(Value::Array(many)) => many.iter().any(|each| each == settings.client_id.as_str()),
+        _ => false,
+    };
+    if !is_for_us {
+        return wrong("it is not for this server");
+    }
+    // A number of seconds, not necessarily a whole one.
+    let now = now.as_second() as f64;
+    match claims.get("exp").map(Value::as_f64) {
+        Some(Some(expires)) if expires > now => {}
+        Some(Some(_)) => return wrong("it has expired"),
+        _ => return wrong("it does not say when it expires"),
+    }
+    match claims.get("nbf").map(Value::as_f64) {
+        None => Ok(()),
+        Some(Some(from)) if from <= now => Ok(()),
+        Some(Some(_)) => wrong("it is not valid yet"),
+        Some(None) => wrong("the time from which it is valid is not a number"),
+    }
 }
 
 /// Returns the user that verified claims name, or why they name none.
@@ -300,6 +328,33 @@ mod tests {
         assert!(user(&strict, json!({"sub": "jane", "tenant": "b"})).is_err());
         assert!(user(&strict, json!({"sub": "jane"})).is_err());
         assert!(user(&settings(), json!({"groups": []})).is_err(), "nobody without a name");
+    }
+
+    #[test]
+    fn a_token_counts_for_us_while_it_is_valid() {
+        let now = Timestamp::from_second(1_000).unwrap();
+        let check = |change: Value| {
+            let mut claims =
+                json!({"iss": "https://issuer.example.com", "aud": "karmada", "exp": 2000, "nbf": 900.5});
+            for (key, value) in change.as_object().unwrap() {
+                claims[key] = value.clone();
+            }
+            valid_now(&settings(), claims.as_object().unwrap(), now).is_ok()
+        };
+        assert!(check(json!({})));
+        assert!(check(json!({"aud": ["a", "karmada"], "exp": 1e300})));
+        for bad in [
+            json!({"iss": "https://elsewhere.example.com"}),
+            json!({"aud": "karmad"}),
+            json!({"aud": null}),
+            json!({"exp": 1000}),
+            json!({"exp": "2000"}),
+            json!({"exp": null}),
+            json!({"nbf": 1001}),
+            json!({"nbf": "never"}),
+        ] {
+            assert!(!check(bad.clone()), "{bad}");
+        }
     }
 
     #[test]

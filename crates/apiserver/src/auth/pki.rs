@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use base64::Engine;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
-    KeyPair, KeyUsagePurpose, SanType,
+    KeyPair, KeyUsagePurpose, PublicKeyData, SanType,
 };
 use serde_json::json;
 
@@ -25,6 +25,13 @@ pub enum Error {
     Write { path: PathBuf, source: std::io::Error },
     #[error("cannot read {path}")]
     Read { path: PathBuf, source: std::io::Error },
+    #[error(
+        "{missing} is missing beside {present}: put it back, or remove {present} too to start with a new authority, \
+         which nothing trusts that trusted the old one"
+    )]
+    Half { missing: PathBuf, present: PathBuf },
+    #[error("{path} is not usable ({why}): put back the right file; nothing was changed")]
+    Unusable { path: PathBuf, why: String },
     #[error("cannot make a certificate")]
     Certificate(#[from] rcgen::Error),
 }
@@ -56,13 +63,18 @@ pub struct Pki {
 
 impl Pki {
     /// Loads what is in the directory and makes what is missing. Without a directory everything is made anew.
+    ///
+    /// An authority is made only if nothing of it is there: whatever cannot be read or does not fit together is an error,
+    /// since a new authority shuts out everybody who trusts the old one. The caller makes sure that nobody else uses the
+    /// directory.
     pub fn load_or_create(dir: Option<&Path>, names: &[String]) -> Result<Self, Error> {
         let ca = authority(dir, CA)?;
         let front_proxy_ca = authority(dir, FRONT_PROXY_CA)?;
         let service_account_key = load_or(dir, "sa.key", || Ok(KeyPair::generate()?.serialize_pem()))?;
         let serving = serving(&ca, names)?;
-        let admin = match dir.and_then(|dir| read_pair(dir, "admin")) {
+        let admin = match dir.map(|dir| read_pair(dir, "admin")).transpose()?.flatten() {
             Some(pair) if !expires_soon(&pair.cert) => pair,
+            // What is half there is made anew too: the authority can make as many as it likes.
             _ => client(&ca, "system:admin", &["system:masters"], LEAF_YEARS)?,
         };
         let front_proxy_client = front_proxy_client(&front_proxy_ca)?;
@@ -163,7 +175,11 @@ fn validity(params: &mut CertificateParams, years: i16) {
     let from = today.yesterday().unwrap_or(today);
     let date = |date: jiff::civil::Date, years: i16| {
         // The 28th exists in every month.
-        rcgen::date_time_ymd(i32::from(date.year() + years), date.month() as u8, date.day().min(28) as u8)
+        rcgen::date_time_ymd(
+            i32::from(date.year()).saturating_add(i32::from(years)),
+            date.month() as u8,
+            date.day().min(28) as u8,
+        )
     };
     params.not_before = date(from, 0);
     params.not_after = date(today, years);
@@ -181,7 +197,8 @@ pub const CA: (&str, &str) = ("ca", "karmada");
 pub const FRONT_PROXY_CA: (&str, &str) = ("front-proxy-ca", "front-proxy-ca");
 
 fn authority(dir: Option<&Path>, (name, common_name): (&str, &str)) -> Result<Pair, Error> {
-    let pair = match dir.and_then(|dir| read_pair(dir, name)) {
+    let known = dir.map(|dir| read_authority(dir, name)).transpose()?.flatten();
+    let pair = match known {
         Some(pair) if !expires_soon(&pair.cert) => return Ok(pair),
         Some(pair) => renewed_authority(&pair, common_name)?,
         None => authority_of(KeyPair::generate()?, common_name)?,
@@ -190,6 +207,27 @@ fn authority(dir: Option<&Path>, (name, common_name): (&str, &str)) -> Result<Pa
         write_pair(dir, name, &pair)?;
     }
     Ok(pair)
+}
+
+/// Reads an authority; nothing if neither of its files is there.
+fn read_authority(dir: &Path, name: &str) -> Result<Option<Pair>, Error> {
+    let (cert_path, key_path) = (dir.join(format!("{name}.crt")), dir.join(format!("{name}.key")));
+    let (cert, key) = match (read(&cert_path)?, read(&key_path)?) {
+        (None, None) => return Ok(None),
+        (Some(_), None) => return Err(Error::Half { missing: key_path, present: cert_path }),
+        (None, Some(_)) => return Err(Error::Half { missing: cert_path, present: key_path }),
+        (Some(cert), Some(key)) => (cert, key),
+    };
+    let unusable = |path: &Path, why: String| Error::Unusable { path: path.to_owned(), why };
+    let pair = KeyPair::from_pem(&key).map_err(|error| unusable(&key_path, error.to_string()))?;
+    let parsed = x509_parser::pem::parse_x509_pem(cert.as_bytes());
+    let (_, pem) = parsed.map_err(|error| unusable(&cert_path, error.to_string()))?;
+    let certificate = pem.parse_x509().map_err(|error| unusable(&cert_path, error.to_string()))?;
+    if certificate.public_key().raw != pair.subject_public_key_info() {
+        let why = format!("it does not belong to {}", key_path.display());
+        return Err(unusable(&cert_path, why));
+    }
+    Ok(Some(Pair { cert, key }))
 }
 
 /// Gives an authority near its end a new certificate for the same key: everything it signed stays valid, and whoever
@@ -228,15 +266,30 @@ pub fn expiry(cert_pem: &str) -> Option<jiff::Timestamp> {
     jiff::Timestamp::from_second(pem.parse_x509().ok()?.validity().not_after.timestamp()).ok()
 }
 
-fn read_pair(dir: &Path, name: &str) -> Option<Pair> {
-    let read = |suffix: &str| std::fs::read_to_string(dir.join(format!("{name}.{suffix}"))).ok();
-    Some(Pair { cert: read("crt")?, key: read("key")? })
+/// Reads a certificate and its key; nothing if one of them is not there.
+fn read_pair(dir: &Path, name: &str) -> Result<Option<Pair>, Error> {
+    let read = |suffix: &str| read(&dir.join(format!("{name}.{suffix}")));
+    Ok(read("crt")?.zip(read("key")?).map(|(cert, key)| Pair { cert, key }))
 }
 
-/// Writes a certificate and its key, readable by their owner alone.
+/// Reads a file; nothing if there is none.
+fn read(path: &Path) -> Result<Option<String>, Error> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(Error::Read { path: path.to_owned(), source }),
+    }
+}
+
+/// Writes a certificate and its key, readable by their owner alone. Both are on the disk before either gets its name, so
+/// that a crash hardly ever leaves one without the other.
 pub fn write_pair(dir: &Path, name: &str, pair: &Pair) -> Result<(), Error> {
-    write_private(&dir.join(format!("{name}.key")), pair.key.as_bytes())?;
-    write_private(&dir.join(format!("{name}.crt")), pair.cert.as_bytes())
+    let (key_path, cert_path) = (dir.join(format!("{name}.key")), dir.join(format!("{name}.crt")));
+    let key = Staged::write(&key_path, pair.key.as_bytes())?;
+    let cert = Staged::write(&cert_path, pair.cert.as_bytes())?;
+    key.publish()?;
+    cert.publish()?;
+    sync_dir(dir)
 }
 
 fn load_or(
@@ -245,31 +298,105 @@ fn load_or(
     make: impl FnOnce() -> Result<String, Error>,
 ) -> Result<String, Error> {
     let Some(path) = dir.map(|dir| dir.join(name)) else { return make() };
-    match std::fs::read_to_string(&path) {
-        Ok(text) => Ok(text),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let text = make()?;
-            write_private(&path, text.as_bytes())?;
-            Ok(text)
-        }
-        Err(source) => Err(Error::Read { path, source }),
+    if let Some(text) = read(&path)? {
+        return Ok(text);
+    }
+    let text = make()?;
+    write_private(&path, text.as_bytes())?;
+    Ok(text)
+}
+
+/// Writes a file that only its owner can read, whole or not at all. It is there even after a crash.
+pub fn write_private(path: &Path, content: &[u8]) -> Result<(), Error> {
+    Staged::write(path, content)?.publish()?;
+    sync_dir(path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new(".")))
+}
+
+/// Makes sure that the names in a directory are on the disk.
+pub fn sync_dir(dir: &Path) -> Result<(), Error> {
+    let synced = std::fs::File::open(dir).and_then(|dir| dir.sync_all());
+    synced.map_err(|source| Error::Write { path: dir.to_owned(), source })
+}
+
+/// A file that is complete, and not yet where it is looked for.
+struct Staged<'a> {
+    path: &'a Path,
+    temporary: PathBuf,
+}
+
+impl<'a> Staged<'a> {
+    fn write(path: &'a Path, content: &[u8]) -> Result<Self, Error> {
+        use std::os::unix::fs::OpenOptionsExt;
+        let failed = |source| Error::Write { path: path.to_owned(), source };
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(".new");
+        let temporary = path.with_file_name(name);
+        let mut file = std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&temporary)
+            .map_err(failed)?;
+        file.write_all(content).and_then(|()| file.sync_all()).map_err(failed)?;
+        Ok(Self { path, temporary })
+    }
+
+    fn publish(self) -> Result<(), Error> {
+        let failed = |source| Error::Write { path: self.path.to_owned(), source };
+        std::fs::rename(&self.temporary, self.path).map_err(failed)
     }
 }
 
-/// Writes a file that only its owner can read, whole or not at all.
-pub fn write_private(path: &Path, content: &[u8]) -> Result<(), Error> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let failed = |source| Error::Write { path: path.to_owned(), source };
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".new");
-    let temporary = path.with_file_name(name);
-    let mut file = std::fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&temporary)
-        .map_err(failed)?;
-    file.write_all(content).and_then(|()| file.sync_all()).map_err(failed)?;
-    std::fs::rename(&temporary, path).map_err(failed)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn contents(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+        let mut files: Vec<_> = std::fs::read_dir(dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .map(|path| (path.clone(), std::fs::read(&path).unwrap_or_default()))
+            .collect();
+        files.sort();
+        files
+    }
+
+    #[test]
+    fn an_authority_that_cannot_be_used_is_never_replaced() {
+        type Damage = (&'static str, fn(&Path));
+        let broken: [Damage; 7] = [
+            ("key missing", |dir| std::fs::remove_file(dir.join("ca.key")).unwrap()),
+            ("certificate missing", |dir| std::fs::remove_file(dir.join("ca.crt")).unwrap()),
+            ("certificate broken", |dir| std::fs::write(dir.join("ca.crt"), "nonsense").unwrap()),
+            ("certificate empty", |dir| std::fs::write(dir.join("front-proxy-ca.crt"), "").unwrap()),
+            ("key broken", |dir| std::fs::write(dir.join("ca.key"), "nonsense").unwrap()),
+            ("not text", |dir| std::fs::write(dir.join("ca.key"), b"\xff\xfe").unwrap()),
+            ("another's certificate", |dir| {
+                std::fs::copy(dir.join("front-proxy-ca.crt"), dir.join("ca.crt")).map(|_| ()).unwrap();
+            }),
+        ];
+        for (what, damage) in broken {
+            let dir = tempfile::tempdir().unwrap();
+            let first = Pki::load_or_create(Some(dir.path()), &[]).unwrap();
+            let again = Pki::load_or_create(Some(dir.path()), &[]).unwrap();
+            assert_eq!(first.ca.cert, again.ca.cert);
+            damage(dir.path());
+            let before = contents(dir.path());
+            let error = Pki::load_or_create(Some(dir.path()), &[]).expect_err(what).to_string();
+            assert!(error.contains("ca."), "{what}: {error}");
+            assert_eq!(contents(dir.path()), before, "{what}: nothing may change");
+        }
+    }
+
+    #[test]
+    fn a_file_that_may_not_be_read_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        Pki::load_or_create(Some(dir.path()), &[]).unwrap();
+        // A directory cannot be read as a file, whoever tries.
+        std::fs::remove_file(dir.path().join("sa.key")).unwrap();
+        std::fs::create_dir(dir.path().join("sa.key")).unwrap();
+        let error = Pki::load_or_create(Some(dir.path()), &[]).unwrap_err();
+        assert!(matches!(error, Error::Read { .. }), "{error}");
+    }
 }

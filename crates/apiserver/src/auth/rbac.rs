@@ -94,6 +94,9 @@ fn resource_matches(rule: &str, wanted: &Attributes<'_>) -> bool {
     })
 }
 
+/// Where rights are stored: changes of anything else cannot change them.
+pub(crate) const COLLECTIONS: [&str; 4] = ["clusterroles", "roles", "clusterrolebindings", "rolebindings"];
+
 type Rules = Arc<Vec<Rule>>;
 
 /// What a binding gives to a subject.
@@ -210,50 +213,65 @@ fn group_key(name: &str) -> String {
 }
 
 impl Rbac {
+    /// Makes sure that the latest roles and bindings are known; returns whether there was anything to learn. It looks at the
+    /// collections that hold rights only, so that a refusal costs the same however busy the rest of the store is.
+    pub fn catch_up(&self, store: &Store<Head>) -> bool {
+        let behind = || self.compiled.load().revision < store.last_change(COLLECTIONS);
+        if !behind() {
+            return false;
+        }
+        let mut roles = self.roles.lock();
+        // Another thread may have compiled while this one waited for the lock. There was something to learn all the same.
+        if behind() {
+            self.compile(store, &mut roles);
+        }
+        true
+    }
+
     /// Compiles the roles and bindings as they are now.
-    pub fn refresh(&self, store: &Store<Head>) {
-        let mut cache = self.roles.lock();
-        let revision = store.revision();
+    fn compile(&self, store: &Store<Head>, known: &mut ParsedRoles) {
+        let snapshots = store.snapshots(COLLECTIONS);
+        let [cluster_roles, roles, cluster_bindings, bindings] = snapshots.as_slice() else { return };
         let mut next = ParsedRoles::new();
-        for (cluster, collection) in [(true, "clusterroles"), (false, "roles")] {
-            for entry in store.snapshot(collection).iter() {
+        for (cluster, snapshot) in [(true, cluster_roles), (false, roles)] {
+            for entry in snapshot.iter() {
                 let key = (cluster, entry.name.clone());
-                let known = cache.get(&key).filter(|(read, _)| *read == entry.modified).cloned();
-                let rules = known.unwrap_or_else(|| {
+                let parsed = known.get(&key).filter(|(read, _)| *read == entry.modified).cloned();
+                let rules = parsed.unwrap_or_else(|| {
                     let role: RawRole = serde_json::from_slice(&entry.value).unwrap_or_default();
                     (entry.modified, Arc::new(role.rules.unwrap_or_default()))
                 });
                 next.insert(key, rules);
             }
         }
-        let mut compiled = Compiled { revision, ..Compiled::default() };
-        let mut number = 0;
-        for entry in store.snapshot("clusterrolebindings").iter() {
-            number += 1;
+        let mut compiled = Compiled { revision: cluster_roles.revision(), ..Compiled::default() };
+        let numbered = (0..).zip(cluster_bindings.iter().chain(bindings.iter()));
+        for (number, entry) in numbered {
             let binding: RawBinding = serde_json::from_slice(&entry.value).unwrap_or_default();
-            let Some((_, rules)) = next.get(&(true, binding.role_ref.name.clone())) else { continue };
-            let title = format!("ClusterRoleBinding {:?}", entry.name);
-            for (key, grant) in binding.grants(number, &title, "", rules) {
-                compiled.cluster.entry(key).or_default().push(grant);
-            }
-        }
-        for entry in store.snapshot("rolebindings").iter() {
-            number += 1;
-            let (namespace, name) = crate::object::split_key(&entry.name);
-            let binding: RawBinding = serde_json::from_slice(&entry.value).unwrap_or_default();
-            let role = if binding.role_ref.kind == "ClusterRole" {
-                next.get(&(true, binding.role_ref.name.clone()))
+            let is_cluster_wide = number < cluster_bindings.len();
+            let (namespace, name) =
+                if is_cluster_wide { ("", &*entry.name) } else { crate::object::split_key(&entry.name) };
+            let key = if is_cluster_wide || binding.role_ref.kind == "ClusterRole" {
+                (true, binding.role_ref.name.clone())
             } else {
-                next.get(&(false, crate::object::join_key(namespace, &binding.role_ref.name)))
+                (false, crate::object::join_key(namespace, &binding.role_ref.name))
             };
-            let Some((_, rules)) = role else { continue };
-            let here = compiled.namespaced.entry(namespace.to_owned()).or_default();
-            let title = format!("RoleBinding {:?}", format!("{name}/{namespace}"));
-            for (key, grant) in binding.grants(number, &title, namespace, rules) {
-                here.entry(key).or_default().push(grant);
+            let Some((_, rules)) = next.get(&key) else { continue };
+            let title = if is_cluster_wide {
+                format!("ClusterRoleBinding {name:?}")
+            } else {
+                format!("RoleBinding {:?}", format!("{name}/{namespace}"))
+            };
+            let here = if is_cluster_wide {
+                &mut compiled.cluster
+            } else {
+                compiled.namespaced.entry(namespace.to_owned()).or_default()
+            };
+            for (subject, grant) in binding.grants(number, &title, namespace, rules) {
+                here.entry(subject).or_default().push(grant);
             }
         }
-        *cache = next;
+        *known = next;
         self.compiled.store(Arc::new(compiled));
     }
 
@@ -269,15 +287,6 @@ impl Rbac {
             return Ok(());
         }
         Err(forbidden(user, wanted, ""))
-    }
-
-    /// Makes sure that the latest roles are known; returns whether there was anything to learn.
-    pub fn catch_up(&self, store: &Store<Head>) -> bool {
-        let behind = self.compiled.load().revision < store.revision();
-        if behind {
-            self.refresh(store);
-        }
-        behind
     }
 
     /// Returns all rules a user has in a namespace (or cluster-wide, for an empty one). A binding that names him in
@@ -371,6 +380,45 @@ mod tests {
         name: &'a str,
     ) -> Attributes<'a> {
         Attributes { verb, group, resource, subresource, name, ..Attributes::default() }
+    }
+
+    async fn write(store: &Store<Head>, collection: &str, name: &str, value: &str) {
+        let write = store::Write {
+            collection: collection.into(),
+            name: name.into(),
+            expect: store::Expect::Any,
+            change: store::Change::Put { value: value.as_bytes().to_vec().into(), head: Head::default() },
+            durability: store::Durability::Buffered,
+            ttl: None,
+        };
+        store.commit(write).await.expect("a write to memory");
+    }
+
+    #[tokio::test]
+    async fn a_refusal_compiles_nothing_unless_a_role_or_binding_changed() {
+        let store = Store::open(store::Options::memory()).expect("a store in memory");
+        let rbac = Rbac::default();
+        let user = User { name: "jane".to_owned(), ..User::default() };
+        let wanted = wanted("get", "", "secrets", "", "s");
+        assert!(!rbac.catch_up(&store), "an empty store has no rights to learn");
+        write(
+            &store,
+            "clusterroles",
+            "reader",
+            r#"{"rules": [{"verbs": ["get"], "apiGroups": [""], "resources": ["secrets"]}]}"#,
+        )
+        .await;
+        rbac.check(&store, &user, &wanted).expect_err("no binding yet");
+        let compiled = rbac.compiled.load_full();
+        for number in 0..3 {
+            write(&store, "configmaps", &format!("default/{number}"), "{}").await;
+            rbac.check(&store, &user, &wanted).expect_err("still no binding");
+        }
+        assert!(Arc::ptr_eq(&compiled, &rbac.compiled.load_full()), "a ConfigMap gives nobody a right");
+        let binding = r#"{"roleRef": {"kind": "ClusterRole", "name": "reader"}, "subjects": [{"kind": "User", "name": "jane"}]}"#;
+        write(&store, "clusterrolebindings", "jane", binding).await;
+        rbac.check(&store, &user, &wanted).expect("a right holds as soon as its binding is written");
+        store.close().await;
     }
 
     #[test]

@@ -121,7 +121,8 @@ impl Renewal {
         let encoded = base64::engine::general_purpose::STANDARD.encode(ca);
         for entry in self.server.store.snapshot("secrets").iter() {
             let secret = serde_json::from_slice::<Value>(&entry.value).unwrap_or_default();
-            if secret["type"] == TOKEN_TYPE && secret["data"].get("ca.crt").is_some() {
+            let is_token = secret.get("type").and_then(Value::as_str) == Some(TOKEN_TYPE);
+            if is_token && secret.get("data").is_some_and(|data| data.get("ca.crt").is_some()) {
                 self.show(&actor, "secrets", &entry.name, &json!({"ca.crt": encoded})).await;
             }
         }
@@ -132,16 +133,21 @@ impl Renewal {
         let Some(kind) = self.server.registry.load().find("", "v1", resource).cloned() else { return };
         let Some(entry) = self.server.store.get(&kind.collection, key) else { return };
         let wanted = data.as_object().into_iter().flatten();
-        let is_shown = |object: &Value| wanted.clone().all(|(key, value)| object["data"][key] == *value);
+        let is_shown = |object: &Value| {
+            wanted
+                .clone()
+                .all(|(key, value)| object.get("data").and_then(|data| data.get(key)) == Some(value))
+        };
         if serde_json::from_slice::<Value>(&entry.value).is_ok_and(|object| is_shown(&object)) {
             return;
         }
         let (namespace, name) = object::split_key(key);
         let update = actor.update(&kind, namespace, name, "", |old| {
             let mut new = old.clone();
-            for (key, value) in data.as_object().into_iter().flatten() {
-                new["data"][key] = value.clone();
-            }
+            let shown = new.as_object_mut()?.entry("data").or_insert_with(|| json!({}));
+            shown
+                .as_object_mut()?
+                .extend(data.as_object().into_iter().flatten().map(|(k, v)| (k.clone(), v.clone())));
             Some(new)
         });
         if let Err(status) = update.await {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 pub const MASTERS: &str = "system:masters";
 pub const AUTHENTICATED: &str = "system:authenticated";
@@ -69,16 +69,17 @@ impl User {
 
     /// Returns the `userInfo` of reviews.
     pub fn to_value(&self) -> Value {
-        let mut value = json!({"username": self.name});
+        let mut value = Map::new();
+        value.insert("username".to_owned(), json!(self.name));
         if !self.uid.is_empty() {
-            value["uid"] = json!(self.uid);
+            value.insert("uid".to_owned(), json!(self.uid));
         }
         if !self.groups.is_empty() {
-            value["groups"] = json!(self.groups);
+            value.insert("groups".to_owned(), json!(self.groups));
         }
         if !self.extra.is_empty() {
-            value["extra"] = json!(self.extra);
+            value.insert("extra".to_owned(), json!(self.extra));
         }
-        value
+        value.into()
     }
 }

@@ -13,6 +13,7 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
 use sha2::{Digest, Sha256};
 
+use super::subject::Subject;
 use super::{User, front_proxy};
 
 /// Accepts every certificate in the handshake and judges it later.
@@ -128,12 +129,12 @@ impl Judge {
 
 /// Certificates of one authority.
 #[derive(Debug, Clone)]
-struct Authority {
+pub struct Authority {
     verifier: Arc<dyn ClientCertVerifier>,
 }
 
 impl Authority {
-    fn new(ca_pem: &str, provider: Arc<CryptoProvider>) -> Result<Self, rustls::Error> {
+    pub fn new(ca_pem: &str, provider: Arc<CryptoProvider>) -> Result<Self, rustls::Error> {
         use rustls::pki_types::pem::PemObject;
         let mut roots = RootCertStore::empty();
         for cert in CertificateDer::pem_slice_iter(ca_pem.as_bytes()).flatten() {
@@ -146,18 +147,13 @@ impl Authority {
     }
 
     /// Returns who the certificate names, if we trust it now.
-    fn identify(&self, chain: &[CertificateDer<'_>]) -> Option<User> {
+    pub fn identify(&self, chain: &[CertificateDer<'_>]) -> Option<User> {
         let (leaf, intermediates) = chain.split_first()?;
         self.verifier.verify_client_cert(leaf, intermediates, UnixTime::now()).ok()?;
         let (_, cert) = x509_parser::parse_x509_certificate(leaf).ok()?;
-        let name = cert.subject().iter_common_name().next()?.as_str().ok()?.to_owned();
-        let groups = cert
-            .subject()
-            .iter_organization()
-            .filter_map(|group| group.as_str().ok())
-            .map(str::to_owned)
-            .collect();
-        let mut user = User { name, groups, ..User::default() };
+        // A subject that cannot be read in full is not half a subject.
+        let subject = Subject::read(cert.subject()).ok().filter(|subject| !subject.common_name.is_empty())?;
+        let mut user = User { name: subject.common_name, groups: subject.organizations, ..User::default() };
         user.extra.insert(
             "authentication.kubernetes.io/credential-id".to_owned(),
             vec![format!("X509SHA256={}", hex::encode(Sha256::digest(leaf)))],

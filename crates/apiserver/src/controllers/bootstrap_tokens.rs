@@ -32,9 +32,8 @@ pub(super) async fn run(server: Arc<Server>) {
         let next = clean(&cleaner, now).await;
         sign(&signer, now).await;
         let pause = next.map(|when| {
-            Duration::from_millis(
-                u64::try_from(when.as_millisecond() - now.as_millisecond()).unwrap_or(0) + 1,
-            )
+            let left = when.as_millisecond().saturating_sub(now.as_millisecond());
+            Duration::from_millis(u64::try_from(left).unwrap_or(0).saturating_add(1))
         });
         // Waits for a change that matters; other Secrets and ConfigMaps come and go all the time.
         loop {

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::auth::User;
 use crate::auth::certify::Asked;
 use crate::auth::rbac::Attributes;
+use crate::clock;
 use crate::handlers::delete::{DeleteOptions, Preconditions};
 use crate::handlers::write::second;
 use crate::internal::Actor;
@@ -66,7 +67,7 @@ async fn settle(actor: &Actor, name: &str) {
     let registry = server.registry.load_full();
     let Some(kind) = registry.find("certificates.k8s.io", "v1", COLLECTION).cloned() else { return };
     let Some(entry) = server.store.get(COLLECTION, name) else { return };
-    let request = server.read(&kind, &entry);
+    let Some(request) = server.read_or_warn(&kind, &entry) else { return };
     let issued = request["status"]["certificate"].as_str().is_some_and(|text| !text.is_empty());
     if issued || has(&request, "Denied") || has(&request, "Failed") {
         return;
@@ -139,8 +140,9 @@ fn sign(server: &Server, request: &Value, now: Timestamp) -> Option<Result<Strin
             Some(seconds) => SignedDuration::from_secs(seconds).clamp(SHORTEST, LIFETIME),
             None => LIFETIME,
         };
-        let ends = (now + lifetime).min(server.signer.expires());
-        asked.issue(&server.signer.pair(), &usages, now - BACKDATE, ends).map_err(|error| error.to_string())
+        let ends = clock::after(now, lifetime.as_secs()).min(server.signer.expires());
+        let begins = clock::after(now, BACKDATE.as_secs().saturating_neg());
+        asked.issue(&server.signer.pair(), &usages, begins, ends).map_err(|error| error.to_string())
     };
     Some(issue())
 }
@@ -165,7 +167,7 @@ fn check(signer: &str, asked: &Asked, usages: &[&str]) -> Result<(), String> {
             if !asked.common_name.starts_with("system:node:") {
                 return refuse("subject common name does not begin with system:node: ");
             }
-            if !asked.dns.is_empty() || asked.ips + asked.emails + asked.uris > 0 {
+            if !asked.dns.is_empty() || [asked.ips, asked.emails, asked.uris] != [0; 3] {
                 return refuse("DNS, IP, email and URI subjectAltNames are not allowed");
             }
             if !only(usages, &usual, &["digital signature", "client auth"]) {
@@ -243,7 +245,7 @@ async fn clean(actor: &Actor, now: Timestamp) {
     let registry = server.registry.load_full();
     let Some(kind) = registry.find("certificates.k8s.io", "v1", COLLECTION).cloned() else { return };
     for entry in server.store.snapshot(COLLECTION).iter() {
-        let request = server.read(&kind, entry);
+        let Some(request) = server.read_or_warn(&kind, entry) else { continue };
         if is_stale(&request, now) {
             let preconditions =
                 Preconditions { uid: Some(entry.head.uid.to_string()), resource_version: None };
@@ -255,7 +257,9 @@ async fn clean(actor: &Actor, now: Timestamp) {
 
 fn is_stale(request: &Value, now: Timestamp) -> bool {
     let older = |time: &Value, than: SignedDuration| {
-        time.as_str().and_then(|text| text.parse::<Timestamp>().ok()).is_some_and(|time| time + than < now)
+        time.as_str()
+            .and_then(|text| text.parse::<Timestamp>().ok())
+            .is_some_and(|time| now.duration_since(time) > than)
     };
     let conditions = request["status"]["conditions"].as_array().cloned().unwrap_or_default();
     if conditions.is_empty() {
@@ -294,5 +298,8 @@ mod tests {
         let denied = json!({"metadata": {"creationTimestamp": "2026-01-02T10:00:00Z"},
             "status": {"conditions": [{"type": "Denied", "lastUpdateTime": "2026-01-02T10:30:00Z"}]}});
         assert!(is_stale(&denied, now));
+        let far =
+            json!({"status": {"conditions": [{"type": "Denied", "lastUpdateTime": "9999-12-30T21:59:59Z"}]}});
+        assert!(!is_stale(&far, now), "a time at the end of all time is only a time");
     }
 }

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::bootstrap::ensure;
+use crate::clock;
 use crate::handlers::delete::DeleteOptions;
 use crate::handlers::write::second;
 use crate::internal::Actor;
@@ -91,7 +92,7 @@ async fn install_one(actor: &Actor, definition: &Value) -> Result<(), Status> {
     let registry = server.registry.load_full();
     if let (Some(kind), Some(entry)) = (definition_kind(&registry), server.store.get(COLLECTION, name)) {
         let spec = definition.get("spec").cloned().unwrap_or_default();
-        let stored = server.read(&kind, &entry);
+        let stored = server.read(&kind, &entry)?;
         if !contains(&stored["spec"], &spec) {
             actor
                 .update(&kind, "", name, "", |old| {
@@ -131,7 +132,7 @@ pub(super) async fn run(server: Arc<Server>) {
     let mut next_look: Option<Instant> = None;
     loop {
         let waiting = server.store.snapshot(COLLECTION).iter().any(|entry| entry.head.deleting);
-        next_look = waiting.then(|| next_look.unwrap_or_else(|| Instant::now() + REMOVAL));
+        next_look = waiting.then(|| next_look.unwrap_or_else(|| clock::in_future(REMOVAL)));
         let look = async {
             match next_look {
                 Some(when) => tokio::time::sleep_until(when).await,
@@ -279,7 +280,7 @@ fn definition_kind(registry: &Registry) -> Option<Arc<Kind>> {
 fn read(server: &Server, name: &str) -> Option<(Arc<Kind>, Value)> {
     let kind = definition_kind(&server.registry.load())?;
     let entry = server.store.get(COLLECTION, name)?;
-    let definition = server.read(&kind, &entry);
+    let definition = server.read_or_warn(&kind, &entry)?;
     Some((kind, definition))
 }
 
@@ -304,7 +305,7 @@ async fn settle(actor: &Actor, names: &Names, name: &str) {
     let registry = server.registry.load_full();
     let Some(kind) = definition_kind(&registry) else { return };
     let Some(entry) = server.store.get(COLLECTION, name) else { return forget(server, name) };
-    let definition = server.read(&kind, &entry);
+    let Some(definition) = server.read_or_warn(&kind, &entry) else { return };
     if entry.head.deleting {
         return empty(actor, &kind, &definition).await;
     }

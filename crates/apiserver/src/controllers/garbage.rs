@@ -113,7 +113,8 @@ pub(super) async fn run(server: Arc<Server>) {
             }
         }
         let delay = failed.iter().map(|uid| {
-            let count = retries.entry(uid.clone()).and_modify(|count| *count += 1).or_insert(1);
+            let count =
+                retries.entry(uid.clone()).and_modify(|count| *count = count.saturating_add(1)).or_insert(1);
             std::time::Duration::from_millis(50u64 << (*count).min(10))
         });
         let delay = delay.min();
@@ -180,7 +181,7 @@ impl Collector {
         let registry = self.server().registry.load_full();
         let Some(kind) = kind_of(&registry, collection) else { return Ok(()) };
         if entry.head.deleting && entry.head.finalizers {
-            let finalizers = object::finalizers(&self.server().read(&kind, &entry));
+            let finalizers = self.finalizers(&kind, &entry)?;
             if finalizers.iter().any(|finalizer| finalizer == ORPHAN) {
                 return self.orphan_dependents(graph, &registry, &kind, &entry).await;
             }
@@ -204,10 +205,10 @@ impl Collector {
         let (namespace, name) = object::split_key(&entry.name);
         let mut gone: Vec<Box<str>> = Vec::new();
         let mut waiting: Vec<Box<str>> = Vec::new();
-        let mut solid = 0;
+        let mut solid = false;
         for owner in &entry.head.owners {
             match self.state(registry, namespace, owner) {
-                Some(State::Solid) => solid += 1,
+                Some(State::Solid) => solid = true,
                 Some(State::Absent) => gone.push(owner.uid.clone()),
                 Some(State::Waiting) => waiting.push(owner.uid.clone()),
                 // A kind that nobody serves now: we cannot tell, so nothing happens.
@@ -218,7 +219,7 @@ impl Collector {
             return Ok(());
         }
         let uid = entry.head.uid.to_string();
-        if solid > 0 {
+        if solid {
             let dead: Vec<Box<str>> = gone.into_iter().chain(waiting).collect();
             return self.drop_owners(kind, namespace, name, &uid, &dead).await;
         }
@@ -230,7 +231,7 @@ impl Collector {
             self.break_cycle(graph, registry, entry).await?;
             "Foreground"
         } else {
-            let finalizers = object::finalizers(&self.server().read(kind, entry));
+            let finalizers = self.finalizers(kind, entry)?;
             if finalizers.iter().any(|finalizer| finalizer == ORPHAN) {
                 "Orphan"
             } else if finalizers.iter().any(|finalizer| finalizer == FOREGROUND) {
@@ -246,8 +247,8 @@ impl Collector {
     async fn break_cycle(&self, graph: &Graph, registry: &Registry, entry: &Entry) -> Result<(), String> {
         for dependent in graph.dependents_of(&entry.head.uid) {
             let Some((kind, found)) = self.find(graph, registry, &dependent) else { continue };
-            let waits = found.head.deleting
-                && object::finalizers(&self.server().read(&kind, &found)).iter().any(|f| f == FOREGROUND);
+            let waits =
+                found.head.deleting && self.finalizers(&kind, &found)?.iter().any(|f| f == FOREGROUND);
             if waits {
                 let (namespace, name) = object::split_key(&found.name);
                 self.edit_owners(&kind, namespace, name, &dependent, |owners| {
@@ -282,10 +283,16 @@ impl Collector {
         else {
             return Some(State::Absent);
         };
+        // Of an owner that cannot be read nothing is known, so nothing happens.
         let waits = entry.head.deleting
             && entry.head.finalizers
-            && object::finalizers(&self.server().read(kind, &entry)).iter().any(|f| f == FOREGROUND);
+            && self.finalizers(kind, &entry).ok()?.iter().any(|f| f == FOREGROUND);
         Some(if waits { State::Waiting } else { State::Solid })
+    }
+
+    fn finalizers(&self, kind: &Kind, entry: &Entry) -> Result<Vec<String>, String> {
+        let object = self.server().read(kind, entry).map_err(|status| status.message)?;
+        Ok(object::finalizers(&object))
     }
 
     fn find(&self, graph: &Graph, registry: &Registry, uid: &str) -> Option<(Arc<Kind>, Arc<Entry>)> {

@@ -1,6 +1,9 @@
 //! The controllers a control plane cannot do without, inside the server: they follow the store's own history
 //! instead of lists and watches, and write like any other client.
 
+// Most of what is read here comes from outside. In tests a panic is how a failure is told.
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::unwrap_used))]
+
 pub(crate) mod accounts;
 mod bootstrap_tokens;
 mod certificates;
@@ -9,6 +12,7 @@ mod garbage;
 mod namespaces;
 mod policy_types;
 mod roles;
+pub(crate) mod supervision;
 mod ttl;
 
 use std::future::Future;
@@ -24,7 +28,8 @@ use crate::server::Server;
 /// Starts those that are wanted; they end when the server stops.
 pub(crate) fn spawn(server: &Arc<Server>, tasks: &TaskTracker, options: &Options) {
     run_aside(server, tasks, "definitions", definitions::run);
-    run(server, tasks, "namespaces", namespaces::run);
+    let grace = options.namespace_grace;
+    run(server, tasks, "namespaces", move |server| namespaces::run(server, grace));
     if options.collect_garbage {
         run(server, tasks, "garbage-collector", garbage::run);
     }
@@ -35,40 +40,26 @@ pub(crate) fn spawn(server: &Arc<Server>, tasks: &TaskTracker, options: &Options
     run_aside(server, tasks, "api-services", crate::aggregation::availability::run);
     run_aside(server, tasks, "policy-types", policy_types::run);
     run(server, tasks, "ttl-after-finished", ttl::run);
-    tasks.spawn(compact(server.clone(), options.compact_every));
+    let every = options.compact_every;
+    run(server, tasks, "compaction", move |server| compact(server, every));
 }
 
-fn run<F, Fut>(server: &Arc<Server>, tasks: &TaskTracker, name: &'static str, controller: F)
+/// Runs one until the server stops, whatever happens to it.
+pub(crate) fn run<F, Fut>(server: &Arc<Server>, tasks: &TaskTracker, name: &'static str, controller: F)
 where
-    F: Fn(Arc<Server>) -> Fut + Send + 'static,
+    F: Fn(Arc<Server>) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = ()> + Send + 'static,
 {
-    tasks.spawn(restarted(server.clone(), name, controller));
+    tasks.spawn(supervision::run(server.clone(), name, controller));
 }
 
 /// The same beside the requests, for controllers that compute a lot.
 fn run_aside<F, Fut>(server: &Arc<Server>, tasks: &TaskTracker, name: &'static str, controller: F)
 where
-    F: Fn(Arc<Server>) -> Fut + Send + 'static,
+    F: Fn(Arc<Server>) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = ()> + Send + 'static,
 {
-    tasks.spawn_on(restarted(server.clone(), name, controller), aside::settling());
-}
-
-/// Runs a controller until the server stops; one that lost the history starts over from the present state.
-async fn restarted<F, Fut>(server: Arc<Server>, name: &'static str, controller: F)
-where
-    F: Fn(Arc<Server>) -> Fut + Send + 'static,
-    Fut: Future<Output = ()> + Send + 'static,
-{
-    while !server.stop.is_cancelled() {
-        let stop = server.stop.clone();
-        tokio::select! {
-            () = controller(server.clone()) => tracing::debug!(controller = name, "starts over"),
-            () = stop.cancelled() => break,
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    tasks.spawn_on(supervision::run(server.clone(), name, controller), aside::settling());
 }
 
 /// Forgets history that is older than one interval, as clients expect of a server that compacts.

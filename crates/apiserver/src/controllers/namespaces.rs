@@ -1,55 +1,74 @@
 //! Empties namespaces that are being deleted, then lets them go.
 //!
-//! Pods go first, then everything else. What is held by finalizers is waited for; the namespace's conditions say
+//! After a short grace pods go first, then everything else. What is held by finalizers is waited for; the namespace's conditions say
 //! what is left. Watches: everything, for what disappears from a dying namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
+use crate::clock;
 use crate::handlers::delete::DeleteOptions;
 use crate::handlers::write::second;
+use crate::head::Head;
 use crate::internal::Actor;
 use crate::object;
 use crate::registry::Kind;
 use crate::server::Server;
 
-pub(super) async fn run(server: Arc<Server>) {
+/// What a service account or the root certificate of a namespace is called that every namespace of a member has.
+const FURNITURE: [(&str, &str); 2] = [("serviceaccounts", "default"), ("configmaps", "kube-root-ca.crt")];
+/// Between two tries to empty a namespace when something failed.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// Follows the store. What is in a namespace is left alone for `grace` after the deletion, so that clients that look at it
+/// once more find it, as they do elsewhere. A namespace that holds nothing goes at once.
+pub(super) async fn run(server: Arc<Server>, grace: Duration) {
     let actor = Actor::new(&server, "system:serviceaccount:kube-system:namespace-controller");
     let after = server.store.revision();
     let Ok(mut watch) = server.store.watch_all(after) else { return };
-    let mut dying: BTreeSet<String> = BTreeSet::new();
-    for entry in server.store.snapshot("namespaces").iter() {
-        if entry.head.deleting {
-            dying.insert(entry.name.to_string());
-        }
-    }
-    let mut work: BTreeSet<String> = dying.clone();
+    let deleting = server.store.snapshot("namespaces");
+    let deleting = deleting.iter().filter(|entry| entry.head.deleting).map(|entry| entry.name.to_string());
+    // Whatever grace those had that were being deleted before the start, it is over.
+    let mut dying: BTreeMap<String, Instant> = deleting.map(|name| (name, Instant::now())).collect();
+    let mut work: BTreeSet<String> = dying.keys().cloned().collect();
     loop {
-        for namespace in std::mem::take(&mut work) {
+        let now = Instant::now();
+        let waits = |name: &String| dying.get(name).is_some_and(|from| *from > now);
+        let (mut later, due): (BTreeSet<String>, BTreeSet<String>) = work.into_iter().partition(waits);
+        for namespace in due {
             match empty(&actor, &namespace).await {
                 Progress::Gone => {
                     dying.remove(&namespace);
                 }
                 Progress::Waiting => {}
                 Progress::Again => {
-                    work.insert(namespace);
+                    dying.insert(namespace.clone(), clock::in_future(RETRY));
+                    later.insert(namespace);
                 }
             }
         }
-        if !work.is_empty() {
-            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-            continue;
-        }
-        let Ok(batch) = watch.next().await else { return };
+        work = later;
+        let next = work.iter().filter_map(|name| dying.get(name)).min().copied();
+        let batch = tokio::select! {
+            batch = watch.next() => batch,
+            () = async { tokio::time::sleep_until(next.unwrap_or(now)).await }, if next.is_some() => continue,
+        };
+        let Ok(batch) = batch else { return };
         for event in batch {
             if &*event.collection == "namespaces" {
                 match &event.current {
                     Some(entry) if entry.head.deleting => {
-                        dying.insert(entry.name.to_string());
-                        work.insert(entry.name.to_string());
+                        let name = entry.name.to_string();
+                        if !dying.contains_key(&name) {
+                            let wait = if holds_anything(&server, &name) { grace } else { Duration::ZERO };
+                            dying.insert(name.clone(), clock::in_future(wait));
+                        }
+                        work.insert(name);
                     }
                     Some(_) => {}
                     None => {
@@ -58,12 +77,32 @@ pub(super) async fn run(server: Arc<Server>) {
                 }
             } else {
                 let (namespace, _) = object::split_key(event.name());
-                if dying.contains(namespace) {
+                if dying.contains_key(namespace) {
                     work.insert(namespace.to_owned());
                 }
             }
         }
     }
+}
+
+/// Returns the entries of a collection that are in a namespace.
+fn within<'a>(
+    snapshot: &'a store::Snapshot<Head>,
+    prefix: &'a str,
+) -> impl Iterator<Item = &'a Arc<object::Entry>> {
+    let entries = snapshot.range(std::ops::Bound::Included(prefix), std::ops::Bound::Unbounded);
+    entries.take_while(move |entry| entry.name.starts_with(prefix))
+}
+
+/// Returns whether a namespace holds anything but what every namespace has.
+fn holds_anything(server: &Server, namespace: &str) -> bool {
+    let prefix = format!("{namespace}/");
+    let kinds = server.registry.load().stored_kinds();
+    kinds.iter().filter(|kind| kind.namespaced).any(|kind| {
+        let snapshot = server.store.snapshot(&kind.collection);
+        within(&snapshot, &prefix)
+            .any(|entry| !FURNITURE.contains(&(&*kind.collection, object::split_key(&entry.name).1)))
+    })
 }
 
 enum Progress {
@@ -125,11 +164,7 @@ async fn delete_all(actor: &Actor, kind: &Arc<Kind>, namespace: &str, left: &mut
     let server = actor.server();
     let prefix = format!("{namespace}/");
     let snapshot = server.store.snapshot(&kind.collection);
-    let entries: Vec<_> = snapshot
-        .range(std::ops::Bound::Included(&prefix), std::ops::Bound::Unbounded)
-        .take_while(|entry| entry.name.starts_with(&prefix))
-        .cloned()
-        .collect();
+    let entries: Vec<_> = within(&snapshot, &prefix).cloned().collect();
     let options =
         DeleteOptions { propagation_policy: Some("Background".to_owned()), ..DeleteOptions::default() };
     for entry in entries {
@@ -161,12 +196,16 @@ struct Left {
 
 impl Left {
     fn add(&mut self, kind: &Kind, finalizers: &[String]) {
-        self.total += 1;
+        self.total = self.total.saturating_add(1);
         self.pods |= &*kind.collection == "pods";
         let resource = format!("{}.{}", kind.resource.resource, kind.resource.group);
-        *self.resources.entry(resource).or_default() += 1;
+        let count = |counts: &mut BTreeMap<String, usize>, what: String| {
+            let known = counts.entry(what).or_default();
+            *known = known.saturating_add(1);
+        };
+        count(&mut self.resources, resource);
         for finalizer in finalizers {
-            *self.finalizers.entry(finalizer.clone()).or_default() += 1;
+            count(&mut self.finalizers, finalizer.clone());
         }
     }
 

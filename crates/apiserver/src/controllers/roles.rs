@@ -13,22 +13,12 @@ use crate::server::Server;
 pub(super) async fn run(server: Arc<Server>) {
     let actor = Actor::new(&server, "system:serviceaccount:kube-system:clusterrole-aggregation-controller");
     let Ok(mut watch) = server.store.watch_all(server.store.revision()) else { return };
-    server.rbac.refresh(&server.store);
+    server.rbac.catch_up(&server.store);
     aggregate(&actor).await;
     loop {
         let Ok(batch) = watch.next().await else { return };
-        let mut roles = false;
-        let mut any = false;
-        for event in &batch {
-            roles |= &*event.collection == "clusterroles";
-            any |= matches!(
-                &*event.collection,
-                "clusterroles" | "roles" | "clusterrolebindings" | "rolebindings"
-            );
-        }
-        if any {
-            server.rbac.refresh(&server.store);
-        }
+        server.rbac.catch_up(&server.store);
+        let roles = batch.iter().any(|event| &*event.collection == "clusterroles");
         if roles {
             aggregate(&actor).await;
         }

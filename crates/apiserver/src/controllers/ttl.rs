@@ -7,6 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use crate::clock;
 use crate::handlers::delete::{DeleteOptions, Preconditions};
 use crate::internal::Actor;
 use crate::object::{self, Entry};
@@ -28,8 +29,8 @@ pub(super) async fn run(server: Arc<Server>) {
             delete(&actor, &key).await;
         }
         let wait = due.values().min().map(|when| {
-            let left = when.as_millisecond() - now.as_millisecond();
-            Duration::from_millis(u64::try_from(left).unwrap_or(0) + 1)
+            let left = when.as_millisecond().saturating_sub(now.as_millisecond());
+            Duration::from_millis(u64::try_from(left).unwrap_or(0).saturating_add(1))
         });
         tokio::select! {
             batch = watch.next() => {
@@ -68,7 +69,7 @@ fn ends(entry: &Entry) -> Option<Timestamp> {
         matches!(condition["type"].as_str(), Some("Complete" | "Failed")) && condition["status"] == "True"
     })?;
     let when: Timestamp = finished["lastTransitionTime"].as_str()?.parse().ok()?;
-    when.checked_add(jiff::SignedDuration::from_secs(seconds)).ok()
+    Some(clock::after(when, seconds))
 }
 
 async fn delete(actor: &Actor, key: &str) {

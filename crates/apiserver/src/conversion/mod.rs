@@ -105,7 +105,8 @@ pub(crate) async fn entries(
         }
     }
     for chunk in missing.chunks(AT_ONCE) {
-        let objects = chunk.iter().map(|index| stored(kind, custom, &entries[*index])).collect();
+        let objects = chunk.iter().map(|index| stored(kind, custom, &entries[*index]));
+        let objects = objects.collect::<Result<_, _>>()?;
         let converted = converter.convert(server, objects, &kind.api_version).await.map_err(failed)?;
         for (index, mut object) in chunk.iter().zip(converted) {
             custom.trim(&kind.gvk.version, &mut object);
@@ -220,10 +221,10 @@ fn stored_api_version(custom: &Custom, entry: &Entry) -> String {
 }
 
 /// Returns an object in the version it is stored in, as it would be read in that version.
-fn stored(kind: &Kind, custom: &Custom, entry: &Entry) -> Value {
-    let mut object = object::decode(&stored_api_version(custom, entry), &kind.gvk.kind, entry);
+fn stored(kind: &Kind, custom: &Custom, entry: &Entry) -> Result<Value, Status> {
+    let mut object = object::decode(&stored_api_version(custom, entry), &kind.gvk.kind, entry)?;
     custom.settle(custom.stored_version(entry), &mut object);
-    object
+    Ok(object)
 }
 
 fn rewritten(kind: &Kind, entry: &Entry, object: &Value) -> Entry {

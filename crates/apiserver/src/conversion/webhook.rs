@@ -122,6 +122,8 @@ fn returned(answer: &Value, version: &str, uid: &str) -> Result<Vec<Value>, Stri
 
 /// Returns a converted object with the metadata that it must keep.
 fn checked(kind: &str, original: &Value, converted: Value, api_version: &str) -> Result<Value, String> {
+    apimachinery::depth::check(&converted)
+        .map_err(|error| format!("conversion webhook for {kind} returned invalid object: {error}"))?;
     let text = |object: &Value, field: &str| object[field].as_str().unwrap_or("").to_owned();
     if text(&converted, "kind").is_empty() {
         return Err(format!("Object 'Kind' is missing in '{converted}'"));

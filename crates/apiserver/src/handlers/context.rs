@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::auth::User;
 use crate::http::negotiate::{self, Accepted, Offer};
+use crate::http::sending::Recipient;
 use crate::http::{Query, RequestInfo};
 use crate::local::Terms;
 
@@ -35,6 +36,8 @@ pub struct Context {
     /// The client's connection, if it wants to speak another protocol on it.
     upgrade: Mutex<Option<OnUpgrade>>,
     pub terms: Terms,
+    /// Who the answer is for.
+    pub(crate) recipient: Recipient,
 }
 
 impl Context {
@@ -51,7 +54,14 @@ impl Context {
             deadline: None,
             upgrade: Mutex::default(),
             terms: Terms::default(),
+            recipient: Recipient::default(),
         }
+    }
+
+    /// Says who the answer is for.
+    pub(crate) fn with_recipient(mut self, recipient: Recipient) -> Self {
+        self.recipient = recipient;
+        self
     }
 
     pub fn with_terms(mut self, terms: Terms) -> Self {

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::context::{Context, FieldValidation, WriteOptions};
 use super::write::{Target, commit_failure, second};
 use crate::admission::namespace;
+use crate::clock;
 use crate::controllers::definitions;
 use crate::conversion;
 use crate::object::{self, Entry};
@@ -242,13 +243,22 @@ pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Dele
             return Err(Status::not_found(&kind.resource, target.name));
         };
         check_preconditions(kind, target.name, options, &entry)?;
+        if options.ignore_read_error == Some(true) && !object::is_readable(&entry) {
+            match remove_unread(target, &entry, &key, options.is_dry_run()).await? {
+                Some(gone) => return Ok(gone),
+                None => continue,
+            }
+        }
         let shown = conversion::entry(server, kind, entry.clone()).await?;
-        let old = server.read(kind, &shown);
+        let old = server.read(kind, &shown)?;
         target.admit_delete(&old, &options.to_value()).await?;
         let plan = plan(server, kind, &old, options, Timestamp::now());
         let dry_run = target.options.dry_run || options.is_dry_run();
         match plan {
-            Plan::Nothing => return Ok(Deleted::Pending(old)),
+            Plan::Nothing => {
+                target.unchanged(&entry).await?;
+                return Ok(Deleted::Pending(old));
+            }
             Plan::Mark(mut new) => {
                 if dry_run {
                     return Ok(Deleted::Pending(new));
@@ -289,13 +299,32 @@ pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Dele
     }
 }
 
+/// Deletes an object that cannot be read: nobody can be asked about it, and nobody knows its finalizers. Only those with a
+/// right of its own may.
+async fn remove_unread(
+    target: &Target<'_>,
+    entry: &Arc<Entry>,
+    key: &str,
+    dry_run: bool,
+) -> Result<Option<Deleted>, Status> {
+    target.server.authorize_also(target.context, "unsafe-delete-ignore-read-errors")?;
+    let metadata = json!({"name": target.name, "namespace": target.namespace, "uid": &*entry.head.uid});
+    let mut last = json!({"metadata": metadata});
+    if target.options.dry_run || dry_run {
+        return Ok(Some(Deleted::Gone(last)));
+    }
+    let Some(revision) = remove(target, entry, key).await? else { return Ok(None) };
+    object::stamp(&mut last, &target.kind.api_version, &target.kind.gvk.kind, Some(revision));
+    Ok(Some(Deleted::Gone(last)))
+}
+
 /// Marks an object as deleted without grace.
 fn mark(object: &mut Value, now: Timestamp) {
     let metadata = object::meta_mut(object);
     if !metadata.contains_key("deletionTimestamp") {
         metadata.insert("deletionTimestamp".to_owned(), second(now).into());
         if let Some(generation) = metadata.get("generation").and_then(Value::as_i64).filter(|g| *g > 0) {
-            metadata.insert("generation".to_owned(), (generation + 1).into());
+            metadata.insert("generation".to_owned(), generation.saturating_add(1).into());
         }
     }
     metadata.insert("deletionGracePeriodSeconds".to_owned(), 0.into());
@@ -402,12 +431,12 @@ fn plan(server: &Server, kind: &Kind, old: &Value, options: &DeleteOptions, now:
         let current =
             old.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
         if grace < current {
-            let shorter = now + jiff::SignedDuration::from_secs(grace);
+            let shorter = clock::after(now, grace);
             metadata.insert("deletionTimestamp".to_owned(), second(shorter).into());
             metadata.insert("deletionGracePeriodSeconds".to_owned(), grace.into());
         }
     } else {
-        let when = now + jiff::SignedDuration::from_secs(grace);
+        let when = clock::after(now, grace);
         metadata.insert("deletionTimestamp".to_owned(), second(when).into());
         if is_namespace {
             new["status"]["phase"] = json!("Terminating");
@@ -416,7 +445,7 @@ fn plan(server: &Server, kind: &Kind, old: &Value, options: &DeleteOptions, now:
         }
         let metadata = object::meta_mut(&mut new);
         if let Some(generation) = metadata.get("generation").and_then(Value::as_i64).filter(|g| *g > 0) {
-            metadata.insert("generation".to_owned(), (generation + 1).into());
+            metadata.insert("generation".to_owned(), generation.saturating_add(1).into());
         }
     }
     if new == *old { Plan::Nothing } else { Plan::Mark(new) }
@@ -477,7 +506,7 @@ pub async fn delete_collection(
             Err(status) if status.code == 404 => {}
             Err(status) => return Err(status),
         }
-        items.push(server.read(kind, &entry));
+        items.extend(server.read_or_warn(kind, &entry));
     }
     Ok((items, metadata))
 }

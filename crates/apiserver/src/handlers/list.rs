@@ -21,12 +21,16 @@ use crate::head::Head;
 use crate::http::body::{self, Body};
 use crate::http::negotiate::{Accepted, Media, Offer, Shape};
 use crate::http::respond;
+use crate::limits::Work;
 use crate::object::{self, Entry};
 use crate::registry::{Kind, Source};
 use crate::server::Server;
 
 /// Lists are sent in pieces of about this size, so that no list is in memory as a whole.
 const PIECE: usize = 64 * 1024;
+
+/// From here on, making a list as a whole is left to the thread that yields to all others.
+const LARGE: usize = 512 * 1024;
 
 /// Which objects of a collection a request is about.
 #[derive(Debug, Clone)]
@@ -80,13 +84,16 @@ impl Selection {
             return true;
         }
         let (namespace, name) = object::split_key(&entry.name);
+        // An object that cannot be read has no field that could be selected by.
         let mut parsed: Option<Value> = None;
         self.fields.matches(|field| match field {
             "metadata.name" => Cow::Borrowed(name),
             "metadata.namespace" => Cow::Borrowed(namespace),
             other => {
                 let object = parsed.get_or_insert_with(|| {
-                    let mut object = object::decode(&kind.api_version, &kind.gvk.kind, entry);
+                    let Ok(mut object) = object::decode(&kind.api_version, &kind.gvk.kind, entry) else {
+                        return Value::Null;
+                    };
                     if !kind.serves_as_stored(entry) {
                         kind.present(entry, &mut object);
                     }
@@ -226,33 +233,57 @@ pub async fn list(
         let gzip = super::wants_gzip(context);
         return Ok(stream_items(kind, metadata, entries, gzip));
     }
-    let document = match accepted.shape {
+    let size: usize = entries.iter().map(|entry| entry.value.len()).sum();
+    let include = match accepted.shape {
+        Shape::Table { .. } => table::Include::parse(context)?,
+        Shape::Metadata { .. } => return Err(table::is_a_list(kind)),
+        _ => table::Include::None,
+    };
+    let (own, kind) = (server.clone(), kind.clone());
+    let whole = move || {
+        let document = document(&own, &kind, &entries, metadata, include, accepted.shape)?;
+        Ok(respond::value(200, &document, accepted))
+    };
+    if size < LARGE {
+        return whole();
+    }
+    // Takes a while, and as much memory as the list has bytes.
+    server.limits.aside(Work::List, &context.user, 1, async move { whole() }).await?
+}
+
+/// Makes a list as a whole.
+fn document(
+    server: &Server,
+    kind: &Kind,
+    entries: &[Arc<Entry>],
+    metadata: Value,
+    include: table::Include,
+    shape: Shape,
+) -> Result<Value, Status> {
+    Ok(match shape {
         Shape::Object => {
             let items: Vec<Value> = entries
                 .iter()
                 .map(|entry| {
-                    let mut object = server.read(kind, entry);
+                    let mut object = server.read(kind, entry)?;
                     if !kind.is_custom()
                         && let Some(fields) = object.as_object_mut()
                     {
                         fields.remove("apiVersion");
                         fields.remove("kind");
                     }
-                    object
+                    Ok(object)
                 })
-                .collect();
+                .collect::<Result<_, Status>>()?;
             json!({"kind": kind.list_kind, "apiVersion": kind.api_version, "metadata": metadata, "items": items})
         }
-        Shape::Table { beta } => {
-            let include = table::Include::parse(context)?;
-            table::list(server, kind, &entries, metadata, include, beta)
+        Shape::Table { beta } => table::list(server, kind, entries, metadata, include, beta)?,
+        Shape::Metadata { beta } | Shape::MetadataList { beta } => {
+            let objects: Vec<Value> =
+                entries.iter().map(|entry| server.read(kind, entry)).collect::<Result<_, _>>()?;
+            table::partial_list(objects.into_iter(), metadata, beta)
         }
-        Shape::Metadata { .. } => return Err(table::is_a_list(kind)),
-        Shape::MetadataList { beta } => {
-            table::partial_list(entries.iter().map(|entry| server.read(kind, entry)), metadata, beta)
-        }
-    };
-    Ok(respond::value(200, &document, accepted))
+    })
 }
 
 /// What a list shows: the objects, and what its metadata say about the rest.
@@ -595,7 +626,7 @@ pub async fn get(
         return Ok(respond::bytes_of(200, out, "application/json"));
     }
     let entry = conversion::entry(server, kind, entry).await?;
-    let object = server.read(kind, &entry);
+    let object = server.read(kind, &entry)?;
     answer(server, context, kind, 200, object, accepted)
 }
 

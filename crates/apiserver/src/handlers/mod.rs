@@ -299,7 +299,7 @@ async fn subresource(
                     .get(&kind.collection, &key)
                     .ok_or_else(|| Status::not_found(&kind.resource, &info.name))?;
                 let entry = crate::conversion::entry(server, kind, entry).await?;
-                let scale = scale::of(kind, &server.read(kind, &entry))?;
+                let scale = scale::shown(kind, &server.read(kind, &entry)?)?;
                 return Ok(respond::value(200, &shown_scale(context, kind, scale, accepted)?, accepted));
             }
             let options =
@@ -352,7 +352,9 @@ fn without_pods(server: &Server, context: &Context, kind: &Kind, namespace: &str
     };
     match (info.resource.as_str(), info.subresource.as_str()) {
         ("pods", "exec" | "attach" | "portforward")
-            if server.read(kind, &entry).pointer("/spec/nodeName").is_none() =>
+            if server
+                .read_or_warn(kind, &entry)
+                .is_some_and(|pod| pod.pointer("/spec/nodeName").is_none()) =>
         {
             Status::bad_request(format!("pod {} does not have a host assigned", info.name))
         }

@@ -162,7 +162,7 @@ async fn token_review(server: &Server, review: &mut Value) {
 }
 
 fn rules_of(server: &Server, user: &User, namespace: &str) -> Value {
-    server.rbac.refresh(&server.store);
+    server.rbac.catch_up(&server.store);
     let mut resources = Vec::new();
     let mut urls = Vec::new();
     for rule in server.rbac.rules_of(user, namespace) {

@@ -97,36 +97,60 @@ fn mistyped(object: &Value, path: &str, wanted: &str, is_wanted: fn(&Value) -> b
     if is_wanted(here) { None } else { complain(&parts, here, wanted) }
 }
 
-fn set(object: &mut Value, path: &str, value: Value) {
+/// Sets a value; objects on the way to it are made where there is nothing, and only there.
+fn set(object: &mut Value, path: &str, value: Value) -> Result<(), String> {
+    let parts: Vec<&str> = path.trim_start_matches('.').split('.').collect();
     let mut here = object;
-    for part in path.trim_start_matches('.').split('.') {
-        if !here.is_object() {
-            *here = json!({});
-        }
-        here = here.as_object_mut().expect("made an object above").entry(part).or_insert(Value::Null);
+    for (index, part) in parts.iter().enumerate() {
+        let Value::Object(fields) = here else {
+            let way = parts[..index].join(".");
+            return Err(format!("value cannot be set because .{way} is not a map[string]interface{{}}"));
+        };
+        let is_last = index + 1 == parts.len();
+        here = fields.entry(*part).or_insert_with(|| if is_last { Value::Null } else { json!({}) });
     }
     *here = value;
+    Ok(())
 }
 
 /// Gives an object the number of replicas of a Scale.
-pub fn set_replicas(kind: &Kind, object: &mut Value, scale: &Value) {
+pub fn set_replicas(kind: &Kind, object: &mut Value, scale: &Value) -> Result<(), Status> {
     let path = paths(kind).spec;
     let wanted = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
     if at(object, &path).and_then(Value::as_i64) != Some(wanted) {
-        set(object, &path, json!(wanted));
+        set(object, &path, json!(wanted)).map_err(Status::bare_internal)?;
     }
+    Ok(())
 }
 
-/// Returns the Scale of an object.
+/// What stands in the Scale of a custom resource that does not say how many replicas it wants, while it is being changed:
+/// the smallest number of 32 bits, as upstream. A change has to replace it.
+const UNSET: i64 = i32::MIN as i64;
+
+/// Returns the Scale of an object as a GET shows it: a custom resource has to say how many replicas it wants.
+pub fn shown(kind: &Kind, object: &Value) -> Result<Value, Status> {
+    let paths = paths(kind);
+    let scale = of(kind, object)?;
+    if kind.is_custom() && at(object, &paths.spec).is_none() {
+        return Err(Status::internal(format!("the spec replicas field {:?} does not exist", paths.spec)));
+    }
+    Ok(scale)
+}
+
+/// Returns the Scale of an object; a number that is not there counts as zero.
 pub fn of(kind: &Kind, object: &Value) -> Result<Value, Status> {
     let paths = paths(kind);
-    let replicas = match at(object, &paths.spec).and_then(Value::as_i64) {
-        Some(replicas) => replicas,
-        None if kind.is_custom() => {
-            return Err(Status::internal(format!("the spec replicas field {:?} does not exist", paths.spec)));
+    if kind.is_custom() {
+        // In upstream's order, and in its words.
+        let counts = [&paths.spec, &paths.status];
+        let counts = counts.into_iter().filter_map(|path| mistyped(object, path, "int64", Value::is_i64));
+        let selector =
+            paths.selector.as_ref().and_then(|path| mistyped(object, path, "string", Value::is_string));
+        if let Some(complaint) = counts.chain(selector).next() {
+            return Err(Status::bare_internal(complaint));
         }
-        None => 0,
-    };
+    }
+    let replicas = at(object, &paths.spec).and_then(Value::as_i64).unwrap_or(0);
     let mut scale = json!({
         "kind": "Scale",
         "apiVersion": "autoscaling/v1",
@@ -166,9 +190,12 @@ fn selector_text(kind: &Kind, object: &Value) -> String {
     LabelSelector::from_object(Some(selector)).map(|selector| selector.to_string()).unwrap_or_default()
 }
 
-/// Returns the Scale of an object with those owners of fields who own the number of replicas.
+/// Returns the Scale of an object that is being changed, with those owners of fields who own the number of replicas.
 pub fn owned(kind: &Kind, object: &Value) -> Result<Value, Status> {
     let mut scale = of(kind, object)?;
+    if kind.is_custom() && at(object, &paths(kind).spec).is_none() {
+        scale["spec"]["replicas"] = json!(UNSET);
+    }
     let managed = apply::to_scale(object.pointer("/metadata/managedFields"), &replica_paths(kind));
     managed.map_err(Status::bare_internal)?.store(&mut scale);
     Ok(scale)
@@ -207,13 +234,7 @@ impl Rescale<'_> {
     /// Returns the new Scale, with the owners of its fields.
     fn scale(&self, old: &Value) -> Result<Value, Status> {
         let (kind, options) = (self.target.kind, self.target.options);
-        // A custom object without the field has no Scale to read, but it can get one.
-        let mut base = old.clone();
-        let path = paths(kind).spec;
-        if at(&base, &path).is_none() {
-            set(&mut base, &path, json!(0));
-        }
-        let live = owned(kind, &base)?;
+        let live = owned(kind, old)?;
         let (gvk, reset) = (gvk(), BTreeMap::new());
         let types = native::merge::Versions { gvk: gvk.clone() };
         let fields = apply::FieldManager { types: &types, gvk: &gvk, subresource: "scale", reset: &reset };
@@ -259,7 +280,13 @@ impl Change for Rescale<'_> {
         let (kind, name) = (self.target.kind, self.target.name);
         let scale = self.scale(old)?;
         let replicas = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
-        if replicas < 0 {
+        let spec_path = paths(kind).spec;
+        if kind.is_custom() && replicas == UNSET {
+            let why = format!("the spec replicas field {spec_path:?} cannot be empty");
+            return Err(Status::bad_request(why));
+        }
+        // A custom resource is checked by its own rules.
+        if replicas < 0 && !kind.is_custom() {
             let path = Path::new("spec").child("replicas");
             let error = field::Error::invalid(&path, replicas, "must be greater than or equal to 0");
             return Err(Status::invalid("autoscaling", "Scale", name, &[error]));
@@ -273,7 +300,7 @@ impl Change for Rescale<'_> {
             return Err(Status::conflict(&resource, name, &why));
         }
         let mut new = old.clone();
-        set(&mut new, &paths(kind).spec, json!(replicas));
+        set(&mut new, &spec_path, json!(replicas)).map_err(Status::bare_internal)?;
         let managed = apply::scale_to_parent(
             old.pointer("/metadata/managedFields"),
             scale.pointer("/metadata/managedFields"),
@@ -316,5 +343,6 @@ pub async fn write(target: &Target<'_>, body: &Bytes, is_patch: bool) -> Result<
     // The object's own rules apply to the change, generation included.
     let whole = Target { subresource: "", scale: true, ..*target };
     let outcome = whole.update(&change).await?;
-    Ok(Outcome { object: of(target.kind, &outcome.object)?, created: false })
+    let scale = of(target.kind, &outcome.object).map_err(|status| Status::bad_request(status.message))?;
+    Ok(Outcome { object: scale, created: false })
 }

@@ -57,11 +57,11 @@ pub fn list(
     metadata: Value,
     include: Include,
     beta: bool,
-) -> Value {
+) -> Result<Value, Status> {
     let now = Timestamp::now();
     let rows =
-        entries.iter().map(|entry| row(server, kind, server.read(kind, entry), include, now, beta)).collect();
-    document(metadata, columns(kind), rows, beta)
+        entries.iter().map(|entry| Ok(row(server, kind, server.read(kind, entry)?, include, now, beta)));
+    Ok(document(metadata, columns(kind), rows.collect::<Result<_, Status>>()?, beta))
 }
 
 /// Returns the table of objects that were read already, with what their list says of itself.

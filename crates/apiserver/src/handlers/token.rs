@@ -115,7 +115,7 @@ pub async fn request(
     request["spec"]["audiences"] = json!(audiences);
     target.admit_answered(&gvk, &request).await?;
     let bound = bound_object(server, namespace, account_name, &request)?;
-    let expires = now + jiff::SignedDuration::from_secs(seconds);
+    let expires = crate::clock::after(now, seconds);
     let claims = Claims {
         aud: audiences.clone(),
         exp: Some(expires.as_second()),

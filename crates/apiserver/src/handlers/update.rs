@@ -205,6 +205,7 @@ impl Patch<'_> {
                     }
                     apimachinery::patch::json::Error::Decode(_) => Status::bad_request(error.to_string()),
                     apimachinery::patch::json::Error::Rejected(_) => rejected(),
+                    apimachinery::patch::json::Error::TooDeep(_) => patch_invalid("", &error.to_string()),
                 })?
             }
             PatchType::Merge => {

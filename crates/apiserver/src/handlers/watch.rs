@@ -13,7 +13,6 @@ use futures::FutureExt;
 use http::Response;
 use prometheus_client::metrics::gauge::Gauge;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::context::Context;
@@ -21,17 +20,18 @@ use super::list::{Selection, check_options};
 use super::table;
 use crate::conversion;
 use crate::head::Head;
-use crate::http::body::{self, Body};
+use crate::http::body::Body;
 use crate::http::negotiate::{Accepted, Media, Offer, Shape};
 use crate::http::respond;
+use crate::http::sending::Outbox;
 use crate::metrics::DurationLabels;
 use crate::object::{self, Entry};
 use crate::registry::Kind;
 use crate::server::Server;
 
-/// Pieces waiting for a client; a full channel holds the cursor back, nothing is lost. Few, since a thousand clients
-/// may have stopped reading at once.
-const QUEUE: usize = 4;
+/// No watch is promised to last longer; clocks do not reach as far as clients may ask.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// Events are put into one piece up to this size.
 const PIECE: usize = 64 * 1024;
 /// How long it takes at least, for each watch of a kind, until all of them are told again: what many follow and what changes
@@ -82,7 +82,12 @@ pub async fn watch(
         Shape::Table { .. } => table::Include::parse(context)?,
         _ => table::Include::None,
     };
-    let (sender, receiver) = mpsc::channel(QUEUE);
+    let farewell = match accepted.media {
+        Media::Protobuf => || farewell(Media::Protobuf),
+        _ => || farewell(Media::Json),
+    };
+    // A full queue holds the cursor back, nothing is lost.
+    let (outbox, body) = server.sendings.queue(context.recipient.clone(), farewell);
     let stream = Stream {
         server: server.clone(),
         kind: kind.clone(),
@@ -91,7 +96,7 @@ pub async fn watch(
         include,
         bookmarks: context.query.flag("allowWatchBookmarks"),
         deadline: Instant::now() + timeout(context)?,
-        sender,
+        outbox,
         buffer: Vec::new(),
         first_table: true,
     };
@@ -100,7 +105,7 @@ pub async fn watch(
         _ => "application/json",
     };
     server.watches.spawn(stream.run(start));
-    Ok(respond::stream(200, body::channel(receiver), content_type))
+    Ok(respond::stream(200, body, content_type))
 }
 
 fn parse_start(context: &Context) -> Result<Start, Status> {
@@ -132,10 +137,9 @@ fn timeout(context: &Context) -> Result<Duration, Status> {
     let seconds: i64 = seconds
         .parse()
         .map_err(|_| Status::bad_request(format!("strconv.ParseInt: parsing {seconds:?}: invalid syntax")))?;
-    Ok(if seconds <= 0 {
-        Duration::from_secs(rand::random_range(1800..3600))
-    } else {
-        Duration::from_secs(seconds as u64)
+    Ok(match u64::try_from(seconds) {
+        Err(_) | Ok(0) => Duration::from_secs(rand::random_range(1800..3600)),
+        Ok(seconds) => Duration::from_secs(seconds).min(LONGEST),
     })
 }
 
@@ -150,7 +154,7 @@ struct Stream {
     include: table::Include,
     bookmarks: bool,
     deadline: Instant,
-    sender: mpsc::Sender<Bytes>,
+    outbox: Outbox,
     buffer: Vec<u8>,
     first_table: bool,
 }
@@ -175,10 +179,11 @@ impl Stream {
             Ok(watch) => watch,
             Err(status) => {
                 self.error(&status);
-                return self.flush().await;
+                self.flush();
+                return Ok(());
             }
         };
-        self.flush().await?;
+        self.flush();
         let stop = self.server.stop.clone();
         let definition = self.kind.custom().cloned();
         let retired = async {
@@ -210,18 +215,20 @@ impl Stream {
                     }
                     Err(store::Lost::Behind { oldest }) => {
                         self.error(&too_old(watch.progress(), oldest));
-                        return self.flush().await;
+                        self.flush();
+                        return Ok(());
                     }
                     Err(_) => return Ok(()),
                 },
                 () = tokio::time::sleep_until(bookmark_at), if self.bookmarks => {
+                    self.room().await?;
                     self.bookmark(watch.progress(), false);
-                    self.flush().await?;
+                    self.flush();
                     last_sent |= Instant::now() >= last_bookmark;
                     next_bookmark = Instant::now() + jittered(BOOKMARK_EVERY);
                 }
                 () = tokio::time::sleep_until(self.deadline) => return Ok(()),
-                () = self.sender.closed() => return Err(Closed),
+                () = self.outbox.closed() => return Err(Closed),
                 () = stop.cancelled() => return Ok(()),
                 () = &mut retired => {
                     // What happened before that is still told.
@@ -239,16 +246,19 @@ impl Stream {
     /// Sends a batch of events; an error ends the stream after it was told.
     async fn batch(&mut self, events: &[Arc<store::Event<Head>>]) -> Result<ControlFlow<()>, Closed> {
         for event in events {
+            if self.buffer.is_empty() {
+                self.room().await?;
+            }
             if let Err(status) = self.event(event).await {
                 self.error(&status);
-                self.flush().await?;
+                self.flush();
                 return Ok(ControlFlow::Break(()));
             }
             if self.buffer.len() > PIECE {
-                self.flush().await?;
+                self.flush();
             }
         }
-        self.flush().await?;
+        self.flush();
         Ok(ControlFlow::Continue(()))
     }
 
@@ -256,7 +266,14 @@ impl Stream {
     async fn begin(&mut self, start: Start) -> Result<store::Watch<Head>, Status> {
         let collection = self.kind.collection.clone();
         let after = match start {
-            Start::After(revision) => revision,
+            Start::After(revision) => {
+                // Nobody can know a revision to come, so this one is from a life of the store that was lost, and
+                // the client would wait for changes that it takes for old ones.
+                if self.server.wait_for(revision).await.is_err() {
+                    return Err(ahead(revision, self.server.store.revision()));
+                }
+                revision
+            }
             Start::Now { at_least } => at_least.max(self.server.store.revision()),
             Start::Everything { at_least } => {
                 self.server.wait_for(at_least).await?;
@@ -265,9 +282,9 @@ impl Stream {
                     let selected = snapshot.iter().filter(|entry| self.selection.matches_head(entry));
                     let entries = selected.cloned().collect();
                     let entries = conversion::entries(&self.server, &self.kind, entries).await?;
-                    self.send_all(entries.iter()).await;
+                    self.send_all(entries.iter()).await?;
                 } else {
-                    self.send_all(snapshot.iter()).await;
+                    self.send_all(snapshot.iter()).await?;
                 }
                 if self.bookmarks {
                     self.bookmark(snapshot.revision(), true);
@@ -279,15 +296,19 @@ impl Stream {
     }
 
     /// Sends the selected ones of the objects that are there already.
-    async fn send_all(&mut self, entries: impl Iterator<Item = &Arc<Entry>> + Send) {
+    async fn send_all(&mut self, entries: impl Iterator<Item = &Arc<Entry>> + Send) -> Result<(), Status> {
         for entry in entries {
             if self.selection.matches(&self.kind, entry) {
-                self.send("ADDED", entry, entry.modified);
-                if self.buffer.len() > PIECE && self.flush().await.is_err() {
-                    return;
+                if self.buffer.is_empty() && self.room().await.is_err() {
+                    return Ok(());
+                }
+                self.send("ADDED", entry, entry.modified)?;
+                if self.buffer.len() > PIECE {
+                    self.flush();
                 }
             }
         }
+        Ok(())
     }
 
     /// Sends what an event means to this watch: objects come into its selection, change in it, or leave it.
@@ -306,12 +327,11 @@ impl Stream {
             (None, Some(entry)) => self.send("ADDED", &entry, event.revision),
             (Some(_), Some(entry)) => self.send("MODIFIED", &entry, event.revision),
             (Some(entry), None) => self.send("DELETED", &entry, event.revision),
-            (None, None) => {}
+            (None, None) => Ok(()),
         }
-        Ok(())
     }
 
-    fn send(&mut self, what: &str, entry: &Entry, revision: u64) {
+    fn send(&mut self, what: &str, entry: &Entry, revision: u64) -> Result<(), Status> {
         if self.accepted.media == Media::Json
             && self.accepted.shape == Shape::Object
             && self.kind.serves_as_stored(entry)
@@ -327,9 +347,9 @@ impl Stream {
                 revision,
             );
             self.buffer.extend_from_slice(b"}\n");
-            return;
+            return Ok(());
         }
-        let mut object = self.server.read(&self.kind, entry);
+        let mut object = self.server.read(&self.kind, entry)?;
         object::stamp(&mut object, &self.kind.api_version, &self.kind.gvk.kind, Some(revision));
         let document = match self.accepted.shape {
             Shape::Object => object,
@@ -340,6 +360,7 @@ impl Stream {
             Shape::Metadata { beta } | Shape::MetadataList { beta } => table::partial(&object, beta),
         };
         self.frame(what, &document);
+        Ok(())
     }
 
     fn bookmark(&mut self, revision: u64, initial_end: bool) {
@@ -377,39 +398,59 @@ impl Stream {
     }
 
     fn frame(&mut self, what: &str, document: &Value) {
-        match self.accepted.media {
-            Media::Protobuf => {
-                match respond::encode(document, Accepted { media: Media::Protobuf, ..Accepted::JSON }) {
-                    Ok(enveloped) => {
-                        self.buffer.extend_from_slice(&native::proto::watch_frame(what, &enveloped))
-                    }
-                    Err(error) => tracing::warn!(%error, "cannot encode a watch event"),
-                }
-            }
-            _ => {
-                // In this order: who reads a stream wants to know what it is before it comes.
-                self.buffer.extend_from_slice(b"{\"type\":\"");
-                self.buffer.extend_from_slice(what.as_bytes());
-                self.buffer.extend_from_slice(b"\",\"object\":");
-                serde_json::to_writer(&mut self.buffer, document).expect("a tree can be written to memory");
-                self.buffer.extend_from_slice(b"}\n");
-            }
+        frame(&mut self.buffer, self.accepted.media, what, document);
+    }
+
+    /// Waits until there is room for more. Nothing is prepared before: what waits to be sent takes memory.
+    async fn room(&mut self) -> Result<(), Closed> {
+        if self.outbox.has_room() {
+            return Ok(());
+        }
+        // A client that has stopped reading holds up nobody but itself, and not for longer than its watch lasts.
+        tokio::select! {
+            biased;
+            () = self.outbox.closed() => Err(Closed),
+            () = self.outbox.room() => Ok(()),
+            () = tokio::time::sleep_until(self.deadline) => Err(Closed),
+            () = self.server.stop.cancelled() => Err(Closed),
         }
     }
 
-    async fn flush(&mut self) -> Result<(), Closed> {
-        if self.buffer.is_empty() {
-            return Ok(());
-        }
-        let piece = Bytes::from(std::mem::take(&mut self.buffer));
-        let stop = self.server.stop.clone();
-        // A client that has stopped reading holds up nobody but itself, and not for longer than its watch lasts.
-        tokio::select! {
-            sent = self.sender.send(piece) => sent.map_err(|_| Closed),
-            () = tokio::time::sleep_until(self.deadline) => Err(Closed),
-            () = stop.cancelled() => Err(Closed),
+    fn flush(&mut self) {
+        if !self.buffer.is_empty() {
+            self.outbox.push(std::mem::take(&mut self.buffer).into());
         }
     }
+}
+
+fn frame(buffer: &mut Vec<u8>, media: Media, what: &str, document: &Value) {
+    match media {
+        Media::Protobuf => {
+            match respond::encode(document, Accepted { media: Media::Protobuf, ..Accepted::JSON }) {
+                Ok(enveloped) => buffer.extend_from_slice(&native::proto::watch_frame(what, &enveloped)),
+                Err(error) => tracing::warn!(%error, "cannot encode a watch event"),
+            }
+        }
+        _ => {
+            // In this order: who reads a stream wants to know what it is before it comes.
+            buffer.extend_from_slice(b"{\"type\":\"");
+            buffer.extend_from_slice(what.as_bytes());
+            buffer.extend_from_slice(b"\",\"object\":");
+            serde_json::to_writer(&mut *buffer, document).expect("a tree can be written to memory");
+            buffer.extend_from_slice(b"}\n");
+        }
+    }
+}
+
+/// Returns the last event of a watch that ends because its client reads too little.
+fn farewell(media: Media) -> Bytes {
+    let status = Status::too_many_requests(
+        "the watch ended: it was not read, and too many bytes are waiting to be read by this user",
+        1,
+    );
+    let mut buffer = Vec::new();
+    frame(&mut buffer, media, "ERROR", &status.to_value());
+    buffer.into()
 }
 
 /// Returns how long a watch waits before it tells more, beside as many others. Not all the same, or all would come at once.
@@ -420,6 +461,13 @@ fn turn(watches: i64) -> Duration {
 
 fn too_old(asked: u64, oldest: u64) -> Status {
     Status::expired(format!("too old resource version: {asked} ({oldest})"))
+}
+
+/// The refusal of a watch from a revision that this store has not reached. Clients list again, as after 410 for an old one.
+fn ahead(asked: u64, current: u64) -> Status {
+    Status::expired(format!(
+        "resource version {asked} is ahead of the store, which is at {current}: list again"
+    ))
 }
 
 fn jittered(period: Duration) -> Duration {

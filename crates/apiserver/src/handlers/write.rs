@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use apimachinery::depth;
 use apimachinery::field::{self, Path};
 use apimachinery::gvk::Gvk;
 use apimachinery::status::Status;
@@ -145,6 +146,7 @@ impl Target<'_> {
             certificates::check_create(self.kind, &name, &object)?;
             let options = self.admission_options(Operation::Create);
             self.admit(Operation::Create, Some(&mut object), None, &name, &options).await?;
+            check_depth(&object, None)?;
             let held = self.server.before_commit(self, &mut object, None)?;
             let (committed, seen) = match conversion::encode(self.server, self.kind, &object).await {
                 Ok(encoded) => {
@@ -211,8 +213,9 @@ impl Target<'_> {
     /// One round: `None` means that another writer was faster and the round has to be repeated.
     async fn try_update(&self, entry: &Arc<Entry>, change: &dyn Change) -> Result<Option<Outcome>, Status> {
         let shown = conversion::entry(self.server, self.kind, entry.clone()).await?;
-        let old = self.server.read(self.kind, &shown);
+        let old = self.server.read(self.kind, &shown)?;
         let Some(mut new) = change.apply(&old)? else {
+            self.unchanged(entry).await?;
             return Ok(Some(Outcome { object: old, created: false }));
         };
         let pinned = self.check_revision(&new, entry.modified, change.is_patch())?;
@@ -243,6 +246,7 @@ impl Target<'_> {
         if is_finished(&new, &old) {
             return self.finish_deletion(entry, new).await;
         }
+        check_depth(&new, Some(&old))?;
         let held = self.server.before_commit(self, &mut new, Some(&old))?;
         new = apimachinery::apply::keep_times_if_equal(&old, new);
         let conversion::Encoded { body, seen, schema } =
@@ -256,6 +260,7 @@ impl Target<'_> {
         let same = !self.kind.is_custom() && self.kind.storage != self.kind.gvk && new == old;
         if body == entry.value || same {
             self.server.settle(held, false);
+            self.unchanged(entry).await?;
             return Ok(Some(Outcome { object: old, created: false }));
         }
         new = seen.unwrap_or(new);
@@ -481,8 +486,7 @@ impl Target<'_> {
         let occasion = self.occasion(operation, &gvk, name, options);
         self.server.mutations.mutate(&occasion, &mut shown, shown_old.as_ref(), rounds).await?;
         self.server.webhooks.mutate(&occasion, &mut Some(&mut shown), shown_old.as_ref(), rounds).await?;
-        super::scale::set_replicas(self.kind, object, &shown);
-        Ok(())
+        super::scale::set_replicas(self.kind, object, &shown)
     }
 
     /// Does what is done to every object a client sends before it is looked at, for one that is answered and never
@@ -692,7 +696,9 @@ impl Target<'_> {
                 Some(old) => native::prepare::warnings_on_update(&self.kind.gvk, object, old),
             };
             let reserved = crate::admission::policy_check::warning(&self.kind.gvk, object);
-            warnings.into_iter().chain(reserved).for_each(|warning| self.context.warn(warning));
+            let ignored = self.server.webhooks.warning(self.kind, object::meta_str(object, "name"));
+            let warnings = warnings.into_iter().chain(reserved).chain(ignored);
+            warnings.for_each(|warning| self.context.warn(warning));
         }
         if self.kind.is_custom() && self.subresource.is_empty() {
             let known = old.map(object::finalizers).unwrap_or_default();
@@ -718,6 +724,15 @@ impl Target<'_> {
         } else {
             self.context.terms.durability
         }
+    }
+
+    /// Waits until the disk has what a client is about to be told as the result of its write, although nothing had to be
+    /// written: another writer may not have waited for the disk.
+    pub(super) async fn unchanged(&self, entry: &Entry) -> Result<(), Status> {
+        if self.options.dry_run || self.durability() == store::Durability::Buffered {
+            return Ok(());
+        }
+        self.server.store.wait_until_durable(entry.modified).await.map_err(commit_failure)
     }
 
     /// Commits; `Ok(None)` means that the expectation failed, `Ok(Some(None))` a dry run.
@@ -760,6 +775,7 @@ pub fn commit_failure(error: store::CommitError<Head>) -> Status {
             Status::unavailable(format!("the store does not take writes: {error}"))
         }
         store::CommitError::Closed => Status::unavailable("the server is shutting down"),
+        store::CommitError::Dead { reason } => Status::unavailable(&*reason),
         other => Status::internal(other),
     }
 }
@@ -772,6 +788,17 @@ pub fn precondition(kind: &Kind, namespace: &str, name: &str, wanted: &str, foun
         kind.collection
     );
     Status::conflict(&kind.resource, name, &why)
+}
+
+/// Refuses an object that nests too deep to be read again, whatever made it so: plug-ins, policies, the record of who
+/// owns its fields. An object that was stored deeper by an earlier release may stay as it is.
+fn check_depth(new: &Value, old: Option<&Value>) -> Result<(), Status> {
+    match depth::check(new) {
+        Err(error) if old.is_none_or(|old| depth::depth(old) < depth::depth(new)) => {
+            Err(Status::bad_request(error.to_string()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Says whether an update has removed the last obstacle to a pending deletion.

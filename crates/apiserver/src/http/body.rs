@@ -1,25 +1,48 @@
 //! Bodies of answers: complete, or produced piece by piece so that a large list or an endless watch never sits
 //! in memory as a whole.
 
-use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http_body::Frame;
+use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
-use tokio::sync::mpsc;
 
-pub type Body = UnsyncBoxBody<Bytes, Infallible>;
+pub type Body = UnsyncBoxBody<Bytes, Broken>;
+
+/// Why an answer ends before it is complete. The client's stream is reset, so that it cannot take the part for the whole.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{0}")]
+pub struct Broken(String);
+
+impl Broken {
+    pub fn new(why: impl Into<String>) -> Self {
+        Self(why.into())
+    }
+}
 
 /// Returns a body that is known at once.
 pub fn full(bytes: impl Into<Bytes>) -> Body {
-    http_body_util::Full::new(bytes.into()).boxed_unsync()
+    http_body_util::Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
 pub fn empty() -> Body {
-    http_body_util::Empty::new().boxed_unsync()
+    http_body_util::Empty::new().map_err(|never| match never {}).boxed_unsync()
+}
+
+/// Returns a body that breaks off at once.
+pub fn failing(why: Broken) -> Body {
+    http_body_util::StreamBody::new(futures::stream::iter([Err(why)])).boxed_unsync()
+}
+
+/// Returns a body that another server produces; what breaks it off breaks the answer off.
+pub fn passed<B>(body: B) -> Body
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: std::fmt::Display,
+{
+    body.map_err(|error| Broken::new(error.to_string())).boxed_unsync()
 }
 
 /// Returns a body made of the pieces an iterator yields.
@@ -31,12 +54,12 @@ struct Pieces<I>(I);
 
 impl<I: Iterator<Item = Bytes> + Unpin> http_body::Body for Pieces<I> {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = Broken;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         Poll::Ready(self.0.next().map(|piece| Ok(Frame::data(piece))))
     }
 }
@@ -53,12 +76,12 @@ struct Chained {
 
 impl http_body::Body for Chained {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = Broken;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         match self.start.take() {
             Some(start) => Poll::Ready(Some(Ok(Frame::data(start)))),
             None => Pin::new(&mut self.rest).poll_frame(context),
@@ -78,31 +101,54 @@ struct Holding<T> {
 
 impl<T: Unpin> http_body::Body for Holding<T> {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = Broken;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
-/// Returns a body fed through a channel. The sender sees a closed channel when the client has gone.
-pub fn channel(receiver: mpsc::Receiver<Bytes>) -> Body {
-    Channel(receiver).boxed_unsync()
+/// Returns a body that breaks off when it takes longer than until `deadline`.
+pub fn until(body: Body, deadline: tokio::time::Instant) -> Body {
+    Until { body, deadline: Box::pin(tokio::time::sleep_until(deadline)) }.boxed_unsync()
 }
 
-struct Channel(mpsc::Receiver<Bytes>);
+struct Until {
+    body: Body,
+    deadline: Pin<Box<tokio::time::Sleep>>,
+}
 
-impl http_body::Body for Channel {
+impl http_body::Body for Until {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = Broken;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.0.poll_recv(context).map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        if polled.is_pending() && self.deadline.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Some(Err(Broken::new("the answer did not come to its end in time"))));
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }

@@ -3,14 +3,15 @@
 
 use std::sync::Arc;
 
+use apimachinery::status::Status;
 use bytes::Bytes;
+use http::header::HeaderValue;
 use http::{Response, StatusCode};
-use http_body_util::BodyExt;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use tokio::sync::mpsc;
 
 use super::body::{self, Body};
+use super::request::percent_decode;
 use crate::server::Server;
 
 /// Headers that are about one connection, not about the request.
@@ -24,38 +25,21 @@ const HOP_BY_HOP: [&str; 8] = [
     "transfer-encoding",
     "upgrade",
 ];
-/// Pieces on their way to a client; the remote server is read no faster than the client reads.
-const PIECES: usize = 16;
 
 /// Says whether a header, in lower case, is about one connection and must not be passed on.
 pub fn is_hop_by_hop(name: &str) -> bool {
     HOP_BY_HOP.contains(&name)
 }
 
-/// Passes an answer on piece by piece.
+/// Passes an answer on as it comes, no faster than the client reads. If the other server breaks it off, the client's
+/// stream is broken off, too; if the client goes, the other server's answer is given up.
 pub fn stream<B>(response: Response<B>) -> Response<Body>
 where
-    B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
-    B::Error: Send,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: std::fmt::Display,
 {
-    let (parts, mut incoming) = response.into_parts();
-    let (sender, receiver) = mpsc::channel(PIECES);
-    tokio::spawn(async move {
-        loop {
-            let frame = tokio::select! {
-                // A quiet watch whose client has gone would stay open until its next event.
-                () = sender.closed() => return,
-                frame = incoming.frame() => frame,
-            };
-            let Some(Ok(frame)) = frame else { return };
-            if let Ok(piece) = frame.into_data()
-                && sender.send(piece).await.is_err()
-            {
-                return;
-            }
-        }
-    });
-    let mut answer = Response::new(body::channel(receiver));
+    let (parts, incoming) = response.into_parts();
+    let mut answer = Response::new(body::passed(incoming));
     *answer.status_mut() = parts.status;
     for (name, value) in &parts.headers {
         if !is_hop_by_hop(name.as_str()) {
@@ -63,6 +47,30 @@ where
         }
     }
     answer
+}
+
+/// Refuses a path with `.` or `..` segments, escaped or not: the next server could read it as another path than the one
+/// that was authorised here.
+pub fn check_path(path: &str) -> Result<(), Status> {
+    let decoded = percent_decode(path, false);
+    if decoded.split(['/', '\\']).any(|segment| matches!(segment, "." | "..")) {
+        return Err(Status::bad_request(format!(
+            "invalid path {path:?}: segments \".\" and \"..\" are not passed on"
+        )));
+    }
+    Ok(())
+}
+
+/// Returns a part of the caller's identity as the value of a header. What a header cannot carry unchanged is an error:
+/// without it, the other server would take the caller for somebody else.
+pub fn identity(what: &str, text: &str) -> Result<HeaderValue, Status> {
+    let unchanged = !text.is_empty() && text.trim_matches([' ', '\t']) == text;
+    HeaderValue::from_bytes(text.as_bytes()).ok().filter(|_| unchanged).ok_or_else(|| {
+        Status::bad_request(format!(
+            "the {what} {text:?} cannot be passed on: empty values, control characters and spaces at either end do not \
+             survive in a header"
+        ))
+    })
 }
 
 /// Joins the two connections once both sides have switched protocols.
@@ -85,4 +93,30 @@ pub fn relay<B>(server: &Arc<Server>, client: OnUpgrade, mut response: Response<
     *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     *answer.headers_mut() = response.headers().clone();
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dot_segments_are_not_passed_on_however_they_are_written() {
+        for path in ["/..", "/a/../b", "/a/%2e%2E/b", "/a/.%2e", "/a/./b", "/a%2F..%2Fb", "/a/..%5cb", "/%2e"]
+        {
+            assert_eq!(check_path(path).unwrap_err().code, 400, "{path}");
+        }
+        for path in ["/", "", "/api/v1/a%2Fb/", "/a..b/...", "/api/v1/%252e%252e", "/a//b"] {
+            assert!(check_path(path).is_ok(), "{path}");
+        }
+    }
+
+    #[test]
+    fn an_identity_is_passed_on_unchanged_or_not_at_all() {
+        assert_eq!(identity("user", "jörg").unwrap().as_bytes(), "jörg".as_bytes());
+        assert_eq!(identity("user", "a b").unwrap(), "a b");
+        for odd in ["", " admin", "admin ", "admin\t", "a\nb", "a\u{0}", "\u{7f}"] {
+            let refused = identity("user", odd).unwrap_err();
+            assert!(refused.code == 400 && refused.message.contains("user"), "{odd:?}: {}", refused.message);
+        }
+    }
 }

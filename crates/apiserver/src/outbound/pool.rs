@@ -20,6 +20,8 @@ use super::{Address, Error, SentBody, tls};
 const KEEP: usize = 25;
 /// As Go's default dialer.
 const CONNECT: Duration = Duration::from_secs(30);
+/// As Go's default transport.
+const HANDSHAKE: Duration = Duration::from_secs(10);
 /// A shared connection on which nothing comes for so long is asked whether it still lives, and given up if it does not
 /// answer, as Go does.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -168,10 +170,9 @@ impl Pool {
     async fn connect(&self, addresses: &[String]) -> Result<Sender, Error> {
         let stream = dial(addresses).await?;
         let _ = stream.set_nodelay(true);
-        let stream = self
-            .connector
-            .connect(self.name.clone(), stream)
+        let stream = tokio::time::timeout(HANDSHAKE, self.connector.connect(self.name.clone(), stream))
             .await
+            .map_err(|_| Error("net/http: TLS handshake timeout".to_owned()))?
             .map_err(|error| Error(tls::go_words(&error, &self.name)))?;
         let failed = |error: hyper::Error| Error(go_words(&error));
         if stream.get_ref().1.alpn_protocol() == Some(b"h2") {

@@ -8,8 +8,8 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::start;
-use crate::support::Answer;
 use crate::support::backend::{self, GROUP};
+use crate::support::{Answer, Api, Call};
 
 fn available(answer: &Answer) -> bool {
     let conditions = answer.json()["status"]["conditions"].as_array().cloned().unwrap_or_default();
@@ -63,6 +63,53 @@ async fn an_upgraded_connection_goes_through() {
     let mut back = [0; 5];
     stream.read_exact(&mut back).await.expect("bytes come back");
     assert_eq!(&back, b"olleh");
+    handle.stop().await;
+}
+
+/// Starts a server with another one behind it.
+async fn with_backend() -> (apiserver::Handle, Api) {
+    let (handle, api) = start().await;
+    let (service, registration) = backend::registration(backend::start().await);
+    api.post("api/v1/namespaces/default/services", &service).await.expect(201);
+    api.post("apis/apiregistration.k8s.io/v1/apiservices", &registration).await.expect(201);
+    api.until(&format!("apis/apiregistration.k8s.io/v1/apiservices/v1.{GROUP}"), available).await;
+    (handle, api)
+}
+
+#[tokio::test]
+async fn finding_13_a_redirect_is_not_passed_on() {
+    let (handle, api) = with_backend().await;
+    let answer = api.get(&format!("apis/{GROUP}/v1/things/elsewhere")).await.expect(502);
+    assert_eq!(answer.text(), "the backend attempted to redirect this request, which is not permitted");
+    assert!(!answer.headers.contains_key("location"));
+    handle.stop().await;
+}
+
+#[tokio::test]
+async fn finding_13_a_server_that_never_answers_holds_no_request_for_ever() {
+    let (handle, api) = with_backend().await;
+    for query in ["timeout=300ms", "timeout=300ms&watch=1"] {
+        let answer = api.get(&format!("apis/{GROUP}/v1/things/never?{query}")).await.expect(504);
+        assert!(answer.text().contains("Timeout"), "{}", answer.text());
+    }
+    handle.stop().await;
+}
+
+#[tokio::test]
+async fn finding_13_half_of_an_answer_does_not_pass_for_the_whole() {
+    let (handle, api) = with_backend().await;
+    let answer = api.try_send(&Call::new("GET", format!("apis/{GROUP}/v1/things/broken"))).await;
+    assert!(answer.is_err(), "{answer:?}");
+    handle.stop().await;
+}
+
+#[tokio::test]
+async fn finding_24_dot_segments_do_not_reach_another_server() {
+    let (handle, api) = with_backend().await;
+    for path in ["things/../../../version", "things/%2e%2e/x", "things/x%2f..%2fy"] {
+        let answer = api.get(&format!("apis/{GROUP}/v1/{path}")).await.expect(400);
+        assert!(answer.at("/message").contains("segments"), "{}", answer.text());
+    }
     handle.stop().await;
 }
 

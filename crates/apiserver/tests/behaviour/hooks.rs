@@ -4,7 +4,6 @@
 use std::sync::atomic::Ordering;
 
 use apiserver::Options;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
 
 use crate::support::Api;
@@ -69,12 +68,7 @@ async fn a_request_that_waits_for_a_webhook_ends_when_its_own_time_is_up() {
     slow["webhooks"][0]["timeoutSeconds"] = json!(30);
     api.post(MUTATING, &slow).await.expect(201);
     // This client would try again by itself.
-    let kubeconfig = Kubeconfig::from_yaml(&handle.kubeconfig).expect("a kubeconfig");
-    let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-        .await
-        .expect("a kubeconfig with a context");
-    config.default_retry = false;
-    let once = Api::from_config(config);
+    let once = Api::without_retries(&handle.kubeconfig).await;
     let late = once.post(&format!("{MAPS}?timeout=1s"), &map("a")).await.expect(504);
     assert!(late.text().contains("did not complete within the allotted timeout"), "{}", late.text());
     api.get(&format!("{MAPS}/a")).await.expect(404);

@@ -9,6 +9,10 @@ use crate::support::{Answer, Api};
 const REQUESTS: &str = "apis/certificates.k8s.io/v1/certificatesigningrequests";
 
 fn request(common_name: &str, organization: &str) -> (String, String) {
+    request_of(common_name, organization.into())
+}
+
+fn request_of(common_name: &str, organization: rcgen::DnValue) -> (String, String) {
     let key = rcgen::KeyPair::generate().expect("a key");
     let mut params = rcgen::CertificateParams::new(Vec::new()).expect("no names are valid names");
     params.distinguished_name = rcgen::DistinguishedName::new();
@@ -69,14 +73,26 @@ async fn a_request_that_a_signer_does_not_sign_fails_with_the_reason() {
 #[tokio::test]
 async fn nobody_becomes_an_administrator_by_request() {
     let (handle, api) = start().await;
-    let (_, pem) = request("eve", "system:masters");
-    let refused =
-        api.post(REQUESTS, &object("eve", "kubernetes.io/kube-apiserver-client", &pem)).await.expect(403);
-    assert!(
-        refused.at("/message").contains("with system:masters group is not allowed"),
-        "{}",
-        refused.text()
-    );
+    use rcgen::string::{BmpString, PrintableString, TeletexString};
+    // However the name is written: whoever trusts our authority may read it in each of these ways.
+    let masters = "system:masters";
+    let spellings = [
+        rcgen::DnValue::Utf8String(masters.to_owned()),
+        rcgen::DnValue::PrintableString(PrintableString::try_from(masters).expect("printable")),
+        rcgen::DnValue::TeletexString(TeletexString::try_from(masters).expect("ASCII")),
+        rcgen::DnValue::BmpString(BmpString::try_from(masters).expect("of the basic plane")),
+    ];
+    for organization in spellings {
+        let shown = format!("{organization:?}");
+        let (_, pem) = request_of("eve", organization);
+        let refused = api.post(REQUESTS, &object("eve", "kubernetes.io/kube-apiserver-client", &pem)).await;
+        assert_eq!(refused.code, 403, "{shown}: {}", refused.text());
+        assert!(
+            refused.at("/message").contains("with system:masters group is not allowed"),
+            "{}",
+            refused.text()
+        );
+    }
     handle.stop().await;
 }
 

@@ -140,3 +140,25 @@ async fn a_body_of_more_than_three_megabytes_is_refused() {
     api.get(&format!("{MAPS}/big")).await.expect(404);
     handle.stop().await;
 }
+
+#[tokio::test]
+async fn a_port_that_is_about_to_be_free_is_waited_for() {
+    let predecessor = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let bind = predecessor.local_addr().expect("an address");
+    let starting = tokio::spawn(apiserver::start(Options { bind, ..Default::default() }));
+    // It may or may not have tried once by now; if it has, that must not have been the end.
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    drop(predecessor);
+    let handle = starting.await.expect("it does not panic").expect("the server starts");
+    assert_eq!(handle.address, bind);
+    handle.stop().await;
+}
+
+#[tokio::test]
+async fn a_port_that_stays_taken_is_an_error_that_names_it() {
+    let other = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let bind = other.local_addr().expect("an address");
+    let error = apiserver::start(Options { bind, ..Default::default() }).await.expect_err("it is taken");
+    let words = error.to_string();
+    assert!(words.contains(&bind.to_string()) && words.contains("in use"), "{words}");
+}

@@ -9,14 +9,18 @@ mod support;
 mod access;
 mod aggregation;
 mod audit;
+mod bounds;
 mod conversion;
 mod custom;
+mod disk;
 mod doors;
 mod gitops;
 mod hooks;
 mod identity;
 mod life;
+mod pressure;
 mod strangers;
+mod trust;
 mod verdicts;
 mod watch;
 

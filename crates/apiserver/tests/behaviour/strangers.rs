@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use apiserver::Options;
+use apiserver::auth::jwt;
 use apiserver::auth::oidc::Settings;
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
@@ -14,7 +15,6 @@ use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use parking_lot::Mutex;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -98,10 +98,8 @@ impl Issuer {
     fn sign(&self, claims: &Value) -> String {
         let keys = self.keys.lock();
         let (id, key) = keys.first().expect("a key");
-        let mut header = Header::new(Algorithm::ES256);
-        header.kid = Some(id.clone());
-        let key = EncodingKey::from_ec_pem(key.serialize_pem().as_bytes()).expect("a key");
-        jsonwebtoken::encode(&header, claims, &key).expect("a token")
+        let signer = jwt::Signer::new(&key.serialize_pem(), id).expect("a key");
+        signer.sign(claims).expect("a token")
     }
 
     fn claims(&self) -> Value {

@@ -136,3 +136,19 @@ async fn a_watch_from_a_forgotten_revision_is_told_so_inside_the_stream() {
     assert_eq!(exact.expect(410).at("/reason"), "Expired");
     handle.stop().await;
 }
+
+#[tokio::test]
+async fn a_watch_from_a_revision_that_the_store_has_not_reached_is_told_to_list_again() {
+    let (handle, api) = start().await;
+    create(&api, "a").await;
+    let mut watch = api.open(&format!("{MAPS}?watch=1&resourceVersion=1000000000000")).await;
+    let event = watch.next().await.expect("an event");
+    assert_eq!((&event["type"], &event["object"]["code"]), (&json!("ERROR"), &json!(410)), "{event}");
+    assert_eq!(event["object"]["reason"], "Expired");
+    assert!(watch.next().await.is_none(), "the stream ends");
+    // The list that follows names the revision first and is refused as well, which makes clients forget it.
+    let once = Api::without_retries(&handle.kubeconfig).await;
+    let list = once.get(&format!("{MAPS}?resourceVersion=1000000000000")).await.expect(504);
+    assert_eq!(list.json()["details"]["causes"][0]["reason"], "ResourceVersionTooLarge");
+    handle.stop().await;
+}

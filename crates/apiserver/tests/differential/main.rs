@@ -45,10 +45,7 @@ const AT_LEAST: usize = 4000;
 async fn both_servers_answer_the_same() {
     let toolchain = Toolchain::from_env().expect("a place for the programs");
     if !toolchain.can_provide(&[&KUBERNETES, &ETCD]) {
-        eprintln!("********************************************************************************");
-        eprintln!("** LEFT OUT: this test compares with a real kube-apiserver, and there is no   **");
-        eprintln!("** Go toolchain to build one with. Install Go and run it again.               **");
-        eprintln!("********************************************************************************");
+        clusters::left_out("a real kube-apiserver, and there is no Go toolchain to build one with");
         return;
     }
     let options = ClusterOptions::api_server("partner").apiserver_arg(WITHOUT_PLUGINS);

@@ -1,6 +1,6 @@
 //! Sends a request to both servers and keeps what differs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde_json::Value;
@@ -42,6 +42,45 @@ struct Seen {
     body: Value,
     warnings: Vec<String>,
     content_type: String,
+}
+
+impl Difference {
+    /// Returns what differs: `code`, `content-type`, `warnings`, and places in the body as JSON pointers with `*` for
+    /// any index; `body` for one that is text.
+    pub(crate) fn fields(&self) -> BTreeSet<String> {
+        let (theirs, ours) = (&self.theirs, &self.ours);
+        let heads = [
+            ("code", theirs.code != ours.code),
+            ("content-type", theirs.content_type != ours.content_type),
+            ("warnings", theirs.warnings != ours.warnings),
+        ];
+        let mut fields: BTreeSet<String> =
+            heads.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name.to_owned()).collect();
+        walk("", &theirs.body, &ours.body, &mut fields);
+        fields
+    }
+}
+
+/// Adds every place where two values differ.
+pub(crate) fn walk(at: &str, theirs: &Value, ours: &Value, fields: &mut BTreeSet<String>) {
+    match (theirs, ours) {
+        (Value::Object(theirs), Value::Object(ours)) => {
+            let names: BTreeSet<&String> = theirs.keys().chain(ours.keys()).collect();
+            for name in names {
+                let place = format!("{at}/{}", name.replace('~', "~0").replace('/', "~1"));
+                match (theirs.get(name), ours.get(name)) {
+                    (Some(theirs), Some(ours)) => walk(&place, theirs, ours, fields),
+                    _ => drop(fields.insert(place)),
+                }
+            }
+        }
+        (Value::Array(theirs), Value::Array(ours)) if theirs.len() == ours.len() => {
+            theirs.iter().zip(ours).for_each(|(theirs, ours)| walk(&format!("{at}/*"), theirs, ours, fields));
+        }
+        _ if theirs == ours => {}
+        _ if at.is_empty() => drop(fields.insert("body".to_owned())),
+        _ => drop(fields.insert(at.to_owned())),
+    }
 }
 
 impl Suite {
@@ -186,7 +225,8 @@ fn meaning(answer: &Answer, content_type: Option<&str>) -> Vec<u8> {
 impl fmt::Display for Difference {
     /// Prints the lines that only one of the two has, kube-apiserver's with `-`, ours with `+`.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(out, "==== {}\n     {}", self.case, self.request)?;
+        let fields: Vec<String> = self.fields().into_iter().collect();
+        writeln!(out, "==== {}\n     {}\n     differs in {}", self.case, self.request, fields.join(", "))?;
         let (theirs, ours) = (self.theirs.lines(), self.ours.lines());
         // The same lines in another order, or another number of times, are shown as they are.
         let same =
@@ -199,4 +239,18 @@ impl fmt::Display for Difference {
         }
         Ok(())
     }
+}
+
+#[test]
+fn a_difference_names_its_fields() {
+    let (theirs, ours) = (
+        serde_json::json!({"a": 1, "list": [{"x": 1, "y": 2}, {"x": 3}], "same": {}, "long": [1]}),
+        serde_json::json!({"b": 1, "list": [{"x": 9, "y": 2}, {"x": 4}], "same": {}, "long": []}),
+    );
+    let mut fields = BTreeSet::new();
+    walk("", &theirs, &ours, &mut fields);
+    assert_eq!(fields.into_iter().collect::<Vec<_>>(), ["/a", "/b", "/list/*/x", "/long"]);
+    let mut text = BTreeSet::new();
+    walk("", &"one".into(), &"other".into(), &mut text);
+    assert_eq!(text.into_iter().collect::<Vec<_>>(), ["body"]);
 }

@@ -33,11 +33,7 @@ impl Terminal {
         let toolchain = Toolchain::from_env().expect("a place for the programs");
         let kubectl = toolchain.path(&KUBERNETES.program("kubectl"));
         if !kubectl.is_file() {
-            eprintln!("********************************************************************************");
-            eprintln!("** LEFT OUT: this test needs kubectl at                                       **");
-            eprintln!("** {}", kubectl.display());
-            eprintln!("** which the tests with real clusters build. Run one of them first.           **");
-            eprintln!("********************************************************************************");
+            clusters::left_out(&format!("{}, which the tests with real clusters build", kubectl.display()));
             return None;
         }
         let folder = tempfile::tempdir().expect("a folder");

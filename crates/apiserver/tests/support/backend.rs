@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use futures::StreamExt;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Bytes, Frame, Incoming};
@@ -19,7 +20,7 @@ use tokio::net::TcpListener;
 
 pub(crate) const GROUP: &str = "things.example.com";
 
-type Body = UnsyncBoxBody<Bytes, Infallible>;
+type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
 /// Starts the server; it ends with the test.
 pub(crate) async fn start() -> SocketAddr {
@@ -93,7 +94,7 @@ async fn answer(mut request: Request<Incoming>) -> Result<Response<Body>, Infall
     }
     if path == format!("{base}/things/stream") {
         let pieces = futures::stream::iter(
-            (0..3).map(|n| Ok::<_, Infallible>(Frame::data(Bytes::from(format!("{{\"piece\":{n}}}\n"))))),
+            (0..3).map(|n| Ok(Frame::data(Bytes::from(format!("{{\"piece\":{n}}}\n"))))),
         );
         return Ok(Response::new(StreamBody::new(pieces).boxed_unsync()));
     }
@@ -112,6 +113,23 @@ async fn answer(mut request: Request<Incoming>) -> Result<Response<Body>, Infall
         let mut response = plain(101, "");
         response.headers_mut().insert("connection", "Upgrade".parse().expect("a header"));
         response.headers_mut().insert("upgrade", "SPDY/3.1".parse().expect("a header"));
+        return Ok(response);
+    }
+    if path == format!("{base}/things/broken") {
+        let half = futures::stream::iter([Ok(Frame::data(Bytes::from_static(b"half of ")))]);
+        let end = futures::stream::once(async {
+            // What came before leaves meanwhile.
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            Err(std::io::Error::other("the power went"))
+        });
+        return Ok(Response::new(StreamBody::new(half.chain(end)).boxed_unsync()));
+    }
+    if path == format!("{base}/things/never") {
+        return std::future::pending().await;
+    }
+    if path == format!("{base}/things/elsewhere") {
+        let mut response = plain(302, "");
+        response.headers_mut().insert("location", "https://evil.example.com/".parse().expect("a header"));
         return Ok(response);
     }
     if path == format!("{base}/things/teapot") {
@@ -138,7 +156,8 @@ fn json_reply(code: u16, document: &Value) -> Response<Body> {
 }
 
 fn plain(code: u16, text: &str) -> Response<Body> {
-    let mut response = Response::new(Full::new(Bytes::from(text.to_owned())).boxed_unsync());
+    let mut response =
+        Response::new(Full::new(Bytes::from(text.to_owned())).map_err(|never| match never {}).boxed_unsync());
     *response.status_mut() = code.try_into().expect("a valid code");
     response
 }

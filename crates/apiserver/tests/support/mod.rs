@@ -92,7 +92,8 @@ impl Call {
             request = request.header("content-type", &self.content_type);
         }
         for (name, value) in &self.headers {
-            request = request.header(name, value);
+            // Bytes, since a name may be any UTF-8.
+            request = request.header(name, value.as_bytes());
         }
         if let Some(token) = &self.bearer {
             request = request.header("authorization", format!("Bearer {token}"));
@@ -107,6 +108,13 @@ impl Api {
         Self::from_config(config(text).await)
     }
 
+    /// As [`Api::from_kubeconfig`], for who wants to see the refusals that clients are told to try again.
+    pub(crate) async fn without_retries(kubeconfig: &str) -> Self {
+        let mut config = config(kubeconfig).await;
+        config.default_retry = false;
+        Self::from_config(config)
+    }
+
     /// Knows the server, but shows no credential by itself.
     pub(crate) async fn stranger(kubeconfig: &str) -> Self {
         let mut config = config(kubeconfig).await;
@@ -116,6 +124,8 @@ impl Api {
 
     pub(crate) fn from_config(mut config: kube::Config) -> Self {
         config.read_timeout = None;
+        // What came back counts, not what would come later.
+        config.default_retry = false;
         Self { client: kube::Client::try_from(config).expect("a usable client configuration") }
     }
 

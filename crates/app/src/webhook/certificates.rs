@@ -15,6 +15,7 @@ use rcgen::{
 };
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::danger::ClientCertVerifier;
 
 /// How long a certificate made here is valid; like the authority, it is replaced by deleting the directory.
 const YEARS: i16 = 10;
@@ -115,8 +116,12 @@ fn validity(params: &mut CertificateParams) {
 }
 
 impl Certificates {
-    /// Returns how TLS is spoken with them.
-    pub(super) fn server(&self, oldest: &str) -> anyhow::Result<Arc<rustls::ServerConfig>> {
+    /// Returns how TLS is spoken with them. Callers are asked for certificates if there is somebody to judge those.
+    pub(super) fn server(
+        &self,
+        oldest: &str,
+        clients: Option<Arc<dyn ClientCertVerifier>>,
+    ) -> anyhow::Result<Arc<rustls::ServerConfig>> {
         let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(self.certificate.as_bytes())
             .collect::<Result<_, _>>()
             .context("the serving certificate is no PEM")?;
@@ -126,10 +131,13 @@ impl Certificates {
         } else {
             &[&rustls::version::TLS13]
         };
-        let mut config = rustls::ServerConfig::builder_with_protocol_versions(versions)
-            .with_no_client_auth()
-            .with_single_cert(chain, key)
-            .context("certificate and key do not fit together")?;
+        let builder = rustls::ServerConfig::builder_with_protocol_versions(versions);
+        let builder = match clients {
+            Some(verifier) => builder.with_client_cert_verifier(verifier),
+            None => builder.with_no_client_auth(),
+        };
+        let mut config =
+            builder.with_single_cert(chain, key).context("certificate and key do not fit together")?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(Arc::new(config))
     }
@@ -148,7 +156,7 @@ mod tests {
         let second = load_or_create(&dir, "tls.crt", "tls.key", &[]).unwrap();
         assert_eq!(first.certificate, second.certificate);
         assert_eq!(first.authority, second.authority);
-        second.server("1.3").unwrap();
+        second.server("1.3", None).unwrap();
         std::fs::remove_file(dir.join("tls.key")).unwrap();
         assert!(load_or_create(&dir, "tls.crt", "tls.key", &[]).is_err());
     }

@@ -1,31 +1,25 @@
 //! Connections of the webhook server.
 
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use apiserver::http::listener::{self, Guest, Host, Settings};
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::conn::auto::Builder;
-use tokio::net::TcpListener;
+use rustls::pki_types::CertificateDer;
 use tokio::task::JoinHandle;
-use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use super::review::Reviewer;
 
 /// The largest review that is read; an object is at most 3 MiB, and an update carries two.
 const BODY_MAX: usize = 7 * 1024 * 1024;
-/// How long a peer may take for the handshake.
-const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How long requests on their way may take after the server was told to end.
-const GOODBYE: Duration = Duration::from_secs(5);
+/// How long a peer may take to send a review, and to be answered: longer than an API server may wait.
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Serves reviews until `stop`; returns the address and a task that ends when the last answer was given.
 pub(super) async fn https(
@@ -34,80 +28,74 @@ pub(super) async fn https(
     reviewer: Arc<Reviewer>,
     stop: CancellationToken,
 ) -> anyhow::Result<(SocketAddr, JoinHandle<()>)> {
-    let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
+    let listener = listener::bind(address).await?;
     let bound = listener.local_addr().context("the listener has no address")?;
-    let acceptor = TlsAcceptor::from(tls);
-    let task = tokio::spawn(async move {
-        let connections = TaskTracker::new();
-        loop {
-            let accepted = tokio::select! {
-                () = stop.cancelled() => break,
-                accepted = listener.accept() => accepted,
-            };
-            // What fails here is a peer that has gone, or a shortage that passes.
-            let Ok((stream, _)) = accepted else { continue };
-            let (acceptor, reviewer, stop) = (acceptor.clone(), reviewer.clone(), stop.clone());
-            connections.spawn(async move {
-                let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await else {
-                    return;
-                };
-                let service = hyper::service::service_fn(move |request| {
-                    let reviewer = reviewer.clone();
-                    async move { Ok::<_, Infallible>(serve(&reviewer, request).await) }
-                });
-                let builder = Builder::new(TokioExecutor::new());
-                let connection = builder.serve_connection(TokioIo::new(stream), service);
-                tokio::pin!(connection);
-                tokio::select! {
-                    result = connection.as_mut() => { if let Err(error) = result { tracing::debug!(%error, "connection ended"); } }
-                    () = stop.cancelled() => {
-                        connection.as_mut().graceful_shutdown();
-                        let _ = connection.await;
-                    }
-                }
-            });
-        }
-        connections.close();
-        let _ = tokio::time::timeout(GOODBYE, connections.wait()).await;
-    });
+    let host = Arc::new(Reviews(reviewer));
+    let task = tokio::spawn(listener::run(listener, Some(tls), host, Settings::default(), stop));
     Ok((bound, task))
 }
 
 /// Serves `/healthz` and `/readyz` without TLS.
 pub(super) async fn health(address: SocketAddr, stop: CancellationToken) -> anyhow::Result<()> {
-    let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
-    tokio::spawn(async move {
-        loop {
-            let accepted = tokio::select! {
-                () = stop.cancelled() => return,
-                accepted = listener.accept() => accepted,
-            };
-            let Ok((stream, _)) = accepted else { continue };
-            tokio::spawn(async move {
-                let service = hyper::service::service_fn(|request: Request<Incoming>| async move {
-                    Ok::<_, Infallible>(
-                        probe(request.uri().path()).unwrap_or_else(|| plain(StatusCode::NOT_FOUND, "")),
-                    )
-                });
-                let _ =
-                    Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
-            });
-        }
-    });
+    let listener = listener::bind(address).await?;
+    tokio::spawn(listener::run(listener, None, Arc::new(Probes), Settings::for_probes(), stop));
     Ok(())
+}
+
+/// Answers the API server.
+struct Reviews(Arc<Reviewer>);
+
+impl Host for Reviews {
+    /// The certificates that the peer showed.
+    type Peer = Arc<[CertificateDer<'static>]>;
+    type Body = Full<Bytes>;
+
+    fn meet(&self, tls: Option<&rustls::ServerConnection>, _: &Arc<Guest>) -> Self::Peer {
+        let chain = tls.and_then(|session| session.peer_certificates());
+        chain.unwrap_or_default().iter().map(|one| one.clone().into_owned()).collect()
+    }
+
+    async fn answer(&self, chain: Self::Peer, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        let answer = tokio::time::timeout(DEADLINE, serve(&self.0, request, &chain)).await;
+        answer.unwrap_or_else(|_| plain(StatusCode::GATEWAY_TIMEOUT, "the review took too long"))
+    }
+}
+
+/// Answers whoever wants to know whether the process lives.
+struct Probes;
+
+impl Host for Probes {
+    type Peer = ();
+    type Body = Full<Bytes>;
+
+    fn meet(&self, _: Option<&rustls::ServerConnection>, _: &Arc<Guest>) {}
+
+    async fn answer(&self, (): (), request: Request<Incoming>) -> Response<Full<Bytes>> {
+        probe(request.uri().path()).unwrap_or_else(|| plain(StatusCode::NOT_FOUND, ""))
+    }
 }
 
 fn probe(path: &str) -> Option<Response<Full<Bytes>>> {
     matches!(path.trim_end_matches('/'), "/healthz" | "/readyz").then(|| plain(StatusCode::OK, "ok"))
 }
 
-async fn serve(reviewer: &Reviewer, request: Request<Incoming>) -> Response<Full<Bytes>> {
+async fn serve(
+    reviewer: &Reviewer,
+    request: Request<Incoming>,
+    chain: &[CertificateDer<'_>],
+) -> Response<Full<Bytes>> {
     let path = request.uri().path().to_owned();
     if let Some(answer) = probe(&path) {
         return answer;
     }
     if request.method() != Method::POST {
         return plain(StatusCode::METHOD_NOT_ALLOWED, "reviews are posted");
+    }
+    if !reviewer.answers(&path, chain) {
+        return plain(
+            StatusCode::UNAUTHORIZED,
+            "reviews are for the API server: show a certificate of the authority in --client-ca-file",
+        );
     }
     let body = match Limited::new(request.into_body(), BODY_MAX).collect().await {
         Ok(body) => body.to_bytes(),

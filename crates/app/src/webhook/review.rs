@@ -3,21 +3,54 @@
 use std::sync::Arc;
 
 use admission::{Act, Denial, HOOKS, Home, Hook, Means, Operation, Request, Settings};
+use api::features;
 use api::work::conversion;
 use apimachinery::status::Status;
 use base64::Engine as _;
+use rustls::pki_types::CertificateDer;
 use serde_json::{Value, json};
 
+use super::clients::Clients;
 use crate::surroundings::{Surroundings, Writer};
 
-/// Who judges.
+/// Judges reviews.
 #[derive(Debug)]
 pub(super) struct Reviewer {
-    pub(super) settings: Settings,
-    pub(super) surroundings: Arc<Surroundings>,
+    settings: Settings,
+    surroundings: Arc<Surroundings>,
+    /// Who may ask; anybody if there is nothing that a review could write.
+    clients: Option<Clients>,
 }
 
 impl Reviewer {
+    /// Refuses settings under which a review writes, unless it is known who asks.
+    pub(super) fn new(
+        settings: Settings,
+        surroundings: Arc<Surroundings>,
+        clients: Option<Clients>,
+    ) -> anyhow::Result<Self> {
+        let gate = features::FEDERATED_QUOTA_ENFORCEMENT;
+        if clients.is_none() && settings.features.enabled(gate) {
+            anyhow::bail!(
+                "--feature-gates {}=true makes reviews write to quotas, so it must be known who asks for one; name the \
+                 authority of the API server's client certificate with --client-ca-file",
+                gate.name
+            );
+        }
+        Ok(Self { settings, surroundings, clients })
+    }
+
+    /// Says whether TLS has to ask callers for certificates.
+    pub(super) fn asks_certificates(&self) -> bool {
+        self.clients.is_some()
+    }
+
+    /// Says whether a caller with these certificates is answered at a path. Conversions are for anybody: kube-apiserver
+    /// shows no certificate for them, and they write nothing.
+    pub(super) fn answers(&self, path: &str, chain: &[CertificateDer<'_>]) -> bool {
+        path == "/convert" || self.clients.as_ref().is_none_or(|clients| clients.know(chain))
+    }
+
     /// Answers a review that was sent to `path`; none if nothing is served there.
     pub(super) async fn answer(&self, path: &str, body: &[u8]) -> Option<Value> {
         if path == "/convert" {
@@ -174,7 +207,15 @@ mod tests {
     use super::*;
 
     fn reviewer() -> Reviewer {
-        Reviewer { settings: Settings::default(), surroundings: Arc::default() }
+        Reviewer::new(Settings::default(), Arc::default(), None).expect("nothing is written")
+    }
+
+    #[test]
+    fn quotas_are_not_charged_for_callers_that_nobody_knows() {
+        let gates = features::Features::default().with(features::FEDERATED_QUOTA_ENFORCEMENT, true);
+        let settings = Settings { features: gates, ..Settings::default() };
+        let error = Reviewer::new(settings, Arc::default(), None).expect_err("refused").to_string();
+        assert!(error.contains("--client-ca-file"), "{error}");
     }
 
     async fn ask(path: &str, operation: &str, kind: &str, object: Value) -> Value {

@@ -15,6 +15,47 @@ use super::testkit::{DEADLINE, client};
 const NAMESPACE: &str = "golden";
 const GATES: &str = "FederatedQuotaEnforcement=true,MultiplePodTemplatesScheduling=true";
 
+/// The name that kube-apiserver shows to webhook servers.
+const CALLER: &str = "golden-apiserver";
+
+/// Writes what makes a kube-apiserver show a certificate to webhook servers. Returns the file of the authority.
+fn certificates_for_calls(dir: &Path) -> String {
+    use rcgen::{
+        BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    };
+    let mut params = CertificateParams::new(Vec::new()).expect("no names");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().expect("a key");
+    let authority = params.self_signed(&key).expect("an authority").pem();
+    let issuer = Issuer::from_ca_cert_pem(&authority, key).expect("an issuer");
+    let mut params = CertificateParams::new(Vec::new()).expect("no names");
+    params.distinguished_name.push(DnType::CommonName, CALLER);
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    let key = KeyPair::generate().expect("a key");
+    let certificate = params.signed_by(&key, &issuer).expect("a certificate").pem();
+    let write = |name: &str, text: &str| {
+        let path = dir.join(name);
+        std::fs::write(&path, text).expect("a file");
+        path.display().to_string()
+    };
+    let (certificate, key) = (write("calls.crt", &certificate), write("calls.key", &key.serialize_pem()));
+    let user = json!({ "name": "*", "user": { "client-certificate": certificate, "client-key": key } });
+    let users = json!({ "apiVersion": "v1", "kind": "Config", "users": [user] });
+    let users = write("calls.kubeconfig", &users.to_string());
+    let plugins = ["MutatingAdmissionWebhook", "ValidatingAdmissionWebhook"].map(|name| {
+        json!({ "name": name, "configuration": {
+            "apiVersion": "apiserver.config.k8s.io/v1",
+            "kind": "WebhookAdmissionConfiguration",
+            "kubeConfigFile": users,
+        } })
+    });
+    let configuration = json!({
+        "apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration", "plugins": plugins,
+    });
+    write("admission.yaml", &configuration.to_string());
+    write("calls-ca.crt", &authority)
+}
+
 pub(crate) enum Webhook {
     Ours,
     Original,
@@ -56,17 +97,18 @@ impl Target {
     pub(crate) async fn kube_apiserver(webhook: Webhook) -> Option<Self> {
         let toolchain = clusters::toolchain::Toolchain::from_env().expect("a place for the cache");
         if !toolchain.can_provide(&clusters::toolchain::MEMBER_RECIPES) {
-            eprintln!(
-                "LEFT OUT: this test needs a kube-apiserver, and there is no Go toolchain to build it with"
-            );
+            clusters::left_out("a kube-apiserver, and there is no Go toolchain to build it with");
             return None;
         }
-        let options = FleetOptions::of([ClusterOptions::api_server("golden")]);
+        let dir = tempfile::tempdir().expect("a folder for the test");
+        let client_ca = certificates_for_calls(dir.path());
+        let calls =
+            format!("--admission-control-config-file={}", dir.path().join("admission.yaml").display());
+        let options = FleetOptions::of([ClusterOptions::api_server("golden").apiserver_arg(&calls)]);
         let fleet = Fleet::start(options).await.expect("a kube-apiserver");
         let cluster = fleet.cluster("golden").expect("the cluster");
         let kubeconfig = cluster.kubeconfig().to_path_buf();
         let client = client(&kubeconfig).await;
-        let dir = tempfile::tempdir().expect("a folder for the test");
         let certificates = dir.path().join("certs").display().to_string();
         let kubeconfig = kubeconfig.display().to_string();
         // Makes the certificates, for either webhook server.
@@ -87,6 +129,10 @@ impl Target {
                     &kubeconfig,
                     "--feature-gates",
                     GATES,
+                    "--client-ca-file",
+                    &client_ca,
+                    "--client-allowed-names",
+                    CALLER,
                 ];
                 let process = Process::start(&arguments, "address");
                 let address =

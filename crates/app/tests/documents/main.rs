@@ -56,10 +56,7 @@ fn prepare(folder: &Path) -> Option<PathBuf> {
     let toolchain = Toolchain::from_env().expect("a place for the programs");
     let kubectl = toolchain.path(&KUBERNETES.program("kubectl"));
     if !kubectl.is_file() {
-        eprintln!(
-            "** LEFT OUT: this test needs {}, which the tests with real clusters build",
-            kubectl.display()
-        );
+        clusters::left_out(&format!("{}, which the tests with real clusters build", kubectl.display()));
         return None;
     }
     let link = |from: &Path, to: &str| {

@@ -80,9 +80,7 @@ impl Members {
 pub(crate) fn have_kubernetes() -> bool {
     let can = Toolchain::from_env().is_ok_and(|toolchain| toolchain.can_provide(&MEMBER_RECIPES));
     if !can {
-        eprintln!(
-            "** LEFT OUT: this test needs a kube-apiserver, and there is no Go toolchain to build it with"
-        );
+        clusters::left_out("a kube-apiserver, and there is no Go toolchain to build it with");
     }
     can
 }

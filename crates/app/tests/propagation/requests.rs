@@ -18,7 +18,7 @@ use crate::members::have_kubernetes;
 use crate::plane::ControlPlane;
 use crate::testkit::follow::until;
 use crate::testkit::{DEADLINE, client, install_tls};
-use crate::world::{Kind, World, at, condition};
+use crate::world::{Inventory, Kind, World, assert_kept, at, condition, inventory};
 
 const TEMPLATES: usize = 1000;
 /// Enough where the point is the members and not the number.
@@ -82,11 +82,13 @@ async fn silence(
     // Whatever makes the controllers look at everything once more: policies that change without effect, clusters that are
     // scheduled to anew, a member that was away.
     mark(&mut witnesses).await;
+    let before = everything(&world).await;
     look_again(&world).await;
     // Away long enough to be missed by a watch, not by its heartbeat: its Works are not evicted, only looked at.
     blink.await;
     marker(&world, "marker-between").await;
     assert_silence(&witnesses, "a second look").await;
+    assert_same(&before, &everything(&world).await, "a second look");
 
     world.control.kill();
     mark(&mut witnesses).await;
@@ -94,6 +96,26 @@ async fn silence(
     // Queues are worked off in order: when this one has arrived, all others have been looked at.
     marker(&world, "marker-after").await;
     assert_silence(&witnesses, "a restart").await;
+    assert_same(&before, &everything(&world).await, "a restart");
+}
+
+/// Returns what there is in the control plane and in the members, of all kinds.
+async fn everything(world: &World) -> Vec<Inventory> {
+    let mut all = vec![inventory(&world.plane, &Default::default(), |_| true).await];
+    for index in 0..world.members.len() {
+        all.push(world.inventory(index).await);
+    }
+    all
+}
+
+/// Fails for objects that came, went, or were deleted and made again. The test's own are left out.
+fn assert_same(before: &[Inventory], after: &[Inventory], when: &str) {
+    let own = |key: &str| key.contains("/marker-") || key.ends_with("/load");
+    for (before, after) in before.iter().zip(after) {
+        assert_kept(before, after, own, &format!("after {when}"));
+        let new: Vec<&String> = after.keys().filter(|key| !own(key) && !before.contains_key(*key)).collect();
+        assert!(new.is_empty(), "{when} made {new:?}");
+    }
 }
 
 async fn mark(witnesses: &mut [Witness]) {

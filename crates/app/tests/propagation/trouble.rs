@@ -1,12 +1,12 @@
 //! What happens when members fail and policies err: nobody else is delayed, and nothing that is wanted is lost.
 
-use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::members::{Members, on_real_and_simulated_members};
 use crate::plane::ControlPlane;
 use crate::testkit::follow::{until, until_gone};
-use crate::world::{Kind, World, at, condition};
+use crate::world::{Kind, World, assert_kept, at, condition};
 
 on_real_and_simulated_members! {
     a_dead_member_delays_nobody_and_catches_up(Exclusive, 3);
@@ -49,11 +49,6 @@ async fn has(world: &World, member: usize, name: &str, wanted: &str, what: &str)
     .await;
 }
 
-async fn count(world: &World, member: usize) -> usize {
-    let managed = ListParams::default().labels("karmada.io/managed=true");
-    world.in_member(member, &config_maps()).list(&managed).await.expect("a list").items.len()
-}
-
 async fn a_dead_member_delays_nobody_and_catches_up(members: Members) {
     let mut world = World::new("trouble", ControlPlane::ours(), &members.kubeconfigs()).await;
     let all = ["kept", "changed", "new", "gone"];
@@ -66,6 +61,11 @@ async fn a_dead_member_delays_nobody_and_catches_up(members: Members) {
             has(&world, member, name, "1", "it arrives").await;
         }
     }
+    let mut before = Vec::new();
+    for member in 0..3 {
+        before.push(world.until_inventory(member, &config_maps(), &["kept", "changed", "gone"]).await);
+    }
+    let removed = |key: &str| key.ends_with("/gone");
 
     // One member is cut off: the others get what is new, at once.
     members.cut_off(2).await;
@@ -82,9 +82,10 @@ async fn a_dead_member_delays_nobody_and_catches_up(members: Members) {
     world.control.kill();
     world.control.start();
     world.patch(&config_maps(), "changed", &json!({"data": {"a": "3"}})).await;
-    for member in 0..2 {
+    for (member, before) in before.iter().enumerate().take(2) {
         has(&world, member, "changed", "3", "the restarted control plane goes on").await;
-        assert_eq!(count(&world, member).await, 3, "nothing else was touched");
+        let now = world.until_inventory(member, &config_maps(), &["kept", "changed", "new"]).await;
+        assert_kept(before, &now, removed, "after a restart beside a dead member");
     }
 
     // It comes back and is brought up to date; nothing was deleted that is wanted.
@@ -93,6 +94,8 @@ async fn a_dead_member_delays_nobody_and_catches_up(members: Members) {
     has(&world, 2, "new", "1", "the member catches up with what is new").await;
     until_gone(&world.in_member(2, &config_maps()), "gone", "the member catches up with a deletion").await;
     has(&world, 2, "kept", "1", "what was there is there").await;
+    let now = world.until_inventory(2, &config_maps(), &["kept", "changed", "new"]).await;
+    assert_kept(&before[2], &now, removed, "after the member's return");
     world.leave();
 }
 
@@ -119,7 +122,7 @@ async fn a_policy_that_wants_no_cluster_takes_its_objects_away(members: Members)
         json!({"spec": {"placement": {"clusterAffinity": {"clusterNames": [world.members[0].name]}}}});
     world.patch(&policies(), "wanted", &second).await;
     has(&world, 0, "wanted", "1", "it comes back").await;
-    assert_eq!(count(&world, 1).await, 0, "it is not wanted there");
+    world.until_inventory(1, &config_maps(), &[]).await;
     world.leave();
 }
 

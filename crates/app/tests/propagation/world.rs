@@ -1,15 +1,18 @@
 //! A control plane with its members, and how kinds and objects are addressed in them.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
-use kube::core::{ApiResource, GroupVersionKind};
+use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, GroupVersionKind, PartialObjectMeta};
+use kube::discovery::{Discovery, verbs};
 use serde_json::{Value, json};
 
 use crate::plane::ControlPlane;
-use crate::testkit::client;
 use crate::testkit::follow::until;
 use crate::testkit::process::run;
+use crate::testkit::{DEADLINE, client};
 
 /// A member as the tests see it: whatever has a kubeconfig.
 pub(crate) struct Member {
@@ -86,6 +89,39 @@ impl World {
         result.unwrap_or_else(|error| panic!("{} {name}: {error}", kind.resource.kind));
     }
 
+    /// Returns everything that this control plane has put into a member, whatever its kind.
+    pub(crate) async fn inventory(&self, index: usize) -> Inventory {
+        let member = &self.members[index];
+        let managed = ListParams::default().labels("karmada.io/managed=true");
+        let space = format!("karmada-es-{}", member.name);
+        let ours = |object: &PartialObjectMeta<DynamicObject>| {
+            let notes = object.metadata.annotations.as_ref();
+            notes.and_then(|notes| notes.get("work.karmada.io/namespace")) == Some(&space)
+        };
+        inventory(&member.client, &managed, ours).await
+    }
+
+    /// Waits until a member has exactly these names of one kind among what this control plane has put there, and returns
+    /// everything.
+    pub(crate) async fn until_inventory(&self, index: usize, kind: &Kind, names: &[&str]) -> Inventory {
+        let start = format!("{} {}/", kind.resource.kind, self.namespace);
+        let mut wanted: Vec<&str> = names.to_vec();
+        wanted.sort_unstable();
+        let deadline = tokio::time::Instant::now() + DEADLINE;
+        loop {
+            let found = self.inventory(index).await;
+            let there: Vec<&str> = found.keys().filter_map(|key| key.strip_prefix(&start)).collect();
+            if there == wanted {
+                return found;
+            }
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "not {wanted:?} within {DEADLINE:?}, but {there:?}"
+            );
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
     /// Takes the members out of the control plane again.
     pub(crate) fn leave(&self) {
         for member in &self.members {
@@ -101,6 +137,56 @@ impl World {
             run(&[&unjoin[..], &further[..]].concat());
         }
     }
+}
+
+/// Objects of all kinds, as `Kind namespace/name`, with their uids: what was deleted and made again has another one.
+pub(crate) type Inventory = BTreeMap<String, String>;
+
+/// Returns all objects of a cluster that are chosen, whatever their kind. Events and Leases come and go by themselves.
+pub(crate) async fn inventory(
+    client: &kube::Client,
+    selection: &ListParams,
+    chosen: impl Fn(&PartialObjectMeta<DynamicObject>) -> bool,
+) -> Inventory {
+    let discovery = Discovery::new(client.clone()).run().await.expect("discovery");
+    let mut found = Inventory::new();
+    for (resource, capabilities) in discovery.groups().flat_map(|group| group.recommended_resources()) {
+        if !capabilities.supports_operation(verbs::LIST)
+            || ["Event", "Lease"].contains(&resource.kind.as_str())
+        {
+            continue;
+        }
+        let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+        // A kind may be gone since discovery told of it.
+        let Ok(list) = api.list_metadata(selection).await else { continue };
+        for object in list.items.into_iter().filter(|object| chosen(object)) {
+            let metadata = object.metadata;
+            let (space, name) = (metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default());
+            found.insert(format!("{} {space}/{name}", resource.kind), metadata.uid.unwrap_or_default());
+        }
+    }
+    found
+}
+
+/// Fails for every object of `before` that is gone or was made again, unless it was expected to go.
+pub(crate) fn assert_kept(
+    before: &Inventory,
+    after: &Inventory,
+    expected: impl Fn(&str) -> bool,
+    when: &str,
+) {
+    let lost: Vec<_> =
+        before.iter().filter(|(key, uid)| !expected(key) && after.get(*key) != Some(uid)).collect();
+    assert!(lost.is_empty(), "{when}, these were deleted or made again: {lost:#?}\nafterwards: {after:#?}");
+}
+
+#[test]
+fn an_object_that_was_deleted_and_made_again_is_noticed() {
+    let inventory = |uid: &str| Inventory::from([("ConfigMap a/b".to_owned(), uid.to_owned())]);
+    assert_kept(&inventory("1"), &inventory("1"), |_| false, "at rest");
+    let again =
+        std::panic::catch_unwind(|| assert_kept(&inventory("1"), &inventory("2"), |_| false, "made again"));
+    assert!(again.is_err());
 }
 
 /// A kind and how it is addressed.

@@ -122,10 +122,14 @@ impl Plane {
             }
         };
         let what = format!("{name}: {replicas} replicas on one cluster");
-        until(&self.bindings, &binding, &what, |found| found.is_some_and(|found| place(found).is_some()))
-            .await;
-        let found = self.bindings.get(&binding).await.expect("the binding");
-        let at = place(&found).expect("nothing has moved it since");
+        // What was seen counts: by the time of another look it may be somewhere else.
+        let seen = std::cell::RefCell::new(None);
+        until(&self.bindings, &binding, &what, |found| {
+            *seen.borrow_mut() = found.and_then(place);
+            seen.borrow().is_some()
+        })
+        .await;
+        let at = seen.into_inner().expect("just seen");
         NAMES.iter().position(|name| *name == at).expect("a cluster of ours")
     }
 }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use apimachinery::depth::{MAX_DEPTH, TooDeep};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
@@ -17,10 +18,6 @@ pub(super) struct Envelope<'a> {
     pub(super) kind: String,
     pub(super) raw: &'a [u8],
 }
-
-/// No honest object is nested deeper: a schema level costs one or two, and the deepest CRDs have a few dozen. Recursion
-/// needs an end well before that of a thread's stack, which unoptimised code reaches at about 400.
-const MAX_DEPTH: usize = 128;
 
 pub(super) fn envelope(bytes: &[u8]) -> Result<Envelope<'_>, Error> {
     let body = bytes.strip_prefix(MAGIC).ok_or(Error::NoEnvelope)?;
@@ -45,8 +42,9 @@ pub(super) fn envelope(bytes: &[u8]) -> Result<Envelope<'_>, Error> {
     Ok(envelope)
 }
 
-pub(super) fn message(ty: TypeId, bytes: &[u8]) -> Result<Value, Error> {
-    value_of_message(ty, bytes, 0)
+/// Reads a message that lies inside of `depth` others.
+pub(super) fn message(ty: TypeId, bytes: &[u8], depth: usize) -> Result<Value, Error> {
+    value_of_message(ty, bytes, depth)
 }
 
 /// Go does not check its strings; its JSON shows broken ones with replacement characters.
@@ -57,7 +55,7 @@ fn text_of(bytes: &[u8]) -> Cow<'_, str> {
 /// Reads a type that is a message on the wire.
 fn value_of_message(ty: TypeId, bytes: &[u8], depth: usize) -> Result<Value, Error> {
     if depth > MAX_DEPTH {
-        return Err(Error::Depth);
+        return Err(TooDeep.into());
     }
     match ty.get().kind {
         Kind::Struct => {
@@ -102,7 +100,7 @@ fn struct_fields(
     depth: usize,
 ) -> Result<(), Error> {
     if depth > MAX_DEPTH {
-        return Err(Error::Depth);
+        return Err(TooDeep.into());
     }
     let described = ty.get();
     let mut reader = Reader::new(bytes);
@@ -239,9 +237,11 @@ fn special(kind: Kind, bytes: &[u8], depth: usize) -> Result<Value, Error> {
             match payload {
                 None | Some([]) => Ok(Value::Null),
                 Some(raw) if raw.starts_with(MAGIC) && kind == Kind::RawExtension => {
-                    super::decode(raw).map(|(_, value)| value)
+                    super::decode_inside(raw, None, depth + 1).map(|(_, value)| value)
                 }
-                Some(raw) => serde_json::from_slice(raw).map_err(|error| Error::Value(error.to_string())),
+                Some(raw) => {
+                    apimachinery::json::read_value(raw).map_err(|error| Error::Value(error.to_string()))
+                }
             }
         }
         Kind::SchemaOrArray(schema) | Kind::SchemaOrStringArray(schema) => {

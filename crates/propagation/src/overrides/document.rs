@@ -1,46 +1,51 @@
 //! A JSON document that keeps the order of its members and the spelling of its numbers.
 //!
 //! Embedded documents belong to the user: a patch must not reorder them or turn `1.0` into `1`. Whitespace goes,
-//! and the characters that Go escapes for the sake of HTML are escaped.
+//! and the characters that Go escapes for the sake of HTML are escaped. It nests no deeper than any other object.
 
 use std::fmt;
 
+use apimachinery::depth::{MAX_DEPTH, TooDeep};
+use apimachinery::patch::json::Tree;
+use indexmap::IndexMap;
 use serde::Deserialize;
-use serde::de::{MapAccess, Visitor};
+use serde::de::{Error as _, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
-
-use super::patch::Tree;
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Document {
     /// The text of a string, number, boolean or null.
     Scalar(String),
     Array(Vec<Document>),
-    Object(Vec<(String, Document)>),
+    Object(IndexMap<String, Document>),
 }
 
 impl Document {
     pub(super) fn parse(text: &str) -> Result<Self, serde_json::Error> {
         let raw: &RawValue = serde_json::from_str(text)?;
-        Self::from_raw(raw)
+        Self::from_raw(raw, 0)
     }
 
-    fn from_raw(raw: &RawValue) -> Result<Self, serde_json::Error> {
+    /// Reads a value that lies inside of `depth` others.
+    fn from_raw(raw: &RawValue, depth: usize) -> Result<Self, serde_json::Error> {
         let text = raw.get();
+        if text.starts_with(['{', '[']) && depth >= MAX_DEPTH {
+            return Err(serde_json::Error::custom(TooDeep));
+        }
         Ok(match text.as_bytes().first() {
             Some(b'{') => {
                 let Members(members) = serde_json::from_str(text)?;
-                let mut object = Self::Object(Vec::new());
+                let mut object = IndexMap::with_capacity(members.len());
                 for (key, value) in members {
-                    let value = Self::from_raw(&value)?;
-                    object.insert(&key, value);
+                    object.insert(key, Self::from_raw(value, depth + 1)?);
                 }
-                object
+                Self::Object(object)
             }
             Some(b'[') => {
-                let items: Vec<Box<RawValue>> = serde_json::from_str(text)?;
-                Self::Array(items.iter().map(|item| Self::from_raw(item)).collect::<Result<_, _>>()?)
+                let items: Vec<&RawValue> = serde_json::from_str(text)?;
+                let items = items.into_iter().map(|item| Self::from_raw(item, depth + 1));
+                Self::Array(items.collect::<Result<_, _>>()?)
             }
             _ => Self::Scalar(text.to_owned()),
         })
@@ -110,54 +115,80 @@ impl Tree for Document {
         }
     }
 
-    fn member(&mut self, key: &str) -> Option<&mut Self> {
-        match self {
-            Self::Object(members) => members.iter_mut().find(|(name, _)| name == key).map(|(_, value)| value),
-            _ => None,
-        }
-    }
-
     fn is_object(&self) -> bool {
         matches!(self, Self::Object(_))
     }
 
-    fn insert(&mut self, key: &str, value: Self) {
-        if let Some(member) = self.member(key) {
-            *member = value;
-        } else if let Self::Object(members) = self {
-            members.push((key.to_owned(), value));
+    fn member(&self, key: &str) -> Option<&Self> {
+        match self {
+            Self::Object(members) => members.get(key),
+            _ => None,
         }
     }
 
-    fn remove(&mut self, key: &str) -> bool {
-        let Self::Object(members) = self else { return false };
-        let before = members.len();
-        members.retain(|(name, _)| name != key);
-        members.len() < before
+    fn member_mut(&mut self, key: &str) -> Option<&mut Self> {
+        match self {
+            Self::Object(members) => members.get_mut(key),
+            _ => None,
+        }
     }
 
-    fn items(&mut self) -> Option<&mut Vec<Self>> {
+    fn insert(&mut self, key: String, value: Self) {
+        if let Self::Object(members) = self {
+            members.insert(key, value);
+        }
+    }
+
+    fn remove(&mut self, key: &str) -> Option<Self> {
+        match self {
+            Self::Object(members) => members.shift_remove(key),
+            _ => None,
+        }
+    }
+
+    fn items(&self) -> Option<&Vec<Self>> {
         match self {
             Self::Array(items) => Some(items),
             _ => None,
         }
     }
+
+    fn items_mut(&mut self) -> Option<&mut Vec<Self>> {
+        match self {
+            Self::Array(items) => Some(items),
+            _ => None,
+        }
+    }
+
+    // The reader and the patch keep documents within the limit, so these may recurse.
+    fn depth(&self) -> usize {
+        match self {
+            Self::Scalar(_) => 0,
+            Self::Array(items) => 1 + items.iter().map(Self::depth).max().unwrap_or(0),
+            Self::Object(members) => 1 + members.values().map(Self::depth).max().unwrap_or(0),
+        }
+    }
+
+    fn size(&self) -> usize {
+        self.print().len()
+    }
 }
 
-struct Members(Vec<(String, Box<RawValue>)>);
+/// The members of an object in their order, their values unread.
+struct Members<'a>(Vec<(String, &'a RawValue)>);
 
-impl<'de> Deserialize<'de> for Members {
+impl<'de> Deserialize<'de> for Members<'de> {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct InOrder;
 
         impl<'de> Visitor<'de> for InOrder {
-            type Value = Members;
+            type Value = Members<'de>;
 
             fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
                 out.write_str("a JSON object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
                 let mut members = Vec::new();
                 while let Some(member) = map.next_entry()? {
                     members.push(member);
@@ -179,5 +210,13 @@ mod tests {
         let document = Document::parse(text).expect("valid JSON");
         assert_eq!(document.print(), r#"{"b":2,"a":[1e3,"\u003c\u0026\u003e",null,{}]}"#);
         assert!(Document::parse("{").is_err());
+    }
+
+    #[test]
+    fn finding_1_an_embedded_document_keeps_to_the_depth_of_objects() {
+        let nested = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+        assert_eq!(Document::parse(&nested(MAX_DEPTH)).expect("fits").depth(), MAX_DEPTH);
+        let error = Document::parse(&nested(100_000)).unwrap_err();
+        assert!(error.to_string().starts_with("exceeded max depth"), "{error}");
     }
 }

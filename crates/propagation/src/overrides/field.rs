@@ -34,7 +34,7 @@ fn find<'a>(object: &'a mut Value, path: &str) -> Result<&'a mut Value, Error> {
     }
     let mut current = object;
     for token in tokens {
-        let token = patch::decode(token);
+        let token = apimachinery::patch::json::unescape(token);
         current = match current {
             Value::Object(map) => {
                 map.get_mut(&token).ok_or_else(|| fail(format!("object has no key {token:?}")))?

@@ -13,6 +13,9 @@ use crate::objects::{
 use crate::plan::{Step, Tell};
 use crate::view::View;
 
+/// How far back missed runs are looked for, in seconds.
+const LONGEST_WALK: i64 = 10 * 24 * 3600;
+
 const SOURCE: &str = "cronjob-controller";
 
 pub(crate) fn decide(view: &View<'_>, cron: &Value) -> Vec<Step> {
@@ -100,13 +103,10 @@ fn schedule(view: &View<'_>, cron: &Value, steps: &mut Vec<Step>) -> Option<Time
     let mut from = time(cron, "/status/lastScheduleTime")
         .or_else(|| time(cron, "/metadata/creationTimestamp"))
         .unwrap_or(now);
-    let deadline = number(cron, "/spec/startingDeadlineSeconds");
-    if let Some(seconds) = deadline {
-        from = from.max(after(now, -seconds));
-    } else {
-        // Only the last of what was missed counts: no need to walk through years.
-        from = from.max(after(now, -10 * 24 * 3600));
-    }
+    // Only the last of what was missed counts: no need to walk through years, whatever the deadline.
+    let deadline =
+        number(cron, "/spec/startingDeadlineSeconds").unwrap_or(LONGEST_WALK).clamp(0, LONGEST_WALK);
+    from = from.max(after(now, -deadline));
     let mut due = None;
     let mut next = schedule.next(from, &zone);
     while let Some(moment) = next.filter(|moment| *moment <= now) {

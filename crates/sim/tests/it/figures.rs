@@ -47,7 +47,7 @@ async fn the_load_shows_in_the_metrics_of_pods_and_nodes() {
     let toolchain = Toolchain::from_env().expect("a place for the programs");
     let kubectl = toolchain.path(&KUBERNETES.program("kubectl"));
     if !kubectl.is_file() {
-        eprintln!("** LEFT OUT: the rest of this test needs {}", kubectl.display());
+        clusters::left_out(&format!("{} for its second half", kubectl.display()));
         return;
     }
     let kubeconfig = member.kubeconfig_path.clone().expect("a kubeconfig");

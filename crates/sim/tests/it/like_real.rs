@@ -31,29 +31,61 @@ fn manifests() -> BTreeMap<String, Vec<Value>> {
     all
 }
 
-/// `Kind pointer` → reason; a `*` at the end of a pointer stands for anything below.
-fn known() -> Vec<(String, String)> {
+/// A difference that is there on purpose.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Known {
+    kind: String,
+    /// `*` stands for any index, `**` at the end for anything below.
+    pointer: String,
+    /// Whether it is a matter of chance that it shows.
+    chance: bool,
+}
+
+fn known() -> Vec<Known> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/known-differences.txt");
-    let text = std::fs::read_to_string(file).expect("the list of known differences");
-    text.lines()
-        .filter(|line| !line.starts_with('#') && !line.trim().is_empty())
+    parse(&std::fs::read_to_string(file).expect("the list of known differences"))
+}
+
+fn parse(text: &str) -> Vec<Known> {
+    let lines = text.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
+    lines
         .map(|line| {
             let mut words = line.split_whitespace();
             let (kind, pointer) = (words.next(), words.next());
-            assert!(words.next().is_some(), "no reason: {line}");
-            (kind.unwrap_or("").to_owned(), pointer.unwrap_or("").to_owned())
+            let reason = words.next();
+            assert!(reason.is_some(), "no reason: {line}");
+            Known {
+                kind: kind.unwrap_or("").to_owned(),
+                pointer: pointer.unwrap_or("").to_owned(),
+                chance: reason == Some("chance:"),
+            }
         })
         .collect()
 }
 
-fn is_known(known: &[(String, String)], kind: &str, pointer: &str) -> bool {
-    known.iter().any(|(own, pattern)| {
-        (own == kind || own == "*")
-            && match pattern.strip_suffix("**") {
+/// Returns the entry that covers a difference.
+fn entry_for<'a>(known: &'a [Known], kind: &str, pointer: &str) -> Option<&'a Known> {
+    known.iter().find(|entry| {
+        (entry.kind == kind || entry.kind == "*")
+            && match entry.pointer.strip_suffix("**") {
                 Some(start) => pointer.starts_with(start),
-                None => pattern == pointer,
+                None => entry.pointer == pointer,
             }
     })
+}
+
+/// Returns the entries that covered nothing and are not a matter of chance.
+fn stale<'a>(known: &'a [Known], shown: &BTreeSet<&'a Known>) -> Vec<&'a Known> {
+    known.iter().filter(|entry| !entry.chance && !shown.contains(entry)).collect()
+}
+
+#[test]
+fn a_known_difference_that_is_gone_is_noticed() {
+    let known = parse("Pod /*/a a reason\nPod /*/b** another\nPod /*/c chance: now and then\n");
+    let shown: BTreeSet<&Known> = entry_for(&known, "Pod", "/*/b/deep").into_iter().collect();
+    let gone: Vec<&str> = stale(&known, &shown).iter().map(|entry| entry.pointer.as_str()).collect();
+    assert_eq!(gone, ["/*/a"]);
+    assert!(entry_for(&known, "Service", "/*/a").is_none());
 }
 
 /// A simulated member with the nodes that the real ones have.
@@ -113,7 +145,7 @@ async fn the_same_manifests_end_in_the_same_objects() {
     let (real, simulated) = tokio::join!(outcome(&real, &run), outcome(&simulated, &run));
     assert!(manifests().len() >= 60);
     let known = known();
-    let mut complaints = Vec::new();
+    let (mut complaints, mut shown) = (Vec::new(), BTreeSet::new());
     for name in manifests().keys() {
         let (left, right) = (real.get(name).cloned(), simulated.get(name).cloned());
         let (left, right) = (left.unwrap_or_default(), right.unwrap_or_default());
@@ -123,13 +155,18 @@ async fn the_same_manifests_end_in_the_same_objects() {
             let absent = Value::Null;
             let (one, other) = (left.get(key).unwrap_or(&absent), right.get(key).unwrap_or(&absent));
             for (pointer, left, right) in differences(one, other) {
-                if !is_known(&known, kind, &pointer) {
-                    complaints.push(format!("{name} {key} {pointer}\n    real {left}\n    sim  {right}"));
+                match entry_for(&known, kind, &pointer) {
+                    Some(entry) => drop(shown.insert(entry)),
+                    None => {
+                        complaints.push(format!("{name} {key} {pointer}\n    real {left}\n    sim  {right}"));
+                    }
                 }
             }
         }
     }
     fleet.stop().await;
+    let gone = stale(&known, &shown);
+    assert!(gone.is_empty(), "listed as known, but there is no such difference: {gone:#?}");
     assert!(complaints.is_empty(), "{} differences:\n{}", complaints.len(), complaints.join("\n"));
 }
 

@@ -47,17 +47,67 @@ async fn a_restored_store_is_far_ahead_and_refuses_revisions_of_the_lost_one() {
 
     let data = dir.path().join("restored");
     let revision = restore(&file, &data).unwrap().revision;
-    assert_eq!(revision, 3 + RESTORE_JUMP);
+    assert!(revision >= 3 + RESTORE_JUMP && RESTORE_JUMP >= 1_000_000_000, "{revision}");
     let copy = Store::<Mark>::open(Options::file(&data)).unwrap();
     assert_eq!(copy.revision(), revision);
     assert_eq!(show(&copy.snapshot("c")), ["a=1@2/2"]);
     assert_eq!(copy.watch("c", 4).map(|_| ()).unwrap_err(), Compacted { oldest: revision });
     assert_eq!(copy.snapshot_at("c", 4).map(|_| ()).unwrap_err(), AtError::Compacted { oldest: revision });
-    assert!(copy.watch("c", 3).is_ok(), "who has seen nothing of what was lost goes on");
+    let busy_day = 3 + 20_000_000;
+    assert_eq!(copy.watch("c", busy_day).map(|_| ()).unwrap_err(), Compacted { oldest: revision });
+    assert_eq!(
+        copy.watch("c", 3).map(|_| ()).unwrap_err(),
+        Compacted { oldest: revision },
+        "all is compacted"
+    );
+    assert!(copy.watch_all(3).is_err() && copy.watch("never written", 3).is_err());
+    assert!(copy.watch("c", revision).is_ok());
     assert!(set(&copy, "c", "a", "2").await.revision > revision);
     copy.close().await;
     let copy = Store::<Mark>::open(Options::file(&data)).unwrap();
     assert_eq!(copy.watch("d", 500).map(|_| ()).unwrap_err(), Compacted { oldest: revision }, "also later");
+}
+
+#[tokio::test]
+async fn a_second_restore_of_a_backup_refuses_revisions_of_the_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("copy");
+    let store = Store::<Mark>::open(Options::memory()).unwrap();
+    set(&store, "c", "a", "1").await;
+    store.backup(&file).unwrap();
+    restore(&file, &dir.path().join("first")).unwrap();
+    let first = Store::<Mark>::open(Options::file(dir.path().join("first"))).unwrap();
+    let shown = set(&first, "c", "a", "2").await.revision;
+    // Restores are told apart by the clock, to the millisecond.
+    while jiff::Timestamp::now().as_millisecond() < started_ms(shown) + 2 {
+        tokio::task::yield_now().await;
+    }
+    restore(&file, &dir.path().join("second")).unwrap();
+    let second = Store::<Mark>::open(Options::file(dir.path().join("second"))).unwrap();
+    for n in 0..5 {
+        set(&second, "c", &format!("n{n}"), "1").await;
+    }
+    assert!(second.watch("c", shown).is_err(), "{shown} belongs to another life");
+}
+
+/// The time that the first revision after a restore contains.
+fn started_ms(revision: u64) -> i64 {
+    i64::try_from(revision - RESTORE_JUMP).expect("a time")
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_restored_store_cannot_be_read_by_others_although_the_backup_can() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let (file, data) = (dir.path().join("copy"), dir.path().join("new"));
+    let store = Store::<Mark>::open(Options::memory()).unwrap();
+    set(&store, "secrets", "a", "hidden").await;
+    store.backup(&file).unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    restore(&file, &data).unwrap();
+    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&data), mode(&data.join("store.redb"))), (0o700, 0o600));
 }
 
 #[tokio::test]

@@ -14,7 +14,9 @@ use store::{Expect, Options, Store};
 
 use crate::support::{Dice, Mark, delete, put, set};
 
-const WRITERS: u64 = 4;
+const WRITERS: u64 = 5;
+/// Writes what nobody waits for, then waits until it is on disk, as whoever finds that nothing is to be changed.
+const WAITER: u64 = 5;
 const DIR: &str = "STORE_CRASH_DIR";
 
 /// One acknowledged step of one writer.
@@ -146,7 +148,11 @@ async fn write_forever(store: &Store<Mark>, writer: u64, start: u64) {
             // Of very different lengths, so that pages split and merge.
             let padding = ".".repeat(usize::try_from(number * 37 % 9_000).expect("short"));
             let write = put("durable", &name, Expect::Any, &format!("{number}{padding}"));
-            if writer == 1 { write.patient() } else { write }
+            match writer {
+                1 => write.patient(),
+                WAITER => write.buffered(),
+                _ => write,
+            }
         } else {
             delete("durable", &name, Expect::Any)
         };
@@ -156,6 +162,9 @@ async fn write_forever(store: &Store<Mark>, writer: u64, start: u64) {
             Err(store::CommitError::NotFound) => 0,
             Err(other) => panic!("{other}"),
         };
+        if writer == WAITER {
+            store.wait_until_durable(revision).await.expect("the disk is fine");
+        }
         // One call per line, so that lines do not mix.
         let line = format!("ack {writer} {number} {revision}\n");
         std::io::stdout().lock().write_all(line.as_bytes()).expect("the parent listens");

@@ -166,3 +166,75 @@ async fn who_saw_a_lost_write_has_to_start_over() {
     assert!(store.snapshot_at("c", lost).is_err());
     assert!(set(&store, "c", "a", "3").await.revision > oldest);
 }
+
+#[tokio::test]
+async fn whoever_saw_the_last_reserved_revision_before_a_crash_has_to_start_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let faults = Faults::new();
+    let hour = Duration::from_secs(3_600);
+    let store =
+        Store::<Mark>::open(Options { flush_after: hour, retry_after: hour, ..options(dir.path(), &faults) })
+            .unwrap();
+    // A new store reserves ten thousand revisions. The buffered writes show all of them and none is on disk.
+    let before = store.stats().syncs;
+    let mut lost = 0;
+    while lost < 10_001 {
+        lost = store.commit(put("c", "a", Expect::Any, "lost").buffered()).await.unwrap().revision;
+    }
+    assert_eq!((lost, store.stats().syncs), (10_001, before), "nothing was synced meanwhile");
+    faults.disk_full();
+    store.close().await;
+    faults.heal();
+    let store = Store::<Mark>::open(Options::file(dir.path())).unwrap();
+    assert!(store.revision() > lost, "{}", store.revision());
+    assert!(store.watch("c", lost).is_err() && store.snapshot_at("c", lost).is_err());
+}
+
+#[tokio::test]
+async fn waiting_for_a_buffered_write_puts_it_on_disk_or_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    let faults = Faults::new();
+    let hour = Duration::from_secs(3_600);
+    let options = Options { flush_after: hour, retry_after: hour, ..options(dir.path(), &faults) };
+    let store = Store::<Mark>::open(options).unwrap();
+    let before = store.stats().syncs;
+    let first = store.commit(put("c", "a", Expect::Any, "1").buffered()).await.unwrap().revision;
+    soon(store.wait_until_durable(first)).await.unwrap();
+    assert_eq!(store.stats().syncs, before + 1);
+    soon(store.wait_until_durable(first)).await.unwrap();
+    assert_eq!(store.stats().syncs, before + 1, "what is on disk is not waited for");
+
+    let second = store.commit(put("c", "a", Expect::Any, "2").buffered()).await.unwrap().revision;
+    faults.disk_full();
+    let refused = soon(store.wait_until_durable(second)).await;
+    assert!(matches!(refused, Err(CommitError::ReadOnly { .. })), "{refused:?}");
+    assert!(soon(store.wait_until_durable(first)).await.is_ok(), "this one is on disk");
+    assert!(Store::<Mark>::open(Options::memory()).unwrap().wait_until_durable(77).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_store_whose_thread_is_gone_says_so_to_everybody() {
+    let dir = tempfile::tempdir().unwrap();
+    let faults = Faults::new();
+    let store = Store::<Mark>::open(options(dir.path(), &faults)).unwrap();
+    set(&store, "c", "a", "1").await;
+    let mut watch = store.watch("c", store.revision()).unwrap();
+    let closed_in_order = Store::<Mark>::open(Options::memory()).unwrap();
+    closed_in_order.close().await;
+    assert!(futures::FutureExt::now_or_never(closed_in_order.death()).is_none(), "this is not a failure");
+
+    faults.bug();
+    let under_way = soon(store.commit(put("c", "a", Expect::Any, "2"))).await;
+    assert!(matches!(under_way, Err(CommitError::Dead { .. })), "{under_way:?}");
+    let reason = soon(store.death()).await;
+    assert!(reason.contains("a test asked for this panic"), "{reason}");
+    for _ in 0..2 {
+        let later = soon(store.commit(put("c", "a", Expect::Any, "3"))).await;
+        assert!(matches!(later, Err(CommitError::Dead { .. })), "{later:?}");
+    }
+    let stats = store.stats();
+    assert!(stats.dead && stats.read_only.as_ref() == Some(&reason));
+    assert!(soon(watch.next()).await.is_err());
+    assert_eq!(store.get("c", "a").unwrap().head.value, "1", "reads go on");
+    soon(store.close()).await;
+}

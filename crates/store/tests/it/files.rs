@@ -208,3 +208,21 @@ async fn a_closed_store_answers_so() {
     store.close().await;
     assert!(matches!(store.commit(put("c", "a", Expect::Any, "1")).await, Err(CommitError::Closed)));
 }
+
+#[test]
+fn the_page_for_operators_names_the_limits_of_the_code() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations/store.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let page = page.split_whitespace().collect::<Vec<_>>().join(" ");
+    let store::History { events, age, max_events, bytes, total_bytes } = store::History::default();
+    let thousands = |number: usize| format!("{},{:03}", number / 1_000, number % 1_000);
+    let age = age.as_secs();
+    for words in [
+        format!("the newest {} changes and all that are younger than {age} seconds", thousands(events)),
+        format!("at most {} changes or {} MiB", thousands(max_events), bytes >> 20),
+        format!("history (at most {} MiB over all kinds)", total_bytes >> 20),
+    ] {
+        assert!(page.contains(&words), "the page does not say: {words}");
+    }
+    assert!(store::RESTORE_JUMP >= 1_000_000_000 && page.contains("at least one billion ahead"));
+}

@@ -1,4 +1,5 @@
-//! Every source file says what it is for, and none is too long to be read.
+//! Every source file says what it is for, none is too long to be read, unsafe code stays where it is, and every test that the
+//! security page names exists.
 
 use std::{
     fs,
@@ -24,6 +25,9 @@ const DATA: &[&str] = &[
     "proptest-regressions",
 ];
 
+/// The files that may have unsafe code: a system call and a call of the allocator that no crate hides.
+const UNSAFE: &[&str] = &["crates/app/src/memory.rs", "crates/apiserver/src/aside.rs"];
+
 /// What people write and read. Everything else is data.
 const SOURCES: &[&str] = &["rs", "sh", "md", "js", "ts", "css", "html", "py", "toml"];
 
@@ -37,7 +41,11 @@ pub(super) fn check(context: &Context) -> Result<()> {
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {shown}"))?;
         let is_rust = path.extension().is_some_and(|extension| extension == "rs");
         complaints.extend(judge(is_rust, &text).map(|complaint| format!("{shown} {complaint}")));
+        if is_rust && lifts_unsafe(&text) && !UNSAFE.contains(&shown.as_str()) {
+            complaints.push(format!("{shown} has unsafe code and is not on the list in xtask's hygiene.rs"));
+        }
     }
+    complaints.extend(unknown_tests(&context.workspace.root)?);
     if complaints.is_empty() {
         return Ok(());
     }
@@ -50,6 +58,40 @@ fn judge(is_rust: bool, text: &str) -> Option<String> {
     }
     let lines = text.lines().count();
     (lines > MOST_LINES).then(|| format!("has {lines} lines, more than {MOST_LINES}"))
+}
+
+/// Says whether a file lifts the lint that denies unsafe code.
+fn lifts_unsafe(text: &str) -> bool {
+    ["allow", "expect", "warn"].iter().any(|word| text.contains(&format!("[{word}(unsafe{}", "_code")))
+}
+
+/// The page whose promises name their tests: `path/below/crates.rs::name`, or `attack: name` for a line of the attacker's
+/// table.
+const PROMISES: &str = "docs/operations/security.md";
+const ATTACKS: &str = "app/tests/attacker/table.rs";
+
+/// Returns the tests that the security page names and that do not exist.
+fn unknown_tests(root: &Path) -> Result<Vec<String>> {
+    let page = root.join(PROMISES);
+    let text = fs::read_to_string(&page).with_context(|| format!("cannot read {}", page.display()))?;
+    let crates = root.join("crates");
+    let read = |path: &str| fs::read_to_string(crates.join(path)).unwrap_or_default();
+    let unknown = named_tests(&text).into_iter().filter(|(file, mark)| !read(file).contains(mark));
+    Ok(unknown
+        .map(|(file, mark)| format!("{PROMISES} names a test that does not exist: {mark} in {file}"))
+        .collect())
+}
+
+/// Returns the tests that a page names: the file, and what stands in it if the test exists.
+fn named_tests(page: &str) -> Vec<(String, String)> {
+    let quoted = page.split('`').skip(1).step_by(2);
+    quoted
+        .filter_map(|name| match (name.strip_prefix("attack: "), name.split_once(".rs::")) {
+            (Some(attack), _) => Some((ATTACKS.to_string(), format!("\"{attack}\","))),
+            (None, Some((file, test))) => Some((format!("{file}.rs"), format!("fn {test}("))),
+            (None, None) => None,
+        })
+        .collect()
 }
 
 /// Attributes may stand before the docs.
@@ -94,9 +136,36 @@ mod tests {
     }
 
     #[test]
+    fn lifting_the_ban_on_unsafe_code_is_noticed() {
+        let lifted = format!("#[expect(unsafe{}, reason = \"x\")]\nfn f() {{}}\n", "_code");
+        assert!(lifts_unsafe(&lifted) && !lifts_unsafe("//! About unsafe code.\n"));
+    }
+
+    #[test]
     fn a_long_file_is_noticed() {
         let text = "//! Long.\n".repeat(MOST_LINES + 1);
         assert_eq!(judge(true, &text), Some("has 1501 lines, more than 1500".to_string()));
+    }
+
+    #[test]
+    fn a_test_that_a_page_names_is_looked_for() {
+        let page = "| `karmada` | `attack: roles: binding`, `store/tests/it/crash.rs::nothing_is_lost` |";
+        let expected = [
+            ("app/tests/attacker/table.rs", "\"roles: binding\","),
+            ("store/tests/it/crash.rs", "fn nothing_is_lost("),
+        ];
+        let expected = expected.map(|(file, mark)| (file.to_string(), mark.to_string()));
+        assert_eq!(named_tests(page), expected);
+        let root = tempfile::tempdir().expect("a folder for the test");
+        for (path, text) in
+            [(PROMISES, page), ("crates/app/tests/attacker/table.rs", "x \"roles: binding\", y")]
+        {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().expect("a parent")).expect("create");
+            fs::write(path, text).expect("write");
+        }
+        let complaints = unknown_tests(root.path()).expect("a page");
+        assert!(complaints.len() == 1 && complaints[0].contains("nothing_is_lost"), "{complaints:?}");
     }
 
     #[test]

@@ -170,6 +170,18 @@ impl Webhooks {
         Self { ignored, ..Self::default() }
     }
 
+    /// Returns what to tell whoever writes a configuration that is not obeyed.
+    pub fn warning(&self, kind: &Kind, name: &str) -> Option<String> {
+        let is_configuration = [MUTATING, VALIDATING].contains(&&*kind.collection);
+        (is_configuration && self.ignored.iter().any(|ignored| ignored == name)).then(|| {
+            format!(
+                "{} {name:?} is stored but not obeyed: this server applies Karmada's own rules itself, and takes a \
+                 configuration of this name for theirs; give yours another name",
+                kind.gvk.kind
+            )
+        })
+    }
+
     /// Runs the mutating webhooks once over the object (none for a deletion).
     pub async fn mutate(
         &self,
@@ -231,7 +243,7 @@ impl Webhooks {
         let seen = seen.map_err(|status| inconvertible(Status::internal(status.message)))?;
         let response = call::call(hook, occasion, &seen, true).await?;
         let Some(patch) = response.patch else { return Ok(false) };
-        let operations: Value = serde_json::from_slice(&patch).map_err(|error| {
+        let operations = apimachinery::json::read_value(&patch).map_err(|error| {
             Failure::Call(format!("received undecodable patch in webhook response: {error}"))
         })?;
         let Some(list) = operations.as_array() else {

@@ -1,0 +1,31 @@
+//! Time and numbers that come from outside: sums stay within what a timestamp can hold.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use tokio::time::Instant;
+
+/// Returns the moment so many seconds after (or, if negative, before) another one, or the last (first) there is.
+pub(crate) fn after(moment: Timestamp, seconds: i64) -> Timestamp {
+    let limit = if seconds < 0 { Timestamp::MIN } else { Timestamp::MAX };
+    moment.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(limit)
+}
+
+/// Returns the instant after so long a wait; this one if no clock reaches that far.
+pub(crate) fn in_future(wait: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(wait).unwrap_or(now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_number_of_seconds_is_too_large() {
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        assert_eq!(after(now, 30).to_string(), "2026-01-01T00:00:30Z");
+        assert_eq!(after(now, i64::MAX), Timestamp::MAX);
+        assert_eq!(after(now, i64::MIN), Timestamp::MIN);
+    }
+}

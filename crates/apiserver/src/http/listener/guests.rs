@@ -1,0 +1,311 @@
+//! Who is connected: how many in all and from one address, and who has to leave when somebody else wants to come in.
+//!
+//! Requests touch atomics only; the list is locked when a connection comes or goes.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use super::Settings;
+
+/// A connection, as the list of guests knows it.
+#[derive(Debug)]
+pub struct Guest {
+    address: IpAddr,
+    /// Requests that are not answered to the end.
+    active: AtomicU32,
+    /// When the connection was made or the last request ended, in milliseconds of [`now`].
+    since: AtomicU64,
+    /// A request came to its head's end.
+    served: AtomicBool,
+    /// A request showed a valid credential.
+    known: AtomicBool,
+    /// Taken beyond the limits: stays only if it turns out to be an administrator's.
+    reserve: AtomicBool,
+    leaving: CancellationToken,
+}
+
+/// Milliseconds since the first call.
+fn now() -> u64 {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    u64::try_from(START.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Guest {
+    fn new(address: IpAddr, reserve: bool) -> Self {
+        Self {
+            address,
+            active: AtomicU32::new(0),
+            since: AtomicU64::new(now()),
+            served: AtomicBool::new(false),
+            known: AtomicBool::new(false),
+            reserve: AtomicBool::new(reserve),
+            leaving: CancellationToken::new(),
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of(address: IpAddr) -> Self {
+        Self::new(address, false)
+    }
+
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// Notes that a request showed a valid credential: such a connection is among the last to be closed.
+    pub fn is_known(&self) {
+        self.known.store(true, Ordering::Relaxed);
+    }
+
+    /// Counts a request in, until what is returned is dropped.
+    pub(super) fn begin(self: &Arc<Self>) -> Active {
+        self.active.fetch_add(1, Ordering::Relaxed);
+        self.served.store(true, Ordering::Relaxed);
+        Active(self.clone())
+    }
+
+    /// Closes the connection, whatever is on it.
+    pub fn dismiss(&self) {
+        self.leaving.cancel();
+    }
+
+    pub(super) async fn dismissed(&self) {
+        self.leaving.cancelled().await;
+    }
+
+    /// Waits until nothing has been on the connection for too long.
+    pub(super) async fn bored(&self, settings: &Settings) {
+        loop {
+            let limit =
+                if self.served.load(Ordering::Relaxed) { settings.idle } else { settings.first_request };
+            let rest = if self.active.load(Ordering::Relaxed) > 0 {
+                limit
+            } else {
+                limit.saturating_sub(self.idle_for())
+            };
+            if rest.is_zero() {
+                return;
+            }
+            tokio::time::sleep(rest).await;
+        }
+    }
+
+    fn idle_for(&self) -> Duration {
+        Duration::from_millis(now().saturating_sub(self.since.load(Ordering::Relaxed)))
+    }
+
+    /// Says who goes first: strangers before users, whoever has been idle for longest among either. `None` for those with
+    /// requests.
+    fn rank(&self) -> Option<(bool, u64)> {
+        let idle = self.active.load(Ordering::Relaxed) == 0 && !self.leaving.is_cancelled();
+        idle.then(|| (self.known.load(Ordering::Relaxed), self.since.load(Ordering::Relaxed)))
+    }
+}
+
+/// A request that is not answered to the end.
+#[derive(Debug)]
+pub(super) struct Active(Arc<Guest>);
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        self.0.since.store(now(), Ordering::Relaxed);
+        self.0.active.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// All connections of a listener.
+#[derive(Debug)]
+pub(super) struct Guests {
+    settings: Settings,
+    list: Mutex<List>,
+}
+
+#[derive(Debug, Default)]
+struct List {
+    next: u64,
+    all: BTreeMap<u64, Arc<Guest>>,
+}
+
+impl List {
+    /// Counts those that stay: in all, from an address, and among them those beyond the limits.
+    fn count(&self, address: IpAddr) -> (usize, usize, usize) {
+        let staying = self.all.values().filter(|guest| !guest.leaving.is_cancelled());
+        staying.fold((0, 0, 0), |(all, same, reserve), guest| {
+            if guest.reserve.load(Ordering::Relaxed) {
+                (all, same, reserve + 1)
+            } else {
+                (all + 1, same + usize::from(guest.address == address), reserve)
+            }
+        })
+    }
+
+    /// Asks the one to leave that is missed least; says whether there was one.
+    fn evict(&self, wanted: impl Fn(&Guest) -> bool) -> bool {
+        let idle = self.all.values().filter(|guest| wanted(guest));
+        let chosen =
+            idle.filter_map(|guest| guest.rank().map(|rank| (rank, guest))).min_by_key(|(rank, _)| *rank);
+        if let Some((_, guest)) = chosen {
+            tracing::debug!(address = %guest.address, "closing an idle connection: others are waiting");
+            guest.dismiss();
+        }
+        chosen.is_some()
+    }
+}
+
+impl Guests {
+    pub(super) fn new(settings: Settings) -> Arc<Self> {
+        Arc::new(Self { settings, list: Mutex::default() })
+    }
+
+    /// Lets a connection in. If there is no room, an idle one leaves for it; if none is idle, it is taken into the reserve,
+    /// where only administrators stay. `None` if that is full, too.
+    pub(super) fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Slot> {
+        let mut list = self.list.lock();
+        let reserve = !self.has_room(&list, address);
+        if reserve && !self.reserve_has_room(&list, address) {
+            return None;
+        }
+        let guest = Arc::new(Guest::new(address, reserve));
+        let number = list.next;
+        list.next += 1;
+        list.all.insert(number, guest.clone());
+        Some(Slot { number, guest, guests: self.clone() })
+    }
+
+    fn has_room(&self, list: &List, address: IpAddr) -> bool {
+        let (all, same, _) = list.count(address);
+        let ordinary = |guest: &Guest| !guest.reserve.load(Ordering::Relaxed);
+        if same >= self.settings.per_address {
+            return list.evict(|guest| ordinary(guest) && guest.address == address);
+        }
+        all < self.settings.connections || list.evict(ordinary)
+    }
+
+    fn reserve_has_room(&self, list: &List, address: IpAddr) -> bool {
+        let (.., reserve) = list.count(address);
+        let in_reserve = |guest: &Guest| guest.reserve.load(Ordering::Relaxed);
+        reserve < self.settings.reserve || (self.settings.reserve > 0 && list.evict(in_reserve))
+    }
+
+    /// Makes room after the system refused a connection.
+    pub(super) fn relieve(&self) -> bool {
+        self.list.lock().evict(|_| true)
+    }
+}
+
+/// A place among the connections, given back when dropped.
+#[derive(Debug)]
+pub(super) struct Slot {
+    number: u64,
+    pub(super) guest: Arc<Guest>,
+    guests: Arc<Guests>,
+}
+
+impl Slot {
+    /// Says whether the connection may stay, now that it is known whether an administrator is on it.
+    pub(super) fn may_stay(&self, administrator: bool) -> bool {
+        if administrator {
+            self.guest.is_known();
+            return true;
+        }
+        if !self.guest.reserve.load(Ordering::Relaxed) {
+            return true;
+        }
+        let list = self.guests.list.lock();
+        let room = self.guests.has_room(&list, self.guest.address);
+        if room {
+            self.guest.reserve.store(false, Ordering::Relaxed);
+        }
+        room
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.guests.list.lock().all.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guests(connections: usize, per_address: usize, reserve: usize) -> Arc<Guests> {
+        Guests::new(Settings { connections, per_address, reserve, ..Settings::default() })
+    }
+
+    fn address(last: u8) -> IpAddr {
+        [10, 0, 0, last].into()
+    }
+
+    #[test]
+    fn silent_connections_leave_for_new_ones() {
+        let guests = guests(2, 2, 0);
+        let silent = guests.enter(address(1)).unwrap();
+        let busy = guests.enter(address(2)).unwrap();
+        let _request = busy.guest.begin();
+        let new = guests.enter(address(3)).unwrap();
+        assert!(silent.guest.leaving.is_cancelled() && !busy.guest.leaving.is_cancelled());
+        let _request = new.guest.begin();
+        assert!(guests.enter(address(4)).is_none(), "nobody is idle");
+    }
+
+    #[test]
+    fn strangers_leave_before_users() {
+        let guests = guests(2, 2, 0);
+        let user = guests.enter(address(1)).unwrap();
+        user.guest.is_known();
+        drop(user.guest.begin());
+        let stranger = guests.enter(address(2)).unwrap();
+        let _new = guests.enter(address(3)).unwrap();
+        assert!(stranger.guest.leaving.is_cancelled() && !user.guest.leaving.is_cancelled());
+    }
+
+    #[test]
+    fn one_address_takes_its_share_only() {
+        let guests = guests(4, 2, 0);
+        let first = guests.enter(address(1)).unwrap();
+        let second = guests.enter(address(1)).unwrap();
+        let requests = [first.guest.begin(), second.guest.begin()];
+        assert!(guests.enter(address(1)).is_none());
+        let other = guests.enter(address(2)).unwrap();
+        drop(requests);
+        let _third = guests.enter(address(1)).unwrap();
+        assert!(first.guest.leaving.is_cancelled() && !other.guest.leaving.is_cancelled());
+    }
+
+    #[test]
+    fn the_reserve_is_for_administrators() {
+        let guests = guests(1, 1, 1);
+        let busy = guests.enter(address(1)).unwrap();
+        let request = busy.guest.begin();
+        assert!(busy.may_stay(false));
+        let stranger = guests.enter(address(2)).unwrap();
+        assert!(!stranger.may_stay(false));
+        drop(stranger);
+        let administrator = guests.enter(address(2)).unwrap();
+        assert!(administrator.may_stay(true));
+        let _work = administrator.guest.begin();
+        assert!(guests.enter(address(3)).is_none());
+        drop(request);
+        let late = guests.enter(address(3)).unwrap();
+        assert!(late.may_stay(false) && busy.guest.leaving.is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn a_connection_is_bored_only_without_requests() {
+        let settings = Settings { idle: Duration::from_millis(10), ..Settings::default() };
+        let slot = Guests::new(settings).enter(address(1)).unwrap();
+        let request = slot.guest.begin();
+        let bored = tokio::time::timeout(settings.idle * 10, slot.guest.bored(&settings)).await;
+        assert!(bored.is_err());
+        drop(request);
+        slot.guest.bored(&settings).await;
+    }
+}

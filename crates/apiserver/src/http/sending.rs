@@ -1,0 +1,449 @@
+//! Answers on their way to clients, and what they hold meanwhile.
+//!
+//! Bytes that a client does not read stay in memory: here, in the HTTP library, in TLS. Every piece of an answer is charged to
+//! its user's account from the moment it exists until the last copy of it is gone, wherever that is. Large bodies are handed
+//! over in slices, so that most of one that is not read is still in our hands and can be dropped.
+//!
+//! A sweep every few seconds ends what does not move: any answer but a watch that made no progress for a while; and of
+//! users over their budget everything that stalls, watches included, longest stall first. A watch is told so
+//! (`429` inside the stream), another answer is broken off. If a user is still over the budget after that, the connection
+//! is closed.
+
+use std::collections::{HashMap, VecDeque};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body::{Body as _, Frame, SizeHint};
+use http_body_util::BodyExt;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::body::{Body, Broken};
+use super::listener::Guest;
+use crate::account::Account;
+
+/// Bodies up to this size cost about as much as the stream they are sent on, and are not counted.
+const SMALL: u64 = 2 * 1024;
+/// Larger pieces are handed over in slices of this size.
+const SLICE: usize = 64 * 1024;
+/// Pieces that wait in a queue; few, since a thousand clients may have stopped reading at once.
+const QUEUE: usize = 4;
+/// How often stalled answers are looked for.
+const SWEEP: Duration = Duration::from_secs(2);
+/// What has not moved for so long stalls, if its user is over the budget.
+const STALLED: Duration = Duration::from_secs(4);
+
+/// Returns bytes that are charged to an account until their last copy is dropped.
+fn charged(account: Option<&Arc<Account>>, bytes: Bytes) -> Bytes {
+    match account {
+        Some(account) => account.charged(bytes),
+        None => bytes,
+    }
+}
+
+/// Who an answer is for.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Recipient {
+    /// Administrators have none.
+    pub(crate) account: Option<Arc<Account>>,
+    /// Parts of this process have none.
+    pub(crate) guest: Option<Arc<Guest>>,
+    /// The connection carries one answer at a time, and ends with one that is broken off.
+    pub(crate) alone: bool,
+}
+
+/// All answers on their way that could stall.
+#[derive(Debug)]
+pub(crate) struct Sendings {
+    /// No progress for so long ends an answer.
+    patience: Duration,
+    next: AtomicU64,
+    open: Mutex<HashMap<u64, Arc<Shared>>>,
+}
+
+impl Sendings {
+    pub(crate) fn new(patience: Duration) -> Arc<Self> {
+        Arc::new(Self { patience, next: AtomicU64::new(0), open: Mutex::default() })
+    }
+
+    /// Returns an answer's body with its bytes counted until they are sent. `lasting` ones may pause for as long as they like.
+    pub(crate) fn send(self: &Arc<Self>, body: Body, to: Recipient, lasting: bool) -> Body {
+        if to.guest.is_none() || body.size_hint().exact().is_some_and(|size| size <= SMALL) {
+            return body;
+        }
+        Sending::new(self, State { source: Some(body), ..State::default() }, to, lasting, None).boxed_unsync()
+    }
+
+    /// Returns a body that is fed through a queue, and its other end. If the answer has to end before its time,
+    /// `farewell` is the last that is sent.
+    pub(crate) fn queue(self: &Arc<Self>, to: Recipient, farewell: fn() -> Bytes) -> (Outbox, Body) {
+        let sending = Sending::new(self, State::default(), to, true, Some(farewell));
+        (Outbox { shared: sending.shared.clone() }, sending.boxed_unsync())
+    }
+
+    /// Looks for stalled answers until told to stop.
+    pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(SWEEP.min(self.patience)) => self.sweep(Instant::now()),
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+
+    fn sweep(&self, now: Instant) {
+        let open: Vec<Arc<Shared>> = self.open.lock().values().cloned().collect();
+        let mut stalled: Vec<(Duration, Arc<Shared>)> =
+            open.into_iter().filter_map(|shared| Some((shared.stalls(now)?, shared))).collect();
+        stalled.sort_by_key(|(time, _)| std::cmp::Reverse(*time));
+        let soon = STALLED.min(self.patience);
+        for (time, shared) in stalled {
+            let over = shared.to.account.as_ref().is_some_and(|account| account.is_over());
+            if over && time >= soon {
+                shared.give_up(now);
+                if shared.was_given_up(now, soon) {
+                    shared.close();
+                }
+            } else if time >= self.patience && !shared.lasting {
+                shared.give_up(now);
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    to: Recipient,
+    lasting: bool,
+    farewell: Option<fn() -> Bytes>,
+    /// Tells the queue's other end that there is room.
+    room: Notify,
+    /// Nothing more will be sent.
+    over: CancellationToken,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    source: Option<Body>,
+    queue: VecDeque<Bytes>,
+    /// Of the piece that is being handed over, what is left.
+    left: Bytes,
+    waker: Option<Waker>,
+    /// The queue's other end is gone.
+    complete: bool,
+    /// When everything was taken back that was not handed over.
+    given_up: Option<Instant>,
+    /// The answer is broken off.
+    broken: bool,
+    /// When something was handed over, until more is asked for.
+    taken: Option<Instant>,
+}
+
+impl Shared {
+    /// Returns for how long the client has not taken what was handed over.
+    fn stalls(&self, now: Instant) -> Option<Duration> {
+        let taken = self.state.lock().taken?;
+        Some(now.saturating_duration_since(taken))
+    }
+
+    /// Takes back everything that is not handed over yet, and ends the answer.
+    fn give_up(&self, now: Instant) {
+        let mut state = self.state.lock();
+        if state.given_up.is_some() {
+            return;
+        }
+        state.given_up = Some(now);
+        // Dropped after the lock is released.
+        let _content = (state.source.take(), std::mem::take(&mut state.queue));
+        match self.farewell {
+            // Half of an event would garble the farewell.
+            Some(farewell) if state.left.is_empty() => {
+                state.queue.push_back(farewell());
+                state.complete = true;
+            }
+            _ => state.broken = true,
+        }
+        let _rest = std::mem::take(&mut state.left);
+        if let Some(waker) = state.waker.take() {
+            waker.wake();
+        }
+        drop(state);
+        self.over.cancel();
+        if self.to.alone {
+            self.close();
+        }
+    }
+
+    fn was_given_up(&self, now: Instant, since: Duration) -> bool {
+        let given_up = self.state.lock().given_up;
+        given_up.is_some_and(|at| now.saturating_duration_since(at) >= since)
+    }
+
+    /// Closes the connection: what it holds cannot be had otherwise.
+    fn close(&self) {
+        if let Some(guest) = &self.to.guest {
+            tracing::debug!(address = %guest.address(), "closing a connection whose answers are not read");
+            guest.dismiss();
+        }
+    }
+}
+
+/// The body of an answer that is counted.
+struct Sending {
+    shared: Arc<Shared>,
+    sendings: Arc<Sendings>,
+    number: u64,
+}
+
+impl Sending {
+    fn new(
+        sendings: &Arc<Sendings>,
+        state: State,
+        to: Recipient,
+        lasting: bool,
+        farewell: Option<fn() -> Bytes>,
+    ) -> Self {
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            to,
+            lasting,
+            farewell,
+            room: Notify::new(),
+            over: CancellationToken::new(),
+        });
+        let number = sendings.next.fetch_add(1, Ordering::Relaxed);
+        sendings.open.lock().insert(number, shared.clone());
+        Self { shared, sendings: sendings.clone(), number }
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        self.sendings.open.lock().remove(&self.number);
+        self.shared.over.cancel();
+    }
+}
+
+impl http_body::Body for Sending {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        let shared = &*self.shared;
+        let account = shared.to.account.as_ref();
+        let mut state = shared.state.lock();
+        loop {
+            if state.broken {
+                return Poll::Ready(Some(Err(Broken::new("the client did not read the answer in time"))));
+            }
+            if !state.left.is_empty() {
+                let piece = if state.left.len() <= 2 * SLICE {
+                    std::mem::take(&mut state.left)
+                } else {
+                    // Copied, or the slice would keep all of it in memory.
+                    let slice = state.left.split_to(SLICE);
+                    charged(account, Bytes::copy_from_slice(&slice))
+                };
+                state.taken = Some(Instant::now());
+                return Poll::Ready(Some(Ok(Frame::data(piece))));
+            }
+            if let Some(piece) = state.queue.pop_front() {
+                shared.room.notify_one();
+                state.left = piece;
+                continue;
+            }
+            let Some(source) = &mut state.source else {
+                if state.complete {
+                    state.taken = None;
+                    return Poll::Ready(None);
+                }
+                state.taken = None;
+                state.waker = Some(context.waker().clone());
+                return Poll::Pending;
+            };
+            match Pin::new(source).poll_frame(context) {
+                Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
+                    Ok(piece) => state.left = charged(account, piece),
+                    Err(other) => return Poll::Ready(Some(Ok(other))),
+                },
+                Poll::Pending => {
+                    state.taken = None;
+                    return Poll::Pending;
+                }
+                ended => return ended,
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let state = self.shared.state.lock();
+        let source_ended = state.source.as_ref().map_or(state.complete, |source| source.is_end_stream());
+        !state.broken && state.left.is_empty() && state.queue.is_empty() && source_ended
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let state = self.shared.state.lock();
+        match &state.source {
+            Some(source) => {
+                let mut hint = source.size_hint();
+                let left = state.left.len() as u64;
+                let (lower, upper) = (hint.lower() + left, hint.upper().map(|upper| upper + left));
+                hint.set_lower(lower.min(upper.unwrap_or(u64::MAX)));
+                if let Some(upper) = upper {
+                    hint.set_upper(upper);
+                }
+                hint
+            }
+            None => SizeHint::default(),
+        }
+    }
+}
+
+/// The other end of a queue: pieces that are put in are sent in order.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    shared: Arc<Shared>,
+}
+
+impl Outbox {
+    /// Says whether a piece may be made at once.
+    pub(crate) fn has_room(&self) -> bool {
+        let within = self.shared.to.account.as_ref().is_none_or(|account| !account.is_over());
+        within && !self.shared.over.is_cancelled() && self.shared.state.lock().queue.len() < QUEUE
+    }
+
+    /// Waits until a piece may be made: there is room in the queue, and the user is within the budget. Who makes one before
+    /// holds memory that nobody counts.
+    pub(crate) async fn room(&self) {
+        loop {
+            if let Some(account) = &self.shared.to.account {
+                account.room().await;
+            }
+            let room = self.shared.room.notified();
+            if self.shared.state.lock().queue.len() < QUEUE {
+                return;
+            }
+            room.await;
+        }
+    }
+
+    /// Puts a piece into the queue.
+    pub(crate) fn push(&self, piece: Bytes) {
+        if self.shared.over.is_cancelled() {
+            return;
+        }
+        let piece = charged(self.shared.to.account.as_ref(), piece);
+        let mut state = self.shared.state.lock();
+        state.queue.push_back(piece);
+        if let Some(waker) = state.waker.take() {
+            waker.wake();
+        }
+    }
+
+    /// Waits until nothing more can be sent: the client has gone, or was given up.
+    pub(crate) async fn closed(&self) {
+        self.shared.over.cancelled().await;
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        let mut state = self.shared.state.lock();
+        state.complete = true;
+        if let Some(waker) = state.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::body;
+    use futures::FutureExt;
+    use std::net::IpAddr;
+
+    fn to(account: &Arc<Account>) -> Recipient {
+        let guest = Arc::new(Guest::of(IpAddr::from([127, 0, 0, 1])));
+        Recipient { account: Some(account.clone()), guest: Some(guest), alone: false }
+    }
+
+    fn next(body: &mut Body) -> Option<Option<Result<Bytes, Broken>>> {
+        let frame = body.frame().now_or_never()?;
+        Some(frame.map(|frame| frame.map(|frame| frame.into_data().unwrap_or_default())))
+    }
+
+    #[test]
+    fn an_answer_is_charged_until_its_last_copy_is_gone() {
+        let (sendings, account) = (Sendings::new(Duration::from_secs(30)), Account::within(1000));
+        let mut body = sendings.send(body::full(vec![b'x'; 10_000]), to(&account), false);
+        assert_eq!(body.size_hint().exact(), Some(10_000));
+        let piece = next(&mut body).flatten().unwrap().unwrap();
+        assert!(next(&mut body).unwrap().is_none());
+        drop(body);
+        assert_eq!((account.unsent(), account.is_over()), (10_000, true), "the library still has it");
+        let copy = piece.slice(5..6);
+        drop(piece);
+        assert_eq!(account.unsent(), 10_000);
+        drop(copy);
+        assert_eq!((account.unsent(), account.is_over()), (0, false));
+        assert!(sendings.open.lock().is_empty());
+    }
+
+    #[test]
+    fn an_answer_that_nobody_reads_is_broken_off() {
+        let (sendings, account) = (Sendings::new(Duration::from_secs(30)), Account::within(1 << 30));
+        let mut body = sendings.send(body::full(vec![b'x'; 1_000_000]), to(&account), false);
+        let first = next(&mut body).flatten().unwrap().unwrap();
+        assert_eq!(first.len(), SLICE);
+        sendings.sweep(Instant::now() + Duration::from_secs(29));
+        assert_eq!(account.unsent(), 1_000_000 + SLICE);
+        sendings.sweep(Instant::now() + Duration::from_secs(31));
+        assert_eq!(account.unsent(), SLICE, "what the library does not have is dropped");
+        assert!(next(&mut body).flatten().unwrap().is_err());
+    }
+
+    #[tokio::test]
+    async fn stalled_watches_end_when_their_user_is_over_the_budget() {
+        let (sendings, account) = (Sendings::new(Duration::from_secs(30)), Account::within(100_000));
+        let farewell = || Bytes::from_static(b"farewell");
+        let (healthy, mut read) = sendings.queue(to(&account), farewell);
+        let (stalled, mut unread) = sendings.queue(to(&account), farewell);
+        for outbox in [&healthy, &stalled] {
+            outbox.push(vec![b'x'; 60_000].into());
+        }
+        assert!(healthy.room().now_or_never().is_none(), "nothing more is made for this user");
+        // Both hand their first piece over; one client reads it and asks for more.
+        let held = next(&mut unread).flatten().unwrap().unwrap();
+        drop(next(&mut read).flatten().unwrap().unwrap());
+        assert!(next(&mut read).is_none());
+        stalled.push(vec![b'x'; 60_000].into());
+        sendings.sweep(Instant::now() + Duration::from_secs(60));
+        assert!(stalled.closed().now_or_never().is_some() && healthy.closed().now_or_never().is_none());
+        assert_eq!(account.unsent(), 60_000);
+        assert!(healthy.room().now_or_never().is_some());
+        assert_eq!(next(&mut unread).flatten().unwrap().unwrap(), "farewell");
+        assert!(next(&mut unread).unwrap().is_none());
+        drop(held);
+        assert_eq!(account.unsent(), 0);
+    }
+
+    #[test]
+    fn a_watch_may_pause_while_its_user_is_within_the_budget() {
+        let (sendings, account) = (Sendings::new(Duration::from_secs(30)), Account::within(100_000));
+        let (outbox, mut body) = sendings.queue(to(&account), Bytes::new);
+        outbox.push("event".into());
+        let _held = next(&mut body).flatten().unwrap().unwrap();
+        sendings.sweep(Instant::now() + Duration::from_secs(3600));
+        assert!(outbox.closed().now_or_never().is_none());
+    }
+}
