@@ -15,10 +15,10 @@ use crate::http::Body;
 use crate::serve::{Peer, serve};
 use crate::server::Server;
 
-/// What a part of this process is content with, request by request.
+/// What a part of this process is content with.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms {
-    /// Who can make a write again from what else is stored does not have to wait for the disk: the write is acknowledged as
+    /// A write that can be made again from what else is stored does not have to wait for the disk: it is acknowledged as
     /// soon as everyone sees it, and reaches the disk shortly after, together with others.
     pub durability: store::Durability,
     /// Whether answers to writes say who owns which field, which is often half of an object.
@@ -34,20 +34,15 @@ impl Default for Terms {
 /// Returns a client that acts as `user`. It may be used while another request is being served: its requests run as tasks of
 /// their own, so that their stack does not lie on top of the other's.
 pub fn client(server: &Arc<Server>, user: User) -> kube::Client {
-    make(server, user, |_| Terms::default(), true)
+    make(server, user, Terms::default(), true)
 }
 
-/// As [`client`], on terms of its own, and not for use inside of a request.
-pub fn client_on(server: &Arc<Server>, user: User, terms: fn(&Request<ClientBody>) -> Terms) -> kube::Client {
+/// As [`client`], on terms of its own for all that is asked with it, and not for use inside of a request.
+pub fn client_on(server: &Arc<Server>, user: User, terms: Terms) -> kube::Client {
     make(server, user, terms, false)
 }
 
-fn make(
-    server: &Arc<Server>,
-    user: User,
-    terms: fn(&Request<ClientBody>) -> Terms,
-    as_task: bool,
-) -> kube::Client {
+fn make(server: &Arc<Server>, user: User, terms: Terms, as_task: bool) -> kube::Client {
     let service = InProcess { server: server.clone(), user: Arc::new(user), terms, as_task };
     kube::Client::new(service, "default")
 }
@@ -57,7 +52,7 @@ fn make(
 struct InProcess {
     server: Arc<Server>,
     user: Arc<User>,
-    terms: fn(&Request<ClientBody>) -> Terms,
+    terms: Terms,
     /// Whether each request is a task of its own.
     as_task: bool,
 }
@@ -72,8 +67,7 @@ impl tower::Service<Request<ClientBody>> for InProcess {
     }
 
     fn call(&mut self, mut request: Request<ClientBody>) -> Self::Future {
-        let terms = (self.terms)(&request);
-        request.extensions_mut().insert(terms);
+        request.extensions_mut().insert(self.terms);
         let (server, user) = (self.server.clone(), self.user.clone());
         let answer = serve(server, request, Peer::Local(user));
         if !self.as_task {

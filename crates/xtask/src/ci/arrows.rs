@@ -19,7 +19,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Knows Kubernetes, not federation, and nothing of the controllers: the two meet at the Kubernetes API.
     ("apiserver", &["apimachinery", "cel", "native", "store"]),
     ("cel", &["apimachinery"]),
-    ("member", &["api", "apimachinery"]),
+    // The machinery of controllers. It knows the Kubernetes API and nothing of what any controller decides.
+    ("runtime", &["api", "apimachinery"]),
+    ("member", &["api", "apimachinery", "runtime"]),
     ("estimator", &["api", "apimachinery"]),
     (
         "controllers",
@@ -31,6 +33,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "interpreter",
             "member",
             "propagation",
+            "runtime",
             "scheduler",
         ],
     ),
@@ -50,6 +53,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "member",
             "native",
             "propagation",
+            "runtime",
             "scheduler",
             "sim",
             "store",

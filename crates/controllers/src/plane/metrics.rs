@@ -1,15 +1,15 @@
-//! What is measured of policies and bindings, under upstream's names.
+//! The metrics of policies and bindings, under upstream's names.
 
 use std::sync::LazyLock;
 use std::time::Instant;
 
-use crate::metrics::{Counters, Histograms, add, seconds};
 use prometheus_client::metrics::histogram::Histogram;
+use runtime::metrics::{Counters, Histograms, add, seconds};
 
 /// Buckets of all durations here.
 const BUCKETS: u16 = 12;
 
-pub(super) struct Figures {
+pub(super) struct Metrics {
     matching: Histogram,
     applying: Histograms<1>,
     attempts: Counters<1>,
@@ -17,8 +17,8 @@ pub(super) struct Figures {
     preemptions: Counters<1>,
 }
 
-pub(super) static FIGURES: LazyLock<Figures> = LazyLock::new(|| {
-    let figures = Figures {
+pub(super) static METRICS: LazyLock<Metrics> = LazyLock::new(|| {
+    let metrics = Metrics {
         matching: seconds::<BUCKETS>(),
         applying: Histograms::new_with_constructor(seconds::<BUCKETS>),
         attempts: Counters::default(),
@@ -27,24 +27,24 @@ pub(super) static FIGURES: LazyLock<Figures> = LazyLock::new(|| {
     };
     add(|registry| {
         let help = "Duration in seconds to find the policy of a template";
-        registry.register("resource_match_policy_duration_seconds", help, figures.matching.clone());
+        registry.register("resource_match_policy_duration_seconds", help, metrics.matching.clone());
         let help = "Duration in seconds to apply a policy to a template";
-        registry.register("resource_apply_policy_duration_seconds", help, figures.applying.clone());
+        registry.register("resource_apply_policy_duration_seconds", help, metrics.applying.clone());
         let help = "Attempts to apply a policy";
-        registry.register("policy_apply_attempts", help, figures.attempts.clone());
+        registry.register("policy_apply_attempts", help, metrics.attempts.clone());
         let help = "Duration in seconds to bring the Works of a binding up to date";
-        registry.register("binding_sync_work_duration_seconds", help, figures.rendering.clone());
+        registry.register("binding_sync_work_duration_seconds", help, metrics.rendering.clone());
         let help = "Templates taken over from a policy of lower priority";
-        registry.register("policy_preemption", help, figures.preemptions.clone());
+        registry.register("policy_preemption", help, metrics.preemptions.clone());
     });
-    figures
+    metrics
 });
 
 fn word<T, E>(result: &Result<T, E>) -> [(&'static str, &'static str); 1] {
     [("result", if result.is_ok() { "success" } else { "error" })]
 }
 
-impl Figures {
+impl Metrics {
     pub(super) fn matched(&self, started: Instant) {
         self.matching.observe(started.elapsed().as_secs_f64());
     }

@@ -1,7 +1,7 @@
-//! What operators measure in the controllers and the scheduler, under upstream's names.
+//! The metrics of controllers and scheduler, under upstream's names.
 //!
-//! A process has one `/metrics` and so one registry. Each area keeps its figures together in a `LazyLock` of its own,
-//! filled by `add`, and counts through it; [`render`] shows whatever has been added so far. `karmada server` puts
+//! A process has one `/metrics` and so one registry. Each area keeps its metrics together in a `LazyLock` of its own,
+//! filled by [`add`], and counts through it; [`render`] shows whatever has been added so far. `karmada server` puts
 //! the text behind the API server's own.
 //!
 //! Labels are arrays of pairs, as in `[("result", "success")]`: they are few, and read like what is shown.
@@ -19,19 +19,18 @@ use prometheus_client::registry::Registry;
 static REGISTRY: LazyLock<Mutex<Registry>> = LazyLock::new(Mutex::default);
 
 /// Labels of one sample, in the order in which they are shown.
-pub(crate) type Labels<const N: usize, V = &'static str> = [(&'static str, V); N];
+pub type Labels<const N: usize, V = &'static str> = [(&'static str, V); N];
 /// Counters that differ by their labels. The library appends `_total` to their name.
-pub(crate) type Counters<const N: usize, V = &'static str> = Family<Labels<N, V>, Counter>;
+pub type Counters<const N: usize, V = &'static str> = Family<Labels<N, V>, Counter>;
 /// Histograms that differ by their labels.
-pub(crate) type Histograms<const N: usize, V = &'static str> =
-    Family<Labels<N, V>, Histogram, fn() -> Histogram>;
+pub type Histograms<const N: usize, V = &'static str> = Family<Labels<N, V>, Histogram, fn() -> Histogram>;
 
-/// Adds the figures of one area; to be called once each.
-pub(crate) fn add<T>(figures: impl FnOnce(&mut Registry) -> T) -> T {
-    figures(&mut REGISTRY.lock())
+/// Adds the metrics of one area; to be called once each.
+pub fn add<T>(metrics: impl FnOnce(&mut Registry) -> T) -> T {
+    metrics(&mut REGISTRY.lock())
 }
 
-/// Returns all figures as text that Prometheus reads, without the mark that ends a document.
+/// Returns all metrics as text that Prometheus reads, without the mark that ends a document.
 pub fn render() -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
@@ -40,7 +39,7 @@ pub fn render() -> String {
 }
 
 /// Shows which program this is, as every component of upstream does. What a build does not know of itself is left empty.
-pub(crate) fn introduce() {
+pub fn introduce() {
     static INTRODUCED: LazyLock<()> = LazyLock::new(|| {
         let architecture = match std::env::consts::ARCH {
             "x86_64" => "amd64",
@@ -66,6 +65,6 @@ pub(crate) fn introduce() {
 }
 
 /// Returns a histogram whose buckets begin with 1 ms and double, as most of upstream's that measure seconds.
-pub(crate) fn seconds<const BUCKETS: u16>() -> Histogram {
+pub fn seconds<const BUCKETS: u16>() -> Histogram {
     Histogram::new(exponential_buckets(0.001, 2.0, BUCKETS))
 }

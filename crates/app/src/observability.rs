@@ -72,7 +72,7 @@ impl Host for Topics {
 fn answer(path: &str, topics: &[Topic]) -> Response<Full<Bytes>> {
     let (code, text, kind) = match path {
         "/metrics" if topics.contains(&Topic::Metrics) => {
-            let text = format!("{}# EOF\n", controllers::metrics::render());
+            let text = format!("{}# EOF\n", runtime::metrics::render());
             (StatusCode::OK, text, "application/openmetrics-text; version=1.0.0; charset=utf-8")
         }
         "/healthz" | "/healthz/ping" if topics.contains(&Topic::Health) => {

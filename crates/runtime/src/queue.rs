@@ -1,27 +1,31 @@
 //! Keys that want to be reconciled: each at most once in work, and what is pushed meanwhile comes up again.
 //!
-//! A key that fails rests before it is tried again, longer each time; any event ends the rest. How many keys are in
-//! work at once is the controller's choice: where a member's own limit is what counts, it is [`UNLIMITED`], so that
+//! A key that fails rests before it is tried again, longer each time; any event ends the rest. An attempt that panics counts as
+//! a failure of its key and harms no other. How many keys are in work at once is the controller's choice: where a member's own limit is what counts, it is [`UNLIMITED`], so that
 //! keys of a slow member never stand in the way of others.
 
-mod figures;
+mod metrics;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fmt::Debug;
 use std::hash::Hash;
-use std::sync::Arc;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use figures::Figures;
+use crate::Supervisor;
+use crate::supervisor::message;
+
+use metrics::Metrics;
 
 /// As many keys at once as there are.
-pub(crate) const UNLIMITED: usize = Semaphore::MAX_PERMITS;
+pub const UNLIMITED: usize = Semaphore::MAX_PERMITS;
 
 /// The first rest after a failure, as upstream.
 const FIRST_REST: Duration = Duration::from_millis(5);
@@ -31,23 +35,29 @@ const LONGEST_REST: Duration = Duration::from_secs(60);
 
 /// How a key is to go on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub enum Outcome {
     /// All is well, or somebody will say when to look again.
     Done,
-    /// Try again, later with every failure. Who says so has told why.
+    /// Try again, later with every failure. The caller has already logged the reason.
     Retry,
     /// As `Retry`; the reason is logged here. A conflict is somebody being faster and nothing to worry about.
     Failed { error: String, conflict: bool },
+    /// The attempt panicked and said this.
+    Panicked(String),
     /// Look again after this time; not a failure.
     After(Duration),
 }
 
-pub(crate) struct Queue<K> {
+type Told<K> = Box<dyn Fn(&K, &str) + Send + Sync>;
+
+pub struct Queue<K> {
     /// The controller's name as upstream has it, for the log and what is measured.
     name: &'static str,
     state: Mutex<State<K>>,
     wake: Notify,
-    figures: Figures,
+    metrics: Metrics,
+    /// Who is told of a panic.
+    panicked: OnceLock<Told<K>>,
 }
 
 struct State<K> {
@@ -68,7 +78,7 @@ struct State<K> {
 type Turn = (Instant, u64);
 
 impl<K: Clone + Eq + Hash + Debug + Send + Sync + 'static> Queue<K> {
-    pub(crate) fn new(name: &'static str) -> Arc<Self> {
+    pub fn new(name: &'static str) -> Arc<Self> {
         let state = State {
             ready: VecDeque::new(),
             waiting: HashMap::new(),
@@ -79,55 +89,75 @@ impl<K: Clone + Eq + Hash + Debug + Send + Sync + 'static> Queue<K> {
             failures: HashMap::new(),
             counter: 0,
         };
-        Arc::new(Self { name, state: Mutex::new(state), wake: Notify::new(), figures: Figures::of(name) })
+        Arc::new(Self {
+            name,
+            state: Mutex::new(state),
+            wake: Notify::new(),
+            metrics: Metrics::new(name),
+            panicked: OnceLock::new(),
+        })
+    }
+
+    /// Says who is told when the work on a key panics, for an event about the object.
+    pub fn tell_panics(&self, told: impl Fn(&K, &str) + Send + Sync + 'static) {
+        // The first one counts: a queue belongs to one controller.
+        let _ = self.panicked.set(Box::new(told));
     }
 
     /// Asks for a key to be reconciled soon.
-    pub(crate) fn push(&self, key: K) {
+    pub fn push(&self, key: K) {
         let mut state = self.state.lock();
         let new = state.push(key, Instant::now());
         self.measure(&state);
         drop(state);
         if new {
-            self.figures.adds.inc();
+            self.metrics.adds.inc();
             self.wake.notify_one();
         }
     }
 
     fn measure(&self, state: &State<K>) {
-        self.figures.depth.set(i64::try_from(state.ready.len()).unwrap_or(i64::MAX));
+        self.metrics.depth.set(i64::try_from(state.ready.len()).unwrap_or(i64::MAX));
     }
 
-    /// Reconciles what is pushed, at most `limit` keys at once, until told to stop.
-    pub(crate) fn spawn<F, Fut>(
-        self: &Arc<Self>,
-        limit: usize,
-        tasks: &TaskTracker,
-        stop: &CancellationToken,
-        reconcile: F,
-    ) where
+    /// Reconciles what is pushed, at most `limit` keys at once, until everything stops.
+    pub fn spawn<F, Fut>(self: &Arc<Self>, limit: usize, supervisor: &Supervisor, reconcile: F)
+    where
         F: Fn(K) -> Fut + Send + Sync + 'static,
         Fut: Future + Send + 'static,
         Fut::Output: Into<Outcome>,
     {
-        let (queue, stop, workers) = (Arc::clone(self), stop.clone(), tasks.clone());
+        self.metrics.limited_to(limit);
+        let (queue, workers, reconcile) = (self.clone(), supervisor.clone(), Arc::new(reconcile));
         let free = Arc::new(Semaphore::new(limit));
-        self.figures.limited_to(limit);
-        tasks.spawn(async move {
-            loop {
-                let place = Arc::clone(&free).acquire_owned().await.expect("the semaphore is never closed");
-                let Some((key, waited)) = queue.next(&stop).await else { return };
-                queue.figures.begin(waited);
-                let (queue, attempt) = (Arc::clone(&queue), reconcile(key.clone()));
-                workers.spawn(async move {
-                    let started = Instant::now();
-                    let outcome = attempt.await.into();
-                    queue.figures.end(started.elapsed(), &outcome);
-                    queue.done(key, outcome);
-                    drop(place);
-                });
-            }
+        supervisor.keep(format!("queue/{}", self.name), move || {
+            queue.clone().work_off(free.clone(), workers.clone(), reconcile.clone())
         });
+    }
+
+    async fn work_off<F, Fut>(self: Arc<Self>, free: Arc<Semaphore>, workers: Supervisor, reconcile: Arc<F>)
+    where
+        F: Fn(K) -> Fut + Send + Sync + 'static,
+        Fut: Future + Send + 'static,
+        Fut::Output: Into<Outcome>,
+    {
+        loop {
+            let place = free.clone().acquire_owned().await.expect("the semaphore is never closed");
+            let Some((key, waited)) = self.next(workers.token()).await else { return };
+            self.metrics.begin(waited);
+            let (queue, reconcile) = (self.clone(), reconcile.clone());
+            workers.spawn(async move {
+                let started = Instant::now();
+                let attempt = async { reconcile(key.clone()).await.into() };
+                let outcome = AssertUnwindSafe(attempt)
+                    .catch_unwind()
+                    .await
+                    .unwrap_or_else(|panic| Outcome::Panicked(message(panic.as_ref())));
+                queue.metrics.end(started.elapsed(), &outcome);
+                queue.done(key, outcome);
+                drop(place);
+            });
+        }
     }
 
     /// Returns the key whose turn it is, and how long it has waited for it; nothing once stopped.
@@ -162,6 +192,17 @@ impl<K: Clone + Eq + Hash + Debug + Send + Sync + 'static> Queue<K> {
     }
 
     fn done(&self, key: K, outcome: Outcome) {
+        if let Outcome::Panicked(panic) = &outcome {
+            tracing::error!(
+                controller = self.name,
+                ?key,
+                panic,
+                "a reconcile panicked; it will be tried again"
+            );
+            if let Some(told) = self.panicked.get() {
+                told(&key, panic);
+            }
+        }
         let mut state = self.state.lock();
         if let Outcome::Failed { error, conflict } = &outcome {
             let often = state.failures.get(&key).is_some_and(|failures| *failures >= 2);
@@ -224,7 +265,7 @@ impl<K: Clone + Eq + Hash> State<K> {
                 self.failures.remove(&key);
                 Some(*rest)
             }
-            Outcome::Retry | Outcome::Failed { .. } => {
+            Outcome::Retry | Outcome::Failed { .. } | Outcome::Panicked(_) => {
                 let failures = self.failures.entry(key.clone()).or_default();
                 *failures = failures.saturating_add(1);
                 Some(rest_after(*failures))
@@ -305,14 +346,14 @@ mod tests {
 
     #[tokio::test]
     async fn no_more_keys_than_allowed_are_in_work() {
-        let (queue, tasks, stop) = (Queue::new("test"), TaskTracker::new(), CancellationToken::new());
+        let (queue, supervisor) = (Queue::new("test"), Supervisor::default());
         let (running, most) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(0)));
         for key in 0..20 {
             queue.push(key);
         }
         let (finished, mut all) = tokio::sync::mpsc::unbounded_channel();
         let counted = most.clone();
-        queue.spawn(3, &tasks, &stop, move |_: i32| {
+        queue.spawn(3, &supervisor, move |_: i32| {
             let (running, most, finished) = (running.clone(), counted.clone(), finished.clone());
             async move {
                 {
@@ -329,9 +370,61 @@ mod tests {
         for _ in 0..20 {
             all.recv().await.expect("all keys are worked on");
         }
-        stop.cancel();
-        tasks.close();
-        tasks.wait().await;
+        supervisor.stop().await;
         assert_eq!(*most.lock(), 3);
+    }
+
+    /// Works a key off until it succeeds; returns what the queue told of panics.
+    async fn worked_off<F, Fut>(name: &'static str, reconcile: F) -> Vec<String>
+    where
+        F: Fn(u32) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Outcome> + Send + 'static,
+    {
+        let (queue, supervisor) = (Queue::new(name), Supervisor::default());
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let telling = told.clone();
+        queue.tell_panics(move |key: &&str, panic| telling.lock().push(format!("{key}: {panic}")));
+        let (done, mut wait) = tokio::sync::mpsc::unbounded_channel();
+        let attempts = std::sync::atomic::AtomicU32::new(0);
+        queue.spawn(1, &supervisor, move |_: &str| {
+            let attempt = reconcile(attempts.fetch_add(1, std::sync::atomic::Ordering::SeqCst));
+            let done = done.clone();
+            async move {
+                let outcome = attempt.await;
+                if outcome == Outcome::Done {
+                    let _ = done.send(());
+                }
+                outcome
+            }
+        });
+        queue.push("a");
+        wait.recv().await.expect("it is tried until it succeeds");
+        supervisor.stop().await;
+        let told = told.lock().clone();
+        told
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reconcile_that_panics_is_told_and_tried_again() {
+        let told = worked_off("panicking", |attempt| async move {
+            if attempt < 2 {
+                tokio::task::yield_now().await;
+                panic!("attempt {attempt}");
+            }
+            Outcome::Done
+        });
+        assert_eq!(told.await, ["a: attempt 0", "a: attempt 1"]);
+        let line = r#"controller_runtime_reconcile_panics_total{controller="panicking"} 2"#;
+        let metrics = crate::metrics::render();
+        assert!(metrics.contains(line), "{metrics}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panic_before_the_first_await_is_caught_as_well() {
+        let told = worked_off("panicking at once", |attempt| {
+            assert!(attempt > 0, "no future at all");
+            async { Outcome::Done }
+        });
+        assert_eq!(told.await, ["a: no future at all"]);
     }
 }

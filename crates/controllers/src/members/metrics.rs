@@ -13,7 +13,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use propagation::Object;
 use serde_json::Value;
 
-use crate::metrics::{Histograms, Labels, add, seconds};
+use runtime::metrics::{Histograms, Labels, add, seconds};
 
 type Member = Labels<1, String>;
 type MemberGauges = Family<Member, Gauge<f64, AtomicU64>>;
@@ -29,7 +29,7 @@ fn default_seconds() -> Histogram {
     Histogram::new(DEFAULT_BUCKETS)
 }
 
-pub(super) struct Figures {
+pub(super) struct Metrics {
     ready: MemberGauges,
     nodes: MemberGauges,
     ready_nodes: MemberGauges,
@@ -46,8 +46,8 @@ pub(super) struct Figures {
 const RESOURCES: [(&str, &str); 3] =
     [("memory", "memory_{}_bytes"), ("cpu", "cpu_{}_number"), ("pods", "pod_{}_number")];
 
-pub(super) static FIGURES: LazyLock<Figures> = LazyLock::new(|| {
-    let figures = Figures {
+pub(super) static METRICS: LazyLock<Metrics> = LazyLock::new(|| {
+    let metrics = Metrics {
         ready: Family::default(),
         nodes: Family::default(),
         ready_nodes: Family::default(),
@@ -61,30 +61,30 @@ pub(super) static FIGURES: LazyLock<Figures> = LazyLock::new(|| {
     };
     add(|registry| {
         let help = "State of the cluster: 1 if it is ready, 0 otherwise";
-        registry.register("cluster_ready_state", help, figures.ready.clone());
-        registry.register("cluster_node_number", "Nodes in the cluster", figures.nodes.clone());
+        registry.register("cluster_ready_state", help, metrics.ready.clone());
+        registry.register("cluster_node_number", "Nodes in the cluster", metrics.nodes.clone());
         let help = "Ready nodes in the cluster";
-        registry.register("cluster_ready_node_number", help, figures.ready_nodes.clone());
+        registry.register("cluster_ready_node_number", help, metrics.ready_nodes.clone());
         for (index, (resource, pattern)) in RESOURCES.iter().enumerate() {
             for (word, gauges) in
-                [("allocatable", &figures.allocatable[index]), ("allocated", &figures.allocated[index])]
+                [("allocatable", &metrics.allocatable[index]), ("allocated", &metrics.allocated[index])]
             {
                 let name = format!("cluster_{}", pattern.replace("{}", word));
                 registry.register(name, format!("{word} {resource} of the cluster"), gauges.clone());
             }
         }
         let help = "Duration in seconds to bring the status of a cluster up to date";
-        registry.register("cluster_sync_status_duration_seconds", help, figures.looks.clone());
+        registry.register("cluster_sync_status_duration_seconds", help, metrics.looks.clone());
         let help = "Duration in seconds to carry a Work out";
-        registry.register("work_sync_workload_duration_seconds", help, figures.works.clone());
+        registry.register("work_sync_workload_duration_seconds", help, metrics.works.clone());
         let help = "Objects created in members";
-        registry.register("create_resource_to_cluster", help, figures.created.clone());
+        registry.register("create_resource_to_cluster", help, metrics.created.clone());
         let help = "Objects updated in members";
-        registry.register("update_resource_to_cluster", help, figures.updated.clone());
+        registry.register("update_resource_to_cluster", help, metrics.updated.clone());
         let help = "Objects deleted from members";
-        registry.register("delete_resource_from_cluster", help, figures.deleted.clone());
+        registry.register("delete_resource_from_cluster", help, metrics.deleted.clone());
     });
-    figures
+    metrics
 });
 
 fn word(good: bool) -> &'static str {
@@ -105,7 +105,7 @@ fn with(labels: Labels<4, String>, more: (&'static str, &str)) -> Labels<5, Stri
     [a, b, c, d, (more.0, more.1.to_owned())]
 }
 
-impl Figures {
+impl Metrics {
     /// Notes what is known of a cluster after a look at it.
     pub(super) fn looked(&self, name: &str, started: Instant, status: &ClusterStatus) {
         let of = [(CLUSTER, name.to_owned())];
@@ -178,8 +178,8 @@ mod tests {
             },
         }))
         .unwrap();
-        FIGURES.looked("measured", Instant::now(), &status);
-        let text = crate::metrics::render();
+        METRICS.looked("measured", Instant::now(), &status);
+        let text = runtime::metrics::render();
         for line in [
             r#"cluster_ready_state{member_cluster="measured"} 1.0"#,
             r#"cluster_ready_node_number{member_cluster="measured"} 2.0"#,
@@ -189,15 +189,15 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} is missing in\n{text}");
         }
-        FIGURES.forget("measured");
-        assert!(!crate::metrics::render().contains("measured"));
+        METRICS.forget("measured");
+        assert!(!runtime::metrics::render().contains("measured"));
     }
 
     #[test]
     fn objects_are_counted_under_upstreams_names() {
         let manifest = json!({ "apiVersion": "apps/v1", "kind": "Deployment" });
-        FIGURES.created(&Ok::<_, ()>(()), &manifest, "counted");
-        let text = crate::metrics::render();
+        METRICS.created(&Ok::<_, ()>(()), &manifest, "counted");
+        let text = runtime::metrics::render();
         let line = concat!(
             r#"create_resource_to_cluster{result="success",apiversion="apps/v1",kind="Deployment","#,
             r#"member_cluster="counted",recreate="false"} 1"#

@@ -1,4 +1,4 @@
-//! What is measured of every queue, under the names that controllers in Go give it: dashboards know them.
+//! The metrics of every queue, under the names that controllers in Go give them: dashboards know them.
 //!
 //! The handles are fetched once per queue; counting is then a few atomic additions.
 
@@ -36,6 +36,7 @@ struct All {
     worked: Histograms<2>,
     reconciled: Counters<2>,
     failed: Counters<1>,
+    panicked: Counters<1>,
     reconciling: Histograms<1>,
     limit: Gauges<1>,
     active: Gauges<1>,
@@ -50,6 +51,7 @@ static ALL: LazyLock<All> = LazyLock::new(|| {
         worked: Histograms::new_with_constructor(waits),
         reconciled: Counters::default(),
         failed: Counters::default(),
+        panicked: Counters::default(),
         reconciling: Histograms::new_with_constructor(attempts),
         limit: Gauges::default(),
         active: Gauges::default(),
@@ -70,6 +72,8 @@ static ALL: LazyLock<All> = LazyLock::new(|| {
         registry.register("controller_runtime_reconcile", help, all.reconciled.clone());
         let help = "Reconciles per controller that failed";
         registry.register("controller_runtime_reconcile_errors", help, all.failed.clone());
+        let help = "Reconciles per controller that panicked";
+        registry.register("controller_runtime_reconcile_panics", help, all.panicked.clone());
         let help = "How long in seconds a reconcile takes";
         registry.register("controller_runtime_reconcile_time_seconds", help, all.reconciling.clone());
         let help = "How many reconciles may run at once; 0 stands for any number";
@@ -80,8 +84,8 @@ static ALL: LazyLock<All> = LazyLock::new(|| {
     all
 });
 
-/// What is measured of one queue.
-pub(super) struct Figures {
+/// The metrics of one queue.
+pub(super) struct Metrics {
     pub(super) depth: Gauge,
     pub(super) adds: Counter,
     retries: Counter,
@@ -89,13 +93,14 @@ pub(super) struct Figures {
     worked: Histogram,
     reconciled: [Counter; 3],
     failed: Counter,
+    panicked: Counter,
     reconciling: Histogram,
     limit: Gauge,
     active: Gauge,
 }
 
-impl Figures {
-    pub(super) fn of(name: &'static str) -> Self {
+impl Metrics {
+    pub(super) fn new(name: &'static str) -> Self {
         let (queue, controller) = ([("name", name), ("controller", name)], [("controller", name)]);
         let result = |result| [("controller", name), ("result", result)];
         Self {
@@ -107,6 +112,7 @@ impl Figures {
             reconciled: ["success", "error", "requeue_after"]
                 .map(|word| ALL.reconciled.get_or_create_owned(&result(word))),
             failed: ALL.failed.get_or_create_owned(&controller),
+            panicked: ALL.panicked.get_or_create_owned(&controller),
             reconciling: ALL.reconciling.get_or_create_owned(&controller),
             limit: ALL.limit.get_or_create_owned(&controller),
             active: ALL.active.get_or_create_owned(&controller),
@@ -130,7 +136,10 @@ impl Figures {
         match outcome {
             Outcome::Done => success.inc(),
             Outcome::After(_) => requeue_after.inc(),
-            Outcome::Retry | Outcome::Failed { .. } => {
+            Outcome::Retry | Outcome::Failed { .. } | Outcome::Panicked(_) => {
+                if let Outcome::Panicked(_) = outcome {
+                    self.panicked.inc();
+                }
                 self.failed.inc();
                 self.retries.inc();
                 error.inc()

@@ -3,9 +3,9 @@
 //! Objects go in through a conversion, so that a copy keeps only what its users need. Subscribers are told what
 //! changed, after the copy has changed. Whoever writes an object puts the answer in at once ([`Mirror::put`]), so that
 //! everybody reads it without waiting for the watch; an event that is older than what is there is ignored. A lost
-//! watch is made good by a list: what is missing from it is reported as deleted, what is unchanged is nobody's news.
-//! A list is the truth also where it shows older revisions than the copy has: the cluster was restored from a backup.
-//! Only what we wrote while the list was on its way is newer than it.
+//! watch is made good by a list, which replaces what was known: what is missing from it is reported as deleted, what is
+//! unchanged is not reported, and what is older than before is believed, since a server may have been restored from a backup.
+//! Only what we wrote ourselves after the list began is kept against it.
 //!
 //! Objects that are large and seldom looked at lie in a [packed](Mirror::packed) copy as text, which takes a fraction of what they
 //! take when unfolded.
@@ -14,13 +14,15 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Debug;
+use std::hash::BuildHasher;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use futures::StreamExt;
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::runtime::watcher;
 use kube::{Api, Resource};
 use parking_lot::{Mutex, RwLock};
 use serde::Serialize;
@@ -28,12 +30,14 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::limit::{Budget, COPY_LIMIT, TooLarge};
-use crate::unread::Unread;
+use crate::metrics::{Counters, add};
+use crate::room::{Budget, TooLarge};
+use crate::undecoded::Undecoded;
 
-/// How long a copy waits before it lists again because a revision was too old: no server is to be listed in a tight loop.
-const EXPIRED_REST: Duration = Duration::from_secs(1);
-/// How long a copy waits before it lists again because even a single object was too large.
+/// How long a copy waits before it lists again after its watch failed: doubled each time, at most the second.
+const FIRST_REST: Duration = Duration::from_millis(500);
+const LONGEST_REST: Duration = Duration::from_secs(30);
+/// How long a copy waits before it lists again because even a single object was too large, or the list did not end.
 const TOO_LARGE_REST: Duration = Duration::from_secs(30);
 /// How many objects a page of a list has at first.
 const PAGE: u32 = 500;
@@ -104,7 +108,7 @@ struct State<T> {
     objects: BTreeMap<Key, Entry<T>>,
     /// The newest revision that the watch has told of. What was written before it is already known, or gone again.
     seen: u64,
-    /// While a list is on its way: what it has shown and what we wrote since it was asked for.
+    /// While a list is under way: what it has shown and what we wrote since it was asked for.
     listing: Option<Listing>,
 }
 
@@ -119,11 +123,38 @@ struct Listing {
 impl<T> State<T> {
     /// Returns whether what a list or watch brings of an object is no news: our own write, or something older than it.
     /// A version that is no number is always news.
-    fn is_known(&self, key: &Key, version: u64, listed: bool) -> bool {
+    fn is_known(&self, key: &Key, version: u64, source: Source) -> bool {
         let Some(Entry { version: known, .. }) = self.objects.get(key) else { return false };
-        let authoritative = listed && self.listing.as_ref().is_some_and(|list| !list.written.contains(key));
-        if authoritative { version != 0 && *known == version } else { version != 0 && *known >= version }
+        let written = self.listing.as_ref().is_some_and(|list| list.written.contains(key));
+        let replaces = source != Source::Watch && !written;
+        version != 0 && if replaces { *known == version } else { *known >= version }
     }
+}
+
+/// Where an object that goes into the copy comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// A list; `first` if it is the first one.
+    List {
+        first: bool,
+    },
+    Watch,
+}
+
+/// How one life of a watch ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Stopped,
+    /// Somebody wants a new watch now.
+    Revived,
+    /// It failed; `after_list` if the list before it was complete.
+    Failed {
+        after_list: bool,
+    },
+    /// What the server sends is too large; the next try is with smaller pages, if there are any.
+    TooLarge {
+        last_try: bool,
+    },
 }
 
 /// An object in the copy.
@@ -193,7 +224,7 @@ impl<T: Serialize + DeserializeOwned> Mirror<T> {
 impl<T> Mirror<T> {
     /// Returns the copy with a limit to what it keeps of a cluster. Without room, objects are passed over: as always,
     /// what is not in the copy may exist all the same.
-    pub(crate) fn within(self, cluster: &str, budget: Arc<Budget>) -> Self {
+    pub fn within(self, cluster: &str, budget: Arc<Budget>) -> Self {
         Self { room: Some((cluster.to_owned(), budget)), ..self }
     }
 
@@ -203,7 +234,8 @@ impl<T> Mirror<T> {
         let known = state.objects.get(key).map_or(0, |entry| entry.size);
         let fits = budget.exchange(known, size);
         if !fits {
-            tracing::warn!(cluster, object = %key, limit = COPY_LIMIT, "too many or too large objects; passed over");
+            let limit = budget.limit();
+            tracing::warn!(cluster, object = %key, limit, "too many or too large objects; passed over");
         }
         fits
     }
@@ -337,74 +369,80 @@ impl<T> Mirror<T> {
     ) where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     {
-        while self.watch(&api, &config, &stop, &convert).await {}
+        let mut failures = 0;
+        loop {
+            match self.watch(&api, &config, &stop, &convert).await {
+                End::Stopped => break,
+                End::Revived => failures = 0,
+                End::TooLarge { last_try } => {
+                    let rest = if last_try { TOO_LARGE_REST } else { FIRST_REST };
+                    tokio::select! {
+                        () = stop.cancelled() => break,
+                        () = self.revive.notified() => {}
+                        () = tokio::time::sleep(rest) => {}
+                    }
+                }
+                End::Failed { after_list } => {
+                    failures = if after_list { 1 } else { failures + 1 };
+                    tokio::select! {
+                        () = stop.cancelled() => break,
+                        () = self.revive.notified() => failures = 0,
+                        () = tokio::time::sleep(rest_after(failures)) => {}
+                    }
+                }
+            }
+        }
         self.subscribers.write().clear();
     }
 
-    /// Follows a collection for one life of its watch; returns whether there shall be another.
+    /// Lists a collection and follows it until the watch fails. The next life begins with a list again: resuming at the
+    /// last revision would miss everything if the server was restored to an older one.
     async fn watch<K>(
         &self,
         api: &Api<K>,
         config: &watcher::Config,
         stop: &CancellationToken,
         convert: &impl Fn(K) -> T,
-    ) -> bool
+    ) -> End
     where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     {
-        let unread = Api::<Unread>::all_with(api.clone().into_client(), &api.resource_url().to_owned());
+        let undecoded = Api::<Undecoded>::all_with(api.clone().into_client(), &api.resource_url().to_owned());
         let config = config.clone().page_size(self.page.load(Ordering::Relaxed));
-        let mut events = pin!(watcher(unread, config).default_backoff());
+        let mut events = pin!(watcher(undecoded, config));
+        let mut after_list = false;
         loop {
             let event = tokio::select! {
-                () = stop.cancelled() => return false,
-                () = self.revive.notified() => return true,
+                () = stop.cancelled() => return End::Stopped,
+                () = self.revive.notified() => return End::Revived,
                 event = events.next() => event,
             };
             match event {
-                None => return true,
-                // The library would ask for the same revision again and again; only a list helps.
-                Some(Err(
-                    watcher::Error::WatchStartFailed(kube::Error::Api(status))
-                    | watcher::Error::WatchError(status),
-                )) if is_unknown_revision(status.code) => {
-                    tracing::debug!("revision expired, or not reached yet");
-                    tokio::select! {
-                        () = stop.cancelled() => return false,
-                        () = self.revive.notified() => {}
-                        () = tokio::time::sleep(EXPIRED_REST) => {}
-                    }
-                    return true;
-                }
+                None => return End::Failed { after_list },
                 Some(Err(error)) if TooLarge::within(&error).is_some() => {
                     // Smaller pages may do; the limit has told of itself.
                     let page = self.page.load(Ordering::Relaxed);
                     self.page.store((page / 4).max(1), Ordering::Relaxed);
-                    tokio::select! {
-                        () = stop.cancelled() => return false,
-                        () = self.revive.notified() => {}
-                        () = tokio::time::sleep(if page > 1 { EXPIRED_REST } else { TOO_LARGE_REST }) => {}
-                    }
-                    return true;
+                    return End::TooLarge { last_try: page <= 1 };
                 }
-                Some(Err(error)) => tracing::debug!(%error, "watch interrupted"),
+                Some(Err(error)) => {
+                    tracing::debug!(%error, "watch interrupted");
+                    return End::Failed { after_list };
+                }
                 Some(Ok(watcher::Event::Init)) => self.begin_list(),
                 Some(Ok(watcher::Event::InitApply(_))) if self.is_endless() => {
                     tracing::warn!(limit = LIST_LIMIT, "a list does not end and is given up");
-                    tokio::select! {
-                        () = stop.cancelled() => return false,
-                        () = tokio::time::sleep(TOO_LARGE_REST) => {}
-                    }
-                    return true;
+                    return End::TooLarge { last_try: true };
                 }
                 Some(Ok(watcher::Event::InitApply(object))) => {
-                    self.apply(&object, convert, Told::Listed { initial: !self.is_synced() });
+                    self.apply(&object, convert, Source::List { first: !self.is_synced() });
                 }
                 Some(Ok(watcher::Event::InitDone)) => {
                     self.end_list();
+                    after_list = true;
                     self.synced.send_replace(true);
                 }
-                Some(Ok(watcher::Event::Apply(object))) => self.apply(&object, convert, Told::Watched),
+                Some(Ok(watcher::Event::Apply(object))) => self.apply(&object, convert, Source::Watch),
                 Some(Ok(watcher::Event::Delete(object))) => {
                     let version = revision(object.meta().resource_version.as_deref().unwrap_or(""));
                     self.remove(&Key::of(&object), version);
@@ -442,28 +480,24 @@ impl<T> Mirror<T> {
         }
     }
 
-    fn apply<K>(&self, unread: &Unread, convert: impl Fn(K) -> T, told: Told)
+    fn apply<K>(&self, undecoded: &Undecoded, convert: impl Fn(K) -> T, source: Source)
     where
         K: Resource + DeserializeOwned,
     {
-        let key = Key::of(unread);
-        let version = revision(unread.meta().resource_version.as_deref().unwrap_or(""));
-        let (listed, initial) = match told {
-            Told::Listed { initial } => (true, initial),
-            Told::Watched => (false, false),
-        };
+        let key = Key::of(undecoded);
+        let version = revision(undecoded.meta().resource_version.as_deref().unwrap_or(""));
         {
             let _in_order = self.order.lock();
             let mut state = self.state.write();
-            if let Some(listing) = state.listing.as_mut().filter(|_| listed) {
+            if let Some(listing) = state.listing.as_mut().filter(|_| source != Source::Watch) {
                 listing.shown.insert(key.clone());
             }
-            if state.is_known(&key, version, listed) {
+            if state.is_known(&key, version, source) {
                 state.seen = state.seen.max(version);
                 return;
             }
         }
-        let mut object = match unread.read::<K>() {
+        let mut object = match undecoded.read::<K>() {
             Ok(object) => object,
             // The others are not to suffer for it; whoever needs it asks the API and hears what is wrong with it.
             Err(error) => {
@@ -479,11 +513,11 @@ impl<T> Mirror<T> {
             let mut state = self.state.write();
             state.seen = state.seen.max(version);
             // An answer to a write of ours may have come meanwhile.
-            if state.is_known(&key, version, listed) {
+            if state.is_known(&key, version, source) {
                 return;
             }
             let slot = self.keep(&new);
-            let size = slot.size().max(unread.size());
+            let size = slot.size().max(undecoded.size());
             if !self.make_room(&state, &key, size) {
                 return;
             }
@@ -496,10 +530,12 @@ impl<T> Mirror<T> {
             replaced
         };
         let old = old.map(|entry| self.open(&entry.slot));
+        let initial = source == Source::List { first: true };
         self.tell(&Change { key: &key, old, new: Some(new), ours: false, initial });
     }
 
-    pub(crate) fn remove(&self, key: &Key, version: u64) {
+    /// Takes out an object that was deleted at a revision; with 0, whatever is there.
+    pub fn remove(&self, key: &Key, version: u64) {
         let _in_order = self.order.lock();
         let old = {
             let mut state = self.state.write();
@@ -520,7 +556,11 @@ impl<T> Mirror<T> {
 
     fn tell(&self, change: &Change<'_, T>) {
         for told in self.subscribers.read().iter() {
-            told(change);
+            // One subscriber that panics must not end the watch that all others live on.
+            if catch_unwind(AssertUnwindSafe(|| told(change))).is_err() {
+                PANICS.get_or_create(&[("place", "subscriber")]).inc();
+                tracing::error!(object = %change.key, "a subscriber panicked");
+            }
         }
     }
 }
@@ -534,26 +574,25 @@ impl<K: Resource> Mirror<K> {
     }
 }
 
-/// Who told of an object.
-#[derive(Clone, Copy)]
-enum Told {
-    Listed {
-        /// It is the first list.
-        initial: bool,
-    },
-    Watched,
-}
-
-/// Returns whether a server says that it cannot watch from a revision: it has forgotten it (410), or has not reached it
-/// (504), as after it was restored from a backup.
-fn is_unknown_revision(code: u16) -> bool {
-    matches!(code, 410 | 504)
-}
-
 /// Revisions are numbers in every API server we know of; zero stands for one that is not.
 fn revision(text: &str) -> u64 {
     text.parse().unwrap_or(0)
 }
+
+/// Returns how long to rest after so many failures in a row; a fifth of it is chance, so that not all come back at once.
+fn rest_after(failures: u32) -> Duration {
+    let rest = FIRST_REST.saturating_mul(1 << failures.saturating_sub(1).min(10)).min(LONGEST_REST);
+    let chance = std::hash::RandomState::new().hash_one(failures) % 1024;
+    rest + rest.mul_f64(chance as f64 / 1024.0 / 5.0)
+}
+
+/// Panics that were caught outside of reconciles.
+pub(crate) static PANICS: LazyLock<Counters<1>> = LazyLock::new(|| {
+    let counters = Counters::default();
+    let help = "Panics that were caught, by where they happened";
+    add(|registry| registry.register("karmada_caught_panics", help, Counters::clone(&counters)));
+    counters
+});
 
 #[cfg(test)]
 mod tests {
@@ -581,15 +620,40 @@ mod tests {
     }
 
     fn apply(mirror: &Mirror<String>, version: &str) {
-        let unread = serde_json::from_value(serde_json::to_value(map("a", version)).unwrap()).unwrap();
+        bring(mirror, version, Source::Watch);
+    }
+
+    fn bring(mirror: &Mirror<String>, version: &str, source: Source) {
+        let undecoded = serde_json::from_value(serde_json::to_value(map("a", version)).unwrap()).unwrap();
         let convert = |map: ConfigMap| map.metadata.resource_version.unwrap_or_default();
-        mirror.apply(&unread, convert, Told::Watched);
+        mirror.apply(&undecoded, convert, source);
+    }
+
+    #[test]
+    fn an_event_older_than_our_own_write_is_ignored() {
+        let (mirror, told) = mirror();
+        mirror.put(&Key::new("", "a"), "7", Arc::new("7".to_owned()));
+        apply(&mirror, "5");
+        apply(&mirror, "7");
+        assert_eq!(*told.lock(), ["->7"]);
+        apply(&mirror, "8");
+        assert_eq!(*told.lock(), ["->7", "7>8"]);
+        assert_eq!(mirror.get("", "a").unwrap().as_str(), "8");
+    }
+
+    #[test]
+    fn a_late_answer_does_not_bring_a_deleted_object_back() {
+        let (mirror, told) = mirror();
+        let key = Key::new("", "a");
+        apply(&mirror, "5");
+        mirror.remove(&key, 9);
+        mirror.put(&key, "7", Arc::new("7".to_owned()));
+        assert_eq!(*told.lock(), ["->5", "5>-"]);
+        assert!(mirror.find(&key).is_none());
     }
 
     fn list(mirror: &Mirror<String>, version: &str) {
-        let unread = serde_json::from_value(serde_json::to_value(map("a", version)).unwrap()).unwrap();
-        let convert = |map: ConfigMap| map.metadata.resource_version.unwrap_or_default();
-        mirror.apply(&unread, convert, Told::Listed { initial: false });
+        bring(mirror, version, Source::List { first: false });
     }
 
     #[test]
@@ -620,7 +684,7 @@ mod tests {
         mirror.end_list();
         assert_eq!(*told.lock(), ["->5", "5>7", "->8"]);
         assert!(mirror.get("", "b").is_some(), "made after the list was asked for");
-        // A list that shows what is known is nobody's news.
+        // A list that shows what is known is not reported.
         mirror.begin_list();
         list(&mirror, "7");
         mirror.end_list();
@@ -629,26 +693,25 @@ mod tests {
     }
 
     #[test]
-    fn an_event_older_than_our_own_write_is_ignored() {
-        let (mirror, told) = mirror();
-        mirror.put(&Key::new("", "a"), "7", Arc::new("7".to_owned()));
+    fn a_subscriber_that_panics_harms_nobody_else() {
+        let (mirror, told) = (Mirror::<String>::default(), Arc::new(Mutex::new(0)));
+        mirror.subscribe(|_| panic!("on purpose"));
+        let counted = told.clone();
+        mirror.subscribe(move |_| *counted.lock() += 1);
         apply(&mirror, "5");
-        apply(&mirror, "7");
-        assert_eq!(*told.lock(), ["->7"]);
-        apply(&mirror, "8");
-        assert_eq!(*told.lock(), ["->7", "7>8"]);
-        assert_eq!(mirror.get("", "a").unwrap().as_str(), "8");
+        apply(&mirror, "6");
+        assert_eq!(*told.lock(), 2);
     }
 
     #[test]
-    fn a_late_answer_does_not_bring_a_deleted_object_back() {
-        let (mirror, told) = mirror();
-        let key = Key::new("", "a");
-        apply(&mirror, "5");
-        mirror.remove(&key, 9);
-        mirror.put(&key, "7", Arc::new("7".to_owned()));
-        assert_eq!(*told.lock(), ["->5", "5>-"]);
-        assert!(mirror.find(&key).is_none());
+    fn rests_grow_and_differ() {
+        let within = |failures: u32, least: u64, most: u64| {
+            let rest = rest_after(failures);
+            assert!(rest >= Duration::from_millis(least) && rest <= Duration::from_millis(most), "{rest:?}");
+        };
+        within(1, 500, 600);
+        within(2, 1000, 1200);
+        within(20, 30_000, 36_000);
     }
 
     #[test]

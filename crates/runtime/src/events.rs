@@ -5,21 +5,22 @@
 //! than can be written, the rest is dropped: an event is a courtesy, not a record.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use api::events::event_type;
-use api::labels::annotations::TEMPLATE_UID;
 use api::work::ObjectReference;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Client, Resource};
-use propagation::Object;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+use crate::Supervisor;
 
 /// How many events may wait; as many as in Kubernetes' own recorder.
 const WAITING: usize = 1000;
@@ -36,7 +37,7 @@ const QUIET: Duration = Duration::from_secs(60);
 pub(crate) type Involved = k8s_openapi::api::core::v1::ObjectReference;
 
 #[derive(Clone)]
-pub(crate) struct Events(mpsc::Sender<News>);
+pub struct Events(mpsc::Sender<News>);
 
 struct News {
     component: &'static str,
@@ -47,13 +48,23 @@ struct News {
 }
 
 /// What an event can be about.
-pub(crate) trait Subject {
+pub trait Subject {
     fn involved(&self) -> Involved;
 }
 
 impl Subject for Value {
     fn involved(&self) -> Involved {
-        self.reference().involved()
+        let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+        let metadata = &self["metadata"];
+        Involved {
+            api_version: text(&self["apiVersion"]),
+            kind: text(&self["kind"]),
+            namespace: text(&metadata["namespace"]),
+            name: text(&metadata["name"]),
+            uid: text(&metadata["uid"]),
+            resource_version: text(&metadata["resourceVersion"]),
+            field_path: None,
+        }
     }
 }
 
@@ -73,7 +84,7 @@ impl Subject for ObjectReference {
 }
 
 /// Returns the reference by which events name an object of a known kind.
-pub(crate) fn about<K: Resource<DynamicType = ()>>(object: &K) -> Involved {
+pub fn about<K: Resource<DynamicType = ()>>(object: &K) -> Involved {
     object.object_ref(&())
 }
 
@@ -84,13 +95,15 @@ impl Subject for Involved {
 }
 
 impl Events {
-    /// Returns the handle, and the task that writes.
-    pub(crate) fn new(client: Client, stop: CancellationToken) -> (Self, impl Future<Output = ()>) {
+    /// Returns the handle; a task of the supervisor writes.
+    pub fn new(client: Client, supervisor: &Supervisor) -> Self {
         let (sender, receiver) = mpsc::channel(WAITING);
-        (Self(sender), write(client, receiver, stop))
+        let (receiver, stop) = (Arc::new(Mutex::new(receiver)), supervisor.token().clone());
+        supervisor.keep("events", move || write(client.clone(), receiver.clone(), stop.clone()));
+        Self(sender)
     }
 
-    pub(crate) fn normal(
+    pub fn normal(
         &self,
         component: &'static str,
         about: &impl Subject,
@@ -100,7 +113,7 @@ impl Events {
         self.emit(component, about, "Normal", reason, message.into());
     }
 
-    pub(crate) fn warning(
+    pub fn warning(
         &self,
         component: &'static str,
         about: &impl Subject,
@@ -111,7 +124,7 @@ impl Events {
     }
 
     /// Says something about one of Karmada's own objects; whether it is a warning is known from the reason.
-    pub(crate) fn say<K: Resource<DynamicType = ()>>(
+    pub fn say<K: Resource<DynamicType = ()>>(
         &self,
         component: &'static str,
         object: &K,
@@ -121,24 +134,7 @@ impl Events {
         self.emit(component, &about(object), event_type(reason), reason, message.into());
     }
 
-    /// Says something about the template of a manifest; nothing if the manifest does not tell which it is.
-    pub(crate) fn say_of_template(
-        &self,
-        component: &'static str,
-        manifest: &Value,
-        reason: &'static str,
-        message: String,
-    ) {
-        let uid = manifest.annotation(TEMPLATE_UID).unwrap_or("");
-        if uid.is_empty() {
-            return;
-        }
-        let template =
-            ObjectReference { uid: uid.to_owned(), resource_version: String::new(), ..manifest.reference() };
-        self.emit(component, &template, event_type(reason), reason, message);
-    }
-
-    pub(crate) fn emit(
+    pub fn emit(
         &self,
         component: &'static str,
         about: &impl Subject,
@@ -180,15 +176,17 @@ struct Memory {
     order: VecDeque<Identity>,
 }
 
-async fn write(client: Client, mut news: mpsc::Receiver<News>, stop: CancellationToken) {
+async fn write(client: Client, receiver: Arc<Mutex<mpsc::Receiver<News>>>, stop: CancellationToken) {
+    // Locked for as long as this task lives; the next one comes after it.
+    let mut receiver = receiver.lock().await;
     let mut memory = Memory::default();
     let mut counter: u64 = 0;
     loop {
         let news = tokio::select! {
             () = stop.cancelled() => return,
-            news = news.recv() => news,
+            news = receiver.recv() => news,
         };
-        let Some(news) = news else { return };
+        let Some(news) = news else { return stop.cancelled().await };
         counter += 1;
         if let Err(error) = write_one(&client, news, &mut memory, counter).await {
             // Events about an object in a namespace that is going away are refused; so be it.

@@ -1,4 +1,4 @@
-//! An object as a watch brings it: what it is called and how new it is, the rest unread.
+//! An object as a watch brings it: its name and its revision are read, the rest is not decoded yet.
 //!
 //! Most of what a watch brings is the echo of our own writes, which was understood when they were answered.
 
@@ -11,13 +11,13 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 #[derive(Debug, Clone)]
-pub(crate) struct Unread {
+pub(crate) struct Undecoded {
     /// Name, namespace and resource version; nothing else.
     metadata: ObjectMeta,
     text: Box<RawValue>,
 }
 
-impl Unread {
+impl Undecoded {
     /// Returns how long its text is.
     pub(crate) fn size(&self) -> usize {
         self.text.get().len()
@@ -29,7 +29,7 @@ impl Unread {
     }
 }
 
-impl<'de> Deserialize<'de> for Unread {
+impl<'de> Deserialize<'de> for Undecoded {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         struct Head {
@@ -55,7 +55,7 @@ impl<'de> Deserialize<'de> for Unread {
 }
 
 /// The type at run time is where the collection is found.
-impl Resource for Unread {
+impl Resource for Undecoded {
     type DynamicType = String;
     type Scope = DynamicResourceScope;
 
@@ -101,13 +101,13 @@ mod tests {
             "metadata": {"name": "a", "namespace": "n", "resourceVersion": "7", "labels": {"l": "v"}}})
     }
 
-    fn check(unread: &Unread) {
-        let meta = unread.meta();
+    fn check(undecoded: &Undecoded) {
+        let meta = undecoded.meta();
         assert_eq!(
             (meta.name.as_deref(), meta.namespace.as_deref(), meta.resource_version.as_deref()),
             (Some("a"), Some("n"), Some("7"))
         );
-        let read: ConfigMap = unread.read().unwrap();
+        let read: ConfigMap = undecoded.read().unwrap();
         assert_eq!(serde_json::to_value(read).unwrap(), map());
     }
 
@@ -115,20 +115,20 @@ mod tests {
     fn it_comes_in_events_and_in_lists() {
         let event = format!(r#"{{"type":"ADDED","object":{}}}"#, map());
         match serde_json::from_str(&event).unwrap() {
-            WatchEvent::Added(unread) => check(&unread),
+            WatchEvent::Added(undecoded) => check(&undecoded),
             other => panic!("{other:?}"),
         }
         let list = format!(
             r#"{{"kind":"ConfigMapList","apiVersion":"v1","metadata":{{"resourceVersion":"9"}},"items":[{}]}}"#,
             map()
         );
-        let list: ObjectList<Unread> = serde_json::from_str(&list).unwrap();
+        let list: ObjectList<Undecoded> = serde_json::from_str(&list).unwrap();
         check(&list.items[0]);
     }
 
     #[test]
     fn what_is_not_of_the_kind_is_an_error_when_it_is_read() {
-        let unread: Unread = serde_json::from_str(r#"{"metadata":{"name":"a"},"data":3}"#).unwrap();
-        assert!(unread.read::<ConfigMap>().is_err());
+        let undecoded: Undecoded = serde_json::from_str(r#"{"metadata":{"name":"a"},"data":3}"#).unwrap();
+        assert!(undecoded.read::<ConfigMap>().is_err());
     }
 }

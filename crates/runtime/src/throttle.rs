@@ -14,9 +14,9 @@ const STEP: Duration = Duration::from_millis(200);
 /// With so many keys remembered, those whose time is over are forgotten.
 const MANY: usize = 1024;
 
-/// When each key was last written.
+/// Remembers when each key was last written.
 #[derive(Debug)]
-pub(crate) struct Pace<K>(Mutex<State<K>>);
+pub struct Throttle<K>(Mutex<State<K>>);
 
 #[derive(Debug)]
 struct State<K> {
@@ -25,20 +25,20 @@ struct State<K> {
     limit: usize,
 }
 
-impl<K> Default for Pace<K> {
+impl<K> Default for Throttle<K> {
     fn default() -> Self {
         Self(Mutex::new(State { written: HashMap::new(), limit: MANY }))
     }
 }
 
-impl<K: Eq + Hash + Clone> Pace<K> {
+impl<K: Eq + Hash + Clone> Throttle<K> {
     /// Returns how long the next write of a key has to wait; nothing if it need not.
-    pub(crate) fn wait(&self, key: &K) -> Option<Duration> {
+    pub fn wait(&self, key: &K) -> Option<Duration> {
         self.wait_at(key, Instant::now())
     }
 
     /// Notes that a key has been written.
-    pub(crate) fn wrote(&self, key: &K) {
+    pub fn wrote(&self, key: &K) {
         self.wrote_at(key, Instant::now());
     }
 
@@ -63,21 +63,21 @@ mod tests {
 
     #[test]
     fn the_first_write_is_free_and_the_next_one_waits() {
-        let (pace, start) = (Pace::default(), Instant::now());
-        assert_eq!(pace.wait_at(&"a", start), None);
-        pace.wrote_at(&"a", start);
-        assert_eq!(pace.wait_at(&"a", start + STEP / 2), Some(STEP / 2));
-        assert_eq!(pace.wait_at(&"b", start), None);
-        assert_eq!(pace.wait_at(&"a", start + STEP), None);
+        let (throttle, start) = (Throttle::default(), Instant::now());
+        assert_eq!(throttle.wait_at(&"a", start), None);
+        throttle.wrote_at(&"a", start);
+        assert_eq!(throttle.wait_at(&"a", start + STEP / 2), Some(STEP / 2));
+        assert_eq!(throttle.wait_at(&"b", start), None);
+        assert_eq!(throttle.wait_at(&"a", start + STEP), None);
     }
 
     #[test]
     fn what_is_over_is_forgotten() {
-        let (pace, start) = (Pace::default(), Instant::now());
+        let (throttle, start) = (Throttle::default(), Instant::now());
         for key in 0..MANY {
-            pace.wrote_at(&key, start);
+            throttle.wrote_at(&key, start);
         }
-        pace.wrote_at(&MANY, start + STEP);
-        assert_eq!(pace.0.lock().written.len(), 1);
+        throttle.wrote_at(&MANY, start + STEP);
+        assert_eq!(throttle.0.lock().written.len(), 1);
     }
 }

@@ -81,10 +81,10 @@ pub struct Candidate {
 }
 
 static MASTER: LazyLock<Family<Labels<1, String>, Gauge>> = LazyLock::new(|| {
-    let figures = Family::default();
+    let metrics = Family::default();
     let help = "Whether this process leads: 1 if it does, 0 if it waits";
-    add(|registry| registry.register("leader_election_master_status", help, Family::clone(&figures)));
-    figures
+    add(|registry| registry.register("leader_election_master_status", help, Family::clone(&metrics)));
+    metrics
 });
 
 impl Candidate {
@@ -92,7 +92,7 @@ impl Candidate {
     pub async fn lead(self, client: &Client, stop: &CancellationToken) -> Option<Leadership> {
         let leases = Api::namespaced(client.clone(), &self.namespace);
         let mut attempt = Attempt { view: View::default(), leases, client: client.clone(), candidate: self };
-        attempt.figure().set(0);
+        attempt.gauge().set(0);
         loop {
             let timing = attempt.candidate.timing;
             let result = tokio::select! {
@@ -110,7 +110,7 @@ impl Candidate {
                 () = tokio::time::sleep(timing.retry) => {}
             }
         }
-        attempt.figure().set(1);
+        attempt.gauge().set(1);
         let (lost, ending) = (CancellationToken::new(), CancellationToken::new());
         let task = tokio::spawn(hold(attempt, lost.clone(), ending.clone()));
         Some(Leadership { lost, ending, task })
@@ -145,7 +145,7 @@ async fn hold(mut attempt: Attempt, lost: CancellationToken, ending: Cancellatio
         let deadline = renewed + timing.renew;
         tokio::select! {
             () = ending.cancelled() => {
-                attempt.figure().set(0);
+                attempt.gauge().set(0);
                 attempt.give_back().await;
                 return;
             }
@@ -164,7 +164,7 @@ async fn hold(mut attempt: Attempt, lost: CancellationToken, ending: Cancellatio
             Ok(Err(error)) => tracing::error!(%error, "could not renew the lease in time"),
             Err(_) => tracing::error!("could not renew the lease in time: no answer"),
         }
-        attempt.figure().set(0);
+        attempt.gauge().set(0);
         lost.cancel();
         return;
     }
@@ -178,7 +178,7 @@ struct Attempt {
 }
 
 impl Attempt {
-    fn figure(&self) -> Gauge {
+    fn gauge(&self) -> Gauge {
         MASTER.get_or_create_owned(&[("name", self.candidate.lease.clone())])
     }
 
