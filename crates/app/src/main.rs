@@ -47,7 +47,7 @@ struct Arguments {
 enum Command {
     Up(up::Arguments),
     Server(Box<server::Arguments>),
-    Controllers(controllers::Arguments),
+    Controllers(Box<controllers::Arguments>),
     Sim(sim::Arguments),
     Webhook(webhook::Arguments),
     Join(cli::JoinArguments),

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{Additional, META_FIELDS, NodeId, Schema};
 
 /// The bytes that defaults may add to one object: twice what can be stored.
-pub const MOST_DEFAULTS: usize = 3 << 20;
+const MOST_DEFAULTS: usize = 3 << 20;
 
 /// The defaults of a schema would make an object larger than any that can be stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -55,7 +55,7 @@ impl Schema {
     }
 
     /// Fills in defaults: for missing keys, and for nulls where null is not allowed. Stops where they would add more than
-    /// [`MOST_DEFAULTS`] to one object: a small list of empty items can ask for gigabytes.
+    /// 3 MiB to one object: a small list of empty items can ask for gigabytes.
     pub fn default(&self, object: &mut Value) -> Result<(), TooManyDefaults> {
         let mut left = MOST_DEFAULTS;
         self.default_node(object, 0, &mut left)
