@@ -85,7 +85,7 @@ fn main() -> ExitCode {
         match command {
             Command::Up(up) => up::run(up, &arguments.log).await,
             Command::Server(arguments) => server::run(*arguments).await,
-            Command::Controllers(arguments) => controllers::run(arguments).await,
+            Command::Controllers(arguments) => controllers::run(*arguments).await,
             Command::Sim(arguments) => sim::run(arguments).await,
             Command::Webhook(arguments) => webhook::run(arguments).await,
             Command::Join(arguments) => cli::join(arguments).await,
