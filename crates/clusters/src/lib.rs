@@ -72,7 +72,7 @@ pub use crate::{
     fleet::{Fleet, SUPERVISOR_LOG, default_dir, end, supervise},
     namespace::TestNamespace,
     options::{ClusterOptions, Flavour, FleetOptions, NodeOptions},
-    pods::{PODS_VARIABLE, missing as pods_missing, missing_for_tests as pods_missing_for_tests},
+    pods::{missing as pods_missing, missing_for_tests as pods_missing_for_tests},
     ports::free as free_ports,
     proxy::Network,
     sharing::{CLUSTERS_VARIABLE, Members, exclusive, shared},

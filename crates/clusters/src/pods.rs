@@ -30,10 +30,7 @@ pub(crate) use objects::create as create_objects;
 pub(crate) use registry::Registry;
 pub(crate) use settings::{Member, PAUSE_IMAGE, PROGRAMS, Part, api_server_flags, components};
 
-use crate::toolchain::{POD_RECIPES, Toolchain};
-
-/// Set where the programs of real pods may be built for the sake of a test.
-pub const PODS_VARIABLE: &str = "KARMADA_RS_PODS";
+use crate::toolchain::{PODS_VARIABLE, POD_RECIPES, Toolchain};
 
 /// More members than anybody starts on one machine, and fewer than there are ranges of addresses.
 pub(crate) const MOST_MEMBERS: usize = 30;

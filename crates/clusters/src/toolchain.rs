@@ -32,6 +32,9 @@ pub use recipe::{
 };
 pub use suites::{Substitute, Suite};
 
+/// Set where the programs of real pods may be built for the sake of a test.
+pub const PODS_VARIABLE: &str = "KARMADA_RS_PODS";
+
 /// Why a program could not be provided.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
