@@ -321,9 +321,11 @@ impl Running {
         let ground = self.ground.pods.clone().expect("a fleet with such a member has their ground");
         let name = self.options.name.clone();
         self.forget_home();
-        let data = self.files.folder.join("etcd");
-        if data.exists() {
-            fs::remove_dir_all(&data).map_err(Error::io("remove", &data))?;
+        // Objects, containers and volumes of an earlier life.
+        for data in ["etcd", "root"].map(|name| self.files.folder.join(name)) {
+            if data.exists() {
+                fs::remove_dir_all(&data).map_err(Error::io("remove", &data))?;
+            }
         }
         let cgroup = Cgroup::create(&format!("{}-{name}", ground.cgroups))?;
         let house = House::member(&name, &self.files.folder).await?;
