@@ -142,12 +142,13 @@ impl Cluster {
     /// Kills the processes in the containers of a real pod, as a crash would; its kubelet starts them again as the pod's restart policy says.
     /// Returns how many there were.
     pub async fn stop_pod(&self, namespace: &str, name: &str) -> Result<usize, Error> {
-        let group = self.state().await?.cgroup.ok_or(Error::NoKubelet { cluster: self.name().to_string() })?;
+        let group =
+            self.state().await?.cgroup.ok_or(Error::NoKubelet { cluster: self.name().to_string() })?;
         let pods: Api<Pod> = Api::namespaced(self.direct_client().await?, namespace);
-        let pod = pods.get(name).await.map_err(|source| Error::Client {
-            cluster: self.name().to_string(),
-            source: Box::new(source),
-        })?;
+        let pod = pods
+            .get(name)
+            .await
+            .map_err(|source| Error::Client { cluster: self.name().to_string(), source: Box::new(source) })?;
         let statuses = pod.status.and_then(|status| status.container_statuses).unwrap_or_default();
         let containers = statuses.iter().filter_map(|status| status.container_id.as_deref());
         let ids = containers.filter_map(|id| id.strip_prefix("containerd://"));

@@ -30,7 +30,7 @@ pub(crate) use objects::create as create_objects;
 pub(crate) use registry::Registry;
 pub(crate) use settings::{Member, PAUSE_IMAGE, PROGRAMS, Part, api_server_flags, components};
 
-use crate::toolchain::{PODS_VARIABLE, POD_RECIPES, Toolchain};
+use crate::toolchain::{POD_RECIPES, PODS_VARIABLE, Toolchain};
 
 /// More members than anybody starts on one machine, and fewer than there are ranges of addresses.
 pub(crate) const MOST_MEMBERS: usize = 30;
@@ -61,7 +61,9 @@ pub fn missing() -> Option<String> {
     let mut unshare = Command::new("unshare");
     unshare.args(["--mount", "--uts", "--ipc", "--net", "--pid", "--fork", "--mount-proc", "true"]);
     if !runs(&mut unshare, "unshare") {
-        return Some("namespaces, and the kernel or the container around us refuses to make them".to_string());
+        return Some(
+            "namespaces, and the kernel or the container around us refuses to make them".to_string(),
+        );
     }
     cgroup::missing()
 }

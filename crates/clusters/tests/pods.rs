@@ -61,12 +61,21 @@ impl Traces {
             .into_iter()
             .chain(["kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes", "net/ipv4/ip_forward"])
             .chain(["net/netfilter/nf_conntrack_max"])
-            .map(|name| (name.to_string(), fs::read_to_string(format!("/proc/sys/{name}")).unwrap_or_default()))
+            .map(|name| {
+                (name.to_string(), fs::read_to_string(format!("/proc/sys/{name}")).unwrap_or_default())
+            })
             .collect();
         let processes = names("/proc").into_iter().filter(|name| name.parse::<u32>().is_ok());
         let networks = processes.filter_map(|id| fs::read_link(format!("/proc/{id}/ns/net")).ok()).collect();
         let links = names("/sys/class/net");
-        Self { links, routes: lines("/proc/net/route", 1), mounts: lines("/proc/self/mounts", 1), cgroups, settings, networks }
+        Self {
+            links,
+            routes: lines("/proc/net/route", 1),
+            mounts: lines("/proc/self/mounts", 1),
+            cgroups,
+            settings,
+            networks,
+        }
     }
 
     /// Returns what is there now and was not before.
@@ -132,14 +141,18 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if self.dir.exists() {
-            let _ = run(env!("CARGO_BIN_EXE_karmada-clusters"), &["down", "--dir", &self.dir.display().to_string()]);
+            let _ = run(
+                env!("CARGO_BIN_EXE_karmada-clusters"),
+                &["down", "--dir", &self.dir.display().to_string()],
+            );
         }
     }
 }
 
 /// Starts an nginx in `member`, waits until it is available, and returns its pod's name and address.
 async fn web(dir: &Path, member: &str) -> (String, String) {
-    kubectl(dir, member, &["create", "deployment", "web", "--image=nginx:1.19.0", "--port=80"]).expect("create");
+    kubectl(dir, member, &["create", "deployment", "web", "--image=nginx:1.19.0", "--port=80"])
+        .expect("create");
     let wait = ["rollout", "status", "deployment/web", "--timeout=240s", "--request-timeout=0"];
     kubectl(dir, member, &wait).expect("it becomes available");
     let of_the_pod = |path: &str| {
@@ -166,7 +179,8 @@ async fn real_pods_run_log_and_reach_each_other_and_down_leaves_nothing() {
     .await
     .expect("it logs");
     let inside = |command: &str| kubectl(dir, "member1", &["exec", &first, "--", "sh", "-c", command]);
-    let answer = inside(&format!("curl -m 10 http://{address}/")).expect("pods of two members reach each other");
+    let answer =
+        inside(&format!("curl -m 10 http://{address}/")).expect("pods of two members reach each other");
     assert!(answer.contains(&format!("this is {second}")), "{answer}");
     kubectl(dir, "member1", &["expose", "deployment", "web", "--port=80"]).expect("expose");
     until("the Service under its name", DEADLINE, async || inside("curl -m 10 http://web.default/"))
@@ -211,7 +225,11 @@ async fn the_death_of_the_owner_and_down_leave_nothing_of_real_pods() {
     let dir = &place.dir;
     clusters("up", dir, &["--pods", "--members", "1"]);
     web(dir, "member1").await;
-    assert_ne!(Traces::of_the_machine().added_since(&before), Vec::<String>::new(), "there is something to leave");
+    assert_ne!(
+        Traces::of_the_machine().added_since(&before),
+        Vec::<String>::new(),
+        "there is something to leave"
+    );
 
     assert!(run("kill", &["-KILL", &state(dir).owner.to_string()]).status.success());
     clusters("down", dir, &[]);
@@ -221,11 +239,9 @@ async fn the_death_of_the_owner_and_down_leave_nothing_of_real_pods() {
 
 /// Waits until the machine is as it was: the kernel takes a moment to remove a network that nobody uses any more.
 async fn gone(before: &Traces) {
-    until("the end of every trace", DEADLINE, async || {
-        match Traces::of_the_machine().added_since(before) {
-            added if added.is_empty() => Ok(()),
-            added => Err(format!("{added:?}")),
-        }
+    until("the end of every trace", DEADLINE, async || match Traces::of_the_machine().added_since(before) {
+        added if added.is_empty() => Ok(()),
+        added => Err(format!("{added:?}")),
     })
     .await
     .expect("nothing is left");

@@ -69,9 +69,13 @@ pub(super) fn missing() -> Option<String> {
     let root = Path::new(ROOT);
     if is_unified(root) {
         let on = fs::read_to_string(root.join("cgroup.subtree_control")).unwrap_or_default();
-        let off: Vec<_> = NEEDED.into_iter().filter(|name| !on.split_whitespace().any(|word| word == *name)).collect();
+        let off: Vec<_> =
+            NEEDED.into_iter().filter(|name| !on.split_whitespace().any(|word| word == *name)).collect();
         if !off.is_empty() {
-            return Some(format!("the cgroup controllers {}, which the root does not pass on", off.join(", ")));
+            return Some(format!(
+                "the cgroup controllers {}, which the root does not pass on",
+                off.join(", ")
+            ));
         }
     } else {
         let off: Vec<_> = NEEDED.into_iter().filter(|name| !root.join(name).join("tasks").exists()).collect();

@@ -134,7 +134,12 @@ impl Drop for House {
 
 impl Room {
     /// Returns the program and arguments that run a program inside, with `environment` added to its own.
-    pub(crate) fn enter(self, environment: &[String], program: &Path, args: &[String]) -> (PathBuf, Vec<String>) {
+    pub(crate) fn enter(
+        self,
+        environment: &[String],
+        program: &Path,
+        args: &[String],
+    ) -> (PathBuf, Vec<String>) {
         let mut all: Vec<String> = vec!["--target".to_string(), self.first.to_string()];
         all.extend(["--mount", "--uts", "--ipc", "--net", "--pid", "--"].map(String::from));
         all.extend(["setpriv", "--pdeathsig", "KILL", "--", "env"].map(String::from));

@@ -8,8 +8,13 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 /// Image names, whatever the tag, and what each runs unless told otherwise.
-const IMAGES: [(&str, &str); 5] =
-    [("pause", "/pause"), ("nginx", "/usr/sbin/nginx"), ("busybox", "sh"), ("alpine", "/bin/sh"), ("perl", "perl")];
+const IMAGES: [(&str, &str); 5] = [
+    ("pause", "/pause"),
+    ("nginx", "/usr/sbin/nginx"),
+    ("busybox", "sh"),
+    ("alpine", "/bin/sh"),
+    ("perl", "perl"),
+];
 
 pub(super) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
@@ -65,7 +70,9 @@ fn layer(busybox: &[u8], tools: &[&str], program: &[u8]) -> Vec<u8> {
     for tool in tools.iter().filter(|tool| !OURS.contains(tool) && **tool != "busybox") {
         tar.link(&format!("bin/{tool}"), "busybox");
     }
-    for path in OURS.map(|tool| format!("bin/{tool}")).iter().map(String::as_str).chain(["pause", "usr/sbin/nginx"]) {
+    for path in
+        OURS.map(|tool| format!("bin/{tool}")).iter().map(String::as_str).chain(["pause", "usr/sbin/nginx"])
+    {
         tar.link(path, "/bin/pod-program");
     }
     tar.link("usr/bin/env", "/bin/busybox");

@@ -29,7 +29,10 @@ pub(crate) async fn create(client: &Client, node: &str, authority: &str) -> Resu
         };
         until(&format!("{kind} {name} to be created"), START_DEADLINE, async || {
             let params = PatchParams::apply("clusters").force();
-            api.patch(&name, &params, &Patch::Apply(&object)).await.map(|_| ()).map_err(|error| error.to_string())
+            api.patch(&name, &params, &Patch::Apply(&object))
+                .await
+                .map(|_| ())
+                .map_err(|error| error.to_string())
         })
         .await?;
     }

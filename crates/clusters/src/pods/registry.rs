@@ -86,19 +86,26 @@ fn answer(images: &Images, method: &Method, path: &str, query: Option<&str>) -> 
     let known = matches!(query, None | Some("" | "ns=docker.io" | "ns=registry.k8s.io"));
     let name = repository.strip_prefix("library/").unwrap_or(repository);
     let Some(manifest) = images.names.get(name).filter(|_| known) else {
-        return refuse(StatusCode::NOT_FOUND, "NAME_UNKNOWN", "this image is not among those of the test bed");
+        return refuse(
+            StatusCode::NOT_FOUND,
+            "NAME_UNKNOWN",
+            "this image is not among those of the test bed",
+        );
     };
     let digest = if reference.starts_with("sha256:") { reference } else { manifest };
     match (kind, images.blobs.get(digest)) {
         ("manifests", Some(blob)) => respond(MANIFEST, Some(digest), Bytes::copy_from_slice(blob)),
-        ("blobs", Some(blob)) => respond("application/octet-stream", Some(digest), Bytes::copy_from_slice(blob)),
+        ("blobs", Some(blob)) => {
+            respond("application/octet-stream", Some(digest), Bytes::copy_from_slice(blob))
+        }
         _ => refuse(StatusCode::NOT_FOUND, "MANIFEST_UNKNOWN", "no such blob or manifest"),
     }
 }
 
 fn respond(kind: &str, digest: Option<&str>, body: Bytes) -> Response<Full<Bytes>> {
     // hyper itself leaves the body out of an answer to HEAD.
-    let mut response = Response::builder().header(header::CONTENT_TYPE, kind).header(header::CONTENT_LENGTH, body.len());
+    let mut response =
+        Response::builder().header(header::CONTENT_TYPE, kind).header(header::CONTENT_LENGTH, body.len());
     if let Some(digest) = digest {
         response = response.header("Docker-Content-Digest", digest);
     }

@@ -55,8 +55,7 @@ pub(crate) fn components(member: &Member<'_>) -> Result<Parts, Error> {
     let kubelet = member.write("kubelet.json", &member.kubelet().to_string())?;
     let proxy = member.write("kube-proxy.json", &member.kube_proxy().to_string())?;
     let names = member.write("Corefile", &member.corefile())?;
-    let etcd_args =
-        flags::etcd(&member.files.folder.join("etcd"), 2379, 2380, member.unsafe_no_fsync);
+    let etcd_args = flags::etcd(&member.files.folder.join("etcd"), 2379, 2380, member.unsafe_no_fsync);
     let containerd = vec![format!("--config={}", member.path("containerd.toml").display())];
     let before =
         vec![member.part(&ETCD, "etcd", etcd_args), member.part(&CONTAINERD, "containerd", containerd)];
@@ -125,7 +124,9 @@ impl Member<'_> {
         let registry = format!("http://{HUB_ADDRESS}:{REGISTRY_PORT}");
         self.write(
             "registries/_default/hosts.toml",
-            &format!("server = \"{registry}\"\n[host.\"{registry}\"]\ncapabilities = [\"pull\", \"resolve\"]\n"),
+            &format!(
+                "server = \"{registry}\"\n[host.\"{registry}\"]\ncapabilities = [\"pull\", \"resolve\"]\n"
+            ),
         )?;
         self.write("cni/10-bridge.conflist", &self.network().to_string())?;
         self.write("resolv.conf", "nameserver 127.0.0.1\n")?;

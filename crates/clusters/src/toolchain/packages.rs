@@ -11,8 +11,15 @@ use std::{
 
 use super::{Error, Toolchain, io_error, tail};
 
-const NAMES: [&str; 7] =
-    ["runc", "containernetworking-plugins", "busybox-static", "iptables", "nftables", "conntrack", "iproute2"];
+const NAMES: [&str; 7] = [
+    "runc",
+    "containernetworking-plugins",
+    "busybox-static",
+    "iptables",
+    "nftables",
+    "conntrack",
+    "iproute2",
+];
 
 /// Where the unpacked packages are.
 #[derive(Debug, Clone)]
@@ -55,7 +62,8 @@ impl Toolchain {
             fs::create_dir_all(path).map_err(|source| io_error("create", path, source))?;
         }
         download(&folder, &archives)?;
-        for entry in fs::read_dir(&archives).map_err(|source| io_error("read", &archives, source))?.flatten() {
+        for entry in fs::read_dir(&archives).map_err(|source| io_error("read", &archives, source))?.flatten()
+        {
             if entry.path().extension().is_some_and(|extension| extension == "deb") {
                 run(Command::new("dpkg-deb").arg("-x").arg(entry.path()).arg(&root), "dpkg-deb -x")?;
             }
@@ -148,7 +156,10 @@ mod tests {
     fn own_programs_are_found_before_those_of_packages_and_those_before_the_machines() {
         let packages = Packages { root: "/cache/debian/root".into() };
         let environment = packages.environment(Path::new("/cache/bin"));
-        assert!(environment[0].starts_with("PATH=/cache/bin:/cache/debian/root/usr/sbin:"), "{environment:?}");
+        assert!(
+            environment[0].starts_with("PATH=/cache/bin:/cache/debian/root/usr/sbin:"),
+            "{environment:?}"
+        );
         assert!(environment[0].ends_with(":/sbin:/bin"), "{environment:?}");
     }
 }
