@@ -7,6 +7,7 @@
 pub mod apply;
 pub mod crd;
 pub mod depth;
+pub mod duration;
 pub mod field;
 pub mod go;
 pub mod gvk;
