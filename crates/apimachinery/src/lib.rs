@@ -5,6 +5,7 @@
 //! bytes. Nothing here knows a particular kind; that knowledge is data, handed in through small traits.
 
 pub mod apply;
+pub mod conditions;
 pub mod crd;
 pub mod depth;
 pub mod duration;
@@ -13,8 +14,8 @@ pub mod go;
 pub mod gvk;
 pub mod json;
 pub mod jsonpath;
-pub mod meta;
 pub mod names;
+pub mod object;
 pub mod patch;
 pub mod quantity;
 pub mod selector;

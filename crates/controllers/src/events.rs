@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::{Event, EventSource};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Client, Resource};
-use propagation::Object;
+use propagation::{Object, Reference as _};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;

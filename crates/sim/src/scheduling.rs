@@ -10,7 +10,7 @@ use apimachinery::quantity::Quantity;
 use apimachinery::selector::LabelSelector;
 use serde_json::Value;
 
-use crate::objects::{controller_of, flag, labels, list, name, namespace, text};
+use crate::objects::{Object, flag, list, text};
 
 /// What a pod asks for or a node has, by resource: CPU in thousandths, everything else in whole units.
 pub(crate) type Amounts = BTreeMap<String, i64>;
@@ -49,8 +49,8 @@ impl Node {
     pub(crate) fn read(node: &Value) -> Self {
         let allocatable = node.pointer("/status/allocatable").and_then(Value::as_object);
         Self {
-            name: name(node).to_owned(),
-            labels: labels(node).clone(),
+            name: node.name().to_owned(),
+            labels: node.labels().clone(),
             taints: list(node, "/spec/taints").to_vec(),
             unschedulable: flag(node, "/spec/unschedulable"),
             allocatable: allocatable
@@ -80,9 +80,9 @@ impl Placed {
         }
         Some(Self {
             node: node.to_owned(),
-            namespace: namespace(pod).to_owned(),
-            labels: labels(pod).clone(),
-            owner: controller_of(pod).map(|owner| text(owner, "/uid").to_owned()).unwrap_or_default(),
+            namespace: pod.namespace().to_owned(),
+            labels: pod.labels().clone(),
+            owner: pod.controller().map(|owner| text(owner, "/uid").to_owned()).unwrap_or_default(),
             asks: asks(pod),
             ports: host_ports(pod),
         })
@@ -327,7 +327,7 @@ fn skewed(pod: &Value, node: &Node, nodes: &[&Node], places: &Places) -> bool {
                 .map(|other| {
                     let counts = |placed: &&Placed| {
                         placed.node == other.name
-                            && placed.namespace == namespace(pod)
+                            && placed.namespace == pod.namespace()
                             && selector.matches(&placed.labels)
                     };
                     places.pods.values().filter(counts).count()
@@ -341,7 +341,7 @@ fn skewed(pod: &Value, node: &Node, nodes: &[&Node], places: &Places) -> bool {
             .map(&count)
             .min()
             .unwrap_or(0);
-        let own = usize::from(selector.matches(labels(pod)));
+        let own = usize::from(selector.matches(pod.labels()));
         let most = constraint["maxSkew"].as_u64().unwrap_or(1) as usize;
         count(domain) + own > fewest + most
     })
@@ -352,7 +352,7 @@ fn neighbours(pod: &Value, node: &Node, nodes: &[&Node], places: &Places) -> (bo
     let matches = |term: &Value, placed: &Placed| {
         let spaces = list(term, "/namespaces");
         let here = if spaces.is_empty() {
-            placed.namespace == namespace(pod)
+            placed.namespace == pod.namespace()
         } else {
             spaces.iter().any(|space| *space == placed.namespace)
         };
@@ -371,7 +371,7 @@ fn neighbours(pod: &Value, node: &Node, nodes: &[&Node], places: &Places) -> (bo
         let nobody = !places.pods.values().any(|placed| matches(term, placed));
         nobody
             && LabelSelector::from_object(term.get("labelSelector"))
-                .is_ok_and(|selector| selector.matches(labels(pod)))
+                .is_ok_and(|selector| selector.matches(pod.labels()))
     });
     let anti = required("podAntiAffinity").iter().all(|term| {
         !in_domain(node, text(term, "/topologyKey"), nodes, places).any(|placed| matches(term, placed))
@@ -385,7 +385,7 @@ pub(crate) fn place(pod: &Value, nodes: &[&Node], places: &Places) -> Result<Str
         return Err("no nodes available to schedule pods".to_owned());
     }
     let asks = asks(pod);
-    let owner = controller_of(pod).map(|owner| text(owner, "/uid")).unwrap_or("");
+    let owner = pod.controller().map(|owner| text(owner, "/uid")).unwrap_or("");
     let mut refusals: BTreeMap<String, usize> = BTreeMap::new();
     let mut helpless = 0;
     let mut best: Option<(usize, i64, &str)> = None;

@@ -11,9 +11,9 @@ use api::labels::SKIP_AUTO_PROPAGATION;
 use api::labels::annotations::APPLIED_CLUSTER_OVERRIDES;
 use apimachinery::gvk::Gvk;
 use futures::future::join_all;
-use propagation::Object;
 use propagation::overrides::record;
 use propagation::render::DesiredWork;
+use propagation::{Object, Reference as _};
 use serde_json::Value;
 
 use super::templates::TemplateKey;

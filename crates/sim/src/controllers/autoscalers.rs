@@ -3,13 +3,14 @@
 //! The load is what was set for the pods; without one they idle. Resource metrics only; the default policies for going up are
 //! not limited, going down waits for the stabilisation window since the last change.
 
+use apimachinery::conditions;
 use apimachinery::quantity::Quantity;
 use apimachinery::selector::LabelSelector;
 use serde_json::{Value, json};
 
 use crate::kinds::Kind;
 use crate::metrics::Usage;
-use crate::objects::{after, is_active, list, namespace, number, set_condition, stamp, text, time};
+use crate::objects::{Object, after, is_active, list, number, stamp, text, time};
 use crate::plan::Step;
 use crate::scheduling::asks;
 use crate::view::View;
@@ -20,7 +21,7 @@ const TOLERANCE: f64 = 0.1;
 
 pub(crate) fn decide(view: &View<'_>, scaler: &Value) -> Vec<Step> {
     let mut steps = vec![Step::Again(view.pace.autoscale)];
-    let space = namespace(scaler);
+    let space = scaler.namespace();
     let reference = &scaler["spec"]["scaleTargetRef"];
     let kind = Kind::of(text(reference, "/apiVersion"), text(reference, "/kind"));
     let Some(target) = kind.and_then(|kind| Some((kind, view.get(kind, space, text(reference, "/name"))?)))
@@ -136,20 +137,7 @@ fn status_of(scaler: &Value) -> Value {
 }
 
 fn condition(view: &View<'_>, status: &mut Value, kind: &str, value: &str, reason: &str, message: &str) {
-    let mut conditions = list(status, "/conditions").to_vec();
-    let new = json!({"type": kind, "status": value, "reason": reason, "message": message,
-        "lastTransitionTime": stamp(view.now)});
-    let at = conditions.iter().position(|each| each["type"] == kind);
-    match at {
-        Some(at) if conditions[at]["status"] == value => {
-            let since = conditions[at]["lastTransitionTime"].clone();
-            conditions[at] = new;
-            conditions[at]["lastTransitionTime"] = since;
-        }
-        Some(at) => conditions[at] = new,
-        None => set_condition(&mut conditions, new),
-    }
-    status["conditions"] = conditions.into();
+    conditions::set(status, conditions::condition(kind, value, reason, message), &stamp(view.now));
 }
 
 /// Returns the replicas that a metric asks for, and how its current value is shown.
