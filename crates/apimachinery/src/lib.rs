@@ -17,6 +17,7 @@ pub mod jsonpath;
 pub mod names;
 pub mod object;
 pub mod patch;
+pub mod pointer;
 pub mod quantity;
 pub mod selector;
 pub mod status;

@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
+use workloads::nodes::{Node, Placed, Places, place};
 
 use crate::controllers::pods::Stage;
 use crate::controllers::{
@@ -25,7 +26,6 @@ use crate::kinds::Kind;
 use crate::objects::{Object, condition, list, text};
 use crate::options::Pace;
 use crate::plan::Step;
-use crate::scheduling::{self, Node, Placed, Places};
 use crate::trouble::Troubles;
 use crate::view::{Objects, View};
 
@@ -577,7 +577,7 @@ impl Engine {
         let nodes: Vec<&Node> = self.nodes.values().collect();
         let found = match claims::unbound(&self.hands, pod) {
             Some(why) => Err(format!("0/{} nodes are available: {why}", nodes.len())),
-            None => scheduling::place(pod, &nodes, &self.places),
+            None => place(pod, &nodes, &self.places),
         };
         match found {
             Ok(node) => {

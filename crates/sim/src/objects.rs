@@ -2,24 +2,10 @@
 
 pub(crate) use apimachinery::conditions::{find as condition, is_true};
 pub(crate) use apimachinery::object::Object;
+pub(crate) use apimachinery::pointer::{flag, list, number, text};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value, json};
-
-pub(crate) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
-    object.pointer(pointer).and_then(Value::as_str).unwrap_or("")
-}
-
-pub(crate) fn number(object: &Value, pointer: &str) -> Option<i64> {
-    object.pointer(pointer).and_then(Value::as_i64)
-}
-
-pub(crate) fn flag(object: &Value, pointer: &str) -> bool {
-    object.pointer(pointer).and_then(Value::as_bool).unwrap_or(false)
-}
-
-pub(crate) fn list<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
-    object.pointer(pointer).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
-}
+pub(crate) use workloads::nodes::is_finished;
 
 /// Returns a label, empty if absent.
 pub(crate) fn label<'a>(object: &'a Value, key: &str) -> &'a str {
@@ -75,10 +61,6 @@ pub(crate) fn phase(pod: &Value) -> &str {
 /// A pod that still counts: not finished, not going away.
 pub(crate) fn is_active(pod: &Value) -> bool {
     !is_finished(pod) && !pod.is_deleting()
-}
-
-pub(crate) fn is_finished(pod: &Value) -> bool {
-    matches!(phase(pod), "Succeeded" | "Failed")
 }
 
 pub(crate) fn is_ready(pod: &Value) -> bool {

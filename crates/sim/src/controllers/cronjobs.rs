@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde_json::{Value, json};
+use workloads::cron::Schedule;
 
-use super::cron::Schedule;
 use crate::kinds::Kind;
 use crate::objects::{Object, after, controlled_by, flag, is_true, list, map_at, number, stamp, text, time};
 use crate::plan::{Step, Tell};

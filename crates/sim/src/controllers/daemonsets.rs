@@ -1,6 +1,7 @@
 //! DaemonSets: one pod on every node that takes it.
 
 use serde_json::{Value, json};
+use workloads::nodes::{Node, tolerates, wants_node};
 
 use super::family;
 use super::revisions;
@@ -9,7 +10,6 @@ use crate::objects::{
     Object, available_at, int_or_percent, is_finished, is_ready, label, list, map_at, number, pod_from, text,
 };
 use crate::plan::{Step, Tell};
-use crate::scheduling::{Node, tolerates, wants_node};
 use crate::view::View;
 
 const HASH: &str = "controller-revision-hash";

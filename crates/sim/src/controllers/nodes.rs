@@ -5,12 +5,12 @@
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use workloads::nodes::tolerates;
 
 use crate::kinds::Kind;
 use crate::objects::{Object, after, condition, flag, is_ready, list, map_at, stamp, text, time};
 use crate::options::NodeOptions;
 use crate::plan::{Component, Step};
-use crate::scheduling::tolerates;
 use crate::view::View;
 
 /// Returns a new node.
