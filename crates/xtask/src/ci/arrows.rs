@@ -12,9 +12,11 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("native", &["apimachinery"]),
     ("admission", &["api", "apimachinery", "interpreter", "native", "propagation", "scheduler"]),
     ("interpreter", &["api", "apimachinery"]),
-    ("scheduler", &["api", "apimachinery"]),
-    // Overrides choose clusters as placements do, and completions are divided as replicas are.
-    ("propagation", &["api", "apimachinery", "interpreter", "scheduler"]),
+    // Overrides choose clusters as placements do, and completions are divided as replicas are: the scheduler and propagation
+    // share this and do not know each other.
+    ("placement", &["api", "apimachinery"]),
+    ("scheduler", &["api", "apimachinery", "placement"]),
+    ("propagation", &["api", "apimachinery", "interpreter", "placement"]),
     ("store", &[]),
     // What a cluster does with workloads: for whoever foresees it, imitates it or does it across clusters.
     ("workloads", &["apimachinery"]),
@@ -90,6 +92,7 @@ const PURE: &[&str] = &[
     "cel",
     "interpreter",
     "native",
+    "placement",
     "propagation",
     "scheduler",
     "workloads",
