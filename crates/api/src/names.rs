@@ -12,18 +12,18 @@ pub const IMPERSONATOR_SERVICE_ACCOUNT: &str = "karmada-impersonator";
 /// The default prefix of the names of estimator Services and Deployments.
 pub const ESTIMATOR_PREFIX: &str = "karmada-scheduler-estimator";
 
-/// Returns the 32-bit FNV-1a hash of a text.
-pub fn fnv1a_32(text: &str) -> u32 {
-    text.bytes().fold(2_166_136_261, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(16_777_619))
+/// Returns the 32-bit FNV-1a hash of a text or of bytes.
+pub fn fnv1a_32(input: impl AsRef<[u8]>) -> u32 {
+    input.as_ref().iter().fold(2_166_136_261, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(16_777_619))
 }
 
-/// Returns the letters and digits that stand for the hash of a text in names.
+/// Returns the letters and digits that stand for the hash of a text or of bytes in names.
 ///
 /// The decimal form of the hash, with every digit replaced by a character that cannot form words; so
 /// `default-nginx-deployment`, hash 2439396529, becomes `687f7fb96f`.
-pub fn hash(text: &str) -> String {
+pub fn hash(input: impl AsRef<[u8]>) -> String {
     const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-    fnv1a_32(text)
+    fnv1a_32(input)
         .to_string()
         .bytes()
         .map(|c| char::from(ALPHABET[usize::from(c) % ALPHABET.len()]))

@@ -6,6 +6,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::conditions::is_true;
 use crate::field::{Error, Errors, Path};
 use crate::names;
 use crate::structural::{self, Schema};
@@ -133,15 +134,6 @@ fn preserve_unknown_error() -> Error {
         true,
         "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead",
     )
-}
-
-/// Tells whether a condition of the definition is true.
-pub fn is_true(crd: &Value, condition: &str) -> bool {
-    let conditions = crd.pointer("/status/conditions").and_then(Value::as_array);
-    conditions
-        .into_iter()
-        .flatten()
-        .any(|entry| text(entry, "type") == condition && text(entry, "status") == "True")
 }
 
 fn text<'a>(value: &'a Value, name: &str) -> &'a str {

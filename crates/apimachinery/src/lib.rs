@@ -5,16 +5,19 @@
 //! bytes. Nothing here knows a particular kind; that knowledge is data, handed in through small traits.
 
 pub mod apply;
+pub mod conditions;
 pub mod crd;
 pub mod depth;
+pub mod duration;
 pub mod field;
 pub mod go;
 pub mod gvk;
 pub mod json;
 pub mod jsonpath;
-pub mod meta;
 pub mod names;
+pub mod object;
 pub mod patch;
+pub mod pointer;
 pub mod quantity;
 pub mod selector;
 pub mod status;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use apimachinery::apply::managed::Managed;
 use apimachinery::apply::{FieldManager, Set, Types};
 use apimachinery::gvk::Gvk;
+use apimachinery::object::Object;
 use apimachinery::status::Status;
 use apimachinery::structural::SchemaType;
 use apimachinery::yaml::Document;
@@ -20,7 +21,6 @@ use crate::handlers::context::{Context, FieldValidation};
 use crate::handlers::decode;
 use crate::handlers::update::check_name;
 use crate::handlers::write::{Change, Outcome, Target, second};
-use crate::object;
 use crate::registry::{Custom, Kind, Source};
 use crate::server::Server;
 
@@ -61,7 +61,7 @@ pub(crate) fn keep_readable(context: &Context, before: &Value, after: &mut Value
     context.warn(format!(
         ".metadata.managedFields was in an invalid state after admission; this could be caused by an outdated mutating admission controller; please fix your requests: {why}"
     ));
-    let metadata = object::meta_mut(after);
+    let metadata = after.metadata_mut();
     match before.pointer("/metadata/managedFields") {
         Some(fields) => metadata.insert("managedFields".to_owned(), fields.clone()),
         None => metadata.remove("managedFields"),
@@ -155,7 +155,7 @@ impl Apply<'_> {
         let unknown = decode::canonicalise(target.kind, &target.kind.gvk, &mut merged)
             .map_err(|error| decode::cannot_handle(&target.kind.gvk, &target.kind.gvk, &error))?;
         if let Some(managed) = managed {
-            object::meta_mut(&mut merged).insert("managedFields".to_owned(), managed);
+            merged.metadata_mut().insert("managedFields".to_owned(), managed);
         }
         let problems = unknown.into_iter().map(|path| format!("unknown field \"{path}\"")).collect();
         decode::report(target.context, target.options.field_validation, problems)?;
@@ -176,7 +176,7 @@ impl Change for Apply<'_> {
         let object = self.merge(&zero(self.target.kind));
         Some(object.and_then(|object| {
             check_name(self.target, &object)?;
-            let uid = object::meta_str(&object, "uid");
+            let uid = object.uid();
             if !uid.is_empty() {
                 return Err(Status::conflict(
                     &self.target.kind.resource,
@@ -213,14 +213,14 @@ pub(crate) fn configuration(target: &Target<'_>, body: &Bytes) -> Result<Documen
             "error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {what} into Go value of type map[string]interface {{}}"
         )));
     }
-    let name = object::meta_str(applied, "name").to_owned();
+    let name = applied.name().to_owned();
     if !name.is_empty() && name != target.name {
         return Err(Status::bad_request(format!(
             "the name of the object ({name}) does not match the name on the URL ({})",
             target.name
         )));
     }
-    let namespace = object::meta_str(applied, "namespace").to_owned();
+    let namespace = applied.namespace().to_owned();
     if target.kind.namespaced && !namespace.is_empty() && namespace != target.namespace {
         return Err(Status::bad_request(
             "the namespace of the provided object does not match the namespace sent on the request",

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use apimachinery::object::Object;
 use apimachinery::status::Status;
 use futures::future::try_join_all;
 use serde_json::{Value, json};
@@ -41,12 +42,12 @@ pub(crate) async fn run(server: &Arc<Server>, options: &Options, pki: &Pki) -> R
         ("rolebindings", objects.role_bindings),
     ] {
         for role in objects {
-            let name = object::meta_str(&role, "name");
+            let name = role.name();
             // Controllers' own roles are of use only where those controllers are outside.
             if !controllers && name.starts_with("system:controller:") {
                 continue;
             }
-            let namespace = object::meta_str(&role, "namespace").to_owned();
+            let namespace = role.namespace().to_owned();
             if !namespace.is_empty() && server.store.get("namespaces", &namespace).is_none() {
                 continue;
             }
@@ -96,7 +97,7 @@ async fn inherit_public_info(actor: &Actor) -> Result<(), Status> {
         return Ok(());
     };
     let mut binding = actor.server().read(&kind, &discovery)?;
-    let metadata = object::meta_mut(&mut binding);
+    let metadata = binding.metadata_mut();
     metadata.retain(|field, _| field == "annotations" || field == "labels");
     metadata.insert("name".to_owned(), public.into());
     binding["roleRef"]["name"] = public.into();
@@ -145,7 +146,7 @@ pub(crate) async fn ensure(
     mut object: Value,
 ) -> Result<(), Status> {
     let kind = kind(actor, group, version, resource)?;
-    let key = object::join_key(namespace, object::meta_str(&object, "name"));
+    let key = object::join_key(namespace, object.name());
     if actor.server().store.get(&kind.collection, &key).is_some() {
         return Ok(());
     }
@@ -165,7 +166,7 @@ async fn ensure_role(
 ) -> Result<(), Status> {
     let namespace = namespace.as_str();
     let kind = kind(actor, group, "v1", resource)?;
-    let name = object::meta_str(&role, "name").to_owned();
+    let name = role.name().to_owned();
     let key = object::join_key(namespace, &name);
     let Some(entry) = actor.server().store.get(&kind.collection, &key) else {
         return ensure(actor, group, "v1", resource, namespace, role).await;

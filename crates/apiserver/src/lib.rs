@@ -19,7 +19,6 @@ mod bootstrap;
 mod clock;
 mod controllers;
 mod conversion;
-mod duration;
 mod endpoints;
 pub mod gate;
 mod gnostic;

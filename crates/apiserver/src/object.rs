@@ -163,43 +163,6 @@ pub(crate) fn stamp(object: &mut Value, api_version: &str, kind: &str, revision:
     }
 }
 
-/// Reads a string in the metadata; absent and wrongly typed count as empty.
-pub(crate) fn meta_str<'a>(object: &'a Value, field: &str) -> &'a str {
-    object.get("metadata").and_then(|metadata| metadata.get(field)).and_then(Value::as_str).unwrap_or("")
-}
-
-/// Returns the metadata, which is created if the object has none.
-pub(crate) fn meta_mut(object: &mut Value) -> &mut Map<String, Value> {
-    if !object.is_object() {
-        *object = Value::Object(Map::new());
-    }
-    let fields = object.as_object_mut().expect("just made an object");
-    let metadata = fields.entry("metadata").or_insert_with(|| Value::Object(Map::new()));
-    if !metadata.is_object() {
-        *metadata = Value::Object(Map::new());
-    }
-    metadata.as_object_mut().expect("just made an object")
-}
-
-/// Returns the finalizers.
-pub(crate) fn finalizers(object: &Value) -> Vec<String> {
-    object
-        .pointer("/metadata/finalizers")
-        .and_then(Value::as_array)
-        .map(|list| list.iter().filter_map(Value::as_str).map(str::to_owned).collect())
-        .unwrap_or_default()
-}
-
-/// Replaces the finalizers; an empty list removes the field.
-pub(crate) fn set_finalizers(object: &mut Value, finalizers: Vec<String>) {
-    let metadata = meta_mut(object);
-    if finalizers.is_empty() {
-        metadata.remove("finalizers");
-    } else {
-        metadata.insert("finalizers".to_owned(), finalizers.into());
-    }
-}
-
 /// Prints metadata with its fields in the order in which Go prints them.
 pub(crate) fn metadata_in_order(metadata: &Value) -> String {
     const FIELDS: [&str; 15] = [

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use apimachinery::duration;
 use apimachinery::status::Status;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, WARNING};
@@ -207,7 +208,7 @@ async fn admit(
 
 fn valid_timeout(query: &Query) -> Result<(), Status> {
     match query.get("timeout").filter(|value| !value.is_empty()) {
-        Some(timeout) if crate::duration::parse(timeout).is_none() => Err(Status::bad_request(format!(
+        Some(timeout) if duration::parse(timeout).is_err() => Err(Status::bad_request(format!(
             "invalid timeout specified in the request URL - time: invalid duration {timeout:?}"
         ))),
         _ => Ok(()),
@@ -395,7 +396,8 @@ where
 
 /// Returns how long a request may take: as long as the client wants to wait, within our limit.
 fn deadline(query: &Query) -> Duration {
-    let asked = query.get("timeout").and_then(crate::duration::parse).filter(|asked| !asked.is_zero());
+    let asked =
+        query.get("timeout").and_then(|asked| duration::parse(asked).ok()).filter(|asked| !asked.is_zero());
     asked.map_or(DEADLINE, |asked| asked.min(DEADLINE))
 }
 

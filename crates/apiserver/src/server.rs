@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use apimachinery::object::Object;
 use apimachinery::status::Status;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -224,7 +225,7 @@ impl Server {
                     }
                     return Ok(None);
                 }
-                let name = object::meta_str(object, "name").to_owned();
+                let name = object.name().to_owned();
                 self.allocator.assign(object, old).map(Some).map_err(|errors| target.invalid(&name, &errors))
             }
             "roles" | "clusterroles" | "rolebindings" | "clusterrolebindings" => {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use api::features::Features;
+use apimachinery::duration;
 use clap::Args;
 use controllers::plane::scheduling::{Diagnoses, Settings as Scheduling};
 use controllers::table::{Status, TABLE};
@@ -55,13 +56,13 @@ struct Election {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     leader_elect: bool,
     /// How long a Lease that is not renewed is respected.
-    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = scheduling::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration::parse)]
     leader_elect_lease_duration: Duration,
     /// How long the holder tries to renew the Lease before it gives up.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = scheduling::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse)]
     leader_elect_renew_deadline: Duration,
     /// How long everybody waits between two looks at the Lease.
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = scheduling::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration::parse)]
     leader_elect_retry_period: Duration,
     /// Namespace of the Lease.
     #[arg(long, value_name = "NAMESPACE", default_value = "karmada-system")]

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use apimachinery::duration;
 use clap::Args;
 use controllers::plane::scheduling::{Estimating, Settings};
 use estimator::tls::Tls;
@@ -27,7 +28,7 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
     disable_scheduler_estimator_in_pull_mode: bool,
     /// How long all estimators together may take to answer, such as `3s`.
-    #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = duration::parse)]
     scheduler_estimator_timeout: Duration,
     /// Namespace of the estimators' Services in the control plane.
     #[arg(long, value_name = "NAMESPACE", default_value = "karmada-system")]
@@ -82,11 +83,4 @@ impl Flags {
         };
         Ok(Estimating { options, skip_pull_mode: self.disable_scheduler_estimator_in_pull_mode })
     }
-}
-
-/// Reads a duration as Go prints it, such as `3s` or `1m30s`.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let parsed: jiff::SignedDuration =
-        text.parse().map_err(|error| format!("{text:?} is no duration: {error}"))?;
-    Duration::try_from(parsed).map_err(|_| format!("{text:?} must not be negative"))
 }

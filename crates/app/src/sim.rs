@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use ::sim::{self as sim, Answer, Load, Options, Request, Trouble, Troubles};
 use anyhow::{Context, bail};
+use apimachinery::duration;
 use clap::{Args, Subcommand};
 
 use crate::signals::Signals;
@@ -45,10 +46,10 @@ struct Run {
     #[arg(long)]
     persist: bool,
     /// How long pods take to become ready, at least; twice this at most.
-    #[arg(long, value_name = "DURATION", default_value = "200ms", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "200ms", value_parser = duration::parse)]
     pod_start: Duration,
     /// How long pods of Jobs run.
-    #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = duration::parse)]
     job_work: Duration,
     /// Trouble from the start: `member1:api-down`, `member1:slow=200ms`, `member1:node=node1`,
     /// `member1:pods-failing=app=web`. May be repeated.
@@ -91,7 +92,7 @@ struct Target {
     #[arg(long = "node", value_name = "NAME")]
     nodes: Vec<String>,
     /// Every request waits this long.
-    #[arg(long, value_name = "DURATION", value_parser = duration, num_args = 0..=1, default_missing_value = "0ms")]
+    #[arg(long, value_name = "DURATION", value_parser = duration::parse, num_args = 0..=1, default_missing_value = "0ms")]
     slow: Option<Duration>,
     /// Pods with these labels crash. May be repeated.
     #[arg(long, value_name = "SELECTOR")]
@@ -237,20 +238,6 @@ fn read(file: &Path) -> anyhow::Result<Vec<(String, Trouble)>> {
     Ok(troubles)
 }
 
-/// Parses `200ms`, `1.5s`, `2m`.
-fn duration(text: &str) -> Result<Duration, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let number: f64 =
-        text[..digits].parse().map_err(|_| format!("{text:?} is no duration such as 200ms or 2s"))?;
-    let seconds = match &text[digits..] {
-        "ms" => number / 1000.0,
-        "s" => number,
-        "m" => number * 60.0,
-        _ => return Err(format!("{text:?} is no duration such as 200ms or 2s")),
-    };
-    Duration::try_from_secs_f64(seconds).map_err(|error| format!("{text:?}: {error}"))
-}
-
 fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
@@ -261,7 +248,7 @@ fn trouble(text: &str) -> Result<(String, Trouble), String> {
         text.split_once(':').ok_or_else(|| format!("{text:?} has no `:` behind the member"))?;
     let trouble = match what.split_once('=').unwrap_or((what, "")) {
         ("api-down", "") => Trouble::ApiDown,
-        ("slow", delay) => Trouble::Slow(milliseconds(duration(delay)?)),
+        ("slow", delay) => Trouble::Slow(milliseconds(duration::parse(delay)?)),
         ("node", node) if !node.is_empty() => Trouble::Node(node.to_owned()),
         ("pods-failing", selector) if !selector.is_empty() => Trouble::PodsFailing(selector.to_owned()),
         _ => return Err(format!("{what:?} is no trouble; see --help")),

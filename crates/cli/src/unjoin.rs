@@ -9,6 +9,7 @@ use api::constants::NAMESPACE_CLUSTER;
 use api::labels::finalizers;
 use api::names;
 use api::work::Work;
+use apimachinery::duration;
 use clap::Args;
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
@@ -47,11 +48,11 @@ pub struct UnjoinArguments {
     pub dry_run: bool,
 }
 
-/// Reads `60` or `60s`.
+/// Reads `60` or a duration such as `60s` or `2m`.
 fn seconds(text: &str) -> Result<u64, String> {
-    match text.strip_suffix('s').unwrap_or(text).parse() {
-        Ok(0) | Err(_) => Err("must be a number of seconds greater than 0".to_owned()),
-        Ok(seconds) => Ok(seconds),
+    match text.parse().ok().or_else(|| Some(duration::parse(text).ok()?.as_secs())) {
+        Some(0) | None => Err("must be a number of seconds greater than 0".to_owned()),
+        Some(seconds) => Ok(seconds),
     }
 }
 

@@ -20,7 +20,7 @@ mod literal;
 pub mod time;
 
 pub use empty::{empty_lists, hide_empty, show_empty};
-pub use literal::{base64_decode, duration_nanos, duration_text};
+pub use literal::base64_decode;
 pub(crate) use literal::{float, round_to_milli};
 
 /// Rewrites `value` as Go would print it after decoding it into the kind's struct; returns the paths of unknown

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::claim::{Claim, Holder, strip_cluster_policy};
 use crate::object::merge;
-use crate::{Binding, Error, Object, Result};
+use crate::{Binding, Error, Object, Reference as _, Result};
 
 /// What a binding is built from.
 pub struct Inputs<'a> {

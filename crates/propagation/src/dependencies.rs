@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::binding::key;
 use crate::object::merge;
-use crate::{Binding as _, Error, Object, Result};
+use crate::{Binding as _, Error, Object, Reference as _, Result};
 
 /// Returns the text of the annotation that records what a binding's template depends on.
 pub fn print(dependencies: &[DependentObjectReference]) -> String {

@@ -31,6 +31,7 @@ pub mod status;
 mod target;
 pub mod withdrawal;
 
+pub use apimachinery::object::Object;
 pub use error::{Error, Result};
-pub use object::Object;
+pub use object::Reference;
 pub use target::{Binding, check_scope, directly_purged_clusters, expected_clusters, target_clusters};

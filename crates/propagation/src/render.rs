@@ -21,7 +21,7 @@ use api::work::{ResourceBindingSpec, Suspension, TargetCluster, Work, WorkSpec, 
 use apimachinery::depth;
 use interpreter::{Interpreter, Operation, prune};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use scheduler::webster::{self, TieRule};
+use placement::webster::{self, TieRule};
 use serde_json::Value;
 
 use crate::object::merge;

@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use serde_json::Value;
 
 use crate::binding::key;
-use crate::{Binding, Error, Object, Result, expected_clusters};
+use crate::{Binding, Error, Object, Reference as _, Result, expected_clusters};
 
 const FULLY_APPLIED_MESSAGE: &str = "All works have been successfully applied";
 const NOT_FULLY_APPLIED_MESSAGE: &str = "Failed to apply all works, see status.aggregatedStatus for details";

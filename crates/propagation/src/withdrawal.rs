@@ -11,7 +11,7 @@ use api::cluster::Cluster;
 use api::labels::annotations::{ALLOW_REMOVALS, REMOVALS_HELD};
 use api::policy::Placement;
 use jiff::{SignedDuration, Timestamp};
-use scheduler::affinity::is_wanted;
+use placement::affinity::is_wanted;
 
 /// What becomes of a copy that the binding does not ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

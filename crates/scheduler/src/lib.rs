@@ -29,8 +29,8 @@ mod spread;
 mod symbols;
 mod taints;
 pub mod trigger;
-pub mod webster;
 
+pub use ::placement::webster;
 pub use assumptions::Assumptions;
 pub use attempt::{Attempt, Trial};
 pub use decision::{Cause, Decision, Failure, Options, Scheduler, World};

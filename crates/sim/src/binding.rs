@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::hands::Hands;
 use crate::kinds::Kind;
-use crate::objects::{is_deleting, list, text};
+use crate::objects::{Object, list, text};
 use crate::view::Objects;
 
 /// Puts a pod on the node that a Binding names.
@@ -32,7 +32,7 @@ pub(crate) async fn bind(
     if dry {
         return obstacle(&pod, name, &wanted).map_or(Ok(()), Err);
     }
-    let labels = hands.get(Kind::Node, "", &node).map(|node| crate::scheduling::Node::read(&node).topology());
+    let labels = hands.get(Kind::Node, "", &node).map(|node| workloads::nodes::Node::read(&node).topology());
     // What stood in the way at the last attempt; the closure may run several times.
     let refused = Mutex::new(None);
     let labels = labels.unwrap_or_default();
@@ -63,13 +63,13 @@ fn node<'a>(name: &str, binding: &'a Value) -> Result<&'a str, Status> {
 /// Returns why a pod cannot be put anywhere.
 fn obstacle(pod: &Value, name: &str, uid: &str) -> Option<Status> {
     let conflict = |why: String| Some(Status::conflict(&GroupResource::new("", "pods/binding"), name, &why));
-    if !uid.is_empty() && uid != crate::objects::uid(pod) {
+    if !uid.is_empty() && uid != pod.uid() {
         return conflict(format!(
             "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
-            crate::objects::uid(pod)
+            pod.uid()
         ));
     }
-    if is_deleting(pod) {
+    if pod.is_deleting() {
         return conflict(format!("pod {name} is being deleted, cannot be assigned to a host"));
     }
     match text(pod, "/spec/nodeName") {

@@ -14,6 +14,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
+use workloads::nodes::{Node, Placed, Places, place};
 
 use crate::controllers::pods::Stage;
 use crate::controllers::{
@@ -22,10 +23,9 @@ use crate::controllers::{
 };
 use crate::hands::{Done, Hands};
 use crate::kinds::Kind;
-use crate::objects::{condition, is_deleting, list, name, namespace, text, uid};
+use crate::objects::{Object, condition, list, text};
 use crate::options::Pace;
 use crate::plan::Step;
-use crate::scheduling::{self, Node, Placed, Places};
 use crate::trouble::Troubles;
 use crate::view::{Objects, View};
 
@@ -431,7 +431,7 @@ impl Engine {
         let mut failed = None;
         for step in steps {
             if let Step::Create { object, .. } = &step
-                && let Some(owner) = crate::objects::controller_of(object)
+                && let Some(owner) = object.controller()
                 && failed.as_deref() == Some(text(owner, "/uid"))
             {
                 // The others would fail as well: try them all again later.
@@ -524,8 +524,8 @@ impl Engine {
                     // Nobody will ever run or remove it.
                     return vec![orphaned(&object)];
                 }
-                let stage = pods::stage(&object, troubles.fails(crate::objects::labels(&object)));
-                let since = self.since(path, uid(&object), stage);
+                let stage = pods::stage(&object, troubles.fails(object.labels()));
+                let since = self.since(path, object.uid(), stage);
                 let view = View {
                     objects: &self.hands,
                     now,
@@ -568,7 +568,7 @@ impl Engine {
     }
 
     fn schedule(&mut self, key: &str, pod: &Value) -> Vec<Step> {
-        if is_deleting(pod) || !text(pod, "/spec/nodeName").is_empty() {
+        if pod.is_deleting() || !text(pod, "/spec/nodeName").is_empty() {
             return Vec::new();
         }
         if !list(pod, "/spec/schedulingGates").is_empty() {
@@ -577,20 +577,20 @@ impl Engine {
         let nodes: Vec<&Node> = self.nodes.values().collect();
         let found = match claims::unbound(&self.hands, pod) {
             Some(why) => Err(format!("0/{} nodes are available: {why}", nodes.len())),
-            None => scheduling::place(pod, &nodes, &self.places),
+            None => place(pod, &nodes, &self.places),
         };
         match found {
             Ok(node) => {
                 let mut bound = pod.clone();
                 bound["spec"]["nodeName"] = json!(node);
                 self.places.set(key, Placed::read(&bound));
-                let message = format!("Successfully assigned {}/{} to {node}", namespace(pod), name(pod));
+                let message = format!("Successfully assigned {}/{} to {node}", pod.namespace(), pod.name());
                 let labels = self.nodes[&node].topology();
                 vec![
                     Step::Bind {
-                        namespace: namespace(pod).to_owned(),
-                        name: name(pod).to_owned(),
-                        uid: uid(pod).to_owned(),
+                        namespace: pod.namespace().to_owned(),
+                        name: pod.name().to_owned(),
+                        uid: pod.uid().to_owned(),
                         node,
                         labels,
                     },
@@ -621,8 +621,9 @@ fn scheduling_failed(pod: &Value, why: &str) -> Step {
     let mut status = pod["status"].clone();
     let mut conditions = list(pod, "/status/conditions").to_vec();
     conditions.retain(|condition| condition["type"] != "PodScheduled");
-    conditions.push(json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why,
-        "observedGeneration": crate::objects::generation(pod), "lastProbeTime": null, "lastTransitionTime": since}));
+    conditions
+        .push(json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why,
+        "observedGeneration": pod.generation(), "lastProbeTime": null, "lastTransitionTime": since}));
     status["conditions"] = conditions.into();
     let mut step = Step::status(Kind::Pod, pod, status);
     if let Step::Status { by, .. } = &mut step {

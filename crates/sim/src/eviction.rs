@@ -17,9 +17,7 @@ use serde_json::{Value, json};
 
 use crate::hands::Hands;
 use crate::kinds::Kind;
-use crate::objects::{
-    generation, is_deleting, is_ready, labels, list, map_at, name, namespace, number, phase, stamp, text,
-};
+use crate::objects::{Object, is_ready, list, map_at, number, phase, stamp, text};
 use crate::view::Objects;
 
 const REFUSED: &str = "Cannot evict pod as it would violate the pod's disruption budget.";
@@ -64,7 +62,7 @@ pub(crate) async fn evict(
                 budget
             })
         };
-        hands.write_status(Kind::DisruptionBudget, space, name(budget), change).await?;
+        hands.write_status(Kind::DisruptionBudget, space, budget.name(), change).await?;
         if let Verdict::Refuse(status) = outcome.into_inner() {
             return Err(*status);
         }
@@ -83,7 +81,7 @@ fn targeted(pod: &Value, now: Timestamp) -> Value {
     let mut conditions = list(&pod, "/status/conditions").to_vec();
     conditions.retain(|condition| condition["type"] != "DisruptionTarget");
     conditions.push(json!({"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
-        "message": "Eviction API: evicting", "observedGeneration": generation(&pod), "lastProbeTime": null,
+        "message": "Eviction API: evicting", "observedGeneration": pod.generation(), "lastProbeTime": null,
         "lastTransitionTime": stamp(now)}));
     map_at(&mut pod, "status").insert("conditions".to_owned(), conditions.into());
     pod
@@ -92,13 +90,13 @@ fn targeted(pod: &Value, now: Timestamp) -> Value {
 /// Returns the budget that has a say, if any; more than one is an error.
 fn budgets_of(objects: &dyn Objects, pod: &Value) -> Result<Vec<Value>, Status> {
     // Nobody counts on a pod that does not work yet, or not any more.
-    if matches!(phase(pod), "Succeeded" | "Failed" | "Pending") || is_deleting(pod) {
+    if matches!(phase(pod), "Succeeded" | "Failed" | "Pending") || pod.is_deleting() {
         return Ok(Vec::new());
     }
-    let mut budgets = objects.list(Kind::DisruptionBudget, namespace(pod));
+    let mut budgets = objects.list(Kind::DisruptionBudget, pod.namespace());
     budgets.retain(|budget| {
         LabelSelector::from_object(budget.pointer("/spec/selector"))
-            .is_ok_and(|selector| selector.matches(labels(pod)))
+            .is_ok_and(|selector| selector.matches(pod.labels()))
     });
     if budgets.len() > 1 {
         let why = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
@@ -116,14 +114,14 @@ fn decide(pod: &Value, budget: &Value, now: Timestamp) -> Verdict {
             return Verdict::Delete;
         }
     }
-    if count("observedGeneration") < generation(budget) {
-        let why = format!("The disruption budget {} is still being processed by the server.", name(budget));
+    if count("observedGeneration") < budget.generation() {
+        let why = format!("The disruption budget {} is still being processed by the server.", budget.name());
         return too_many(why, 10);
     }
     let allowed = count("disruptionsAllowed");
     let forbidden = |why: &str| {
         let budgets = GroupResource::new("policy", "poddisruptionbudgets");
-        Verdict::Refuse(Box::new(Status::forbidden(&budgets, name(budget), why)))
+        Verdict::Refuse(Box::new(Status::forbidden(&budgets, budget.name(), why)))
     };
     if allowed < 0 {
         return forbidden("pdb disruptions allowed is negative");
@@ -136,13 +134,13 @@ fn decide(pod: &Value, budget: &Value, now: Timestamp) -> Verdict {
         let (desired, healthy) = (count("desiredHealthy"), count("currentHealthy"));
         let why = format!(
             "The disruption budget {} needs {desired} healthy pods and has {healthy} currently",
-            name(budget)
+            budget.name()
         );
         return too_many(why, 0);
     }
     let mut status = budget["status"].clone();
     status["disruptionsAllowed"] = json!(allowed - 1);
-    map_at(&mut status, "disruptedPods").insert(name(pod).to_owned(), json!(stamp(now)));
+    map_at(&mut status, "disruptedPods").insert(pod.name().to_owned(), json!(stamp(now)));
     if allowed == 1
         && let Some(conditions) = status["conditions"].as_array_mut()
     {

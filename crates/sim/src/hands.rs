@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::kinds::Kind;
-use crate::objects::{controller_of, map_at, micro_stamp, name, namespace, stamp, text, uid};
+use crate::objects::{Object, map_at, micro_stamp, stamp, text};
 use crate::plan::{Component, Event, Step, Tell};
 use crate::view::Objects;
 
@@ -113,7 +113,7 @@ impl Hands {
             Step::Create { kind, object, tell } => return self.create(kind, object, tell, now).await,
             Step::Update { kind, object } => {
                 self.manager
-                    .update(&self.kinds[&kind], namespace(&object), name(&object), "", |old| {
+                    .update(&self.kinds[&kind], object.namespace(), object.name(), "", |old| {
                         // Somebody else was faster: what was decided may be wrong by now, and the change will be seen.
                         if old["metadata"]["resourceVersion"] != object["metadata"]["resourceVersion"] {
                             return None;
@@ -129,7 +129,7 @@ impl Hands {
             Step::Status { kind, namespace, name, uid: wanted, status, annotations, by } => {
                 self.actor(by)
                     .update(&self.kinds[&kind], &namespace, &name, "status", |old| {
-                        if uid(old) != wanted {
+                        if old.uid() != wanted {
                             return None;
                         }
                         let mut new = old.clone();
@@ -157,7 +157,7 @@ impl Hands {
             Step::Bind { namespace, name, uid: wanted, node, labels } => {
                 self.scheduler
                     .update(&self.kinds[&Kind::Pod], &namespace, &name, "binding", |old| {
-                        (uid(old) == wanted && text(old, "/spec/nodeName").is_empty())
+                        (old.uid() == wanted && text(old, "/spec/nodeName").is_empty())
                             .then(|| bound(old, &node, &labels, now))
                     })
                     .await?;
@@ -177,13 +177,13 @@ impl Hands {
     ) -> Result<Done, Status> {
         object["apiVersion"] = json!(kind.api_version());
         object["kind"] = json!(kind.name());
-        let space = namespace(&object).to_owned();
-        let owner = controller_of(&object).map(|owner| text(owner, "/uid").to_owned());
-        let asked = format!("{}{}", text(&object, "/metadata/generateName"), name(&object));
+        let space = object.namespace().to_owned();
+        let owner = object.controller().map(|owner| text(owner, "/uid").to_owned());
+        let asked = format!("{}{}", text(&object, "/metadata/generateName"), object.name());
         match self.manager.create(&self.kinds[&kind], &space, object).await {
             Ok(made) => {
                 if let Some(tell) = tell {
-                    self.event(told(&tell, "SuccessfulCreate", name(&made)), now).await?;
+                    self.event(told(&tell, "SuccessfulCreate", made.name()), now).await?;
                 }
                 Ok(Done::Nothing)
             }
@@ -243,7 +243,7 @@ impl Hands {
 
     /// Writes an event, as client-go does for the scheduler (new style) and for everyone else (old style).
     async fn event(&self, event: Event, now: Timestamp) -> Result<(), Status> {
-        let about = name(&json!({"metadata": {"name": event.about["name"]}})).to_owned();
+        let about = json!({"metadata": {"name": event.about["name"]}}).name().to_owned();
         let space = match text(&event.about, "/namespace") {
             "" => "default",
             space => space,
@@ -364,7 +364,7 @@ impl Objects for Hands {
                 found.push(self.parse(kind, entry));
             } else if selector.is_some_and(|selector| selector.matches(&*entry.head.labels)) {
                 let object = self.parse(kind, entry);
-                if owners.is_empty() || controller_of(&object).is_none() {
+                if owners.is_empty() || object.controller().is_none() {
                     found.push(object);
                 }
             }

@@ -22,7 +22,6 @@ mod metrics;
 mod objects;
 mod options;
 mod plan;
-mod scheduling;
 mod trouble;
 mod view;
 

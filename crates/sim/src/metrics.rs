@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::kinds::Kind;
-use crate::objects::{is_active, is_deleting, labels, list, name, namespace, phase, stamp, text};
+use crate::objects::{Object, is_active, list, phase, stamp, text};
 use crate::trouble::Load;
 use crate::view::Objects;
 
@@ -51,7 +51,7 @@ impl Usage {
     }
 
     pub(crate) fn pod(&self, pod: &Value) -> Used {
-        let mine = self.shares.iter().filter(|(selector, _)| selector.matches(labels(pod)));
+        let mine = self.shares.iter().filter(|(selector, _)| selector.matches(pod.labels()));
         mine.fold(Used::default(), |sum, (_, used)| Used {
             milli_cpu: sum.milli_cpu + used.milli_cpu,
             bytes: sum.bytes + used.bytes,
@@ -124,12 +124,12 @@ pub(crate) struct Wish<'a> {
 
 impl Wish<'_> {
     fn takes(&self, object: &Value) -> bool {
-        (self.name.is_empty() || self.name == name(object))
-            && self.labels.matches(labels(object))
+        (self.name.is_empty() || self.name == object.name())
+            && self.labels.matches(object.labels())
             && self.fields.matches(|field| {
                 let value = match field {
-                    "metadata.name" => name(object),
-                    "metadata.namespace" => namespace(object),
+                    "metadata.name" => object.name(),
+                    "metadata.namespace" => object.namespace(),
                     _ => "",
                 };
                 value.to_owned().into()
@@ -175,7 +175,7 @@ fn pods(objects: &dyn Objects, usage: &Usage, wish: &Wish<'_>, now: Timestamp) -
                 })
                 .collect();
             let mut metrics = measured(pod, now);
-            metrics["metadata"]["namespace"] = json!(namespace(pod));
+            metrics["metadata"]["namespace"] = json!(pod.namespace());
             metrics["containers"] = containers.into();
             metrics
         })
@@ -194,20 +194,20 @@ fn nodes(objects: &dyn Objects, usage: &Usage, wish: &Wish<'_>, now: Timestamp) 
         .filter(|node| crate::objects::is_ready(node) && wish.takes(node))
         .map(|node| {
             let mut metrics = measured(node, now);
-            metrics["usage"] = by_node.get(name(node)).copied().unwrap_or_default().to_value();
+            metrics["usage"] = by_node.get(node.name()).copied().unwrap_or_default().to_value();
             metrics
         })
         .collect()
 }
 
 fn runs(pod: &Value) -> bool {
-    phase(pod) == "Running" && !is_deleting(pod)
+    phase(pod) == "Running" && !pod.is_deleting()
 }
 
 fn measured(of: &Value, now: Timestamp) -> Value {
-    let mut metadata = json!({"name": name(of), "creationTimestamp": stamp(now)});
-    if labels(of).is_object() {
-        metadata["labels"] = labels(of).clone();
+    let mut metadata = json!({"name": of.name(), "creationTimestamp": stamp(now)});
+    if of.labels().is_object() {
+        metadata["labels"] = of.labels().clone();
     }
     json!({"metadata": metadata, "timestamp": stamp(now), "window": format!("{}s", WINDOW.as_secs())})
 }
@@ -233,7 +233,7 @@ pub(crate) fn table(items: &[Value], beta: bool) -> Value {
                 let amounts = parts.iter().filter_map(|part| Quantity::parse(part[resource].as_str()?).ok());
                 amounts.fold(Quantity::ZERO, |sum, amount| amount + sum).to_string()
             };
-            let cells = json!([name(item), total("cpu"), total("memory"), item["window"]]);
+            let cells = json!([item.name(), total("cpu"), total("memory"), item["window"]]);
             json!({"cells": cells, "object": {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1",
                 "metadata": item["metadata"]}})
         })
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn running_pods_share_their_load_and_containers_share_the_pod() {
         let pods = ask("pods", "").expect("metrics");
-        let names: Vec<&str> = pods.iter().map(name).collect();
+        let names: Vec<&str> = pods.iter().map(Object::name).collect();
         assert_eq!(names, ["web-1", "web-2", "db"]);
         assert_eq!(
             pods[0]["containers"],

@@ -1,67 +1,24 @@
 //! Reading and building objects as trees: what all controllers need.
 
+pub(crate) use apimachinery::conditions::{find as condition, is_true};
+pub(crate) use apimachinery::object::Object;
+pub(crate) use apimachinery::pointer::{flag, list, number, text};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value, json};
+pub(crate) use workloads::nodes::is_finished;
 
-pub(crate) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
-    object.pointer(pointer).and_then(Value::as_str).unwrap_or("")
-}
-
-pub(crate) fn number(object: &Value, pointer: &str) -> Option<i64> {
-    object.pointer(pointer).and_then(Value::as_i64)
-}
-
-pub(crate) fn flag(object: &Value, pointer: &str) -> bool {
-    object.pointer(pointer).and_then(Value::as_bool).unwrap_or(false)
-}
-
-pub(crate) fn list<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
-    object.pointer(pointer).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
-}
-
-pub(crate) fn name(object: &Value) -> &str {
-    text(object, "/metadata/name")
-}
-
-pub(crate) fn namespace(object: &Value) -> &str {
-    text(object, "/metadata/namespace")
-}
-
-pub(crate) fn uid(object: &Value) -> &str {
-    text(object, "/metadata/uid")
-}
-
-pub(crate) fn labels(object: &Value) -> &Value {
-    object.pointer("/metadata/labels").unwrap_or(&Value::Null)
-}
-
+/// Returns a label, empty if absent.
 pub(crate) fn label<'a>(object: &'a Value, key: &str) -> &'a str {
-    labels(object).get(key).and_then(Value::as_str).unwrap_or("")
+    object.label(key).unwrap_or("")
 }
 
+/// Returns an annotation, empty if absent.
 pub(crate) fn annotation<'a>(object: &'a Value, key: &str) -> &'a str {
-    object.pointer("/metadata/annotations").and_then(|all| all.get(key)).and_then(Value::as_str).unwrap_or("")
-}
-
-pub(crate) fn is_deleting(object: &Value) -> bool {
-    !text(object, "/metadata/deletionTimestamp").is_empty()
-}
-
-pub(crate) fn generation(object: &Value) -> i64 {
-    number(object, "/metadata/generation").unwrap_or(0)
+    object.annotation(key).unwrap_or("")
 }
 
 pub(crate) fn created(object: &Value) -> &str {
-    text(object, "/metadata/creationTimestamp")
-}
-
-pub(crate) fn has_finalizer(object: &Value, finalizer: &str) -> bool {
-    list(object, "/metadata/finalizers").iter().any(|own| own == finalizer)
-}
-
-/// Returns the owner that controls an object.
-pub(crate) fn controller_of(object: &Value) -> Option<&Value> {
-    list(object, "/metadata/ownerReferences").iter().find(|owner| flag(owner, "/controller"))
+    object.meta("creationTimestamp")
 }
 
 /// Returns the reference that makes `owner` the controller of something.
@@ -69,8 +26,8 @@ pub(crate) fn controlled_by(owner: &Value) -> Value {
     json!({
         "apiVersion": owner["apiVersion"],
         "kind": owner["kind"],
-        "name": name(owner),
-        "uid": uid(owner),
+        "name": owner.name(),
+        "uid": owner.uid(),
         "controller": true,
         "blockOwnerDeletion": true,
     })
@@ -97,26 +54,13 @@ pub(crate) fn after(moment: Timestamp, seconds: i64) -> Timestamp {
     moment.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(limit)
 }
 
-/// Returns a condition of an object's status.
-pub(crate) fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
-    list(object, "/status/conditions").iter().find(|condition| condition["type"] == kind)
-}
-
-pub(crate) fn is_true(object: &Value, kind: &str) -> bool {
-    condition(object, kind).is_some_and(|condition| condition["status"] == "True")
-}
-
 pub(crate) fn phase(pod: &Value) -> &str {
     text(pod, "/status/phase")
 }
 
 /// A pod that still counts: not finished, not going away.
 pub(crate) fn is_active(pod: &Value) -> bool {
-    !is_finished(pod) && !is_deleting(pod)
-}
-
-pub(crate) fn is_finished(pod: &Value) -> bool {
-    matches!(phase(pod), "Succeeded" | "Failed")
+    !is_finished(pod) && !pod.is_deleting()
 }
 
 pub(crate) fn is_ready(pod: &Value) -> bool {
@@ -159,13 +103,13 @@ pub(crate) fn map_at<'a>(object: &'a mut Value, key: &str) -> &'a mut Map<String
 
 /// Returns the pod that a template describes, owned by `owner`.
 pub(crate) fn pod_from(owner: &Value, template: &Value) -> Value {
-    let mut metadata = json!({"ownerReferences": [controlled_by(owner)], "namespace": namespace(owner)});
+    let mut metadata = json!({"ownerReferences": [controlled_by(owner)], "namespace": owner.namespace()});
     for field in ["labels", "annotations", "finalizers"] {
         if let Some(value) = template.pointer(&format!("/metadata/{field}")) {
             metadata[field] = value.clone();
         }
     }
-    metadata["generateName"] = json!(format!("{}-", name(owner)));
+    metadata["generateName"] = json!(format!("{}-", owner.name()));
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]})
 }
 

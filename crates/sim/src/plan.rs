@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::kinds::Kind;
-use crate::objects::{name, namespace, text, uid};
+use crate::objects::{Object, text};
 
 /// Who writes: shows as the manager of fields and as the source of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,9 +84,9 @@ impl Step {
     pub(crate) fn status(kind: Kind, object: &Value, status: Value) -> Self {
         Self::Status {
             kind,
-            namespace: namespace(object).to_owned(),
-            name: name(object).to_owned(),
-            uid: uid(object).to_owned(),
+            namespace: object.namespace().to_owned(),
+            name: object.name().to_owned(),
+            uid: object.uid().to_owned(),
             status,
             annotations: None,
             by: if kind == Kind::Pod { Component::Kubelet } else { Component::ControllerManager },
@@ -96,9 +96,9 @@ impl Step {
     pub(crate) fn delete(kind: Kind, object: &Value) -> Self {
         Self::Delete {
             kind,
-            namespace: namespace(object).to_owned(),
-            name: name(object).to_owned(),
-            uid: uid(object).to_owned(),
+            namespace: object.namespace().to_owned(),
+            name: object.name().to_owned(),
+            uid: object.uid().to_owned(),
             grace: None,
             tell: None,
         }
@@ -142,9 +142,9 @@ pub(crate) fn reference(object: &Value) -> Value {
     json!({
         "apiVersion": object["apiVersion"],
         "kind": object["kind"],
-        "name": name(object),
-        "namespace": namespace(object),
-        "uid": uid(object),
+        "name": object.name(),
+        "namespace": object.namespace(),
+        "uid": object.uid(),
         "resourceVersion": text(object, "/metadata/resourceVersion"),
     })
 }

@@ -50,7 +50,7 @@ pub(crate) mod fake {
     //! A cluster that is a list of objects.
 
     use super::*;
-    use crate::objects::{labels, list, name, namespace};
+    use crate::objects::{Object, list};
 
     #[derive(Default)]
     pub(crate) struct Cluster(pub(crate) Vec<Value>);
@@ -63,11 +63,11 @@ pub(crate) mod fake {
 
     impl Objects for Cluster {
         fn get(&self, kind: Kind, space: &str, wanted: &str) -> Option<Value> {
-            self.of(kind).find(|object| namespace(object) == space && name(object) == wanted).cloned()
+            self.of(kind).find(|object| object.namespace() == space && object.name() == wanted).cloned()
         }
 
         fn list(&self, kind: Kind, space: &str) -> Vec<Value> {
-            self.of(kind).filter(|object| space.is_empty() || namespace(object) == space).cloned().collect()
+            self.of(kind).filter(|object| space.is_empty() || object.namespace() == space).cloned().collect()
         }
 
         fn owned(&self, kind: Kind, space: &str, owner: &str) -> Vec<Value> {
@@ -78,7 +78,7 @@ pub(crate) mod fake {
         }
 
         fn selected(&self, kind: Kind, space: &str, selector: &LabelSelector) -> Vec<Value> {
-            self.list(kind, space).into_iter().filter(|object| selector.matches(labels(object))).collect()
+            self.list(kind, space).into_iter().filter(|object| selector.matches(object.labels())).collect()
         }
 
         fn family(
@@ -90,7 +90,7 @@ pub(crate) mod fake {
         ) -> Vec<Value> {
             let belongs = |object: &Value| {
                 list(object, "/metadata/ownerReferences").iter().any(|each| each["uid"] == owner)
-                    || selector.is_some_and(|selector| selector.matches(labels(object)))
+                    || selector.is_some_and(|selector| selector.matches(object.labels()))
             };
             self.list(kind, space).into_iter().filter(belongs).collect()
         }

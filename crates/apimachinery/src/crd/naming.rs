@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{is_true, list, text};
+use super::{list, text};
+use crate::conditions::is_true;
 use crate::field::{Error, Errors, Path};
 use crate::{go, names};
 

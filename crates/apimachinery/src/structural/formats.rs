@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use super::Kind;
-use crate::names;
+use crate::{duration, names};
 
 const STRING_FORMATS: [&str; 28] = [
     "bsonobjectid",
@@ -280,30 +280,7 @@ fn is_date_time(text: &str) -> bool {
 
 /// Go's durations (`1h30m`), or words (`3 days`).
 fn is_duration(text: &str) -> bool {
-    let body = text.strip_prefix(['+', '-']).unwrap_or(text);
-    if body == "0" {
-        return true;
-    }
-    let mut rest = body;
-    let mut parts = 0;
-    loop {
-        let number = rest.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b'.').count();
-        let unit =
-            rest[number..].chars().take_while(|character| !character.is_ascii_digit() && *character != '.');
-        let unit: String = unit.collect();
-        let well_formed = rest[..number].bytes().any(|byte| byte.is_ascii_digit())
-            && rest[..number].matches('.').count() <= 1
-            && matches!(unit.as_str(), "ns" | "us" | "µs" | "μs" | "ms" | "s" | "m" | "h");
-        if !well_formed {
-            break;
-        }
-        parts += 1;
-        rest = &rest[number + unit.len()..];
-        if rest.is_empty() {
-            return parts > 0;
-        }
-    }
-    WORD_DURATION.is_match(text)
+    duration::nanos(text).is_ok() || WORD_DURATION.is_match(text)
 }
 
 #[cfg(test)]

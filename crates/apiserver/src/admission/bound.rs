@@ -1,7 +1,7 @@
 //! What validating and mutating policies have in common: which writes they are about, which parameters they get, how
 //! their variables are computed.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -212,17 +212,58 @@ pub(super) async fn params(
     shown.iter().map(read).collect()
 }
 
+/// How many variables may wait for each other on the stack. Each may be an expression as deep as the language allows.
+const LONGEST_CHAIN: usize = 4;
+
 /// The `variables` of a policy: each is computed once, when it is first used, and may use those before it.
+///
+/// A policy may have any number of them, each using the one before, and stacks do not grow. So the one that would be too
+/// deep is put off: whatever waits for it is given up, it is computed first, and then the rest again.
 pub(super) struct Computed<'a> {
-    pub(super) variables: &'a [(String, Expression)],
-    pub(super) base: &'a dyn Fn() -> Variables<'a>,
-    pub(super) known: RefCell<BTreeMap<String, Result<Cel, EvalError>>>,
+    variables: &'a [(String, Expression)],
+    base: &'a dyn Fn() -> Variables<'a>,
+    known: RefCell<BTreeMap<String, Result<Cel, EvalError>>>,
+    /// How many variables are being computed, each for the one before.
+    depth: Cell<usize>,
+    /// The variable that has to be computed before all others. While there is one, no result counts.
+    put_off: RefCell<Option<String>>,
 }
 
 impl<'a> Computed<'a> {
     pub(super) fn new(variables: &'a [(String, Expression)], base: &'a dyn Fn() -> Variables<'a>) -> Self {
-        Self { variables, base, known: RefCell::default() }
+        Self {
+            variables,
+            base,
+            known: RefCell::default(),
+            depth: Cell::default(),
+            put_off: RefCell::default(),
+        }
     }
+
+    fn find(&self, name: &str) -> Option<&'a Expression> {
+        self.variables.iter().find(|(known, _)| known == name).map(|(_, expression)| expression)
+    }
+
+    fn compute(&self, name: &str, expression: &Expression, budget: &mut u64) -> Result<Cel, EvalError> {
+        // A variable that asks for itself finds this, not an endless loop.
+        self.known.borrow_mut().insert(name.to_owned(), circle(name));
+        self.depth.set(self.depth.get() + 1);
+        let variables = (self.base)().set_lazy("variables", self);
+        let value = expression
+            .value(&variables, budget)
+            .map_err(|why| EvalError(format!("composited variable {name:?} fails to evaluate: {why}")));
+        self.depth.set(self.depth.get() - 1);
+        if self.put_off.borrow().is_some() {
+            self.known.borrow_mut().remove(name);
+        } else {
+            self.known.borrow_mut().insert(name.to_owned(), value.clone());
+        }
+        value
+    }
+}
+
+fn circle(name: &str) -> Result<Cel, EvalError> {
+    Err(EvalError(format!("variable {name} uses itself")))
 }
 
 impl Lazy for Computed<'_> {
@@ -230,15 +271,91 @@ impl Lazy for Computed<'_> {
         if let Some(known) = self.known.borrow().get(name) {
             return Some(known.clone());
         }
-        let (_, expression) = self.variables.iter().find(|(known, _)| known == name)?;
-        // A variable that asks for itself finds this, not an endless loop.
-        let circle = Err(EvalError(format!("variable {name} uses itself")));
-        self.known.borrow_mut().insert(name.to_owned(), circle);
-        let variables = (self.base)().set_lazy("variables", self);
-        let value = expression
-            .value(&variables, budget)
-            .map_err(|why| EvalError(format!("composited variable {name:?} fails to evaluate: {why}")));
-        self.known.borrow_mut().insert(name.to_owned(), value.clone());
-        Some(value)
+        let expression = self.find(name)?;
+        if self.depth.get() == LONGEST_CHAIN || self.put_off.borrow().is_some() {
+            self.put_off.borrow_mut().get_or_insert_with(|| name.to_owned());
+            return Some(Err(EvalError(format!("variable {name} is not computed yet"))));
+        }
+        if self.depth.get() > 0 {
+            return Some(self.compute(name, expression, budget));
+        }
+        let mut waiting = vec![(name.to_owned(), expression)];
+        loop {
+            let (name, expression) =
+                waiting.last().expect("the variable that was asked for waits to the end");
+            let value = self.compute(name, expression, budget);
+            match self.put_off.take() {
+                Some(first) if waiting.iter().any(|(known, _)| *known == first) => {
+                    self.known.borrow_mut().insert(first.clone(), circle(&first));
+                }
+                Some(first) => {
+                    let expression = self.find(&first)?;
+                    waiting.push((first, expression));
+                }
+                None if waiting.len() == 1 => return Some(value),
+                None => drop(waiting.pop()),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cel::Type;
+
+    use super::super::declarations::Available;
+    use super::*;
+
+    fn variable(name: &str, expression: &str, uses: &str) -> (String, Expression) {
+        let before = [(uses.to_owned(), Type::Int)];
+        let scope = Available { variables: Some(&before), ..Available::default() }.scope();
+        (name.to_owned(), Expression::read(expression, &scope))
+    }
+
+    fn compute(variables: &[(String, Expression)], name: &str) -> Result<i64, String> {
+        let mut budget = BUDGET;
+        match Computed::new(variables, &Variables::new).field(name, &mut budget) {
+            Some(Ok(Cel::Int(value))) => Ok(value),
+            Some(Err(EvalError(why))) => Err(why),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn variables_that_use_each_other_can_be_very_many() {
+        let many = 5000;
+        let mut variables = vec![variable("v0", "1", "v0")];
+        for index in 1..=many {
+            let before = format!("v{}", index - 1);
+            variables.push(variable(&format!("v{index}"), &format!("variables.{before} + 1"), &before));
+        }
+        assert_eq!(compute(&variables, &format!("v{many}")), Ok(many + 1));
+    }
+
+    #[test]
+    fn a_variable_that_is_not_needed_is_not_computed() {
+        let mut variables = vec![variable("v0", "1 / 0", "v0")];
+        for index in 1..=20 {
+            let before = format!("v{}", index - 1);
+            variables.push(variable(&format!("v{index}"), &format!("variables.{before} + 1"), &before));
+        }
+        variables.push(variable("last", "true ? 7 : variables.v20", "v20"));
+        assert_eq!(compute(&variables, "last"), Ok(7));
+        let why = compute(&variables, "v20").unwrap_err();
+        assert!(why.contains("division by zero"), "{why}");
+    }
+
+    #[test]
+    fn a_circle_of_variables_ends() {
+        for length in [1, 3, LONGEST_CHAIN, LONGEST_CHAIN + 1, 3 * LONGEST_CHAIN] {
+            let name = |index: usize| format!("v{}", index % length);
+            let variables: Vec<_> = (0..length)
+                .map(|index| {
+                    variable(&name(index), &format!("variables.{} + 1", name(index + 1)), &name(index + 1))
+                })
+                .collect();
+            let why = compute(&variables, "v0").unwrap_err();
+            assert!(why.contains("uses itself"), "{length}: {why}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Who may approve and sign certificate requests, and which subject nobody gets.
 
+use apimachinery::object::Object;
 use apimachinery::status::Status;
 use serde_json::Value;
 
@@ -63,7 +64,7 @@ pub fn check_update(
     if may(signer) || may(&format!("{domain}/*")) {
         return Ok(());
     }
-    let name = crate::object::meta_str(old, "name");
+    let name = old.name();
     let why = format!("user not permitted to {word} requests with signerName {signer:?}");
     Err(Status::forbidden(&kind.resource, name, &why))
 }

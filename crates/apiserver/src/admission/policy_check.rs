@@ -7,6 +7,7 @@
 use apimachinery::field::{Error, Errors, Path};
 use apimachinery::gvk::Gvk;
 use apimachinery::names;
+use apimachinery::object::Object;
 use cel::Type;
 use serde_json::Value;
 
@@ -69,7 +70,7 @@ pub(crate) fn check(gvk: &Gvk, object: &Value, old: Option<&Value>) -> Errors {
 
 /// Returns a warning about a name that only configurations in files may have.
 pub(crate) fn warning(gvk: &Gvk, object: &Value) -> Option<String> {
-    let reserved = crate::object::meta_str(object, "name").ends_with(".static.k8s.io");
+    let reserved = object.name().ends_with(".static.k8s.io");
     (gvk.group == "admissionregistration.k8s.io" && reserved).then(|| {
         "metadata.name: names ending with \".static.k8s.io\" are reserved for static manifest-based configurations and cannot be managed via the API".to_owned()
     })
@@ -298,7 +299,7 @@ impl Check {
     }
 
     fn annotation(&mut self, policy: &Value, annotation: &Value, at: &Path) {
-        let (name, key) = (crate::object::meta_str(policy, "name"), text(annotation, "key"));
+        let (name, key) = (policy.name(), text(annotation, "key"));
         if name.is_empty() {
             let detail = "requires metadata.name be non-empty";
             self.errors.push(Error::invalid(&at.child("key"), key, detail));

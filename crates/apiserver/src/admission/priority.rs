@@ -3,11 +3,11 @@
 //! Off unless asked for: a control plane that hands pods on to other clusters must not decide what their priority is
 //! there.
 
+use apimachinery::object::Object;
 use apimachinery::status::Status;
 use serde_json::{Value, json};
 
 use super::Operation;
-use crate::object;
 use crate::registry::Kind;
 use crate::server::Server;
 
@@ -25,7 +25,7 @@ struct Class {
 impl Class {
     fn read(class: &Value) -> Self {
         Self {
-            name: object::meta_str(class, "name").to_owned(),
+            name: class.name().to_owned(),
             value: class["value"].as_i64().unwrap_or(0),
             preemption: class["preemptionPolicy"].as_str().map(str::to_owned),
         }
@@ -50,7 +50,7 @@ pub(crate) fn mutate(
             let classes = classes.iter().filter_map(|entry| serde_json::from_slice(&entry.value).ok());
             find(&wanted, classes)
                 .and_then(|class| apply(object, &class))
-                .map_err(|why| Status::forbidden(&kind.resource, object::meta_str(object, "name"), &why))
+                .map_err(|why| Status::forbidden(&kind.resource, object.name(), &why))
         }
         (_, Some(old)) => {
             keep(object, old);
@@ -63,7 +63,7 @@ pub(crate) fn mutate(
 /// Returns the class of a name; without a name, the default one of least value.
 fn find(wanted: &str, mut classes: impl Iterator<Item = Value>) -> Result<Class, String> {
     if !wanted.is_empty() {
-        let found = classes.find(|class| object::meta_str(class, "name") == wanted);
+        let found = classes.find(|class| class.name() == wanted);
         return found
             .map(|class| Class::read(&class))
             .ok_or_else(|| format!("no PriorityClass with name {wanted} was found"));

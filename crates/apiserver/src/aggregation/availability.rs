@@ -5,9 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use apimachinery::conditions;
+use apimachinery::object::Object;
 use futures::future::join_all;
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{COLLECTION, Remote, discovery, local};
 use crate::handlers::write::second;
@@ -35,27 +37,9 @@ impl Condition {
     /// Returns the APIService with this condition; `None` if it has it already.
     pub(super) fn written_to(&self, service: &Value, now: Timestamp) -> Option<Value> {
         let status = if self.available { "True" } else { "False" };
-        let list = service["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        let known = list.iter().find(|condition| condition["type"] == "Available");
-        let mut since = json!(second(now));
-        if let Some(known) = known {
-            if known["status"] == status
-                && known["reason"] == self.reason
-                && known["message"] == self.message.as_str()
-            {
-                return None;
-            }
-            if known["status"] == status {
-                since = known["lastTransitionTime"].clone();
-            }
-        }
-        let mut list: Vec<Value> =
-            list.into_iter().filter(|condition| condition["type"] != "Available").collect();
-        list.push(json!({"type": "Available", "status": status, "lastTransitionTime": since,
-            "reason": self.reason, "message": self.message}));
         let mut new = service.clone();
-        new["status"] = json!({"conditions": list});
-        Some(new)
+        let condition = conditions::condition("Available", status, self.reason, self.message.as_str());
+        conditions::set(&mut new["status"], condition, &second(now)).then_some(new)
     }
 }
 
@@ -156,8 +140,7 @@ async fn settle(actor: &Actor) -> bool {
     for (service, condition) in conditions {
         let change = |old: &Value| condition.written_to(old, now);
         if change(service).is_some()
-            && let Err(status) =
-                actor.update(&kind, "", object::meta_str(service, "name"), "status", change).await
+            && let Err(status) = actor.update(&kind, "", service.name(), "status", change).await
         {
             tracing::debug!(error = %status, "cannot write the condition of an APIService");
         }
@@ -249,6 +232,8 @@ fn endpoints(server: &Server, wanted: &ServicePort, _port_name: &str) -> (bool, 
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

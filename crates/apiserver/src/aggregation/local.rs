@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use apimachinery::object::Object;
 use futures::future::join_all;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -11,7 +12,6 @@ use super::COLLECTION;
 use crate::controllers::definitions;
 use crate::handlers::delete::{DeleteOptions, Preconditions};
 use crate::internal::Actor;
-use crate::object;
 use crate::registry::Kind;
 use crate::server::Server;
 
@@ -40,7 +40,7 @@ pub(super) async fn register(actor: &Actor) {
         let condition = super::availability::Condition::new(true, "Local", message);
         let change = |old: &Value| condition.written_to(old, now);
         if change(&service).is_some() {
-            let _ = actor.update(&kind, "", object::meta_str(&service, "name"), "status", change).await;
+            let _ = actor.update(&kind, "", service.name(), "status", change).await;
         }
     }
 }
@@ -74,7 +74,7 @@ pub(crate) async fn unregister(actor: &Actor) {
         let Some(service) = server.read_or_warn(&kind, entry) else { continue };
         if !service["spec"]["service"].is_object() {
             // Somebody else's of the same name is left alone, should it be there by now.
-            let uid = Some(object::meta_str(&service, "uid").to_owned());
+            let uid = Some(service.uid().to_owned());
             let options = DeleteOptions {
                 preconditions: Some(Preconditions { uid, resource_version: None }),
                 ..DeleteOptions::default()

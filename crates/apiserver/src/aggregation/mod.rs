@@ -60,7 +60,7 @@ impl Remote {
             version_priority: number("versionPriority"),
             endpoint: Endpoint { address: Address::Service(target.clone()), trust, as_front_proxy: true },
             service: target,
-            available: apimachinery::crd::is_true(service, "Available"),
+            available: apimachinery::conditions::is_true(service, "Available"),
             resources: None,
             fresh: false,
             openapi: None,

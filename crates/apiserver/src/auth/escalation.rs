@@ -1,5 +1,6 @@
 //! Nobody grants what they do not hold: the guard on writing roles and bindings.
 
+use apimachinery::object::Object;
 use apimachinery::status::Status;
 use serde_json::Value;
 
@@ -34,7 +35,7 @@ fn check_role(server: &Server, target: &Target<'_>, role: &Value, old: Option<&V
     if may(server, target, "escalate", target.kind.resource.resource.as_str(), target.name) {
         return Ok(());
     }
-    let forbidden = |why: &str| Status::forbidden(&target.kind.resource, object::meta_str(role, "name"), why);
+    let forbidden = |why: &str| Status::forbidden(&target.kind.resource, role.name(), why);
     confirm(server, target, &rules_of(role)).map_err(|why| forbidden(&why))?;
     // An aggregated role may come to hold anything.
     if [Some(role), old].into_iter().flatten().any(aggregates) {
@@ -62,7 +63,7 @@ fn check_binding(server: &Server, target: &Target<'_>, binding: &Value) -> Resul
     let rules = server.rbac.role(cluster, &key);
     let rules = rules.ok_or_else(|| Status::not_found(&target.kind.resource, reference("name")))?;
     confirm(server, target, &rules)
-        .map_err(|why| Status::forbidden(&target.kind.resource, object::meta_str(binding, "name"), &why))
+        .map_err(|why| Status::forbidden(&target.kind.resource, binding.name(), &why))
 }
 
 /// Checks that the caller holds all that is granted; says what is missing if not.
@@ -91,7 +92,7 @@ fn changes_only_ownership(new: &Value, old: &Value) -> bool {
     let rest = |object: &Value| {
         let mut object = object.clone();
         for field in ["ownerReferences", "finalizers", "managedFields", "selfLink", "resourceVersion"] {
-            object::meta_mut(&mut object).remove(field);
+            object.metadata_mut().remove(field);
         }
         object
     };

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use apimachinery::object::Object;
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use jiff::{SignedDuration, Timestamp};
@@ -324,7 +325,7 @@ fn is_gone(entry: &Entry, now: Timestamp) -> bool {
         return false;
     }
     let body: Value = serde_json::from_slice(&entry.value).unwrap_or_default();
-    let deleted = object::meta_str(&body, "deletionTimestamp").parse::<Timestamp>();
+    let deleted = body.meta("deletionTimestamp").parse::<Timestamp>();
     deleted.map_or(true, |deleted| deleted < now.saturating_sub(LEEWAY).unwrap_or(now))
 }
 

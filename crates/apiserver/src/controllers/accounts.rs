@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use apimachinery::object::Object;
 use apimachinery::status::Status;
 use base64::Engine;
 use serde_json::{Value, json};
@@ -171,7 +172,7 @@ async fn fill(actor: &Actor, entry: &Arc<Entry>) {
                     data[key] = json!(encode(text));
                 }
             }
-            let metadata = object::meta_mut(&mut new);
+            let metadata = new.metadata_mut();
             let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
             annotations[UID] = json!(uid);
             Some(new)

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use apimachinery::object::Object;
 use base64::Engine;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -17,7 +18,6 @@ use crate::clock;
 use crate::handlers::delete::{DeleteOptions, Preconditions};
 use crate::handlers::write::second;
 use crate::internal::Actor;
-use crate::object;
 use crate::server::Server;
 
 const COLLECTION: &str = "certificatesigningrequests";
@@ -250,7 +250,7 @@ async fn clean(actor: &Actor, now: Timestamp) {
             let preconditions =
                 Preconditions { uid: Some(entry.head.uid.to_string()), resource_version: None };
             let options = DeleteOptions { preconditions: Some(preconditions), ..DeleteOptions::default() };
-            let _ = actor.delete(&kind, "", object::meta_str(&request, "name"), &options).await;
+            let _ = actor.delete(&kind, "", request.name(), &options).await;
         }
     }
 }

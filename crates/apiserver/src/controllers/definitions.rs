@@ -8,12 +8,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use apimachinery::conditions;
 use apimachinery::crd::{self, Condition, Naming};
+use apimachinery::object::Object;
 use apimachinery::status::Status;
 use futures::future::{join_all, try_join_all};
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::bootstrap::ensure;
@@ -37,7 +39,7 @@ pub(crate) fn load(server: &Server) {
     let mut definitions = Definitions::new();
     for entry in server.store.snapshot(COLLECTION).iter() {
         let Ok(definition) = serde_json::from_slice::<Value>(&entry.value) else { continue };
-        if crd::is_true(&definition, "Established")
+        if conditions::is_true(&definition, "Established")
             && let Some(custom) = compile(server, &definition)
         {
             definitions.insert(custom.name.as_str().into(), custom);
@@ -88,7 +90,7 @@ pub(crate) async fn install(server: &Arc<Server>, wanted: &[Value]) -> Result<()
 async fn install_one(actor: &Actor, definition: &Value) -> Result<(), Status> {
     let server = actor.server();
     ensure(actor, "apiextensions.k8s.io", "v1", "customresourcedefinitions", "", definition.clone()).await?;
-    let name = object::meta_str(definition, "name");
+    let name = definition.name();
     let registry = server.registry.load_full();
     if let (Some(kind), Some(entry)) = (definition_kind(&registry), server.store.get(COLLECTION, name)) {
         let spec = definition.get("spec").cloned().unwrap_or_default();
@@ -219,11 +221,11 @@ impl Names {
 
     /// Takes note of what a definition says it has been given.
     fn note(&self, definition: &Value) {
-        let (name, group) = (object::meta_str(definition, "name"), group(definition));
+        let (name, group) = (definition.name(), group(definition));
         let given = crd::accepted_names(definition).into_iter();
         let holder = Holder {
             names: given.map(|(space, name)| (group.into(), space, name.into())).collect(),
-            accepted: crd::is_true(definition, "NamesAccepted"),
+            accepted: conditions::is_true(definition, "NamesAccepted"),
         };
         let mut index = self.0.lock();
         index.forget(name);
@@ -246,7 +248,7 @@ impl Names {
 
     /// Decides which names a definition gets, beside the other ones of its group.
     fn decide(&self, definition: &Value) -> Naming {
-        let (own, group) = (object::meta_str(definition, "name"), group(definition));
+        let (own, group) = (definition.name(), group(definition));
         let index = self.0.lock();
         crd::decide_names(definition, |space, name| {
             let holders = index.given.get(&(group.into(), space, name.into()));
@@ -286,10 +288,10 @@ fn read(server: &Server, name: &str) -> Option<(Arc<Kind>, Value)> {
 
 /// Makes a definition that is to be deleted say so, and lets it wait for its instances to go.
 pub(crate) fn begin_deletion(definition: &mut Value, now: Timestamp) {
-    let mut finalizers = object::finalizers(definition);
+    let mut finalizers = definition.finalizers();
     if !finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
         finalizers.push(FINALIZER.to_owned());
-        object::set_finalizers(definition, finalizers);
+        definition.set_finalizers(finalizers);
     }
     let message = "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon";
     set_condition(&mut definition["status"], terminating("True", "InstanceDeletionPending", message), now);
@@ -311,16 +313,16 @@ async fn settle(actor: &Actor, names: &Names, name: &str) {
     }
     names.note(&definition);
     let naming = names.decide(&definition);
-    let convertible = crd::is_true(&definition, "Established") || has_readable_authority(&definition);
+    let convertible = conditions::is_true(&definition, "Established") || has_readable_authority(&definition);
     let accepted = naming.conditions[0].status == "True" && convertible;
     let now = Timestamp::now();
     let with_status = |old: &Value| -> Option<Value> {
         let mut new = old.clone();
-        if !object::finalizers(&new).iter().any(|finalizer| finalizer == FINALIZER) {
+        if !new.has_finalizer(FINALIZER) {
             // Written through the status endpoint, which takes finalizers of native kinds.
-            let mut finalizers = object::finalizers(&new);
+            let mut finalizers = new.finalizers();
             finalizers.push(FINALIZER.to_owned());
-            object::set_finalizers(&mut new, finalizers);
+            new.set_finalizers(finalizers);
         }
         let status = &mut new["status"];
         status["acceptedNames"] = naming.accepted.clone();
@@ -345,7 +347,7 @@ async fn settle(actor: &Actor, names: &Names, name: &str) {
         (new != *old).then_some(new)
     };
     let served = registry.definitions().get(name);
-    let established = accepted || crd::is_true(&definition, "Established");
+    let established = accepted || conditions::is_true(&definition, "Established");
     if established {
         let unchanged = served.is_some_and(|custom| custom.essence == essence(&definition));
         if !unchanged && let Some(custom) = compile(server, &definition) {
@@ -376,7 +378,7 @@ fn has_readable_authority(definition: &Value) -> bool {
 
 fn compile(server: &Server, definition: &Value) -> Option<Arc<Custom>> {
     let registry = server.registry.load();
-    let served = registry.definitions().get(object::meta_str(definition, "name"));
+    let served = registry.definitions().get(definition.name());
     if let Some(served) = served.filter(|served| served.essence == essence(definition)) {
         return Some(served.clone());
     }
@@ -404,8 +406,8 @@ fn instances_of(server: &Server, name: &str) -> Option<Arc<Kind>> {
 /// Deletes the instances of a dying definition.
 async fn empty(actor: &Actor, kind: &Arc<Kind>, definition: &Value) {
     let server = actor.server();
-    let name = object::meta_str(definition, "name");
-    if !object::finalizers(definition).iter().any(|finalizer| finalizer == FINALIZER) {
+    let name = definition.name();
+    if !definition.has_finalizer(FINALIZER) {
         return;
     }
     let registry = server.registry.load_full();
@@ -428,18 +430,18 @@ async fn empty(actor: &Actor, kind: &Arc<Kind>, definition: &Value) {
 /// Lets a dying definition go when none of its instances is left, and deletes them again else.
 async fn remove(actor: &Actor, kind: &Arc<Kind>, definition: &Value) {
     let server = actor.server();
-    let name = object::meta_str(definition, "name");
+    let name = definition.name();
     let instances = instances_of(server, name);
     if instances.is_some_and(|instances| !server.store.snapshot(&instances.collection).is_empty()) {
         return empty(actor, kind, definition).await;
     }
-    let gone = if crd::is_true(definition, "Established") {
+    let gone = if conditions::is_true(definition, "Established") {
         terminating("False", "InstanceDeletionCompleted", "removed all instances")
     } else {
         terminating("False", "NeverEstablished", "resource was never established")
     };
     crate::aggregation::local::unregister(actor).await;
-    if object::finalizers(definition) == [FINALIZER] {
+    if definition.finalizers() == [FINALIZER] {
         // Whoever sees that it is gone must not find its kind any more.
         withdraw(server, name);
     }
@@ -452,14 +454,14 @@ async fn write_removal(actor: &Actor, kind: &Arc<Kind>, name: &str, condition: &
     let result = actor
         .update(kind, "", name, "status", |old| {
             let mut new = old.clone();
-            let mut finalizers = object::finalizers(&new);
+            let mut finalizers = new.finalizers();
             if !finalizers.iter().any(|own| own == FINALIZER) {
                 return None;
             }
             set_condition(&mut new["status"], condition.clone(), now);
             if done {
                 finalizers.retain(|own| own != FINALIZER);
-                object::set_finalizers(&mut new, finalizers);
+                new.set_finalizers(finalizers);
             }
             (new != *old).then_some(new)
         })
@@ -469,26 +471,7 @@ async fn write_removal(actor: &Actor, kind: &Arc<Kind>, name: &str, condition: &
     }
 }
 
-/// Sets a condition; the time moves only when the status does.
 fn set_condition(status: &mut Value, wanted: Condition, now: Timestamp) {
-    let mut wanted = json!({
-        "type": wanted.kind,
-        "status": wanted.status,
-        "reason": wanted.reason,
-        "message": wanted.message,
-        "lastTransitionTime": second(now),
-    });
-    if !status["conditions"].is_array() {
-        status["conditions"] = json!([]);
-    }
-    let Some(list) = status["conditions"].as_array_mut() else { return };
-    match list.iter_mut().find(|known| known["type"] == wanted["type"]) {
-        Some(known) => {
-            if known["status"] == wanted["status"] {
-                wanted["lastTransitionTime"] = known["lastTransitionTime"].clone();
-            }
-            *known = wanted;
-        }
-        None => list.push(wanted),
-    }
+    let wanted = conditions::condition(wanted.kind, wanted.status, &wanted.reason, wanted.message);
+    conditions::set(status, wanted, &second(now));
 }

@@ -6,6 +6,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
+use apimachinery::object::Object;
 use serde_json::{Value, json};
 
 use crate::handlers::delete::{DeleteOptions, Preconditions};
@@ -292,7 +293,7 @@ impl Collector {
 
     fn finalizers(&self, kind: &Kind, entry: &Entry) -> Result<Vec<String>, String> {
         let object = self.server().read(kind, entry).map_err(|status| status.message)?;
-        Ok(object::finalizers(&object))
+        Ok(object.finalizers())
     }
 
     fn find(&self, graph: &Graph, registry: &Registry, uid: &str) -> Option<(Arc<Kind>, Arc<Entry>)> {
@@ -354,12 +355,12 @@ impl Collector {
         let result = self
             .actor
             .update(kind, namespace, name, "", |old| {
-                if object::meta_str(old, "uid") != uid {
+                if old.uid() != uid {
                     return None;
                 }
                 let mut new = old.clone();
-                let finalizers = object::finalizers(old).into_iter().filter(|own| own != finalizer).collect();
-                object::set_finalizers(&mut new, finalizers);
+                let finalizers = old.finalizers().into_iter().filter(|own| own != finalizer).collect();
+                new.set_finalizers(finalizers);
                 Some(new)
             })
             .await;
@@ -391,11 +392,11 @@ impl Collector {
         let result = self
             .actor
             .update(kind, namespace, name, "", |old| {
-                if object::meta_str(old, "uid") != uid {
+                if old.uid() != uid {
                     return None;
                 }
                 let mut new = old.clone();
-                let metadata = object::meta_mut(&mut new);
+                let metadata = new.metadata_mut();
                 if let Some(Value::Array(owners)) = metadata.get_mut("ownerReferences") {
                     edit(owners);
                     if owners.is_empty() {

@@ -7,8 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use apimachinery::conditions;
+use apimachinery::object::Object;
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::clock;
@@ -133,9 +135,9 @@ async fn empty(actor: &Actor, namespace: &str) -> Progress {
         delete_all(actor, kind, namespace, &mut left).await;
     }
     if left.total > 0 || left.failed.is_some() {
-        let conditions = left.conditions(Timestamp::now());
-        let result =
-            actor.update(&kind, "", namespace, "status", |old| Some(with_conditions(old, &conditions))).await;
+        let (conditions, now) = (left.conditions(), Timestamp::now());
+        let change = |old: &Value| Some(with_conditions(old, &conditions, now));
+        let result = actor.update(&kind, "", namespace, "status", change).await;
         if let Err(status) = result {
             tracing::debug!(namespace, error = %status, "cannot report what is left");
         }
@@ -177,7 +179,7 @@ async fn delete_all(actor: &Actor, kind: &Arc<Kind>, namespace: &str, left: &mut
             }
             Ok(deleted) => {
                 if server.store.get(&kind.collection, &entry.name).is_some() {
-                    left.add(kind, &object::finalizers(deleted.object()));
+                    left.add(kind, &deleted.object().finalizers());
                 }
             }
         }
@@ -209,10 +211,9 @@ impl Left {
         }
     }
 
-    fn conditions(&self, now: Timestamp) -> Vec<Value> {
+    fn conditions(&self) -> Vec<Value> {
         let condition = |kind: &str, status: bool, reason: &str, message: String| {
-            let status = if status { "True" } else { "False" };
-            json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": second(now)})
+            conditions::condition(kind, if status { "True" } else { "False" }, reason, message)
         };
         let join = |counts: &BTreeMap<String, usize>, words: &str| {
             let parts: Vec<String> = counts
@@ -277,28 +278,11 @@ impl Left {
     }
 }
 
-/// Sets conditions, keeping the time of those that say the same as before.
-fn with_conditions(old: &Value, conditions: &[Value]) -> Value {
+/// Sets conditions, keeping the time of those whose status is the same as before.
+fn with_conditions(old: &Value, conditions: &[Value], now: Timestamp) -> Value {
     let mut new = old.clone();
-    let mut list = old.pointer("/status/conditions").and_then(Value::as_array).cloned().unwrap_or_default();
     for condition in conditions {
-        match list.iter_mut().find(|known| known["type"] == condition["type"]) {
-            Some(known) => {
-                let unchanged = known["status"] == condition["status"]
-                    && known["reason"] == condition["reason"]
-                    && known["message"] == condition["message"];
-                if !unchanged {
-                    let same_status = known["status"] == condition["status"];
-                    let since = known["lastTransitionTime"].clone();
-                    *known = condition.clone();
-                    if same_status {
-                        known["lastTransitionTime"] = since;
-                    }
-                }
-            }
-            None => list.push(condition.clone()),
-        }
+        conditions::set(&mut new["status"], condition.clone(), &second(now));
     }
-    new["status"]["conditions"] = list.into();
     new
 }

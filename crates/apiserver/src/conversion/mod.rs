@@ -10,6 +10,7 @@ mod webhook;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use apimachinery::object::Object;
 use apimachinery::status::Status;
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -62,7 +63,7 @@ pub(crate) async fn between(
             let mut converted =
                 native::convert::convert(object, &from.gvk, &to.gvk).map_err(Status::internal)?;
             if let Some(revision) = revision {
-                object::meta_mut(&mut converted).insert("resourceVersion".to_owned(), revision);
+                converted.metadata_mut().insert("resourceVersion".to_owned(), revision);
             }
             converted["apiVersion"] = json!(to.api_version);
             converted["kind"] = json!(to.gvk.kind);

@@ -5,10 +5,10 @@
 
 use std::time::Duration;
 
+use apimachinery::object::Object;
 use serde_json::{Map, Value, json};
 
 use crate::admission::webhooks::{Client, post};
-use crate::object;
 use crate::server::Server;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -88,7 +88,7 @@ fn described(object: &Value) -> String {
 /// What is stored has no revision in it, and webhooks get to see what is stored.
 fn without_revision(object: &Value) -> Value {
     let mut object = object.clone();
-    object::meta_mut(&mut object).remove("resourceVersion");
+    object.metadata_mut().remove("resourceVersion");
     object
 }
 
@@ -141,7 +141,7 @@ fn checked(kind: &str, original: &Value, converted: Value, api_version: &str) ->
         ));
     }
     for (field, name) in [("name", "name"), ("namespace", "namespace"), ("uid", "UID")] {
-        let (wanted, got) = (object::meta_str(original, field), object::meta_str(&converted, field));
+        let (wanted, got) = (original.meta(field), converted.meta(field));
         if wanted != got {
             return Err(format!(
                 "conversion webhook for {kind} returned invalid object: must have the same {name}: {wanted} != {got}"

@@ -5,6 +5,7 @@
 
 use apimachinery::field::{self, Path};
 use apimachinery::names;
+use apimachinery::object::Object;
 use apimachinery::selector::{FieldSelector, LabelSelector};
 use apimachinery::status::Status;
 use serde_json::{Value, json};
@@ -68,7 +69,7 @@ fn check(kind: &Kind, review: &Value) -> field::Errors {
     }
     if local {
         let asked = text(review, "/spec/resourceAttributes/namespace");
-        if resource.is_some() && asked != object::meta_str(review, "namespace") {
+        if resource.is_some() && asked != review.namespace() {
             let at = spec.child("resourceAttributes").child("namespace");
             errors.push(field::Error::invalid(&at, asked, "must match metadata.namespace"));
         }

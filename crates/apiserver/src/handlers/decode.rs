@@ -5,13 +5,13 @@
 
 use apimachinery::field::{self, Path};
 use apimachinery::gvk::Gvk;
+use apimachinery::object::Object;
 use apimachinery::status::Status;
 use base64::Engine;
 use bytes::Bytes;
 use serde_json::Value;
 
 use super::context::{Context, FieldValidation};
-use crate::object;
 use crate::registry::{Kind, Source};
 
 /// The envelope that protobuf bodies start with.
@@ -121,7 +121,7 @@ pub fn canonicalise(kind: &Kind, gvk: &Gvk, value: &mut Value) -> Result<Vec<Str
                 .is_some_and(|list| list == &Value::Array(Vec::new()));
             let unknown = native::shape::canonicalise(gvk, value).map_err(|error| error.to_string())?;
             if untracked {
-                object::meta_mut(value).insert("managedFields".to_owned(), Value::Array(Vec::new()));
+                value.metadata_mut().insert("managedFields".to_owned(), Value::Array(Vec::new()));
             }
             native::defaults::apply(gvk, value);
             if is_definition(gvk) {
@@ -339,7 +339,7 @@ pub fn validate_type(kind: &Kind, object: &Value) -> Result<(), Status> {
         return Ok(());
     }
     let given = Gvk::from_api_version(text("apiVersion"), text("kind"));
-    Err(Status::invalid(&given.group, &given.kind, object::meta_str(object, "name"), &errors))
+    Err(Status::invalid(&given.group, &given.kind, object.name(), &errors))
 }
 
 fn no_kind(gvk: &Gvk) -> String {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use apimachinery::field::{self, Path};
 use apimachinery::gvk::Gvk;
+use apimachinery::object::Object;
 use apimachinery::status::{Details, Status};
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -210,10 +211,10 @@ impl Deleted {
 
 fn success(kind: &Kind, object: &Value) -> Value {
     let details = Details {
-        name: object::meta_str(object, "name").to_owned(),
+        name: object.name().to_owned(),
         group: kind.resource.group.clone(),
         kind: kind.resource.resource.clone(),
-        uid: object::meta_str(object, "uid").to_owned(),
+        uid: object.uid().to_owned(),
         ..Details::default()
     };
     json!({
@@ -320,7 +321,7 @@ async fn remove_unread(
 
 /// Marks an object as deleted without grace.
 fn mark(object: &mut Value, now: Timestamp) {
-    let metadata = object::meta_mut(object);
+    let metadata = object.metadata_mut();
     if !metadata.contains_key("deletionTimestamp") {
         metadata.insert("deletionTimestamp".to_owned(), second(now).into());
         if let Some(generation) = metadata.get("generation").and_then(Value::as_i64).filter(|g| *g > 0) {
@@ -412,12 +413,12 @@ enum Plan {
 
 fn plan(server: &Server, kind: &Kind, old: &Value, options: &DeleteOptions, now: Timestamp) -> Plan {
     let mut new = old.clone();
-    object::set_finalizers(&mut new, wanted_finalizers(kind, old, options));
-    let deleting = !object::meta_str(old, "deletionTimestamp").is_empty();
+    new.set_finalizers(wanted_finalizers(kind, old, options));
+    let deleting = old.is_deleting();
     if !deleting && super::decode::is_definition(&kind.gvk) {
         definitions::begin_deletion(&mut new, now);
     }
-    let finalizers = object::finalizers(&new);
+    let finalizers = new.finalizers();
     let is_namespace = &*kind.collection == "namespaces";
     let grace = if is_namespace { 0 } else { server.grace_period(kind, old, options.grace_period_seconds) };
     let held_by_spec = is_namespace
@@ -425,7 +426,7 @@ fn plan(server: &Server, kind: &Kind, old: &Value, options: &DeleteOptions, now:
     if finalizers.is_empty() && !held_by_spec && grace == 0 {
         return Plan::Remove;
     }
-    let metadata = object::meta_mut(&mut new);
+    let metadata = new.metadata_mut();
     if deleting {
         // A later deletion may only shorten the grace period.
         let current =
@@ -443,7 +444,7 @@ fn plan(server: &Server, kind: &Kind, old: &Value, options: &DeleteOptions, now:
         } else {
             metadata.insert("deletionGracePeriodSeconds".to_owned(), grace.into());
         }
-        let metadata = object::meta_mut(&mut new);
+        let metadata = new.metadata_mut();
         if let Some(generation) = metadata.get("generation").and_then(Value::as_i64).filter(|g| *g > 0) {
             metadata.insert("generation".to_owned(), generation.saturating_add(1).into());
         }
@@ -453,7 +454,7 @@ fn plan(server: &Server, kind: &Kind, old: &Value, options: &DeleteOptions, now:
 
 /// Adds or removes the finalizers that stand for a propagation policy.
 fn wanted_finalizers(kind: &Kind, old: &Value, options: &DeleteOptions) -> Vec<String> {
-    let mut finalizers = object::finalizers(old);
+    let mut finalizers = old.finalizers();
     let has = |name: &str| finalizers.iter().any(|finalizer| finalizer == name);
     if &*kind.collection == "events" {
         return finalizers;

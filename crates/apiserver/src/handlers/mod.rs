@@ -15,6 +15,7 @@ pub mod write;
 
 use std::sync::Arc;
 
+use apimachinery::object::Object;
 use apimachinery::status::Status;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, header};
@@ -233,7 +234,7 @@ async fn create(
 /// Returns what an answer to a write contains of the object.
 fn shown(context: &Context, mut object: serde_json::Value) -> serde_json::Value {
     if !context.terms.ownership {
-        crate::object::meta_mut(&mut object).remove("managedFields");
+        object.metadata_mut().remove("managedFields");
     }
     object
 }

@@ -6,6 +6,7 @@ use apimachinery::apply::{self, PathElement};
 use apimachinery::field::{self, Path};
 use apimachinery::go;
 use apimachinery::gvk::{GroupResource, Gvk};
+use apimachinery::object::Object;
 use apimachinery::selector::LabelSelector;
 use apimachinery::status::Status;
 use apimachinery::yaml::Document;
@@ -16,7 +17,6 @@ use serde_json::{Value, json};
 use super::decode;
 use super::update::{Patch, PatchType, check_names};
 use super::write::{Change, Outcome, Target, second};
-use crate::object;
 use crate::registry::{Kind, Source};
 
 pub fn gvk() -> Gvk {
@@ -159,7 +159,7 @@ pub fn of(kind: &Kind, object: &Value) -> Result<Value, Status> {
         "status": {"replicas": at(object, &paths.status).and_then(Value::as_i64).unwrap_or(0)},
     });
     for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
-        let value = object::meta_str(object, field);
+        let value = object.meta(field);
         if !value.is_empty() {
             scale["metadata"][field] = json!(value);
         }
@@ -252,7 +252,7 @@ impl Rescale<'_> {
                 decode::canonicalise(kind, &gvk, &mut merged)
                     .map_err(|error| decode::cannot_handle(&gvk, &gvk, &error))?;
                 if let Some(managed) = managed {
-                    object::meta_mut(&mut merged).insert("managedFields".to_owned(), managed);
+                    merged.metadata_mut().insert("managedFields".to_owned(), managed);
                 }
                 return Ok(merged);
             }
@@ -264,7 +264,7 @@ impl Rescale<'_> {
 /// The answer to an apply for the Scale of a custom resource, which upstream cannot carry out either.
 fn unconvertible(live: &Value) -> Status {
     let reason = "request to convert CR to an invalid group/version: autoscaling/v1";
-    let name = |field: &str| object::meta_str(live, field);
+    let name = |field: &str| live.meta(field);
     let (what, prefix) = if live.pointer("/metadata/managedFields").is_some() {
         (format!("{}/{}", name("namespace"), name("name")), "")
     } else {
@@ -291,7 +291,7 @@ impl Change for Rescale<'_> {
             let error = field::Error::invalid(&path, replicas, "must be greater than or equal to 0");
             return Err(Status::invalid("autoscaling", "Scale", name, &[error]));
         }
-        let (uid, current) = (object::meta_str(&scale, "uid"), object::meta_str(old, "uid"));
+        let (uid, current) = (scale.uid(), old.uid());
         if !uid.is_empty() && uid != current {
             let resource =
                 GroupResource::new(&kind.resource.group, format!("{}/scale", kind.resource.resource));
@@ -308,8 +308,8 @@ impl Change for Rescale<'_> {
             &kind.api_version,
         );
         managed.map_err(Status::bare_internal)?.store(&mut new);
-        let sent = object::meta_str(&scale, "resourceVersion").to_owned();
-        object::meta_mut(&mut new).insert("resourceVersion".to_owned(), sent.into());
+        let sent = scale.resource_version().to_owned();
+        new.metadata_mut().insert("resourceVersion".to_owned(), sent.into());
         Ok(Some(new))
     }
 

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use apimachinery::object::Object;
 use apimachinery::status::Status;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::context::Context;
 use super::decode;
-use crate::object::{self, Entry};
+use crate::object::Entry;
 use crate::registry::{Kind, Source};
 use crate::server::Server;
 
@@ -80,7 +81,7 @@ pub fn of_objects(
 
 /// Returns the table of one object.
 pub fn single(server: &Server, kind: &Kind, object: Value, include: Include, beta: bool) -> Value {
-    let metadata = json!({"resourceVersion": object::meta_str(&object, "resourceVersion")});
+    let metadata = json!({"resourceVersion": object.resource_version()});
     document(metadata, columns(kind), vec![row(server, kind, object, include, Timestamp::now(), beta)], beta)
 }
 
@@ -93,7 +94,7 @@ pub fn event(
     beta: bool,
     first: bool,
 ) -> Value {
-    let metadata = json!({"resourceVersion": object::meta_str(&object, "resourceVersion")});
+    let metadata = json!({"resourceVersion": object.resource_version()});
     let columns = if first { columns(kind) } else { Vec::new() };
     let mut table =
         document(metadata, columns, vec![row(server, kind, object, include, Timestamp::now(), beta)], beta);
@@ -122,7 +123,7 @@ fn column(column: &native::tables::Column) -> Value {
 
 /// Returns the table of a Scale.
 pub fn scale(scale: Value, include: Include, beta: bool) -> Value {
-    let metadata = json!({"resourceVersion": object::meta_str(&scale, "resourceVersion")});
+    let metadata = json!({"resourceVersion": scale.resource_version()});
     let cells = native::tables::cells(&super::scale::gvk(), &scale, Timestamp::now());
     let row = json!({"cells": cells, "object": beside(scale, include, beta)});
     document(metadata, native::tables::scale_columns().iter().map(column).collect(), vec![row], beta)

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use apimachinery::field::{self, Path};
 use apimachinery::gvk::{GroupResource, Gvk};
+use apimachinery::object::Object;
 use apimachinery::status::Status;
 use bytes::Bytes;
 use http::Response;
@@ -53,12 +54,12 @@ pub async fn request(
         options: &options,
     };
     // The uid is a precondition here, where other objects lose the one they are sent with.
-    let wanted_uid = object::meta_str(&request, "uid").to_owned();
+    let wanted_uid = request.uid().to_owned();
     if request["spec"]["expirationSeconds"].is_null() {
         request["spec"]["expirationSeconds"] = json!(DEFAULT);
     }
     target.begin_answered(&gvk, &mut request).await?;
-    let given = object::meta_str(&request, "name").to_owned();
+    let given = request.name().to_owned();
     if !given.is_empty() && given != account_name {
         let path = Path::new("metadata").child("name");
         let detail = "must match the service account name if specified";
@@ -107,7 +108,7 @@ pub async fn request(
         audiences.push(server.identity.issuer.clone());
     }
     let now = Timestamp::now();
-    let metadata = object::meta_mut(&mut request);
+    let metadata = request.metadata_mut();
     metadata.insert("name".to_owned(), account_name.into());
     metadata.insert("namespace".to_owned(), namespace.into());
     metadata.insert("uid".to_owned(), account.head.uid.to_string().into());

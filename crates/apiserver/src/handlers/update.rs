@@ -2,6 +2,7 @@
 
 use apimachinery::field::{self, Path};
 use apimachinery::gvk::Gvk;
+use apimachinery::object::Object;
 use apimachinery::status::Status;
 use bytes::Bytes;
 use serde_json::Value;
@@ -9,7 +10,6 @@ use serde_json::Value;
 use super::context::{Context, FieldValidation, WriteOptions};
 use super::decode;
 use super::write::{Change, Outcome, Target};
-use crate::object;
 use crate::registry::Kind;
 
 /// A complete replacement.
@@ -39,23 +39,23 @@ impl Replace {
 
 /// Checks the names in a body against those in the path, and fills them in.
 pub fn check_names(target: &Target<'_>, object: &mut Value) -> Result<(), Status> {
-    let namespace = object::meta_str(object, "namespace").to_owned();
+    let namespace = object.namespace().to_owned();
     if target.kind.namespaced && !namespace.is_empty() && namespace != target.namespace {
         return Err(Status::bad_request(
             "the namespace of the provided object does not match the namespace sent on the request",
         ));
     }
     if target.kind.namespaced {
-        object::meta_mut(object).insert("namespace".to_owned(), target.namespace.into());
+        object.metadata_mut().insert("namespace".to_owned(), target.namespace.into());
     } else {
-        object::meta_mut(object).remove("namespace");
+        object.metadata_mut().remove("namespace");
     }
     check_name(target, object)
 }
 
 /// Checks that a body has the name in the path.
 pub fn check_name(target: &Target<'_>, object: &Value) -> Result<(), Status> {
-    match object::meta_str(object, "name") {
+    match object.name() {
         "" => Err(Status::bad_request(format!(
             "the name of the object ({} based on URL) was undeterminable: name must be provided",
             target.name
@@ -291,7 +291,7 @@ impl Patch<'_> {
 
     /// Refuses a patch that changes which object it is.
     fn check_unmoved(&self, old: &Value, new: &Value) -> Result<(), Status> {
-        let (before, after) = (object::meta_str(old, "name"), object::meta_str(new, "name"));
+        let (before, after) = (old.name(), new.name());
         if after.is_empty() {
             return Err(self.nameless());
         }
@@ -300,8 +300,8 @@ impl Patch<'_> {
                 "the name of the object ({after}) does not match the name on the URL ({before})"
             )));
         }
-        let namespace = object::meta_str(new, "namespace");
-        if !namespace.is_empty() && object::meta_str(old, "namespace") != namespace {
+        let namespace = new.namespace();
+        if !namespace.is_empty() && old.namespace() != namespace {
             return Err(Status::bad_request(
                 "the namespace of the provided object does not match the namespace sent on the request",
             ));

@@ -9,6 +9,7 @@ use std::time::Duration;
 use apimachinery::depth;
 use apimachinery::field::{self, Path};
 use apimachinery::gvk::Gvk;
+use apimachinery::object::Object;
 use apimachinery::status::Status;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -82,19 +83,19 @@ impl Target<'_> {
     async fn create_with(&self, mut object: Value, fields_managed: bool) -> Result<Outcome, Status> {
         self.settle_namespace(&mut object)?;
         // What is no number is passed over, as upstream.
-        if object::meta_str(&object, "resourceVersion").parse::<u64>().is_ok_and(|revision| revision != 0) {
+        if object.resource_version().parse::<u64>().is_ok_and(|revision| revision != 0) {
             return Err(Status::bare_internal("resourceVersion should not be set on objects to be created"));
         }
         self.wipe_system_metadata(&mut object);
         if &*self.kind.collection == "limitranges"
-            && object::meta_str(&object, "name").is_empty()
-            && object::meta_str(&object, "generateName").is_empty()
+            && object.name().is_empty()
+            && object.meta("generateName").is_empty()
         {
             // The one kind that needs no name.
             let name = uuid::Uuid::new_v4().to_string();
-            object::meta_mut(&mut object).insert("name".to_owned(), name.into());
+            object.metadata_mut().insert("name".to_owned(), name.into());
         }
-        let given_name = object::meta_str(&object, "name").to_owned();
+        let given_name = object.name().to_owned();
         namespace::check_create(self.server, self.kind, self.namespace, &given_name)?;
         if let Some(custom) = self.kind.custom()
             && custom.terminating
@@ -111,7 +112,7 @@ impl Target<'_> {
         }
         self.mutate(Operation::Create, &mut object, None).await?;
 
-        let prefix = object::meta_str(&object, "generateName").to_owned();
+        let prefix = object.meta("generateName").to_owned();
         let generated = given_name.is_empty() && !prefix.is_empty();
         let mut attempts = if generated { 8 } else { 1 };
         let mut blank = object;
@@ -122,7 +123,7 @@ impl Target<'_> {
             let now = Timestamp::now();
             let uid = uuid::Uuid::new_v4().to_string();
             {
-                let metadata = object::meta_mut(&mut object);
+                let metadata = object.metadata_mut();
                 if generated {
                     metadata.insert("name".to_owned(), generate_name(&prefix).into());
                 }
@@ -133,7 +134,7 @@ impl Target<'_> {
                 }
             }
             self.prepare_create(&mut object, now, &uid)?;
-            let name = object::meta_str(&object, "name").to_owned();
+            let name = object.name().to_owned();
             decode::validate_type(self.kind, &object)?;
             let mut errors = self.kind.validate_create(&object);
             if errors.is_empty() {
@@ -197,7 +198,7 @@ impl Target<'_> {
                     Some(object) => {
                         let mut object = object?;
                         self.server.authorize_also(self.context, "create")?;
-                        object::meta_mut(&mut object).remove("resourceVersion");
+                        object.metadata_mut().remove("resourceVersion");
                         self.create_with(object, change.manages_fields()).await
                     }
                     None => Err(Status::not_found(&self.kind.resource, self.name)),
@@ -221,7 +222,7 @@ impl Target<'_> {
         let pinned = self.check_revision(&new, entry.modified, change.is_patch())?;
         self.check_uid(&new, &old, change.is_patch())?;
         if !change.is_patch() {
-            dedup_owners(object::meta_mut(&mut new), self.context, "");
+            dedup_owners(new.metadata_mut(), self.context, "");
         }
         if !change.manages_fields() {
             crate::apply::track(self, Some(&old), &mut new);
@@ -313,8 +314,8 @@ impl Target<'_> {
     }
 
     fn settle_namespace(&self, object: &mut Value) -> Result<(), Status> {
-        let given = object::meta_str(object, "namespace").to_owned();
-        let metadata = object::meta_mut(object);
+        let given = object.namespace().to_owned();
+        let metadata = object.metadata_mut();
         if !self.kind.namespaced {
             metadata.remove("namespace");
         } else if given.is_empty() {
@@ -328,7 +329,7 @@ impl Target<'_> {
     }
 
     fn wipe_system_metadata(&self, object: &mut Value) {
-        let metadata = object::meta_mut(object);
+        let metadata = object.metadata_mut();
         for field in [
             "uid",
             "creationTimestamp",
@@ -347,7 +348,7 @@ impl Target<'_> {
 
     /// Checks the revision the client sent; returns whether it sent one.
     fn check_revision(&self, new: &Value, current: u64, is_patch: bool) -> Result<bool, Status> {
-        let sent = object::meta_str(new, "resourceVersion");
+        let sent = new.resource_version();
         if sent.is_empty() || sent == "0" {
             if !is_patch && !self.kind.rules.unconditional_update && self.subresource != "scale" {
                 let error = field::Error::invalid(
@@ -378,7 +379,7 @@ impl Target<'_> {
     }
 
     fn check_uid(&self, new: &Value, old: &Value, is_patch: bool) -> Result<(), Status> {
-        let (sent, stored) = (object::meta_str(new, "uid"), object::meta_str(old, "uid"));
+        let (sent, stored) = (new.uid(), old.uid());
         if sent.is_empty() || sent == stored || is_patch {
             return Ok(());
         }
@@ -389,7 +390,7 @@ impl Target<'_> {
     fn restore_metadata(&self, new: &mut Value, old: &Value) {
         let stored = old.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
         let tracks_generation = self.kind.is_custom() || self.kind.rules.generation;
-        let metadata = object::meta_mut(new);
+        let metadata = new.metadata_mut();
         let mut keep = |field: &str, always: bool| match stored.get(field) {
             Some(value) if always || !metadata.contains_key(field) => {
                 metadata.insert(field.to_owned(), value.clone());
@@ -422,7 +423,7 @@ impl Target<'_> {
         let options = self.admission_options(operation);
         loop {
             self.mutate_by_plugins(operation, object, old).await?;
-            let name = object::meta_str(object, "name").to_owned();
+            let name = object.name().to_owned();
             if self.scale {
                 self.mutate_scale(operation, object, old, &name, &options, &mut rounds).await?;
             } else {
@@ -448,7 +449,7 @@ impl Target<'_> {
         if !self.server.admission.handles(operation, self.kind, self.subresource) {
             return Ok(());
         }
-        let name = object::meta_str(object, "name").to_owned();
+        let name = object.name().to_owned();
         let mut attributes = Attributes {
             operation,
             kind: self.kind,
@@ -496,7 +497,7 @@ impl Target<'_> {
         self.wipe_system_metadata(object);
         crate::apply::track_answered(gvk, self.subresource, &self.options.field_manager, object);
         let options = self.admission_options(Operation::Create);
-        let name = object::meta_str(object, "name").to_owned();
+        let name = object.name().to_owned();
         let mut rounds = Rounds::default();
         loop {
             let occasion = self.occasion(Operation::Create, gvk, &name, &options);
@@ -510,7 +511,7 @@ impl Target<'_> {
     /// Asks the validating webhooks about an object that is answered and never stored. Policies are not asked, as upstream.
     pub async fn admit_answered(&self, gvk: &Gvk, object: &Value) -> Result<(), Status> {
         let options = self.admission_options(Operation::Create);
-        let name = object::meta_str(object, "name");
+        let name = object.name();
         let occasion = self.occasion(Operation::Create, gvk, name, &options);
         self.server.webhooks.validate(&occasion, Some(object), None).await
     }
@@ -696,13 +697,13 @@ impl Target<'_> {
                 Some(old) => native::prepare::warnings_on_update(&self.kind.gvk, object, old),
             };
             let reserved = crate::admission::policy_check::warning(&self.kind.gvk, object);
-            let ignored = self.server.webhooks.warning(self.kind, object::meta_str(object, "name"));
+            let ignored = self.server.webhooks.warning(self.kind, object.name());
             let warnings = warnings.into_iter().chain(reserved).chain(ignored);
             warnings.for_each(|warning| self.context.warn(warning));
         }
         if self.kind.is_custom() && self.subresource.is_empty() {
-            let known = old.map(object::finalizers).unwrap_or_default();
-            let mut added = object::finalizers(object);
+            let known = old.map(Object::finalizers).unwrap_or_default();
+            let mut added = object.finalizers();
             added.retain(|name| !known.contains(name));
             added.sort_unstable();
             added.dedup();
@@ -803,17 +804,17 @@ fn check_depth(new: &Value, old: Option<&Value>) -> Result<(), Status> {
 
 /// Says whether an update has removed the last obstacle to a pending deletion.
 fn is_finished(new: &Value, old: &Value) -> bool {
-    let deleting = !object::meta_str(old, "deletionTimestamp").is_empty();
+    let deleting = old.is_deleting();
     let grace = old.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
     let blocked_by_spec =
         new.pointer("/spec/finalizers").and_then(Value::as_array).is_some_and(|list| !list.is_empty())
             && new.get("kind").and_then(Value::as_str) == Some("Namespace")
             && new.get("apiVersion").and_then(Value::as_str) == Some("v1");
-    deleting && grace == 0 && object::finalizers(new).is_empty() && !blocked_by_spec
+    deleting && grace == 0 && new.finalizers().is_empty() && !blocked_by_spec
 }
 
 fn bump_generation(object: &mut Value) {
-    let metadata = object::meta_mut(object);
+    let metadata = object.metadata_mut();
     let generation = metadata.get("generation").and_then(Value::as_i64).unwrap_or(0);
     metadata.insert("generation".to_owned(), (generation + 1).into());
 }

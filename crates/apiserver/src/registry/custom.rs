@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use apimachinery::field;
 use apimachinery::gvk::{GroupResource, Gvk};
+use apimachinery::object::Object;
 use apimachinery::structural::Malformed;
 use jiff::Timestamp;
 use native::validation::meta;
@@ -131,7 +132,7 @@ impl Names {
 impl Custom {
     /// Compiles a definition as stored.
     pub fn compile(definition: &Value) -> Result<Self, Error> {
-        let name = object::meta_str(definition, "name").to_owned();
+        let name = definition.name().to_owned();
         let names = Names::read(&definition["spec"]["names"]);
         let mut versions = Vec::new();
         let mut storage_version = String::new();
@@ -178,7 +179,7 @@ impl Custom {
         }
         let uniform = versions.windows(2).all(|pair| pair[0].document == pair[1].document);
         Ok(Self {
-            uid: object::meta_str(definition, "uid").to_owned(),
+            uid: definition.uid().to_owned(),
             group: text(definition, "/spec/group"),
             names,
             namespaced: text(definition, "/spec/scope") == "Namespaced",
@@ -186,7 +187,7 @@ impl Custom {
             first_stored: first_stored(definition).to_owned(),
             conversion: Converter::read(&definition["spec"]["conversion"]),
             storage_version,
-            terminating: !object::meta_str(definition, "deletionTimestamp").is_empty(),
+            terminating: definition.is_deleting(),
             uniform,
             essence: essence(definition),
             service: service(definition),
@@ -375,7 +376,7 @@ impl Custom {
                 None => fields.remove("status"),
             };
             if let Some(managed) = managed {
-                object::meta_mut(new).insert("managedFields".to_owned(), managed);
+                new.metadata_mut().insert("managedFields".to_owned(), managed);
             }
             return;
         }
@@ -489,7 +490,7 @@ impl Custom {
     }
 
     pub fn table_cells(&self, version: &str, object: &Value, now: Timestamp) -> Vec<Value> {
-        let mut cells = vec![json!(object::meta_str(object, "name"))];
+        let mut cells = vec![json!(object.name())];
         cells.extend(self.version(version).columns.iter().map(|column| column.cell(object, now)));
         cells
     }

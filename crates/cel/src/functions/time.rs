@@ -109,46 +109,7 @@ pub(crate) fn timestamp(text: &str) -> Option<Value> {
 
 /// Reads a duration as Go writes it: `1h2m3.5s`, `-10ms`.
 pub(crate) fn duration(text: &str) -> Option<Value> {
-    let (negative, mut rest) = match text.strip_prefix('-') {
-        Some(rest) => (true, rest),
-        None => (false, text.strip_prefix('+').unwrap_or(text)),
-    };
-    if rest == "0" {
-        return Some(Value::Duration(SignedDuration::ZERO));
-    }
-    if rest.is_empty() {
-        return None;
-    }
-    let mut total: i128 = 0;
-    while !rest.is_empty() {
-        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let number = &rest[..end];
-        let unit_end =
-            rest[end..].find(|c: char| c.is_ascii_digit() || c == '.').map_or(rest.len(), |at| end + at);
-        let unit: i128 = match &rest[end..unit_end] {
-            "ns" => 1,
-            "us" | "µs" | "μs" => 1_000,
-            "ms" => 1_000_000,
-            "s" => 1_000_000_000,
-            "m" => 60_000_000_000,
-            "h" => 3_600_000_000_000,
-            _ => return None,
-        };
-        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
-            return None;
-        }
-        if !whole.is_empty() {
-            total += whole.parse::<i128>().ok()?.checked_mul(unit)?;
-        }
-        if !fraction.is_empty() {
-            let scale = 10i128.checked_pow(u32::try_from(fraction.len()).ok()?)?;
-            total += fraction.parse::<i128>().ok()? * unit / scale;
-        }
-        rest = &rest[unit_end..];
-    }
-    let total = i64::try_from(if negative { -total } else { total }).ok()?;
-    Some(Value::Duration(SignedDuration::from_nanos(total)))
+    apimachinery::duration::nanos(text).ok().map(|nanos| Value::Duration(SignedDuration::from_nanos(nanos)))
 }
 
 /// Prints a duration in seconds, as `string()` does.

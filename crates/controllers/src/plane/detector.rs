@@ -24,7 +24,7 @@ use propagation::binding::{self, Inputs};
 use propagation::claim::{self, Claim, Holder};
 use propagation::index::WaitingSet;
 use propagation::policies::{self as choosing, Choice, Policy, PolicyIndex};
-use propagation::{Binding, Object};
+use propagation::{Binding, Object, Reference as _};
 use runtime::writer::tree_difference;
 use runtime::{Change, Error, Guard, Key, Mirror, Queue};
 use serde_json::Value;

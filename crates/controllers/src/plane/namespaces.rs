@@ -12,9 +12,9 @@ use api::labels::annotations::APPLIED_CLUSTER_OVERRIDES;
 use apimachinery::gvk::Gvk;
 use futures::future::join_all;
 use jiff::Timestamp;
-use propagation::Object;
 use propagation::overrides::{Overrides, record};
 use propagation::render::DesiredWork;
+use propagation::{Object, Reference as _};
 use serde_json::Value;
 
 use super::templates::TemplateKey;

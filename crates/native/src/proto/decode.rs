@@ -213,7 +213,7 @@ fn special(kind: Kind, bytes: &[u8], depth: usize) -> Result<Value, Error> {
             Ok(match kind {
                 Kind::Time => shape::time::print_seconds(first, 0),
                 Kind::MicroTime => shape::time::print_micros(first, second),
-                Kind::Duration => Value::String(shape::duration_text(first)),
+                Kind::Duration => Value::String(apimachinery::duration::text(first)),
                 _ if first == 0 => Value::from(second),
                 _ => Value::String(third),
             })

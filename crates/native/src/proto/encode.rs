@@ -163,7 +163,7 @@ fn special(kind: Kind, ty: TypeId, value: &Value, out: &mut Vec<u8>) -> Result<(
         }
         (Kind::Duration, Value::Null) => put_int(out, 1, 0),
         (Kind::Duration, Value::String(text)) => {
-            put_int(out, 1, shape::duration_nanos(text).map_err(Error::Value)?);
+            put_int(out, 1, apimachinery::duration::nanos(text).map_err(Error::Value)?);
         }
         (Kind::Quantity, Value::Null) => put_bytes(out, 1, b"0"),
         (Kind::Quantity, Value::String(text)) => put_bytes(out, 1, text.as_bytes()),

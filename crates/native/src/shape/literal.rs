@@ -1,5 +1,6 @@
 //! Scalars and the types with a parser of their own: what they accept, how they print, what they say otherwise.
 
+use apimachinery::duration;
 use apimachinery::quantity::Quantity;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -109,8 +110,8 @@ pub(super) fn special(kind: Kind, value: &mut Value) -> Result<(), Wrong> {
         }
         (Kind::Duration, Value::Null) => Err(Wrong::Text("time: invalid duration \"\"".into())),
         (Kind::Duration, Value::String(text)) => {
-            let nanos = duration_nanos(text).map_err(Wrong::Text)?;
-            set(value, duration_text(nanos))
+            let nanos = duration::nanos(text).map_err(Wrong::Text)?;
+            set(value, duration::text(nanos))
         }
         (Kind::Quantity, Value::Null) => set(value, "0"),
         (Kind::Quantity, given) => {
@@ -195,92 +196,6 @@ fn corrupt_at(text: &[u8]) -> usize {
             at = skip(at);
             // Bytes after the padding.
             return at;
-        }
-    }
-}
-
-/// Parses a Go duration such as `1h15m30.5s` into nanoseconds.
-///
-/// # Errors
-/// Go's sentence.
-pub fn duration_nanos(text: &str) -> Result<i64, String> {
-    let invalid = || format!("time: invalid duration {}", apimachinery::go::quote(text));
-    let (negative, mut rest) = match text.as_bytes().first() {
-        Some(b'-') => (true, &text[1..]),
-        Some(b'+') => (false, &text[1..]),
-        _ => (false, text),
-    };
-    if rest == "0" {
-        return Ok(0);
-    }
-    if rest.is_empty() {
-        return Err(invalid());
-    }
-    let mut total: i128 = 0;
-    while !rest.is_empty() {
-        let number = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-        let (digits, tail) = rest.split_at(number);
-        let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
-        if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
-            return Err(invalid());
-        }
-        let unit = tail.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(tail.len());
-        let (unit, tail) = tail.split_at(unit);
-        let scale: i128 = match unit {
-            "" => return Err(format!("time: missing unit in duration {}", apimachinery::go::quote(text))),
-            "ns" => 1,
-            "us" | "µs" | "μs" => 1_000,
-            "ms" => 1_000_000,
-            "s" => 1_000_000_000,
-            "m" => 60_000_000_000,
-            "h" => 3_600_000_000_000,
-            unit => {
-                return Err(format!(
-                    "time: unknown unit {} in duration {}",
-                    apimachinery::go::quote(unit),
-                    apimachinery::go::quote(text)
-                ));
-            }
-        };
-        let whole: i128 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| invalid())? };
-        total += whole * scale;
-        // Eighteen digits are more than nanoseconds can show.
-        let fraction = &fraction[..fraction.len().min(18)];
-        if !fraction.is_empty() {
-            let parts: i128 = fraction.parse().map_err(|_| invalid())?;
-            total += parts * scale / 10_i128.pow(u32::try_from(fraction.len()).unwrap_or(18));
-        }
-        if total > i128::from(i64::MAX) + i128::from(negative) {
-            return Err(invalid());
-        }
-        rest = tail;
-    }
-    i64::try_from(if negative { -total } else { total }).map_err(|_| invalid())
-}
-
-/// Prints nanoseconds as Go prints a duration: `1m0s`, `1.5s`, `20ms`, `0s`.
-pub fn duration_text(nanos: i64) -> String {
-    let sign = if nanos < 0 { "-" } else { "" };
-    let total = nanos.unsigned_abs();
-    let fraction = |value: u64, scale: u64| {
-        let digits = scale.ilog10() as usize;
-        let text = format!("{:0digits$}", value % scale);
-        let text = text.trim_end_matches('0');
-        if text.is_empty() { format!("{}", value / scale) } else { format!("{}.{text}", value / scale) }
-    };
-    match total {
-        0 => "0s".into(),
-        1..1_000 => format!("{sign}{total}ns"),
-        1_000..1_000_000 => format!("{sign}{}µs", fraction(total, 1_000)),
-        1_000_000..1_000_000_000 => format!("{sign}{}ms", fraction(total, 1_000_000)),
-        _ => {
-            let minutes = total / 60_000_000_000;
-            let seconds = fraction(total % 60_000_000_000, 1_000_000_000);
-            match (minutes / 60, minutes % 60) {
-                (0, 0) => format!("{sign}{seconds}s"),
-                (0, minutes) => format!("{sign}{minutes}m{seconds}s"),
-                (hours, minutes) => format!("{sign}{hours}h{minutes}m{seconds}s"),
-            }
         }
     }
 }

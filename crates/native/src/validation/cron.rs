@@ -1,5 +1,7 @@
 //! The standard cron format: five fields or a descriptor such as `@daily`. Only judged, not computed.
 
+use apimachinery::duration;
+
 /// Returns what is wrong with a schedule, in the words of the parser that Kubernetes uses.
 pub(super) fn check(schedule: &str) -> Result<(), String> {
     let schedule = match schedule.strip_prefix("TZ=").or_else(|| schedule.strip_prefix("CRON_TZ=")) {
@@ -32,35 +34,12 @@ fn check_descriptor(descriptor: &str, schedule: &str) -> Result<(), String> {
         return Ok(());
     }
     match descriptor.strip_prefix("every ") {
-        // Go durations: a sequence of numbers with units.
-        Some(duration) if is_duration(duration) => Ok(()),
-        Some(duration) => {
-            Err(format!("failed to parse duration {schedule}: time: invalid duration {duration:?}"))
-        }
+        Some(text) => match duration::nanos(text) {
+            Ok(_) => Ok(()),
+            Err(why) => Err(format!("failed to parse duration {schedule}: {why}")),
+        },
         None => Err(format!("unrecognized descriptor: {schedule}")),
     }
-}
-
-fn is_duration(text: &str) -> bool {
-    let mut rest = text;
-    if rest.is_empty() {
-        return false;
-    }
-    while !rest.is_empty() {
-        let digits = rest
-            .find(|character: char| !character.is_ascii_digit() && character != '.')
-            .unwrap_or(rest.len());
-        if digits == 0 {
-            return false;
-        }
-        rest = &rest[digits..];
-        let Some(unit) = ["ns", "us", "ms", "s", "m", "h"].into_iter().find(|unit| rest.starts_with(unit))
-        else {
-            return false;
-        };
-        rest = &rest[unit.len()..];
-    }
-    true
 }
 
 /// `*`, `?`, `5`, `1-5`, `*/15`, `3-59/5`, names for months and days.

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use api::cluster::Cluster;
 use api::policy::{ClusterOverridePolicy, OverridePolicy, OverrideSpec, Overriders};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use scheduler::affinity::cluster_matches;
+use placement::affinity::cluster_matches;
 use serde_json::Value;
 
 use crate::Object;

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::controllers::quotas::{counts, covers};
 use crate::hands::Hands;
 use crate::kinds;
-use crate::objects::{list, name};
+use crate::objects::{Object, list};
 use crate::view::Objects;
 
 /// The plug-in; it knows its server once that has started.
@@ -70,7 +70,7 @@ impl Quotas {
                     None
                 }
             };
-            match hands.write_status(kinds::Kind::Quota, attributes.namespace, name(quota), change).await {
+            match hands.write_status(kinds::Kind::Quota, attributes.namespace, quota.name(), change).await {
                 Err(status) if status.reason == "NotFound" => continue,
                 other => other?,
             }
@@ -127,7 +127,7 @@ fn charge(
     }
     if is_pod && old.is_none() {
         specified(new, hard.keys().map(String::as_str))
-            .map_err(|why| format!("failed quota: {}: {why}", name(quota)))?;
+            .map_err(|why| format!("failed quota: {}: {why}", quota.name()))?;
     }
     asked.retain(|_, amount| amount.sign() > 0);
     if asked.is_empty() {
@@ -137,7 +137,7 @@ fn charge(
     let mut used = quota.pointer("/status/used").cloned().unwrap_or_else(|| json!({}));
     let unknown: Vec<&str> = asked.keys().copied().filter(|each| amount(&used, each).is_none()).collect();
     if !unknown.is_empty() {
-        return Err(format!("status unknown for quota: {}, resources: {}", name(quota), unknown.join(",")));
+        return Err(format!("status unknown for quota: {}, resources: {}", quota.name(), unknown.join(",")));
     }
     let mut exceeded = [Vec::new(), Vec::new(), Vec::new()];
     let mut after = Vec::new();
@@ -155,7 +155,7 @@ fn charge(
     if !requested.is_empty() {
         return Err(format!(
             "exceeded quota: {}, requested: {requested}, used: {has}, limited: {limited}",
-            name(quota)
+            quota.name()
         ));
     }
     for (resource, amount) in after {

@@ -3,24 +3,24 @@
 //! The load is what was set for the pods; without one they idle. Resource metrics only; the default policies for going up are
 //! not limited, going down waits for the stabilisation window since the last change.
 
+use apimachinery::conditions;
 use apimachinery::quantity::Quantity;
 use apimachinery::selector::LabelSelector;
 use serde_json::{Value, json};
+use workloads::autoscaling::{self, Limit};
+use workloads::nodes::asks;
 
 use crate::kinds::Kind;
 use crate::metrics::Usage;
-use crate::objects::{after, is_active, list, namespace, number, set_condition, stamp, text, time};
+use crate::objects::{Object, is_active, list, number, stamp, text, time};
 use crate::plan::Step;
-use crate::scheduling::asks;
 use crate::view::View;
 
 const SOURCE: &str = "horizontal-pod-autoscaler";
-/// Nothing happens within a tenth of the target.
-const TOLERANCE: f64 = 0.1;
 
 pub(crate) fn decide(view: &View<'_>, scaler: &Value) -> Vec<Step> {
     let mut steps = vec![Step::Again(view.pace.autoscale)];
-    let space = namespace(scaler);
+    let space = scaler.namespace();
     let reference = &scaler["spec"]["scaleTargetRef"];
     let kind = Kind::of(text(reference, "/apiVersion"), text(reference, "/kind"));
     let Some(target) = kind.and_then(|kind| Some((kind, view.get(kind, space, text(reference, "/name"))?)))
@@ -85,21 +85,21 @@ pub(crate) fn decide(view: &View<'_>, scaler: &Value) -> Vec<Step> {
     );
     let least = number(scaler, "/spec/minReplicas").unwrap_or(1);
     let most = number(scaler, "/spec/maxReplicas").unwrap_or(1);
-    let limited = wish.clamp(least, most.max(least));
-    let (value, reason, message) = match wish {
-        wish if wish > most => {
+    let (limited, limit) = autoscaling::limited(wish, least, most);
+    let (value, reason, message) = match limit {
+        Limit::TooMany => {
             ("True", "TooManyReplicas", "the desired replica count is more than the maximum replica count")
         }
-        wish if wish < least => {
+        Limit::TooFew => {
             ("True", "TooFewReplicas", "the desired replica count is less than the minimum replica count")
         }
-        _ => ("False", "DesiredWithinRange", "the desired count is within the acceptable range"),
+        Limit::Within => ("False", "DesiredWithinRange", "the desired count is within the acceptable range"),
     };
     condition(view, &mut status, "ScalingLimited", value, reason, message);
-    let window = number(scaler, "/spec/behavior/scaleDown/stabilizationWindowSeconds").unwrap_or(300);
+    let window = number(scaler, "/spec/behavior/scaleDown/stabilizationWindowSeconds")
+        .unwrap_or(autoscaling::SCALE_DOWN_WINDOW);
     let last = time(scaler, "/status/lastScaleTime").or_else(|| time(scaler, "/metadata/creationTimestamp"));
-    let may_shrink = last.is_none_or(|last| after(last, window) <= view.now);
-    let next = if limited < current && !may_shrink { current } else { limited };
+    let next = autoscaling::next(current, limited, last, window, view.now);
     status["desiredReplicas"] = json!(next);
     if next != current {
         let mut object = object.clone();
@@ -136,20 +136,7 @@ fn status_of(scaler: &Value) -> Value {
 }
 
 fn condition(view: &View<'_>, status: &mut Value, kind: &str, value: &str, reason: &str, message: &str) {
-    let mut conditions = list(status, "/conditions").to_vec();
-    let new = json!({"type": kind, "status": value, "reason": reason, "message": message,
-        "lastTransitionTime": stamp(view.now)});
-    let at = conditions.iter().position(|each| each["type"] == kind);
-    match at {
-        Some(at) if conditions[at]["status"] == value => {
-            let since = conditions[at]["lastTransitionTime"].clone();
-            conditions[at] = new;
-            conditions[at]["lastTransitionTime"] = since;
-        }
-        Some(at) => conditions[at] = new,
-        None => set_condition(&mut conditions, new),
-    }
-    status["conditions"] = conditions.into();
+    conditions::set(status, conditions::condition(kind, value, reason, message), &stamp(view.now));
 }
 
 /// Returns the replicas that a metric asks for, and how its current value is shown.
@@ -191,8 +178,7 @@ fn judge(usage: &Usage, metric: &Value, pods: &[Value], current: i64) -> Option<
             average / target.max(1) as f64
         }
     };
-    let wanted =
-        if (ratio - 1.0).abs() <= TOLERANCE { current } else { (ratio * pods.len() as f64).ceil() as i64 };
+    let wanted = autoscaling::wanted(ratio, pods.len(), current);
     Some((wanted, json!({"type": "Resource", "resource": {"name": resource, "current": shown}})))
 }
 

@@ -6,10 +6,7 @@ use apimachinery::selector::LabelSelector;
 use serde_json::{Map, Value, json};
 
 use crate::kinds::Kind;
-use crate::objects::{
-    after, condition, controller_of, generation, int_or_percent, is_deleting, is_ready, name, namespace,
-    number, phase, stamp, text,
-};
+use crate::objects::{Object, after, condition, int_or_percent, is_ready, number, phase, stamp, text};
 use crate::plan::Step;
 use crate::view::View;
 
@@ -17,7 +14,7 @@ pub(crate) fn decide(view: &View<'_>, budget: &Value) -> Vec<Step> {
     let Ok(selector) = LabelSelector::from_object(budget.pointer("/spec/selector")) else {
         return Vec::new();
     };
-    let mut pods = view.objects.selected(Kind::Pod, namespace(budget), &selector);
+    let mut pods = view.objects.selected(Kind::Pod, budget.namespace(), &selector);
     pods.retain(|pod| matches!(phase(pod), "Pending" | "Running"));
     let most_missing = budget.pointer("/spec/maxUnavailable");
     let least = budget.pointer("/spec/minAvailable");
@@ -29,7 +26,8 @@ pub(crate) fn decide(view: &View<'_>, budget: &Value) -> Vec<Step> {
         (None, None) => 0,
     };
     let (disrupted, again) = disrupted(view, budget, &pods);
-    let is_healthy = |pod: &&Value| is_ready(pod) && !is_deleting(pod) && !disrupted.contains_key(name(pod));
+    let is_healthy =
+        |pod: &&Value| is_ready(pod) && !pod.is_deleting() && !disrupted.contains_key(pod.name());
     let healthy = pods.iter().filter(is_healthy).count() as i64;
     let allowed = if expected > 0 { (healthy - desired).max(0) } else { 0 };
     let (value, reason) =
@@ -43,9 +41,9 @@ pub(crate) fn decide(view: &View<'_>, budget: &Value) -> Vec<Step> {
         "desiredHealthy": desired,
         "disruptionsAllowed": allowed,
         "expectedPods": expected,
-        "observedGeneration": generation(budget),
+        "observedGeneration": budget.generation(),
         "conditions": [{"type": "DisruptionAllowed", "status": value, "reason": reason, "message": "",
-            "observedGeneration": generation(budget), "lastTransitionTime": since}],
+            "observedGeneration": budget.generation(), "lastTransitionTime": since}],
     });
     if !disrupted.is_empty() {
         status["disruptedPods"] = disrupted.into();
@@ -64,7 +62,7 @@ fn disrupted(view: &View<'_>, budget: &Value, pods: &[Value]) -> (Map<String, Va
     let mut left = Map::new();
     let mut again = None;
     for (pod, since) in granted.into_iter().flatten() {
-        let waits = pods.iter().any(|other| name(other) == pod && !is_deleting(other));
+        let waits = pods.iter().any(|other| other.name() == pod && !other.is_deleting());
         let Some(until) = since.as_str().and_then(|since| since.parse().ok()).map(|since| after(since, 120))
         else {
             continue;
@@ -82,19 +80,19 @@ fn expected(view: &View<'_>, pods: &[Value]) -> i64 {
     let mut wishes: BTreeMap<String, i64> = BTreeMap::new();
     let mut loose = 0;
     for pod in pods {
-        let Some(owner) = controller_of(pod) else {
+        let Some(owner) = pod.controller() else {
             loose += 1;
             continue;
         };
         let Some(kind) = Kind::of(text(owner, "/apiVersion"), text(owner, "/kind")) else { continue };
-        let Some(mut controller) = view.get(kind, namespace(pod), text(owner, "/name")) else { continue };
-        if let Some(above) = controller_of(&controller)
-            && let Some(deployment) = view.get(Kind::Deployment, namespace(pod), text(above, "/name"))
+        let Some(mut controller) = view.get(kind, pod.namespace(), text(owner, "/name")) else { continue };
+        if let Some(above) = controller.controller()
+            && let Some(deployment) = view.get(Kind::Deployment, pod.namespace(), text(above, "/name"))
         {
             controller = deployment;
         }
         let wish = number(&controller, "/spec/replicas").unwrap_or(1);
-        wishes.insert(crate::objects::uid(&controller).to_owned(), wish);
+        wishes.insert(controller.uid().to_owned(), wish);
     }
     loose + wishes.values().sum::<i64>()
 }

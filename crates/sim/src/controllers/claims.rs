@@ -3,9 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::kinds::Kind;
-use crate::objects::{
-    annotation, has_finalizer, is_deleting, is_finished, list, map_at, name, namespace, text, uid,
-};
+use crate::objects::{Object, annotation, is_finished, list, map_at, text};
 use crate::plan::Step;
 use crate::view::{Objects, View};
 
@@ -17,8 +15,8 @@ const BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 const SOURCE: &str = "persistentvolume-controller";
 
 pub(crate) fn decide(view: &View<'_>, claim: &Value) -> Vec<Step> {
-    if is_deleting(claim) {
-        return if has_finalizer(claim, PROTECTION) && !is_used(view, claim) {
+    if claim.is_deleting() {
+        return if claim.has_finalizer(PROTECTION) && !is_used(view, claim) {
             vec![release(claim)]
         } else {
             Vec::new()
@@ -33,9 +31,9 @@ pub(crate) fn decide(view: &View<'_>, claim: &Value) -> Vec<Step> {
     }
     let mut volumes = view.objects.list(Kind::Volume, "");
     volumes.retain(|volume| fits(claim, volume));
-    volumes.sort_by_key(|volume| (amount(text(volume, "/spec/capacity/storage")), name(volume).to_owned()));
+    volumes.sort_by_key(|volume| (amount(text(volume, "/spec/capacity/storage")), volume.name().to_owned()));
     // One that was made or reserved for this claim comes first.
-    let reserved = volumes.iter().find(|volume| text(volume, "/spec/claimRef/name") == name(claim));
+    let reserved = volumes.iter().find(|volume| text(volume, "/spec/claimRef/name") == claim.name());
     if let Some(volume) = reserved.or(volumes.first()) {
         return bind(claim, volume);
     }
@@ -54,7 +52,7 @@ pub(crate) fn decide(view: &View<'_>, claim: &Value) -> Vec<Step> {
 
 /// Decides about a volume: frees or removes it when its claim is gone.
 pub(crate) fn decide_volume(view: &View<'_>, volume: &Value) -> Vec<Step> {
-    if is_deleting(volume) {
+    if volume.is_deleting() {
         return Vec::new();
     }
     let wanted = text(volume, "/spec/claimRef/uid");
@@ -62,7 +60,7 @@ pub(crate) fn decide_volume(view: &View<'_>, volume: &Value) -> Vec<Step> {
         view.get(Kind::Claim, text(volume, "/spec/claimRef/namespace"), text(volume, "/spec/claimRef/name"));
     let phase = match claim {
         _ if wanted.is_empty() => "Available",
-        Some(claim) if uid(&claim) == wanted => "Bound",
+        Some(claim) if claim.uid() == wanted => "Bound",
         _ if text(volume, "/spec/persistentVolumeReclaimPolicy") == "Delete"
             && text(volume, "/metadata/annotations/pv.kubernetes.io~1provisioned-by") == PROVISIONER =>
         {
@@ -85,7 +83,7 @@ pub(crate) fn unbound(objects: &dyn Objects, pod: &Value) -> Option<String> {
         if claim.is_empty() {
             continue;
         }
-        match objects.get(Kind::Claim, namespace(pod), claim) {
+        match objects.get(Kind::Claim, pod.namespace(), claim) {
             None => return Some(format!("persistentvolumeclaim {claim:?} not found. not found")),
             Some(claim) if annotation(&claim, COMPLETED).is_empty() => {
                 return Some("pod has unbound immediate PersistentVolumeClaims".to_owned());
@@ -103,11 +101,11 @@ fn amount(text: &str) -> i64 {
 fn fits(claim: &Value, volume: &Value) -> bool {
     let reserved = text(volume, "/spec/claimRef/name");
     let free = reserved.is_empty()
-        || reserved == name(claim)
-            && text(volume, "/spec/claimRef/namespace") == namespace(claim)
-            && ["", uid(claim)].contains(&text(volume, "/spec/claimRef/uid"));
+        || reserved == claim.name()
+            && text(volume, "/spec/claimRef/namespace") == claim.namespace()
+            && ["", claim.uid()].contains(&text(volume, "/spec/claimRef/uid"));
     let modes = list(volume, "/spec/accessModes");
-    free && !is_deleting(volume)
+    free && !volume.is_deleting()
         && text(volume, "/spec/storageClassName") == text(claim, "/spec/storageClassName")
         && list(claim, "/spec/accessModes").iter().all(|mode| modes.contains(mode))
         && amount(text(volume, "/spec/capacity/storage"))
@@ -117,20 +115,20 @@ fn fits(claim: &Value, volume: &Value) -> bool {
 /// Ties claim and volume together, as far as they are not.
 fn bind(claim: &Value, volume: &Value) -> Vec<Step> {
     let mut steps = Vec::new();
-    if text(volume, "/spec/claimRef/uid") != uid(claim) {
+    if text(volume, "/spec/claimRef/uid") != claim.uid() {
         let mut volume = volume.clone();
         if text(&volume, "/spec/claimRef/name").is_empty() {
             map_at(&mut volume["metadata"], "annotations").insert(BY_CONTROLLER.to_owned(), json!("yes"));
         }
         volume["spec"]["claimRef"] = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
-            "namespace": namespace(claim), "name": name(claim), "uid": uid(claim),
+            "namespace": claim.namespace(), "name": claim.name(), "uid": claim.uid(),
             "resourceVersion": text(claim, "/metadata/resourceVersion")});
         steps.push(Step::Update { kind: Kind::Volume, object: volume });
     }
     if annotation(claim, COMPLETED).is_empty() || text(claim, "/spec/volumeName").is_empty() {
         let mut claim = claim.clone();
         let by_controller = text(&claim, "/spec/volumeName").is_empty();
-        claim["spec"]["volumeName"] = json!(name(volume));
+        claim["spec"]["volumeName"] = json!(volume.name());
         let annotations = map_at(&mut claim["metadata"], "annotations");
         annotations.insert(COMPLETED.to_owned(), json!("yes"));
         if by_controller {
@@ -155,17 +153,17 @@ fn provision(claim: &Value, class: &Value) -> Step {
         "" => "Delete",
         policy => policy,
     };
-    let own = format!("pvc-{}", uid(claim));
+    let own = format!("pvc-{}", claim.uid());
     let volume = json!({
         "metadata": {"name": own, "annotations": {"pv.kubernetes.io/provisioned-by": PROVISIONER}},
         "spec": {
             "accessModes": claim["spec"]["accessModes"],
             "capacity": {"storage": claim["spec"]["resources"]["requests"]["storage"]},
-            "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace(claim),
-                "name": name(claim), "uid": uid(claim),
+            "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": claim.namespace(),
+                "name": claim.name(), "uid": claim.uid(),
                 "resourceVersion": text(claim, "/metadata/resourceVersion")},
             "persistentVolumeReclaimPolicy": policy,
-            "storageClassName": name(class),
+            "storageClassName": class.name(),
             "volumeMode": "Filesystem",
             "hostPath": {"path": format!("/nowhere/{own}"), "type": ""},
         },
@@ -175,11 +173,11 @@ fn provision(claim: &Value, class: &Value) -> Step {
 }
 
 fn is_used(view: &View<'_>, claim: &Value) -> bool {
-    view.objects.list(Kind::Pod, namespace(claim)).iter().any(|pod| {
+    view.objects.list(Kind::Pod, claim.namespace()).iter().any(|pod| {
         !is_finished(pod)
             && list(pod, "/spec/volumes")
                 .iter()
-                .any(|volume| text(volume, "/persistentVolumeClaim/claimName") == name(claim))
+                .any(|volume| text(volume, "/persistentVolumeClaim/claimName") == claim.name())
     })
 }
 
@@ -211,7 +209,7 @@ mod tests {
         let volumes = vec![volume("large", "10Gi"), volume("small", "1Gi"), volume("fits", "5Gi")];
         let steps = with_view(volumes, |view| decide(view, &claim("2Gi")));
         let Some(Step::Update { object, .. }) = steps.first() else { panic!("{steps:?}") };
-        assert_eq!(name(object), "fits");
+        assert_eq!(object.name(), "fits");
     }
 
     #[test]

@@ -3,13 +3,10 @@
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde_json::{Value, json};
+use workloads::cron::Schedule;
 
-use super::cron::Schedule;
 use crate::kinds::Kind;
-use crate::objects::{
-    after, controlled_by, flag, is_deleting, is_true, list, map_at, name, namespace, number, stamp, text,
-    time, uid,
-};
+use crate::objects::{Object, after, controlled_by, flag, is_true, list, map_at, number, stamp, text, time};
 use crate::plan::{Step, Tell};
 use crate::view::View;
 
@@ -19,23 +16,23 @@ const LONGEST_WALK: i64 = 10 * 24 * 3600;
 const SOURCE: &str = "cronjob-controller";
 
 pub(crate) fn decide(view: &View<'_>, cron: &Value) -> Vec<Step> {
-    if is_deleting(cron) {
+    if cron.is_deleting() {
         return Vec::new();
     }
-    let mut jobs = view.objects.owned(Kind::Job, namespace(cron), uid(cron));
-    jobs.sort_by_key(|job| (text(job, "/status/startTime").to_owned(), name(job).to_owned()));
+    let mut jobs = view.objects.owned(Kind::Job, cron.namespace(), cron.uid());
+    jobs.sort_by_key(|job| (text(job, "/status/startTime").to_owned(), job.name().to_owned()));
     let mut steps = Vec::new();
     let mut status = if cron["status"].is_object() { cron["status"].clone() } else { json!({}) };
     let over = |job: &Value| is_true(job, "Complete") || is_true(job, "Failed");
     for reference in list(&status, "/active").to_vec() {
-        let job = jobs.iter().find(|job| uid(job) == text(&reference, "/uid"));
+        let job = jobs.iter().find(|job| job.uid() == text(&reference, "/uid"));
         if let Some(job) = job.filter(|job| over(job)) {
             let how = if is_true(job, "Complete") { "Complete" } else { "Failed" };
-            let message = format!("Saw completed job: {}, condition: {how}", name(job));
+            let message = format!("Saw completed job: {}, condition: {how}", job.name());
             steps.push(Step::event(cron, SOURCE, "SawCompletedJob", message));
         }
     }
-    let active: Vec<&Value> = jobs.iter().filter(|job| !over(job) && !is_deleting(job)).collect();
+    let active: Vec<&Value> = jobs.iter().filter(|job| !over(job) && !job.is_deleting()).collect();
     let last_success = jobs
         .iter()
         .filter(|job| is_true(job, "Complete"))
@@ -58,7 +55,7 @@ pub(crate) fn decide(view: &View<'_>, cron: &Value) -> Vec<Step> {
                 references.clear();
             }
             let job = job_for(cron, due);
-            if view.get(Kind::Job, namespace(cron), name(&job)).is_none() {
+            if view.get(Kind::Job, cron.namespace(), job.name()).is_none() {
                 let tell = Tell::new(cron, SOURCE, "Created job {}");
                 steps.push(Step::Create { kind: Kind::Job, object: job, tell: Some(tell) });
             }
@@ -79,11 +76,11 @@ pub(crate) fn decide(view: &View<'_>, cron: &Value) -> Vec<Step> {
     {
         let limit = number(cron, &format!("/spec/{field}")).unwrap_or(default).max(0) as usize;
         let finished: Vec<&Value> =
-            jobs.iter().filter(|job| is_true(job, kind) && !is_deleting(job)).collect();
+            jobs.iter().filter(|job| is_true(job, kind) && !job.is_deleting()).collect();
         let surplus = finished.len().saturating_sub(limit);
         for job in &finished[..surplus] {
             steps.push(Step::delete(Kind::Job, job));
-            steps.push(Step::event(cron, SOURCE, "SuccessfulDelete", format!("Deleted job {}", name(job))));
+            steps.push(Step::event(cron, SOURCE, "SuccessfulDelete", format!("Deleted job {}", job.name())));
         }
     }
     steps
@@ -121,8 +118,8 @@ fn job_for(cron: &Value, due: Timestamp) -> Value {
     let template = &cron["spec"]["jobTemplate"];
     let mut job = json!({
         "metadata": {
-            "name": format!("{}-{}", name(cron), due.as_second() / 60),
-            "namespace": namespace(cron),
+            "name": format!("{}-{}", cron.name(), due.as_second() / 60),
+            "namespace": cron.namespace(),
             "labels": template.pointer("/metadata/labels").cloned().unwrap_or_else(|| json!({})),
             "annotations": template.pointer("/metadata/annotations").cloned().unwrap_or_else(|| json!({})),
             "ownerReferences": [controlled_by(cron)],
@@ -135,7 +132,7 @@ fn job_for(cron: &Value, due: Timestamp) -> Value {
 }
 
 fn reference(job: &Value) -> Value {
-    json!({"apiVersion": "batch/v1", "kind": "Job", "name": name(job), "namespace": namespace(job), "uid": uid(job),
+    json!({"apiVersion": "batch/v1", "kind": "Job", "name": job.name(), "namespace": job.namespace(), "uid": job.uid(),
         "resourceVersion": text(job, "/metadata/resourceVersion")})
 }
 
@@ -155,7 +152,7 @@ mod tests {
         steps
             .iter()
             .filter_map(|step| match step {
-                Step::Create { object, .. } => Some(name(object)),
+                Step::Create { object, .. } => Some(object.name()),
                 _ => None,
             })
             .collect()

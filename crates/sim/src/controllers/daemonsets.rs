@@ -1,16 +1,15 @@
 //! DaemonSets: one pod on every node that takes it.
 
 use serde_json::{Value, json};
+use workloads::nodes::{Node, tolerates, wants_node};
 
 use super::family;
 use super::revisions;
 use crate::kinds::Kind;
 use crate::objects::{
-    available_at, generation, int_or_percent, is_deleting, is_finished, is_ready, label, list, map_at, name,
-    number, pod_from, text,
+    Object, available_at, int_or_percent, is_finished, is_ready, label, list, map_at, number, pod_from, text,
 };
 use crate::plan::{Step, Tell};
-use crate::scheduling::{Node, tolerates, wants_node};
 use crate::view::View;
 
 const HASH: &str = "controller-revision-hash";
@@ -30,19 +29,19 @@ pub(crate) fn decide(view: &View<'_>, set: &Value) -> Vec<Step> {
     let mut unavailable = 0;
     let mut again = None;
     for node in &nodes {
-        let on_node: Vec<&Value> = pods.iter().filter(|pod| target(pod) == name(node)).collect();
+        let on_node: Vec<&Value> = pods.iter().filter(|pod| target(pod) == node.name()).collect();
         let (run, stay) = wanted(set, node);
-        let live: Vec<&&Value> = on_node.iter().filter(|pod| !is_deleting(pod)).collect();
+        let live: Vec<&&Value> = on_node.iter().filter(|pod| !pod.is_deleting()).collect();
         if !run {
             count.misscheduled += i64::from(!on_node.is_empty());
-            if !stay && !is_deleting(set) {
+            if !stay && !set.is_deleting() {
                 steps.extend(live.iter().map(|pod| delete(set, pod)));
             }
             continue;
         }
         count.desired += 1;
         let finished = live.iter().find(|pod| is_finished(pod));
-        if is_deleting(set) {
+        if set.is_deleting() {
             // Its pods are collected with it.
         } else if let Some(finished) = finished {
             steps.push(delete(set, finished));
@@ -69,7 +68,7 @@ pub(crate) fn decide(view: &View<'_>, set: &Value) -> Vec<Step> {
         }
     }
     let rolling = text(set, "/spec/updateStrategy/type") != "OnDelete";
-    if rolling && !is_deleting(set) {
+    if rolling && !set.is_deleting() {
         let field = set.pointer("/spec/updateStrategy/rollingUpdate/maxUnavailable");
         let most = int_or_percent(field, count.desired, true).unwrap_or(1).max(1);
         let room = usize::try_from(most - unavailable).unwrap_or(0);
@@ -82,7 +81,7 @@ pub(crate) fn decide(view: &View<'_>, set: &Value) -> Vec<Step> {
         steps.push(Step::status(Kind::DaemonSet, set, status));
     } else {
         let used = |revision: &Value| {
-            let hash = name(revision).rsplit('-').next().unwrap_or("");
+            let hash = revision.name().rsplit('-').next().unwrap_or("");
             pods.iter().any(|pod| label(pod, HASH) == hash)
         };
         steps.extend(revisions::clean_up(set, &revisions, &used));
@@ -108,7 +107,7 @@ impl Count {
             "desiredNumberScheduled": self.desired,
             "numberMisscheduled": self.misscheduled,
             "numberReady": self.ready,
-            "observedGeneration": generation(set),
+            "observedGeneration": set.generation(),
         });
         for (field, count) in [
             ("updatedNumberScheduled", self.updated),
@@ -191,12 +190,12 @@ fn create(set: &Value, node: &Value, hash: &str) -> Step {
     labels.insert(HASH.to_owned(), json!(hash));
     let template_generation =
         match crate::objects::annotation(set, "deprecated.daemonset.template.generation") {
-            "" => generation(set).to_string(),
+            "" => set.generation().to_string(),
             text => text.to_owned(),
         };
     labels.insert("pod-template-generation".to_owned(), json!(template_generation));
     let terms =
-        json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name(node)]}]}]);
+        json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node.name()]}]}]);
     let affinity = map_at(&mut pod["spec"], "affinity");
     let node_affinity = affinity.entry("nodeAffinity").or_insert_with(|| json!({}));
     node_affinity["requiredDuringSchedulingIgnoredDuringExecution"] = json!({"nodeSelectorTerms": terms});

@@ -11,8 +11,8 @@ use super::rollout::{self, DESIRED, MAX, replicas};
 use crate::hash;
 use crate::kinds::Kind;
 use crate::objects::{
-    after, annotation, condition, controlled_by, created, flag, generation, is_deleting, is_finished, list,
-    map_at, name, namespace, number, set_condition, stamp, text, time, uid,
+    Object, after, annotation, condition, controlled_by, created, flag, is_finished, list, map_at, number,
+    set_condition, stamp, text, time,
 };
 use crate::plan::Step;
 use crate::view::View;
@@ -35,7 +35,7 @@ const NOT_COPIED: [&str; 6] = [
 pub(crate) fn decide(view: &View<'_>, deployment: &Value) -> Vec<Step> {
     let Family { members: mut sets, steps } =
         family::gather(view, Kind::ReplicaSet, deployment, None, |_| true);
-    sets.sort_by(|a, b| created(a).cmp(created(b)).then_with(|| name(a).cmp(name(b))));
+    sets.sort_by(|a, b| created(a).cmp(created(b)).then_with(|| a.name().cmp(b.name())));
     let stored = deployment["status"].clone();
     let mut pass = Pass { view, deployment: deployment.clone(), stored, revised: false, sets, steps };
     pass.run();
@@ -57,7 +57,7 @@ struct Pass<'a> {
 
 impl Pass<'_> {
     fn run(&mut self) {
-        if is_deleting(&self.deployment) {
+        if self.deployment.is_deleting() {
             self.plain_status();
             return;
         }
@@ -118,7 +118,7 @@ impl Pass<'_> {
             changed |= self.resize(*index, 0);
         }
         let lives = |set: &Value| {
-            let pods = self.view.objects.owned(Kind::Pod, namespace(set), uid(set));
+            let pods = self.view.objects.owned(Kind::Pod, set.namespace(), set.uid());
             pods.iter().any(|pod| !is_finished(pod))
         };
         if changed || old.iter().any(|index| lives(&self.sets[*index])) {
@@ -163,8 +163,8 @@ impl Pass<'_> {
             "apiVersion": "apps/v1",
             "kind": "ReplicaSet",
             "metadata": {
-                "name": format!("{}-{hash}", name(deployment)),
-                "namespace": namespace(deployment),
+                "name": format!("{}-{hash}", deployment.name()),
+                "namespace": deployment.namespace(),
                 "labels": template["metadata"]["labels"],
                 "ownerReferences": [controlled_by(deployment)],
             },
@@ -175,7 +175,7 @@ impl Pass<'_> {
         }
         let next = (self.last_revision(None) + 1).to_string();
         annotate(deployment, &mut set, &next);
-        let taken = self.view.get(Kind::ReplicaSet, namespace(deployment), name(&set)).is_some();
+        let taken = self.view.get(Kind::ReplicaSet, deployment.namespace(), set.name()).is_some();
         if taken {
             // Somebody else's set has this name: take another hash next time.
             let mut status = deployment["status"].clone();
@@ -185,10 +185,10 @@ impl Pass<'_> {
         }
         self.steps.push(Step::Create { kind: Kind::ReplicaSet, object: set.clone(), tell: None });
         if size > 0 {
-            self.tell_scaling(name(&set).to_owned(), 0, size);
+            self.tell_scaling(set.name().to_owned(), 0, size);
         }
         self.set_revision(&next);
-        let message = format!("Created new replica set {:?}", name(&set));
+        let message = format!("Created new replica set {:?}", set.name());
         self.progress("True", "NewReplicaSetCreated", &message);
         // It has no status yet: its first event brings the next pass.
         self.sets.push(set);
@@ -224,7 +224,8 @@ impl Pass<'_> {
 
     /// Writes an object once per pass: the last state counts.
     fn update(&mut self, kind: Kind, object: Value) {
-        let same = |step: &Step| matches!(step, Step::Update { object: old, .. } if uid(old) == uid(&object));
+        let same =
+            |step: &Step| matches!(step, Step::Update { object: old, .. } if old.uid() == object.uid());
         self.steps.retain(|step| !same(step));
         self.steps.push(Step::Update { kind, object });
     }
@@ -246,7 +247,7 @@ impl Pass<'_> {
             }
             return false;
         }
-        self.tell_scaling(name(&set).to_owned(), before, size);
+        self.tell_scaling(set.name().to_owned(), before, size);
         self.update(Kind::ReplicaSet, set.clone());
         self.sets[index] = set;
         true
@@ -312,7 +313,7 @@ impl Pass<'_> {
             .sets
             .iter()
             .enumerate()
-            .filter(|(index, set)| Some(*index) != new && !is_deleting(set))
+            .filter(|(index, set)| Some(*index) != new && !set.is_deleting())
             .map(|(_, set)| set)
             .collect();
         old.sort_by_key(|set| revision(set));
@@ -320,7 +321,7 @@ impl Pass<'_> {
         let idle = |set: &&&Value| {
             replicas(set) == 0
                 && number(set, "/status/replicas").unwrap_or(0) == 0
-                && generation(set) <= number(set, "/status/observedGeneration").unwrap_or(0)
+                && set.generation() <= number(set, "/status/observedGeneration").unwrap_or(0)
         };
         let doomed: Vec<Step> =
             old.iter().take(surplus).filter(idle).map(|set| Step::delete(Kind::ReplicaSet, set)).collect();
@@ -374,7 +375,7 @@ impl Pass<'_> {
         let updated = new
             .and_then(|new| self.sets.get(new))
             .map_or(0, |set| number(set, "/status/replicas").unwrap_or(0));
-        let mut status = json!({"observedGeneration": generation(deployment),
+        let mut status = json!({"observedGeneration": deployment.generation(),
             "terminatingReplicas": sum("terminatingReplicas")});
         for (field, count) in [
             ("replicas", total),
@@ -414,8 +415,8 @@ impl Pass<'_> {
             Some(_) if done_before => {}
             Some(deadline) => {
                 let what = match new.and_then(|new| self.sets.get(new)) {
-                    Some(set) => format!("ReplicaSet {:?}", name(set)),
-                    None => format!("Deployment {:?}", name(&self.deployment)),
+                    Some(set) => format!("ReplicaSet {:?}", set.name()),
+                    None => format!("Deployment {:?}", self.deployment.name()),
                 };
                 if is_complete(&self.deployment, &status) {
                     let message = format!("{what} has successfully progressed.");
@@ -519,7 +520,7 @@ fn annotate(deployment: &Value, set: &mut Value, revision: &str) {
             annotations.insert(HISTORY.to_owned(), json!(history));
         }
     }
-    if replicas(set) > 0 || uid(set).is_empty() {
+    if replicas(set) > 0 || set.uid().is_empty() {
         remember_size(deployment, set);
     }
 }
@@ -542,7 +543,7 @@ fn is_complete(deployment: &Value, status: &Value) -> bool {
     count("updatedReplicas") == wanted
         && count("replicas") == wanted
         && count("availableReplicas") == wanted
-        && count("observedGeneration") >= generation(deployment)
+        && count("observedGeneration") >= deployment.generation()
 }
 
 fn is_progressing(old: &Value, new: &Value) -> bool {
@@ -587,24 +588,24 @@ mod tests {
             match step {
                 Step::Create { kind, mut object, .. } => {
                     object["kind"] = json!(kind.name());
-                    object["metadata"]["uid"] = json!(name(&object));
+                    object["metadata"]["uid"] = json!(object.name());
                     object["metadata"]["creationTimestamp"] = json!(format!("{:03}", objects.len()));
                     objects.push(object);
                 }
                 Step::Update { object, .. } => {
-                    let old = objects.iter_mut().find(|old| uid(old) == uid(&object)).expect("exists");
+                    let old = objects.iter_mut().find(|old| old.uid() == object.uid()).expect("exists");
                     let status = old["status"].clone();
                     *old = object;
                     old["status"] = status;
                 }
                 Step::Status { uid: wanted, status, annotations, .. } => {
-                    let old = objects.iter_mut().find(|old| uid(old) == wanted).expect("exists");
+                    let old = objects.iter_mut().find(|old| old.uid() == wanted).expect("exists");
                     old["status"] = status;
                     if let Some(annotations) = annotations {
                         old["metadata"]["annotations"] = annotations;
                     }
                 }
-                Step::Delete { uid: wanted, .. } => objects.retain(|old| uid(old) != wanted),
+                Step::Delete { uid: wanted, .. } => objects.retain(|old| old.uid() != wanted),
                 _ => {}
             }
         }

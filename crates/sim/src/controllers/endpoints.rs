@@ -5,8 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::kinds::Kind;
 use crate::objects::{
-    controlled_by, flag, is_deleting, is_finished, is_ready, label, list, map_at, name, namespace, number,
-    stamp, text, uid,
+    Object, controlled_by, flag, is_finished, is_ready, label, list, map_at, number, stamp, text,
 };
 use crate::plan::Step;
 use crate::view::View;
@@ -22,15 +21,15 @@ pub(crate) fn decide(view: &View<'_>, service: &Value) -> Vec<Step> {
     else {
         return Vec::new();
     };
-    if text(service, "/spec/type") == "ExternalName" || is_deleting(service) {
+    if text(service, "/spec/type") == "ExternalName" || service.is_deleting() {
         return Vec::new();
     }
     let selector = LabelSelector::from_labels(
         selector.iter().map(|(key, value)| (key.as_str(), value.as_str().unwrap_or(""))),
     );
-    let mut pods = view.objects.selected(Kind::Pod, namespace(service), &selector);
+    let mut pods = view.objects.selected(Kind::Pod, service.namespace(), &selector);
     pods.retain(|pod| !is_finished(pod) && !text(pod, "/status/podIP").is_empty());
-    pods.sort_by(|a, b| name(a).cmp(name(b)));
+    pods.sort_by(|a, b| a.name().cmp(b.name()));
     let mut steps = Vec::new();
     steps.extend(endpoints(view, service, &pods));
     steps.extend(slices(view, service, &pods));
@@ -78,16 +77,16 @@ fn ports(service: &Value, pod: &Value) -> Vec<Value> {
 }
 
 fn target(pod: &Value) -> Value {
-    json!({"kind": "Pod", "namespace": namespace(pod), "name": name(pod), "uid": uid(pod)})
+    json!({"kind": "Pod", "namespace": pod.namespace(), "name": pod.name(), "uid": pod.uid()})
 }
 
 fn hostname<'a>(service: &Value, pod: &'a Value) -> Option<&'a str> {
     let own = text(pod, "/spec/hostname");
-    (!own.is_empty() && text(pod, "/spec/subdomain") == name(service)).then_some(own)
+    (!own.is_empty() && text(pod, "/spec/subdomain") == service.name()).then_some(own)
 }
 
 fn labels(service: &Value) -> Map<String, Value> {
-    let mut labels = crate::objects::labels(service).as_object().cloned().unwrap_or_default();
+    let mut labels = service.labels().as_object().cloned().unwrap_or_default();
     if text(service, "/spec/clusterIP") == "None" {
         labels.insert("service.kubernetes.io/headless".to_owned(), json!(""));
     }
@@ -97,7 +96,7 @@ fn labels(service: &Value) -> Map<String, Value> {
 fn endpoints(view: &View<'_>, service: &Value, pods: &[Value]) -> Option<Step> {
     // One subset per set of ports; pods of one Service nearly always agree on them.
     let mut subsets: Vec<(Vec<Value>, Vec<Value>, Vec<Value>)> = Vec::new();
-    for pod in pods.iter().filter(|pod| !is_deleting(pod)) {
+    for pod in pods.iter().filter(|pod| !pod.is_deleting()) {
         let mut ports = ports(service, pod);
         for port in &mut ports {
             if port["name"] == "" {
@@ -138,16 +137,16 @@ fn endpoints(view: &View<'_>, service: &Value, pods: &[Value]) -> Option<Step> {
         .collect();
     let mut labels = labels(service);
     labels.insert("endpoints.kubernetes.io/managed-by".to_owned(), json!("endpoint-controller"));
-    let old = view.get(Kind::Endpoints, namespace(service), name(service));
+    let old = view.get(Kind::Endpoints, service.namespace(), service.name());
     if let Some(old) = &old
         && list(old, "/subsets") == subsets
-        && crate::objects::labels(old).as_object() == Some(&labels)
+        && old.labels().as_object() == Some(&labels)
     {
         return None;
     }
     let mut new = old.clone().unwrap_or_else(|| {
         json!({"apiVersion": "v1", "kind": "Endpoints",
-            "metadata": {"name": name(service), "namespace": namespace(service)}})
+            "metadata": {"name": service.name(), "namespace": service.namespace()}})
     });
     new["metadata"]["labels"] = labels.into();
     map_at(&mut new["metadata"], "annotations").insert(TRIGGER.to_owned(), json!(stamp(view.now)));
@@ -168,11 +167,11 @@ fn ip(text: &str) -> u32 {
 }
 
 fn slices(view: &View<'_>, service: &Value, pods: &[Value]) -> Vec<Step> {
-    let mut old = view.objects.owned(Kind::EndpointSlice, namespace(service), uid(service));
+    let mut old = view.objects.owned(Kind::EndpointSlice, service.namespace(), service.uid());
     old.retain(|slice| {
-        label(slice, "endpointslice.kubernetes.io/managed-by") == SLICES && !is_deleting(slice)
+        label(slice, "endpointslice.kubernetes.io/managed-by") == SLICES && !slice.is_deleting()
     });
-    old.sort_by(|a, b| name(a).cmp(name(b)));
+    old.sort_by(|a, b| a.name().cmp(b.name()));
     let mut groups: Vec<(Vec<Value>, Vec<Value>)> = Vec::new();
     for pod in pods {
         let ports = ports(service, pod);
@@ -180,7 +179,7 @@ fn slices(view: &View<'_>, service: &Value, pods: &[Value]) -> Vec<Step> {
             continue;
         }
         let serving = is_ready(pod);
-        let terminating = is_deleting(pod);
+        let terminating = pod.is_deleting();
         let ready =
             counts_as_ready(service, pod) && !terminating || flag(service, "/spec/publishNotReadyAddresses");
         let mut endpoint = json!({
@@ -209,14 +208,14 @@ fn slices(view: &View<'_>, service: &Value, pods: &[Value]) -> Vec<Step> {
     }
     let mut labels = labels(service);
     labels.insert("endpointslice.kubernetes.io/managed-by".to_owned(), json!(SLICES));
-    labels.insert("kubernetes.io/service-name".to_owned(), json!(name(service)));
+    labels.insert("kubernetes.io/service-name".to_owned(), json!(service.name()));
     let mut steps = Vec::new();
     let mut left = old.into_iter();
     for (ports, endpoints) in groups {
         let present = left.next();
         let mut new = present.clone().unwrap_or_else(|| {
             json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-                "metadata": {"generateName": format!("{}-", name(service)), "namespace": namespace(service),
+                "metadata": {"generateName": format!("{}-", service.name()), "namespace": service.namespace(),
                     "ownerReferences": [controlled_by(service)]}})
         });
         let or_null = |values: Vec<Value>| if values.is_empty() { Value::Null } else { values.into() };

@@ -5,7 +5,7 @@ use apimachinery::selector::LabelSelector;
 use serde_json::{Value, json};
 
 use crate::kinds::Kind;
-use crate::objects::{controlled_by, controller_of, is_deleting, labels, list, map_at, namespace, uid};
+use crate::objects::{Object, controlled_by, list, map_at};
 use crate::plan::Step;
 use crate::view::View;
 
@@ -27,19 +27,19 @@ pub(crate) fn gather(
 ) -> Family {
     let selector = selector(owner);
     let takes = |object: &Value| {
-        selector.as_ref().is_none_or(|selector| selector.matches(labels(object))) && fits(object)
+        selector.as_ref().is_none_or(|selector| selector.matches(object.labels())) && fits(object)
     };
     let mut family = Family { members: Vec::new(), steps: Vec::new() };
-    for object in view.objects.family(kind, namespace(owner), uid(owner), selector.as_ref()) {
+    for object in view.objects.family(kind, owner.namespace(), owner.uid(), selector.as_ref()) {
         // Others may own it as well; only one controls it.
-        let is_ours = controller_of(&object).is_some_and(|each| each["uid"] == uid(owner));
+        let is_ours = object.controller().is_some_and(|each| each["uid"] == owner.uid());
         match (is_ours, takes(&object)) {
             (true, true) => family.members.push(object),
-            (true, false) if !is_deleting(owner) => {
+            (true, false) if !owner.is_deleting() => {
                 family.steps.push(Step::Update { kind, object: released(&object, owner, finalizer) });
             }
             (false, true)
-                if controller_of(&object).is_none() && !is_deleting(&object) && !is_deleting(owner) =>
+                if object.controller().is_none() && !object.is_deleting() && !owner.is_deleting() =>
             {
                 let object = adopted(&object, owner, finalizer);
                 family.steps.push(Step::Update { kind, object: object.clone() });
@@ -76,7 +76,7 @@ fn adopted(object: &Value, owner: &Value, finalizer: Option<&str>) -> Value {
 fn released(object: &Value, owner: &Value, finalizer: Option<&str>) -> Value {
     let mut object = object.clone();
     let mut owners = list(&object, "/metadata/ownerReferences").to_vec();
-    owners.retain(|each| each["uid"] != uid(owner));
+    owners.retain(|each| each["uid"] != owner.uid());
     let mut finalizers = list(&object, "/metadata/finalizers").to_vec();
     finalizers.retain(|own| finalizer.is_none_or(|gone| own != gone));
     let metadata = map_at(&mut object, "metadata");
@@ -93,7 +93,7 @@ fn released(object: &Value, owner: &Value, finalizer: Option<&str>) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::objects::name;
+    use crate::objects::Object;
     use crate::view::fake::with_view;
 
     fn set() -> Value {
@@ -111,11 +111,11 @@ mod tests {
 
     fn gathered(set: &Value, pods: Vec<Value>) -> (Vec<String>, Vec<(String, usize, usize)>) {
         let family = with_view(pods, |view| gather(view, Kind::Pod, set, Some("f"), |_| true));
-        let members = family.members.iter().map(|pod| name(pod).to_owned()).collect();
+        let members = family.members.iter().map(|pod| pod.name().to_owned()).collect();
         let written = family.steps.iter().map(|step| match step {
             Step::Update { object, .. } => {
                 let count = |field: &str| list(object, &format!("/metadata/{field}")).len();
-                (name(object).to_owned(), count("ownerReferences"), count("finalizers"))
+                (object.name().to_owned(), count("ownerReferences"), count("finalizers"))
             }
             other => panic!("{other:?}"),
         });

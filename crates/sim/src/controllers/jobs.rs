@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::family::{self, Family};
 use crate::kinds::Kind;
 use crate::objects::{
-    after, annotation, condition, flag, has_finalizer, is_active, is_deleting, is_finished, is_ready,
-    is_true, list, map_at, name, number, phase, pod_from, stamp, text, time,
+    Object, after, annotation, condition, flag, is_active, is_finished, is_ready, is_true, list, map_at,
+    number, phase, pod_from, stamp, text, time,
 };
 use crate::plan::{Step, Tell};
 use crate::view::View;
@@ -22,8 +22,8 @@ const SOURCE: &str = "job-controller";
 pub(crate) fn decide(view: &View<'_>, job: &Value) -> Vec<Step> {
     let Family { members: pods, mut steps } = family::gather(view, Kind::Pod, job, Some(TRACKING), |_| true);
     let over = is_true(job, "Complete") || is_true(job, "Failed");
-    if over || is_deleting(job) {
-        steps.extend(pods.iter().filter(|pod| has_finalizer(pod, TRACKING)).map(release));
+    if over || job.is_deleting() {
+        steps.extend(pods.iter().filter(|pod| pod.has_finalizer(TRACKING)).map(release));
         return steps;
     }
     let mut pass = Pass { view, job, status: job["status"].clone(), steps };
@@ -35,9 +35,8 @@ pub(crate) fn decide(view: &View<'_>, job: &Value) -> Vec<Step> {
 pub(crate) fn abandoned(view: &View<'_>, space: &str, job: &str) -> Vec<Step> {
     let pods = view.objects.list(Kind::Pod, space);
     let is_left = |pod: &&Value| {
-        has_finalizer(pod, TRACKING)
-            && crate::objects::controller_of(pod)
-                .is_some_and(|owner| owner["kind"] == "Job" && owner["name"] == job)
+        pod.has_finalizer(TRACKING)
+            && pod.controller().is_some_and(|owner| owner["kind"] == "Job" && owner["name"] == job)
     };
     pods.iter().filter(is_left).map(release).collect()
 }
@@ -61,7 +60,7 @@ impl Pass<'_> {
         }
         let fresh: Vec<&Value> = pods
             .iter()
-            .filter(|pod| has_finalizer(pod, TRACKING) && (is_finished(pod) || is_deleting(pod)))
+            .filter(|pod| pod.has_finalizer(TRACKING) && (is_finished(pod) || pod.is_deleting()))
             .collect();
         let indexed = text(job, "/spec/completionMode") == "Indexed";
         let mut indexes = read_indexes(text(&self.status, "/completedIndexes"));
@@ -115,7 +114,7 @@ impl Pass<'_> {
             .any(|each| each["type"] == "Complete" || each["type"] == "Failed");
         let ready = active.iter().filter(|pod| is_ready(pod)).count();
         self.status["ready"] = json!(if over { 0 } else { ready });
-        let terminating = pods.iter().filter(|pod| is_deleting(pod) && !is_finished(pod)).count();
+        let terminating = pods.iter().filter(|pod| pod.is_deleting() && !is_finished(pod)).count();
         self.status["terminating"] = json!(terminating);
         self.status["uncountedTerminatedPods"] = json!({});
         if self.status != job["status"] {
@@ -217,7 +216,7 @@ impl Pass<'_> {
         };
         if running > wanted {
             let mut surplus: Vec<&&Value> = active.iter().collect();
-            surplus.sort_by_key(|pod| (is_ready(pod), std::cmp::Reverse(name(pod).to_owned())));
+            surplus.sort_by_key(|pod| (is_ready(pod), std::cmp::Reverse(pod.name().to_owned())));
             for pod in surplus.into_iter().take((running - wanted) as usize) {
                 self.steps.push(self.delete(pod));
             }
@@ -269,8 +268,8 @@ fn create(job: &Value, at: Option<i64>) -> Step {
         let text = at.to_string();
         map_at(&mut pod["metadata"], "annotations").insert(INDEX.to_owned(), json!(text));
         map_at(&mut pod["metadata"], "labels").insert(INDEX.to_owned(), json!(text));
-        pod["metadata"]["generateName"] = json!(format!("{}-{at}-", name(job)));
-        pod["spec"]["hostname"] = json!(format!("{}-{at}", name(job)));
+        pod["metadata"]["generateName"] = json!(format!("{}-{at}-", job.name()));
+        pod["spec"]["hostname"] = json!(format!("{}-{at}", job.name()));
         let field = format!("metadata.labels['{INDEX}']");
         let variable = json!({"name": "JOB_COMPLETION_INDEX",
             "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": field}}});

@@ -3,7 +3,6 @@
 pub(crate) mod autoscalers;
 pub(crate) mod budgets;
 pub(crate) mod claims;
-pub(crate) mod cron;
 pub(crate) mod cronjobs;
 pub(crate) mod daemonsets;
 pub(crate) mod deployments;

@@ -5,12 +5,12 @@
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use workloads::nodes::tolerates;
 
 use crate::kinds::Kind;
-use crate::objects::{after, condition, flag, is_deleting, is_ready, list, map_at, name, stamp, text, time};
+use crate::objects::{Object, after, condition, flag, is_ready, list, map_at, stamp, text, time};
 use crate::options::NodeOptions;
 use crate::plan::{Component, Step};
-use crate::scheduling::tolerates;
 use crate::view::View;
 
 /// Returns a new node.
@@ -51,15 +51,15 @@ const WELL: [(&str, &str, &str, &str); 5] = [
 
 /// Decides about a node and, if it is lost, about the pods on it.
 pub(crate) fn decide(view: &View<'_>, node: &Value, address: &str, pods: &[Value]) -> Vec<Step> {
-    let lost = view.troubles.nodes.contains(name(node));
+    let lost = view.troubles.nodes.contains(node.name());
     let mut steps = Vec::new();
     let status = status(node, lost, address, view.now);
     if status != node["status"] {
         steps.push(Step::Status {
             kind: Kind::Node,
             namespace: String::new(),
-            name: name(node).to_owned(),
-            uid: crate::objects::uid(node).to_owned(),
+            name: node.name().to_owned(),
+            uid: node.uid().to_owned(),
             status,
             annotations: None,
             by: if lost { Component::ControllerManager } else { Component::Kubelet },
@@ -165,7 +165,7 @@ fn evictions(view: &View<'_>, taints: &[Value], pods: &[Value]) -> Vec<Step> {
     let mut next: Option<Timestamp> = None;
     for taint in taints.iter().filter(|taint| taint["effect"] == "NoExecute") {
         let since = time(taint, "/timeAdded").unwrap_or(view.now);
-        for pod in pods.iter().filter(|pod| !is_deleting(pod)) {
+        for pod in pods.iter().filter(|pod| !pod.is_deleting()) {
             let due = match tolerates(pod, taint) {
                 None => since,
                 Some(toleration) => match toleration["tolerationSeconds"].as_i64() {
@@ -178,7 +178,7 @@ fn evictions(view: &View<'_>, taints: &[Value], pods: &[Value]) -> Vec<Step> {
                     pod,
                     "taint-eviction-controller",
                     "TaintManagerEviction",
-                    format!("Marking for deletion Pod {}/{}", text(pod, "/metadata/namespace"), name(pod)),
+                    format!("Marking for deletion Pod {}/{}", text(pod, "/metadata/namespace"), pod.name()),
                 ));
                 steps.push(Step::delete(Kind::Pod, pod));
             } else {
@@ -192,21 +192,21 @@ fn evictions(view: &View<'_>, taints: &[Value], pods: &[Value]) -> Vec<Step> {
 
 /// Returns what renews a node's lease, or makes it.
 pub(crate) fn lease(view: &View<'_>, node: &Value) -> Option<Step> {
-    if view.troubles.nodes.contains(name(node)) {
+    if view.troubles.nodes.contains(node.name()) {
         return None;
     }
-    let spec = json!({"holderIdentity": name(node), "leaseDurationSeconds": 120,
+    let spec = json!({"holderIdentity": node.name(), "leaseDurationSeconds": 120,
         "renewTime": crate::objects::micro_stamp(view.now)});
-    Some(match view.get(Kind::Lease, "kube-node-lease", name(node)) {
+    Some(match view.get(Kind::Lease, "kube-node-lease", node.name()) {
         Some(mut lease) => {
             lease["spec"] = spec;
             Step::Update { kind: Kind::Lease, object: lease }
         }
         None => Step::Create {
             kind: Kind::Lease,
-            object: json!({"metadata": {"name": name(node), "namespace": "kube-node-lease",
-                "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": name(node),
-                    "uid": crate::objects::uid(node)}]}, "spec": spec}),
+            object: json!({"metadata": {"name": node.name(), "namespace": "kube-node-lease",
+                "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": node.name(),
+                    "uid": node.uid()}]}, "spec": spec}),
             tell: None,
         },
     })

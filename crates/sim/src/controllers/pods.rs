@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::hash;
 use crate::kinds::Kind;
-use crate::objects::{controller_of, is_deleting, is_finished, is_ready, list, phase, stamp, text, uid};
+use crate::objects::{Object, is_finished, is_ready, list, phase, stamp, text};
 use crate::plan::Step;
 use crate::view::View;
 
@@ -29,7 +29,7 @@ pub(crate) enum Stage {
 pub(crate) fn stage(pod: &Value, failing: bool) -> Stage {
     if text(pod, "/spec/nodeName").is_empty() {
         Stage::Waiting
-    } else if is_finished(pod) || is_deleting(pod) {
+    } else if is_finished(pod) || pod.is_deleting() {
         Stage::Over
     } else if failing {
         Stage::Crashing
@@ -57,7 +57,7 @@ pub(crate) fn decide(
     if view.troubles.nodes.contains(node) {
         return Vec::new();
     }
-    if !node.is_empty() && is_deleting(pod) {
+    if !node.is_empty() && pod.is_deleting() {
         let mut delete = Step::delete(Kind::Pod, pod);
         if let Step::Delete { grace, .. } = &mut delete {
             *grace = Some(0);
@@ -76,14 +76,14 @@ pub(crate) fn decide(
         Stage::Starting => {
             // Between one and two times the pace, always the same for the same pod.
             let wanted =
-                view.pace.start + view.pace.start.mul_f64(f64::from(hash::number(uid(pod)) % 1000) / 1000.0);
+                view.pace.start + view.pace.start.mul_f64(f64::from(hash::number(pod.uid()) % 1000) / 1000.0);
             match wanted.checked_sub(since) {
                 Some(left) if !left.is_zero() => vec![Step::Again(left)],
                 _ => vec![Step::status(Kind::Pod, pod, running(pod, view.now, &places))],
             }
         }
         Stage::Running => {
-            let works = controller_of(pod).is_some_and(|owner| owner["kind"] == "Job");
+            let works = pod.controller().is_some_and(|owner| owner["kind"] == "Job");
             if !works {
                 return Vec::new();
             }
@@ -93,7 +93,7 @@ pub(crate) fn decide(
             }
         }
         Stage::Crashing => {
-            let once = controller_of(pod).is_some_and(|owner| owner["kind"] == "Job")
+            let once = pod.controller().is_some_and(|owner| owner["kind"] == "Job")
                 || text(pod, "/spec/restartPolicy") == "Never";
             if once {
                 return match view.pace.start.checked_sub(since) {

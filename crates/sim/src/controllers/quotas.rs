@@ -10,13 +10,13 @@ use apimachinery::quantity::Quantity;
 use serde_json::{Value, json};
 
 use crate::kinds::Kind;
-use crate::objects::{is_finished, list, namespace, text};
+use crate::objects::{Object, is_finished, list, text};
 use crate::plan::Step;
 use crate::view::View;
 
 pub(crate) fn decide(view: &View<'_>, quota: &Value) -> Vec<Step> {
     let Some(hard) = quota.pointer("/spec/hard").and_then(Value::as_object) else { return Vec::new() };
-    let space = namespace(quota);
+    let space = quota.namespace();
     let mut used = BTreeMap::new();
     let mut known: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for kind in [Kind::Pod, Kind::Service, Kind::Claim] {

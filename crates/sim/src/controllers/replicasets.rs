@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use super::family::{self, Family};
 use crate::kinds::Kind;
 use crate::objects::{
-    annotation, available_at, condition, created, generation, is_active, is_deleting, is_finished, is_ready,
-    labels, name, number, phase, pod_from, stamp, text, time, uid,
+    Object, annotation, available_at, condition, created, is_active, is_finished, is_ready, number, phase,
+    pod_from, stamp, text, time,
 };
 use crate::plan::{Step, Tell};
 use crate::view::View;
@@ -20,7 +20,7 @@ pub(crate) fn decide(view: &View<'_>, kind: Kind, set: &Value) -> Vec<Step> {
     let Family { members: pods, mut steps } = family::gather(view, Kind::Pod, set, None, |_| true);
     let active: Vec<&Value> = pods.iter().filter(|pod| is_active(pod)).collect();
     let wanted = usize::try_from(number(set, "/spec/replicas").unwrap_or(1)).unwrap_or(0);
-    if !is_deleting(set) {
+    if !set.is_deleting() {
         if active.len() < wanted {
             let tell = Tell::new(set, source, "Created pod: {}");
             for _ in 0..(wanted - active.len()).min(BURST) {
@@ -72,7 +72,7 @@ fn victims<'a>(active: &[&'a Value], count: usize) -> Vec<&'a Value> {
             std::cmp::Reverse(on_node(pod)),
             std::cmp::Reverse(ready_since),
             std::cmp::Reverse(created(pod).to_owned()),
-            name(pod).to_owned(),
+            pod.name().to_owned(),
         )
     });
     ranked.truncate(count);
@@ -85,12 +85,12 @@ fn status(view: &View<'_>, kind: Kind, set: &Value, pods: &[Value], missing: i64
     let (mut replicas, mut labelled, mut ready, mut available, mut terminating) = (0, 0, 0, 0, 0);
     let mut next: Option<jiff::Timestamp> = None;
     for pod in pods.iter().filter(|pod| !is_finished(pod)) {
-        if is_deleting(pod) {
+        if pod.is_deleting() {
             terminating += 1;
             continue;
         }
         replicas += 1;
-        let own = labels(pod);
+        let own = pod.labels();
         if template.into_iter().flatten().all(|(key, value)| own.get(key) == Some(value)) {
             labelled += 1;
         }
@@ -103,7 +103,7 @@ fn status(view: &View<'_>, kind: Kind, set: &Value, pods: &[Value], missing: i64
             }
         }
     }
-    let mut status = json!({"replicas": replicas, "observedGeneration": generation(set)});
+    let mut status = json!({"replicas": replicas, "observedGeneration": set.generation()});
     for (field, count) in
         [("fullyLabeledReplicas", labelled), ("readyReplicas", ready), ("availableReplicas", available)]
     {
@@ -114,7 +114,7 @@ fn status(view: &View<'_>, kind: Kind, set: &Value, pods: &[Value], missing: i64
     if kind == Kind::ReplicaSet {
         status["terminatingReplicas"] = json!(terminating);
     }
-    if let Some(message) = view.failures.get(uid(set)).filter(|_| missing > 0) {
+    if let Some(message) = view.failures.get(set.uid()).filter(|_| missing > 0) {
         let old = condition(set, "ReplicaFailure").filter(|old| old["status"] == "True");
         let since = old.map_or_else(|| json!(stamp(view.now)), |old| old["lastTransitionTime"].clone());
         status["conditions"] = json!([{"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate",

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::family;
 use crate::hash;
 use crate::kinds::Kind;
-use crate::objects::{controlled_by, is_deleting, map_at, name, namespace, number};
+use crate::objects::{Object, controlled_by, map_at, number};
 use crate::plan::Step;
 use crate::view::View;
 
@@ -34,7 +34,7 @@ pub(crate) fn sync(view: &View<'_>, set: &Value, label: &str, steps: &mut Vec<St
             all.remove(at);
             all.push(update.clone());
         }
-        let hash = name(&update).rsplit('-').next().unwrap_or("").to_owned();
+        let hash = update.name().rsplit('-').next().unwrap_or("").to_owned();
         return Revisions { all, update, hash };
     }
     let mut labels = set.pointer("/spec/template/metadata/labels").cloned().unwrap_or_else(|| json!({}));
@@ -44,7 +44,7 @@ pub(crate) fn sync(view: &View<'_>, set: &Value, label: &str, steps: &mut Vec<St
     let mut update = json!({
         "apiVersion": "apps/v1",
         "kind": "ControllerRevision",
-        "metadata": {"name": format!("{}-{hash}", name(set)), "namespace": namespace(set), "labels": labels,
+        "metadata": {"name": format!("{}-{hash}", set.name()), "namespace": set.namespace(), "labels": labels,
             "ownerReferences": [controlled_by(set)]},
         "data": data,
         "revision": newest + 1,
@@ -53,7 +53,7 @@ pub(crate) fn sync(view: &View<'_>, set: &Value, label: &str, steps: &mut Vec<St
         *map_at(&mut update["metadata"], "annotations") =
             annotations.as_object().cloned().unwrap_or_default();
     }
-    if !is_deleting(set) {
+    if !set.is_deleting() {
         steps.push(Step::Create { kind: Kind::ControllerRevision, object: update.clone(), tell: None });
     }
     all.push(update.clone());
@@ -82,7 +82,7 @@ pub(crate) fn clean_up(set: &Value, revisions: &Revisions, in_use: &dyn Fn(&Valu
     let idle: Vec<&Value> = revisions
         .all
         .iter()
-        .filter(|revision| name(revision) != name(&revisions.update) && !in_use(revision))
+        .filter(|revision| revision.name() != revisions.update.name() && !in_use(revision))
         .collect();
     let surplus = idle.len().saturating_sub(limit);
     idle.into_iter().take(surplus).map(|revision| Step::delete(Kind::ControllerRevision, revision)).collect()

@@ -8,8 +8,7 @@ use super::family;
 use super::revisions::{self, Revisions};
 use crate::kinds::Kind;
 use crate::objects::{
-    available_at, generation, is_deleting, is_finished, is_ready, label, map_at, name, namespace, number,
-    phase, pod_from, text,
+    Object, available_at, is_finished, is_ready, label, map_at, number, phase, pod_from, text,
 };
 use crate::plan::{Step, Tell};
 use crate::view::View;
@@ -21,16 +20,16 @@ const SOURCE: &str = "statefulset-controller";
 pub(crate) fn decide(view: &View<'_>, set: &Value) -> Vec<Step> {
     let mut steps = Vec::new();
     let revisions = revisions::sync(view, set, HASH, &mut steps);
-    let update = name(&revisions.update).to_owned();
+    let update = revisions.update.name().to_owned();
     let stored = text(set, "/status/currentRevision");
     let current =
-        if revisions.all.iter().any(|revision| name(revision) == stored) { stored } else { &update };
+        if revisions.all.iter().any(|revision| revision.name() == stored) { stored } else { &update };
     let named = |pod: &Value| ordinal(set, pod).is_some();
     let family = family::gather(view, Kind::Pod, set, None, named);
     steps.extend(family.steps);
     let pods: BTreeMap<i64, Value> =
         family.members.into_iter().filter_map(|pod| Some((ordinal(set, &pod)?, pod))).collect();
-    if !is_deleting(set) {
+    if !set.is_deleting() {
         steps.extend(next(set, &pods, &revisions, current, &update));
     }
     let (status, again) = status(view, set, &pods, current, &update);
@@ -38,7 +37,7 @@ pub(crate) fn decide(view: &View<'_>, set: &Value) -> Vec<Step> {
         steps.push(Step::status(Kind::StatefulSet, set, status));
     } else {
         let used = |revision: &Value| {
-            name(revision) == current || pods.values().any(|pod| label(pod, REVISION) == name(revision))
+            revision.name() == current || pods.values().any(|pod| label(pod, REVISION) == revision.name())
         };
         steps.extend(revisions::clean_up(set, &revisions, &used));
     }
@@ -47,11 +46,11 @@ pub(crate) fn decide(view: &View<'_>, set: &Value) -> Vec<Step> {
 }
 
 fn ordinal(set: &Value, pod: &Value) -> Option<i64> {
-    name(pod).strip_prefix(name(set))?.strip_prefix('-')?.parse().ok()
+    pod.name().strip_prefix(set.name())?.strip_prefix('-')?.parse().ok()
 }
 
 fn is_healthy(pod: &Value) -> bool {
-    phase(pod) == "Running" && is_ready(pod) && !is_deleting(pod)
+    phase(pod) == "Running" && is_ready(pod) && !pod.is_deleting()
 }
 
 /// Returns what to do with the pods: create what is missing, then remove what is too much, then update.
@@ -76,7 +75,7 @@ fn next(
                     revisions
                         .all
                         .iter()
-                        .find(|revision| name(revision) == current)
+                        .find(|revision| revision.name() == current)
                         .unwrap_or(&revisions.update)
                 } else {
                     &revisions.update
@@ -86,7 +85,7 @@ fn next(
                     return steps;
                 }
             }
-            Some(pod) if is_finished(pod) && !is_deleting(pod) => {
+            Some(pod) if is_finished(pod) && !pod.is_deleting() => {
                 steps.push(delete(set, pod));
                 if ordered {
                     return steps;
@@ -97,7 +96,7 @@ fn next(
         }
     }
     for (_, pod) in pods.iter().rev().filter(|(at, _)| !wanted.contains(at)) {
-        if is_deleting(pod) {
+        if pod.is_deleting() {
             if ordered {
                 return steps;
             }
@@ -115,7 +114,7 @@ fn next(
         if *at < partition {
             break;
         }
-        if label(pod, REVISION) != update && !is_deleting(pod) {
+        if label(pod, REVISION) != update && !pod.is_deleting() {
             steps.push(delete(set, pod));
             return steps;
         }
@@ -129,7 +128,7 @@ fn next(
 fn delete(set: &Value, pod: &Value) -> Step {
     let mut step = Step::delete(Kind::Pod, pod);
     if let Step::Delete { tell, .. } = &mut step {
-        let message = format!("delete Pod {{}} in StatefulSet {} successful", name(set));
+        let message = format!("delete Pod {{}} in StatefulSet {} successful", set.name());
         *tell = Some(Tell::new(set, SOURCE, &message));
     }
     step
@@ -139,33 +138,33 @@ fn delete(set: &Value, pod: &Value) -> Step {
 fn create(set: &Value, at: i64, revision: &Value) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut pod = pod_from(set, &revisions::template(revision));
-    let own = format!("{}-{at}", name(set));
+    let own = format!("{}-{at}", set.name());
     pod["metadata"]["name"] = json!(own);
     let labels = map_at(&mut pod["metadata"], "labels");
     labels.insert("statefulset.kubernetes.io/pod-name".to_owned(), json!(own));
     labels.insert("apps.kubernetes.io/pod-index".to_owned(), json!(at.to_string()));
-    labels.insert(REVISION.to_owned(), json!(name(revision)));
+    labels.insert(REVISION.to_owned(), json!(revision.name()));
     pod["spec"]["hostname"] = json!(own);
     if !text(set, "/spec/serviceName").is_empty() {
         pod["spec"]["subdomain"] = set["spec"]["serviceName"].clone();
     }
     for template in crate::objects::list(set, "/spec/volumeClaimTemplates") {
-        let claim_name = format!("{}-{own}", name(template));
+        let claim_name = format!("{}-{own}", template.name());
         let mut claim = template.clone();
         claim["metadata"]["name"] = json!(claim_name);
-        claim["metadata"]["namespace"] = json!(namespace(set));
+        claim["metadata"]["namespace"] = json!(set.namespace());
         let selector = set.pointer("/spec/selector/matchLabels").and_then(Value::as_object).cloned();
         map_at(&mut claim["metadata"], "labels").extend(selector.unwrap_or_default());
         if let Some(fields) = claim.as_object_mut() {
             fields.remove("status");
         }
-        let message = format!("Create Claim {claim_name} Pod {own} in StatefulSet {} success", name(set));
+        let message = format!("Create Claim {claim_name} Pod {own} in StatefulSet {} success", set.name());
         steps.push(Step::Create {
             kind: Kind::Claim,
             object: claim,
             tell: Some(Tell::new(set, SOURCE, &message)),
         });
-        let volume = json!({"name": name(template), "persistentVolumeClaim": {"claimName": claim_name}});
+        let volume = json!({"name": template.name(), "persistentVolumeClaim": {"claimName": claim_name}});
         let spec = map_at(&mut pod, "spec");
         let volumes = spec.entry("volumes").or_insert_with(|| json!([]));
         if let Some(volumes) = volumes.as_array_mut() {
@@ -173,7 +172,7 @@ fn create(set: &Value, at: i64, revision: &Value) -> Vec<Step> {
             volumes.push(volume);
         }
     }
-    let message = format!("Create Pod {{}} in StatefulSet {} successful", name(set));
+    let message = format!("Create Pod {{}} in StatefulSet {} successful", set.name());
     steps.push(Step::Create { kind: Kind::Pod, object: pod, tell: Some(Tell::new(set, SOURCE, &message)) });
     steps
 }
@@ -199,7 +198,7 @@ fn status(
                 _ => available += 1,
             }
         }
-        if is_deleting(pod) {
+        if pod.is_deleting() {
             continue;
         }
         on_current += i64::from(label(pod, REVISION) == current);
@@ -215,7 +214,7 @@ fn status(
         current = update;
     }
     let mut status = json!({
-        "observedGeneration": generation(set),
+        "observedGeneration": set.generation(),
         "replicas": replicas,
         "availableReplicas": available,
         "currentRevision": current,
@@ -254,7 +253,7 @@ mod tests {
         steps
             .iter()
             .filter_map(|step| match step {
-                Step::Create { kind: Kind::Pod, object, .. } => Some(format!("+{}", name(object))),
+                Step::Create { kind: Kind::Pod, object, .. } => Some(format!("+{}", object.name())),
                 Step::Delete { kind: Kind::Pod, name, .. } => Some(format!("-{name}")),
                 _ => None,
             })

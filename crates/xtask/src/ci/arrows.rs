@@ -8,21 +8,25 @@ use crate::workspace::{Crate, Kind, Workspace, cargo};
 /// Every crate and what it may use of ours.
 const ARROWS: &[(&str, &[&str])] = &[
     ("api", &[]),
-    ("apimachinery", &["api"]),
+    ("apimachinery", &[]),
     ("native", &["apimachinery"]),
     ("admission", &["api", "apimachinery", "interpreter", "native", "propagation", "scheduler"]),
     ("interpreter", &["api", "apimachinery"]),
-    ("scheduler", &["api", "apimachinery"]),
-    // Overrides choose clusters as placements do, and completions are divided as replicas are.
-    ("propagation", &["api", "apimachinery", "interpreter", "scheduler"]),
+    // Overrides choose clusters as placements do, and completions are divided as replicas are: the scheduler and propagation
+    // share this and do not know each other.
+    ("placement", &["api", "apimachinery"]),
+    ("scheduler", &["api", "apimachinery", "placement"]),
+    ("propagation", &["api", "apimachinery", "interpreter", "placement"]),
     ("store", &[]),
+    // What a cluster does with workloads: for whoever foresees it, imitates it or does it across clusters.
+    ("workloads", &["apimachinery"]),
     // Knows Kubernetes, not federation, and nothing of the controllers: the two meet at the Kubernetes API.
     ("apiserver", &["apimachinery", "cel", "native", "store"]),
     ("cel", &["apimachinery"]),
     // The machinery of controllers. It knows the Kubernetes API and nothing of what any controller decides.
     ("runtime", &["api", "apimachinery"]),
     ("member", &["api", "apimachinery", "runtime"]),
-    ("estimator", &["api", "apimachinery"]),
+    ("estimator", &["api", "apimachinery", "workloads"]),
     (
         "controllers",
         &[
@@ -35,10 +39,11 @@ const ARROWS: &[(&str, &[&str])] = &[
             "propagation",
             "runtime",
             "scheduler",
+            "workloads",
         ],
     ),
     ("cli", &["admission", "api", "apimachinery", "interpreter", "member", "propagation", "scheduler"]),
-    ("sim", &["api", "apimachinery", "apiserver", "native", "store"]),
+    ("sim", &["api", "apimachinery", "apiserver", "native", "store", "workloads"]),
     (
         "app",
         &[
@@ -84,8 +89,18 @@ const ARROWS: &[(&str, &[&str])] = &[
 const TEST_TOOLS: &[&str] = &["apiserver", "cli", "clusters", "testkit"];
 
 /// Crates without IO: values in, values out.
-const PURE: &[&str] =
-    &["admission", "api", "apimachinery", "cel", "interpreter", "native", "propagation", "scheduler"];
+const PURE: &[&str] = &[
+    "admission",
+    "api",
+    "apimachinery",
+    "cel",
+    "interpreter",
+    "native",
+    "placement",
+    "propagation",
+    "scheduler",
+    "workloads",
+];
 
 /// Whoever has one of these, directly or not, can do IO. `kube-core` and `k8s-openapi` are only types.
 const IMPURE: &[&str] =

@@ -6,7 +6,7 @@ use jiff::{Timestamp, ToSpan};
 
 /// A schedule: a set of bits per field.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Schedule {
+pub struct Schedule {
     minutes: u64,
     hours: u64,
     days: u64,
@@ -22,7 +22,7 @@ const WEEKDAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
 
 impl Schedule {
     /// Returns `None` for what is no schedule.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let text = match text.trim() {
             "@yearly" | "@annually" => "0 0 1 1 *",
             "@monthly" => "0 0 1 * *",
@@ -56,7 +56,7 @@ impl Schedule {
     }
 
     /// Returns the first moment after another one, `None` if there is none within five years.
-    pub(crate) fn next(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
+    pub fn next(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
         let start = after.to_zoned(zone.clone()).datetime();
         let mut date = start.date();
         let mut from = start.time().hour() as i32 * 60 + i32::from(start.time().minute()) + 1;

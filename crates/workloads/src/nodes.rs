@@ -6,20 +6,20 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use apimachinery::object::Object;
+use apimachinery::pointer::{flag, list, text};
 use apimachinery::quantity::Quantity;
 use apimachinery::selector::LabelSelector;
 use serde_json::Value;
 
-use crate::objects::{controller_of, flag, labels, list, name, namespace, text};
-
 /// What a pod asks for or a node has, by resource: CPU in thousandths, everything else in whole units.
-pub(crate) type Amounts = BTreeMap<String, i64>;
+pub type Amounts = BTreeMap<String, i64>;
 
 /// A node as the scheduler sees it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Node {
-    pub(crate) name: String,
-    pub(crate) labels: Value,
+pub struct Node {
+    pub name: String,
+    pub labels: Value,
     taints: Vec<Value>,
     unschedulable: bool,
     allocatable: Amounts,
@@ -27,18 +27,18 @@ pub(crate) struct Node {
 
 /// A pod that has a place.
 #[derive(Debug, Clone)]
-pub(crate) struct Placed {
-    pub(crate) node: String,
-    pub(crate) namespace: String,
-    pub(crate) labels: Value,
-    pub(crate) owner: String,
-    pub(crate) asks: Amounts,
+pub struct Placed {
+    pub node: String,
+    pub namespace: String,
+    pub labels: Value,
+    pub owner: String,
+    pub asks: Amounts,
     ports: Vec<(i64, String)>,
 }
 
 /// The places of all pods, by `namespace/name`, and the sums that follow from them.
 #[derive(Debug, Default)]
-pub(crate) struct Places {
+pub struct Places {
     pods: HashMap<String, Placed>,
     used: HashMap<String, Amounts>,
     /// Pods per node and owner.
@@ -46,11 +46,11 @@ pub(crate) struct Places {
 }
 
 impl Node {
-    pub(crate) fn read(node: &Value) -> Self {
+    pub fn read(node: &Value) -> Self {
         let allocatable = node.pointer("/status/allocatable").and_then(Value::as_object);
         Self {
-            name: name(node).to_owned(),
-            labels: labels(node).clone(),
+            name: node.name().to_owned(),
+            labels: node.labels().clone(),
             taints: list(node, "/spec/taints").to_vec(),
             unschedulable: flag(node, "/spec/unschedulable"),
             allocatable: allocatable
@@ -62,7 +62,7 @@ impl Node {
     }
 
     /// Returns the labels a pod inherits from its node.
-    pub(crate) fn topology(&self) -> Value {
+    pub fn topology(&self) -> Value {
         let keys = ["topology.kubernetes.io/region", "topology.kubernetes.io/zone"];
         keys.iter()
             .filter_map(|key| Some(((*key).to_owned(), self.labels.get(key)?.clone())))
@@ -73,16 +73,16 @@ impl Node {
 
 impl Placed {
     /// Returns `None` for a pod without a node and for one that has finished.
-    pub(crate) fn read(pod: &Value) -> Option<Self> {
+    pub fn read(pod: &Value) -> Option<Self> {
         let node = text(pod, "/spec/nodeName");
-        if node.is_empty() || crate::objects::is_finished(pod) {
+        if node.is_empty() || is_finished(pod) {
             return None;
         }
         Some(Self {
             node: node.to_owned(),
-            namespace: namespace(pod).to_owned(),
-            labels: labels(pod).clone(),
-            owner: controller_of(pod).map(|owner| text(owner, "/uid").to_owned()).unwrap_or_default(),
+            namespace: pod.namespace().to_owned(),
+            labels: pod.labels().clone(),
+            owner: pod.controller().map(|owner| text(owner, "/uid").to_owned()).unwrap_or_default(),
             asks: asks(pod),
             ports: host_ports(pod),
         })
@@ -91,7 +91,7 @@ impl Placed {
 
 impl Places {
     /// Notes where a pod is now; `None` if it has no place any more.
-    pub(crate) fn set(&mut self, key: &str, placed: Option<Placed>) {
+    pub fn set(&mut self, key: &str, placed: Option<Placed>) {
         if let Some(old) = self.pods.remove(key) {
             let used = self.used.entry(old.node.clone()).or_default();
             for (resource, amount) in &old.asks {
@@ -116,7 +116,7 @@ impl Places {
     }
 
     /// Returns the keys of the pods on a node.
-    pub(crate) fn on(&self, node: &str) -> Vec<String> {
+    pub fn on(&self, node: &str) -> Vec<String> {
         let mut keys: Vec<_> =
             self.pods.iter().filter(|(_, pod)| pod.node == node).map(|(key, _)| key.clone()).collect();
         keys.sort();
@@ -135,6 +135,11 @@ impl Places {
     }
 }
 
+/// Says whether a pod has run to its end: it takes no room any more.
+pub fn is_finished(pod: &Value) -> bool {
+    matches!(text(pod, "/status/phase"), "Succeeded" | "Failed")
+}
+
 /// Returns the amount of a resource in the unit of [`Amounts`].
 fn parse(resource: &str, amount: &Value) -> i64 {
     let Some(text) = amount.as_str() else { return amount.as_i64().unwrap_or(0) };
@@ -146,7 +151,7 @@ fn parse(resource: &str, amount: &Value) -> i64 {
 }
 
 /// Returns what a pod asks for: its containers together, or its largest init container, and one place.
-pub(crate) fn asks(pod: &Value) -> Amounts {
+pub fn asks(pod: &Value) -> Amounts {
     let mut sum = Amounts::new();
     let add = |sum: &mut Amounts, requests: Option<&Value>| {
         for (resource, amount) in requests.and_then(Value::as_object).into_iter().flatten() {
@@ -185,7 +190,7 @@ fn host_ports(pod: &Value) -> Vec<(i64, String)> {
 }
 
 /// Says whether a toleration of the pod covers a taint.
-pub(crate) fn tolerates<'a>(pod: &'a Value, taint: &Value) -> Option<&'a Value> {
+pub fn tolerates<'a>(pod: &'a Value, taint: &Value) -> Option<&'a Value> {
     list(pod, "/spec/tolerations").iter().find(|toleration| {
         let effect = text(toleration, "/effect");
         let key = text(toleration, "/key");
@@ -200,7 +205,7 @@ pub(crate) fn tolerates<'a>(pod: &'a Value, taint: &Value) -> Option<&'a Value> 
 }
 
 /// Says whether a node matches the pod's selector and required node affinity.
-pub(crate) fn wants_node(pod: &Value, node: &Node) -> bool {
+pub fn wants_node(pod: &Value, node: &Node) -> bool {
     let selector = pod.pointer("/spec/nodeSelector").and_then(Value::as_object);
     if selector.into_iter().flatten().any(|(key, value)| node.labels.get(key) != Some(value)) {
         return false;
@@ -327,7 +332,7 @@ fn skewed(pod: &Value, node: &Node, nodes: &[&Node], places: &Places) -> bool {
                 .map(|other| {
                     let counts = |placed: &&Placed| {
                         placed.node == other.name
-                            && placed.namespace == namespace(pod)
+                            && placed.namespace == pod.namespace()
                             && selector.matches(&placed.labels)
                     };
                     places.pods.values().filter(counts).count()
@@ -341,7 +346,7 @@ fn skewed(pod: &Value, node: &Node, nodes: &[&Node], places: &Places) -> bool {
             .map(&count)
             .min()
             .unwrap_or(0);
-        let own = usize::from(selector.matches(labels(pod)));
+        let own = usize::from(selector.matches(pod.labels()));
         let most = constraint["maxSkew"].as_u64().unwrap_or(1) as usize;
         count(domain) + own > fewest + most
     })
@@ -352,7 +357,7 @@ fn neighbours(pod: &Value, node: &Node, nodes: &[&Node], places: &Places) -> (bo
     let matches = |term: &Value, placed: &Placed| {
         let spaces = list(term, "/namespaces");
         let here = if spaces.is_empty() {
-            placed.namespace == namespace(pod)
+            placed.namespace == pod.namespace()
         } else {
             spaces.iter().any(|space| *space == placed.namespace)
         };
@@ -371,7 +376,7 @@ fn neighbours(pod: &Value, node: &Node, nodes: &[&Node], places: &Places) -> (bo
         let nobody = !places.pods.values().any(|placed| matches(term, placed));
         nobody
             && LabelSelector::from_object(term.get("labelSelector"))
-                .is_ok_and(|selector| selector.matches(labels(pod)))
+                .is_ok_and(|selector| selector.matches(pod.labels()))
     });
     let anti = required("podAntiAffinity").iter().all(|term| {
         !in_domain(node, text(term, "/topologyKey"), nodes, places).any(|placed| matches(term, placed))
@@ -380,12 +385,12 @@ fn neighbours(pod: &Value, node: &Node, nodes: &[&Node], places: &Places) -> (bo
 }
 
 /// Returns the node for a pod, or why there is none.
-pub(crate) fn place(pod: &Value, nodes: &[&Node], places: &Places) -> Result<String, String> {
+pub fn place(pod: &Value, nodes: &[&Node], places: &Places) -> Result<String, String> {
     if nodes.is_empty() {
         return Err("no nodes available to schedule pods".to_owned());
     }
     let asks = asks(pod);
-    let owner = controller_of(pod).map(|owner| text(owner, "/uid")).unwrap_or("");
+    let owner = pod.controller().map(|owner| text(owner, "/uid")).unwrap_or("");
     let mut refusals: BTreeMap<String, usize> = BTreeMap::new();
     let mut helpless = 0;
     let mut best: Option<(usize, i64, &str)> = None;

@@ -1,0 +1,5 @@
+//! What a placement says, below both the scheduler, which decides by it, and the rendering of Works: which clusters it means,
+//! how a number is divided among clusters by weight.
+
+pub mod affinity;
+pub mod webster;
