@@ -400,8 +400,7 @@ mod tests {
         queue.push("a");
         wait.recv().await.expect("it is tried until it succeeds");
         supervisor.stop().await;
-        let told = told.lock().clone();
-        told
+        told.lock().clone()
     }
 
     #[tokio::test(start_paused = true)]

@@ -329,7 +329,9 @@ mod tests {
 
     #[test]
     fn taints_follow_the_ready_condition() {
-        let cases: [(&str, &[&str], Option<&[&str]>); 10] = [
+        /// Readiness, taints before, taints after if they change.
+        type Case<'a> = (&'a str, &'a [&'a str], Option<&'a [&'a str]>);
+        let cases: [Case<'_>; 10] = [
             ("", &[], Some(&[TAINT_NOT_READY])),
             ("", &[TAINT_NOT_READY], None),
             ("False", &[], Some(&[TAINT_NOT_READY])),

@@ -334,7 +334,13 @@ mod tests {
         let (map, secret) = (gvk("", "v1", "ConfigMap"), gvk("", "v1", "Secret"));
         let cases = [
             ("a kind appears", known(&[]), vec![resource("", "v1", "ConfigMap")], vec![map.clone()], vec![]),
-            ("it is known", known(&[map.clone()]), vec![resource("", "v1", "ConfigMap")], vec![], vec![]),
+            (
+                "it is known",
+                known(std::slice::from_ref(&map)),
+                vec![resource("", "v1", "ConfigMap")],
+                vec![],
+                vec![],
+            ),
             (
                 "it vanishes",
                 known(&[map.clone(), secret.clone()]),
@@ -365,7 +371,7 @@ mod tests {
             ),
             (
                 "nothing is served: nothing is concluded about objects",
-                known(&[map.clone()]),
+                known(std::slice::from_ref(&map)),
                 vec![],
                 vec![],
                 vec![map],

@@ -192,8 +192,9 @@ mod tests {
         let held = || json!({ "metadata": { "finalizers": ["karmada.io/binding-controller"] } });
         let elsewhere = json!({ "spec": { "placement": { "clusterAffinity": { "clusterNames": ["m9"] } } } });
         let left = |cluster: &str| vec![gone(cluster, Why::ClusterLeft)];
-        // Binding, its Works, what goes at once, what goes unless too much does.
-        let cases: Vec<(&str, Value, Vec<Arc<Work>>, Vec<Deletion>, Vec<Deletion>)> = vec![
+        /// Binding, its Works, what goes at once, what goes unless too much does.
+        type Case = (&'static str, Value, Vec<Arc<Work>>, Vec<Deletion>, Vec<Deletion>);
+        let cases: Vec<Case> = vec![
             ("all are wanted", chosen(&["m1", "m2"]), works(&["m1", "m2"]), vec![], vec![]),
             ("one left the placement", chosen(&["m1"]), works(&["m1", "m2"]), vec![], left("m2")),
             ("it is going already", chosen(&["m1"]), vec![work("m2", deleting())], vec![], vec![]),
