@@ -3,8 +3,10 @@
 use std::{
     collections::BTreeSet,
     fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Child, Command, Output, Stdio},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -119,6 +121,46 @@ fn kubectl(dir: &Path, member: &str, arguments: &[&str]) -> Result<String, Strin
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
 }
 
+fn start_kubectl(dir: &Path, member: &str, arguments: &[&str]) -> Child {
+    let program = Toolchain::from_env().expect("a cache").path(&KUBERNETES.program("kubectl"));
+    Command::new(program)
+        .arg(format!("--kubeconfig={}", dir.join(format!("{member}.kubeconfig")).display()))
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("kubectl runs")
+}
+
+fn read_line(child: &mut Child) -> String {
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().expect("piped")).read_line(&mut line).expect("it speaks");
+    line
+}
+
+/// Returns the first line of a kubectl that does not end by itself, and ends it.
+fn first_line(dir: &Path, member: &str, arguments: &[&str]) -> String {
+    let mut child = start_kubectl(dir, member, arguments);
+    let line = read_line(&mut child);
+    let _ = (child.kill(), child.wait());
+    line
+}
+
+/// Asks a pod's web server through a forwarded port.
+fn forward(dir: &Path, member: &str, pod: &str) -> String {
+    let mut child = start_kubectl(dir, member, &["port-forward", "--address=127.0.0.1", pod, ":80"]);
+    // Forwarding from 127.0.0.1:40000 -> 80
+    let line = read_line(&mut child);
+    let address = line.split_whitespace().nth(2).unwrap_or_default();
+    let mut stream = TcpStream::connect(address).unwrap_or_else(|error| panic!("{line}: {error}"));
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").expect("write");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    let _ = (child.kill(), child.wait());
+    answer
+}
+
 fn state(dir: &Path) -> FleetState {
     let text = fs::read(dir.join("state.json")).expect("the state is written when the clusters are ready");
     serde_json::from_slice(&text).expect("the state is understood")
@@ -126,7 +168,7 @@ fn state(dir: &Path) -> FleetState {
 
 /// Ends the clusters of a test that failed. A test that passed has done it already.
 struct Place {
-    _parent: tempfile::TempDir,
+    parent: tempfile::TempDir,
     dir: PathBuf,
 }
 
@@ -134,7 +176,7 @@ impl Place {
     fn new() -> Self {
         let parent = tempfile::tempdir().expect("a folder for the test");
         let dir = parent.path().join("fleet");
-        Self { _parent: parent, dir }
+        Self { parent, dir }
     }
 }
 
@@ -182,6 +224,14 @@ async fn real_pods_run_log_and_reach_each_other_and_down_leaves_nothing() {
     let answer =
         inside(&format!("curl -m 10 http://{address}/")).expect("pods of two members reach each other");
     assert!(answer.contains(&format!("this is {second}")), "{answer}");
+    let note = place.parent.path().join("note");
+    fs::write(&note, "carried").expect("write");
+    kubectl(dir, "member1", &["cp", &note.display().to_string(), &format!("{first}:/tmp/note")]).expect("cp");
+    assert_eq!(inside("cat /tmp/note").expect("cat"), "carried");
+    let attached = first_line(dir, "member1", &["attach", &first]);
+    assert!(attached.contains("alive for"), "{attached}");
+    let forwarded = forward(dir, "member1", &first);
+    assert!(forwarded.contains(&format!("this is {first}")), "{forwarded}");
     kubectl(dir, "member1", &["expose", "deployment", "web", "--port=80"]).expect("expose");
     until("the Service under its name", DEADLINE, async || inside("curl -m 10 http://web.default/"))
         .await
