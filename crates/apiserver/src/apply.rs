@@ -80,9 +80,7 @@ fn manage<T: Types, R>(target: &Target<'_>, types: &T, run: impl FnOnce(&FieldMa
     let mut versions = vec![kind.api_version.clone()];
     if let Source::Native = kind.source {
         versions.push(kind.storage.api_version());
-        if kind.gvk.kind == "HorizontalPodAutoscaler" {
-            versions.push("autoscaling/v1".to_owned());
-        }
+        versions.extend(kind.another_applied_version().map(str::to_owned));
     }
     let reset: BTreeMap<String, Set> = match paths {
         [] => BTreeMap::new(),

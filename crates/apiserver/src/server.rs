@@ -246,14 +246,14 @@ impl Server {
 
     /// Takes back what an object held, once it is gone.
     pub fn released(&self, kind: &Kind, object: &Value) {
-        if &*kind.collection == "services/specs" {
+        if kind.holds_addresses() {
             self.allocator.release(object);
         }
     }
 
     /// Returns how long an object lives on after its deletion was asked for. Only pods that run somewhere do.
     pub fn grace_period(&self, kind: &Kind, object: &Value, asked: Option<i64>) -> i64 {
-        if kind.gvk.kind != "Pod" || !kind.gvk.group.is_empty() {
+        if !kind.is_marked_before_removal() {
             return 0;
         }
         let phase = object.pointer("/status/phase").and_then(Value::as_str).unwrap_or("");

@@ -49,7 +49,7 @@ mod tests {
     #[test]
     fn replicas_follow_the_load_beyond_a_tenth() {
         assert_eq!(wanted(2.0, 2, 2), 4);
-        assert_eq!(wanted(1.1, 2, 2), 2);
+        assert_eq!(wanted(1.09, 20, 20), 20);
         assert_eq!(wanted(1.11, 10, 10), 12);
         assert_eq!(wanted(0.9, 10, 10), 10);
         assert_eq!(wanted(0.5, 10, 10), 5);

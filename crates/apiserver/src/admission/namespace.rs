@@ -36,7 +36,7 @@ pub fn check_create(server: &Server, kind: &Kind, namespace: &str, name: &str) -
 
 /// Checks that an object may be deleted.
 pub fn check_delete(kind: &Kind, name: &str) -> Result<(), Status> {
-    if &*kind.collection == "namespaces" && IMMORTAL.contains(&name) {
+    if kind.is_namespace() && IMMORTAL.contains(&name) {
         return Err(Status::forbidden(&kind.resource, name, "this namespace may not be deleted"));
     }
     Ok(())

@@ -40,7 +40,7 @@ pub(crate) fn mutate(
     object: &mut Value,
     old: Option<&Value>,
 ) -> Result<(), Status> {
-    if &*kind.collection != "pods" {
+    if !kind.has_priority() {
         return Ok(());
     }
     match (operation, old) {

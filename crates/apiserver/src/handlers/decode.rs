@@ -7,7 +7,6 @@ use apimachinery::field::{self, Path};
 use apimachinery::gvk::Gvk;
 use apimachinery::object::Object;
 use apimachinery::status::Status;
-use base64::Engine;
 use bytes::Bytes;
 use serde_json::Value;
 
@@ -124,15 +123,7 @@ pub fn canonicalise(kind: &Kind, gvk: &Gvk, value: &mut Value) -> Result<Vec<Str
                 value.metadata_mut().insert("managedFields".to_owned(), Value::Array(Vec::new()));
             }
             native::defaults::apply(gvk, value);
-            if is_definition(gvk) {
-                apimachinery::crd::default(value);
-            }
-            if gvk.group.is_empty() && gvk.kind == "Secret" {
-                merge_string_data(value);
-            }
-            if gvk.group == "apps" && gvk.kind == "DaemonSet" {
-                native::prepare::show_template_generation(value);
-            }
+            Kind::complete(gvk, value);
             if *gvk == kind.gvk && kind.storage != kind.gvk {
                 // Some defaults exist only in the version that is stored.
                 kind.to_storage(value);
@@ -141,29 +132,6 @@ pub fn canonicalise(kind: &Kind, gvk: &Gvk, value: &mut Value) -> Result<Vec<Str
             }
             Ok(unknown)
         }
-    }
-}
-
-/// Says whether a kind is the CustomResourceDefinition.
-pub fn is_definition(gvk: &Gvk) -> bool {
-    gvk.group == "apiextensions.k8s.io" && gvk.kind == "CustomResourceDefinition"
-}
-
-/// Moves the plain text of a Secret to where the encoded values are: it is never stored, nor owned, as text.
-fn merge_string_data(secret: &mut Value) {
-    let Some(Value::Object(texts)) = secret.as_object_mut().and_then(|fields| fields.remove("stringData"))
-    else {
-        return;
-    };
-    if texts.is_empty() {
-        return;
-    }
-    if !secret["data"].is_object() {
-        secret["data"] = Value::Object(Default::default());
-    }
-    for (key, text) in texts {
-        let encoded = base64::engine::general_purpose::STANDARD.encode(text.as_str().unwrap_or(""));
-        secret["data"][key] = encoded.into();
     }
 }
 

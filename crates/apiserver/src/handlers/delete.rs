@@ -233,11 +233,9 @@ pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Dele
     namespace::check_delete(kind, target.name)?;
     if options.orphan_dependents.is_none()
         && options.propagation_policy.is_none()
-        && &*kind.collection == "jobs"
+        && let Some(warning) = kind.orphan_warning()
     {
-        target.context.warn(
-            "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning",
-        );
+        target.context.warn(warning);
     }
     loop {
         let Some(entry) = server.store.get(&kind.collection, &key) else {
@@ -277,7 +275,7 @@ pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Dele
             Plan::Remove => {
                 if dry_run {
                     let mut last = old;
-                    if &*kind.collection == "pods" {
+                    if kind.is_marked_before_removal() {
                         mark(&mut last, Timestamp::now());
                     }
                     return Ok(Deleted::Gone(last));
@@ -286,7 +284,7 @@ pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Dele
                     Some(revision) => {
                         let mut last = old;
                         server.released(kind, &last);
-                        if &*kind.collection == "pods" {
+                        if kind.is_marked_before_removal() {
                             // A pod is always deleted by way of a mark, however short its grace.
                             mark(&mut last, Timestamp::now());
                         }
@@ -362,8 +360,7 @@ fn check_preconditions(
                 "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). The object might have been deleted and then recreated"
             ),
         );
-        // Both groups' events are one kind inside.
-        let group = if kind.gvk.kind == "Event" { "" } else { &kind.gvk.group };
+        let group = kind.group_in_errors();
         if let Some(details) = &mut status.details {
             details.kind = kind.gvk.kind.clone();
             details.group = group.to_owned();
@@ -415,11 +412,11 @@ fn plan(server: &Server, kind: &Kind, old: &Value, options: &DeleteOptions, now:
     let mut new = old.clone();
     new.set_finalizers(wanted_finalizers(kind, old, options));
     let deleting = old.is_deleting();
-    if !deleting && super::decode::is_definition(&kind.gvk) {
+    if !deleting && kind.is_definition() {
         definitions::begin_deletion(&mut new, now);
     }
     let finalizers = new.finalizers();
-    let is_namespace = &*kind.collection == "namespaces";
+    let is_namespace = kind.is_namespace();
     let grace = if is_namespace { 0 } else { server.grace_period(kind, old, options.grace_period_seconds) };
     let held_by_spec = is_namespace
         && old.pointer("/spec/finalizers").and_then(Value::as_array).is_some_and(|list| !list.is_empty());
@@ -456,7 +453,7 @@ fn plan(server: &Server, kind: &Kind, old: &Value, options: &DeleteOptions, now:
 fn wanted_finalizers(kind: &Kind, old: &Value, options: &DeleteOptions) -> Vec<String> {
     let mut finalizers = old.finalizers();
     let has = |name: &str| finalizers.iter().any(|finalizer| finalizer == name);
-    if &*kind.collection == "events" {
+    if !kind.has_dependents() {
         return finalizers;
     }
     let policy = match (options.propagation_policy.as_deref(), options.orphan_dependents) {
@@ -465,10 +462,7 @@ fn wanted_finalizers(kind: &Kind, old: &Value, options: &DeleteOptions) -> Vec<S
         (None, Some(false)) => "Background",
         (None, None) if has(ORPHAN) => "Orphan",
         (None, None) if has(FOREGROUND) => "Foreground",
-        (None, None) => match (kind.gvk.group.as_str(), kind.gvk.kind.as_str()) {
-            ("", "ReplicationController") | ("batch", "Job") => "Orphan",
-            _ => "Background",
-        },
+        (None, None) => kind.default_propagation(),
     };
     let wanted = match policy {
         "Orphan" => Some(ORPHAN),

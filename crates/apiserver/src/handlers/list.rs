@@ -153,8 +153,8 @@ fn check_field(kind: &Kind, name: &str) -> Result<(), Status> {
     if known.iter().any(|field| field == name) {
         return Ok(());
     }
-    if &*kind.collection == "jobs" {
-        return Err(Status::bad_request(format!("field label {name:?} not supported for Job")));
+    if let Some(why) = kind.unknown_field(name) {
+        return Err(Status::bad_request(why));
     }
     let default_set = !kind.is_custom() && field_labels(kind) == FieldLabels::Default;
     Err(Status::bad_request(if default_set {
@@ -173,19 +173,13 @@ fn selectable_value(kind: &Kind, object: &Value, name: &str) -> String {
         _ => String::new(),
     };
     let at = |path: &str| object.pointer(&format!("/{}", path.replace('.', "/")));
-    if name == "status.podIPs" && kind.gvk.kind == "Pod" {
-        // It may be asked for and, as upstream, has no value.
+    if kind.is_field_without_value(name) {
         return String::new();
     }
     let FieldLabels::Own(labels) = field_labels(kind) else { return text(at(name)) };
     let Some(label) = labels.iter().find(|label| label.label == name) else { return text(at(name)) };
     let found = label.paths.iter().map(|path| text(at(path))).find(|found| !found.is_empty());
-    found.unwrap_or_else(|| match (kind.gvk.kind.as_str(), name) {
-        // Zero values that Go prints and JSON leaves out.
-        ("Pod", "spec.hostNetwork") | ("Node", "spec.unschedulable") => "false".to_owned(),
-        ("Job", "status.successful") | ("ReplicationController", "status.replicas") => "0".to_owned(),
-        _ => String::new(),
-    })
+    found.unwrap_or_else(|| kind.zero_of_field(name).to_owned())
 }
 
 fn field_labels(kind: &Kind) -> FieldLabels {

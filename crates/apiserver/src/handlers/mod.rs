@@ -77,7 +77,7 @@ async fn route(server: &Arc<Server>, context: &Context, body: Bytes) -> Result<R
     }
     let lost = || if group.native { Failure::from(Status::no_such_route()) } else { Failure::PageNotFound };
     let kind = registry.find(&info.group, &info.version, &info.resource).ok_or_else(lost)?.clone();
-    let is_namespace = &*kind.collection == "namespaces";
+    let is_namespace = kind.is_namespace();
     let namespace = if is_namespace || !kind.namespaced { "" } else { info.namespace.as_str() };
     if !kind.namespaced && !is_namespace && !info.namespace.is_empty() {
         return Err(lost());
@@ -282,8 +282,7 @@ async fn subresource(
     if !subresource.verbs.iter().any(|verb| verb == info.verb) {
         return Err(Status::method_not_allowed().into());
     }
-    if kind.gvk.kind == "Pod" && matches!(info.subresource.as_str(), "exec" | "attach" | "portforward") {
-        // A websocket is opened with GET; what it allows is no mere reading.
+    if kind.opens_connection(&info.subresource) {
         server.authorize_also(context, "create")?;
     }
     match (info.subresource.as_str(), info.verb) {

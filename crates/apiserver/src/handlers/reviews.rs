@@ -32,7 +32,7 @@ pub async fn answer(
     if !kind.allows(context.info.verb) {
         return Err(Status::method_not_allowed().into());
     }
-    let components = kind.resource.resource == "componentstatuses";
+    let components = kind.computes_tables();
     let offer = Offer {
         protobuf: true,
         yaml: true,

@@ -180,7 +180,7 @@ pub fn of(kind: &Kind, object: &Value) -> Result<Value, Status> {
 
 fn selector_text(kind: &Kind, object: &Value) -> String {
     let Some(selector) = object.pointer("/spec/selector") else { return String::new() };
-    if kind.gvk.kind == "ReplicationController" {
+    if kind.selects_by_map() {
         let labels = selector.as_object().into_iter().flatten();
         return LabelSelector::from_labels(
             labels.map(|(key, value)| (key.as_str(), value.as_str().unwrap_or(""))),

@@ -4,7 +4,6 @@
 //! against another writer starts over with what that one wrote, unless the client insisted on a revision.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use apimachinery::depth;
 use apimachinery::field::{self, Path};
@@ -24,9 +23,6 @@ use crate::head::Head;
 use crate::object::{self, Entry};
 use crate::registry::{Kind, Source};
 use crate::server::Server;
-
-/// How long events live after their last change.
-const EVENT_TTL: Duration = Duration::from_secs(3600);
 
 /// What a write is about.
 #[derive(Debug, Clone, Copy)]
@@ -87,10 +83,7 @@ impl Target<'_> {
             return Err(Status::bare_internal("resourceVersion should not be set on objects to be created"));
         }
         self.wipe_system_metadata(&mut object);
-        if &*self.kind.collection == "limitranges"
-            && object.name().is_empty()
-            && object.meta("generateName").is_empty()
-        {
+        if self.kind.needs_no_name() && object.name().is_empty() && object.meta("generateName").is_empty() {
             // The one kind that needs no name.
             let name = uuid::Uuid::new_v4().to_string();
             object.metadata_mut().insert("name".to_owned(), name.into());
@@ -597,10 +590,10 @@ impl Target<'_> {
             Source::Native => {
                 let extra = self.extra();
                 native::prepare::for_create(&self.kind.gvk, object, &self.preparation(now, uid, &extra));
-                if decode::is_definition(&self.kind.gvk) {
+                if self.kind.is_definition() {
                     apimachinery::crd::prepare_create(object);
                 }
-                if &*self.kind.collection == "minions" {
+                if self.kind.is_tainted_at_first() {
                     crate::admission::nodes::taint_new(object);
                 }
             }
@@ -638,7 +631,7 @@ impl Target<'_> {
                 match self.subresource {
                     "" => {
                         native::prepare::for_update(&self.kind.gvk, new, old, &context);
-                        if decode::is_definition(&self.kind.gvk) {
+                        if self.kind.is_definition() {
                             apimachinery::crd::record_storage_version(new);
                         }
                     }
@@ -714,9 +707,7 @@ impl Target<'_> {
     }
 
     pub fn invalid(&self, name: &str, errors: &[field::Error]) -> Status {
-        // Both groups' events are one kind inside.
-        let group = if self.kind.gvk.kind == "Event" { "" } else { &self.kind.gvk.group };
-        Status::invalid(group, &self.kind.gvk.kind, name, errors)
+        Status::invalid(self.kind.group_in_errors(), &self.kind.gvk.kind, name, errors)
     }
 
     pub(super) fn durability(&self) -> store::Durability {
@@ -758,7 +749,7 @@ impl Target<'_> {
             expect,
             change: store::Change::Put { value, head },
             durability: self.durability(),
-            ttl: (&*self.kind.collection == "events").then_some(EVENT_TTL),
+            ttl: self.kind.ttl(),
         };
         match self.server.store.commit(write).await {
             Ok(committed) => Ok(Some(Some(committed.revision))),

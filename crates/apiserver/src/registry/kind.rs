@@ -10,7 +10,6 @@ use apimachinery::gvk::{GroupResource, Gvk};
 use serde_json::Value;
 
 use super::custom::Custom;
-use crate::handlers::decode::is_definition;
 use crate::object::Entry;
 
 /// A resource in one served version.
@@ -134,7 +133,7 @@ impl Kind {
             Source::Native => {
                 let mut errors = native::validation::create(&self.gvk, object);
                 errors.extend(crate::admission::policy_check::check(&self.gvk, object, None));
-                if is_definition(&self.gvk) {
+                if self.is_definition() {
                     errors.extend(apimachinery::crd::validate(object));
                     if !errors.iter().any(about_schema) {
                         errors.extend(super::rule_check::check_definition(object, None));
@@ -158,7 +157,7 @@ impl Kind {
             Source::Native => {
                 let mut errors = native::validation::update(&self.gvk, object, old);
                 errors.extend(crate::admission::policy_check::check(&self.gvk, object, Some(old)));
-                if is_definition(&self.gvk) {
+                if self.is_definition() {
                     errors.extend(apimachinery::crd::validate_update(object, old));
                     if !errors.iter().any(about_schema) {
                         errors.extend(super::rule_check::check_definition(object, Some(old)));

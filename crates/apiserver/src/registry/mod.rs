@@ -8,6 +8,7 @@ pub mod kind;
 mod natives;
 mod rule_check;
 pub(crate) mod rules;
+mod special;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock, OnceLock};

@@ -1,5 +1,5 @@
-//! Every source file says what it is for, none is too long to be read, unsafe code stays where it is, and every test that the
-//! security page names exists.
+//! Every source file says what it is for, none is too long to be read, unsafe code stays where it is, handlers of the API server
+//! do not compare the names of kinds, and every test that the security page names exists.
 
 use std::{
     fs,
@@ -28,6 +28,31 @@ const DATA: &[&str] = &[
 /// The files that may have unsafe code: a system call and a call of the allocator that no crate hides.
 const UNSAFE: &[&str] = &["crates/app/src/memory.rs", "crates/apiserver/src/aside.rs"];
 
+/// The API server asks its registry what is particular about a kind; this is where it does so.
+const SERVER: &str = "crates/apiserver/src/";
+
+/// Where the API server may compare names of kinds and resources, below [`SERVER`], and why.
+const PARTICULAR: &[(&str, &str)] = &[
+    ("registry/", "answers what is particular about a kind"),
+    ("controllers/", "each follows kinds of its own"),
+    ("admission/", "plug-ins are about kinds of their own"),
+    ("auth/claims.rs", "the rights of those who allocate ResourceClaims"),
+    ("handlers/access_review.rs", "three kinds are three forms of one question"),
+    ("handlers/reviews.rs", "kinds that are computed, each in its own way"),
+    ("http/request.rs", "the path of a namespace is the path of what is in it"),
+    ("serve.rs", "writing a definition takes long, which is seen in the path"),
+];
+
+/// What a comparison with the name of a kind or resource looks like.
+const COMPARISONS: &[&str] = &[
+    "gvk.kind == \"",
+    "gvk.kind != \"",
+    "collection == \"",
+    "collection != \"",
+    ".resource == \"",
+    ".resource != \"",
+];
+
 /// What people write and read. Everything else is data.
 const SOURCES: &[&str] = &["rs", "sh", "md", "js", "ts", "css", "html", "py", "toml"];
 
@@ -41,10 +66,16 @@ pub(super) fn check(context: &Context) -> Result<()> {
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {shown}"))?;
         let is_rust = path.extension().is_some_and(|extension| extension == "rs");
         complaints.extend(judge(is_rust, &text).map(|complaint| format!("{shown} {complaint}")));
+        complaints.extend(
+            particular(&shown, &text)
+                .into_iter()
+                .map(|line| format!("{shown}:{line} compares the name of a kind: ask registry::Kind")),
+        );
         if is_rust && lifts_unsafe(&text) && !UNSAFE.contains(&shown.as_str()) {
             complaints.push(format!("{shown} has unsafe code and is not on the list in xtask's hygiene.rs"));
         }
     }
+    complaints.extend(stale_permissions(&context.workspace.root));
     complaints.extend(unknown_tests(&context.workspace.root)?);
     if complaints.is_empty() {
         return Ok(());
@@ -58,6 +89,27 @@ fn judge(is_rust: bool, text: &str) -> Option<String> {
     }
     let lines = text.lines().count();
     (lines > MOST_LINES).then(|| format!("has {lines} lines, more than {MOST_LINES}"))
+}
+
+/// Returns the lines of a file of the API server that compare the name of a kind or resource where they should not. Tests may.
+fn particular(path: &str, text: &str) -> Vec<usize> {
+    let Some(path) = path.strip_prefix(SERVER) else { return Vec::new() };
+    if PARTICULAR.iter().any(|(allowed, _)| path.starts_with(allowed)) {
+        return Vec::new();
+    }
+    let code = text.lines().take_while(|line| *line != "#[cfg(test)]");
+    let compares = |line: &str| {
+        let line = line.trim_start();
+        let matched = line.contains("match ") && line.contains("gvk.kind.as_str()");
+        !line.starts_with("//") && (matched || COMPARISONS.iter().any(|form| line.contains(form)))
+    };
+    code.enumerate().filter(|(_, line)| compares(line)).map(|(at, _)| at + 1).collect()
+}
+
+/// Returns what is allowed to compare names and does not exist any more.
+fn stale_permissions(root: &Path) -> Vec<String> {
+    let gone = PARTICULAR.iter().filter(|(path, _)| !root.join(SERVER).join(path).exists());
+    gone.map(|(path, _)| format!("xtask's hygiene.rs excepts {SERVER}{path}, which does not exist")).collect()
 }
 
 /// Says whether a file lifts the lint that denies unsafe code.
@@ -139,6 +191,16 @@ mod tests {
     fn lifting_the_ban_on_unsafe_code_is_noticed() {
         let lifted = format!("#[expect(unsafe{}, reason = \"x\")]\nfn f() {{}}\n", "_code");
         assert!(lifts_unsafe(&lifted) && !lifts_unsafe("//! About unsafe code.\n"));
+    }
+
+    #[test]
+    fn a_handler_for_one_kind_is_noticed() {
+        let text = "//! Writes.\n\nfn f(kind: &Kind) -> bool {\n    &*kind.collection == \"pods\"\n}\n";
+        assert_eq!(particular("crates/apiserver/src/handlers/write.rs", text), [4]);
+        assert_eq!(particular("crates/apiserver/src/registry/special.rs", text), Vec::<usize>::new());
+        assert_eq!(particular("crates/sim/src/kinds.rs", text), Vec::<usize>::new());
+        let fine = "//! Writes.\n// gvk.kind == \"Pod\" is for the registry to say.\n\n#[cfg(test)]\nmod tests {\n    gvk.kind == \"Pod\"\n}\n";
+        assert_eq!(particular("crates/apiserver/src/handlers/write.rs", fine), Vec::<usize>::new());
     }
 
     #[test]

@@ -210,7 +210,7 @@ pub(crate) fn match_namespace(
     occasion: &Occasion<'_>,
     object: Option<&Value>,
 ) -> Result<bool, Status> {
-    let is_namespace = &*occasion.kind.collection == "namespaces";
+    let is_namespace = occasion.kind.is_namespace();
     if occasion.namespace.is_empty() && !is_namespace {
         return Ok(true);
     }

@@ -41,7 +41,7 @@ pub(crate) fn request(occasion: &Occasion<'_>, found: &Match, uid: &str) -> Valu
 
 /// Returns the namespace that a write is about; a namespace is in itself.
 pub(crate) fn request_namespace<'a>(occasion: &Occasion<'a>) -> &'a str {
-    let is_namespace = &*occasion.kind.collection == "namespaces";
+    let is_namespace = occasion.kind.is_namespace();
     if is_namespace { occasion.name } else { occasion.namespace }
 }
 
