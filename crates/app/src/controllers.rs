@@ -144,25 +144,25 @@ fn help() -> String {
 #[command(next_help_heading = "Clusters")]
 struct Clusters {
     /// How often the status of a cluster is collected.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = scheduling::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse)]
     cluster_status_update_frequency: Duration,
     /// How long a cluster has to be healthy again before it counts as ready.
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = scheduling::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration::parse)]
     cluster_success_threshold: Duration,
     /// How long a cluster has to be unhealthy before it counts as not ready.
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = scheduling::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration::parse)]
     cluster_failure_threshold: Duration,
     /// How often the agents of clusters in pull mode are looked at.
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = scheduling::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration::parse)]
     cluster_monitor_period: Duration,
     /// How long an agent may be silent before its cluster's readiness is unknown.
-    #[arg(long, value_name = "DURATION", default_value = "40s", value_parser = scheduling::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "40s", value_parser = duration::parse)]
     cluster_monitor_grace_period: Duration,
     /// As --cluster-monitor-grace-period, for a cluster that has never reported.
-    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = scheduling::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration::parse)]
     cluster_startup_grace_period: Duration,
     /// How long the Lease of an agent lasts.
-    #[arg(long, value_name = "DURATION", default_value = "40s", value_parser = scheduling::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "40s", value_parser = duration::parse)]
     cluster_lease_duration: Duration,
     /// Which part of --cluster-lease-duration an agent waits between two renewals of its Lease.
     #[arg(long, value_name = "FRACTION", default_value_t = 0.25)]

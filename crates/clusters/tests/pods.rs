@@ -7,9 +7,10 @@ use std::{
     net::TcpStream,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
-    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
+
+use tokio::sync::{Mutex, MutexGuard};
 
 use clusters::{
     FleetState,
@@ -20,15 +21,15 @@ use clusters::{
 const DEADLINE: Duration = Duration::from_secs(240);
 
 /// The tests look at the whole machine, so one at a time.
-static MACHINE: Mutex<()> = Mutex::new(());
+static MACHINE: Mutex<()> = Mutex::const_new(());
 
 /// Returns the machine for one test, or None, after saying so loudly, where there can be no real pods.
-fn machine() -> Option<MutexGuard<'static, ()>> {
+async fn machine() -> Option<MutexGuard<'static, ()>> {
     if let Some(needs) = clusters::pods_missing_for_tests() {
         clusters::left_out(&needs);
         return None;
     }
-    Some(MACHINE.lock().unwrap_or_else(PoisonError::into_inner))
+    Some(MACHINE.lock().await)
 }
 
 /// What a fleet could leave on the machine.
@@ -206,7 +207,7 @@ async fn web(dir: &Path, member: &str) -> (String, String) {
 
 #[tokio::test]
 async fn real_pods_run_log_and_reach_each_other_and_down_leaves_nothing() {
-    let Some(_machine) = machine() else { return };
+    let Some(_machine) = machine().await else { return };
     let before = Traces::of_the_machine();
     let place = Place::new();
     let dir = &place.dir;
@@ -269,7 +270,7 @@ async fn real_pods_run_log_and_reach_each_other_and_down_leaves_nothing() {
 
 #[tokio::test]
 async fn the_death_of_the_owner_and_down_leave_nothing_of_real_pods() {
-    let Some(_machine) = machine() else { return };
+    let Some(_machine) = machine().await else { return };
     let before = Traces::of_the_machine();
     let place = Place::new();
     let dir = &place.dir;

@@ -32,7 +32,7 @@ use api::labels::annotations::{TEMPLATE_UID, WORK_NAME, WORK_NAMESPACE};
 use api::work::ObjectReference;
 use member::{Kinds, ObservedChange};
 use parking_lot::Mutex;
-use propagation::Object;
+use propagation::{Object, Reference as _};
 use runtime::{Key, Queue, Throttle};
 use serde_json::Value;
 

@@ -30,10 +30,8 @@ async fn start() -> (Handle, Api, store::Faults, tempfile::TempDir) {
 /// finalizer and is being deleted.
 async fn write_without_disk(handle: &Handle, faults: &store::Faults) -> String {
     let patient = local::client(&handle.server, User::system("system:admin"));
-    let hasty = local::client_on(&handle.server, User::system("system:admin"), |_| Terms {
-        durability: store::Durability::Buffered,
-        ..Terms::default()
-    });
+    let terms = Terms { durability: store::Durability::Buffered, ..Terms::default() };
+    let hasty = local::client_on(&handle.server, User::system("system:admin"), terms);
     let maps = |client: kube::Client| kube::Api::<ConfigMap>::namespaced(client, "default");
     let map = |name: &str| -> ConfigMap {
         serde_json::from_value(json!({"metadata": {"name": name, "finalizers": ["example.com/kept"]}}))

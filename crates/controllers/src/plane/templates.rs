@@ -321,6 +321,8 @@ fn is_older(version: &str, than: &str) -> bool {
 mod tests {
     use kube::api::GroupVersionKind;
 
+    use propagation::Reference as _;
+
     use super::*;
 
     fn resource(group: &str, version: &str, kind: &str) -> (ApiResource, bool) {
