@@ -4,7 +4,8 @@ use serde_json::Value;
 
 use api::config::{CustomizationRules, LuaScriptHolder, ResourceInterpreterCustomizationSpec};
 
-use crate::lua;
+use interpreter::lua;
+
 use crate::request::{Denial, spec};
 
 pub(crate) fn validate(object: &Value, others: &[Value]) -> Result<(), Denial> {

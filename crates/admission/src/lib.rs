@@ -17,7 +17,6 @@ mod customizations;
 mod hooks;
 mod ingress;
 mod interpreters;
-pub mod lua;
 mod metadata;
 mod overrides;
 mod placement;

@@ -52,19 +52,19 @@ pub fn work(kind: &str, name: &str, namespace: &str) -> String {
     let name = lower(&without_colons(name));
     let key =
         if namespace.is_empty() { format!("{name}-{kind}") } else { format!("{namespace}-{name}-{kind}") };
-    format!("{name}-{}", hash(&lower(&key)))
+    format!("{name}-{}", hash(lower(&key)))
 }
 
 /// Returns the hash that ends the label `resourcebinding.karmada.io/depended-by-…` of an attached binding.
 pub fn depended_by_hash(namespace: &str, name: &str) -> String {
-    hash(&namespaced_key(namespace, name))
+    hash(namespaced_key(namespace, name))
 }
 
 /// Returns the name of a policy that `promote` or `apply` creates for an object.
 ///
 /// `gvk` is the object's type as Go prints it, see [`go_gvk`].
 pub fn generated_policy(namespace: &str, name: &str, gvk: &str) -> String {
-    lower(&format!("{}-{}", without_colons(name), hash(&format!("{namespace}{gvk}"))))
+    lower(&format!("{}-{}", without_colons(name), hash(format!("{namespace}{gvk}"))))
 }
 
 /// Returns a type as Go prints it: `apps/v1, Kind=Deployment`, or `/v1, Kind=Pod` for the core group.

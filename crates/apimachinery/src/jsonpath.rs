@@ -5,6 +5,8 @@
 //!
 //! Left out because no API object needs them: arithmetic, `range`, several templates in one text.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
+
 use std::cmp::Ordering;
 
 use serde_json::Value;
@@ -120,13 +122,18 @@ impl Step {
                 if let Value::Array(items) = value {
                     let clamp = |bound: i64| {
                         let length = items.len() as i64;
-                        (if bound < 0 { bound + length } else { bound }).clamp(0, length) as usize
+                        (if bound < 0 { bound.saturating_add(length) } else { bound }).clamp(0, length)
+                            as usize
                     };
                     let start = clamp(from.unwrap_or(0));
                     let end = clamp(to.unwrap_or(items.len() as i64));
                     if start < end {
                         out.extend(
-                            items[start..end].iter().step_by(usize::try_from(*step).unwrap_or(1).max(1)),
+                            items
+                                .get(start..end)
+                                .unwrap_or_default()
+                                .iter()
+                                .step_by(usize::try_from(*step).unwrap_or(1).max(1)),
                         );
                     }
                 }
@@ -153,7 +160,7 @@ impl Step {
 
 fn position(index: i64, length: usize) -> Option<usize> {
     let length = i64::try_from(length).ok()?;
-    usize::try_from(if index < 0 { index + length } else { index }).ok()
+    usize::try_from(if index < 0 { index.checked_add(length)? } else { index }).ok()
 }
 
 fn descend<'a>(value: &'a Value, out: &mut Vec<&'a Value>) {

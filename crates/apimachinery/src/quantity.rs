@@ -7,6 +7,8 @@
 //! rounded away from zero so that asking for a little never becomes asking for nothing. The mantissa has 128 bits;
 //! results that would not fit saturate, where upstream would switch to big integers (beyond 10^29 for nano values).
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
+
 use std::cmp::Ordering;
 use std::fmt;
 use std::iter::Sum;
@@ -75,17 +77,17 @@ impl Quantity {
         for digit in parts.whole.bytes().chain(parts.fraction.bytes()) {
             // 36 digits leave room for the sign and for rounding up.
             if mantissa >= 10i128.pow(36) {
-                dropped_exponent += 1;
+                dropped_exponent = i32::saturating_add(dropped_exponent, 1);
                 dropped_nonzero |= digit != b'0';
             } else {
-                mantissa = mantissa * 10 + i128::from(digit - b'0');
+                mantissa = mantissa.saturating_mul(10).saturating_add(i128::from(digit.saturating_sub(b'0')));
             }
         }
         if dropped_nonzero {
-            mantissa += 1;
+            mantissa = mantissa.saturating_add(1);
         }
         let fraction_digits = i32::try_from(parts.fraction.len()).unwrap_or(i32::MAX);
-        let mut scale = dropped_exponent - fraction_digits;
+        let mut scale = dropped_exponent.saturating_sub(fraction_digits);
         let mut format = format;
         if base == 10 {
             scale = scale.saturating_add(exponent);
@@ -104,7 +106,7 @@ impl Quantity {
             }
         }
         if parts.negative {
-            quantity.mantissa = -quantity.mantissa;
+            quantity.mantissa = quantity.mantissa.saturating_neg();
         }
         Ok(quantity)
     }
@@ -119,10 +121,11 @@ impl Quantity {
         }
         let parts = Parts::split(text)?;
         let (_, exponent, format) = interpret_suffix(parts.suffix).ok_or(Error::Suffix)?;
-        let digits = parts.whole.len() + parts.fraction.len();
+        let digits = parts.whole.len().saturating_add(parts.fraction.len());
         let keep = if format == Format::BinarySi {
             // A rough bound for what fits 64 bits; beyond it upstream recomputes the text.
-            let room = 15 - digits as i32 - (exponent as f32 * 3.0 / 10.0) as i32 - 1;
+            let digits = i32::try_from(digits).unwrap_or(i32::MAX);
+            let room = 14i32.saturating_sub(digits).saturating_sub((exponent as f32 * 3.0 / 10.0) as i32);
             parts.fraction.is_empty()
                 && room >= 0
                 && parts.whole.parse::<i64>().is_ok_and(|value| value & 0x07 != 0)
@@ -189,7 +192,7 @@ impl Quantity {
             return self;
         }
         Self {
-            mantissa: scale_mantissa(self.mantissa, self.exponent - scale),
+            mantissa: scale_mantissa(self.mantissa, self.exponent.saturating_sub(scale)),
             exponent: scale,
             format: self.format,
         }
@@ -202,7 +205,7 @@ impl Quantity {
 
     /// Returns the opposite amount.
     pub fn negated(self) -> Self {
-        Self { mantissa: -self.mantissa, ..self }
+        Self { mantissa: self.mantissa.saturating_neg(), ..self }
     }
 
     fn rounded(mantissa: i128, exponent: i32, format: Format) -> Self {
@@ -210,7 +213,11 @@ impl Quantity {
             return Self { mantissa: 0, exponent: 0, format };
         }
         if exponent < NANO {
-            return Self { mantissa: scale_mantissa(mantissa, exponent - NANO), exponent: NANO, format };
+            return Self {
+                mantissa: scale_mantissa(mantissa, exponent.saturating_sub(NANO)),
+                exponent: NANO,
+                format,
+            };
         }
         Self { mantissa, exponent, format }
     }
@@ -225,8 +232,8 @@ impl Quantity {
         }
         let exponent = self.exponent.min(other.exponent);
         (
-            scale_mantissa(self.mantissa, self.exponent - exponent),
-            scale_mantissa(other.mantissa, other.exponent - exponent),
+            scale_mantissa(self.mantissa, self.exponent.saturating_sub(exponent)),
+            scale_mantissa(other.mantissa, other.exponent.saturating_sub(exponent)),
             exponent,
         )
     }
@@ -250,8 +257,10 @@ fn scale_mantissa(mantissa: i128, exponent: i32) -> i128 {
     } else {
         match 10i128.checked_pow(exponent.unsigned_abs()) {
             Some(divisor) => {
-                let quotient = mantissa / divisor;
-                if mantissa % divisor == 0 { quotient } else { quotient + mantissa.signum() }
+                // The divisor is a power of ten, and never 0 or −1.
+                let quotient = mantissa.checked_div(divisor).unwrap_or_default();
+                let rest = mantissa.checked_rem(divisor).unwrap_or_default();
+                if rest == 0 { quotient } else { quotient.saturating_add(mantissa.signum()) }
             }
             None => mantissa.signum(),
         }
@@ -271,10 +280,10 @@ impl<'a> Parts<'a> {
         if text.is_empty() {
             return Err(Error::Format);
         }
-        let (negative, rest) = match text.as_bytes()[0] {
-            b'-' => (true, &text[1..]),
-            b'+' => (false, &text[1..]),
-            _ => (false, text),
+        let (negative, rest) = match (text.strip_prefix('-'), text.strip_prefix('+')) {
+            (Some(rest), _) => (true, rest),
+            (None, Some(rest)) => (false, rest),
+            (None, None) => (false, text),
         };
         let rest = rest.trim_start_matches('0');
         let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
@@ -342,18 +351,19 @@ impl fmt::Display for Quantity {
             let mut power = 0;
             while value % 1024 == 0 && power < 6 {
                 value /= 1024;
-                power += 1;
+                power = usize::saturating_add(power, 1);
             }
-            return write!(out, "{value}{}", ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"][power]);
+            let suffix = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"].get(power).copied().unwrap_or_default();
+            return write!(out, "{value}{suffix}");
         }
         let (mut mantissa, mut exponent) = (self.mantissa, self.exponent);
         while mantissa % 10 == 0 {
             mantissa /= 10;
-            exponent += 1;
+            exponent = exponent.saturating_add(1);
         }
         while exponent % 3 != 0 {
             mantissa = mantissa.saturating_mul(10);
-            exponent -= 1;
+            exponent = exponent.saturating_sub(1);
         }
         let suffix = match exponent {
             -9 => "n",
@@ -432,19 +442,19 @@ impl Sub for Quantity {
 
 impl AddAssign for Quantity {
     fn add_assign(&mut self, other: Self) {
-        *self = *self + other;
+        *self = Add::add(*self, other);
     }
 }
 
 impl SubAssign for Quantity {
     fn sub_assign(&mut self, other: Self) {
-        *self = *self - other;
+        *self = Sub::sub(*self, other);
     }
 }
 
 impl Sum for Quantity {
     fn sum<I: Iterator<Item = Self>>(parts: I) -> Self {
-        parts.fold(Self::ZERO, |total, part| total + part)
+        parts.fold(Self::ZERO, Add::add)
     }
 }
 

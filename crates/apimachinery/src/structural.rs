@@ -22,6 +22,7 @@ mod validate;
 
 pub use check::check;
 pub use metadata::Malformed;
+pub use process::TooManyDefaults;
 pub use types::SchemaType;
 pub use validate::Lists;
 

@@ -130,6 +130,23 @@ impl Account {
         }
     }
 
+    /// Charges the account with an answer that is about to be made, until what is returned is dropped; nothing if the user is
+    /// over the budget already.
+    pub(crate) fn hold(self: &Arc<Self>, bytes: usize) -> Option<Held> {
+        if self.is_over() {
+            return None;
+        }
+        self.unsent.fetch_add(bytes, Ordering::Relaxed);
+        Some(Held { bytes, account: self.clone() })
+    }
+
+    fn release(&self, bytes: usize) {
+        let before = self.unsent.fetch_sub(bytes, Ordering::Relaxed);
+        if before > self.budget && before.saturating_sub(bytes) <= self.budget {
+            self.freed.notify_waiters();
+        }
+    }
+
     /// Returns bytes that are charged to this account until their last copy is dropped, wherever that is.
     pub(crate) fn charged(self: &Arc<Self>, bytes: Bytes) -> Bytes {
         self.unsent.fetch_add(bytes.len(), Ordering::Relaxed);
@@ -170,11 +187,20 @@ impl AsRef<[u8]> for Charged {
 
 impl Drop for Charged {
     fn drop(&mut self) {
-        let size = self.bytes.len();
-        let before = self.account.unsent.fetch_sub(size, Ordering::Relaxed);
-        if before > self.account.budget && before - size <= self.account.budget {
-            self.account.freed.notify_waiters();
-        }
+        self.account.release(self.bytes.len());
+    }
+}
+
+/// An answer that is being made or sent, counted until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Held {
+    bytes: usize,
+    account: Arc<Account>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.account.release(self.bytes);
     }
 }
 
@@ -197,6 +223,15 @@ mod tests {
             account.read(1 << 30).now_or_never().is_some(),
             "what is larger than the budget is read alone"
         );
+    }
+
+    #[test]
+    fn finding_25_an_answer_is_counted_before_it_is_made() {
+        let account = Account::within(10);
+        let first = account.hold(20).expect("the first is within the budget");
+        assert!(account.hold(1).is_none(), "there is no room for a second one");
+        drop(first);
+        assert!(account.hold(1).is_some());
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! Everything that is no resource: discovery, versions, health, metrics, schemas.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -16,7 +15,7 @@ use crate::http::negotiate::{Accepted, Media, Offer};
 use crate::http::respond;
 use crate::openapi;
 use crate::registry::discovery::Aggregated;
-use crate::server::Server;
+use crate::server::{Check, Server};
 
 /// The Kubernetes version this server speaks.
 pub const KUBERNETES_VERSION: &str = "v1.36.3";
@@ -187,14 +186,6 @@ fn go_architecture() -> &'static str {
     }
 }
 
-/// One check of the health endpoints.
-struct Check {
-    name: Cow<'static, str>,
-    /// Checked by `/livez` too; the others only say whether the server is ready.
-    live: bool,
-    failure: Option<String>,
-}
-
 fn checks(server: &Server) -> Vec<Check> {
     let stopping = server.stop.is_cancelled().then(|| "process is shutting down".to_owned());
     let waiting = |done: &std::sync::atomic::AtomicBool, what: &str| {
@@ -232,6 +223,7 @@ fn checks(server: &Server) -> Vec<Check> {
         live: false,
         failure,
     }));
+    checks.extend(server.extensions.checks());
     checks
 }
 

@@ -4,19 +4,21 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use futures::FutureExt;
 use futures::future::BoxFuture;
 use http::{Request, Response};
 use kube::client::Body as ClientBody;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::auth::User;
 use crate::http::Body;
 use crate::serve::{Peer, serve};
 use crate::server::Server;
 
-/// What a part of this process is content with, request by request.
+/// What a part of this process is content with.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms {
-    /// Who can make a write again from what else is stored does not have to wait for the disk: the write is acknowledged as
+    /// A write that can be made again from what else is stored does not have to wait for the disk: it is acknowledged as
     /// soon as everyone sees it, and reaches the disk shortly after, together with others.
     pub durability: store::Durability,
     /// Whether answers to writes say who owns which field, which is often half of an object.
@@ -29,14 +31,19 @@ impl Default for Terms {
     }
 }
 
-/// Returns a client that acts as `user`.
+/// Returns a client that acts as `user`. It may be used while another request is being served: its requests run as tasks of
+/// their own, so that their stack does not lie on top of the other's.
 pub fn client(server: &Arc<Server>, user: User) -> kube::Client {
-    client_on(server, user, |_| Terms::default())
+    make(server, user, Terms::default(), true)
 }
 
-/// As [`client`], on terms of its own.
-pub fn client_on(server: &Arc<Server>, user: User, terms: fn(&Request<ClientBody>) -> Terms) -> kube::Client {
-    let service = InProcess { server: server.clone(), user: Arc::new(user), terms };
+/// As [`client`], on terms of its own for all that is asked with it, and not for use inside of a request.
+pub fn client_on(server: &Arc<Server>, user: User, terms: Terms) -> kube::Client {
+    make(server, user, terms, false)
+}
+
+fn make(server: &Arc<Server>, user: User, terms: Terms, as_task: bool) -> kube::Client {
+    let service = InProcess { server: server.clone(), user: Arc::new(user), terms, as_task };
     kube::Client::new(service, "default")
 }
 
@@ -45,7 +52,9 @@ pub fn client_on(server: &Arc<Server>, user: User, terms: fn(&Request<ClientBody
 struct InProcess {
     server: Arc<Server>,
     user: Arc<User>,
-    terms: fn(&Request<ClientBody>) -> Terms,
+    terms: Terms,
+    /// Whether each request is a task of its own.
+    as_task: bool,
 }
 
 impl tower::Service<Request<ClientBody>> for InProcess {
@@ -58,9 +67,22 @@ impl tower::Service<Request<ClientBody>> for InProcess {
     }
 
     fn call(&mut self, mut request: Request<ClientBody>) -> Self::Future {
-        let terms = (self.terms)(&request);
-        request.extensions_mut().insert(terms);
+        request.extensions_mut().insert(self.terms);
         let (server, user) = (self.server.clone(), self.user.clone());
-        Box::pin(async move { Ok(serve(server, request, Peer::Local(user)).await) })
+        let answer = serve(server, request, Peer::Local(user));
+        if !self.as_task {
+            return Box::pin(answer.map(Ok));
+        }
+        let task = AbortOnDropHandle::new(tokio::spawn(answer));
+        Box::pin(async move {
+            match task.await {
+                Ok(answer) => Ok(answer),
+                Err(ended) => match ended.try_into_panic() {
+                    Ok(panic) => std::panic::resume_unwind(panic),
+                    // The process ends, and whoever waits here with it.
+                    Err(_) => std::future::pending().await,
+                },
+            }
+        })
     }
 }

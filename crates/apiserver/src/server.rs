@@ -1,5 +1,6 @@
 //! The server's shared state, and the few operations on it that handlers need.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -91,6 +92,16 @@ pub struct Readiness {
     pub controllers: crate::controllers::supervision::Health,
 }
 
+/// One check of the health endpoints.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Check {
+    pub name: Cow<'static, str>,
+    /// Checked by `/livez` too; the others only say whether the server is ready.
+    pub live: bool,
+    /// Why it fails.
+    pub failure: Option<String>,
+}
+
 /// What somebody else adds to kinds: subresources such as `clusters/proxy`, computed columns; and figures to measure.
 pub trait Extension: Send + Sync {
     /// Returns `None` for what it does not know.
@@ -123,6 +134,11 @@ pub trait Extension: Send + Sync {
 
     /// Rewrites the cells of a row in a table, for kinds whose columns are computed and not found by JSON path.
     fn cells(&self, _kind: &Kind, _object: &Value, _cells: &mut Vec<Value>) {}
+
+    /// Returns further checks for `/readyz`.
+    fn checks(&self) -> Vec<Check> {
+        Vec::new()
+    }
 
     /// Returns further figures for `/metrics`, without the mark that ends a document.
     fn metrics(&self) -> String {

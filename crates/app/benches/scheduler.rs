@@ -18,10 +18,9 @@ use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 use kube::api::{Api, PostParams};
 use kube::runtime::watcher;
+use runtime::Supervisor;
 use scheduler::{Assumptions, Fleet, Groups, Options, Scheduler, World};
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -171,16 +170,10 @@ async fn end_to_end() -> Result<()> {
     let client = apiserver::local::client(&handle.server, User::system("system:bench"));
     fill(&client, count).await?;
 
-    let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
-    let context = Context {
-        client: client.clone(),
-        stop: stop.clone(),
-        members: Arc::default(),
-        settings: Default::default(),
-        scheduler: Default::default(),
-    };
+    let supervisor = Supervisor::default();
+    let context = Context::new(client.clone(), supervisor.clone());
     let (start, cpu) = (Instant::now(), process_cpu_time());
-    controllers::plane::spawn(&context, &Selection::parse("scheduler"), &tasks);
+    controllers::spawn(&context, &Selection::parse("scheduler")?);
     let first = all_scheduled(&client, count).await?;
     let (took, cpu) = (start.elapsed(), process_cpu_time().and_then(|after| Some(after - cpu?)));
     println!("end to end, {count} new bindings, {FLEET} clusters, server in the same process, durable");
@@ -190,9 +183,7 @@ async fn end_to_end() -> Result<()> {
         count as f64 / (took - first).as_secs_f64(),
         cpu.map_or(f64::NAN, |cpu| cpu.as_secs_f64()),
     );
-    stop.cancel();
-    tasks.close();
-    tasks.wait().await;
+    supervisor.stop().await;
     handle.stop().await;
     Ok(())
 }

@@ -8,15 +8,20 @@ use anyhow::Context as _;
 use api::features::Features;
 use apimachinery::duration;
 use clap::Args;
-use controllers::election::{Candidate, Timing};
 use controllers::plane::scheduling::{Diagnoses, Settings as Scheduling};
-use controllers::{Context, Selection, Settings};
+use controllers::table::{Status, TABLE};
+use controllers::{Context, Selection, Settings, Timing};
+use k8s_openapi::api::core::v1::Namespace;
+use parking_lot::Mutex;
 use propagation::skip::{SKIPPED_NAMESPACES, SkipRules};
 use propagation::withdrawal::Limits;
+use runtime::election::{self, Candidate, Leadership};
+use runtime::{Supervisor, Writer};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use crate::measured::{self, Topic};
+use apiserver::server::Check;
+
+use crate::observability::{self, Topic};
 use crate::scheduling;
 use crate::signals::Signals;
 
@@ -74,7 +79,7 @@ impl Election {
         if !self.leader_elect {
             return Ok(None);
         }
-        let timing = Timing {
+        let timing = election::Timing {
             lease: self.leader_elect_lease_duration,
             renew: self.leader_elect_renew_deadline,
             retry: self.leader_elect_retry_period,
@@ -95,9 +100,9 @@ impl Election {
 /// What can be chosen for the controllers, wherever they run.
 #[derive(Debug, Args)]
 pub(crate) struct Chosen {
-    /// Controllers that run in this process, by upstream's names: `*` for all, `name`, `-name`; empty for none.
-    #[arg(long, value_name = "LIST", default_value = "*")]
-    controllers: String,
+    // Shown with the names of all controllers.
+    #[arg(long, value_name = "LIST", default_value = "*", allow_hyphen_values = true, value_parser = Selection::parse, help = help())]
+    controllers: Selection,
     #[command(flatten)]
     scheduling: scheduling::Flags,
     /// Features to switch on or off, as in `Failover=true,AllAlpha=false`.
@@ -109,6 +114,8 @@ pub(crate) struct Chosen {
     /// Namespaces whose objects are never propagated, as regular expressions.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = SKIPPED_NAMESPACES)]
     skipped_propagating_namespaces: Vec<String>,
+    #[command(flatten)]
+    clusters: Clusters,
     /// Removals of copies are held when more templates than this lose copies within a minute, and more than
     /// --removal-limit-percent of all copies are lost. The policy says how to let them go.
     #[arg(long, value_name = "COUNT", default_value_t = 50)]
@@ -116,6 +123,67 @@ pub(crate) struct Chosen {
     /// See --removal-limit-templates; 100 never holds anything.
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(0..=100))]
     removal_limit_percent: u8,
+}
+
+/// Returns the help of `--controllers`.
+fn help() -> String {
+    let names = |present: bool| {
+        let chosen = TABLE.iter().filter(|one| matches!(one.status, Status::Present { .. }) == present);
+        chosen.map(|one| one.name).collect::<Vec<_>>().join(", ")
+    };
+    format!(
+        "Controllers that run in this process, by upstream's names: `*` for all that are on by default, `name`, `-name`; \
+         empty for none. These run: {}. These are known and missing: {}",
+        names(true),
+        names(false)
+    )
+}
+
+/// Upstream's flags for how often and how patiently clusters are looked at.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Clusters")]
+struct Clusters {
+    /// How often the status of a cluster is collected.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = scheduling::duration)]
+    cluster_status_update_frequency: Duration,
+    /// How long a cluster has to be healthy again before it counts as ready.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = scheduling::duration)]
+    cluster_success_threshold: Duration,
+    /// How long a cluster has to be unhealthy before it counts as not ready.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = scheduling::duration)]
+    cluster_failure_threshold: Duration,
+    /// How often the agents of clusters in pull mode are looked at.
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = scheduling::duration)]
+    cluster_monitor_period: Duration,
+    /// How long an agent may be silent before its cluster's readiness is unknown.
+    #[arg(long, value_name = "DURATION", default_value = "40s", value_parser = scheduling::duration)]
+    cluster_monitor_grace_period: Duration,
+    /// As --cluster-monitor-grace-period, for a cluster that has never reported.
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = scheduling::duration)]
+    cluster_startup_grace_period: Duration,
+    /// How long the Lease of an agent lasts.
+    #[arg(long, value_name = "DURATION", default_value = "40s", value_parser = scheduling::duration)]
+    cluster_lease_duration: Duration,
+    /// Which part of --cluster-lease-duration an agent waits between two renewals of its Lease.
+    #[arg(long, value_name = "FRACTION", default_value_t = 0.25)]
+    cluster_lease_renew_interval_fraction: f64,
+}
+
+impl Clusters {
+    fn timing(&self) -> anyhow::Result<Timing> {
+        let timing = Timing {
+            status_period: self.cluster_status_update_frequency,
+            success_threshold: self.cluster_success_threshold,
+            failure_threshold: self.cluster_failure_threshold,
+            monitor_period: self.cluster_monitor_period,
+            monitor_grace_period: self.cluster_monitor_grace_period,
+            startup_grace_period: self.cluster_startup_grace_period,
+            lease_duration: self.cluster_lease_duration,
+            lease_renew_fraction: self.cluster_lease_renew_interval_fraction,
+        };
+        timing.check().map_err(anyhow::Error::msg)?;
+        Ok(timing)
+    }
 }
 
 /// What the command line chooses if it says nothing.
@@ -138,11 +206,7 @@ impl Chosen {
 
     /// Returns which of upstream's components this stands for.
     fn component(&self) -> &'static str {
-        if self.controllers.trim() == "scheduler" {
-            "karmada-scheduler"
-        } else {
-            "karmada-controller-manager"
-        }
+        if self.controllers.is_only("scheduler") { "karmada-scheduler" } else { "karmada-controller-manager" }
     }
 
     fn settings(&self) -> anyhow::Result<Settings> {
@@ -151,14 +215,14 @@ impl Chosen {
             .context("--skipped-propagating-apis or --skipped-propagating-namespaces cannot be understood")?;
         let removals =
             Limits { templates: self.removal_limit_templates, percent: self.removal_limit_percent };
-        Ok(Settings { features: self.features()?, skip, removals })
+        Ok(Settings { features: self.features()?, skip, timing: self.clusters.timing()?, removals })
     }
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let candidate = arguments.election.candidate(&arguments.chosen)?;
     let address = |flag: &str, text: &str| {
-        measured::address(text).map_err(|error| anyhow::anyhow!("--{flag}: {error}"))
+        observability::address(text).map_err(|error| anyhow::anyhow!("--{flag}: {error}"))
     };
     let metrics = address("metrics-bind-address", &arguments.metrics_bind_address)?;
     let health = address("health-probe-bind-address", &arguments.health_probe_bind_address)?;
@@ -173,7 +237,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let mut signals = Signals::listen()?;
     let stop = CancellationToken::new();
     let _stop_the_rest = stop.clone().drop_guard();
-    measured::serve(&[(Topic::Metrics, metrics), (Topic::Health, health)], &stop).await?;
+    observability::serve(&[(Topic::Metrics, metrics), (Topic::Health, health)], &stop).await?;
     let leadership = match candidate {
         None => None,
         Some(candidate) => {
@@ -184,7 +248,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
             }
         }
     };
-    let running = Running::start(client, &arguments.chosen, Diagnoses::default())?;
+    let tasks = Tasks::default();
+    Plan::new(Writer::new(client), &arguments.chosen, Diagnoses::default())?.start(&tasks);
     tracing::info!(version = version.git_version, "controllers run");
     let lost = async {
         match &leadership {
@@ -197,39 +262,211 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         // Somebody else may act from now on. Nothing is finished first: the process ends here and now.
         () = lost => anyhow::bail!("leader election lost"),
     }
-    signals.end(running.stop()).await;
+    signals.end(tasks.stop()).await;
     if let Some(leadership) = leadership {
         leadership.release().await;
     }
     Ok(())
 }
 
-/// Controllers at work.
+/// What runs, as the command line says.
+#[derive(Clone)]
+struct Plan {
+    writer: Writer,
+    settings: Settings,
+    scheduler: Scheduling,
+    selection: Selection,
+}
+
+impl Plan {
+    /// Returns what was chosen; the scheduler keeps the reasons of its decisions in `diagnoses`.
+    fn new(writer: Writer, chosen: &Chosen, diagnoses: Diagnoses) -> anyhow::Result<Self> {
+        Ok(Self {
+            writer,
+            settings: chosen.settings()?,
+            scheduler: Scheduling { diagnoses, ..chosen.scheduling.settings()? },
+            selection: chosen.controllers.clone(),
+        })
+    }
+
+    fn start(&self, tasks: &Tasks) {
+        let supervisor = Supervisor::default();
+        *tasks.0.lock() = Some(supervisor.clone());
+        let context = Context {
+            settings: self.settings.clone(),
+            scheduler: self.scheduler.clone(),
+            writer: self.writer.clone(),
+            ..Context::new(self.writer.client().clone(), supervisor)
+        };
+        controllers::spawn(&context, &self.selection);
+    }
+}
+
+/// The tasks of the controllers that run at the moment; cheap to clone, all clones show the same.
+#[derive(Clone, Default)]
+pub(crate) struct Tasks(Arc<Mutex<Option<Supervisor>>>);
+
+impl Tasks {
+    /// Ends them, within a limit.
+    async fn stop(&self) {
+        let Some(supervisor) = self.0.lock().take() else { return };
+        if tokio::time::timeout(GOODBYE, supervisor.stop()).await.is_err() {
+            tracing::warn!(tasks = supervisor.len(), "some controllers did not end in time");
+        }
+    }
+
+    /// Returns what `/readyz` says about them: one line for all, and one for each that has ever died.
+    pub(crate) fn checks(&self) -> Vec<Check> {
+        let reports = self.0.lock().as_ref().map(Supervisor::report).unwrap_or_default();
+        let failing: Vec<&str> =
+            reports.iter().filter(|report| report.failing).map(|report| report.name.as_str()).collect();
+        let failure = (!failing.is_empty()).then(|| format!("these keep dying: {}", failing.join(", ")));
+        let died = reports.iter().filter(|report| report.restarts > 0 || report.last.is_some());
+        let each = died.map(|report| Check {
+            name: format!("karmada-controllers/{}", report.name).into(),
+            live: false,
+            failure: report.failing.then(|| report.last.clone().unwrap_or_default()),
+        });
+        [Check { name: "karmada-controllers".into(), live: false, failure }].into_iter().chain(each).collect()
+    }
+}
+
+/// The controllers of a server: they act while they hold the Lease.
 pub(crate) struct Running {
     stop: CancellationToken,
-    tasks: TaskTracker,
+    task: tokio::task::JoinHandle<()>,
 }
 
 impl Running {
-    /// Starts what was chosen; the scheduler keeps the reasons of its decisions in `diagnoses`.
-    pub(crate) fn start(client: kube::Client, chosen: &Chosen, diagnoses: Diagnoses) -> anyhow::Result<Self> {
-        let running = Self { stop: CancellationToken::new(), tasks: TaskTracker::new() };
-        let context = Context {
-            client,
-            settings: chosen.settings()?,
-            scheduler: Scheduling { diagnoses, ..chosen.scheduling.settings()? },
-            stop: running.stop.clone(),
-            members: Arc::new(member::Members::default()),
+    /// Has the controllers act whenever the Lease is theirs. In a server that is alone this is at once: nobody holds it, or a
+    /// predecessor on the same data does, which has the same identity.
+    pub(crate) async fn elected(
+        writer: Writer,
+        chosen: &Chosen,
+        diagnoses: Diagnoses,
+        tasks: Tasks,
+    ) -> anyhow::Result<Self> {
+        let plan = Plan::new(writer, chosen, diagnoses)?;
+        let stop = CancellationToken::new();
+        if chosen.controllers.is_empty() {
+            return Ok(Self { stop, task: tokio::spawn(async {}) });
+        }
+        // Lives as long as the store, and no other store has it.
+        let store = kube::Api::<Namespace>::all(plan.writer.client().clone())
+            .get("kube-system")
+            .await
+            .context("cannot tell this control plane from others")?;
+        let candidate = Candidate {
+            namespace: "karmada-system".to_owned(),
+            lease: chosen.component().to_owned(),
+            identity: format!("karmada-server_{}", store.metadata.uid.unwrap_or_default()),
+            timing: election::Timing::default(),
         };
-        controllers::spawn(&context, &Selection::parse(&chosen.controllers), &running.tasks);
-        Ok(running)
+        let task = tokio::spawn(act(plan, candidate, tasks, stop.clone()));
+        Ok(Self { stop, task })
     }
 
     pub(crate) async fn stop(self) {
         self.stop.cancel();
-        self.tasks.close();
-        if tokio::time::timeout(GOODBYE, self.tasks.wait()).await.is_err() {
-            tracing::warn!(tasks = self.tasks.len(), "some controllers did not end in time");
+        let _ = self.task.await;
+    }
+}
+
+/// Waits for the Lease, acts while it lasts, and begins anew when it is lost.
+async fn act(plan: Plan, candidate: Candidate, tasks: Tasks, stop: CancellationToken) {
+    while let Some(leadership) = candidate.clone().lead(plan.writer.client(), &stop).await {
+        plan.start(&tasks);
+        let lost = tokio::select! {
+            () = leadership.lost() => true,
+            () = stop.cancelled() => false,
+        };
+        if lost {
+            tracing::error!("another process acts as controllers; these wait until it ends");
         }
+        tasks.stop().await;
+        if !lost {
+            Leadership::release(leadership).await;
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        chosen: Chosen,
+    }
+
+    fn parsed(flags: &[&str]) -> Result<Chosen, String> {
+        use clap::Parser;
+        let line = ["karmada"].iter().chain(flags);
+        Command::try_parse_from(line).map(|command| command.chosen).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_is_not_said_is_as_upstream_has_it() {
+        let chosen = parsed(&[]).expect("defaults");
+        assert_eq!(chosen.clusters.timing().expect("good defaults"), Timing::default());
+        assert_eq!(
+            (chosen.controllers.clone(), chosen.component()),
+            (Selection::default(), "karmada-controller-manager")
+        );
+        assert_eq!(parsed(&["--controllers", "scheduler"]).expect("one").component(), "karmada-scheduler");
+    }
+
+    #[test]
+    fn flags_for_clusters_are_read_and_checked() {
+        let chosen =
+            parsed(&["--cluster-status-update-frequency=3s", "--cluster-monitor-grace-period=1m30s"])
+                .expect("flags");
+        let timing = chosen.clusters.timing().expect("a timing");
+        assert_eq!((timing.status_period.as_secs(), timing.monitor_grace_period.as_secs()), (3, 90));
+        let never = parsed(&["--cluster-monitor-period=0s"]).expect("a duration");
+        assert_eq!(
+            never.clusters.timing().unwrap_err().to_string(),
+            "--cluster-monitor-period must be greater than 0"
+        );
+        assert!(parsed(&["--cluster-monitor-period=soon"]).unwrap_err().contains("soon"));
+    }
+
+    #[test]
+    fn the_help_names_every_controller() {
+        let help = Command::command().render_long_help().to_string();
+        let words: std::collections::BTreeSet<&str> =
+            help.split(|c: char| !c.is_alphanumeric() && c != '-').collect();
+        for declaration in TABLE {
+            assert!(words.contains(declaration.name), "{} is missing in\n{help}", declaration.name);
+        }
+    }
+
+    #[tokio::test]
+    async fn tasks_that_keep_dying_are_shown_and_fail_the_check() {
+        let tasks = Tasks::default();
+        let names = |tasks: &Tasks| {
+            tasks
+                .checks()
+                .into_iter()
+                .map(|check| (check.name.into_owned(), check.failure.is_some()))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(names(&tasks), [("karmada-controllers".to_owned(), false)]);
+        let supervisor = Supervisor::default();
+        *tasks.0.lock() = Some(supervisor.clone());
+        supervisor.keep("short-lived", || async {});
+        let failing = async {
+            while !names(&tasks).contains(&("karmada-controllers/short-lived".to_owned(), true)) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), failing).await.expect("it is shown");
+        assert_eq!(names(&tasks)[0], ("karmada-controllers".to_owned(), true));
+        tasks.stop().await;
+        assert_eq!(names(&tasks), [("karmada-controllers".to_owned(), false)]);
     }
 }

@@ -9,7 +9,7 @@ use apimachinery::status::Status;
 use apiserver::handlers::context::Context;
 use apiserver::http::{Body, respond};
 use apiserver::registry::{Kind, Subresource};
-use apiserver::server::{Extension, Server};
+use apiserver::server::{Check, Extension, Server};
 use bytes::Bytes;
 use controllers::plane::scheduling::Diagnoses;
 use futures::future::BoxFuture;
@@ -19,10 +19,11 @@ use serde::Deserialize as _;
 use serde_json::Value;
 
 use crate::cluster_proxy::ClusterProxy;
+use crate::controllers::Tasks;
 
 impl Karmada {
-    pub(crate) fn new(diagnoses: Diagnoses) -> Self {
-        Self { proxy: ClusterProxy::default(), diagnoses }
+    pub(crate) fn new(diagnoses: Diagnoses, tasks: Tasks) -> Self {
+        Self { proxy: ClusterProxy::default(), diagnoses, tasks }
     }
 
     /// Says why a binding is where it is: as JSON, or as text for whoever prefers that.
@@ -54,6 +55,8 @@ pub(crate) struct Karmada {
     proxy: ClusterProxy,
     /// The last decisions of the scheduler in this process.
     diagnoses: Diagnoses,
+    /// The tasks of the controllers in this process.
+    tasks: Tasks,
 }
 
 impl Extension for Karmada {
@@ -108,7 +111,11 @@ impl Extension for Karmada {
         }
     }
 
+    fn checks(&self) -> Vec<Check> {
+        self.tasks.checks()
+    }
+
     fn metrics(&self) -> String {
-        controllers::metrics::render()
+        runtime::metrics::render()
     }
 }

@@ -5,11 +5,10 @@ mod backup;
 mod cluster_proxy;
 mod controllers;
 mod crds;
-mod durability;
 mod extension;
 mod licenses;
-mod measured;
 mod memory;
+mod observability;
 mod plane;
 mod plugin;
 mod roles;
@@ -48,7 +47,7 @@ struct Arguments {
 enum Command {
     Up(up::Arguments),
     Server(Box<server::Arguments>),
-    Controllers(controllers::Arguments),
+    Controllers(Box<controllers::Arguments>),
     Sim(sim::Arguments),
     Webhook(webhook::Arguments),
     Join(cli::JoinArguments),
@@ -75,18 +74,18 @@ fn main() -> ExitCode {
     }
     // One provider for all of TLS in this process.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        Ok(runtime) => runtime,
+    let executor = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(executor) => executor,
         Err(error) => {
             eprintln!("error: cannot start the runtime: {error}");
             return ExitCode::FAILURE;
         }
     };
-    let result = runtime.block_on(async {
+    let result = executor.block_on(async {
         match command {
             Command::Up(up) => up::run(up, &arguments.log).await,
             Command::Server(arguments) => server::run(*arguments).await,
-            Command::Controllers(arguments) => controllers::run(arguments).await,
+            Command::Controllers(arguments) => controllers::run(*arguments).await,
             Command::Sim(arguments) => sim::run(arguments).await,
             Command::Webhook(arguments) => webhook::run(arguments).await,
             Command::Join(arguments) => cli::join(arguments).await,
@@ -96,7 +95,7 @@ fn main() -> ExitCode {
         }
     });
     // Tasks that ended in time are gone by now; nobody waits for the others.
-    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    executor.shutdown_timeout(std::time::Duration::from_secs(1));
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -10,10 +10,12 @@ use apiserver::local::Terms;
 use apiserver::{Handle, Profile};
 use controllers::plane::scheduling::Diagnoses;
 use kube::Client;
+use runtime::Writer;
+use store::Durability;
 
-use crate::controllers::{Chosen, Running};
+use crate::controllers::{Chosen, Running, Tasks};
 use crate::surroundings::Surroundings;
-use crate::{durability, extension, plugin, roles};
+use crate::{extension, plugin, roles};
 
 /// How a control plane is set up.
 pub(crate) struct Setup {
@@ -39,6 +41,7 @@ impl Plane {
     pub(crate) async fn start(setup: Setup) -> anyhow::Result<Self> {
         let surroundings = Arc::new(Surroundings::default());
         let diagnoses = Diagnoses::default();
+        let tasks = Tasks::default();
         let place = match &setup.server.data_dir {
             Some(dir) => dir.display().to_string(),
             None => "memory".to_owned(),
@@ -48,7 +51,7 @@ impl Plane {
             definitions: api::crd::all().into_iter().chain(api::crd::aggregated()).collect(),
             namespaces: vec!["karmada-system".to_owned(), "karmada-cluster".to_owned()],
             plugins: vec![Arc::new(plugin::Karmada::new(setup.rules, surroundings.clone()))],
-            extension: Some(Arc::new(extension::Karmada::new(diagnoses.clone()))),
+            extension: Some(Arc::new(extension::Karmada::new(diagnoses.clone(), tasks.clone()))),
             // What these two of the original installation ask for is done by the plug-in.
             ignored_webhooks: vec!["mutating-config".to_owned(), "validating-config".to_owned()],
             ..setup.server
@@ -62,12 +65,13 @@ impl Plane {
         );
         surroundings.connect(client.clone());
         roles::ensure(&client).await?;
-        let controllers = apiserver::local::client_on(
-            &handle.server,
-            apiserver::auth::User::system("system:karmada-controllers"),
-            |request| Terms { durability: durability::of(request), ownership: false },
-        );
-        let running = Running::start(controllers, &setup.chosen, diagnoses)?;
+        let on_terms = |durability| {
+            let user = apiserver::auth::User::system("system:karmada-controllers");
+            apiserver::local::client_on(&handle.server, user, Terms { durability, ownership: false })
+        };
+        // What controllers say can be made again need not wait for the disk; everything else does.
+        let writer = Writer::with_derived(on_terms(Durability::Durable), on_terms(Durability::Buffered));
+        let running = Running::elected(writer, &setup.chosen, diagnoses, tasks).await?;
         Ok(Self { url: handle.url.clone(), kubeconfig, client, handle, running })
     }
 

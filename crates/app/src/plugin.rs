@@ -1,5 +1,7 @@
 //! Karmada's admission rules as a plug-in of the API server in the same process.
 //!
+//! An object of a kind that no controller acts on yet is accepted with a warning (`controllers::table`).
+//!
 //! The rules are in `admission`; this shell wraps their refusals in the words a client would see if they came from
 //! Karmada's webhook server behind kube-apiserver.
 
@@ -9,6 +11,7 @@ use admission::{Act, Denial, HOOKS, Home, Hook, Means, Operation, Request, Setti
 use apimachinery::status::Status;
 use apiserver::admission::{Admit, Attributes, Operation as Write};
 use apiserver::registry::Kind;
+use controllers::table;
 use futures::future::BoxFuture;
 use serde_json::Value;
 
@@ -34,8 +37,10 @@ impl Admit for Karmada {
 
     fn handles(&self, operation: Write, kind: &Kind, subresource: &str) -> bool {
         // A status never comes here.
+        let (group, name) = (&kind.gvk.group, &kind.gvk.kind);
         subresource.is_empty()
-            && HOOKS.iter().any(|hook| hook.sees(operation_of(operation), &kind.gvk.group, &kind.gvk.kind))
+            && (HOOKS.iter().any(|hook| hook.sees(operation_of(operation), group, name))
+                || (operation == Write::Create && table::missing_for(group, name).is_some()))
     }
 
     fn mutate<'a>(&'a self, attributes: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
@@ -43,7 +48,19 @@ impl Admit for Karmada {
     }
 
     fn validate<'a>(&'a self, attributes: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
-        Box::pin(self.check(attributes))
+        Box::pin(async move {
+            self.check(attributes).await?;
+            let gvk = &attributes.kind.gvk;
+            if attributes.operation == Write::Create
+                && let Some(missing) = table::missing_for(&gvk.group, &gvk.kind)
+            {
+                attributes.warnings.push(format!(
+                    "karmada-rs does not act on {} yet: {missing} is missing; the object is stored and has no effect",
+                    gvk.kind
+                ));
+            }
+            Ok(())
+        })
     }
 }
 
@@ -294,6 +311,33 @@ mod tests {
         let refused = create(&editor, "clusterresourcebindings", "", role).await.expect_err("refused");
         assert!(refused.contains("cannot get resource \"clusterroles\""), "{refused}");
         create(&admin, "resourcebindings", "default", own).await.expect("administrators may");
+        handle.stop().await;
+    }
+
+    #[tokio::test]
+    async fn a_kind_that_nobody_acts_on_is_stored_with_a_warning() {
+        let handle = server().await;
+        let client = local::client(&handle.server, apiserver::auth::User::system("system:admin"));
+        let create = |path: &str, object: Value| {
+            let request = http::Request::post(path)
+                .header("content-type", "application/json")
+                .body(kube::client::Body::from(object.to_string().into_bytes()))
+                .expect("a request");
+            let client = client.clone();
+            async move { client.send(request).await.expect("an answer") }
+        };
+        let rebalancer = json!({
+            "apiVersion": "apps.karmada.io/v1alpha1", "kind": "WorkloadRebalancer", "metadata": { "name": "w" },
+            "spec": { "workloads": [{ "apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "namespace": "default" }] },
+        });
+        let answer = create("/apis/apps.karmada.io/v1alpha1/workloadrebalancers", rebalancer).await;
+        assert_eq!(answer.status(), 201);
+        let warning = answer.headers().get("warning").and_then(|value| value.to_str().ok()).unwrap_or("");
+        assert!(warning.contains("karmada-rs does not act on WorkloadRebalancer yet: the controller workloadRebalancer is missing"), "{warning}");
+        let policy = serde_json::to_value(policy("p", json!({}))).expect("a policy");
+        let answer =
+            create("/apis/policy.karmada.io/v1alpha1/namespaces/default/propagationpolicies", policy).await;
+        assert_eq!((answer.status().as_u16(), answer.headers().get("warning")), (201, None));
         handle.stop().await;
     }
 }

@@ -4,7 +4,9 @@
 
 use std::path::{Path, PathBuf};
 
-use kube::Client;
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, Client};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
     apiserver::{self, Trust},
@@ -13,6 +15,7 @@ use crate::{
     error::Error,
     namespace::TestNamespace,
     options::Flavour,
+    pods,
     proxy::Network,
     state::ClusterState,
 };
@@ -124,6 +127,42 @@ impl Cluster {
     /// Starts the whole cluster afresh without any data, at the same address and with the same keys; returns when it works.
     pub async fn restart_empty(&self) -> Result<(), Error> {
         self.order(Command::RestartEmpty).await
+    }
+
+    /// Kills the kubelet of a member with real pods; it stays down until [`restart_kubelet`](Self::restart_kubelet). Its containers run on.
+    pub async fn kill_kubelet(&self) -> Result<(), Error> {
+        self.order(Command::KillKubelet).await
+    }
+
+    /// Starts the kubelet again.
+    pub async fn restart_kubelet(&self) -> Result<(), Error> {
+        self.order(Command::RestartKubelet).await
+    }
+
+    /// Kills the processes in the containers of a real pod, as a crash would; its kubelet starts them again as the pod's restart policy says.
+    /// Returns how many there were.
+    pub async fn stop_pod(&self, namespace: &str, name: &str) -> Result<usize, Error> {
+        let group =
+            self.state().await?.cgroup.ok_or(Error::NoKubelet { cluster: self.name().to_string() })?;
+        let pods: Api<Pod> = Api::namespaced(self.direct_client().await?, namespace);
+        let pod = pods
+            .get(name)
+            .await
+            .map_err(|source| Error::Client { cluster: self.name().to_string(), source: Box::new(source) })?;
+        let statuses = pod.status.and_then(|status| status.container_statuses).unwrap_or_default();
+        let containers = statuses.iter().filter_map(|status| status.container_id.as_deref());
+        let ids = containers.filter_map(|id| id.strip_prefix("containerd://"));
+        let processes: Vec<u32> = ids.flat_map(|id| pods::processes(&group, id)).collect();
+        for id in &processes {
+            if let Some(id) = i32::try_from(*id).ok().and_then(Pid::from_raw) {
+                let _ = kill_process(id, Signal::KILL); // it may have ended by itself
+            }
+        }
+        if processes.is_empty() {
+            let (pod, cluster) = (format!("{namespace}/{name}"), self.name().to_string());
+            return Err(Error::NoContainer { pod, cluster });
+        }
+        Ok(processes.len())
     }
 
     /// Undoes every trouble that was made, except that an emptied cluster stays empty. Costs nothing where there is none.

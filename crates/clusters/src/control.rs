@@ -34,6 +34,9 @@ pub(crate) enum Command {
     ExpireCertificate,
     RenewCertificate,
     RestartEmpty,
+    /// Ends the kubelet of a member with real pods.
+    KillKubelet,
+    RestartKubelet,
     /// Undoes every trouble but emptiness; does nothing to a cluster that has none.
     Recover,
     /// Ends the whole fleet.

@@ -20,6 +20,14 @@ pub enum Error {
     Ended { process: String, cluster: String, status: String, tail: String },
     #[error("waited {} s for {what}; last seen: {seen}", after.as_secs())]
     Timeout { what: String, after: Duration, seen: String },
+    #[error("members with real pods cannot run here: they need {what}")]
+    NoPods { what: String },
+    #[error("{cluster} has no kubelet: only members with real pods have (`clusters up --pods`)")]
+    NoKubelet { cluster: String },
+    #[error("pod {pod} of {cluster} has no running container")]
+    NoContainer { pod: String, cluster: String },
+    #[error("`{command}` failed: {said}")]
+    Command { command: String, said: String },
     #[error("no {count} free ports found")]
     NoPorts { count: usize },
     #[error("two clusters are called {name}")]

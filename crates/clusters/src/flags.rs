@@ -117,8 +117,10 @@ pub(crate) fn kube_controller_manager(files: &Files, flavour: Flavour) -> Vec<St
     let pki = |name: &str| files.pki_file(name);
     let (controllers, name) = match flavour {
         Flavour::ControlPlane => (CONTROL_PLANE_CONTROLLERS, "karmada"),
-        Flavour::Member | Flavour::ApiServer => (MEMBER_CONTROLLERS, "kubernetes"),
+        Flavour::Member | Flavour::Pods | Flavour::ApiServer => (MEMBER_CONTROLLERS, "kubernetes"),
     };
+    // A frozen API server or a busy machine must not make kwok's nodes look lost; a kubelet that is gone shall be noticed.
+    let patience = if flavour == Flavour::Pods { "40s" } else { "10m" };
     vec![
         format!("--kubeconfig={}", files.direct_kubeconfig().display()),
         format!("--controllers={controllers}"),
@@ -130,8 +132,7 @@ pub(crate) fn kube_controller_manager(files: &Files, flavour: Flavour) -> Vec<St
         "--leader-elect=false".to_string(),
         // Nobody asks it anything; one port less that could clash.
         "--secure-port=0".to_string(),
-        // A frozen API server or a busy machine must not make nodes look lost.
-        "--node-monitor-grace-period=10m".to_string(),
+        format!("--node-monitor-grace-period={patience}"),
         "--kube-api-qps=200".to_string(),
         "--kube-api-burst=400".to_string(),
         "--profiling=false".to_string(),

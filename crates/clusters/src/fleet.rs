@@ -34,10 +34,11 @@ use crate::{
     error::Error,
     etcd::Etcd,
     options::{ClusterOptions, Flavour, FleetOptions},
+    pods::{self, Hub, Registry},
     process::alive,
-    run::{Ground, Running},
+    run::{Ground, PodGround, Running},
     state::FleetState,
-    toolchain::{ETCD, KUBERNETES, KWOK, Recipe, Toolchain},
+    toolchain::{ETCD, KUBERNETES, KWOK, POD_RECIPES, Packages, Recipe, Toolchain},
     wait::until,
 };
 
@@ -67,9 +68,16 @@ impl Fleet {
         }
         let toolchain = Toolchain::from_env()?;
         let (builder, recipes) = (toolchain.clone(), recipes(&options.clusters));
-        tokio::task::spawn_blocking(move || builder.ensure(&recipes))
-            .await
-            .map_err(|_| Error::ThreadEnded)??;
+        let with_pods = has_pods(&options.clusters);
+        if with_pods {
+            check_for_pods(&options.clusters)?;
+        }
+        let packages = tokio::task::spawn_blocking(move || {
+            builder.ensure(&recipes)?;
+            with_pods.then(|| builder.ensure_packages()).transpose()
+        })
+        .await
+        .map_err(|_| Error::ThreadEnded)??;
 
         let dir = match &options.dir {
             Some(dir) => std::path::absolute(dir).map_err(Error::io("find", dir))?,
@@ -85,7 +93,9 @@ impl Fleet {
                 let _ending = ending; // dropped last
                 let tasks = LocalSet::new();
                 let ending = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-                    Ok(runtime) => tasks.block_on(&runtime, own(options, toolchain, &place, ready, stopped)),
+                    Ok(runtime) => {
+                        tasks.block_on(&runtime, own(options, (toolchain, packages), &place, ready, stopped))
+                    }
                     Err(source) => {
                         let path = place.clone();
                         let _ = ready.send(Err(Error::Io { action: "start a runtime for", path, source }));
@@ -221,7 +231,7 @@ struct Ending {
 /// The thread's work: start, tell, serve.
 async fn own(
     options: FleetOptions,
-    toolchain: Toolchain,
+    programs: (Toolchain, Option<Packages>),
     dir: &Path,
     ready: oneshot::Sender<Result<FleetState, Error>>,
     mut stopped: oneshot::Receiver<()>,
@@ -235,9 +245,10 @@ async fn own(
         }
     };
     let keep = std::env::var_os("KARMADA_RS_KEEP_LOGS").is_some();
-    let _janitor = (!explicit && !keep).then(|| janitor(dir));
+    let cgroups = programs.1.is_some().then(|| format!("karmada-rs-{:08x}", rand::random::<u32>()));
+    let _janitor = (!explicit && !keep).then(|| janitor(dir, cgroups.as_deref().unwrap_or_default()));
     let started = tokio::select! {
-        started = Started::new(options, toolchain, dir) => started,
+        started = Started::new(options, programs, cgroups, dir) => started,
         // The caller lost patience (or a signal came) before the clusters were ready.
         _ = &mut stopped => return Ending { remove: true, _lock: Some(lock) },
     };
@@ -265,16 +276,39 @@ async fn own(
 struct Started {
     state: FleetState,
     etcd: Etcd,
+    /// What members with real pods share.
+    _middle: Option<(Registry, Hub)>,
     inboxes: BTreeMap<String, mpsc::Sender<Call>>,
     calls: mpsc::Receiver<Call>,
 }
 
 impl Started {
-    async fn new(options: FleetOptions, toolchain: Toolchain, dir: &Path) -> Result<Self, Error> {
+    async fn new(
+        options: FleetOptions,
+        (toolchain, packages): (Toolchain, Option<Packages>),
+        cgroups: Option<String>,
+        dir: &Path,
+    ) -> Result<Self, Error> {
         let socket = control::path(dir);
         let listener = UnixListener::bind(&socket).map_err(Error::io("listen on", &socket))?;
         let etcd = Etcd::start(&toolchain, dir, options.unsafe_no_fsync).await?;
-        let ground = Ground { toolchain, dir: dir.to_path_buf(), etcd: etcd.endpoint.clone() };
+        let (mut middle, mut pods) = (None, None);
+        if let (Some(packages), Some(cgroups)) = (packages, cgroups) {
+            // Before the first group exists: who cleans up behind us must know the name.
+            let note = dir.join(pods::CGROUPS_FILE);
+            fs::write(&note, &cgroups).map_err(Error::io("write", &note))?;
+            let hub = Hub::build(&dir.join(pods::HUB_FOLDER)).await?;
+            let registry = Registry::start(&toolchain, &packages, hub.room()).await?;
+            pods = Some(PodGround { hub: hub.room(), packages, cgroups });
+            middle = Some((registry, hub));
+        }
+        let ground = Ground {
+            toolchain,
+            dir: dir.to_path_buf(),
+            etcd: etcd.endpoint.clone(),
+            unsafe_no_fsync: options.unsafe_no_fsync,
+            pods,
+        };
 
         let starting: Vec<_> = options
             .clusters
@@ -311,7 +345,7 @@ impl Started {
         }
         let (sender, calls) = mpsc::channel(8);
         tokio::task::spawn_local(control::listen(listener, sender));
-        Ok(Self { state, etcd, inboxes, calls })
+        Ok(Self { state, etcd, _middle: middle, inboxes, calls })
     }
 
     /// Passes calls on until one of them is the last.
@@ -365,7 +399,23 @@ fn recipes(clusters: &[ClusterOptions]) -> Vec<&'static Recipe> {
     if clusters.iter().any(|cluster| cluster.flavour == Flavour::Member) {
         recipes.push(&KWOK);
     }
+    if has_pods(clusters) {
+        recipes.extend(POD_RECIPES);
+    }
     recipes
+}
+
+fn has_pods(clusters: &[ClusterOptions]) -> bool {
+    clusters.iter().any(|cluster| cluster.flavour == Flavour::Pods)
+}
+
+/// Refuses what cannot work before anything is built or started.
+fn check_for_pods(clusters: &[ClusterOptions]) -> Result<(), Error> {
+    if clusters.len() > pods::MOST_MEMBERS {
+        let what = format!("a fleet of at most {} clusters: there are no more addresses", pods::MOST_MEMBERS);
+        return Err(Error::NoPods { what });
+    }
+    pods::missing().map_or(Ok(()), |what| Err(Error::NoPods { what }))
 }
 
 /// Makes the folder ours, for us alone.
@@ -381,6 +431,7 @@ fn claim(dir: &Path) -> Result<fs::File, Error> {
     let lock = fs::File::create(&path).map_err(Error::io("create", &path))?;
     lock.try_lock().map_err(|_| running())?;
     // What a fleet that died here has left: it cannot be alive, since we hold its lock.
+    pods::sweep(dir);
     for entry in fs::read_dir(dir).map_err(Error::io("read", dir))?.flatten() {
         if entry.file_name() != "lock" && entry.file_name() != SUPERVISOR_LOG {
             let _ = fs::remove_dir_all(entry.path()).or_else(|_| fs::remove_file(entry.path()));
@@ -392,13 +443,18 @@ fn claim(dir: &Path) -> Result<fs::File, Error> {
 
 /// Starts a shell that waits for our end and then removes a nameless folder, with the keys in it. We do it ourselves when we end in
 /// order; but a test binary just exits, and nobody can remove anything after `kill -9`.
-fn janitor(dir: &Path) -> Option<Child> {
+fn janitor(dir: &Path, cgroups: &str) -> Option<Child> {
     // It notices our end by its input, which we hold open. Processes that die at the same time may still be writing, hence the retries.
-    let script =
-        r#"cat >/dev/null; for _ in 1 2 3 4 5; do rm -rf -- "$1" 2>/dev/null && break; sleep 1; done"#;
+    let script = r#"cat >/dev/null
+for _ in 1 2 3 4 5; do
+  if [ -n "$2" ]; then find /sys/fs/cgroup -depth -type d -path "*/$2-*" -exec rmdir {} + 2>/dev/null; fi
+  rm -rf -- "$1" 2>/dev/null && ! find /sys/fs/cgroup -maxdepth 2 -name "${2:-/}-*" | grep -q . && break
+  sleep 1
+done"#;
     process::Command::new("sh")
         .args(["-c", script, "janitor"])
         .arg(dir)
+        .arg(cgroups)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -416,6 +472,7 @@ fn is_owned(dir: &Path) -> bool {
 }
 
 fn remove(dir: &Path) -> Result<(), Error> {
+    pods::sweep(dir);
     match fs::remove_dir_all(dir) {
         Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
             Err(Error::Io { action: "remove", path: dir.to_path_buf(), source })

@@ -1,7 +1,8 @@
 //! Real Kubernetes clusters as plain processes, without containers.
 //!
 //! A [`Fleet`] is one etcd and any number of clusters on it: whole members (API server, controller manager, scheduler and kwok, which
-//! plays the kubelets), Karmada-like control planes, or bare API servers. Every client goes through a small TCP proxy of ours, so a
+//! plays the kubelets), Karmada-like control planes, or bare API servers. Members with real pods have namespaces, an etcd and a kubelet of
+//! their own. Every client goes through a small TCP proxy of ours, so a
 //! test can cut a cluster off, make it slow, freeze it, expire its certificate or empty it, and undo all that.
 //!
 //! | To | Use |
@@ -48,6 +49,8 @@ mod options;
 #[cfg(feature = "runtime")]
 mod pki;
 #[cfg(feature = "runtime")]
+mod pods;
+#[cfg(feature = "runtime")]
 mod ports;
 #[cfg(feature = "runtime")]
 mod process;
@@ -69,6 +72,7 @@ pub use crate::{
     fleet::{Fleet, SUPERVISOR_LOG, default_dir, end, supervise},
     namespace::TestNamespace,
     options::{ClusterOptions, Flavour, FleetOptions, NodeOptions},
+    pods::{missing as pods_missing, missing_for_tests as pods_missing_for_tests},
     ports::free as free_ports,
     proxy::Network,
     sharing::{CLUSTERS_VARIABLE, Members, exclusive, shared},

@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clusters::{
     Cluster, ClusterOptions, Fleet, FleetOptions, Network, SUPERVISOR_LOG,
-    toolchain::{KARMADA, KUBERNETES, MEMBER_RECIPES, Toolchain},
+    toolchain::{KARMADA, KUBERNETES, MEMBER_RECIPES, POD_RECIPES, Toolchain},
 };
 
 /// Real Kubernetes clusters as plain processes, without containers.
@@ -52,6 +52,9 @@ enum Verb {
         /// Latency for `slow`, in milliseconds per direction.
         #[arg(long, default_value_t = 500)]
         delay_ms: u64,
+        /// The pod for `stop-pod`, as NAMESPACE/NAME.
+        #[arg(long)]
+        pod: Option<String>,
         #[command(flatten)]
         place: Place,
     },
@@ -60,6 +63,9 @@ enum Verb {
         /// Also Karmada's own programs.
         #[arg(long)]
         karmada: bool,
+        /// Also what members with real pods need.
+        #[arg(long)]
+        pods: bool,
     },
     /// Start clusters and stay in the foreground; Ctrl-C ends them.
     Supervise(Wanted),
@@ -77,9 +83,12 @@ struct Wanted {
     /// Number of member clusters: member1, member2, …
     #[arg(long, default_value_t = 3)]
     members: usize,
-    /// Nodes per member.
+    /// Nodes per member; a member with real pods has one.
     #[arg(long, default_value_t = 3)]
     nodes: usize,
+    /// Members run real pods: each has namespaces, a kubelet and a container runtime of its own. Needs root.
+    #[arg(long)]
+    pods: bool,
     /// Also a control plane for Karmada's controllers, called `karmada-apiserver`.
     #[arg(long)]
     control_plane: bool,
@@ -114,6 +123,12 @@ enum Trouble {
     RenewCertificate,
     /// Start the cluster afresh, without any data.
     RestartEmpty,
+    /// Kill the node's kubelet and keep it down; only with real pods.
+    KillKubelet,
+    /// Start the kubelet again.
+    RestartKubelet,
+    /// Kill the processes of a real pod, which `--pod` names; its kubelet starts them again.
+    StopPod,
 }
 
 fn main() -> ExitCode {
@@ -129,7 +144,7 @@ fn main() -> ExitCode {
 fn run(verb: Verb) -> Result<()> {
     match verb {
         Verb::Up(wanted) => up(&wanted),
-        Verb::Build { karmada } => build(karmada),
+        Verb::Build { karmada, pods } => build(karmada, pods),
         Verb::Logs { name, follow, place } => logs(&place.dir()?, &name, follow),
         Verb::Supervise(wanted) => in_runtime(supervise(wanted)),
         Verb::Down(place) => in_runtime(async move {
@@ -139,8 +154,15 @@ fn run(verb: Verb) -> Result<()> {
             Ok(())
         }),
         Verb::Status(place) => in_runtime(async move { status(&place.dir()?).await }),
-        Verb::Trouble { cluster, kind, delay_ms, place } => in_runtime(async move {
+        Verb::Trouble { cluster, kind, delay_ms, pod, place } => in_runtime(async move {
             let cluster = Fleet::attach(&place.dir()?).await?.cluster(&cluster)?;
+            if let Trouble::StopPod = kind {
+                let pod = pod.context("say which pod to stop: --pod NAMESPACE/NAME")?;
+                let (namespace, name) = pod.split_once('/').unwrap_or(("default", &pod));
+                let count = cluster.stop_pod(namespace, name).await?;
+                eprintln!("clusters: {count} processes of {namespace}/{name} killed");
+                return Ok(());
+            }
             kind.make(&cluster, delay_ms).await?;
             Ok(())
         }),
@@ -155,11 +177,15 @@ fn in_runtime(work: impl Future<Output = Result<()>>) -> Result<()> {
         .block_on(work)
 }
 
-fn build(karmada: bool) -> Result<()> {
+fn build(karmada: bool, pods: bool) -> Result<()> {
     let toolchain = Toolchain::from_env()?;
     toolchain.ensure(&MEMBER_RECIPES)?;
     if karmada {
         toolchain.ensure(&[&KARMADA])?;
+    }
+    if pods {
+        toolchain.ensure(&POD_RECIPES)?;
+        toolchain.ensure_packages()?;
     }
     eprintln!("clusters: all programs are in {}", toolchain.root().join("bin").display());
     Ok(())
@@ -168,7 +194,16 @@ fn build(karmada: bool) -> Result<()> {
 /// Starts the supervisor and shows what it says until the clusters are ready.
 fn up(wanted: &Wanted) -> Result<()> {
     // In the foreground, where the user sees the progress of a first build.
-    Toolchain::from_env()?.ensure(&MEMBER_RECIPES)?;
+    let toolchain = Toolchain::from_env()?;
+    if wanted.pods {
+        if let Some(what) = clusters::pods_missing() {
+            bail!("members with real pods cannot run here: they need {what}");
+        }
+        toolchain.ensure(&POD_RECIPES)?;
+        toolchain.ensure_packages()?;
+    } else {
+        toolchain.ensure(&MEMBER_RECIPES)?;
+    }
     let dir = wanted.place.dir()?;
     fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
     if dir.join("state.json").exists()
@@ -190,6 +225,7 @@ fn up(wanted: &Wanted) -> Result<()> {
     let mut supervisor = Command::new(std::env::current_exe().context("cannot find this program")?)
         .arg("supervise")
         .args(["--members", &wanted.members.to_string(), "--nodes", &wanted.nodes.to_string()])
+        .args(wanted.pods.then_some("--pods"))
         .args(wanted.control_plane.then_some("--control-plane"))
         .args(wanted.api_server.then_some("--api-server"))
         .arg("--dir")
@@ -288,8 +324,9 @@ impl Place {
 
 impl Wanted {
     fn options(&self) -> Result<FleetOptions> {
-        let mut options = FleetOptions::members(self.members);
-        for member in &mut options.clusters {
+        let mut options =
+            if self.pods { FleetOptions::pods(self.members) } else { FleetOptions::members(self.members) };
+        for member in options.clusters.iter_mut().filter(|_| !self.pods) {
             *member = member.clone().nodes(self.nodes);
         }
         if self.control_plane {
@@ -316,6 +353,9 @@ impl Trouble {
             Self::ExpireCertificate => cluster.expire_certificate().await,
             Self::RenewCertificate => cluster.renew_certificate().await,
             Self::RestartEmpty => cluster.restart_empty().await,
+            Self::KillKubelet => cluster.kill_kubelet().await,
+            Self::RestartKubelet => cluster.restart_kubelet().await,
+            Self::StopPod => Ok(()), // it needs to know which one
         }
     }
 }

@@ -43,7 +43,7 @@ impl TestNamespace {
             cluster: cluster.name().to_string(),
             kubeconfig: cluster.direct_kubeconfig().to_path_buf(),
         };
-        if cluster.flavour() == Flavour::Member {
+        if matches!(cluster.flavour(), Flavour::Member | Flavour::Pods) {
             // A pod created before its ServiceAccount exists is refused; no test should have to think of that.
             let accounts: Api<ServiceAccount> = Api::namespaced(client, &namespace.name);
             until("the default ServiceAccount", START_DEADLINE, async || {

@@ -39,7 +39,9 @@ pub(crate) async fn create(client: &Client, options: &NodeOptions) -> Result<(),
 }
 
 /// Waits until every node is Ready and a Deployment becomes available, and removes that Deployment again.
-pub(crate) async fn prove(client: &Client, options: &NodeOptions) -> Result<(), Error> {
+///
+/// `image` is what the Deployment's pod runs.
+pub(crate) async fn prove(client: &Client, options: &NodeOptions, image: &str) -> Result<(), Error> {
     let nodes: Api<Node> = Api::all(client.clone());
     until("all nodes to be Ready", START_DEADLINE, async || {
         let list = nodes.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
@@ -56,10 +58,10 @@ pub(crate) async fn prove(client: &Client, options: &NodeOptions) -> Result<(), 
         accounts.get("default").await.map(|_| ()).map_err(|error| error.to_string())
     })
     .await?;
-    probe(client).await
+    probe(client, image).await
 }
 
-async fn probe(client: &Client) -> Result<(), Error> {
+async fn probe(client: &Client, image: &str) -> Result<(), Error> {
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), "default");
     let probe: Deployment = serde_json::from_value(json!({
         "metadata": {"name": PROBE},
@@ -68,8 +70,7 @@ async fn probe(client: &Client) -> Result<(), Error> {
             "selector": {"matchLabels": {"app": PROBE}},
             "template": {
                 "metadata": {"labels": {"app": PROBE}},
-                // No image is ever pulled: kwok runs the pod.
-                "spec": {"terminationGracePeriodSeconds": 0, "containers": [{"name": "probe", "image": "probe"}]},
+                "spec": {"terminationGracePeriodSeconds": 0, "containers": [{"name": "probe", "image": image}]},
             },
         },
     }))

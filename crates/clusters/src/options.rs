@@ -22,6 +22,11 @@ impl FleetOptions {
         Self::of((1..=count).map(|number| ClusterOptions::member(format!("member{number}"))))
     }
 
+    /// Returns options for `count` members with real pods, called `member1`, `member2`, …
+    pub fn pods(count: usize) -> Self {
+        Self::of((1..=count).map(|number| ClusterOptions::pods(format!("member{number}"))))
+    }
+
     /// Returns options for exactly these clusters.
     pub fn of(clusters: impl IntoIterator<Item = ClusterOptions>) -> Self {
         Self { clusters: clusters.into_iter().collect(), dir: None, unsafe_no_fsync: true, supervised: false }
@@ -46,6 +51,8 @@ impl FleetOptions {
 pub enum Flavour {
     /// A whole cluster: workloads become pods, pods become Ready.
     Member,
+    /// A whole cluster in namespaces of its own, with one node whose kubelet runs real containers. Needs root.
+    Pods,
     /// kube-apiserver with the flags of a karmada-apiserver, and kube-controller-manager with the few controllers that
     /// Karmada runs. No nodes, no pods.
     ControlPlane,
@@ -79,6 +86,13 @@ impl ClusterOptions {
     /// Returns a member with three nodes of 32 CPUs, 128 GiB and 110 pods, in three zones.
     pub fn member(name: impl Into<String>) -> Self {
         Self::new(name, Flavour::Member).nodes(3)
+    }
+
+    /// Returns a member whose one node, called as kind calls it, runs real pods.
+    pub fn pods(name: impl Into<String>) -> Self {
+        let member = Self::new(name, Flavour::Pods);
+        let node = format!("{}-control-plane", member.name);
+        member.node_names([node])
     }
 
     /// Returns a control plane for Karmada's controllers or ours.

@@ -12,7 +12,7 @@ use std::{
     process::{Child, Command, ExitStatus, Stdio},
 };
 
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::{error::Error, toolchain::tail};
 
@@ -116,8 +116,9 @@ impl Process {
     }
 
     fn signal(&self, signal: Signal) {
+        // The group: a program inside of namespaces is a child of the one that brought it there.
         if let Some(pid) = self.pid() {
-            let _ = kill_process(pid, signal);
+            let _ = kill_process_group(pid, signal);
         }
     }
 

@@ -5,6 +5,7 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -17,7 +18,10 @@ use tokio::{
     time::{Instant, sleep, sleep_until},
 };
 
-use crate::ports;
+use crate::{
+    pods::{Room, in_network},
+    ports,
+};
 
 /// How the network between a cluster and its clients behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +47,27 @@ impl Network {
     }
 }
 
+/// In which network the API server is.
+#[derive(Debug, Clone)]
+pub(crate) enum Home {
+    Machine,
+    /// In that of a house, which may be rebuilt; None while it is.
+    House(Arc<Mutex<Option<Room>>>),
+}
+
+impl Home {
+    async fn connect(&self, target: SocketAddr) -> std::io::Result<TcpStream> {
+        let room = match self {
+            Self::Machine => return TcpStream::connect(target).await,
+            Self::House(room) => *room.lock().unwrap_or_else(PoisonError::into_inner),
+        };
+        let Some(room) = room else { return Err(std::io::ErrorKind::NotConnected.into()) };
+        let stream = in_network(room, move || std::net::TcpStream::connect(target)).await?;
+        stream.set_nonblocking(true)?;
+        TcpStream::from_std(stream)
+    }
+}
+
 /// A listening proxy. Dropping it closes every connection.
 #[derive(Debug)]
 pub(crate) struct Proxy {
@@ -53,14 +78,14 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// Listens on `port` and forwards to `target`.
-    pub(crate) async fn start(port: u16, target: u16) -> std::io::Result<Self> {
+    /// Listens on `port` and forwards to port `target` of `home`'s loopback address.
+    pub(crate) async fn start(port: u16, target: u16, home: Home) -> std::io::Result<Self> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let listener = TcpListener::bind(address).await?;
         let (mode, watched) = watch::channel(Network::Open);
         let (settle, settled) = watch::channel(Network::Open);
         let target = SocketAddr::from((Ipv4Addr::LOCALHOST, target));
-        let task = tokio::spawn(serve(listener, address, target, watched, settle));
+        let task = tokio::spawn(serve(listener, address, (home, target), watched, settle));
         Ok(Self { mode, settled, task })
     }
 
@@ -86,7 +111,7 @@ impl Drop for Proxy {
 async fn serve(
     listener: TcpListener,
     address: SocketAddr,
-    target: SocketAddr,
+    target: (Home, SocketAddr),
     mut mode: watch::Receiver<Network>,
     settle: watch::Sender<Network>,
 ) {
@@ -115,7 +140,7 @@ async fn serve(
         tokio::select! {
             changed = mode.changed() => if changed.is_err() { return },
             accepted = accept => match accepted {
-                Ok((client, _)) => { tokio::spawn(connection(client, target, mode.clone())); }
+                Ok((client, _)) => { tokio::spawn(connection(client, target.clone(), mode.clone())); }
                 // Out of descriptors, most likely; do not spin.
                 Err(_) => sleep(Duration::from_millis(50)).await,
             },
@@ -123,10 +148,10 @@ async fn serve(
     }
 }
 
-async fn connection(client: TcpStream, target: SocketAddr, mode: watch::Receiver<Network>) {
+async fn connection(client: TcpStream, (home, target): (Home, SocketAddr), mode: watch::Receiver<Network>) {
     let mut cut = mode.clone();
     let forward = async {
-        let Ok(server) = TcpStream::connect(target).await else { return };
+        let Ok(server) = home.connect(target).await else { return };
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
         let (from_client, to_client) = client.into_split();
         let (from_server, to_server) = server.into_split();
@@ -190,7 +215,7 @@ mod tests {
             }
         });
         let port = ports::free(1).expect("a free port")[0];
-        let proxy = Proxy::start(port, target).await.expect("listen");
+        let proxy = Proxy::start(port, target, Home::Machine).await.expect("listen");
         (proxy, SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
     }
 

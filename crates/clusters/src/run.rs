@@ -3,7 +3,12 @@
 //! Runs as a task of the fleet's thread. A process that ends by itself is started again and counted; one that was stopped on
 //! purpose stays down until it is wanted again.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{
+    fs,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use kube::Client;
 use tokio::sync::mpsc;
@@ -16,11 +21,12 @@ use crate::{
     kubeconfig, nodes,
     options::{ClusterOptions, Flavour},
     pki::{Authority, Pair, TokenKey, Validity},
+    pods::{self, Cgroup, House, Room},
     ports,
     process::{Launch, Process},
-    proxy::{Network, Proxy},
+    proxy::{Home, Network, Proxy},
     state::{ClusterState, ComponentState},
-    toolchain::{KUBERNETES, KWOK, Toolchain},
+    toolchain::{KUBERNETES, KWOK, Packages, Toolchain},
 };
 
 /// What a cluster gets from its fleet.
@@ -29,6 +35,18 @@ pub(crate) struct Ground {
     pub(crate) toolchain: Toolchain,
     pub(crate) dir: PathBuf,
     pub(crate) etcd: String,
+    pub(crate) unsafe_no_fsync: bool,
+    /// There where a cluster has real pods.
+    pub(crate) pods: Option<PodGround>,
+}
+
+/// What members with real pods share.
+#[derive(Debug, Clone)]
+pub(crate) struct PodGround {
+    pub(crate) hub: Room,
+    pub(crate) packages: Packages,
+    /// How the names of the fleet's control groups begin.
+    pub(crate) cgroups: String,
 }
 
 pub(crate) struct Running {
@@ -46,8 +64,19 @@ pub(crate) struct Running {
     /// Counts how often the cluster was emptied; part of the etcd prefix.
     generation: u32,
     validity: Validity,
-    /// The API server comes first.
     components: Vec<Component>,
+    /// Where real pods run. After the components, so that it goes after them.
+    home: Option<PodHome>,
+    /// The same place, for the proxies.
+    room: Arc<Mutex<Option<Room>>>,
+    /// The way past the proxy into a house; None where there is no house.
+    direct: Option<Proxy>,
+}
+
+/// The namespaces and the control group of a member with real pods. The latter goes last: it must be empty.
+struct PodHome {
+    house: House,
+    cgroup: Cgroup,
 }
 
 struct Component {
@@ -81,6 +110,9 @@ impl Running {
             generation: 1,
             validity: Validity::Valid,
             components: Vec::new(),
+            home: None,
+            room: Arc::default(),
+            direct: None,
         };
         for attempt in 1.. {
             running.take_ports().await?;
@@ -130,6 +162,7 @@ impl Running {
             direct_kubeconfig: self.files.direct_kubeconfig(),
             folder: self.files.folder.clone(),
             network: self.proxy.as_ref().map_or(Network::Refuse, Proxy::network),
+            cgroup: self.home.as_ref().map(|home| home.cgroup.name().to_string()),
             components: self.components.iter().map(component).collect(),
         }
     }
@@ -142,14 +175,18 @@ impl Running {
             Command::Kill => self.api_server().stop(),
             Command::Restart => self.restart_api_server(self.validity).await?,
             Command::Network(network) => {
-                if let Some(proxy) = &mut self.proxy {
-                    proxy.set(network).await;
-                }
+                self.set_network(network).await?;
+            }
+            Command::KillKubelet => self.kubelet()?.stop(),
+            Command::RestartKubelet => {
+                let kubelet = self.kubelet()?;
+                kubelet.stop();
+                kubelet.process = Some(kubelet.launch.start()?);
             }
             Command::ExpireCertificate => self.restart_api_server(Validity::Expired).await?,
             Command::RenewCertificate => self.restart_api_server(Validity::Valid).await?,
             Command::RestartEmpty => {
-                self.components.clear(); // kills them
+                self.components.clear(); // kills them; a house with all its pods is left by `boot`
                 self.generation += 1;
                 self.boot().await?;
             }
@@ -160,12 +197,29 @@ impl Running {
     }
 
     async fn recover(&mut self) -> Result<(), Error> {
-        if let Some(proxy) = &mut self.proxy {
-            proxy.set(Network::Open).await;
+        self.set_network(Network::Open).await?;
+        if let Ok(kubelet) = self.kubelet()
+            && kubelet.process.is_none()
+        {
+            kubelet.process = Some(kubelet.launch.start()?);
         }
         self.api_server().resume();
         if self.validity == Validity::Expired || self.api_server().process.is_none() {
             self.restart_api_server(Validity::Valid).await?;
+        }
+        Ok(())
+    }
+
+    /// Sets the network of the cluster's clients and, with real pods, the link of its node.
+    async fn set_network(&mut self, network: Network) -> Result<(), Error> {
+        if let Some(proxy) = &mut self.proxy {
+            proxy.set(network).await;
+        }
+        if let (Some(home), Some(ground)) = (&self.home, &self.ground.pods) {
+            let cut = matches!(network, Network::Refuse | Network::Blackhole);
+            pods::set_link(ground.hub, self.index, !cut)?;
+            let delay = if let Network::Slow { delay_ms } = network { Some(delay_ms) } else { None };
+            pods::set_delay(home.house.room(), delay)?;
         }
         Ok(())
     }
@@ -188,16 +242,26 @@ impl Running {
         for attempt in 1.. {
             let found = ports::free(2)?;
             (self.port, self.proxy_port) = (found[0], found[1]);
-            match Proxy::start(self.proxy_port, self.port).await {
-                Ok(proxy) => {
-                    self.proxy = Some(proxy);
-                    break;
-                }
+            match self.start_proxies().await {
+                Ok(()) => break,
                 Err(_) if attempt < 5 => {}
                 Err(source) => {
                     return Err(Error::Io { action: "listen for", path: self.files.folder.clone(), source });
                 }
             }
+        }
+        Ok(())
+    }
+
+    async fn start_proxies(&mut self) -> std::io::Result<()> {
+        let home = match self.options.flavour {
+            Flavour::Pods => Home::House(self.room.clone()),
+            Flavour::Member | Flavour::ControlPlane | Flavour::ApiServer => Home::Machine,
+        };
+        self.proxy = Some(Proxy::start(self.proxy_port, self.port, home.clone()).await?);
+        if matches!(home, Home::House(_)) {
+            // The same port on both sides: one kubeconfig serves the machine and the programs inside.
+            self.direct = Some(Proxy::start(self.port, self.port, home).await?);
         }
         Ok(())
     }
@@ -212,14 +276,20 @@ impl Running {
             kubeconfig::write(&path, &name, port, &authority, &self.admin)?;
         }
         self.write_serving_certificate(Validity::Valid)?;
-        let server = flags::ApiServer {
+        let mut server = flags::ApiServer {
             flavour: self.options.flavour,
             port: self.port,
             etcd: self.ground.etcd.clone(),
             etcd_prefix: format!("/{name}/{}", self.generation),
         };
-        let args = flags::kube_apiserver(&self.files, &server, &self.options.apiserver_args);
-        self.launch("kube-apiserver", args)?;
+        let (mut extra, mut later) = (Vec::new(), Vec::new());
+        if self.options.flavour == Flavour::Pods {
+            server.etcd = "http://127.0.0.1:2379".to_string(); // its own
+            extra = pods::api_server_flags(&self.files, self.index);
+            later = self.move_in().await?;
+        }
+        extra.extend_from_slice(&self.options.apiserver_args);
+        self.launch("kube-apiserver", flags::kube_apiserver(&self.files, &server, &extra))?;
         let client = self.wait_for_api_server().await?;
         match self.options.flavour {
             Flavour::ApiServer => {}
@@ -230,15 +300,68 @@ impl Running {
                 let configured = self.options.kwok_config.is_some();
                 self.launch("kwok", flags::kwok(&self.files, self.index, configured))?;
                 nodes::create(&client, &self.options.nodes).await?;
-                self.prove(&client).await?;
+                // No image is ever pulled: kwok runs the pod.
+                self.prove(&client, "probe").await?;
+            }
+            Flavour::Pods => {
+                self.launch_controller_manager()?;
+                self.launch("kube-scheduler", flags::kube_scheduler(&self.files))?;
+                for part in later {
+                    self.launch_program(part.name, part.program, part.args)?;
+                }
+                pods::create_objects(&client, &pods::node_address(self.index), &authority).await?;
+                self.prove(&client, pods::PAUSE_IMAGE).await?;
             }
         }
         Ok(())
     }
 
+    /// Makes the house of a member with real pods, joins it to the hub and starts what comes before the API server. Returns what comes after.
+    async fn move_in(&mut self) -> Result<Vec<pods::Part>, Error> {
+        let ground = self.ground.pods.clone().expect("a fleet with such a member has their ground");
+        let name = self.options.name.clone();
+        self.forget_home();
+        // Objects, containers and volumes of an earlier life.
+        for data in ["etcd", "root"].map(|name| self.files.folder.join(name)) {
+            if data.exists() {
+                fs::remove_dir_all(&data).map_err(Error::io("remove", &data))?;
+            }
+        }
+        let cgroup = Cgroup::create(&format!("{}-{name}", ground.cgroups))?;
+        let house = House::member(&name, &self.files.folder).await?;
+        let room = house.room();
+        let home = self.home.insert(PodHome { house, cgroup });
+        pods::join(ground.hub, room, self.index)?;
+        *self.room.lock().unwrap_or_else(PoisonError::into_inner) = Some(room);
+
+        let address = pods::node_address(self.index);
+        let node = self.options.nodes.names.first().cloned().unwrap_or_default();
+        let hosts = [address.as_str(), &node, "127.0.0.1", "metrics-server.kube-system.svc"];
+        self.authority.server("node", &hosts, Validity::Valid)?.write(&self.files.pki(), "node")?;
+        self.admin.write(&self.files.pki(), "admin")?;
+        let parts = pods::components(&pods::Member {
+            files: &self.files,
+            toolchain: &self.ground.toolchain,
+            packages: &ground.packages,
+            index: self.index,
+            node: &node,
+            cgroup: &home.cgroup.path(),
+            unsafe_no_fsync: self.ground.unsafe_no_fsync,
+        })?;
+        for part in parts.before {
+            self.launch_program(part.name, part.program, part.args)?;
+        }
+        Ok(parts.after)
+    }
+
+    fn forget_home(&mut self) {
+        *self.room.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.home = None;
+    }
+
     /// Waits for the member to work, but not longer than its processes live.
-    async fn prove(&mut self, client: &Client) -> Result<(), Error> {
-        let proof = nodes::prove(client, &self.options.nodes);
+    async fn prove(&mut self, client: &Client, image: &str) -> Result<(), Error> {
+        let proof = nodes::prove(client, &self.options.nodes, image);
         let death = async {
             loop {
                 tokio::time::sleep(Duration::from_millis(250)).await;
@@ -264,10 +387,23 @@ impl Running {
 
     fn launch(&mut self, name: &str, args: Vec<String>) -> Result<(), Error> {
         let recipe = if name == "kwok" { &KWOK } else { &KUBERNETES };
+        let program = self.ground.toolchain.path(&recipe.program(name));
+        self.launch_program(name, program, args)
+    }
+
+    /// Starts a program, inside of the house where there is one.
+    fn launch_program(&mut self, name: &str, program: PathBuf, args: Vec<String>) -> Result<(), Error> {
+        let (program, args) = match (&self.home, &self.ground.pods) {
+            (Some(home), Some(ground)) => {
+                let environment = ground.packages.environment(&self.files.folder.join(pods::PROGRAMS));
+                home.house.room().enter(&environment, &program, &args)
+            }
+            _ => (program, args),
+        };
         let launch = Launch {
             name: name.to_string(),
             cluster: self.options.name.clone(),
-            program: self.ground.toolchain.path(&recipe.program(name)),
+            program,
             args,
             folder: self.files.folder.clone(),
         };
@@ -277,7 +413,14 @@ impl Running {
     }
 
     fn api_server(&mut self) -> &mut Component {
-        self.components.first_mut().expect("every flavour has an API server")
+        let is_it = |component: &&mut Component| component.launch.name == "kube-apiserver";
+        self.components.iter_mut().find(is_it).expect("every flavour has an API server")
+    }
+
+    fn kubelet(&mut self) -> Result<&mut Component, Error> {
+        let cluster = self.options.name.clone();
+        let is_it = |component: &&mut Component| component.launch.name == "kubelet";
+        self.components.iter_mut().find(is_it).ok_or(Error::NoKubelet { cluster })
     }
 
     async fn restart_api_server(&mut self, validity: Validity) -> Result<(), Error> {
@@ -315,7 +458,12 @@ impl Running {
     }
 
     fn write_serving_certificate(&mut self, validity: Validity) -> Result<(), Error> {
-        let pair = self.authority.server("kube-apiserver", &flags::SERVING_HOSTS, validity)?;
+        let address = pods::node_address(self.index);
+        let mut hosts = flags::SERVING_HOSTS.to_vec();
+        if self.options.flavour == Flavour::Pods {
+            hosts.push(&address);
+        }
+        let pair = self.authority.server("kube-apiserver", &hosts, validity)?;
         pair.write(&self.files.pki(), "apiserver")?;
         self.validity = validity;
         Ok(())

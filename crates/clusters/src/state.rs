@@ -36,6 +36,9 @@ pub struct ClusterState {
     /// Logs, keys and pid files.
     pub folder: PathBuf,
     pub network: Network,
+    /// The control group of a member with real pods.
+    #[serde(default)]
+    pub cgroup: Option<String>,
     pub components: Vec<ComponentState>,
 }
 

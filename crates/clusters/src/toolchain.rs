@@ -12,6 +12,7 @@
 //! compiling that stack first.
 
 mod gomod;
+mod packages;
 mod recipe;
 mod suites;
 
@@ -23,11 +24,16 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub use packages::Packages;
 pub use recipe::{
-    ETCD, HELM, KARMADA, KARMADA_E2E, KUBERNETES, KUBERNETES_E2E, KUBERNETES_INTEGRATION, KWOK,
-    MEMBER_RECIPES, Program, Recipe,
+    CONTAINERD, COREDNS, ETCD, HELM, KARMADA, KARMADA_E2E, KUBERNETES, KUBERNETES_E2E,
+    KUBERNETES_INTEGRATION, KUBERNETES_NODE, KWOK, MEMBER_RECIPES, METRICS_SERVER, POD_PROGRAM, POD_RECIPES,
+    Program, Recipe,
 };
 pub use suites::{Substitute, Suite};
+
+/// Set where the programs of real pods may be built for the sake of a test.
+pub const PODS_VARIABLE: &str = "KARMADA_RS_PODS";
 
 /// Why a program could not be provided.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +46,8 @@ pub enum Error {
     Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error("{command} failed for {recipe}; the whole log is {}:\n{tail}", log.display())]
     Go { recipe: String, command: String, log: PathBuf, tail: String },
+    #[error("{command} failed, so the Debian packages {packages} are missing; real pods need them:\n{tail}")]
+    Packages { command: &'static str, packages: String, tail: String },
     #[error("go mod download for {recipe} answered something that is not understood: {answer}")]
     Answer { recipe: String, answer: String },
 }
@@ -168,6 +176,9 @@ struct Build<'a> {
 impl Build<'_> {
     /// Fetches the upstream module and returns the text of its go.mod.
     fn download(&self) -> Result<String, Error> {
+        if self.recipe.module.is_empty() {
+            return Ok(String::new()); // all of it is ours
+        }
         let wanted = format!("{}@{}", self.recipe.module, self.recipe.version);
         // Outside of any module, so that nothing but the wanted one is loaded.
         let output = go(Path::new("/"))

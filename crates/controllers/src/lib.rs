@@ -1,30 +1,40 @@
 //! Karmada's controllers: they keep the control plane and the members in step with what users wrote.
 //!
-//! They talk to a Kubernetes API through a `kube::Client` and know nothing of the server behind it. Each file is one
-//! controller; whatever decides is in the pure crates (`propagation`, `scheduler`, `interpreter`).
+//! They talk to a Kubernetes API through a `kube::Client` and know nothing of the server behind it. [`table::TABLE`] lists them all;
+//! each file is one controller of the shape that `runtime` gives: it observes, decides and applies. What several need to decide is
+//! in the pure crates (`propagation`, `scheduler`, `interpreter`).
 //!
 //! The control-plane side (`plane`) turns templates and policies into bindings, placements and Works, and collects
 //! their status. The member side (`members`) registers clusters, carries Works out and reports what became of them.
 //! The two meet at the Work.
 
-mod common;
-pub mod election;
-mod events;
+mod environment;
+#[cfg(test)]
+mod fixtures;
 pub mod members;
-pub mod metrics;
-mod pace;
+mod mirrors;
+mod my_clusters;
 pub mod plane;
-mod queue;
 pub mod selection;
+pub mod table;
+pub mod timing;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api::features::Features;
+use interpreter::Interpreter;
+use kube::Client;
+use member::Members;
 use propagation::skip::SkipRules;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use runtime::{Supervisor, Writer};
 
+use environment::Environment;
+pub use mirrors::Watch;
+pub use my_clusters::MyClusters;
 pub use selection::Selection;
+use table::{Status, TABLE, Wire};
+pub use timing::Timing;
 
 /// What can be chosen on the command line.
 #[derive(Debug, Clone)]
@@ -33,38 +43,92 @@ pub struct Settings {
     pub features: Features,
     /// `--skipped-propagating-apis` and `--skipped-propagating-namespaces`
     pub skip: SkipRules,
+    pub timing: Timing,
     /// `--removal-limit-templates` and `--removal-limit-percent`
     pub removals: propagation::withdrawal::Limits,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { features: Features::default(), skip: SkipRules::with_defaults(), removals: Default::default() }
+        Self {
+            features: Features::default(),
+            skip: SkipRules::with_defaults(),
+            timing: Timing::default(),
+            removals: propagation::withdrawal::Limits::default(),
+        }
     }
 }
 
-/// What every controller gets.
+/// What the controllers of a process get from it.
 #[derive(Clone)]
 pub struct Context {
     /// Which features are on and what is not propagated.
     pub settings: Settings,
     /// The control plane.
-    pub client: kube::Client,
-    /// Cancelled when the controllers are to stop.
-    pub stop: CancellationToken,
+    pub writer: Writer,
+    /// Looks after all tasks, and ends them.
+    pub supervisor: Supervisor,
     /// Connections to the members, shared by all controllers.
-    pub members: Arc<member::Members>,
+    pub members: Arc<Members>,
+    /// What resources mean, for all controllers.
+    pub interpreter: Interpreter,
+    /// Which clusters this process looks after.
+    pub clusters: MyClusters,
     /// How the scheduler is set up.
     pub scheduler: plane::scheduling::Settings,
 }
 
-/// Starts the selected controllers; they end when the token is cancelled.
-pub fn spawn(context: &Context, selection: &Selection, tasks: &TaskTracker) {
-    metrics::introduce();
-    let common = common::Common::default();
-    let plane = plane::wire(context, &common, selection, tasks);
-    let members = members::wire(context, &common, selection, tasks, members::Timing::default());
-    if plane || members {
-        common.follow(context, tasks);
+impl Context {
+    /// Returns the context of controllers that are set up as if nothing was said on the command line.
+    pub fn new(client: Client, supervisor: Supervisor) -> Self {
+        Self {
+            settings: Settings::default(),
+            writer: Writer::new(client),
+            members: Arc::new(Members::new(supervisor.clone())),
+            supervisor,
+            interpreter: Interpreter::native(),
+            clusters: MyClusters::default(),
+            scheduler: plane::scheduling::Settings::default(),
+        }
+    }
+}
+
+/// Starts the selected controllers; they end when the supervisor is stopped.
+pub fn spawn(context: &Context, selection: &Selection) {
+    runtime::metrics::introduce();
+    let chosen: Vec<_> = TABLE
+        .iter()
+        .filter(|declaration| selection.has(declaration) && declaration.is_open(&context.settings.features))
+        .filter_map(|declaration| match declaration.status {
+            Status::Present { wire, .. } => Some((declaration, wire)),
+            Status::Missing { .. } => None,
+        })
+        .collect();
+    if chosen.is_empty() {
+        return;
+    }
+    let names: BTreeSet<&str> = chosen.iter().map(|(declaration, _)| declaration.name).collect();
+    let watches: BTreeSet<Watch> =
+        chosen.iter().flat_map(|(declaration, _)| declaration.watches).copied().collect();
+    let environment = Arc::new(Environment::new(context));
+    let plane = plane::Plane::new(&environment, &context.settings);
+    let shared = members::Shared::new(&environment, &names);
+    for (declaration, wire) in chosen {
+        let start = match wire {
+            Wire::Plane(wire) => wire(&plane),
+            Wire::Members(wire) => wire(&shared),
+        };
+        let (plane, stop) = (plane.clone(), context.supervisor.token().clone());
+        context.supervisor.spawn(async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = plane.complete(declaration.watches) => start(),
+            }
+        });
+    }
+    let client = context.writer.client();
+    environment.mirrors.follow(&watches, client, &context.clusters, &context.supervisor);
+    if watches.contains(&Watch::Templates) {
+        plane.templates.clone().follow(&context.supervisor);
     }
 }

@@ -4,7 +4,6 @@
 //! sides. Waits for states, each with a deadline, never for a duration.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use api::cluster::Cluster;
@@ -12,15 +11,13 @@ use api::work::{ManifestStatus, ResourceHealth, Work};
 use apiserver::auth::User;
 use apiserver::{Handle, Options, Profile};
 use clap::Parser;
-use controllers::members::Timing;
 use controllers::{Context, Selection};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
 use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
+use runtime::Supervisor;
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 const SPACE: &str = "karmada-es-m1";
@@ -46,8 +43,7 @@ struct World {
     directory: tempfile::TempDir,
     client: Client,
     member_client: Client,
-    stop: CancellationToken,
-    tasks: TaskTracker,
+    supervisor: Supervisor,
 }
 
 impl World {
@@ -71,15 +67,8 @@ impl World {
         std::fs::write(directory.path().join("member"), &member.kubeconfig).unwrap();
         let client = apiserver::local::client(&control.server, User::system("system:admin"));
         let member_client = apiserver::local::client(&member.server, User::system("system:admin"));
-        let world = Self {
-            control,
-            member,
-            directory,
-            client,
-            member_client,
-            stop: CancellationToken::new(),
-            tasks: TaskTracker::new(),
-        };
+        let world =
+            Self { control, member, directory, client, member_client, supervisor: Supervisor::default() };
         world.start_controllers();
         let (control, member) = world.kubeconfigs();
         command(&["join", "m1", "--kubeconfig", &control, "--cluster-kubeconfig", &member]).await;
@@ -87,15 +76,9 @@ impl World {
     }
 
     fn start_controllers(&self) {
-        let context = Context {
-            settings: controllers::Settings::default(),
-            client: self.client.clone(),
-            stop: self.stop.clone(),
-            members: Arc::new(member::Members::default()),
-            scheduler: Default::default(),
-        };
-        let selection = Selection::parse("cluster,clusterStatus,execution,workStatus");
-        controllers::members::spawn(&context, &selection, &self.tasks, Timing::default());
+        let context = Context::new(self.client.clone(), self.supervisor.clone());
+        let selection = Selection::parse("cluster,clusterStatus,execution,workStatus").unwrap();
+        controllers::spawn(&context, &selection);
     }
 
     fn kubeconfigs(&self) -> (String, String) {
@@ -125,9 +108,9 @@ impl World {
     }
 
     async fn end(self) {
-        self.stop.cancel();
-        self.tasks.close();
-        tokio::time::timeout(DEADLINE, self.tasks.wait()).await.expect("the controllers end when told to");
+        tokio::time::timeout(DEADLINE, self.supervisor.stop())
+            .await
+            .expect("the controllers end when told to");
         self.control.stop().await;
         self.member.stop().await;
     }
@@ -392,11 +375,8 @@ async fn a_restart_writes_nothing_that_is_already_right() {
     };
     let before = eventually("all is applied and reported", versions).await;
 
-    world.stop.cancel();
-    world.tasks.close();
-    tokio::time::timeout(DEADLINE, world.tasks.wait()).await.expect("the controllers end when told to");
-    world.stop = CancellationToken::new();
-    world.tasks = TaskTracker::new();
+    tokio::time::timeout(DEADLINE, world.supervisor.stop()).await.expect("the controllers end when told to");
+    world.supervisor = Supervisor::default();
     world.start_controllers();
     // One more Work shows that the new controllers have caught up: its cluster's Works were taken up before it.
     works.create(&PostParams::default(), &work("marker", config_map("marker", "x"))).await.unwrap();

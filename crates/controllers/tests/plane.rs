@@ -2,7 +2,6 @@
 //! and from the Works' reports back to the template. The test plays the members.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
 use api::cluster::Cluster;
@@ -18,18 +17,16 @@ use kube::api::{
     PostParams,
 };
 use kube::{Client, Resource, ResourceExt};
+use runtime::Supervisor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 /// A control plane with its controllers.
 struct Plane {
     handle: apiserver::Handle,
     client: Client,
-    stop: CancellationToken,
-    tasks: TaskTracker,
+    supervisor: Supervisor,
 }
 
 impl Plane {
@@ -40,7 +37,7 @@ impl Plane {
         };
         let handle = apiserver::start(options).await.expect("the server starts");
         let client = apiserver::local::client(&handle.server, User::system("system:admin"));
-        let plane = Self { handle, client, stop: CancellationToken::new(), tasks: TaskTracker::new() };
+        let plane = Self { handle, client, supervisor: Supervisor::default() };
         for name in ["m1", "m2"] {
             plane.join(name).await;
         }
@@ -54,14 +51,9 @@ impl Plane {
     }
 
     fn run_with(&self, settings: controllers::Settings) {
-        let context = Context {
-            settings,
-            client: self.client.clone(),
-            stop: self.stop.clone(),
-            members: Arc::new(member::Members::default()),
-            scheduler: Default::default(),
-        };
-        controllers::plane::spawn(&context, &Selection::default(), &self.tasks);
+        let context = Context { settings, ..Context::new(self.client.clone(), self.supervisor.clone()) };
+        let selection = Selection::parse("*,-cluster,-clusterStatus,-execution,-workStatus").expect("a list");
+        controllers::spawn(&context, &selection);
     }
 
     /// Registers a cluster that is ready and serves what the tests propagate.
@@ -153,11 +145,8 @@ impl Plane {
 
     /// Stops the controllers; others may be started then.
     async fn stop_controllers(&mut self) {
-        self.stop.cancel();
-        self.tasks.close();
-        self.tasks.wait().await;
-        self.stop = CancellationToken::new();
-        self.tasks = TaskTracker::new();
+        self.supervisor.stop().await;
+        self.supervisor = Supervisor::default();
     }
 
     /// Returns the names of the Works in a cluster that nobody has told to go.
@@ -379,9 +368,7 @@ async fn a_restart_writes_nothing_and_later_clusters_are_served() {
     };
     eventually("Works for both clusters", || settled(4)).await;
     // The scheduler's last note may still be on its way into the other controllers; they have nothing to write.
-    plane.stop.cancel();
-    plane.tasks.close();
-    plane.tasks.wait().await;
+    plane.supervisor.stop().await;
     let versions = |(binding, works): (ResourceBinding, Vec<Work>)| {
         let mut versions: Vec<Option<String>> = works.iter().map(ResourceExt::resource_version).collect();
         versions.push(binding.resource_version());
@@ -390,8 +377,7 @@ async fn a_restart_writes_nothing_and_later_clusters_are_served() {
     let before = versions(eventually("the same objects", || settled(4)).await);
     let template = settings.get("settings").await.expect("the template exists").resource_version();
 
-    plane.stop = CancellationToken::new();
-    plane.tasks = TaskTracker::new();
+    plane.supervisor = Supervisor::default();
     plane.run();
     // A third cluster shows that the controllers are at work again, and have been through everything.
     plane.join("m3").await;

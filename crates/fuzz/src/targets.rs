@@ -223,7 +223,8 @@ fn read_json(input: &[u8]) -> String {
         assert_eq!(again, document.value, "{printed}");
     }
     // What may be stored must be readable by everybody.
-    serde_json::from_str::<Value>(&document.value.to_string()).expect("serde_json reads it");
+    let stored: Value = serde_json::from_str(&document.value.to_string()).expect("serde_json reads it");
+    assert_eq!(stored, document.value);
     let mut complaints = document.complaints();
     json::sort_complaints(input, &mut complaints);
     format!("fine, {} complaints", complaints.len())

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::native::Native;
-use crate::{Error, Operation, Replicas, Result, verify_dependencies};
+use crate::{Error, Operation, Replicas, Result, ThirdParty, verify_dependencies};
 
 /// A source of interpretation rules.
 ///
@@ -83,6 +83,13 @@ impl Interpreter {
     /// Returns an interpreter that knows the native kinds only.
     pub fn native() -> Self {
         Self::with_layers([])
+    }
+
+    /// Returns an interpreter that asks `layers` first, then the third-party rules, then the native ones: Karmada's
+    /// order, with customizations and webhooks as `layers`.
+    pub fn built_in(layers: impl IntoIterator<Item = Arc<dyn Layer>>) -> Self {
+        let third_party: Arc<dyn Layer> = Arc::new(ThirdParty);
+        Self::with_layers(layers.into_iter().chain([third_party]))
     }
 
     /// Returns an interpreter that asks `layers` in the given order, then the native rules.
@@ -161,7 +168,7 @@ pub(crate) fn kind_of(object: &Value) -> Gvk {
     Gvk::from_api_version(object["apiVersion"].as_str().unwrap_or(""), object["kind"].as_str().unwrap_or(""))
 }
 
-fn no_rule(object: &Value, operation: Operation) -> Error {
+pub(crate) fn no_rule(object: &Value, operation: Operation) -> Error {
     match operation {
         Operation::InterpretComponent => Error::NoComponentRule,
         Operation::InterpretDependency => Error::NoDependencyRule,
@@ -202,6 +209,17 @@ mod tests {
         assert_eq!(Interpreter::native().interpret_health(&deployment()), Ok(false));
         assert_eq!(chain.interpret_health(&deployment()), Ok(true));
         assert_eq!(chain.get_replicas(&deployment()).map(|replicas| replicas.count), Ok(0));
+    }
+
+    #[test]
+    fn third_party_kinds_are_known_unless_a_layer_before_them_answers() {
+        let set = json!({"apiVersion": "apps.kruise.io/v1alpha1", "kind": "CloneSet", "metadata": {"generation": 2},
+            "spec": {"replicas": 4, "template": {"spec": {}}}, "status": {"observedGeneration": 1}});
+        assert!(Interpreter::native().get_replicas(&set).is_err());
+        let chain = Interpreter::built_in([Arc::new(Fixed(Ok(true))) as Arc<dyn Layer>]);
+        assert_eq!(chain.get_replicas(&set).map(|replicas| replicas.count), Ok(4));
+        assert_eq!(chain.interpret_health(&set), Ok(false));
+        assert_eq!(chain.interpret_health(&deployment()), Ok(true));
     }
 
     #[test]

@@ -31,6 +31,11 @@ pub enum Error {
     NodeClaim(String),
     #[error("{0}")]
     Dependency(String),
+    #[error("{0} is missing")]
+    Missing(String),
+    /// A script failed, or what it returned cannot be used; the message is upstream's, with the script's line.
+    #[error("customization {customization}: {operation}: {message}")]
+    Script { customization: String, operation: Operation, message: String },
     /// A failure of a layer outside this crate, told in its own words.
     #[error("{0}")]
     Layer(String),

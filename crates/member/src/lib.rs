@@ -12,9 +12,7 @@ pub mod limit;
 mod load;
 mod member;
 mod members;
-mod mirror;
 mod tunnel;
-mod unread;
 
 pub use connection::Connection;
 pub use error::{Error, Result};
@@ -23,4 +21,3 @@ pub use kinds::{Kind, Kinds};
 pub use load::{Load, NodeRecord, PodRecord};
 pub use member::{Lookup, Member};
 pub use members::{Members, ObservedChange, Observer};
-pub use mirror::{Change, Key, Mirror};

@@ -7,7 +7,6 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -16,6 +15,7 @@ use http::{Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
+pub use runtime::room::{Budget, TooLarge};
 use tower::{BoxError, Layer, Service};
 
 /// One answer: an object, an error, a page of discovery; also one line of a watch. No API server stores objects of more
@@ -30,34 +30,6 @@ pub const COPY_LIMIT: usize = 512 << 20;
 /// How long the text of a refusal may be: it ends up in conditions and events.
 pub const MESSAGE_LIMIT: usize = 4 << 10;
 
-/// An answer that was broken off.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("cluster {cluster} sent {what} of more than {} MiB, which is not read", limit >> 20)]
-pub struct TooLarge {
-    pub cluster: String,
-    pub what: &'static str,
-    pub limit: usize,
-}
-
-impl TooLarge {
-    /// Finds it among the causes of an error.
-    pub fn within<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Self> {
-        let mut cause = Some(error);
-        while let Some(error) = cause {
-            if let Some(found) = error.downcast_ref() {
-                return Some(found);
-            }
-            // An I/O error skips what it wraps when it is asked for its source.
-            let wrapped = error.downcast_ref::<std::io::Error>().and_then(|error| error.get_ref());
-            if let Some(found) = wrapped.and_then(|wrapped| Self::within(wrapped)) {
-                return Some(found);
-            }
-            cause = error.source();
-        }
-        None
-    }
-}
-
 /// Shortens the text of a refusal.
 pub(crate) fn shortened(mut message: String) -> String {
     if message.len() > MESSAGE_LIMIT {
@@ -66,32 +38,6 @@ pub(crate) fn shortened(mut message: String) -> String {
         message.push_str(" … (shortened)");
     }
     message
-}
-
-/// What may be kept, shared by all who keep.
-#[derive(Debug)]
-pub struct Budget {
-    limit: usize,
-    used: AtomicUsize,
-}
-
-impl Budget {
-    pub fn new(limit: usize) -> Self {
-        Self { limit, used: AtomicUsize::new(0) }
-    }
-
-    /// Takes `new` instead of `old` bytes; returns whether there is room. What shrinks always fits.
-    pub fn exchange(&self, old: usize, new: usize) -> bool {
-        let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-            let after = used.saturating_sub(old).saturating_add(new);
-            (new <= old || after <= self.limit).then_some(after)
-        });
-        taken.is_ok()
-    }
-
-    pub fn used(&self) -> usize {
-        self.used.load(Ordering::Relaxed)
-    }
 }
 
 /// Puts the limits around a client.

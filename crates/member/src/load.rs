@@ -10,8 +10,8 @@ use kube::runtime::watcher;
 use kube::{Api, Client};
 use tokio_util::sync::CancellationToken;
 
-use crate::Mirror;
-use crate::limit::Budget;
+use runtime::Mirror;
+use runtime::room::Budget;
 
 /// What counts of a node.
 #[derive(Debug, Clone, Default, PartialEq)]

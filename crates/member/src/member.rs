@@ -11,13 +11,15 @@ use kube::api::{DeleteParams, DynamicObject, GetParams, ListParams, PostParams, 
 use kube::core::Request;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+use runtime::{Change, Key, Mirror, Supervisor};
+
 use crate::limit::{Budget, COPY_LIMIT};
-use crate::{Change, Connection, Error, Key, Kind, Load, Mirror, ObservedChange, Observer, Result};
+use crate::{Connection, Error, Kind, Load, ObservedChange, Observer, Result};
 
 /// As long as Karmada gives a member.
 const DEADLINE: Duration = Duration::from_secs(32);
@@ -30,10 +32,11 @@ const IN_FLIGHT: usize = 32;
 pub struct Member {
     name: String,
     client: Client,
-    pub(crate) connection: Connection,
+    pub(crate) way: Way,
     permits: Arc<Semaphore>,
-    observer: Option<Observer>,
+    observers: Arc<RwLock<Vec<Observer>>>,
     stop: CancellationToken,
+    supervisor: Supervisor,
     copies: Mutex<HashMap<Kind, Arc<Mirror<Value>>>>,
     load: OnceLock<Arc<Load>>,
     /// What we last wrote: a fingerprint of the wish and the resource version it led to. Where the member's defaults
@@ -52,6 +55,15 @@ impl std::fmt::Debug for Member {
     }
 }
 
+/// How a member is reached. Two equal ones need no new connection.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// By what its Cluster and its Secret say.
+    Secret(Box<Connection>),
+    /// By a client that this process has anyway.
+    Own,
+}
+
 /// What a copy knows of an object.
 #[derive(Debug, Clone)]
 pub enum Lookup {
@@ -63,24 +75,30 @@ pub enum Lookup {
 }
 
 impl Member {
-    pub(crate) async fn connect(
+    pub(crate) fn new(
         name: String,
-        connection: Connection,
-        observer: Option<Observer>,
-    ) -> Result<Self> {
-        let client = connection.limited_client().await?;
-        Ok(Self {
+        client: Client,
+        way: Way,
+        observers: Arc<RwLock<Vec<Observer>>>,
+        supervisor: Supervisor,
+    ) -> Self {
+        Self {
             name,
             client,
-            connection,
+            way,
             permits: Arc::new(Semaphore::new(IN_FLIGHT)),
-            observer,
-            stop: CancellationToken::new(),
+            observers,
+            stop: supervisor.token().child_token(),
+            supervisor,
             copies: Mutex::default(),
             load: OnceLock::new(),
             written: Arc::default(),
             budget: Arc::new(Budget::new(COPY_LIMIT)),
-        })
+        }
+    }
+
+    pub(crate) fn is_reached_by(&self, connection: &Connection) -> bool {
+        matches!(&self.way, Way::Secret(known) if **known == *connection)
     }
 
     pub fn name(&self) -> &str {
@@ -111,25 +129,28 @@ impl Member {
         copies.insert(kind.clone(), copy.clone());
         let api = Api::<DynamicObject>::all_with(self.client.clone(), &kind.resource);
         let config = watcher::Config::default().labels(&managed_selector());
-        let (stop, observer, name, resource) =
-            (self.stop.clone(), self.observer.clone(), self.name.clone(), kind.resource.clone());
-        let (told, cluster) = (observer, name);
+        let (told, cluster) = (self.observers.clone(), self.name.clone());
         let (written, of) = (self.written.clone(), kind.clone());
         copy.subscribe(move |change: &Change<'_, Value>| {
             if change.new.is_none() {
                 written.lock().remove(&(of.clone(), change.key.clone()));
             }
-            tell(told.as_ref(), &cluster, change);
+            tell(&told.read(), &cluster, change);
         });
-        let following = copy.clone();
-        tokio::spawn(async move {
-            let convert = |object| {
-                let mut value = serde_json::to_value(&object).unwrap_or_default();
-                value["apiVersion"] = resource.api_version.clone().into();
-                value["kind"] = resource.kind.clone().into();
-                slim(value)
-            };
-            following.follow(api, config, stop, convert).await;
+        let (following, stop, resource) = (copy.clone(), self.stop.clone(), kind.resource.clone());
+        let task = format!("mirror/{}/{}", self.name, kind.resource.plural);
+        self.supervisor.keep_until(task, self.stop.clone(), move || {
+            let (following, stop, resource) = (following.clone(), stop.clone(), resource.clone());
+            let (api, config) = (api.clone(), config.clone());
+            async move {
+                let convert = |object| {
+                    let mut value = serde_json::to_value(&object).unwrap_or_default();
+                    value["apiVersion"] = resource.api_version.clone().into();
+                    value["kind"] = resource.kind.clone().into();
+                    slim(value)
+                };
+                following.follow(api, config, stop, convert).await;
+            }
         });
         copy
     }
@@ -158,7 +179,10 @@ impl Member {
             .get_or_init(|| {
                 let load = Arc::new(Load::within(&self.name, &self.budget));
                 let (following, client, stop) = (load.clone(), self.client.clone(), self.stop.clone());
-                tokio::spawn(async move { following.follow(client, stop).await });
+                self.supervisor.keep_until(format!("load/{}", self.name), self.stop.clone(), move || {
+                    let (following, client, stop) = (following.clone(), client.clone(), stop.clone());
+                    async move { following.follow(client, stop).await }
+                });
                 load
             })
             .clone()
@@ -312,8 +336,8 @@ fn managed_selector() -> String {
     format!("{}={}", api::labels::MANAGED, api::labels::TRUE)
 }
 
-fn tell(observer: Option<&Observer>, cluster: &str, change: &Change<'_, Value>) {
-    if let Some(observer) = observer {
+fn tell(observers: &[Observer], cluster: &str, change: &Change<'_, Value>) {
+    for observer in observers {
         observer(&ObservedChange {
             cluster,
             old: change.old.as_deref(),
@@ -345,7 +369,9 @@ mod tests {
             "apiEndpoint": "http://127.0.0.1:1", "insecureSkipTLSVerification": true}}));
         let secret = serde_json::from_value(json!({"data": {"token": "dA=="}}));
         let connection = Connection::new(&cluster.unwrap(), &secret.unwrap()).unwrap();
-        let member = Member::connect("m1".to_owned(), connection, None).await.unwrap();
+        let client = connection.client().await.unwrap();
+        let way = Way::Secret(Box::new(connection));
+        let member = Member::new("m1".to_owned(), client, way, Arc::default(), Supervisor::default());
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "ConfigMap"));
         let (kind, key) = (Kind { resource, namespaced: true }, Key::new("default", "a"));
         member.note(&kind, &key, 1, "7");

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use api::cluster::Cluster;
 use kube::Client;
 use parking_lot::RwLock;
+use runtime::Supervisor;
 use serde_json::Value;
 
+use crate::member::Way;
 use crate::{Connection, Member, Result};
 
 /// What happened to a managed object in a member.
@@ -27,7 +29,9 @@ pub type Observer = Arc<dyn Fn(&ObservedChange<'_>) + Send + Sync>;
 #[derive(Default)]
 pub struct Members {
     members: RwLock<HashMap<String, Arc<Member>>>,
-    observer: RwLock<Option<Observer>>,
+    observers: Arc<RwLock<Vec<Observer>>>,
+    /// Looks after the watches.
+    supervisor: Supervisor,
 }
 
 impl std::fmt::Debug for Members {
@@ -37,9 +41,14 @@ impl std::fmt::Debug for Members {
 }
 
 impl Members {
-    /// Says who is told of changes in members that are connected from now on.
+    /// Returns no members yet; the watches of those that come are looked after by `supervisor`.
+    pub fn new(supervisor: Supervisor) -> Self {
+        Self { supervisor, ..Self::default() }
+    }
+
+    /// Adds somebody who is told of changes in members.
     pub fn observe(&self, observer: Observer) {
-        *self.observer.write() = Some(observer);
+        self.observers.write().push(observer);
     }
 
     /// Returns a connected member.
@@ -59,16 +68,29 @@ impl Members {
     pub async fn refresh(&self, control: &Client, cluster: &Cluster) -> Result<(Arc<Member>, bool)> {
         let name = cluster.metadata.name.clone().unwrap_or_default();
         let connection = Connection::read(control, cluster).await?;
-        if let Some(member) = self.get(&name).filter(|member| member.connection == connection) {
+        if let Some(member) = self.get(&name).filter(|member| member.is_reached_by(&connection)) {
             return Ok((member, false));
         }
-        let observer = self.observer.read().clone();
-        let member = Arc::new(Member::connect(name.clone(), connection, observer).await?);
+        let client = connection.limited_client().await?;
+        Ok(self.insert(name, client, Way::Secret(Box::new(connection))))
+    }
+
+    /// Takes a member that is reached by a client of this process, as an agent reaches its own cluster: no Secret is needed.
+    pub fn adopt(&self, name: &str, client: &Client) -> (Arc<Member>, bool) {
+        match self.get(name) {
+            Some(member) => (member, false),
+            None => self.insert(name.to_owned(), client.clone(), Way::Own),
+        }
+    }
+
+    fn insert(&self, name: String, client: Client, way: Way) -> (Arc<Member>, bool) {
+        let observers = self.observers.clone();
+        let member = Arc::new(Member::new(name.clone(), client, way, observers, self.supervisor.clone()));
         let replaced = {
             let mut members = self.members.write();
             // Somebody else was quicker: one connection is enough.
-            if let Some(other) = members.get(&name).filter(|other| other.connection == member.connection) {
-                return Ok((other.clone(), false));
+            if let Some(other) = members.get(&name).filter(|other| other.way == member.way) {
+                return (other.clone(), false);
             }
             members.insert(name, member.clone())
         };
@@ -78,7 +100,7 @@ impl Members {
                 member.managed(&kind);
             }
         }
-        Ok((member, true))
+        (member, true)
     }
 
     /// Forgets a member that has left; its watches end.

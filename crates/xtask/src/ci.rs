@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ::clusters::LEFT_OUT_VARIABLE;
+use ::clusters::{LEFT_OUT_VARIABLE, toolchain::PODS_VARIABLE};
 use anyhow::{Context as _, Result, bail};
 
 use crate::{
@@ -43,6 +43,10 @@ pub(crate) struct Arguments {
     /// Fail if tests that need real clusters cannot run, instead of leaving them out.
     #[arg(long)]
     require_clusters: bool,
+    /// Build what members with real pods need, so that the tests on them run. Without it they run where that was built before, and are
+    /// left out elsewhere.
+    #[arg(long)]
+    pods: bool,
     /// Show the steps and what they check.
     #[arg(long)]
     list: bool,
@@ -112,6 +116,8 @@ struct Context {
     programs: fleet::Programs,
     /// Tests that did not run for want of clusters are a failure.
     require_clusters: bool,
+    /// What real pods need may be built.
+    pods: bool,
     /// Those tests, each with what it needs.
     left_out: RefCell<Vec<String>>,
 }
@@ -164,6 +170,9 @@ fn test(context: &Context) -> Result<()> {
     if let Some(dir) = context.clusters()? {
         command.env(fleet::CLUSTERS_VARIABLE, dir);
     }
+    if context.pods {
+        command.env(PODS_VARIABLE, "1");
+    }
     if context.packages.is_empty() {
         context.programs.build_karmadactl_meanwhile();
     }
@@ -195,7 +204,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         return Ok(());
     }
     let programs = if steps.iter().any(|step| step.clusters) {
-        fleet::Programs::build_in_background()
+        fleet::Programs::build_in_background(arguments.pods)
     } else {
         fleet::Programs::unwanted()
     };
@@ -205,6 +214,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         fleet: OnceCell::new(),
         programs,
         require_clusters: arguments.require_clusters,
+        pods: arguments.pods,
         left_out: RefCell::default(),
     };
     let started = Instant::now();
@@ -312,6 +322,7 @@ mod tests {
             fleet: OnceCell::new(),
             programs: fleet::Programs::unwanted(),
             require_clusters,
+            pods: false,
             left_out: RefCell::default(),
         };
         assert!(context(false).clusters().expect("nothing fails").is_none());

@@ -75,7 +75,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let workspace = Workspace::load()?;
     let toolchain = Toolchain::from_env()?;
-    let programs = Programs::build_in_background();
+    let programs = Programs::build_in_background(false);
     toolchain.ensure(&[&KARMADA_E2E])?;
     let karmadactl = toolchain.ensure_program(&KARMADA, "karmadactl")?;
     build(&["--package", "app", "--bin", "karmada"])?;

@@ -420,6 +420,16 @@ mod tests {
     }
 
     #[test]
+    fn floats_are_the_same_when_they_come_back_from_the_store() {
+        let number = value("9223372065536337000000000000.5e1");
+        let stored: Value = serde_json::from_str(&number.to_string()).unwrap();
+        assert_eq!(stored, number);
+        let number = value("92233720655363370000000000000");
+        let stored: Value = serde_json::from_str(&number.to_string()).unwrap();
+        assert_eq!(stored, number);
+    }
+
+    #[test]
     fn syntax_errors_read_as_gos() {
         for (text, message) in [
             ("", "unexpected end of JSON input"),

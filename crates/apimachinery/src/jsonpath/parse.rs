@@ -139,7 +139,7 @@ impl<'a> Reader<'a> {
             if character == '\\' {
                 text.extend(characters.next().map(|(_, escaped)| escaped));
             } else if character == quote {
-                self.rest = &self.rest[index + 1..];
+                self.rest = self.rest.get(index.saturating_add(1)..).unwrap_or_default();
                 return Ok(text);
             } else {
                 text.push(character);

@@ -145,7 +145,7 @@ fn split_terms(text: &str) -> Vec<&str> {
             '\\' => escaped = true,
             ',' => {
                 terms.push(&text[start..index]);
-                start = index + 1;
+                start = index.saturating_add(1);
             }
             _ => {}
         }

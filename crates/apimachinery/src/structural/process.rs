@@ -4,6 +4,32 @@ use serde_json::Value;
 
 use super::{Additional, META_FIELDS, NodeId, Schema};
 
+/// The bytes that defaults may add to one object: twice what can be stored.
+const MOST_DEFAULTS: usize = 3 << 20;
+
+/// The defaults of a schema would make an object larger than any that can be stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the defaults of the schema would add more than {MOST_DEFAULTS} bytes to the object")]
+pub struct TooManyDefaults;
+
+/// Copies a default if it is within what is left.
+fn copy_within(default: &Value, left: &mut usize) -> Result<Value, TooManyDefaults> {
+    *left = left.checked_sub(weight(default)).ok_or(TooManyDefaults)?;
+    Ok(default.clone())
+}
+
+/// Returns about how many bytes a value takes. Defaults are parts of a definition, and so is their depth limited.
+fn weight(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len() + 2,
+        Value::Array(items) => items.iter().map(weight).sum::<usize>() + 2,
+        Value::Object(entries) => {
+            entries.iter().map(|(key, value)| key.len() + 4 + weight(value)).sum::<usize>() + 2
+        }
+        _ => 8,
+    }
+}
+
 impl Schema {
     /// Removes the fields that the schema does not specify, and returns their paths, sorted.
     ///
@@ -28,12 +54,14 @@ impl Schema {
         pruner.known(object, id, true);
     }
 
-    /// Fills in defaults: for missing keys, and for nulls where null is not allowed.
-    pub fn default(&self, object: &mut Value) {
-        self.default_node(object, 0);
+    /// Fills in defaults: for missing keys, and for nulls where null is not allowed. Stops where they would add more than
+    /// 3 MiB to one object: a small list of empty items can ask for gigabytes.
+    pub fn default(&self, object: &mut Value) -> Result<(), TooManyDefaults> {
+        let mut left = MOST_DEFAULTS;
+        self.default_node(object, 0, &mut left)
     }
 
-    fn default_node(&self, value: &mut Value, id: NodeId) {
+    fn default_node(&self, value: &mut Value, id: NodeId, left: &mut usize) -> Result<(), TooManyDefaults> {
         let node = self.node(id);
         let refused_null = |value: &Value, id: NodeId| value.is_null() && !self.node(id).nullable;
         match value {
@@ -42,36 +70,37 @@ impl Schema {
                     if let Some(default) = &self.node(*property).default {
                         let missing = entries.get(name).is_none_or(|value| refused_null(value, *property));
                         if missing {
-                            entries.insert(name.clone(), default.clone());
+                            entries.insert(name.clone(), copy_within(default, left)?);
                         }
                     }
                 }
                 for (name, value) in entries.iter_mut() {
                     if let Some(property) = node.property(name) {
-                        self.default_node(value, property);
+                        self.default_node(value, property, left)?;
                     } else if let Some(Additional::Schema(additional)) = &node.additional {
                         if refused_null(value, *additional)
                             && let Some(default) = &self.node(*additional).default
                         {
-                            *value = default.clone();
+                            *value = copy_within(default, left)?;
                         }
-                        self.default_node(value, *additional);
+                        self.default_node(value, *additional, left)?;
                     }
                 }
             }
             Value::Array(items) => {
-                let Some(item_schema) = node.items else { return };
+                let Some(item_schema) = node.items else { return Ok(()) };
                 for item in items {
                     if refused_null(item, item_schema)
                         && let Some(default) = &self.node(item_schema).default
                     {
-                        *item = default.clone();
+                        *item = copy_within(default, left)?;
                     }
-                    self.default_node(item, item_schema);
+                    self.default_node(item, item_schema, left)?;
                 }
             }
             _ => {}
         }
+        Ok(())
     }
 
     /// Removes nulls that the schema does not allow and that have no default to take their place.

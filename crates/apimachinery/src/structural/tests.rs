@@ -305,7 +305,7 @@ fn defaults_lose_what_metadata_does_not_have() {
     assert_eq!(texts(&schema.check_defaults(&Path::new("schema"))), Vec::<String>::new());
     schema.prune_defaults();
     let mut object = json!({"fields": {"metadata": {}}, "full": {}});
-    schema.default(&mut object);
+    schema.default(&mut object).unwrap();
     for at in ["/fields/metadata", "/full/metadata", "/whole/metadata"] {
         assert_eq!(object.pointer(at), Some(&json!({"name": "Bar"})), "{at}");
     }
@@ -400,6 +400,19 @@ fn unspecified_fields_are_pruned_and_named() {
 }
 
 #[test]
+fn defaults_cannot_make_an_object_larger_than_what_can_be_stored() {
+    let schema = spec_schema(json!({
+        "type": "object",
+        "properties": {"l": {"type": "array", "items": {"type": "object", "properties": {
+            "a": {"type": "string", "default": "x".repeat(100_000)},
+        }}}},
+    }));
+    let with_items = |count: usize| json!({"spec": {"l": vec![json!({}); count]}});
+    assert_eq!(schema.default(&mut with_items(20)), Ok(()));
+    assert_eq!(schema.default(&mut with_items(20_000)), Err(TooManyDefaults));
+}
+
+#[test]
 fn defaults_fill_missing_keys_and_refused_nulls() {
     let schema = spec_schema(json!({
         "type": "object",
@@ -415,7 +428,7 @@ fn defaults_fill_missing_keys_and_refused_nulls() {
     let defaulted = |spec: Value| {
         let mut object = json!({"spec": spec});
         schema.prune_nulls(&mut object);
-        schema.default(&mut object);
+        schema.default(&mut object).unwrap();
         object["spec"].clone()
     };
     assert_eq!(defaulted(json!({})), json!({"a": 1, "n": 2, "p": {"y": "e"}}));
@@ -428,7 +441,7 @@ fn defaults_fill_missing_keys_and_refused_nulls() {
         json!({"a": 5, "n": 6, "o": {"x": "d"}, "p": {"y": "f"}, "l": [{"z": 3}, {"z": 4}]})
     );
     let mut without_spec = json!({});
-    schema.default(&mut without_spec);
+    schema.default(&mut without_spec).unwrap();
     assert_eq!(without_spec, json!({}));
 }
 

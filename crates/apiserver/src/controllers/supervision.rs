@@ -81,8 +81,21 @@ impl Health {
     }
 }
 
-/// Runs a controller until the server stops.
-pub(super) async fn run<F, Fut>(server: Arc<Server>, name: &'static str, controller: F)
+/// Returns what runs a controller until the server stops. From now on readiness lists it, even if its thread begins late.
+pub(super) fn run<F, Fut>(
+    server: Arc<Server>,
+    name: &'static str,
+    controller: F,
+) -> impl Future<Output = ()> + Send + 'static
+where
+    F: Fn(Arc<Server>) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = ()> + Send + 'static,
+{
+    server.ready.controllers.started(name);
+    supervise(server, name, controller)
+}
+
+async fn supervise<F, Fut>(server: Arc<Server>, name: &'static str, controller: F)
 where
     F: Fn(Arc<Server>) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = ()> + Send + 'static,

@@ -241,8 +241,22 @@ pub async fn list(
     if size < LARGE {
         return whole();
     }
-    // Takes a while, and as much memory as the list has bytes.
-    server.limits.aside(Work::List, &context.user, 1, async move { whole() }).await?
+    // Takes a while, and as much memory as the list has bytes: it is charged to the user before it is made. Others of the same
+    // user may have been made since this one was let in.
+    let account = context.recipient.account.clone();
+    let made = async move {
+        let held = match account {
+            Some(account) => Some(account.hold(size).ok_or_else(too_much_unread)?),
+            None => None,
+        };
+        Ok(whole()?.map(|body| body::holding(body, held)))
+    };
+    server.limits.aside(Work::List, &context.user, 1, made).await?
+}
+
+/// The answer to a user whose earlier answers are not read.
+fn too_much_unread() -> Status {
+    Status::too_many_requests("too many bytes are waiting to be read by this user", 1)
 }
 
 /// Makes a list as a whole.

@@ -17,6 +17,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures::FutureExt;
 use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::BodyExt;
 use parking_lot::Mutex;
@@ -76,7 +77,17 @@ impl Sendings {
         if to.guest.is_none() || body.size_hint().exact().is_some_and(|size| size <= SMALL) {
             return body;
         }
-        Sending::new(self, State { source: Some(body), ..State::default() }, to, lasting, None).boxed_unsync()
+        let mut state = State::default();
+        let mut body = body;
+        // A body that is complete takes its memory now, even if the client's window is closed and nobody ever asks for it.
+        if body.size_hint().exact().is_some()
+            && let Some(Some(Ok(frame))) = body.frame().now_or_never()
+            && let Ok(piece) = frame.into_data()
+        {
+            state.left = charged(to.account.as_ref(), piece);
+        }
+        state.source = Some(body);
+        Sending::new(self, state, to, lasting, None).boxed_unsync()
     }
 
     /// Returns a body that is fed through a queue, and its other end. If the answer has to end before its time,

@@ -323,7 +323,7 @@ impl Custom {
             metadata.into_iter().partition(|path| path.starts_with("metadata."));
         unknown.extend(schema.prune(object));
         unknown.extend(inside);
-        schema.default(object);
+        schema.default(object).map_err(|error| error.to_string())?;
         Ok(unknown)
     }
 
@@ -506,7 +506,9 @@ impl Version {
     /// Drops what this version does not know and fills in the defaults of today.
     fn settle(&self, object: &mut Value) {
         self.trim(object);
-        self.schema.default(object);
+        if let Err(error) = self.schema.default(object) {
+            tracing::debug!(%error, "an object is shown without some of its defaults");
+        }
     }
 
     fn check_scale(&self, object: &Value) -> field::Errors {

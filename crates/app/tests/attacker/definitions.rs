@@ -20,7 +20,7 @@ pub(crate) fn definition(plural: &str, spec: Value) -> Value {
 }
 
 async fn define(stage: &Stage, plural: &str, spec: Value) -> Answer {
-    stage.plane.door.post("definer", DEFINITIONS, &definition(plural, spec)).await
+    stage.plane.door.post_patiently("definer", DEFINITIONS, &definition(plural, spec)).await
 }
 
 fn objects(plural: &str) -> String {
@@ -123,7 +123,7 @@ pub(crate) async fn columns(stage: &Stage) -> Verdict {
         .map(|(n, path)| json!({"name": format!("c{n}"), "type": "string", "jsonPath": path}))
         .collect();
     object["spec"]["versions"][0]["additionalPrinterColumns"] = json!(columns);
-    let made = stage.plane.door.post("definer", DEFINITIONS, &object).await;
+    let made = stage.plane.door.post_patiently("definer", DEFINITIONS, &object).await;
     if made.code != 201 {
         return made.refused();
     }

@@ -36,6 +36,13 @@ impl Seen {
     }
 }
 
+impl Seen {
+    /// What the caller is told that was heard.
+    fn told(&self) -> Value {
+        json!({"kind": "Told", "path": self.path, "users": self.header("x-remote-user"), "groups": self.header("x-remote-group")})
+    }
+}
+
 pub(crate) struct Hostile {
     pub(crate) address: SocketAddr,
     /// Its certificate, as `caBundle` takes it.
@@ -190,7 +197,16 @@ impl Served {
                     break;
                 }
                 self.tunnelled.lock().expect("bytes").extend_from_slice(&piece[..read]);
-                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\ntunnelled").await;
+                // An honest server may use the connection again for another request of its own.
+                let head = String::from_utf8_lossy(&piece[..read]).into_owned();
+                let next = Seen { path: head.split(' ').nth(1).unwrap_or("").to_owned(), head };
+                let told = next.told().to_string();
+                let head = format!(
+                    "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+                    told.len()
+                );
+                stream.write_all((head + &told).as_bytes()).await?;
+                stream.flush().await?;
             }
             return Ok(());
         }
@@ -205,7 +221,7 @@ impl Served {
             let answer = review_answer(part, &review);
             return reply(&mut stream, "200 OK", "application/json", answer.to_string().as_bytes()).await;
         }
-        let told = json!({"kind": "Told", "path": path, "users": seen.header("x-remote-user"), "groups": seen.header("x-remote-group")});
+        let told = seen.told();
         reply(&mut stream, "200 OK", "application/json", told.to_string().as_bytes()).await
     }
 }

@@ -126,7 +126,7 @@ pub(crate) async fn conversion_renames(stage: &Stage) -> Verdict {
     object["spec"]["versions"].as_array_mut().expect("versions").push(second);
     object["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"],
         "clientConfig": stage.hostile.hook("hook/renames")}});
-    stage.plane.door.post("definer", DEFINITIONS, &object).await.one_of(&[201])?;
+    stage.plane.door.post_patiently("definer", DEFINITIONS, &object).await.one_of(&[201])?;
     let path = "apis/attack.example.com/v1/namespaces/tenant/converted";
     stage.plane.calm.until("root", path, |answer| answer.code == 200).await;
     let item = json!({"apiVersion": "attack.example.com/v1", "kind": "converted", "metadata": {"name": "me"}, "spec": {}});
@@ -227,10 +227,10 @@ pub(crate) async fn aggregated_refuses_upgrades(stage: &Stage) -> Verdict {
     let second = "GET /apis/as-somebody-else HTTP/1.1\r\nHost: x\r\nX-Remote-User: root\r\nX-Remote-Group: system:masters\r\n\r\n";
     let _ = stream.write_all(second.as_bytes()).await;
     let _ = stream.flush().await;
+    // Our own refusal names the path too; what counts is what the other server saw.
     let mut more = vec![0; 4096];
-    let read = tokio::time::timeout(Duration::from_secs(3), stream.read(&mut more)).await;
-    let more = String::from_utf8_lossy(&more[..read.ok().and_then(Result::ok).unwrap_or(0)]).into_owned();
-    if stage.hostile.tunnelled().contains("as-somebody-else") || more.contains("tunnelled") {
+    let _ = tokio::time::timeout(Duration::from_secs(3), stream.read(&mut more)).await;
+    if stage.hostile.tunnelled().contains("as-somebody-else") {
         return Err("the second request reached the other server as written".to_owned());
     }
     Ok("no tunnel".to_owned())

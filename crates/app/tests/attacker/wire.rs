@@ -139,6 +139,18 @@ impl Door {
         self.send(who, "POST", path, object).await
     }
 
+    /// Posts again while the server says that it is too much at once: what is paced is not refused.
+    pub(crate) async fn post_patiently(&self, who: &str, path: &str, object: &Value) -> Answer {
+        let began = std::time::Instant::now();
+        loop {
+            let answer = self.post(who, path, object).await;
+            if answer.code != 429 || began.elapsed() > PATIENCE {
+                return answer;
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    }
+
     /// Sends a patch of a type: `json`, `merge`, `strategic-merge` or `apply`.
     pub(crate) async fn patch(&self, who: &str, path: &str, kind: &str, patch: impl Into<Vec<u8>>) -> Answer {
         let media = match kind {

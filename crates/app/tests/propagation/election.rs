@@ -179,3 +179,54 @@ async fn one_of_several_acts_and_the_next_takes_over() {
     let free = leases.get(lease).await.expect("a lease");
     assert_eq!(holder(Some(&free)).as_deref(), Some(""));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_controllers_of_a_server_hold_the_lease_and_a_restart_takes_it_at_once() {
+    install_tls();
+    let mut control = ControlPlane::server("*");
+    let plane = client(&control.kubeconfig).await;
+    let leases: Api<Lease> = Api::namespaced(plane.clone(), "karmada-system");
+    let holder = |found: Option<&Lease>| found.and_then(|found| found.spec.as_ref()?.holder_identity.clone());
+    let lease = "karmada-controller-manager";
+    let held =
+        |found: Option<&Lease>| holder(found).is_some_and(|holder| holder.starts_with("karmada-server_"));
+    until(&leases, lease, "the server holds the lease", held).await;
+    is_bound(&plane, "by-the-server").await;
+
+    // A second process waits as long as the server acts.
+    let second = Candidate::start(&control.kubeconfig);
+    second.says("waiting for the lease");
+    is_bound(&plane, "still-by-the-server").await;
+    assert!(second.is_silent_about("controllers run"));
+    drop(second);
+
+    // After a crash the same server goes on at once, by its own old lease, and nobody has taken over.
+    let before = leases.get(lease).await.expect("a lease").spec.expect("a spec");
+    control.kill();
+    control.start();
+    let plane = client(&control.kubeconfig).await;
+    is_bound(&plane, "by-the-server-again").await;
+    let after = Api::<Lease>::namespaced(plane, "karmada-system").get(lease).await.expect("a lease");
+    let after = after.spec.expect("a spec");
+    assert_eq!(
+        (after.holder_identity, after.lease_transitions),
+        (before.holder_identity, before.lease_transitions)
+    );
+}
+
+#[test]
+fn a_controller_that_does_not_exist_is_refused_in_one_sentence() {
+    for command in ["server", "controllers"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_karmada"))
+            .args([command, "--controllers", "*,-nonsense"])
+            .stdin(Stdio::null())
+            .output()
+            .expect("the binary starts");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "{text}");
+        assert!(
+            text.contains(r#""nonsense" is not a controller; known are cluster, clusterStatus, binding"#),
+            "{text}"
+        );
+    }
+}

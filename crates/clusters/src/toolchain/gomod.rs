@@ -10,10 +10,10 @@ use super::recipe::Recipe;
 /// Returns the text of our go.mod for `recipe`, given the upstream module's go.mod.
 pub(super) fn module_file(recipe: &Recipe, upstream: &str) -> String {
     let language = upstream.lines().find_map(|line| line.strip_prefix("go ")).unwrap_or("1.26.0").trim();
-    let mut text = format!(
-        "module karmada-rs.test/{}\n\ngo {language}\n\nrequire {} {}\n",
-        recipe.name, recipe.module, recipe.version
-    );
+    let mut text = format!("module karmada-rs.test/{}\n\ngo {language}\n", recipe.name);
+    if !recipe.module.is_empty() {
+        text.push_str(&format!("\nrequire {} {}\n", recipe.module, recipe.version));
+    }
     let replacements = replacements(upstream, recipe.version);
     if !replacements.is_empty() {
         text.push_str("\nreplace (\n");
@@ -55,7 +55,7 @@ fn replacements(upstream: &str, version: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::recipe::{ETCD, KUBERNETES};
+    use super::super::recipe::{ETCD, KUBERNETES, POD_PROGRAM};
     use super::*;
 
     const UPSTREAM: &str = "module k8s.io/kubernetes\n\ngo 1.26.0\n\nrequire (\n\tgithub.com/a/b v1.0.0\n)\n\nreplace (\n\tk8s.io/api => ./staging/src/k8s.io/api\n\tgithub.com/x/y => github.com/z/y v0.3.0 // pinned\n)\n\nreplace k8s.io/kms => ./staging/src/k8s.io/kms\n";
@@ -80,6 +80,11 @@ mod tests {
             text,
             "module karmada-rs.test/etcd\n\ngo 1.26\n\nrequire go.etcd.io/etcd/server/v3 v3.7.3\n"
         );
+    }
+
+    #[test]
+    fn a_program_of_our_own_requires_nothing() {
+        assert_eq!(module_file(&POD_PROGRAM, ""), "module karmada-rs.test/pod-program\n\ngo 1.26.0\n");
     }
 
     #[test]

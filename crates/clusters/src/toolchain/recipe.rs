@@ -129,6 +129,71 @@ pub static HELM: Recipe = Recipe {
     stamps: &[],
 };
 
+/// What runs on a node of a member with real pods.
+pub static KUBERNETES_NODE: Recipe = Recipe {
+    name: "kubernetes-node",
+    module: "k8s.io/kubernetes",
+    version: KUBERNETES.version,
+    builds: &[
+        ("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
+        ("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"),
+    ],
+    suite: None,
+    main: None,
+    stamps: &["k8s.io/component-base/version", "k8s.io/client-go/pkg/version"],
+};
+
+/// The container runtime, and the small program that it leaves beside each container.
+pub static CONTAINERD: Recipe = Recipe {
+    name: "containerd",
+    module: "github.com/containerd/containerd/v2",
+    version: "v2.4.2",
+    builds: &[
+        ("containerd", "github.com/containerd/containerd/v2/cmd/containerd"),
+        ("containerd-shim-runc-v2", "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2"),
+    ],
+    suite: None,
+    main: None,
+    stamps: &[],
+};
+
+/// What answers `kubectl top` and feeds autoscalers.
+pub static METRICS_SERVER: Recipe = Recipe {
+    name: "metrics-server",
+    module: "sigs.k8s.io/metrics-server",
+    version: "v0.9.0",
+    builds: &[("metrics-server", "sigs.k8s.io/metrics-server/cmd/metrics-server")],
+    suite: None,
+    main: None,
+    stamps: &[],
+};
+
+/// The name server. Its own entry point knows every plugin, and with them the libraries of every cloud; ours knows four.
+pub static COREDNS: Recipe = Recipe {
+    name: "coredns",
+    module: "github.com/coredns/coredns",
+    version: "v1.15.0",
+    builds: &[("coredns", ".")],
+    suite: None,
+    main: Some(include_str!("coredns.go")),
+    stamps: &[],
+};
+
+/// The one program in the images of real pods: source of our own, no module of others. A change of it needs a new version.
+pub static POD_PROGRAM: Recipe = Recipe {
+    name: "pod-program",
+    module: "",
+    version: "v1",
+    builds: &[("pod-program", ".")],
+    suite: None,
+    main: Some(include_str!("pod_program.go")),
+    stamps: &[],
+};
+
+/// All that a member with real pods needs; kwok is not among it.
+pub static POD_RECIPES: [&Recipe; 7] =
+    [&KUBERNETES, &ETCD, &KUBERNETES_NODE, &CONTAINERD, &METRICS_SERVER, &COREDNS, &POD_PROGRAM];
+
 /// All that a member cluster needs. The biggest comes first, so that a machine with little patience fails early.
 pub static MEMBER_RECIPES: [&Recipe; 3] = [&KUBERNETES, &ETCD, &KWOK];
 
@@ -222,6 +287,7 @@ mod tests {
             .iter()
             .copied()
             .chain([&KARMADA, &KARMADA_E2E, &KUBERNETES_E2E, &HELM])
+            .chain([&KUBERNETES_NODE, &CONTAINERD, &METRICS_SERVER, &COREDNS, &POD_PROGRAM])
             .flat_map(|r| r.programs().map(|p| p.name))
             .collect();
         let count = names.len();

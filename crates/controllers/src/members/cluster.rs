@@ -6,9 +6,10 @@
 //! `cluster-controller` in events, `cluster` in `--controllers`. A cluster that leaves keeps its finalizer until its
 //! execution namespace is gone, and with it its Works, and until no binding names it any more.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use api::cluster::Cluster;
+use api::cluster::{Cluster, ClusterSyncMode};
 use api::conditions::cluster::READY;
 use api::constants::{EFFECT_NO_SCHEDULE, TAINT_NOT_READY, TAINT_UNREACHABLE};
 use api::events;
@@ -18,11 +19,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Namespace, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use serde_json::{Value, json};
+use kube::api::{DeleteParams, ListParams};
+use runtime::{Error, Guard, Key, Outcome, Reconcile, UNLIMITED, controller};
 
-use super::{Shared, is_leaving, is_push, is_ready};
-use crate::queue::Outcome;
+use super::{Shared, Start, is_leaving, is_ready, monitor};
 
 const COMPONENT: &str = "cluster-controller";
 
@@ -30,179 +30,247 @@ const COMPONENT: &str = "cluster-controller";
 const NAMESPACE_WAIT: Duration = Duration::from_secs(10);
 const BINDING_WAIT: Duration = Duration::from_secs(2);
 
-pub(super) async fn reconcile(shared: &std::sync::Arc<Shared>, name: &str) -> Outcome {
-    let Some(cluster) = shared.cluster(name) else { return Outcome::Done };
-    let result = if is_leaving(&cluster) {
-        leave(shared, &cluster, name).await
-    } else {
-        register(shared, &cluster, name).await
-    };
-    match result {
-        Ok(outcome) => outcome,
-        Err(kube::Error::Api(status)) if status.code == 409 => Outcome::Retry,
-        Err(error) => {
-            tracing::warn!(controller = COMPONENT, cluster = name, %error, "cannot bring the cluster up to date");
-            Outcome::Retry
+pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
+    let of = shared.clone();
+    shared.mirrors.clusters.subscribe(move |change| {
+        if change.new.is_some() {
+            of.registrations.push(change.key.name.clone());
+        }
+    });
+    // An execution namespace that appears, vanishes or begins to is ours to look after.
+    let of = shared.clone();
+    shared.mirrors.namespaces.subscribe(move |change| {
+        if let Some(cluster) = api::names::cluster_of_execution_space(&change.key.name) {
+            of.registrations.push(cluster.to_owned());
+        }
+    });
+    let of = shared.clone();
+    Box::new(move || {
+        let watching = of.clone();
+        of.supervisor.keep("cluster-monitor", move || monitor::run(watching.clone()));
+        controller::run(&Arc::new(Controller(of.clone())), &of.registrations, UNLIMITED, &of.supervisor);
+    })
+}
+
+/// What is known of a cluster.
+pub(crate) struct View {
+    cluster: Arc<Cluster>,
+    space: Space,
+    /// The Works in its execution namespace that are held for the member.
+    held: Vec<Arc<Work>>,
+    /// A binding still names it; asked only when that counts.
+    bound: bool,
+}
+
+/// The state of an execution namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Space {
+    Missing,
+    Present,
+    Going,
+}
+
+impl Space {
+    fn of(namespace: Option<&Namespace>) -> Self {
+        match namespace.map(|namespace| namespace.metadata.deletion_timestamp.is_some()) {
+            None => Self::Missing,
+            Some(false) => Self::Present,
+            Some(true) => Self::Going,
         }
     }
 }
 
-async fn register(
-    shared: &std::sync::Arc<Shared>,
-    cluster: &Cluster,
-    name: &str,
-) -> Result<Outcome, kube::Error> {
-    if !ensure_space(shared, cluster, name).await? {
-        return Ok(Outcome::After(NAMESPACE_WAIT));
+/// What is to be done, in this order.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Plan {
+    /// Works that their agent will not let go of any more.
+    release: Vec<Key>,
+    space: Option<SpaceStep>,
+    /// Finalizer and taints of the Cluster.
+    mark: Option<Mark>,
+    /// Let the Cluster go.
+    let_go: bool,
+    /// Look again after this time, for this reason.
+    again: Option<(Duration, &'static str)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SpaceStep {
+    Create,
+    Delete,
+}
+
+/// What a Cluster lacks.
+#[derive(Debug, PartialEq)]
+struct Mark {
+    finalizer: bool,
+    taints: Option<Vec<Taint>>,
+}
+
+fn decide(view: &View, now: Timestamp) -> Plan {
+    if is_leaving(&view.cluster) { leave(view) } else { register(view, now) }
+}
+
+fn is_held(cluster: &Cluster) -> bool {
+    cluster.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == finalizers::CLUSTER)
+}
+
+fn register(view: &View, now: Timestamp) -> Plan {
+    if view.space == Space::Going {
+        // The cluster was removed and joined again; its disappearance wakes us earlier.
+        return Plan { again: Some((NAMESPACE_WAIT, "the old execution namespace goes")), ..Plan::default() };
     }
-    let taints = taints(cluster, Timestamp::now());
-    let retained = cluster.metadata.finalizers.clone().unwrap_or_default();
-    let mut patch = json!({ "metadata": { "resourceVersion": cluster.metadata.resource_version } });
-    let mut changed = false;
-    if !retained.iter().any(|finalizer| finalizer == finalizers::CLUSTER) {
-        let all: Vec<String> = retained.into_iter().chain([finalizers::CLUSTER.to_owned()]).collect();
-        patch["metadata"]["finalizers"] = json!(all);
-        changed = true;
-    }
-    if let Some(taints) = &taints {
-        patch["spec"] = json!({ "taints": taints });
-        changed = true;
-    }
-    if !changed {
-        return Ok(Outcome::Done);
-    }
-    match write(shared, name, &patch).await {
-        Ok(()) => {
-            if let Some(taints) = taints {
-                let message = format!("Taint cluster succeed: {}.", taints_message(&taints));
-                shared.recorder.say(COMPONENT, cluster, events::TAINT_CLUSTER_SUCCEED, message);
-            }
-            Ok(Outcome::Done)
-        }
-        Err(error) => {
-            let conflict = matches!(&error, kube::Error::Api(status) if status.code == 409);
-            if taints.is_some() && !conflict {
-                shared.recorder.say(COMPONENT, cluster, events::TAINT_CLUSTER_FAILED, error.to_string());
-            }
-            Err(error)
-        }
+    let mark = Mark { finalizer: !is_held(&view.cluster), taints: taints(&view.cluster, now) };
+    Plan {
+        space: (view.space == Space::Missing).then_some(SpaceStep::Create),
+        mark: (mark.finalizer || mark.taints.is_some()).then_some(mark),
+        ..Plan::default()
     }
 }
 
-/// Makes the execution namespace; returns whether it is there to stay.
-async fn ensure_space(shared: &Shared, cluster: &Cluster, name: &str) -> Result<bool, kube::Error> {
+/// A cluster that leaves keeps its finalizer until its execution namespace is gone, and with it its Works, and until no
+/// binding names it any more.
+fn leave(view: &View) -> Plan {
+    let cluster = &view.cluster;
+    if !is_held(cluster) {
+        return Plan::default();
+    }
+    let agent_is_dead = cluster.spec.sync_mode == ClusterSyncMode::Pull && !is_ready(cluster);
+    let held = view.held.iter().filter(|_| agent_is_dead);
+    let plan = Plan { release: held.map(|work| Key::of(work.as_ref())).collect(), ..Plan::default() };
+    let space_goes = Some((NAMESPACE_WAIT, "the execution namespace goes"));
+    match view.space {
+        Space::Present => Plan { space: Some(SpaceStep::Delete), again: space_goes, ..plan },
+        Space::Going => Plan { again: space_goes, ..plan },
+        Space::Missing if view.bound => {
+            Plan { again: Some((BINDING_WAIT, "a binding still names the cluster")), ..plan }
+        }
+        Space::Missing => Plan { let_go: true, ..plan },
+    }
+}
+
+struct Controller(Arc<Shared>);
+
+impl Reconcile for Controller {
+    type Key = String;
+    type View = View;
+    type Plan = Plan;
+
+    async fn observe(&self, name: &String) -> Result<Option<View>, Error> {
+        let shared = &self.0;
+        let Some(cluster) = shared.cluster(name) else { return Ok(None) };
+        let space = api::names::execution_space(name);
+        if !is_leaving(&cluster) {
+            let space = Space::of(shared.mirrors.namespaces.get("", &space).as_deref());
+            return Ok(Some(View { cluster, space, held: Vec::new(), bound: false }));
+        }
+        // What is not in a copy may exist all the same; before a cluster is let go, the server is asked.
+        let found = Api::<Namespace>::all(shared.client().clone()).get_opt(&space).await?;
+        let keys = shared.mirrors.works.keys(|key| key.namespace == space);
+        let works = keys.iter().filter_map(|key| shared.mirrors.works.find(key));
+        let is_held = |work: &Arc<Work>| {
+            work.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == finalizers::EXECUTION)
+        };
+        let space = Space::of(found.as_ref());
+        let bound = space == Space::Missing && is_bound(shared, name).await?;
+        Ok(Some(View { cluster, space, held: works.filter(is_held).collect(), bound }))
+    }
+
+    fn decide(view: &View, now: Timestamp) -> Plan {
+        decide(view, now)
+    }
+
+    async fn apply(&self, name: &String, view: View, plan: Plan) -> Result<Outcome, Error> {
+        let shared = &self.0;
+        for work in view.held.iter().filter(|work| plan.release.contains(&Key::of(work.as_ref()))) {
+            shared.writer.release(work.as_ref(), finalizers::EXECUTION).await?;
+        }
+        match plan.space {
+            Some(SpaceStep::Create) => create_space(shared, &view.cluster, name).await?,
+            Some(SpaceStep::Delete) => delete_space(shared, &view.cluster, name).await?,
+            None => {}
+        }
+        if let Some(mark) = plan.mark {
+            write_mark(shared, &view.cluster, mark).await?;
+        }
+        if plan.let_go {
+            shared.writer.release(view.cluster.as_ref(), finalizers::CLUSTER).await?;
+        }
+        Ok(plan.again.map_or(Outcome::Done, |(after, _)| Outcome::After(after)))
+    }
+}
+
+async fn create_space(shared: &Shared, cluster: &Cluster, name: &str) -> Result<(), Error> {
     let space = api::names::execution_space(name);
-    shared.namespaces.wait(NAMESPACE_WAIT).await;
-    if let Some(existing) = shared.namespaces.get("", &space) {
-        return Ok(existing.metadata.deletion_timestamp.is_none());
-    }
     let mut namespace = Namespace::default();
     namespace.metadata.name = Some(space.clone());
     namespace.metadata.labels =
         Some([(api::labels::SYSTEM.to_owned(), api::labels::TRUE.to_owned())].into_iter().collect());
-    match Api::<Namespace>::all(shared.client.clone()).create(&PostParams::default(), &namespace).await {
-        Ok(_) => {
+    match shared.writer.create(&shared.mirrors.namespaces, &namespace).await {
+        Ok(()) => {
             let message = format!("Created execution space({space}) for cluster({name}).");
-            shared.recorder.say(COMPONENT, cluster, events::CREATE_EXECUTION_SPACE_SUCCEED, message);
-            Ok(true)
+            shared.events.say(COMPONENT, cluster, events::CREATE_EXECUTION_SPACE_SUCCEED, message);
+            Ok(())
         }
-        Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(true),
+        Err(error) if error.is_already_exists() => Ok(()),
         Err(error) => {
-            shared.recorder.say(COMPONENT, cluster, events::CREATE_EXECUTION_SPACE_FAILED, error.to_string());
+            shared.events.say(COMPONENT, cluster, events::CREATE_EXECUTION_SPACE_FAILED, error.to_string());
             Err(error)
         }
     }
 }
 
-async fn leave(
-    shared: &std::sync::Arc<Shared>,
-    cluster: &Cluster,
-    name: &str,
-) -> Result<Outcome, kube::Error> {
-    let retained = cluster.metadata.finalizers.clone().unwrap_or_default();
-    if !retained.iter().any(|finalizer| finalizer == finalizers::CLUSTER) {
-        return Ok(Outcome::Done);
-    }
-    let space = api::names::execution_space(name);
-    if !is_push(cluster) && !is_ready(cluster) {
-        // Its agent is presumed dead and will not let go of the Works.
-        release_works(shared, &space).await?;
-    }
-    let namespaces = Api::<Namespace>::all(shared.client.clone());
-    if let Some(namespace) = namespaces.get_opt(&space).await? {
-        if namespace.metadata.deletion_timestamp.is_none() {
-            match namespaces.delete(&space, &DeleteParams::default()).await {
-                Ok(_) => {
-                    let message = format!("Removed execution space for cluster({name}).");
-                    shared.recorder.say(COMPONENT, cluster, events::REMOVE_EXECUTION_SPACE_SUCCEED, message);
-                }
-                Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
-                Err(error) => {
-                    let reason = events::REMOVE_EXECUTION_SPACE_FAILED;
-                    shared.recorder.say(COMPONENT, cluster, reason, error.to_string());
-                    return Err(error);
-                }
-            }
+async fn delete_space(shared: &Shared, cluster: &Cluster, name: &str) -> Result<(), Error> {
+    let namespaces = Api::<Namespace>::all(shared.client().clone());
+    match namespaces.delete(&api::names::execution_space(name), &DeleteParams::default()).await {
+        Ok(_) => {
+            let message = format!("Removed execution space for cluster({name}).");
+            shared.events.say(COMPONENT, cluster, events::REMOVE_EXECUTION_SPACE_SUCCEED, message);
+            Ok(())
         }
-        // Its disappearance wakes us earlier.
-        return Ok(Outcome::After(NAMESPACE_WAIT));
-    }
-    if is_bound(shared, name).await? {
-        return Ok(Outcome::After(BINDING_WAIT));
-    }
-    let rest: Vec<String> =
-        retained.into_iter().filter(|finalizer| finalizer != finalizers::CLUSTER).collect();
-    let patch = json!({ "metadata": {
-        "resourceVersion": cluster.metadata.resource_version, "finalizers": rest,
-    } });
-    match Api::<Cluster>::all(shared.client.clone())
-        .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
-        .await
-    {
-        Ok(_) => Ok(Outcome::Done),
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Outcome::Done),
-        Err(error) => Err(error),
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+        Err(error) => {
+            let error = Error::from(error);
+            shared.events.say(COMPONENT, cluster, events::REMOVE_EXECUTION_SPACE_FAILED, error.to_string());
+            Err(error)
+        }
     }
 }
 
-async fn release_works(shared: &Shared, space: &str) -> Result<(), kube::Error> {
-    let works = Api::<Work>::namespaced(shared.client.clone(), space);
-    for key in shared.works.keys(|key| key.namespace == space) {
-        let Some(work) = shared.works.find(&key) else { continue };
-        let retained = work.metadata.finalizers.clone().unwrap_or_default();
-        let rest: Vec<&String> =
-            retained.iter().filter(|finalizer| *finalizer != finalizers::EXECUTION).collect();
-        if rest.len() == retained.len() {
-            continue;
+async fn write_mark(shared: &Shared, cluster: &Cluster, mark: Mark) -> Result<(), Error> {
+    let mut marked = cluster.clone();
+    if mark.finalizer {
+        marked.metadata.finalizers.get_or_insert_default().push(finalizers::CLUSTER.to_owned());
+    }
+    if let Some(taints) = &mark.taints {
+        marked.spec.taints = taints.clone();
+    }
+    let written = shared.writer.update_mirrored(&shared.mirrors.clusters, cluster, &marked, Guard::Version);
+    match (written.await, &mark.taints) {
+        (Ok(_), Some(taints)) => {
+            let message = format!("Taint cluster succeed: {}.", taints_message(taints));
+            shared.events.say(COMPONENT, cluster, events::TAINT_CLUSTER_SUCCEED, message);
+            Ok(())
         }
-        let patch = json!({ "metadata": {
-            "resourceVersion": work.metadata.resource_version, "finalizers": rest,
-        } });
-        match works.patch(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await {
-            Ok(_) => {}
-            Err(kube::Error::Api(status)) if status.is_not_found() => {}
-            Err(error) => return Err(error),
+        (Ok(_), None) => Ok(()),
+        (Err(error), taints) => {
+            if taints.is_some() && !error.is_conflict() {
+                shared.events.say(COMPONENT, cluster, events::TAINT_CLUSTER_FAILED, error.to_string());
+            }
+            Err(error)
         }
     }
-    Ok(())
 }
 
 /// Returns whether a binding still names the cluster.
-async fn is_bound(shared: &Shared, name: &str) -> Result<bool, kube::Error> {
+async fn is_bound(shared: &Shared, name: &str) -> Result<bool, Error> {
     let all = ListParams::default();
-    let bindings = Api::<ResourceBinding>::all(shared.client.clone()).list(&all).await?;
+    let bindings = Api::<ResourceBinding>::all(shared.client().clone()).list(&all).await?;
     if bindings.items.iter().any(|binding| binding.spec.clusters.iter().any(|target| target.name == name)) {
         return Ok(true);
     }
-    let bindings = Api::<ClusterResourceBinding>::all(shared.client.clone()).list(&all).await?;
+    let bindings = Api::<ClusterResourceBinding>::all(shared.client().clone()).list(&all).await?;
     Ok(bindings.items.iter().any(|binding| binding.spec.clusters.iter().any(|target| target.name == name)))
-}
-
-async fn write(shared: &std::sync::Arc<Shared>, name: &str, patch: &Value) -> Result<(), kube::Error> {
-    let clusters = Api::<Cluster>::all(shared.client.clone());
-    let answer = clusters.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
-    shared.clusters.note(answer);
-    Ok(())
 }
 
 /// Returns the taints a cluster should have by its Ready condition, or `None` if it has them.
@@ -248,45 +316,158 @@ fn taints_message(taints: &[Taint]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use serde_json::{Value, json};
 
-    fn cluster(ready: Option<&str>, taints: &[&str]) -> Cluster {
-        let conditions: Vec<Value> = ready
-            .map(|status| {
-                json!({ "type": "Ready", "status": status, "reason": "r", "message": "",
-                        "lastTransitionTime": "2024-01-01T00:00:00Z" })
-            })
-            .into_iter()
-            .collect();
+    use super::*;
+    use crate::fixtures::{at, cluster, deleting, merged, work};
+
+    fn tainted(ready: &str, taints: &[&str]) -> Cluster {
         let taints: Vec<Value> =
             taints.iter().map(|key| json!({ "key": key, "effect": "NoSchedule" })).collect();
-        serde_json::from_value(json!({
-            "metadata": { "name": "m1" },
-            "spec": { "syncMode": "Push", "taints": taints },
-            "status": { "conditions": conditions },
-        }))
-        .unwrap()
-    }
-
-    #[track_caller]
-    fn check(ready: Option<&str>, before: &[&str], after: Option<&[&str]>) {
-        let decided = taints(&cluster(ready, before), Timestamp::UNIX_EPOCH);
-        let keys = decided.map(|taints| taints.into_iter().map(|taint| taint.key).collect::<Vec<_>>());
-        assert_eq!(keys, after.map(|keys| keys.iter().map(|key| (*key).to_owned()).collect()));
+        cluster("m1", ready, json!({ "spec": { "taints": taints } }))
     }
 
     #[test]
     fn taints_follow_the_ready_condition() {
-        check(None, &[], Some(&[TAINT_NOT_READY]));
-        check(Some("False"), &[TAINT_UNREACHABLE, "mine"], Some(&["mine", TAINT_NOT_READY]));
-        check(Some("Unknown"), &[TAINT_NOT_READY], Some(&[TAINT_UNREACHABLE]));
-        check(Some("True"), &[TAINT_NOT_READY, "mine", TAINT_UNREACHABLE], Some(&["mine"]));
+        /// Readiness, taints before, taints after if they change.
+        type Case<'a> = (&'a str, &'a [&'a str], Option<&'a [&'a str]>);
+        let cases: [Case<'_>; 10] = [
+            ("", &[], Some(&[TAINT_NOT_READY])),
+            ("", &[TAINT_NOT_READY], None),
+            ("False", &[], Some(&[TAINT_NOT_READY])),
+            ("False", &[TAINT_UNREACHABLE, "mine"], Some(&["mine", TAINT_NOT_READY])),
+            ("False", &[TAINT_NOT_READY], None),
+            ("Unknown", &[TAINT_NOT_READY], Some(&[TAINT_UNREACHABLE])),
+            ("Unknown", &[TAINT_UNREACHABLE], None),
+            ("True", &[TAINT_NOT_READY, "mine", TAINT_UNREACHABLE], Some(&["mine"])),
+            ("True", &["mine"], None),
+            ("True", &[], None),
+        ];
+        for (ready, before, after) in cases {
+            let decided = taints(&tainted(ready, before), at(0));
+            let keys = decided.map(|taints| taints.into_iter().map(|taint| taint.key).collect::<Vec<_>>());
+            let after = after.map(|keys| keys.iter().map(|key| (*key).to_owned()).collect());
+            assert_eq!(keys, after, "{ready:?} with {before:?}");
+        }
     }
 
     #[test]
-    fn taints_that_are_right_are_not_written_again() {
-        check(Some("True"), &["mine"], None);
-        check(Some("False"), &[TAINT_NOT_READY], None);
-        check(Some("Unknown"), &[TAINT_UNREACHABLE], None);
+    fn taints_of_others_with_another_effect_stay() {
+        let evicting = json!({ "spec": { "taints": [{ "key": TAINT_NOT_READY, "effect": "NoExecute" }] } });
+        assert_eq!(taints(&cluster("m1", "True", evicting), at(0)), None);
+    }
+
+    #[test]
+    fn taints_are_told_as_upstream_tells_them() {
+        let of = |key: &str, value: Option<&str>| Taint {
+            key: key.to_owned(),
+            value: value.map(str::to_owned),
+            effect: "NoSchedule".to_owned(),
+            time_added: None,
+        };
+        assert_eq!(taints_message(&[]), "cluster now does not have taints");
+        assert_eq!(
+            taints_message(&[of("a", None), of("b", Some("v"))]),
+            "cluster now has taints([{Key:a,Effect:NoSchedule},{Key:b,Value:v,Effect:NoSchedule}])"
+        );
+    }
+
+    fn held() -> Value {
+        json!({ "metadata": { "finalizers": [finalizers::CLUSTER] } })
+    }
+
+    fn view(ready: &str, otherwise: Value, space: Space, bound: bool) -> View {
+        let held = vec![work("m1", json!({}))];
+        View { cluster: Arc::new(cluster("m1", ready, otherwise)), space, held, bound }
+    }
+
+    #[test]
+    fn what_a_cluster_that_stays_gets() {
+        let lacks = |finalizer: bool| Some(Mark { finalizer, taints: None });
+        let wait =
+            Plan { again: Some((NAMESPACE_WAIT, "the old execution namespace goes")), ..Plan::default() };
+        let cases = [
+            (
+                "it is new",
+                view("True", json!({}), Space::Missing, false),
+                Plan { space: Some(SpaceStep::Create), mark: lacks(true), ..Plan::default() },
+            ),
+            (
+                "its namespace was deleted",
+                view("True", held(), Space::Missing, false),
+                Plan { space: Some(SpaceStep::Create), ..Plan::default() },
+            ),
+            (
+                "its finalizer was taken off",
+                view("True", json!({}), Space::Present, false),
+                Plan { mark: lacks(true), ..Plan::default() },
+            ),
+            ("it has all", view("True", held(), Space::Present, false), Plan::default()),
+            ("joined again too early", view("True", json!({}), Space::Going, false), wait),
+        ];
+        for (name, view, expected) in cases {
+            assert_eq!(decide(&view, at(0)), expected, "{name}");
+        }
+        let unwell = decide(&view("False", held(), Space::Present, false), at(7));
+        let taints = unwell.mark.and_then(|mark| mark.taints).expect("a taint");
+        assert_eq!(
+            (taints[0].key.as_str(), taints[0].time_added.as_ref().unwrap().0),
+            (TAINT_NOT_READY, at(7))
+        );
+    }
+
+    #[test]
+    fn how_a_cluster_leaves() {
+        let leaving = |otherwise: Value| merged(merged(held(), deleting()), otherwise);
+        let pull = || leaving(json!({ "spec": { "syncMode": "Pull" } }));
+        let space_goes = Some((NAMESPACE_WAIT, "the execution namespace goes"));
+        let works = || vec![Key::new("karmada-es-m1", "web-1")];
+        let delete = Some(SpaceStep::Delete);
+        let cases = [
+            (
+                "its namespace goes first",
+                view("True", leaving(json!({})), Space::Present, false),
+                Plan { space: delete, again: space_goes, ..Plan::default() },
+            ),
+            (
+                "its namespace is going",
+                view("True", leaving(json!({})), Space::Going, false),
+                Plan { again: space_goes, ..Plan::default() },
+            ),
+            (
+                "a binding names it",
+                view("True", leaving(json!({})), Space::Missing, true),
+                Plan { again: Some((BINDING_WAIT, "a binding still names the cluster")), ..Plan::default() },
+            ),
+            (
+                "nothing is left",
+                view("True", leaving(json!({})), Space::Missing, false),
+                Plan { let_go: true, ..Plan::default() },
+            ),
+            ("it is not held by us", view("True", deleting(), Space::Present, false), Plan::default()),
+            (
+                "unreachable in push mode: the execution controller lets go of the Works",
+                view("False", leaving(json!({})), Space::Going, false),
+                Plan { again: space_goes, ..Plan::default() },
+            ),
+            (
+                "its agent is dead",
+                view("Unknown", pull(), Space::Present, false),
+                Plan { release: works(), space: delete, again: space_goes, ..Plan::default() },
+            ),
+            (
+                "its agent is dead, and the namespace is going",
+                view("False", pull(), Space::Going, false),
+                Plan { release: works(), again: space_goes, ..Plan::default() },
+            ),
+            (
+                "its agent is alive and lets go itself",
+                view("True", pull(), Space::Present, false),
+                Plan { space: delete, again: space_goes, ..Plan::default() },
+            ),
+        ];
+        for (name, view, expected) in cases {
+            assert_eq!(decide(&view, at(0)), expected, "{name}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Keeps a member's status true: health, version, APIs, nodes and resources.
 //!
-//! Watches: the member's health, every [`super::Timing::status_period`]; its nodes and pods.
+//! Watches: the member's health, every `Timing::status_period`; its nodes and pods.
 //! Writes:  the Cluster's status: Ready and CompleteAPIEnablements conditions, kubernetesVersion, apiEnablements,
 //!          nodeSummary, resourceSummary.
 //!
@@ -14,19 +14,17 @@ use std::time::{Duration, Instant};
 use api::cluster::{Cluster, ClusterStatus};
 use api::conditions::cluster as conditions;
 use api::labels::finalizers;
-use apimachinery::patch::merge;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Api;
-use kube::api::{Patch, PatchParams};
 use member::{Health, Member, NodeRecord, PodRecord};
 use propagation::status::{condition, set_condition};
-use serde_json::json;
+use runtime::{Error, Guard};
+use tokio_util::sync::CancellationToken;
 
-use super::figures::FIGURES;
+use super::metrics::METRICS;
 use super::readiness::{Readiness, Thresholds};
-use super::sources::Probe;
-use super::{Shared, enablements, summary};
+use super::{Shared, Start, enablements, links, summary};
 
 const CONTROLLER: &str = "cluster-status-controller";
 
@@ -38,12 +36,92 @@ const MESSAGE_READY: &str = "cluster is healthy and ready to accept workloads";
 const MESSAGE_NOT_READY: &str = "cluster is reachable but health endpoint responded without ok";
 const MESSAGE_NOT_REACHABLE: &str = "cluster is not reachable";
 
-pub(super) async fn run(shared: Arc<Shared>, name: String, probe: Probe) {
+pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
+    let of = shared.clone();
+    shared.mirrors.clusters.subscribe(move |change| {
+        let name = &change.key.name;
+        match change.new.as_deref() {
+            Some(new) => watch_over(&of, name, change.old.as_deref(), new),
+            None => {
+                if let Some(probe) = of.probes.lock().remove(name) {
+                    probe.stop.cancel();
+                }
+                METRICS.forget(name);
+            }
+        }
+    });
+    // The loops start as clusters appear.
+    Box::new(|| {})
+}
+
+/// Starts, prods or ends the status loop of a cluster.
+fn watch_over(shared: &Arc<Shared>, name: &str, old: Option<&Cluster>, new: &Cluster) {
+    let wanted = shared.mine.has(new) && (new.spec.secret_ref.is_some() || shared.mine.needs_no_secret());
+    let mut probes = shared.probes.lock();
+    match steer(probes.contains_key(name), wanted, is_news(old, new)) {
+        Steer::Nothing => {}
+        Steer::Prod => {
+            if let Some(probe) = probes.get(name) {
+                probe.prod.notify_one();
+            }
+        }
+        Steer::End => {
+            if let Some(probe) = probes.remove(name) {
+                probe.stop.cancel();
+            }
+        }
+        Steer::Start => {
+            let probe = Probe { stop: shared.supervisor.token().child_token(), prod: Arc::default() };
+            probes.insert(name.to_owned(), probe.clone());
+            let (of, name) = (shared.clone(), name.to_owned());
+            let task = format!("cluster-status/{name}");
+            shared
+                .supervisor
+                .keep_until(task, probe.stop.clone(), move || run(of.clone(), name.clone(), probe.clone()));
+        }
+    }
+}
+
+/// What becomes of a status loop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Steer {
+    Start,
+    /// Look at once.
+    Prod,
+    End,
+    Nothing,
+}
+
+fn steer(runs: bool, wanted: bool, news: bool) -> Steer {
+    match (runs, wanted) {
+        (false, true) => Steer::Start,
+        (true, true) if news => Steer::Prod,
+        (true, false) => Steer::End,
+        _ => Steer::Nothing,
+    }
+}
+
+/// Returns whether a cluster changed in a way that may change its status. Its heartbeat does not.
+fn is_news(old: Option<&Cluster>, new: &Cluster) -> bool {
+    old.is_none_or(|old| {
+        old.metadata.finalizers != new.metadata.finalizers
+            || old.metadata.generation != new.metadata.generation
+    })
+}
+
+/// How a status loop is steered.
+#[derive(Clone)]
+pub(super) struct Probe {
+    stop: CancellationToken,
+    /// Ends the wait for the next look.
+    prod: Arc<tokio::sync::Notify>,
+}
+
+async fn run(shared: Arc<Shared>, name: String, probe: Probe) {
     let mut memory = Memory::default();
     loop {
         let wait = look(&shared, &name, &mut memory).await;
         tokio::select! {
-            () = shared.stop.cancelled() => return,
             () = probe.stop.cancelled() => return,
             () = probe.prod.notified() => {}
             () = tokio::time::sleep(wait) => {}
@@ -59,6 +137,52 @@ struct Memory {
     was_offline: bool,
 }
 
+/// What was seen of a member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Seen {
+    /// There is no way to reach it.
+    NoConnection(String),
+    Health(Health),
+}
+
+/// What a look means.
+#[derive(Debug, PartialEq)]
+struct Judgement {
+    /// The condition to write.
+    ready: Condition,
+    /// Whether it is worth asking for version, APIs, nodes and pods.
+    collect: bool,
+    /// It answers again: what was put aside is taken up.
+    back: bool,
+}
+
+impl Memory {
+    fn judge(
+        &mut self,
+        current: Option<&Condition>,
+        seen: &Seen,
+        now: Timestamp,
+        thresholds: Thresholds,
+    ) -> Judgement {
+        let observed = match seen {
+            Seen::NoConnection(error) => {
+                let message = format!("failed to create a ClusterClient: {error}");
+                let reason = conditions::REASON_STATUS_COLLECTION_FAILED;
+                condition(conditions::READY, "False", reason, &message, now)
+            }
+            Seen::Health(health) => ready(*health, now),
+        };
+        let mut back = false;
+        if let Seen::Health(health) = seen {
+            back = self.was_offline && *health == Health::Healthy;
+            self.was_offline = *health == Health::Offline;
+        }
+        let ready = self.readiness.adjust(current, observed, now, thresholds);
+        let collect = *seen == Seen::Health(Health::Healthy) && ready.status == "True";
+        Judgement { ready, collect, back }
+    }
+}
+
 /// Looks once; returns when to look again.
 async fn look(shared: &Arc<Shared>, name: &str, memory: &mut Memory) -> Duration {
     let period = shared.timing.status_period;
@@ -68,12 +192,8 @@ async fn look(shared: &Arc<Shared>, name: &str, memory: &mut Memory) -> Duration
         return period;
     }
     let (now, started) = (Timestamp::now(), Instant::now());
-    let (observed, member) = match shared.members.refresh(&shared.client, &cluster).await {
-        Err(error) => {
-            let message = format!("failed to create a ClusterClient: {error}");
-            let reason = conditions::REASON_STATUS_COLLECTION_FAILED;
-            (condition(conditions::READY, "False", reason, &message, now), None)
-        }
+    let (seen, member) = match links::connect(shared, &cluster).await {
+        Err(error) => (Seen::NoConnection(error.to_string()), None),
         Ok((member, new)) => {
             if new {
                 shared.enqueue_works_of(name);
@@ -81,38 +201,35 @@ async fn look(shared: &Arc<Shared>, name: &str, memory: &mut Memory) -> Duration
             let health = tokio::time::timeout(PROBE_DEADLINE, member::probe(member.client()))
                 .await
                 .unwrap_or(Health::Offline);
-            let back = memory.was_offline && health == Health::Healthy;
-            memory.was_offline = health == Health::Offline;
-            if back {
-                // Nobody has to sit out the back-off that he earned while the member was away.
-                member.revive();
-                shared.enqueue_works_of(name);
-            }
-            (ready(health, now), (health == Health::Healthy).then_some(member))
+            (Seen::Health(health), Some(member))
         }
     };
     let thresholds =
         Thresholds { success: shared.timing.success_threshold, failure: shared.timing.failure_threshold };
-    let current = cluster.status.condition(conditions::READY);
-    let adjusted = memory.readiness.adjust(current, observed, now, thresholds);
-    let details = match member.filter(|_| adjusted.status == "True") {
+    let judgement = memory.judge(cluster.status.condition(conditions::READY), &seen, now, thresholds);
+    if let Some(member) = member.as_ref().filter(|_| judgement.back) {
+        // When a member returns, its keys are retried at once; their back-off is reset.
+        member.revive();
+        shared.enqueue_works_of(name);
+    }
+    let details = match member.filter(|_| judgement.collect) {
         Some(member) => Some(collect(&member, &cluster, now).await),
         None => None,
     };
     for _ in 0..5 {
         // Others write conditions of their own meanwhile: start from the newest state each time.
         let Some(cluster) = shared.cluster(name) else { return period };
-        let status = updated(&cluster.status, adjusted.clone(), details.as_ref());
-        match write(shared, name, &cluster, &status).await {
+        let status = updated(&cluster.status, judgement.ready.clone(), details.as_ref());
+        match write(shared, &cluster, &status).await {
             Ok(()) => {
-                FIGURES.looked(name, started, &status);
+                METRICS.looked(name, started, &status);
                 return period;
             }
-            Err(kube::Error::Api(answer)) if answer.code == 409 => {
-                let Ok(fresh) = Api::<Cluster>::all(shared.client.clone()).get(name).await else { break };
-                shared.clusters.note(fresh);
+            Err(error) if error.is_conflict() => {
+                let Ok(fresh) = Api::<Cluster>::all(shared.client().clone()).get(name).await else { break };
+                shared.mirrors.clusters.note(fresh);
             }
-            Err(kube::Error::Api(answer)) if answer.code == 404 => return period,
+            Err(error) if error.is_not_found() => return period,
             Err(error) => {
                 tracing::warn!(controller = CONTROLLER, cluster = name, %error, "cannot write the status");
                 break;
@@ -194,33 +311,121 @@ fn updated(status: &ClusterStatus, ready: Condition, details: Option<&Details>) 
     status
 }
 
-async fn write(
-    shared: &Arc<Shared>,
-    name: &str,
-    cluster: &Cluster,
-    status: &ClusterStatus,
-) -> Result<(), kube::Error> {
-    let tree = |status: &ClusterStatus| serde_json::to_value(status).expect("API types can be encoded");
-    let Some(difference) = merge::diff(&tree(&cluster.status), &tree(status)) else { return Ok(()) };
-    let patch = json!({
-        "metadata": { "resourceVersion": cluster.metadata.resource_version },
-        "status": difference,
-    });
-    let answer = Api::<Cluster>::all(shared.client.clone())
-        .patch_status(name, &PatchParams::default(), &Patch::Merge(&patch))
-        .await?;
-    shared.clusters.note(answer);
+async fn write(shared: &Shared, cluster: &Cluster, status: &ClusterStatus) -> Result<(), Error> {
+    let wanted = Cluster { status: status.clone(), ..cluster.clone() };
+    if let Some(written) = shared.writer.update_status(cluster, &wanted, Guard::Version).await? {
+        shared.mirrors.clusters.note(written);
+    }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use api::cluster::{APIEnablement, APIResource, NodeSummary, ResourceSummary};
+    use serde_json::json;
+
     use super::*;
+    use crate::fixtures::{at, cluster};
+
+    const THRESHOLDS: Thresholds =
+        Thresholds { success: Duration::from_secs(30), failure: Duration::from_secs(30) };
+
+    #[test]
+    fn what_a_look_means() {
+        let health = Seen::Health;
+        let broken = || Seen::NoConnection("no secret".to_owned());
+        // Before (status, offline), seen, then: status, reason, collect, back.
+        let cases = [
+            ("first look", None, false, health(Health::Healthy), ("True", "ClusterReady", true, false)),
+            ("it is ill", None, false, health(Health::Unhealthy), ("False", "ClusterNotReady", false, false)),
+            (
+                "no answer",
+                None,
+                false,
+                health(Health::Offline),
+                ("False", "ClusterNotReachable", false, false),
+            ),
+            ("no connection", None, false, broken(), ("False", "StatusCollectionFailed", false, false)),
+            (
+                "it is back",
+                Some("False"),
+                true,
+                health(Health::Healthy),
+                ("True", "ClusterReady", true, true),
+            ),
+            (
+                "it is back, and ill",
+                Some("False"),
+                true,
+                health(Health::Unhealthy),
+                ("False", "ClusterNotReady", false, false),
+            ),
+            (
+                "still away",
+                Some("False"),
+                true,
+                health(Health::Offline),
+                ("False", "ClusterNotReachable", false, false),
+            ),
+            (
+                "a connection that is missing says nothing about being back",
+                Some("False"),
+                true,
+                broken(),
+                ("False", "StatusCollectionFailed", false, false),
+            ),
+        ];
+        for (name, current, was_offline, seen, (status, reason, collect, back)) in cases {
+            let mut memory = Memory { was_offline, ..Memory::default() };
+            let current = current.map(|status| condition("Ready", status, "r", "", at(0)));
+            let judged = memory.judge(current.as_ref(), &seen, at(100), THRESHOLDS);
+            assert_eq!(
+                (judged.ready.status.as_str(), judged.ready.reason.as_str()),
+                (status, reason),
+                "{name}"
+            );
+            assert_eq!((judged.collect, judged.back), (collect, back), "{name}");
+            assert_eq!(
+                memory.was_offline,
+                matches!(seen, Seen::Health(Health::Offline)) || (was_offline && seen == broken()),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_member_that_is_well_but_not_believed_yet_is_not_asked_for_more() {
+        let mut memory = Memory::default();
+        let first = memory.judge(None, &Seen::Health(Health::Offline), at(0), THRESHOLDS);
+        let next = memory.judge(Some(&first.ready), &Seen::Health(Health::Healthy), at(10), THRESHOLDS);
+        assert_eq!((next.ready.status.as_str(), next.collect, next.back), ("False", false, true));
+        let later = memory.judge(Some(&next.ready), &Seen::Health(Health::Healthy), at(40), THRESHOLDS);
+        assert_eq!((later.ready.status.as_str(), later.collect, later.back), ("True", true, false));
+    }
+
+    #[test]
+    fn how_a_loop_is_steered() {
+        let cases = [
+            ((false, true, false), Steer::Start),
+            ((false, true, true), Steer::Start),
+            ((true, true, true), Steer::Prod),
+            ((true, true, false), Steer::Nothing),
+            ((true, false, false), Steer::End),
+            ((true, false, true), Steer::End),
+            ((false, false, true), Steer::Nothing),
+        ];
+        for ((runs, wanted, news), expected) in cases {
+            assert_eq!(steer(runs, wanted, news), expected, "runs {runs}, wanted {wanted}, news {news}");
+        }
+        let (old, heartbeat) = (cluster("m1", "True", json!({})), cluster("m1", "False", json!({})));
+        assert!(is_news(None, &old) && !is_news(Some(&old), &heartbeat));
+        assert!(is_news(Some(&old), &cluster("m1", "True", json!({ "metadata": { "generation": 2 } }))));
+        assert!(is_news(Some(&old), &cluster("m1", "True", json!({ "metadata": { "finalizers": ["f"] } }))));
+    }
 
     #[test]
     fn a_look_that_finds_nothing_new_changes_nothing() {
-        let now = Timestamp::from_second(100).unwrap();
-        let later = Timestamp::from_second(200).unwrap();
+        let (now, later) = (at(100), at(200));
         let once = updated(&ClusterStatus::default(), ready(Health::Healthy, now), None);
         let twice = updated(&once, ready(Health::Healthy, later), None);
         assert_eq!(once, twice);
@@ -229,12 +434,53 @@ mod tests {
         assert_eq!(offline.conditions[0].last_transition_time.0, later);
     }
 
+    fn found(count: usize, partial: bool) -> enablements::Enablements {
+        let api = |number: usize| APIEnablement {
+            group_version: format!("g{number}/v1"),
+            resources: vec![APIResource { name: "things".to_owned(), kind: "Thing".to_owned() }],
+        };
+        enablements::Enablements { apis: (0..count).map(api).collect(), partial }
+    }
+
     #[test]
     fn an_unwell_member_keeps_what_was_known_of_it() {
-        let now = Timestamp::UNIX_EPOCH;
         let known = ClusterStatus { kubernetes_version: "v1.36.3".into(), ..ClusterStatus::default() };
-        let status = updated(&known, ready(Health::Unhealthy, now), None);
+        let status = updated(&known, ready(Health::Unhealthy, at(0)), None);
         assert_eq!(status.kubernetes_version, "v1.36.3");
         assert_eq!(status.conditions[0].reason, "ClusterNotReady");
+    }
+
+    #[test]
+    fn a_member_whose_nodes_are_not_known_yet_keeps_the_old_summary() {
+        let mut details = Details {
+            version: "v1.36.4".to_owned(),
+            apis_condition: completeness(&found(2, false), at(0)),
+            apis: found(2, false),
+            load: Some((NodeSummary { total_num: 3, ready_num: 2 }, ResourceSummary::default())),
+        };
+        let full = updated(&ClusterStatus::default(), ready(Health::Healthy, at(0)), Some(&details));
+        assert_eq!(full.node_summary, Some(NodeSummary { total_num: 3, ready_num: 2 }));
+        assert_eq!(
+            (full.kubernetes_version.as_str(), full.api_enablements.len(), full.conditions.len()),
+            ("v1.36.4", 2, 2)
+        );
+        details.load = None;
+        let later = updated(&full, ready(Health::Healthy, at(1)), Some(&details));
+        assert_eq!(later, full);
+    }
+
+    #[test]
+    fn how_complete_the_apis_are() {
+        let cases = [
+            (found(0, false), "False", "Empty", "collected empty APIEnablements from the cluster"),
+            (found(0, true), "False", "Empty", "collected empty APIEnablements from the cluster"),
+            (found(2, true), "False", "Partial", "might collect partial APIEnablements(2) from the cluster"),
+            (found(2, false), "True", "Complete", "collected complete APIEnablements from the cluster"),
+        ];
+        for (found, status, reason, message) in cases {
+            let made = completeness(&found, at(0));
+            assert_eq!((made.status.as_str(), made.message.as_str()), (status, message));
+            assert_eq!(made.reason, reason);
+        }
     }
 }

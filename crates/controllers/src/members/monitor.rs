@@ -1,15 +1,15 @@
 //! Notices when the agent of a pull-mode cluster falls silent, and says so in the Ready condition.
 //!
-//! Watches: nothing; looks at the clusters and the agents' Leases every [`super::Timing::monitor_period`].
+//! Watches: nothing; looks at the clusters and the agents' Leases every `Timing::monitor_period`.
 //! Writes:  Ready = Unknown of clusters that have been silent for longer than the grace period.
 //!
-//! Push clusters are not touched: whoever collects their status notices himself.
+//! Push clusters are not touched: the controller that collects their status notices it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::cluster::Cluster;
+use api::cluster::{Cluster, ClusterSyncMode};
 use api::conditions::cluster as conditions;
 use api::constants::NAMESPACE_CLUSTER;
 use jiff::Timestamp;
@@ -20,7 +20,7 @@ use kube::api::{Patch, PatchParams};
 use propagation::status::{condition, set_condition};
 use serde_json::json;
 
-use super::{Shared, is_push};
+use super::Shared;
 
 const NEVER: &str = "Cluster status controller never posted cluster status.";
 const STOPPED: &str = "Cluster status controller stopped posting cluster status.";
@@ -31,13 +31,15 @@ pub(super) async fn run(shared: Arc<Shared>) {
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            () = shared.stop.cancelled() => return,
+            () = shared.supervisor.token().cancelled() => return,
             _ = ticks.tick() => {}
         }
-        let clusters = shared.clusters.entries();
+        let clusters = shared.mirrors.clusters.entries();
         signs.retain(|name, _| clusters.iter().any(|(key, _)| key.name == *name));
-        for (key, cluster) in clusters.iter().filter(|(_, cluster)| !is_push(cluster)) {
-            let leases = Api::<Lease>::namespaced(shared.client.clone(), NAMESPACE_CLUSTER);
+        for (key, cluster) in
+            clusters.iter().filter(|(_, cluster)| cluster.spec.sync_mode == ClusterSyncMode::Pull)
+        {
+            let leases = Api::<Lease>::namespaced(shared.client().clone(), NAMESPACE_CLUSTER);
             let renewed = match leases.get_opt(&key.name).await {
                 Ok(lease) => lease.and_then(|lease| lease.spec?.renew_time).map(|time| time.0),
                 // What cannot be read is not silence.
@@ -120,7 +122,7 @@ async fn write(shared: &Shared, name: &str, cluster: &Cluster, verdict: Conditio
         "metadata": { "resourceVersion": cluster.metadata.resource_version },
         "status": { "conditions": all },
     });
-    let clusters = Api::<Cluster>::all(shared.client.clone());
+    let clusters = Api::<Cluster>::all(shared.client().clone());
     if let Err(error) = clusters.patch_status(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
         tracing::debug!(cluster = name, %error, "verdict not written, the next look writes it");
     }

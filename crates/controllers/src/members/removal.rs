@@ -5,8 +5,9 @@
 //! names the UID that was judged, so that something else of the same name is safe.
 
 use api::labels::annotations::{WORK_NAME, WORK_NAMESPACE};
-use member::{Key, Kind, Lookup, Member};
+use member::{Kind, Lookup, Member};
 use propagation::{Object, apply};
+use runtime::Key;
 use serde_json::Value;
 
 /// What became of a request to delete.
@@ -32,14 +33,11 @@ pub(super) async fn remove(
         Lookup::Missing | Lookup::Unknown => member.get(kind, key).await?,
     };
     for _ in 0..3 {
-        let Some(object) = &observed else { return Ok(Removed::Absent) };
-        if !is_ours(object, work) {
-            return Ok(Removed::Foreign);
-        }
-        if object.is_deleting() {
-            return Ok(Removed::Deleted);
-        }
-        match member.delete(kind, key, object.uid()).await {
+        let uid = match judge(observed.as_ref(), work) {
+            Verdict::Done(removed) => return Ok(removed),
+            Verdict::Delete { uid } => uid.to_owned(),
+        };
+        match member.delete(kind, key, &uid).await {
             Ok(()) => return Ok(Removed::Deleted),
             // It is another one by now: judge again.
             Err(error) if error.is_conflict() => observed = member.get(kind, key).await?,
@@ -51,6 +49,25 @@ pub(super) async fn remove(
         reason: "Conflict".to_owned(),
         message: format!("{} {key} changes faster than it can be deleted", kind.resource.kind),
     })
+}
+
+/// What happens to an object of a Work that is being deleted.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict<'a> {
+    /// The one with this UID goes.
+    Delete {
+        uid: &'a str,
+    },
+    Done(Removed),
+}
+
+fn judge<'a>(observed: Option<&'a Value>, work: &Key) -> Verdict<'a> {
+    match observed {
+        None => Verdict::Done(Removed::Absent),
+        Some(object) if !is_ours(object, work) => Verdict::Done(Removed::Foreign),
+        Some(object) if object.is_deleting() => Verdict::Done(Removed::Deleted),
+        Some(object) => Verdict::Delete { uid: object.uid() },
+    }
 }
 
 /// An object without the Work's name is one that somebody stripped; our mark is enough then, as upstream.
@@ -69,18 +86,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_carries_our_mark_and_belongs_to_the_work_is_ours() {
+    fn what_is_deleted_and_what_is_not() {
         let work = Key::new("karmada-es-m1", "web-1");
-        let object = |managed: &str, name: &str| {
+        let object = |managed: &str, space: &str, name: &str| {
             json!({ "metadata": {
-                "labels": { "karmada.io/managed": managed },
-                "annotations": { "work.karmada.io/namespace": "karmada-es-m1", "work.karmada.io/name": name },
+                "uid": "u", "labels": { "karmada.io/managed": managed },
+                "annotations": { "work.karmada.io/namespace": space, "work.karmada.io/name": name },
             } })
         };
-        assert!(is_ours(&object("true", "web-1"), &work));
-        assert!(!is_ours(&object("false", "web-1"), &work));
-        assert!(!is_ours(&object("true", "web-2"), &work));
-        assert!(!is_ours(&json!({ "metadata": { "name": "web" } }), &work));
-        assert!(is_ours(&json!({ "metadata": { "labels": { "karmada.io/managed": "true" } } }), &work));
+        let mut going = object("true", "karmada-es-m1", "web-1");
+        going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        let foreign = || Verdict::Done(Removed::Foreign);
+        let cases = [
+            ("ours", Some(object("true", "karmada-es-m1", "web-1")), Verdict::Delete { uid: "u" }),
+            ("not managed", Some(object("false", "karmada-es-m1", "web-1")), foreign()),
+            ("of another Work", Some(object("true", "karmada-es-m1", "web-2")), foreign()),
+            ("of another control plane's cluster", Some(object("true", "karmada-es-m2", "web-1")), foreign()),
+            ("never ours", Some(json!({ "metadata": { "name": "web", "uid": "u" } })), foreign()),
+            (
+                "somebody took the Work's name off",
+                Some(json!({ "metadata": { "uid": "u", "labels": { "karmada.io/managed": "true" } } })),
+                Verdict::Delete { uid: "u" },
+            ),
+            ("going already", Some(going), Verdict::Done(Removed::Deleted)),
+            ("gone", None, Verdict::Done(Removed::Absent)),
+        ];
+        for (name, observed, expected) in cases {
+            assert_eq!(judge(observed.as_ref(), &work), expected, "{name}");
+        }
     }
 }

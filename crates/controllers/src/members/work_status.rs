@@ -9,53 +9,139 @@
 //! place, as upstream.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use api::conditions::work as conditions;
 use api::labels::annotations::{WORK_NAME, WORK_NAMESPACE};
 use api::work::{ManifestStatus, ResourceHealth, Work};
 use api::{events, names};
-use kube::Api;
-use kube::api::{Patch, PatchParams};
-use member::{Key, Member};
+use jiff::Timestamp;
+use member::Member;
 use propagation::{Object, status};
+use runtime::Key;
 use serde_json::{Value, json};
 
-use super::{Shared, is_push};
-use crate::queue::Outcome;
+use runtime::{Outcome, Reconcile, UNLIMITED, controller};
+
+use super::{Shared, Start, work_of};
 
 const COMPONENT: &str = "work-status-controller";
 
-pub(super) async fn reconcile(shared: &Arc<Shared>, key: &Key) -> Outcome {
-    if let Some(left) = shared.pace.wait(key) {
-        return Outcome::After(left);
-    }
-    let Some(work) = shared.works.find(key) else { return Outcome::Done };
-    let Some(cluster) = names::cluster_of_execution_space(&key.namespace) else { return Outcome::Done };
-    if work.metadata.deletion_timestamp.is_some()
-        || !shared.cluster(cluster).is_some_and(|cluster| is_push(&cluster))
-    {
-        return Outcome::Done;
-    }
-    // A new connection takes up all Works of its cluster.
-    let Some(member) = shared.members.get(cluster) else { return Outcome::Done };
-    let observed = observe(shared, &member, key, &work).await;
-    let Some(reports) = reports(shared, &work, &observed) else { return Outcome::Retry };
-    if reports == work.status.manifest_statuses {
-        return Outcome::Done;
-    }
-    let patch = json!({ "status": { "manifestStatuses": reports } });
-    let works = Api::<Work>::namespaced(shared.client.clone(), &key.namespace);
-    match works.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await {
-        Ok(answer) => {
-            say(shared, &work, &reports);
-            shared.works.note(answer);
-            shared.pace.wrote(key);
-            Outcome::Done
+pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
+    let of = shared.clone();
+    shared.mirrors.works.subscribe(move |change| {
+        let Some(new) = change.new.as_deref() else { return };
+        // The execution controller that has applied it has reported its state along with that.
+        let reported = change.ours && of.enabled.execution;
+        if !reported && is_applied(new) && !change.old.as_deref().is_some_and(is_applied) {
+            of.reports.push(change.key.clone());
         }
-        Err(kube::Error::Api(answer)) if answer.code == 404 => Outcome::Done,
-        Err(kube::Error::Api(answer)) if answer.code == 409 => Outcome::Retry,
-        Err(error) => {
-            tracing::warn!(controller = COMPONENT, object = %key, %error, "cannot write the status");
-            Outcome::Retry
+    });
+    // The members must not keep alive what keeps them alive.
+    let weak = Arc::downgrade(shared);
+    shared.members.observe(Arc::new(move |change| {
+        let Some(of) = weak.upgrade() else { return };
+        let reported = change.ours && of.enabled.execution;
+        if !reported
+            && change.new.is_some()
+            && let Some(work) = work_of(change)
+        {
+            of.reports.push(work);
+        }
+    }));
+    let of = shared.clone();
+    Box::new(move || {
+        controller::run(&Arc::new(Controller(of.clone())), &of.reports, UNLIMITED, &of.supervisor);
+    })
+}
+
+fn is_applied(work: &Work) -> bool {
+    work.status
+        .conditions
+        .iter()
+        .any(|condition| condition.type_ == conditions::APPLIED && condition.status == "True")
+}
+
+/// What is known of a Work and the state of its objects.
+pub(crate) struct View {
+    work: Arc<Work>,
+    /// How long the last write asks for a pause.
+    pause: Option<Duration>,
+    /// The state of each object as it is now; `None` if one cannot be interpreted.
+    reports: Option<Vec<ManifestStatus>>,
+}
+
+#[derive(Debug, PartialEq)]
+pub(crate) enum Plan {
+    Nothing(&'static str),
+    /// The last write was a moment ago.
+    Wait(Duration),
+    /// Something cannot be interpreted; users have been told.
+    Retry,
+    Write(Vec<ManifestStatus>),
+}
+
+fn decide(view: &View) -> Plan {
+    if view.work.metadata.deletion_timestamp.is_some() {
+        return Plan::Nothing("the Work goes");
+    }
+    if let Some(pause) = view.pause {
+        return Plan::Wait(pause);
+    }
+    match &view.reports {
+        None => Plan::Retry,
+        Some(reports) if *reports == view.work.status.manifest_statuses => Plan::Nothing("nothing is new"),
+        Some(reports) => Plan::Write(reports.clone()),
+    }
+}
+
+struct Controller(Arc<Shared>);
+
+impl Reconcile for Controller {
+    type Key = Key;
+    type View = View;
+    type Plan = Plan;
+
+    async fn observe(&self, key: &Key) -> Result<Option<View>, runtime::Error> {
+        let shared = &self.0;
+        let Some(work) = shared.mirrors.works.find(key) else { return Ok(None) };
+        let Some(name) = names::cluster_of_execution_space(&key.namespace) else { return Ok(None) };
+        if shared.my_cluster(name).is_none() {
+            return Ok(None);
+        }
+        // A new connection takes up all Works of its cluster.
+        let Some(member) = shared.members.get(name) else { return Ok(None) };
+        let pause = shared.throttle.wait(key);
+        // What waits, or goes, is not looked at now.
+        let reports = match pause.is_none() && work.metadata.deletion_timestamp.is_none() {
+            true => reports(shared, &work, &observe(shared, &member, key, &work).await),
+            false => None,
+        };
+        Ok(Some(View { work, pause, reports }))
+    }
+
+    fn decide(view: &View, _: Timestamp) -> Plan {
+        decide(view)
+    }
+
+    async fn apply(&self, key: &Key, view: View, plan: Plan) -> Result<Outcome, runtime::Error> {
+        let shared = &self.0;
+        let reports = match plan {
+            Plan::Nothing(_) => return Ok(Outcome::Done),
+            Plan::Wait(left) => return Ok(Outcome::After(left)),
+            Plan::Retry => return Ok(Outcome::Retry),
+            Plan::Write(reports) => reports,
+        };
+        let patch = json!({ "status": { "manifestStatuses": reports } });
+        match shared.writer.patch_status(view.work.as_ref(), patch).await {
+            Ok(answer) => {
+                say(shared, &view.work, &reports);
+                shared.mirrors.works.note(answer);
+                shared.throttle.wrote(key);
+                Ok(Outcome::Done)
+            }
+            Err(error) if error.is_not_found() => Ok(Outcome::Done),
+            Err(error) => Err(error),
         }
     }
 }
@@ -68,7 +154,7 @@ pub(super) struct News {
 }
 
 /// Returns the state of a Work's objects if it is not in the Work yet. What cannot be interpreted is left to
-/// [`reconcile`], which tries again.
+/// the controller, which tries again.
 pub(super) async fn news(shared: &Shared, member: &Member, key: &Key, work: &Work) -> Option<News> {
     let revisions = revisions(shared, member, work).await;
     let observed = observe(shared, member, key, work).await;
@@ -84,7 +170,7 @@ pub(super) async fn news(shared: &Shared, member: &Member, key: &Key, work: &Wor
 /// Called when news has been written: something newer may have come between the look and the write.
 pub(super) async fn written(shared: &Shared, member: &Member, key: &Key, work: &Work, news: &News) {
     say(shared, work, &news.reports);
-    shared.pace.wrote(key);
+    shared.throttle.wrote(key);
     if revisions(shared, member, work).await != news.revisions {
         shared.reports.push(key.clone());
     }
@@ -94,7 +180,7 @@ async fn revisions(shared: &Shared, member: &Member, work: &Work) -> Vec<u64> {
     let mut revisions = Vec::new();
     for manifest in &work.spec.workload.manifests {
         let kind =
-            shared.kinds.resolve(&shared.client, member, manifest.api_version(), manifest.kind()).await;
+            shared.kinds.resolve(shared.client(), member, manifest.api_version(), manifest.kind()).await;
         revisions.push(
             kind.map_or(0, |kind| member.managed(&kind).revision(manifest.namespace(), manifest.name())),
         );
@@ -107,7 +193,7 @@ async fn observe(shared: &Shared, member: &Member, key: &Key, work: &Work) -> Ve
     let mut observed = Vec::new();
     for manifest in &work.spec.workload.manifests {
         let kind =
-            shared.kinds.resolve(&shared.client, member, manifest.api_version(), manifest.kind()).await;
+            shared.kinds.resolve(shared.client(), member, manifest.api_version(), manifest.kind()).await;
         // A copy that is still being filled reports each of its objects when it has it.
         let object = kind.ok().and_then(|kind| {
             let copy = member.managed(&kind);
@@ -123,11 +209,10 @@ async fn observe(shared: &Shared, member: &Member, key: &Key, work: &Work) -> Ve
 
 /// Returns the state of each manifest, or `None` if one cannot be interpreted.
 fn reports(shared: &Shared, work: &Work, observed: &[Option<Arc<Value>>]) -> Option<Vec<ManifestStatus>> {
-    let mut reports = Vec::new();
-    for (ordinal, object) in observed.iter().enumerate() {
+    let mut interpreted = Vec::new();
+    for object in observed {
         let Some(object) = object else {
-            let known = |status: &&ManifestStatus| usize::try_from(status.identifier.ordinal) == Ok(ordinal);
-            reports.extend(work.status.manifest_statuses.iter().find(known).cloned());
+            interpreted.push(None);
             continue;
         };
         match status::report(work, object, &shared.interpreter) {
@@ -135,18 +220,27 @@ fn reports(shared: &Shared, work: &Work, observed: &[Option<Arc<Value>>]) -> Opt
                 if let Some(error) = report.health_error {
                     let message =
                         format!("Interpret health of object({}) failed, err: {error}.", path(object));
-                    shared.recorder.say(COMPONENT, work, events::INTERPRET_HEALTH_FAILED, message);
+                    shared.events.say(COMPONENT, work, events::INTERPRET_HEALTH_FAILED, message);
                 }
-                reports.push(report.status);
+                interpreted.push(Some(report.status));
             }
             Err(error) => {
                 let message = format!("Reflect status for object({}) failed, err: {error}.", path(object));
-                shared.recorder.say(COMPONENT, work, events::REFLECT_STATUS_FAILED, message);
+                shared.events.say(COMPONENT, work, events::REFLECT_STATUS_FAILED, message);
                 return None;
             }
         }
     }
-    Some(reports)
+    Some(merged(work, interpreted))
+}
+
+/// Returns what the Work is to say of its objects: what is known now, and the last state of what cannot be seen.
+fn merged(work: &Work, now: Vec<Option<ManifestStatus>>) -> Vec<ManifestStatus> {
+    let known = |ordinal: usize| {
+        let mut known = work.status.manifest_statuses.iter();
+        known.find(|status| usize::try_from(status.identifier.ordinal) == Ok(ordinal)).cloned()
+    };
+    now.into_iter().enumerate().filter_map(|(ordinal, status)| status.or_else(|| known(ordinal))).collect()
 }
 
 fn say(shared: &Shared, work: &Work, reports: &[ManifestStatus]) {
@@ -154,17 +248,85 @@ fn say(shared: &Shared, work: &Work, reports: &[ManifestStatus]) {
         let id = &report.identifier;
         let path = format!("{}/{}/{}", id.kind, id.namespace, id.name);
         let message = format!("Reflect status for object({path}) succeed.");
-        shared.recorder.say(COMPONENT, work, events::REFLECT_STATUS_SUCCEED, message);
+        shared.events.say(COMPONENT, work, events::REFLECT_STATUS_SUCCEED, message);
         let health = match &report.health {
             Some(ResourceHealth::Healthy) => "healthy",
             Some(ResourceHealth::Unhealthy) => "unhealthy",
             _ => continue,
         };
         let message = format!("Interpret health of object({path}) as {health}.");
-        shared.recorder.say(COMPONENT, work, events::INTERPRET_HEALTH_SUCCEED, message);
+        shared.events.say(COMPONENT, work, events::INTERPRET_HEALTH_SUCCEED, message);
     }
 }
 
 fn path(object: &Value) -> String {
     format!("{}/{}/{}", object.kind(), object.namespace(), object.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{deleting, merged as with, read, work};
+
+    fn status(ordinal: i32, replicas: i64) -> ManifestStatus {
+        read(json!({
+            "identifier": { "ordinal": ordinal, "version": "v1", "kind": "K", "resource": "", "name": "web" },
+            "status": { "replicas": replicas },
+        }))
+    }
+
+    fn said(statuses: &[ManifestStatus]) -> Value {
+        json!({ "status": { "manifestStatuses": statuses } })
+    }
+
+    #[test]
+    fn when_the_state_of_objects_is_written() {
+        let (one, two) = (vec![status(0, 1)], vec![status(0, 2)]);
+        let pause = Duration::from_millis(50);
+        let cases = [
+            ("first news", json!({}), None, Some(one.clone()), Plan::Write(one.clone())),
+            ("news", said(&one), None, Some(two.clone()), Plan::Write(two.clone())),
+            ("no news", said(&one), None, Some(one.clone()), Plan::Nothing("nothing is new")),
+            ("nothing to report", json!({}), None, Some(vec![]), Plan::Nothing("nothing is new")),
+            ("the last write was a moment ago", said(&one), Some(pause), None, Plan::Wait(pause)),
+            ("it cannot be interpreted", said(&one), None, None, Plan::Retry),
+            ("the Work goes", with(said(&one), deleting()), None, Some(two), Plan::Nothing("the Work goes")),
+        ];
+        for (name, otherwise, pause, reports, expected) in cases {
+            assert_eq!(decide(&View { work: work("m1", otherwise), pause, reports }), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_has_vanished_leaves_its_last_state() {
+        let work = work("m1", said(&[status(0, 1), status(1, 1)]));
+        let cases = [
+            (vec![None, None], vec![status(0, 1), status(1, 1)]),
+            (vec![Some(status(0, 2)), None], vec![status(0, 2), status(1, 1)]),
+            (vec![None, Some(status(1, 2))], vec![status(0, 1), status(1, 2)]),
+            // A third manifest that was never seen has no state.
+            (vec![None, None, None], vec![status(0, 1), status(1, 1)]),
+            (vec![None, None, Some(status(2, 5))], vec![status(0, 1), status(1, 1), status(2, 5)]),
+        ];
+        for (now, expected) in cases {
+            assert_eq!(merged(&work, now), expected);
+        }
+    }
+
+    #[test]
+    fn a_work_counts_as_applied_only_if_it_says_so() {
+        let applied = |status: &str| {
+            work(
+                "m1",
+                json!({ "status": { "conditions": [{
+            "type": "Applied", "status": status, "reason": "r", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }] } }),
+            )
+        };
+        assert!(
+            is_applied(&applied("True"))
+                && !is_applied(&applied("False"))
+                && !is_applied(&work("m1", json!({})))
+        );
+    }
 }

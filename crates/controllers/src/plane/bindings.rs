@@ -1,8 +1,12 @@
 //! Keeps the Works of a binding in step with its chosen clusters.
 //!
-//! Watches: both kinds of bindings, override policies (the bindings they may touch), Works that vanish, clusters that
-//! appear.
+//! Watches: both kinds of bindings (by generation), override policies (the bindings they may touch), Works that vanish,
+//! clusters that appear (the bindings that name them) or describe themselves anew (the bindings that are left there).
 //! Writes: Works; releases the binding's finalizer once its Works are told to go.
+//!
+//! Which Works go is decided in `decide`; what a Work contains in `propagation::render`.
+
+mod decide;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,36 +14,55 @@ use std::time::Instant;
 use api::cluster::Cluster;
 use api::events as reasons;
 use api::policy::{OverrideSpec, ResourceSelector};
-use api::work::{TargetCluster, Work};
+use api::work::{ClusterResourceBinding, ResourceBinding, TargetCluster, Work};
 use futures::future::join_all;
-use member::{Change, Mirror};
+use jiff::Timestamp;
 use propagation::render::{Rendered, Renderer};
-use propagation::withdrawal::{self, Leftover, Verdict};
-use propagation::{Binding, Object, check_scope, directly_purged_clusters, expected_clusters, selector};
+use propagation::{Binding, Object, expected_clusters, selector};
+use runtime::events::about;
+use runtime::{Change, Error, Mirror, Outcome, Queue, Reconcile, controller};
 use serde_json::Value;
 
-use super::figures::FIGURES;
+use super::metrics::METRICS;
 use super::templates::TemplateKey;
 use super::works::binding_of;
-use super::write::{Error, Guard, Stored};
-use super::{BindingKey, Plane, Start, removals, write};
-use crate::events::about;
-use crate::queue::Queue;
+use super::{BindingKey, Plane, Start, StoredBinding, removals};
+pub(super) use decide::cluster_of;
+use decide::{Deletion, Place, Plan, Then, View};
 
 const WORKERS: usize = 8;
 const OVERRIDES: &str = "override-manager";
 
-pub(super) fn wire(plane: &Arc<Plane>) -> Start {
-    let queue = Queue::new("binding-controller");
+struct Controller<B> {
+    plane: Arc<Plane>,
+    queue: Arc<Queue<BindingKey>>,
+    mirror: Arc<Mirror<B>>,
+}
 
-    let pushed = Arc::clone(&queue);
-    plane.bindings.subscribe(move |change| push_changed(&pushed, change));
-    let pushed = Arc::clone(&queue);
-    plane.cluster_bindings.subscribe(move |change| push_changed(&pushed, change));
+/// The queues of both kinds of bindings.
+#[derive(Clone)]
+pub(super) struct Queues {
+    namespaced: Arc<Queue<BindingKey>>,
+    cluster: Arc<Queue<BindingKey>>,
+}
+
+impl Queues {
+    pub(super) fn push(&self, key: BindingKey) {
+        let queue = if key.namespace.is_empty() { &self.cluster } else { &self.namespaced };
+        queue.push(key);
+    }
+}
+
+pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
+    let namespaced = Controller::<ResourceBinding>::new(plane);
+    let cluster = Controller::<ClusterResourceBinding>::new(plane);
+    let queues = Queues { namespaced: namespaced.queue.clone(), cluster: cluster.queue.clone() };
+    namespaced.subscribe();
+    cluster.subscribe();
 
     // A Work that vanishes may be one that is wanted, or one that had to go before others come.
-    let pushed = Arc::clone(&queue);
-    plane.works.mirror.subscribe(move |change| {
+    let pushed = queues.clone();
+    plane.mirrors.works.subscribe(move |change| {
         if let (Some(old), None) = (&change.old, &change.new)
             && let Some(binding) = binding_of(old)
         {
@@ -47,33 +70,9 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
         }
     });
 
-    let (pushed, of) = (Arc::clone(&queue), Arc::clone(plane));
-    plane.clusters.subscribe(move |change| {
-        if change.old.is_none() && !change.initial {
-            push_bound_to(&of.bindings, &pushed, &change.key.name);
-            push_bound_to(&of.cluster_bindings, &pushed, &change.key.name);
-        }
-    });
-
-    let (pushed, of) = (Arc::clone(&queue), Arc::clone(plane));
-    plane.override_policies.subscribe(move |change| {
-        let specs = overridden(change, |policy| &policy.spec, |policy| policy.metadata.generation);
-        if !specs.is_empty() {
-            push_selected(&of, &of.bindings, &pushed, &specs, Some(&change.key.namespace));
-        }
-    });
-    let (pushed, of) = (Arc::clone(&queue), Arc::clone(plane));
-    plane.cluster_override_policies.subscribe(move |change| {
-        let specs = overridden(change, |policy| &policy.spec, |policy| policy.metadata.generation);
-        if !specs.is_empty() {
-            push_selected(&of, &of.bindings, &pushed, &specs, None);
-            push_selected(&of, &of.cluster_bindings, &pushed, &specs, None);
-        }
-    });
-
     // Where no cluster was found, what a cluster says of itself decides whether it keeps its copy.
-    let (pushed, of) = (Arc::clone(&queue), Arc::clone(plane));
-    plane.clusters.subscribe(move |change| {
+    let (pushed, of) = (queues.clone(), Arc::clone(plane));
+    plane.mirrors.clusters.subscribe(move |change| {
         if let (Some(old), Some(new)) = (&change.old, &change.new)
             && described(old) != described(new)
         {
@@ -81,36 +80,24 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
         }
     });
 
-    let limit = removals::wire(plane, &queue);
-    let plane = Arc::clone(plane);
-    Box::new(move |tasks, stop| {
-        limit(tasks, stop);
-        queue.spawn(WORKERS, tasks, stop, move |key: BindingKey| {
-            let plane = Arc::clone(&plane);
-            async move {
-                if key.namespace.is_empty() {
-                    reconcile(&plane, &plane.cluster_bindings, &key).await
-                } else {
-                    reconcile(&plane, &plane.bindings, &key).await
-                }
-            }
-        });
+    let (of, all) = (namespaced.clone(), cluster.clone());
+    plane.mirrors.override_policies.subscribe(move |change| {
+        let specs = overridden(change, |policy| &policy.spec, |policy| policy.metadata.generation);
+        of.push_selected(&specs, Some(&change.key.namespace));
+    });
+    let of = namespaced.clone();
+    plane.mirrors.cluster_override_policies.subscribe(move |change| {
+        let specs = overridden(change, |policy| &policy.spec, |policy| policy.metadata.generation);
+        of.push_selected(&specs, None);
+        all.push_selected(&specs, None);
+    });
+
+    let limit = removals::wire(plane, &queues);
+    Box::new(move || {
+        limit();
+        controller::run(&namespaced, &namespaced.queue, WORKERS, &namespaced.plane.supervisor);
+        controller::run(&cluster, &cluster.queue, WORKERS, &cluster.plane.supervisor);
     })
-}
-
-fn push_changed<B: Binding>(queue: &Queue<BindingKey>, change: &Change<B>) {
-    let Some(new) = &change.new else { return };
-    if change.old.as_ref().is_none_or(|old| old.metadata().generation != new.metadata().generation) {
-        queue.push(key(new.as_ref()));
-    }
-}
-
-pub(super) fn key<B: Binding>(binding: &B) -> BindingKey {
-    let metadata = binding.metadata();
-    BindingKey {
-        namespace: metadata.namespace.clone().unwrap_or_default(),
-        name: metadata.name.clone().unwrap_or_default(),
-    }
 }
 
 /// Returns what placements look at in a cluster.
@@ -120,26 +107,26 @@ fn described(cluster: &Cluster) -> impl PartialEq + '_ {
 }
 
 /// Pushes the bindings that have a copy in a cluster although no cluster was found for them.
-fn push_left_in(plane: &Plane, queue: &Queue<BindingKey>, cluster: &str) {
-    let space = api::names::execution_space(cluster);
-    for work in plane.works.mirror.keys(|key| key.namespace == space) {
-        let Some(key) = plane.works.mirror.find(&work).and_then(|work| binding_of(&work)) else { continue };
+fn push_left_in(plane: &Plane, queues: &Queues, cluster: &str) {
+    let (space, mirrors) = (api::names::execution_space(cluster), &plane.mirrors);
+    for work in mirrors.works.keys(|key| key.namespace == space) {
+        let Some(key) = mirrors.works.find(&work).and_then(|work| binding_of(&work)) else { continue };
         let found_none = if key.namespace.is_empty() {
-            plane.cluster_bindings.find(&key).is_some_and(|binding| binding.spec.clusters.is_empty())
+            mirrors.cluster_bindings.find(&key).is_some_and(|binding| binding.spec.clusters.is_empty())
         } else {
-            plane.bindings.find(&key).is_some_and(|binding| binding.spec.clusters.is_empty())
+            mirrors.bindings.find(&key).is_some_and(|binding| binding.spec.clusters.is_empty())
         };
         if found_none {
-            queue.push(key);
+            queues.push(key);
         }
     }
 }
 
-fn push_bound_to<B: Binding>(mirror: &Mirror<B>, queue: &Queue<BindingKey>, cluster: &str) {
-    for binding in mirror.all() {
-        if propagation::target_clusters(binding.spec()).iter().any(|target| target.name == cluster) {
-            queue.push(key(binding.as_ref()));
-        }
+pub(super) fn key<B: Binding>(binding: &B) -> BindingKey {
+    let metadata = binding.metadata();
+    BindingKey {
+        namespace: metadata.namespace.clone().unwrap_or_default(),
+        name: metadata.name.clone().unwrap_or_default(),
     }
 }
 
@@ -162,240 +149,255 @@ fn overridden<P>(
     versions.into_iter().flatten().map(|policy| spec(policy).clone()).collect()
 }
 
-fn push_selected<B: Binding>(
-    plane: &Plane,
-    mirror: &Mirror<B>,
-    queue: &Queue<BindingKey>,
-    specs: &[OverrideSpec],
-    namespace: Option<&str>,
-) {
-    let everything = specs.iter().any(|spec| spec.resource_selectors.is_empty());
-    let selectors: Vec<ResourceSelector> =
-        specs.iter().flat_map(|spec| spec.resource_selectors.clone()).collect();
-    for binding in mirror.all() {
-        let resource = &binding.spec().resource;
-        if namespace.is_some_and(|namespace| resource.namespace != namespace) {
-            continue;
-        }
-        let selected = everything
-            || plane
-                .templates
-                .get(&TemplateKey::of_reference(resource))
-                .is_some_and(|template| selector::matches_any(&selectors, &template).is_some());
-        if selected {
-            queue.push(key(binding.as_ref()));
-        }
-    }
-}
-
-async fn reconcile<B: Stored>(plane: &Plane, mirror: &Mirror<B>, key: &BindingKey) -> Result<(), Error> {
-    let Some(binding) = mirror.get(&key.namespace, &key.name) else { return Ok(()) };
-    let id = binding.permanent_id();
-    let works = plane.works.of(id);
-    if binding.metadata().deletion_timestamp.is_some() {
-        return clean_up(plane, binding.as_ref(), &works).await;
-    }
-    if id.is_empty() {
-        return Err(Error::Waiting(format!("for the permanent id of binding {}", key.name)));
+impl<B: StoredBinding> Controller<B> {
+    fn new(plane: &Arc<Plane>) -> Arc<Self> {
+        let (plane, queue) = (plane.clone(), Queue::new(component::<B>()));
+        plane.tell_panics(&queue, component::<B>(), B::mirror(&plane.mirrors));
+        Arc::new(Self { mirror: B::mirror(&plane.mirrors).clone(), plane, queue })
     }
 
-    let purged = directly_purged_clusters(binding.spec());
-    let Leaving { gone: left, waiting } = leaving(plane, binding.as_ref(), &works).await?;
-    if let Err(error) = delete_all(plane, &left).await {
-        let message = error.to_string();
-        plane.events.warning(
-            component::<B>(),
-            &about(binding.as_ref()),
-            reasons::CLEANUP_WORK_FAILED,
-            message,
-        );
-        return Err(error);
-    }
-    // The old copy must be gone before a new one is made; its end brings us back here.
-    if works.iter().any(|work| cluster_of(work).is_some_and(|cluster| purged.contains(cluster))) {
-        return Ok(());
-    }
-
-    if let Err(error) = check_scope(binding.as_ref()) {
-        let message = error.to_string();
-        plane.events.warning(component::<B>(), &about(binding.as_ref()), reasons::SYNC_WORK_FAILED, message);
-        return Ok(());
-    }
-    let resource = &binding.spec().resource;
-    let Some(template) = plane.templates.fetch(resource).await? else { return Ok(()) };
-    if !resource.uid.is_empty() && template.uid() != resource.uid {
-        // The template was deleted and made anew; this binding is about to be collected.
-        return Ok(());
-    }
-    let started = Instant::now();
-    let result = ensure_works(plane, binding.as_ref(), &template).await;
-    FIGURES.rendered(started, &result);
-    result?;
-    match waiting {
-        None => Ok(()),
-        Some(cluster) => {
-            Err(Error::Waiting(format!("for what needs {} to leave cluster {cluster}", template.describe())))
-        }
-    }
-}
-
-/// The Works that are to go.
-struct Leaving<'a> {
-    gone: Vec<&'a Arc<Work>>,
-    /// A cluster in which a dependency stays until what needs it has left.
-    waiting: Option<String>,
-}
-
-/// Decides which Works of a binding are to go now.
-async fn leaving<'a, B: Stored>(
-    plane: &Plane,
-    binding: &B,
-    works: &'a [Arc<Work>],
-) -> Result<Leaving<'a>, Error> {
-    let spec = binding.spec();
-    let (expected, purged) = (expected_clusters(spec), directly_purged_clusters(spec));
-    let mut leaving = Leaving { gone: Vec::new(), waiting: None };
-    let mut limited = Vec::new();
-    for work in works.iter().filter(|work| work.metadata.deletion_timestamp.is_none()) {
-        let Some(name) = cluster_of(work).filter(|name| !expected.contains(name)) else { continue };
-        let cluster = plane.clusters.get("", name);
-        let needed = spec.placement.is_none() && is_needed(plane, binding, name);
-        let verdict = withdrawal::judge(&Leftover {
-            cluster: cluster.as_deref(),
-            placement: spec.placement.as_ref(),
-            found_none: expected.is_empty(),
-            purged: purged.contains(name),
-            needed,
+    fn subscribe(self: &Arc<Self>) {
+        let queue = self.queue.clone();
+        self.mirror.subscribe(move |change| {
+            let Some(new) = &change.new else { return };
+            if change.old.as_ref().is_none_or(|old| old.metadata().generation != new.metadata().generation) {
+                queue.push(key(new.as_ref()));
+            }
         });
-        match verdict {
-            Verdict::Keep if needed => leaving.waiting = Some(name.to_owned()),
-            Verdict::Keep => {}
-            Verdict::Remove => leaving.gone.push(work),
-            Verdict::Limited => limited.push(work),
+        let of = self.clone();
+        self.plane.mirrors.clusters.subscribe(move |change| {
+            if change.old.is_none() && !change.initial {
+                of.push_bound_to(&change.key.name);
+            }
+        });
+    }
+
+    fn push_bound_to(&self, cluster: &str) {
+        for binding in self.mirror.all() {
+            if propagation::target_clusters(binding.spec()).iter().any(|target| target.name == cluster) {
+                self.queue.push(key(binding.as_ref()));
+            }
         }
     }
-    if !limited.is_empty() && plane.may_remove(binding, &limited).await? {
-        leaving.gone.extend(limited);
-    }
-    Ok(leaving)
-}
 
-/// Returns whether an object that needs this one has a copy in the cluster.
-fn is_needed<B: Binding>(plane: &Plane, binding: &B, cluster: &str) -> bool {
-    binding.spec().required_by.iter().any(|referrer| {
-        let referring = plane.bindings.get(&referrer.namespace, &referrer.name);
-        let works = referring.map(|referring| plane.works.of(referring.permanent_id())).unwrap_or_default();
-        works
-            .iter()
-            .any(|work| work.metadata.deletion_timestamp.is_none() && cluster_of(work) == Some(cluster))
-    })
-}
-
-async fn clean_up<B: Stored>(plane: &Plane, binding: &B, works: &[Arc<Work>]) -> Result<(), Error> {
-    let held = |finalizer: &String| finalizer == B::FINALIZER;
-    if !binding.metadata().finalizers.iter().flatten().any(held) {
-        return Ok(());
-    }
-    let present: Vec<&Arc<Work>> =
-        works.iter().filter(|work| work.metadata.deletion_timestamp.is_none()).collect();
-    if let Err(error) = delete_all(plane, &present).await {
-        let message = error.to_string();
-        plane.events.warning(component::<B>(), &about(binding), reasons::CLEANUP_WORK_FAILED, message);
-        return Err(error);
-    }
-    let mut released = binding.clone();
-    if let Some(finalizers) = &mut Binding::metadata_mut(&mut released).finalizers {
-        finalizers.retain(|finalizer| finalizer != B::FINALIZER);
-    }
-    let api = B::api(&plane.client, binding.metadata().namespace.as_deref().unwrap_or(""));
-    match write::update(&api, binding, &released, Guard::Version).await {
-        Err(Error::Api(error)) if write::is_not_found(&error) => Ok(()),
-        result => result.map(drop),
-    }
-}
-
-async fn delete_all(plane: &Plane, works: &[&Arc<Work>]) -> Result<(), Error> {
-    let results = join_all(works.iter().map(|work| plane.works.delete(&plane.client, work))).await;
-    aggregate(results.into_iter().filter_map(Result::err).collect())
-}
-
-/// One error stays itself, so that a conflict is known as one.
-fn aggregate(mut errors: Vec<Error>) -> Result<(), Error> {
-    match errors.len() {
-        0 => Ok(()),
-        1 => Err(errors.remove(0)),
-        _ => Err(Error::Several(errors.iter().map(ToString::to_string).collect())),
-    }
-}
-
-pub(super) fn cluster_of(work: &Work) -> Option<&str> {
-    api::names::cluster_of_execution_space(work.metadata.namespace.as_deref()?)
-}
-
-async fn ensure_works<B: Stored>(plane: &Plane, binding: &B, template: &Value) -> Result<(), Error> {
-    let renderer = Renderer::new(binding, template, &plane.interpreter, &plane.features)?;
-    let writes = renderer.targets().iter().map(|target| ensure_work(plane, &renderer, template, target));
-    let mut changed = false;
-    let mut errors = Vec::new();
-    for result in join_all(writes).await {
-        match result {
-            Ok(written) => changed |= written,
-            Err(error) => errors.push(error),
+    fn push_selected(&self, specs: &[OverrideSpec], namespace: Option<&str>) {
+        if specs.is_empty() {
+            return;
+        }
+        let everything = specs.iter().any(|spec| spec.resource_selectors.is_empty());
+        let selectors: Vec<ResourceSelector> =
+            specs.iter().flat_map(|spec| spec.resource_selectors.clone()).collect();
+        for binding in self.mirror.all() {
+            let resource = &binding.spec().resource;
+            if namespace.is_some_and(|namespace| resource.namespace != namespace) {
+                continue;
+            }
+            let selected = everything
+                || self
+                    .plane
+                    .templates
+                    .get(&TemplateKey::of_reference(resource))
+                    .is_some_and(|template| selector::matches_any(&selectors, &template).is_some());
+            if selected {
+                self.queue.push(key(binding.as_ref()));
+            }
         }
     }
-    let result = aggregate(errors);
-    let component = component::<B>();
-    match &result {
-        Ok(()) if changed => {
-            let message = "Sync work of binding succeed.";
-            plane.events.normal(component, &about(binding), reasons::SYNC_WORK_SUCCEED, message);
-            plane.events.normal(component, template, reasons::SYNC_WORK_SUCCEED, message);
-        }
-        Err(error) if !error.is_conflict() => {
-            let message = error.to_string();
-            plane.events.warning(component, &about(binding), reasons::SYNC_WORK_FAILED, message.clone());
-            plane.events.warning(component, template, reasons::SYNC_WORK_FAILED, message);
-        }
-        _ => {}
+
+    fn warn(&self, binding: &B, reason: &'static str, message: String) {
+        self.plane.events.warning(component::<B>(), &about(binding), reason, message);
     }
-    result
+
+    /// Returns whether an object that needs this one has a copy in the cluster.
+    fn is_needed(&self, binding: &B, cluster: &str) -> bool {
+        binding.spec().required_by.iter().any(|referrer| {
+            let referring = self.plane.mirrors.bindings.get(&referrer.namespace, &referrer.name);
+            let works = referring.map(|referring| self.plane.works.of(referring.permanent_id()));
+            works
+                .unwrap_or_default()
+                .iter()
+                .any(|work| work.metadata.deletion_timestamp.is_none() && cluster_of(work) == Some(cluster))
+        })
+    }
+
+    async fn delete(&self, view: &View<B>, deletions: &[Deletion]) -> Result<(), Error> {
+        let wanted = deletions.iter().filter_map(|deletion| {
+            let work = view.work(&deletion.work)?;
+            tracing::debug!(object = %deletion.work, why = ?deletion.why, "a Work goes");
+            Some(self.plane.writer.delete(work.as_ref()))
+        });
+        Error::join(join_all(wanted).await.into_iter().filter_map(Result::err).collect())
+    }
+
+    /// Brings the Works of the chosen clusters up to date.
+    async fn render(&self, binding: &B) -> Result<(), Error> {
+        let resource = &binding.spec().resource;
+        let Some(template) = self.plane.templates.fetch(resource).await? else { return Ok(()) };
+        if !resource.uid.is_empty() && template.uid() != resource.uid {
+            // The template was deleted and made anew; this binding is about to be collected.
+            return Ok(());
+        }
+        let started = Instant::now();
+        let result = self.ensure_works(binding, &template).await;
+        METRICS.rendered(started, &result);
+        result
+    }
+
+    async fn ensure_works(&self, binding: &B, template: &Value) -> Result<(), Error> {
+        let (plane, events) = (&self.plane, &self.plane.events);
+        let renderer =
+            Renderer::new(binding, template, &plane.interpreter, &plane.features).map_err(Error::decision)?;
+        let writes = renderer.targets().iter().map(|target| self.ensure_work(&renderer, template, target));
+        let mut changed = false;
+        let mut errors = Vec::new();
+        for result in join_all(writes).await {
+            match result {
+                Ok(written) => changed |= written,
+                Err(error) => errors.push(error),
+            }
+        }
+        let result = Error::join(errors);
+        match &result {
+            Ok(()) if changed => {
+                let message = "Sync work of binding succeed.";
+                events.normal(component::<B>(), &about(binding), reasons::SYNC_WORK_SUCCEED, message);
+                events.normal(component::<B>(), template, reasons::SYNC_WORK_SUCCEED, message);
+            }
+            Err(error) if !error.is_conflict() => {
+                self.warn(binding, reasons::SYNC_WORK_FAILED, error.to_string());
+                events.warning(component::<B>(), template, reasons::SYNC_WORK_FAILED, error.to_string());
+            }
+            _ => {}
+        }
+        result
+    }
+
+    async fn ensure_work(
+        &self,
+        renderer: &Renderer<'_, B>,
+        template: &Value,
+        target: &TargetCluster,
+    ) -> Result<bool, Error> {
+        let Some(cluster) = self.plane.mirrors.clusters.get("", &target.name) else {
+            return Err(Error::Waiting(format!("for cluster {} to exist", target.name)));
+        };
+        let rendered = self.render_one(renderer, template, target, &cluster)?;
+        let written = self.plane.works.ensure(&self.plane.writer, &rendered.work).await?;
+        if written {
+            for contribution in rendered.applied.cluster.iter().chain(&rendered.applied.namespaced) {
+                let message =
+                    format!("Apply {} for cluster({}) succeed.", contribution.describe(), target.name);
+                let reason = reasons::APPLY_OVERRIDE_POLICY_SUCCEED;
+                self.plane.events.normal(OVERRIDES, template, reason, message);
+            }
+        }
+        Ok(written)
+    }
+
+    fn render_one(
+        &self,
+        renderer: &Renderer<'_, B>,
+        template: &Value,
+        target: &TargetCluster,
+        cluster: &Cluster,
+    ) -> Result<Rendered, Error> {
+        let result = renderer.render(target, cluster, &self.plane.overrides.read());
+        if let Err(error @ propagation::Error::Override { .. }) = &result {
+            let reason = reasons::APPLY_OVERRIDE_POLICY_FAILED;
+            self.plane.events.warning(OVERRIDES, template, reason, error.to_string());
+        }
+        result.map_err(Error::decision)
+    }
 }
 
-async fn ensure_work<B: Stored>(
-    plane: &Plane,
-    renderer: &Renderer<'_, B>,
-    template: &Value,
-    target: &TargetCluster,
-) -> Result<bool, Error> {
-    let Some(cluster) = plane.clusters.get("", &target.name) else {
-        return Err(Error::Waiting(format!("for cluster {} to exist", target.name)));
-    };
-    let rendered = render(plane, renderer, template, target, &cluster)?;
-    let written = plane.works.ensure(&plane.client, &rendered.work).await?;
-    if written {
-        for contribution in rendered.applied.cluster.iter().chain(&rendered.applied.namespaced) {
-            let message = format!("Apply {} for cluster({}) succeed.", contribution.describe(), target.name);
-            plane.events.normal(OVERRIDES, template, reasons::APPLY_OVERRIDE_POLICY_SUCCEED, message);
+impl<B: StoredBinding> Reconcile for Controller<B> {
+    type Key = BindingKey;
+    type View = View<B>;
+    type Plan = Plan;
+
+    async fn observe(&self, key: &BindingKey) -> Result<Option<View<B>>, Error> {
+        let Some(binding) = self.mirror.find(key) else { return Ok(None) };
+        let works = self.plane.works.of(binding.permanent_id());
+        let place = |cluster: &str| Place {
+            cluster: self.plane.mirrors.clusters.get("", cluster),
+            needed: binding.spec().placement.is_none() && self.is_needed(&binding, cluster),
+        };
+        let expected = expected_clusters(binding.spec());
+        let left = works.iter().filter_map(|work| cluster_of(work)).filter(|name| !expected.contains(name));
+        let left = left.map(|name| (name.to_owned(), place(name))).collect();
+        Ok(Some(View { binding, works, left }))
+    }
+
+    fn decide(view: &View<B>, _: Timestamp) -> Plan {
+        decide::decide(view)
+    }
+
+    async fn apply(&self, _: &BindingKey, view: View<B>, plan: Plan) -> Result<Outcome, Error> {
+        let mut deletions = plan.delete;
+        let limited: Vec<&Arc<Work>> =
+            plan.limited.iter().filter_map(|deletion| view.work(&deletion.work)).collect();
+        if !limited.is_empty() && self.plane.may_remove(view.binding.as_ref(), &limited).await? {
+            deletions.extend(plan.limited);
+        }
+        if let Err(error) = self.delete(&view, &deletions).await {
+            self.warn(&view.binding, reasons::CLEANUP_WORK_FAILED, error.to_string());
+            return Err(error);
+        }
+        match plan.then {
+            Then::Nothing(_) => {}
+            Then::Wait(what) => return Err(Error::Waiting(what)),
+            Then::Refuse(why) => self.warn(&view.binding, reasons::SYNC_WORK_FAILED, why),
+            Then::Release => {
+                self.plane.writer.derived().release(view.binding.as_ref(), B::FINALIZER).await?;
+            }
+            Then::Render => self.render(&view.binding).await?,
+        }
+        match plan.waiting {
+            None => Ok(Outcome::Done),
+            Some(cluster) => {
+                let object = &view.binding.spec().resource;
+                let what = format!("{} {}/{}", object.kind, object.namespace, object.name);
+                Err(Error::Waiting(format!("for what needs {what} to leave cluster {cluster}")))
+            }
         }
     }
-    Ok(written)
-}
-
-fn render<B: Stored>(
-    plane: &Plane,
-    renderer: &Renderer<'_, B>,
-    template: &Value,
-    target: &TargetCluster,
-    cluster: &Cluster,
-) -> Result<Rendered, Error> {
-    let result = renderer.render(target, cluster, &plane.overrides.read());
-    if let Err(error @ propagation::Error::Override { .. }) = &result {
-        let message = error.to_string();
-        plane.events.warning(OVERRIDES, template, reasons::APPLY_OVERRIDE_POLICY_FAILED, message);
-    }
-    Ok(result?)
 }
 
 fn component<B: Binding>() -> &'static str {
     if B::NAMESPACED { "binding-controller" } else { "cluster-resource-binding-controller" }
+}
+
+#[cfg(test)]
+mod tests {
+    use api::policy::OverridePolicy;
+    use serde_json::json;
+
+    use super::*;
+    use crate::fixtures::read;
+
+    fn policy(generation: i64) -> Arc<OverridePolicy> {
+        Arc::new(read(json!({
+            "metadata": { "name": "p", "namespace": "default", "generation": generation },
+            "spec": { "resourceSelectors": [{ "apiVersion": "v1", "kind": "ConfigMap" }], "overrideRules": [] },
+        })))
+    }
+
+    #[test]
+    fn bindings_are_looked_at_for_what_a_policy_said_and_says() {
+        let key = BindingKey::new("default", "p");
+        let cases = [
+            ("first list", None, Some(1), true, 0),
+            ("it is new", None, Some(1), false, 1),
+            ("it says something else", Some(1), Some(2), false, 2),
+            ("only its status changed", Some(1), Some(1), false, 0),
+            ("it is gone", Some(1), None, false, 1),
+        ];
+        for (name, old, new, initial, expected) in cases {
+            let (old, new): (Option<i64>, Option<i64>) = (old, new);
+            let change =
+                Change { key: &key, old: old.map(policy), new: new.map(policy), ours: false, initial };
+            let specs = overridden(&change, |policy| &policy.spec, |policy| policy.metadata.generation);
+            assert_eq!(specs.len(), expected, "{name}");
+        }
+    }
 }

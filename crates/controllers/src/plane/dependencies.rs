@@ -4,28 +4,27 @@
 //! Writes: the record of dependencies and the finalizer on the binding; attached bindings, their `requiredBy` and the
 //! label that names who requires them.
 
+mod decide;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use api::config::DependentObjectReference;
 use api::events as reasons;
 use api::labels::finalizers::BINDING_DEPENDENCIES;
-use api::labels::{DEPENDED_BY_PREFIX, RESOURCE_BINDING_PERMANENT_ID};
 use api::work::{ObjectReference, ResourceBinding};
 use interpreter::Operation;
-use kube::Api;
-use member::Key;
 use parking_lot::Mutex;
+use propagation::Object;
 use propagation::activation::specification_changed;
 use propagation::dependencies::{self, DependencyIndex};
-use propagation::{Binding, Object, check_scope};
+use runtime::{Error, Guard, Key, Queue};
 use serde_json::Value;
 
 use super::templates::TemplateKey;
-use super::write::{Error, Guard, Stored};
-use super::{Plane, Start, write};
-use crate::events::about;
-use crate::queue::Queue;
+use super::{Plane, Start};
+use decide::{Attach, Next, is_attached, is_held};
+use runtime::events::about;
 
 const WORKERS: usize = 4;
 const COMPONENT: &str = "dependencies-distributor";
@@ -34,13 +33,13 @@ struct Distributor {
     plane: Arc<Plane>,
     queue: Arc<Queue<Key>>,
     index: Mutex<DependencyIndex>,
-    /// Attached bindings, by nothing but that they are: few bindings are.
+    /// The set of attached bindings. It is small, so it needs no index.
     attached: Mutex<BTreeSet<Key>>,
     /// The last disagreement that was told of an attached binding.
     told: Mutex<BTreeMap<Key, String>>,
 }
 
-pub(super) fn wire(plane: &Arc<Plane>) -> Start {
+pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     let distributor = Arc::new(Distributor {
         plane: Arc::clone(plane),
         queue: Queue::new("dependencies-distributor"),
@@ -49,7 +48,7 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
         told: Mutex::default(),
     });
     let of = Arc::clone(&distributor);
-    plane.bindings.subscribe(move |change| {
+    plane.mirrors.bindings.subscribe(move |change| {
         let Some(new) = &change.new else {
             of.index.lock().remove(&change.key.namespace, &change.key.name);
             of.attached.lock().remove(change.key);
@@ -64,14 +63,7 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
         } else {
             of.attached.lock().remove(change.key);
         }
-        let concerns = |binding: &ResourceBinding| binding.spec.propagate_deps || is_held(binding);
-        let push = match &change.old {
-            Some(old) => {
-                old.metadata.generation != new.metadata.generation && (concerns(old) || concerns(new))
-            }
-            None => concerns(new),
-        };
-        if push {
+        if decide::is_news(change.old.as_deref(), new) {
             of.queue.push(change.key.clone());
         }
     });
@@ -89,28 +81,18 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
             }
         }
     });
-    Box::new(move |tasks, stop| {
+    Box::new(move || {
         let of = Arc::clone(&distributor);
-        distributor.queue.spawn(WORKERS, tasks, stop, move |key: Key| {
+        distributor.queue.spawn(WORKERS, &distributor.plane.supervisor, move |key: Key| {
             let of = Arc::clone(&of);
             async move { of.reconcile(&key).await }
         });
     })
 }
 
-fn is_attached(binding: &ResourceBinding) -> bool {
-    let mut labels = binding.metadata.labels.iter().flat_map(|labels| labels.keys());
-    labels.any(|label| label.starts_with(DEPENDED_BY_PREFIX))
-}
-
-/// Returns whether the binding waits for us before it goes.
-fn is_held(binding: &ResourceBinding) -> bool {
-    binding.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == BINDING_DEPENDENCIES)
-}
-
 impl Distributor {
     fn binding(&self, namespace: &str, name: &str) -> Option<Arc<ResourceBinding>> {
-        self.plane.bindings.get(namespace, name)
+        self.plane.mirrors.bindings.get(namespace, name)
     }
 
     /// Returns the bindings that are attached to this one.
@@ -129,19 +111,14 @@ impl Distributor {
 
     async fn reconcile(&self, key: &Key) -> Result<(), Error> {
         let Some(binding) = self.binding(&key.namespace, &key.name) else { return Ok(()) };
-        if !binding.spec.propagate_deps || binding.metadata.deletion_timestamp.is_some() {
-            return self.let_go(&binding).await;
-        }
-        // Nothing to follow before the first decision; upstream waits for it, too.
-        if binding.spec.clusters.is_empty() && !is_held(&binding) {
-            return Ok(());
-        }
-        if !dependencies::distributes(&binding) {
-            return Err(Error::Waiting(format!("for the permanent id of binding {}", key.name)));
-        }
-        // The binding controller tells of it.
-        if check_scope(binding.as_ref()).is_err() {
-            return Ok(());
+        match decide::next(&binding) {
+            Next::LetGo => return self.let_go(&binding).await,
+            Next::Nothing(why) => {
+                tracing::trace!(controller = COMPONENT, %key, why, "nothing to do");
+                return Ok(());
+            }
+            Next::Wait(what) => return Err(Error::Waiting(what)),
+            Next::Distribute => {}
         }
         let Some(template) = self.plane.templates.fetch(&binding.spec.resource).await? else {
             return Err(Error::Waiting(format!("for the template of binding {}", key.name)));
@@ -172,7 +149,7 @@ impl Distributor {
         self.plane.interpreter.get_dependencies(template).map_err(|source| {
             let message = source.to_string();
             self.plane.events.warning(COMPONENT, template, reasons::GET_DEPENDENCIES_FAILED, message);
-            propagation::Error::Interpret { object: template.describe(), source }.into()
+            Error::decision(propagation::Error::Interpret { object: template.describe(), source })
         })
     }
 
@@ -188,19 +165,15 @@ impl Distributor {
         if !is_held(&recorded) {
             recorded.metadata.finalizers.get_or_insert_default().push(BINDING_DEPENDENCIES.to_owned());
         }
-        match write::update(&self.api(binding), binding, &recorded, Guard::Fields).await? {
+        match self.plane.writer.derived().update(binding, &recorded, Guard::Fields).await? {
             Some(written) => {
-                self.plane.bindings.note(written.clone());
+                self.plane.mirrors.bindings.note(written.clone());
                 let message = format!("Get dependencies of {} succeed.", template.describe());
                 self.plane.events.normal(COMPONENT, template, reasons::GET_DEPENDENCIES_SUCCEED, message);
                 Ok(written)
             }
             None => Ok(recorded),
         }
-    }
-
-    fn api(&self, binding: &ResourceBinding) -> Api<ResourceBinding> {
-        ResourceBinding::api(&self.plane.client, binding.metadata.namespace.as_deref().unwrap_or(""))
     }
 
     /// Returns whether anything had to be written.
@@ -212,7 +185,8 @@ impl Distributor {
         let mut changed = false;
         for attached in self.attached_to(binding) {
             let object = self.plane.templates.get(&TemplateKey::of_reference(&attached.spec.resource));
-            if dependencies::is_orphan(&attached.spec.resource, wanted, object.as_deref())? {
+            let resource = &attached.spec.resource;
+            if dependencies::is_orphan(resource, wanted, object.as_deref()).map_err(Error::decision)? {
                 changed |= self.detach(&attached, binding).await?;
             }
         }
@@ -225,11 +199,7 @@ impl Distributor {
                 }
             }
         }
-        match errors.len() {
-            0 => Ok(changed),
-            1 => Err(errors.remove(0)),
-            _ => Err(Error::Several(errors.iter().map(ToString::to_string).collect())),
-        }
+        Error::join(errors).map(|()| changed)
     }
 
     /// Returns the objects that a dependency means and that exist; the others come through the watch.
@@ -244,12 +214,12 @@ impl Distributor {
         if !dependency.name.is_empty() {
             return Ok(self.plane.templates.fetch(&reference).await?.into_iter().collect());
         }
-        if dependencies::selector(dependency)?.is_none() {
-            return Err(propagation::Error::EmptyDependency.into());
+        if dependencies::selector(dependency).map_err(Error::decision)?.is_none() {
+            return Err(Error::decision(propagation::Error::EmptyDependency));
         }
         let mut found = Vec::new();
         for object in self.plane.templates.all(&TemplateKey::of_reference(&reference).kind) {
-            if dependencies::refers_to(dependency, &object)? {
+            if dependencies::refers_to(dependency, &object).map_err(Error::decision)? {
                 found.push(object);
             }
         }
@@ -257,35 +227,30 @@ impl Distributor {
     }
 
     async fn attach(&self, binding: &ResourceBinding, object: &Value) -> Result<bool, Error> {
-        if object.is_deleting() || self.plane.templates.skip().skips(object) {
-            return Ok(false);
-        }
-        let mut wanted = dependencies::build_attached(binding, object);
-        check_scope(&wanted)?;
+        let wanted = dependencies::build_attached(binding, object);
         let name = wanted.metadata.name.clone().unwrap_or_default();
         let namespace = wanted.metadata.namespace.clone().unwrap_or_default();
         let existing = self.binding(&namespace, &name);
         let referrers = self.referrers(existing.as_deref().unwrap_or(&wanted), Some(binding));
-        let find = |namespace: &str, name: &str| {
-            referrers.iter().map(AsRef::as_ref).find(|known| is_named(known, namespace, name))
-        };
-        let Some(existing) = existing else {
-            let built = wanted.clone();
-            dependencies::attach(&mut wanted, &built, find)?;
-            let labels = wanted.metadata.labels.get_or_insert_default();
-            labels.insert(RESOURCE_BINDING_PERMANENT_ID.to_owned(), uuid::Uuid::new_v4().to_string());
-            write::create(&self.api(binding), &self.plane.bindings, &wanted).await?;
-            return Ok(true);
-        };
-        let mut updated = (*existing).clone();
-        let (changed, disagreement) = dependencies::attach(&mut updated, &wanted, find)?;
-        self.tell_disagreement(&existing, disagreement);
-        // That only the version of the object moved is news to those who render it.
-        if !changed {
-            return Ok(false);
+        let skipped = self.plane.templates.skip().skips(object);
+        let fresh_id = || uuid::Uuid::new_v4().to_string();
+        let plan = decide::attach(object, skipped, wanted, existing.as_deref(), &referrers, fresh_id)
+            .map_err(Error::decision)?;
+        let (writer, mirror) = (self.plane.writer.derived(), &self.plane.mirrors.bindings);
+        match (plan, &existing) {
+            (Attach::Nothing(_), _) => Ok(false),
+            (Attach::Create(made), _) => writer.create(mirror, made.as_ref()).await.map(|()| true),
+            (Attach::Existing { update, disagreement }, Some(existing)) => {
+                self.tell_disagreement(existing, disagreement);
+                match update {
+                    None => Ok(false),
+                    Some(update) => {
+                        writer.update_mirrored(mirror, existing.as_ref(), &update, Guard::Fields).await
+                    }
+                }
+            }
+            (Attach::Existing { .. }, None) => Ok(false),
         }
-        let (api, mirror) = (self.api(binding), &self.plane.bindings);
-        write::update_mirrored(&api, mirror, &existing, &updated, Guard::Fields).await
     }
 
     /// Says on what the policies behind an attached binding disagree, once for each disagreement. It may be another one
@@ -320,18 +285,12 @@ impl Distributor {
     }
 
     async fn detach(&self, attached: &ResourceBinding, binding: &ResourceBinding) -> Result<bool, Error> {
-        let namespace = binding.metadata.namespace.as_deref().unwrap_or("");
-        let name = binding.metadata.name.as_deref().unwrap_or("");
         let referrers = self.referrers(attached, None);
-        let find = |namespace: &str, name: &str| {
-            referrers.iter().map(AsRef::as_ref).find(|known| is_named(known, namespace, name))
-        };
-        let mut updated = attached.clone();
-        if !dependencies::detach(&mut updated, namespace, name, find)? {
+        let Some(updated) = decide::detach(attached, binding, &referrers).map_err(Error::decision)? else {
             return Ok(false);
-        }
-        match write::update(&self.api(attached), attached, &updated, Guard::Version).await {
-            Err(Error::Api(error)) if write::is_not_found(&error) => Ok(false),
+        };
+        match self.plane.writer.derived().update(attached, &updated, Guard::Version).await {
+            Err(error) if error.is_not_found() => Ok(false),
             result => Ok(result?.is_some()),
         }
     }
@@ -341,21 +300,6 @@ impl Distributor {
         for attached in self.attached_to(binding) {
             self.detach(&attached, binding).await?;
         }
-        if !is_held(binding) {
-            return Ok(());
-        }
-        let mut released = binding.clone();
-        if let Some(finalizers) = &mut released.metadata.finalizers {
-            finalizers.retain(|finalizer| finalizer != BINDING_DEPENDENCIES);
-        }
-        match write::update(&self.api(binding), binding, &released, Guard::Version).await {
-            Err(Error::Api(error)) if write::is_not_found(&error) => Ok(()),
-            result => result.map(drop),
-        }
+        self.plane.writer.derived().release(binding, BINDING_DEPENDENCIES).await.map(drop)
     }
-}
-
-fn is_named(binding: &ResourceBinding, namespace: &str, name: &str) -> bool {
-    let metadata = Binding::metadata(binding);
-    metadata.namespace.as_deref() == Some(namespace) && metadata.name.as_deref() == Some(name)
 }

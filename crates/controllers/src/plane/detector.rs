@@ -3,43 +3,44 @@
 //! Watches: templates of every kind, both kinds of propagation policies (see `policies`), override policies that a
 //! propagation policy waits for, bindings that vanish.
 //! Writes: the claim on the template; the binding's metadata and what the policy says in its spec.
+//!
+//! What becomes of a template and of its binding is decided in `decide`.
+
+mod decide;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
 use api::events as reasons;
-use api::labels::RESOURCE_TEMPLATE_CLAIMED_BY;
 use api::policy::{ClusterPropagationPolicy, PropagationPolicy, PropagationSpec};
 use api::work::{ClusterResourceBinding, ResourceBinding};
 use interpreter::Operation;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
-use member::{Change, Key, Mirror};
 use parking_lot::{Mutex, RwLock};
-use propagation::activation::specification_changed;
 use propagation::binding::{self, Inputs};
 use propagation::claim::{self, Claim, Holder};
 use propagation::index::WaitingSet;
 use propagation::policies::{self as choosing, Choice, Policy, PolicyIndex};
 use propagation::{Binding, Object, Reference as _};
+use runtime::writer::tree_difference;
+use runtime::{Change, Error, Guard, Key, Mirror, Queue};
 use serde_json::Value;
 
-use super::figures::FIGURES;
-use super::heads;
-use super::policies::Kept;
+use super::metrics::METRICS;
+use super::mirrored;
 use super::templates::TemplateKey;
-use super::write::{Error, Guard, Stored, tree_difference};
-use super::{BindingKey, Plane, Start, bindings, policies, write};
-use crate::queue::Queue;
+use super::{BindingKey, Plane, Start, StoredBinding, bindings, policies};
+use decide::{Bind, Held, Plan, Touch, View};
 
 const TEMPLATE_WORKERS: usize = 8;
 const POLICY_WORKERS: usize = 2;
 pub(super) const COMPONENT: &str = "resource-detector";
 
 /// What the detector knows besides the mirrors.
-pub(super) struct Detector {
+pub(crate) struct Detector {
     pub(super) plane: Arc<Plane>,
     pub(super) templates: Arc<Queue<TemplateKey>>,
     pub(super) policies: Arc<Queue<Key>>,
@@ -59,16 +60,7 @@ pub(super) struct Detector {
     claimed: Mutex<HashMap<String, BTreeSet<BindingKey>>>,
 }
 
-/// What is known of a template that waits to be looked at.
-#[derive(Debug, Clone, Copy, Default)]
-struct Touch {
-    /// A user may have changed it; lazy policies wait for that.
-    by_user: bool,
-    /// It was seen changing, so that its version in the binding is news.
-    fresh: bool,
-}
-
-pub(super) fn wire(plane: &Arc<Plane>) -> Start {
+pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     let detector = Arc::new(Detector {
         plane: Arc::clone(plane),
         templates: Queue::new("resource detector"),
@@ -85,30 +77,31 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
     let of = Arc::clone(&detector);
     plane.templates.subscribe(move |change| of.template_changed(change));
     let of = Arc::clone(&detector);
-    plane.bindings.subscribe(move |change| of.binding_changed(change));
+    plane.mirrors.bindings.subscribe(move |change| of.binding_changed(change));
     let of = Arc::clone(&detector);
-    plane.cluster_bindings.subscribe(move |change| of.binding_changed(change));
+    plane.mirrors.cluster_bindings.subscribe(move |change| of.binding_changed(change));
     let of = Arc::clone(&detector);
-    plane.override_policies.subscribe(move |change| of.override_changed(change));
+    plane.mirrors.override_policies.subscribe(move |change| of.override_changed(change));
     let of = Arc::clone(&detector);
-    plane.cluster_override_policies.subscribe(move |change| of.override_changed(change));
+    plane.mirrors.cluster_override_policies.subscribe(move |change| of.override_changed(change));
     policies::subscribe(&detector);
 
-    Box::new(move |tasks, stop| {
+    Box::new(move || {
+        let supervisor = detector.plane.supervisor.clone();
         let of = Arc::clone(&detector);
-        detector.templates.spawn(TEMPLATE_WORKERS, tasks, stop, move |key: TemplateKey| {
+        detector.templates.spawn(TEMPLATE_WORKERS, &supervisor, move |key: TemplateKey| {
             let of = Arc::clone(&of);
             async move { of.reconcile_template(key).await }
         });
         let of = Arc::clone(&detector);
-        detector.policies.spawn(POLICY_WORKERS, tasks, stop, move |key: Key| {
+        detector.policies.spawn(POLICY_WORKERS, &supervisor, move |key: Key| {
             let of = Arc::clone(&of);
-            async move { policies::reconcile(&of, &of.plane.policies, &key).await }
+            async move { policies::reconcile(&of, &of.plane.mirrors.policies, &key).await }
         });
         let of = Arc::clone(&detector);
-        detector.cluster_policies.spawn(POLICY_WORKERS, tasks, stop, move |key: Key| {
+        detector.cluster_policies.spawn(POLICY_WORKERS, &supervisor, move |key: Key| {
             let of = Arc::clone(&of);
-            async move { policies::reconcile(&of, &of.plane.cluster_policies, &key).await }
+            async move { policies::reconcile(&of, &of.plane.mirrors.cluster_policies, &key).await }
         });
     })
 }
@@ -126,21 +119,13 @@ fn claim_ids(metadata: &ObjectMeta) -> impl Iterator<Item = &String> {
 impl Detector {
     fn template_changed(&self, change: &Change<Value>) {
         let Some(object) = change.new.as_ref().or(change.old.as_ref()) else { return };
-        let touch = match (&change.old, &change.new) {
-            (Some(old), Some(new)) if !specification_changed(old, new) => return,
-            (Some(old), Some(new)) => Touch { by_user: !heads::changed_by_karmada(old, new), fresh: true },
-            _ => Touch { by_user: true, fresh: !change.initial },
-        };
-        self.push(TemplateKey::of(object), touch);
+        if let Some(touch) = Touch::of(change.old.as_deref(), change.new.as_deref(), change.initial) {
+            self.push(TemplateKey::of(object), touch);
+        }
     }
 
     fn push(&self, key: TemplateKey, touch: Touch) {
-        {
-            let mut touches = self.touches.lock();
-            let known = touches.entry(key.clone()).or_default();
-            known.by_user |= touch.by_user;
-            known.fresh |= touch.fresh;
-        }
+        self.touches.lock().entry(key.clone()).or_default().add(touch);
         self.templates.push(key);
     }
 
@@ -191,12 +176,9 @@ impl Detector {
 
     async fn reconcile_template(&self, key: TemplateKey) -> Result<(), Error> {
         let touch = self.touches.lock().remove(&key).unwrap_or_default();
-        let result = self.bind_template(&key, touch).await;
+        let result = self.carry_out(&key, touch).await;
         if result.is_err() {
-            let mut touches = self.touches.lock();
-            let known = touches.entry(key).or_default();
-            known.by_user |= touch.by_user;
-            known.fresh |= touch.fresh;
+            self.touches.lock().entry(key).or_default().add(touch);
         }
         result
     }
@@ -206,74 +188,68 @@ impl Detector {
         self.waiting.lock().remove(&api_version, &key.kind.kind, &key.namespace, &key.name);
     }
 
-    async fn bind_template(&self, key: &TemplateKey, touch: Touch) -> Result<(), Error> {
-        let Some(template) = self.plane.templates.get(key) else {
-            self.bound.lock().remove(key);
-            self.stop_waiting(key);
-            return Ok(());
-        };
-        // What is on its way out gets no new binding; its old one goes with it.
-        let taken = template.label(RESOURCE_TEMPLATE_CLAIMED_BY).is_some_and(|holder| !holder.is_empty());
-        if template.is_deleting() || taken {
-            self.stop_waiting(key);
-            return Ok(());
-        }
-        if let Some(claim) = Claim::read(&template) {
-            return match &claim.holder {
+    fn observe(&self, key: &TemplateKey, touch: Touch) -> View {
+        let template = self.plane.templates.get(key);
+        let held = template.as_deref().and_then(Claim::read).map(|claim| {
+            let mirrors = &self.plane.mirrors;
+            let policy = match &claim.holder {
                 Holder::Policy { namespace, name } => {
-                    let policy = self.plane.policies.get(namespace, name);
-                    self.keep(&template, &claim, policy, touch).await
+                    mirrors.policies.get(namespace, name).map(Choice::Policy)
                 }
                 Holder::ClusterPolicy { name } => {
-                    let policy = self.plane.cluster_policies.get("", name);
-                    self.keep(&template, &claim, policy, touch).await
+                    mirrors.cluster_policies.get("", name).map(Choice::ClusterPolicy)
                 }
             };
+            Held { claim, policy }
+        });
+        let choice = match (&template, &held) {
+            (Some(template), None) => self.choose(template),
+            _ => None,
+        };
+        View { template, touch, held, choice }
+    }
+
+    async fn carry_out(&self, key: &TemplateKey, touch: Touch) -> Result<(), Error> {
+        let mut view = self.observe(key, touch);
+        let mut plan = decide::decide(&view);
+        if let (Plan::Wait, Some(template)) = (&plan, &view.template) {
+            self.waiting.lock().insert(template);
+            // A policy that came between the two looks has not seen the template waiting.
+            view = self.observe(key, touch);
+            plan = decide::decide(&view);
         }
-        let Some(choice) = self.choose(&template).or_else(|| {
-            self.waiting.lock().insert(&template);
-            // A policy that came between the two lines has not seen the template waiting.
-            self.choose(&template)
-        }) else {
+        if !matches!(plan, Plan::Wait) {
+            self.stop_waiting(key);
+        }
+        let Some(template) = &view.template else {
+            self.bound.lock().remove(key);
             return Ok(());
         };
-        self.stop_waiting(key);
-        match choice {
-            Choice::Policy(policy) => self.apply(&template, policy.as_ref(), touch).await,
-            Choice::ClusterPolicy(policy) => self.apply(&template, policy.as_ref(), touch).await,
+        match plan {
+            Plan::Nothing(why) => {
+                tracing::trace!(controller = COMPONENT, ?key, why, "nothing to do");
+                Ok(())
+            }
+            Plan::Forget | Plan::Wait => Ok(()),
+            Plan::Release(claim) => self.release(template, &claim).await,
+            Plan::AskPolicy(Choice::Policy(policy)) => {
+                self.policies.push(Key::new(policy.namespace(), policy.name()));
+                Ok(())
+            }
+            Plan::AskPolicy(Choice::ClusterPolicy(policy)) => {
+                self.cluster_policies.push(Key::new("", policy.name()));
+                Ok(())
+            }
+            Plan::Apply(Choice::Policy(policy)) => self.apply(template, policy.as_ref(), touch).await,
+            Plan::Apply(Choice::ClusterPolicy(policy)) => self.apply(template, policy.as_ref(), touch).await,
         }
     }
 
     fn choose(&self, template: &Value) -> Option<Choice> {
         let started = Instant::now();
         let choice = choosing::choose(&self.policy_index.read(), &self.cluster_policy_index.read(), template);
-        FIGURES.matched(started);
+        METRICS.matched(started);
         choice
-    }
-
-    /// Looks after a template that is claimed already.
-    async fn keep<P: Kept>(
-        &self,
-        template: &Value,
-        claim: &Claim,
-        policy: Option<Arc<P>>,
-        touch: Touch,
-    ) -> Result<(), Error> {
-        self.stop_waiting(&TemplateKey::of(template));
-        let Some(policy) = policy else { return self.release(template, claim).await };
-        // A policy that goes takes its claims off first, which brings the template back here.
-        if policy.is_deleting() {
-            return Ok(());
-        }
-        // One that no longer selects the template releases it itself: only the binding tells whether it is this
-        // template or the same object under another API group that the policy once claimed.
-        if !policy.selects(template) {
-            if !touch.fresh {
-                P::queue(self).push(Key::new(policy.namespace(), policy.name()));
-            }
-            return Ok(());
-        }
-        self.apply(template, policy.as_ref(), touch).await
     }
 
     async fn apply<P: Policy>(&self, template: &Value, policy: &P, touch: Touch) -> Result<(), Error> {
@@ -287,10 +263,10 @@ impl Detector {
             self.blocked.lock().insert(key);
             return Err(Error::Waiting(format!("for override policies {}", missing.join(", "))));
         }
-        let claim = Claim::of(policy)?;
+        let claim = Claim::of(policy).map_err(Error::decision)?;
         let started = Instant::now();
         let result = self.claim_and_bind(template, policy, &claim, touch).await;
-        FIGURES.applied(started, &result);
+        METRICS.applied(started, &result);
         match &result {
             Ok(true) => {
                 let message = format!("Apply {} ({}) succeed", kind_of::<P>(), describe(policy));
@@ -330,21 +306,14 @@ impl Detector {
         };
         let plane = &self.plane;
         let written = if template.namespace().is_empty() {
-            self.bind::<ClusterResourceBinding>(&plane.cluster_bindings, &inputs, touch).await?
+            self.bind::<ClusterResourceBinding>(&plane.mirrors.cluster_bindings, &inputs, touch).await?
         } else {
-            self.bind::<ResourceBinding>(&plane.bindings, &inputs, touch).await?
+            self.bind::<ResourceBinding>(&plane.mirrors.bindings, &inputs, touch).await?
         };
         if claimed_now {
             self.bound.lock().insert(TemplateKey::of(&template), template);
         }
         Ok(written)
-    }
-
-    /// Returns whether the template is, in all that a binding is made of, the one that was bound right after it was
-    /// claimed.
-    fn is_bound_already(&self, template: &Value) -> bool {
-        let bound = self.bound.lock().remove(&TemplateKey::of(template));
-        bound.is_some_and(|bound| !specification_changed(&bound, template))
     }
 
     /// Marks the template as the policy's; returns it as it then is, or nothing if it is gone.
@@ -361,7 +330,7 @@ impl Detector {
 
     /// Returns all of a template of which the mirror may have the head only.
     async fn whole(&self, template: Value) -> Result<Option<Value>, Error> {
-        if !heads::is_head(&template) {
+        if !mirrored::is_head(&template) {
             return Ok(Some(template));
         }
         let found = self.plane.templates.fetch(&template.reference()).await?;
@@ -370,11 +339,11 @@ impl Detector {
 
     async fn priority_class(&self, policy: &PropagationSpec) -> Result<Option<i32>, Error> {
         let Some(wanted) = &policy.schedule_priority else { return Ok(None) };
-        let api: Api<PriorityClass> = Api::all(self.plane.client.clone());
+        let api: Api<PriorityClass> = Api::all(self.plane.client().clone());
         Ok(api.get_opt(&wanted.priority_class_name).await?.and_then(|class| class.value))
     }
 
-    async fn bind<B: Stored>(
+    async fn bind<B: StoredBinding>(
         &self,
         mirror: &Mirror<B>,
         inputs: &Inputs<'_>,
@@ -389,31 +358,35 @@ impl Detector {
                     let message = error.to_string();
                     self.plane.events.warning(COMPONENT, template, reasons::GET_REPLICAS_FAILED, message);
                 }
-                return Err(error.into());
+                return Err(Error::decision(error));
             }
         };
-        let api = B::api(&self.plane.client, template.namespace());
         let name = Binding::metadata(&desired).name.clone().unwrap_or_default();
-        let written = match mirror.get(template.namespace(), &name) {
-            Some(existing) => {
-                let mut wanted = (*existing).clone();
-                match binding::update(&mut wanted, &desired, inputs.policy, inputs.claim)? {
-                    binding::Change::None => {
-                        self.bound.lock().remove(&TemplateKey::of(template));
-                        false
-                    }
-                    binding::Change::VersionOnly if !touch.fresh || self.is_bound_already(template) => false,
-                    _ if existing.metadata().deletion_timestamp.is_some() => {
-                        return Err(Error::Waiting(format!("for binding {name} to go")));
-                    }
-                    _ => write::update_mirrored(&api, mirror, &existing, &wanted, Guard::Fields).await?,
+        let (existing, key) = (mirror.get(template.namespace(), &name), TemplateKey::of(template));
+        let plan = {
+            let bound = self.bound.lock();
+            let memory = (bound.get(&key), template);
+            decide::bind(existing.as_deref(), &desired, inputs.policy, inputs.claim, touch, memory)
+                .map_err(Error::decision)?
+        };
+        let writer = self.plane.writer.derived();
+        let written = match (plan, &existing) {
+            (Bind::Wait, _) => return Err(Error::Waiting(format!("for binding {name} to go"))),
+            (Bind::Nothing { seen }, _) => {
+                if seen {
+                    self.bound.lock().remove(&key);
                 }
+                false
             }
-            None => {
+            (Bind::Update(wanted), Some(existing)) => {
+                self.bound.lock().remove(&key);
+                writer.update_mirrored(mirror, existing.as_ref(), &wanted, Guard::Fields).await?
+            }
+            (Bind::Create | Bind::Update(_), _) => {
                 // Admission would give it an identity; control planes without our admission have bindings, too.
                 let labels = Binding::metadata_mut(&mut desired).labels.get_or_insert_default();
                 labels.insert(B::PERMANENT_ID.to_owned(), uuid::Uuid::new_v4().to_string());
-                write::create(&api, mirror, &desired).await?;
+                writer.create(mirror, &desired).await?;
                 true
             }
         };
@@ -441,14 +414,14 @@ impl Detector {
     pub(super) async fn release_binding(&self, key: &BindingKey, claim: &Claim) -> Result<(), Error> {
         let plane = &self.plane;
         if key.namespace.is_empty() {
-            release_binding(plane, &plane.cluster_bindings, key, claim).await
+            release_binding(plane, &plane.mirrors.cluster_bindings, key, claim).await
         } else {
-            release_binding(plane, &plane.bindings, key, claim).await
+            release_binding(plane, &plane.mirrors.bindings, key, claim).await
         }
     }
 }
 
-async fn release_binding<B: Stored>(
+async fn release_binding<B: StoredBinding>(
     plane: &Plane,
     mirror: &Mirror<B>,
     key: &BindingKey,
@@ -460,9 +433,8 @@ async fn release_binding<B: Stored>(
         return Ok(());
     }
     debug_assert_eq!(bindings::key(binding.as_ref()), *key);
-    let api = B::api(&plane.client, &key.namespace);
-    match write::update(&api, binding.as_ref(), &released, Guard::Version).await {
-        Err(Error::Api(error)) if write::is_not_found(&error) => Ok(()),
+    match plane.writer.derived().update(binding.as_ref(), &released, Guard::Version).await {
+        Err(error) if error.is_not_found() => Ok(()),
         result => result.map(drop),
     }
 }

@@ -11,15 +11,15 @@ use api::labels::SKIP_AUTO_PROPAGATION;
 use api::labels::annotations::APPLIED_CLUSTER_OVERRIDES;
 use apimachinery::gvk::Gvk;
 use futures::future::join_all;
-use propagation::overrides::record;
+use jiff::Timestamp;
+use propagation::overrides::{Overrides, record};
 use propagation::render::DesiredWork;
 use propagation::{Object, Reference as _};
 use serde_json::Value;
 
 use super::templates::TemplateKey;
-use super::write::Error;
 use super::{Plane, Start};
-use crate::queue::Queue;
+use runtime::{Error, Outcome, Queue, Reconcile, controller};
 
 /// Upstream has one worker; each looks after all clusters of a namespace at once, so that few are enough.
 const WORKERS: usize = 2;
@@ -28,7 +28,7 @@ fn namespace_kind() -> Gvk {
     Gvk::new("", "v1", "Namespace")
 }
 
-pub(super) fn wire(plane: &Arc<Plane>) -> Start {
+pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     let queue = Queue::new("namespace-sync-controller");
 
     let pushed = Arc::clone(&queue);
@@ -42,14 +42,14 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
     });
 
     let (pushed, of) = (Arc::clone(&queue), Arc::clone(plane));
-    plane.clusters.subscribe(move |change| {
+    plane.mirrors.clusters.subscribe(move |change| {
         if change.old.is_none() {
             push_all(&of, &pushed);
         }
     });
 
     let (pushed, of) = (Arc::clone(&queue), Arc::clone(plane));
-    plane.cluster_override_policies.subscribe(move |change| {
+    plane.mirrors.cluster_override_policies.subscribe(move |change| {
         let policies = [&change.old, &change.new].into_iter().flatten();
         for selector in policies.flat_map(|policy| &policy.spec.resource_selectors) {
             match (selector.api_version.as_str(), selector.kind.as_str(), selector.name.as_str()) {
@@ -62,7 +62,7 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
 
     // A Work of ours that was deleted while the namespace and the cluster are still there comes back.
     let pushed = Arc::clone(&queue);
-    plane.works.mirror.subscribe(move |change| {
+    plane.mirrors.works.subscribe(move |change| {
         if let (Some(old), None) = (&change.old, &change.new) {
             let owners = old.metadata.owner_references.iter().flatten();
             for owner in owners.filter(|owner| owner.kind == "Namespace" && owner.api_version == "v1") {
@@ -71,13 +71,12 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
         }
     });
 
-    let plane = Arc::clone(plane);
-    Box::new(move |tasks, stop| {
-        queue.spawn(WORKERS, tasks, stop, move |name: String| {
-            let plane = Arc::clone(&plane);
-            async move { reconcile(&plane, name).await }
-        });
-    })
+    let controller = Arc::new(Controller { plane: plane.clone() });
+    Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
+}
+
+struct Controller {
+    plane: Arc<Plane>,
 }
 
 fn push_all(plane: &Plane, queue: &Queue<String>) {
@@ -86,36 +85,83 @@ fn push_all(plane: &Plane, queue: &Queue<String>) {
     }
 }
 
-async fn reconcile(plane: &Plane, name: String) -> Result<(), Error> {
-    if name == "default" || plane.templates.skip().skips_namespace(&name) {
-        return Ok(());
-    }
-    let key = TemplateKey { kind: namespace_kind(), namespace: String::new(), name };
-    let Some(namespace) = plane.templates.get(&key) else { return Ok(()) };
+/// What is known of a namespace.
+pub(crate) struct View {
+    /// `--skipped-propagating-namespaces` names it.
+    skipped: bool,
+    namespace: Arc<Value>,
+    clusters: Vec<Arc<Cluster>>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Plan {
+    /// It stays in the control plane, for this reason.
+    Nothing(&'static str),
+    /// It is brought to these clusters.
+    Bring(Vec<String>),
+}
+
+fn decide(view: &View) -> Plan {
+    let namespace = &view.namespace;
     let kept_back =
         namespace.label(SKIP_AUTO_PROPAGATION).is_some_and(|value| value.eq_ignore_ascii_case("true"));
-    if namespace.is_deleting() || kept_back {
-        return Ok(());
+    if namespace.name() == "default" {
+        return Plan::Nothing("every cluster has it");
     }
-    let clusters = plane.clusters.all();
-    let present = clusters.iter().filter(|cluster| cluster.metadata.deletion_timestamp.is_none());
-    let results = join_all(present.map(|cluster| ensure_work(plane, &namespace, cluster))).await;
-    let errors: Vec<String> = results.into_iter().filter_map(Result::err).map(|e| e.to_string()).collect();
-    if errors.is_empty() { Ok(()) } else { Err(Error::Several(errors)) }
+    if view.skipped {
+        return Plan::Nothing("it is not propagated");
+    }
+    if namespace.is_deleting() {
+        return Plan::Nothing("it goes, and its Works with it");
+    }
+    if kept_back {
+        return Plan::Nothing("its label says so");
+    }
+    let present = view.clusters.iter().filter(|cluster| cluster.metadata.deletion_timestamp.is_none());
+    Plan::Bring(present.filter_map(|cluster| cluster.metadata.name.clone()).collect())
 }
 
-async fn ensure_work(plane: &Plane, namespace: &Value, cluster: &Cluster) -> Result<(), Error> {
+impl Reconcile for Controller {
+    type Key = String;
+    type View = View;
+    type Plan = Plan;
+
+    async fn observe(&self, name: &String) -> Result<Option<View>, Error> {
+        let plane = &self.plane;
+        let key = TemplateKey { kind: namespace_kind(), namespace: String::new(), name: name.clone() };
+        let Some(namespace) = plane.templates.get(&key) else { return Ok(None) };
+        let skipped = plane.templates.skip().skips_namespace(name);
+        Ok(Some(View { skipped, namespace, clusters: plane.mirrors.clusters.all() }))
+    }
+
+    fn decide(view: &View, _: Timestamp) -> Plan {
+        decide(view)
+    }
+
+    async fn apply(&self, _: &String, view: View, plan: Plan) -> Result<Outcome, Error> {
+        let Plan::Bring(names) = plan else { return Ok(Outcome::Done) };
+        let named =
+            |cluster: &&Arc<Cluster>| cluster.metadata.name.as_ref().is_some_and(|name| names.contains(name));
+        let clusters = view.clusters.iter().filter(named);
+        let results = join_all(clusters.map(|cluster| self.ensure_work(&view.namespace, cluster))).await;
+        Error::join(results.into_iter().filter_map(Result::err).collect())?;
+        Ok(Outcome::Done)
+    }
+}
+
+impl Controller {
+    async fn ensure_work(&self, namespace: &Value, cluster: &Cluster) -> Result<(), Error> {
+        let work = desired(namespace, cluster, &self.plane.overrides.read()).map_err(Error::decision)?;
+        self.plane.works.ensure(&self.plane.writer, &work).await?;
+        Ok(())
+    }
+}
+
+/// Returns the Work that brings a namespace to a cluster.
+fn desired(namespace: &Value, cluster: &Cluster, overrides: &Overrides) -> propagation::Result<DesiredWork> {
     let name = cluster.metadata.name.as_deref().unwrap_or("");
-    let work = desired(plane, namespace, name, cluster)?;
-    plane.works.ensure(&plane.client, &work).await?;
-    Ok(())
-}
-
-fn desired(plane: &Plane, namespace: &Value, name: &str, cluster: &Cluster) -> Result<DesiredWork, Error> {
     let mut manifest = namespace.clone();
-    let applied = plane
-        .overrides
-        .read()
+    let applied = overrides
         .apply(&mut manifest, cluster)
         .map_err(|failure| propagation::Error::Override { cluster: name.to_owned(), failure })?;
     let mut annotations = BTreeMap::new();
@@ -124,4 +170,62 @@ fn desired(plane: &Plane, namespace: &Value, name: &str, cluster: &Cluster) -> R
     }
     let work = DesiredWork::new(name, manifest, BTreeMap::new(), annotations)?;
     Ok(work.owned_by(namespace.controller_reference()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::fixtures::{cluster, deleting, merged};
+
+    fn namespace(otherwise: Value) -> Arc<Value> {
+        let base =
+            json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "shop", "uid": "n" } });
+        Arc::new(merged(base, otherwise))
+    }
+
+    fn clusters() -> Vec<Arc<Cluster>> {
+        let leaving = cluster("m3", "True", deleting());
+        [cluster("m1", "True", json!({})), cluster("m2", "False", json!({})), leaving].map(Arc::new).into()
+    }
+
+    #[test]
+    fn which_namespaces_go_where() {
+        let label = |value: &str| json!({ "metadata": { "labels": { SKIP_AUTO_PROPAGATION: value } } });
+        let all = || Plan::Bring(vec!["m1".to_owned(), "m2".to_owned()]);
+        let cases = [
+            ("to all clusters that stay, ready or not", json!({}), false, all()),
+            ("its label is not true", label("false"), false, all()),
+            ("its label says so", label("True"), false, Plan::Nothing("its label says so")),
+            ("it is skipped", json!({}), true, Plan::Nothing("it is not propagated")),
+            ("it goes", deleting(), false, Plan::Nothing("it goes, and its Works with it")),
+            (
+                "the one that every cluster has",
+                json!({ "metadata": { "name": "default" } }),
+                false,
+                Plan::Nothing("every cluster has it"),
+            ),
+        ];
+        for (name, otherwise, skipped, expected) in cases {
+            let view = View { skipped, namespace: namespace(otherwise), clusters: clusters() };
+            assert_eq!(decide(&view), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn its_work_belongs_to_it_and_carries_no_status() {
+        let status = json!({ "status": { "phase": "Active" } });
+        let work =
+            desired(&namespace(status), &cluster("m1", "True", json!({})), &Overrides::default()).unwrap();
+        let made = work.create();
+        assert_eq!(made.metadata.namespace.as_deref(), Some("karmada-es-m1"));
+        let owner = &made.metadata.owner_references.unwrap()[0];
+        assert_eq!(
+            (owner.kind.as_str(), owner.name.as_str(), owner.uid.as_str()),
+            ("Namespace", "shop", "n")
+        );
+        assert_eq!(made.spec.workload.manifests[0].get("status"), None);
+        assert_eq!(made.metadata.annotations, Some(BTreeMap::new()), "no override was applied");
+    }
 }

@@ -4,6 +4,8 @@
 //! Writes: releases claims (template and binding), takes templates over from policies of lower priority, and drops
 //! the policy's finalizer when nothing carries its claim any more. Bindings stay: what runs keeps running.
 
+mod decide;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -13,30 +15,24 @@ use api::labels::{CLUSTER_PROPAGATION_POLICY_PERMANENT_ID, PROPAGATION_POLICY_PE
 use api::policy::{ClusterPropagationPolicy, PropagationPolicy};
 use api::work::ObjectReference;
 use apimachinery::gvk::Gvk;
-use kube::{Api, Client, Resource};
-use member::{Change, Key, Mirror};
 use parking_lot::RwLock;
 use propagation::claim::{Claim, Holder};
 use propagation::policies::{Policy, PolicyIndex, Preemption, preemption};
 use propagation::{Binding, Object};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use runtime::writer::Stored;
+use runtime::{Change, Error, Guard, Key, Mirror, Queue};
 use serde_json::Value;
 
 use super::detector::{COMPONENT, Detector, describe, kind_of};
-use super::figures::FIGURES;
+use super::metrics::METRICS;
 use super::templates::TemplateKey;
-use super::write::{self, Error, Guard};
-use crate::queue::Queue;
+use decide::{Step, View};
 
 /// What the reconcile needs to know of a policy besides what it says.
-pub(super) trait Kept:
-    Policy + Resource<DynamicType = ()> + Clone + Serialize + DeserializeOwned + std::fmt::Debug
-{
+pub(crate) trait Kept: Policy + Stored {
     const FINALIZER: &'static str;
     const PERMANENT_ID: &'static str;
 
-    fn api(client: &Client, namespace: &str) -> Api<Self>;
     fn queue(detector: &Detector) -> &Queue<Key>;
     fn index(detector: &Detector) -> &RwLock<PolicyIndex<Self>>;
 }
@@ -45,9 +41,6 @@ impl Kept for PropagationPolicy {
     const FINALIZER: &'static str = finalizers::PROPAGATION_POLICY;
     const PERMANENT_ID: &'static str = PROPAGATION_POLICY_PERMANENT_ID;
 
-    fn api(client: &Client, namespace: &str) -> Api<Self> {
-        Api::namespaced(client.clone(), namespace)
-    }
     fn queue(detector: &Detector) -> &Queue<Key> {
         &detector.policies
     }
@@ -60,9 +53,6 @@ impl Kept for ClusterPropagationPolicy {
     const FINALIZER: &'static str = finalizers::CLUSTER_PROPAGATION_POLICY;
     const PERMANENT_ID: &'static str = CLUSTER_PROPAGATION_POLICY_PERMANENT_ID;
 
-    fn api(client: &Client, _: &str) -> Api<Self> {
-        Api::all(client.clone())
-    }
     fn queue(detector: &Detector) -> &Queue<Key> {
         &detector.cluster_policies
     }
@@ -73,9 +63,9 @@ impl Kept for ClusterPropagationPolicy {
 
 pub(super) fn subscribe(detector: &Arc<Detector>) {
     let of = Arc::clone(detector);
-    detector.plane.policies.subscribe(move |change| changed(&of, change));
+    detector.plane.mirrors.policies.subscribe(move |change| changed(&of, change));
     let of = Arc::clone(detector);
-    detector.plane.cluster_policies.subscribe(move |change| changed(&of, change));
+    detector.plane.mirrors.cluster_policies.subscribe(move |change| changed(&of, change));
 }
 
 fn changed<P: Kept>(detector: &Detector, change: &Change<P>) {
@@ -107,28 +97,84 @@ pub(super) async fn reconcile<P: Kept>(
     mirror: &Mirror<P>,
     key: &Key,
 ) -> Result<(), Error> {
-    let Some(policy) = mirror.get(&key.namespace, &key.name) else { return Ok(()) };
-    if policy.is_deleting() {
-        return clean_up(detector, policy.as_ref()).await;
-    }
-    let Ok(claim) = Claim::of(policy.as_ref()) else { return introduce(detector, policy.as_ref()).await };
-    for key in detector.bindings_of(&claim.id) {
-        let Some(resource) = resource_of(detector, &key) else { continue };
-        match detector.plane.templates.get(&TemplateKey::of_reference(&resource)) {
-            Some(template) if !policy.selects(&template) => detector.release(&template, &claim).await?,
-            Some(template) => detector.push_for_policy(TemplateKey::of(&template), policy.is_lazy()),
-            // Not mirrored yet; it comes up by itself.
-            None => {}
-        }
-    }
-    release_unbound(detector, policy.as_ref(), &claim).await?;
-    for key in waiting_for(detector, policy.as_ref()) {
-        detector.push_for_policy(key, policy.is_lazy());
-    }
-    if policy.preempts_always() && detector.plane.features.enabled(POLICY_PREEMPTION) {
-        preempt(detector, mirror, policy.as_ref(), &claim).await?;
+    let Some(view) = observe(detector, mirror, key) else { return Ok(()) };
+    for step in decide::decide(&view) {
+        carry_out(detector, view.policy.as_ref(), step).await?;
     }
     Ok(())
+}
+
+fn observe<P: Kept>(detector: &Detector, mirror: &Mirror<P>, key: &Key) -> Option<View<P>> {
+    let policy = mirror.find(key)?;
+    let templates = &detector.plane.templates;
+    let claim = Claim::of(policy.as_ref()).ok();
+    let bindings = claim.iter().flat_map(|claim| detector.bindings_of(&claim.id));
+    let bound = bindings.filter_map(|key| {
+        let resource = resource_of(detector, &key)?;
+        Some((key, templates.get(&TemplateKey::of_reference(&resource))))
+    });
+    let claimed = match &claim {
+        Some(claim) if policy.is_lazy() || policy.is_deleting() => {
+            claimed_templates(detector, policy.as_ref(), claim)
+        }
+        _ => Vec::new(),
+    };
+    let preempts = policy.preempts_always() && detector.plane.features.enabled(POLICY_PREEMPTION);
+    Some(View {
+        has_identity: claim.is_some(),
+        bound: bound.collect(),
+        claimed,
+        waiting: waiting_for(detector, policy.as_ref()),
+        named: if preempts { named(detector, mirror, policy.as_ref()) } else { Vec::new() },
+        policy,
+    })
+}
+
+/// Returns the templates that the policy names one by one and selects, and whether it takes them over.
+fn named<P: Kept>(detector: &Detector, mirror: &Mirror<P>, policy: &P) -> Vec<(TemplateKey, Preemption)> {
+    let keys = policy.spec().resource_selectors.iter().map(|selector| TemplateKey {
+        kind: Gvk::from_api_version(&selector.api_version, &selector.kind),
+        namespace: selector.namespace.clone(),
+        name: selector.name.clone(),
+    });
+    keys.filter_map(|key| {
+        let template = detector.plane.templates.get(&key)?;
+        if template.is_deleting() || !policy.selects(&template) {
+            return None;
+        }
+        let held = Claim::read(&template);
+        let holder = held.as_ref().and_then(|held| match &held.holder {
+            Holder::Policy { namespace, name } => mirror.get(namespace, name),
+            Holder::ClusterPolicy { name } => mirror.get("", name),
+        });
+        let priority = holder.map(|holder| holder.priority());
+        Some((key, preemption(policy, held.as_ref(), priority)))
+    })
+    .collect()
+}
+
+async fn carry_out<P: Kept>(detector: &Detector, policy: &P, step: Step) -> Result<(), Error> {
+    let template = |key: &TemplateKey| detector.plane.templates.get(key);
+    match step {
+        Step::Introduce => introduce(detector, policy).await,
+        Step::Look(key) => {
+            detector.push_for_policy(key, policy.is_lazy());
+            Ok(())
+        }
+        Step::Release(key) => match (template(&key), Claim::of(policy)) {
+            (Some(template), Ok(claim)) => detector.release(&template, &claim).await,
+            _ => Ok(()),
+        },
+        Step::ReleaseBinding(key) => match Claim::of(policy) {
+            Ok(claim) => detector.release_binding(&key, &claim).await,
+            Err(_) => Ok(()),
+        },
+        Step::Take(key) => match (template(&key), Claim::of(policy)) {
+            (Some(template), Ok(claim)) => take(detector, policy, &template, &claim).await,
+            _ => Ok(()),
+        },
+        Step::LetGo => detector.plane.writer.derived().release(policy, P::FINALIZER).await.map(drop),
+    }
 }
 
 /// Gives a policy what admission would have given it: its permanent id and its finalizer. Only control planes without
@@ -142,31 +188,17 @@ async fn introduce<P: Kept>(detector: &Detector, policy: &P) -> Result<(), Error
     if !finalizers.iter().any(|finalizer| finalizer == P::FINALIZER) {
         finalizers.push(P::FINALIZER.to_owned());
     }
-    let api = P::api(&detector.plane.client, policy.namespace());
-    write::update(&api, policy, &introduced, Guard::Version).await?;
+    detector.plane.writer.derived().update(policy, &introduced, Guard::Version).await?;
     Ok(())
 }
 
 fn resource_of(detector: &Detector, key: &super::BindingKey) -> Option<ObjectReference> {
-    let plane = &detector.plane;
+    let mirrors = &detector.plane.mirrors;
     if key.namespace.is_empty() {
-        plane.cluster_bindings.get("", &key.name).map(|binding| binding.spec().resource.clone())
+        mirrors.cluster_bindings.get("", &key.name).map(|binding| binding.spec().resource.clone())
     } else {
-        plane.bindings.get(&key.namespace, &key.name).map(|binding| binding.spec().resource.clone())
+        mirrors.bindings.get(&key.namespace, &key.name).map(|binding| binding.spec().resource.clone())
     }
-}
-
-/// Releases templates that a lazy policy claimed without binding them, once it no longer selects them.
-async fn release_unbound<P: Kept>(detector: &Detector, policy: &P, claim: &Claim) -> Result<(), Error> {
-    if !policy.is_lazy() {
-        return Ok(());
-    }
-    for template in claimed_templates(detector, policy, claim) {
-        if !policy.selects(&template) {
-            detector.release(&template, claim).await?;
-        }
-    }
-    Ok(())
 }
 
 /// Returns the mirrored templates that carry the policy's claim, of the kinds it selects.
@@ -199,72 +231,25 @@ fn waiting_for<P: Kept>(detector: &Detector, policy: &P) -> Vec<TemplateKey> {
     found
 }
 
-/// Takes the policy's claims off everything, then lets it go.
-async fn clean_up<P: Kept>(detector: &Detector, policy: &P) -> Result<(), Error> {
-    if let Ok(claim) = Claim::of(policy) {
-        for template in claimed_templates(detector, policy, &claim) {
-            detector.release(&template, &claim).await?;
-        }
-        for key in detector.bindings_of(&claim.id) {
-            detector.release_binding(&key, &claim).await?;
-            // A template of a kind that is no longer among the selectors still carries the claim.
-            if let Some(resource) = resource_of(detector, &key)
-                && let Some(template) = detector.plane.templates.get(&TemplateKey::of_reference(&resource))
-            {
-                detector.release(&template, &claim).await?;
-            }
-        }
-    }
-    let mut released = policy.clone();
-    let Some(finalizers) = &mut released.meta_mut().finalizers else { return Ok(()) };
-    finalizers.retain(|finalizer| finalizer != P::FINALIZER);
-    let api = P::api(&detector.plane.client, policy.namespace());
-    match write::update(&api, policy, &released, Guard::Version).await {
-        Err(Error::Api(error)) if write::is_not_found(&error) => Ok(()),
-        result => result.map(drop),
-    }
-}
-
-/// Takes over the templates it names from policies that rank lower.
-async fn preempt<P: Kept>(
+/// Takes a template over from a policy that ranks lower.
+async fn take<P: Kept>(
     detector: &Detector,
-    mirror: &Mirror<P>,
     policy: &P,
+    template: &Value,
     claim: &Claim,
 ) -> Result<(), Error> {
-    for selector in &policy.spec().resource_selectors {
-        let key = TemplateKey {
-            kind: Gvk::from_api_version(&selector.api_version, &selector.kind),
-            namespace: selector.namespace.clone(),
-            name: selector.name.clone(),
-        };
-        let Some(template) = detector.plane.templates.get(&key) else { continue };
-        if template.is_deleting() || !policy.selects(&template) {
-            continue;
+    let events = &detector.plane.events;
+    let taken = detector.claim(template, claim).await;
+    METRICS.preempted(&taken);
+    match taken {
+        Ok(_) => {
+            let message = format!("Preempted by {} ({})", kind_of::<P>(), describe(policy));
+            events.normal(COMPONENT, template, reasons::PREEMPT_POLICY_SUCCEED, message);
+            Ok(())
         }
-        let held = Claim::read(&template);
-        let holder_priority = held.as_ref().and_then(|held| match &held.holder {
-            Holder::Policy { namespace, name } => mirror.get(namespace, name),
-            Holder::ClusterPolicy { name } => mirror.get("", name),
-        });
-        let holder_priority = holder_priority.map(|holder| holder.priority());
-        if preemption(policy, held.as_ref(), holder_priority) != Preemption::Take {
-            continue;
-        }
-        let events = &detector.plane.events;
-        let taken = detector.claim(&template, claim).await;
-        FIGURES.preempted(&taken);
-        match taken {
-            Ok(_) => {
-                let message = format!("Preempted by {} ({})", kind_of::<P>(), describe(policy));
-                events.normal(COMPONENT, template.as_ref(), reasons::PREEMPT_POLICY_SUCCEED, message);
-            }
-            Err(error) => {
-                let message = error.to_string();
-                events.warning(COMPONENT, template.as_ref(), reasons::PREEMPT_POLICY_FAILED, message);
-                return Err(error);
-            }
+        Err(error) => {
+            events.warning(COMPONENT, template, reasons::PREEMPT_POLICY_FAILED, error.to_string());
+            Err(error)
         }
     }
-    Ok(())
 }

@@ -20,21 +20,20 @@ use api::labels::annotations::{
 use api::policy::{ClusterPropagationPolicy, Placement, PropagationPolicy};
 use api::work::Work;
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference as Involved;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
-use member::{Key, Mirror};
 use parking_lot::Mutex;
 use propagation::withdrawal::{self, AtStake, Leftover, Limits, Losses, Recent, State, Verdict};
 use propagation::{Binding, directly_purged_clusters, expected_clusters};
+use runtime::events::about;
+use runtime::{Error, Key, Mirror, Outcome, Queue};
 use scheduler::affinity::is_wanted;
 use serde_json::{Value, json};
 
-use super::bindings::{cluster_of, key};
-use super::write::{Error, Stored, is_not_found};
-use super::{Plane, Start};
-use crate::events::{Involved, about};
-use crate::queue::{Outcome, Queue};
+use super::bindings::{Queues, cluster_of, key};
+use super::{Plane, Start, StoredBinding};
 
 const COMPONENT: &str = "binding-controller";
 const WORKERS: usize = 2;
@@ -81,12 +80,12 @@ impl Removals {
 }
 
 /// Follows what policies say; wired together with the binding controller, which is told whom to look at again.
-pub(super) fn wire(plane: &Arc<Plane>, bindings: &Arc<Queue<Key>>) -> Start {
+pub(super) fn wire(plane: &Arc<Plane>, bindings: &Queues) -> Start {
     let queue = Queue::new("removal-limit");
     macro_rules! follow {
         ($($mirror:ident),*) => {$({
-            let (of, pushed, bindings) = (Arc::clone(plane), Arc::clone(&queue), Arc::clone(bindings));
-            plane.$mirror.subscribe(move |change| {
+            let (of, pushed, bindings) = (Arc::clone(plane), Arc::clone(&queue), bindings.clone());
+            plane.mirrors.$mirror.subscribe(move |change| {
                 of.removals.changes.fetch_add(1, Ordering::Relaxed);
                 let Some(new) = &change.new else { return };
                 let state = State::of(new.metadata.annotations.as_ref());
@@ -102,12 +101,13 @@ pub(super) fn wire(plane: &Arc<Plane>, bindings: &Arc<Queue<Key>>) -> Start {
     }
     follow!(policies, cluster_policies);
     let of = Arc::clone(plane);
-    plane.clusters.subscribe(move |_| {
+    plane.mirrors.clusters.subscribe(move |_| {
         of.removals.changes.fetch_add(1, Ordering::Relaxed);
     });
     let plane = Arc::clone(plane);
-    Box::new(move |tasks, stop| {
-        queue.spawn(WORKERS, tasks, stop, move |policy: Key| {
+    Box::new(move || {
+        let supervisor = plane.supervisor.clone();
+        queue.spawn(WORKERS, &supervisor, move |policy: Key| {
             let plane = Arc::clone(&plane);
             async move { look_after(&plane, &policy).await }
         });
@@ -115,16 +115,16 @@ pub(super) fn wire(plane: &Arc<Plane>, bindings: &Arc<Queue<Key>>) -> Start {
 }
 
 /// Has the bindings of a policy looked at.
-fn push_all(plane: &Plane, queue: &Queue<Key>, policy: &Key) {
-    fn push<B: Binding>(mirror: &Mirror<B>, queue: &Queue<Key>, policy: &Key) {
+fn push_all(plane: &Plane, queues: &Queues, policy: &Key) {
+    fn push<B: Binding>(mirror: &Mirror<B>, queues: &Queues, policy: &Key) {
         for binding in mirror.all() {
             if policy_of(binding.metadata()).as_ref() == Some(policy) {
-                queue.push(key(binding.as_ref()));
+                queues.push(key(binding.as_ref()));
             }
         }
     }
-    push(&plane.bindings, queue, policy);
-    push(&plane.cluster_bindings, queue, policy);
+    push(&plane.mirrors.bindings, queues, policy);
+    push(&plane.mirrors.cluster_bindings, queues, policy);
 }
 
 /// Takes the note off a policy that has nothing to remove any more: the change was undone, or carried out.
@@ -139,7 +139,7 @@ async fn look_after(plane: &Plane, policy: &Key) -> Outcome {
     let patch = json!({"metadata": {"annotations": {REMOVALS_HELD: null, ALLOW_REMOVALS: null}}});
     match annotate(plane, policy, patch).await {
         Ok(()) => Outcome::Done,
-        Err(error) => Outcome::Failed { conflict: error.is_conflict(), error: error.to_string() },
+        Err(error) => error.into(),
     }
 }
 
@@ -152,9 +152,9 @@ enum Found {
 impl Found {
     fn of(plane: &Plane, policy: &Key) -> Option<Self> {
         if policy.namespace.is_empty() {
-            plane.cluster_policies.find(policy).map(Self::Cluster)
+            plane.mirrors.cluster_policies.find(policy).map(Self::Cluster)
         } else {
-            plane.policies.find(policy).map(Self::Namespaced)
+            plane.mirrors.policies.find(policy).map(Self::Namespaced)
         }
     }
 
@@ -197,24 +197,24 @@ fn policy_of(metadata: &ObjectMeta) -> Option<Key> {
 /// Patches a policy; the mirror learns of it at once. That it is gone is fine.
 async fn annotate(plane: &Plane, policy: &Key, patch: Value) -> Result<(), Error> {
     let (parameters, patch) = (PatchParams::default(), Patch::Merge(patch));
-    let client = plane.client.clone();
+    let client = plane.client().clone();
     let done = if policy.namespace.is_empty() {
         let api = Api::<ClusterPropagationPolicy>::all(client);
         let answer = api.patch(&policy.name, &parameters, &patch).await;
-        answer.map(|answer| plane.cluster_policies.note(answer))
+        answer.map(|answer| plane.mirrors.cluster_policies.note(answer))
     } else {
         let api = Api::<PropagationPolicy>::namespaced(client, &policy.namespace);
-        api.patch(&policy.name, &parameters, &patch).await.map(|answer| plane.policies.note(answer))
+        api.patch(&policy.name, &parameters, &patch).await.map(|answer| plane.mirrors.policies.note(answer))
     };
     match done {
-        Err(error) if is_not_found(&error) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         done => Ok(done?),
     }
 }
 
 impl Plane {
     /// Returns whether copies of a binding may be taken away now; if not, their policy says so.
-    pub(super) async fn may_remove<B: Stored>(
+    pub(super) async fn may_remove<B: StoredBinding>(
         &self,
         binding: &B,
         works: &[&Arc<Work>],
@@ -231,7 +231,7 @@ impl Plane {
         let (mut losses, mut copies) = (self.removals.recent.lock().losses(now), 0);
         let limits = self.removals.limits;
         // Few objects need no survey.
-        if self.works.mirror.len() + losses.len() > limits.templates {
+        if self.mirrors.works.len() + losses.len() > limits.templates {
             let survey = self.survey();
             copies += losses.values().sum::<usize>() + survey.copies;
             for (policy, lost) in &survey.losses {
@@ -290,8 +290,8 @@ impl Plane {
             return Arc::clone(survey);
         }
         let mut counting = Counting { plane: self, survey: Survey::default(), wanted: HashMap::new() };
-        counting.count_all(&self.bindings);
-        counting.count_all(&self.cluster_bindings);
+        counting.count_all(&self.mirrors.bindings);
+        counting.count_all(&self.mirrors.cluster_bindings);
         let survey = Arc::new(counting.survey);
         *cached = Some((changes, Instant::now(), Arc::clone(&survey)));
         survey
@@ -331,7 +331,7 @@ impl Counting<'_> {
             (expected_clusters(binding.spec()), directly_purged_clusters(binding.spec()));
         let mut lost = 0;
         for name in present {
-            let cluster = self.plane.clusters.get("", name);
+            let cluster = self.plane.mirrors.clusters.get("", name);
             let place = (policy.clone(), name.to_owned());
             let judge = || cluster.as_ref().is_none_or(|cluster| is_wanted(cluster, placement));
             let wanted = match found {

@@ -9,38 +9,39 @@
 //! that changes that.
 //!
 //! Code map: `settings` what flags say · `obstacles` who waits for what · `conclude` writes results · `diagnoses` keeps
-//! the reasons of the last decisions · `estimating` asks the accurate estimators · `figures` are what is measured.
+//! the reasons of the last decisions · `estimating` asks the accurate estimators · `metrics` are what is measured.
 
 mod conclude;
 mod diagnoses;
 mod estimating;
-mod figures;
+mod metrics;
 mod obstacles;
 mod settings;
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Instant;
 
 use api::cluster::Cluster;
 use api::work::{ClusterResourceBinding, ResourceBinding, ResourceHealth};
+use futures::FutureExt;
 use jiff::Timestamp;
-use member::{Change, Mirror};
 use parking_lot::{Mutex, RwLock};
 use propagation::Binding;
+use runtime::supervisor::message;
+use runtime::{Change, Error, Guard, Mirror, Supervisor};
 use scheduler::outcome::{self, Retry};
 use scheduler::queue::{Item, Queue};
 use scheduler::trigger::{self, ChangedCluster, Next};
 use scheduler::{Assumptions, Attempt, Estimator, Fleet, Gates, Groups, Scheduler, Trial, World};
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use super::write::{Error, Guard, Stored};
-use super::{Plane, Start, write};
+use super::{Plane, Start, StoredBinding};
 pub use diagnoses::Diagnoses;
 pub use estimating::Estimating;
 use estimating::Estimators;
-use figures::Incoming;
+use metrics::Incoming;
 use obstacles::{News, Obstacles, Seen};
 pub use settings::Settings;
 
@@ -76,7 +77,7 @@ struct Turns {
 }
 
 /// A binding of either scope as the scheduler crate sees it.
-trait Scheduled: Stored {
+trait Scheduled: StoredBinding {
     fn seen(&self) -> trigger::Binding<'_>;
     /// Returns the binding if it is one that rules between workloads and assumptions are about.
     fn namespaced(&self) -> Option<&ResourceBinding>;
@@ -102,33 +103,35 @@ impl Scheduled for ClusterResourceBinding {
     }
 }
 
-pub(super) fn wire(plane: &Arc<Plane>) -> Start {
+pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     let settings = plane.scheduler.clone();
     let controller = Arc::new(Controller {
         plane: Arc::clone(plane),
         scheduler: settings.scheduler(Gates::from(&plane.features)),
         component: settings.name.clone().leak(),
-        estimators: settings.estimating.clone().map(|using| Estimators::new(using, plane.client.clone())),
+        estimators: settings.estimating.clone().map(|using| Estimators::new(using, plane.client().clone())),
         settings,
         known: RwLock::default(),
         turns: Mutex::default(),
         wake: Notify::new(),
     });
     let of = Arc::clone(&controller);
-    plane.bindings.subscribe(move |change| {
+    plane.mirrors.bindings.subscribe(move |change| {
         of.relations_changed(change);
         of.binding_changed(change);
     });
     let of = Arc::clone(&controller);
-    plane.cluster_bindings.subscribe(move |change| of.binding_changed(change));
+    plane.mirrors.cluster_bindings.subscribe(move |change| of.binding_changed(change));
     let of = Arc::clone(&controller);
-    plane.clusters.subscribe(move |change| {
+    plane.mirrors.clusters.subscribe(move |change| {
         of.cluster_changed(change);
         of.estimators.iter().for_each(|estimators| estimators.cluster_changed(change));
     });
-    Box::new(move |tasks, stop| {
-        controller.keep_connections(tasks, stop);
-        tasks.spawn(controller.run(tasks.clone(), stop.clone()));
+    Box::new(move || {
+        let supervisor = controller.plane.supervisor.clone();
+        controller.keep_connections(&supervisor);
+        let (workers, places) = (supervisor.clone(), Arc::new(Semaphore::new(controller.at_once())));
+        supervisor.keep("scheduler", move || controller.clone().run(places.clone(), workers.clone()));
     })
 }
 
@@ -183,7 +186,7 @@ impl Controller {
             let key = new.seen().key();
             self.turns.lock().queue.push(&key, self.priority(new.as_ref()), Timestamp::now());
             let known = change.old.as_ref().is_some_and(|old| watched(old));
-            figures::incoming(if known { Incoming::BindingUpdate } else { Incoming::BindingAdd }, 1);
+            metrics::incoming(if known { Incoming::BindingUpdate } else { Incoming::BindingAdd }, 1);
             self.wake.notify_one();
         }
     }
@@ -208,9 +211,9 @@ impl Controller {
         for key in waiting {
             match key.split_once('/') {
                 Some((namespace, name)) => {
-                    self.push_waiting(self.plane.bindings.get(namespace, name), &any, now);
+                    self.push_waiting(self.plane.mirrors.bindings.get(namespace, name), &any, now);
                 }
-                None => self.push_waiting(self.plane.cluster_bindings.get("", &key), &any, now),
+                None => self.push_waiting(self.plane.mirrors.cluster_bindings.get("", &key), &any, now),
             }
         }
         let changed = match &change.old {
@@ -221,8 +224,8 @@ impl Controller {
             _ => Some(any),
         };
         if let Some(changed) = changed {
-            self.push_concerned(&self.plane.bindings, &changed, now);
-            self.push_concerned(&self.plane.cluster_bindings, &changed, now);
+            self.push_concerned(&self.plane.mirrors.bindings, &changed, now);
+            self.push_concerned(&self.plane.mirrors.cluster_bindings, &changed, now);
         }
         self.wake.notify_one();
     }
@@ -235,7 +238,7 @@ impl Controller {
         if ordered || cluster.concerns(&self.settings.name, binding.seen()) {
             let key = binding.seen().key();
             self.turns.lock().queue.push(&key, self.priority(binding.as_ref()), now);
-            figures::incoming(Incoming::ClusterChanged, 1);
+            metrics::incoming(Incoming::ClusterChanged, 1);
         }
     }
 
@@ -247,7 +250,7 @@ impl Controller {
         });
         let keys: Vec<(String, i32)> =
             concerned.map(|binding| (binding.seen().key(), self.priority(binding.as_ref()))).collect();
-        figures::incoming(Incoming::ClusterChanged, keys.len());
+        metrics::incoming(Incoming::ClusterChanged, keys.len());
         let mut turns = self.turns.lock();
         for (key, priority) in keys {
             turns.queue.push(&key, priority, now);
@@ -259,26 +262,36 @@ impl Controller {
         if self.scheduler.gates().priority_queue { priority } else { 0 }
     }
 
-    async fn run(self: Arc<Self>, tasks: TaskTracker, stop: CancellationToken) {
+    /// Returns how many bindings may be worked on at once: one, where decisions depend on each other.
+    fn at_once(&self) -> usize {
+        let gates = self.scheduler.gates();
+        if gates.workload_affinity || gates.overcommit_protection { 1 } else { AT_ONCE }
+    }
+
+    async fn run(self: Arc<Self>, places: Arc<Semaphore>, supervisor: Supervisor) {
+        let stop = supervisor.token();
         tokio::select! {
             () = stop.cancelled() => return,
             () = self.first_connections() => {}
         }
-        let gates = self.scheduler.gates();
-        let related = gates.workload_affinity || gates.overcommit_protection;
-        let places = Arc::new(Semaphore::new(if related { 1 } else { AT_ONCE }));
         loop {
             let place = tokio::select! {
                 () = stop.cancelled() => return,
                 place = Arc::clone(&places).acquire_owned() => place,
             };
             let Ok(place) = place else { return };
-            let Some(item) = self.next(&stop).await else { return };
+            let Some(item) = self.next(stop).await else { return };
             let controller = Arc::clone(&self);
-            tasks.spawn(async move {
-                let retry = controller.process(&item).await;
+            supervisor.spawn(async move {
+                let attempt = AssertUnwindSafe(controller.process(&item)).catch_unwind();
+                let retry = attempt.await.unwrap_or_else(|panic| {
+                    let panic = message(panic.as_ref());
+                    tracing::error!(controller = "scheduler", key = item.key, panic, "an attempt panicked");
+                    metrics::panicked();
+                    Retry::Backoff
+                });
                 if retry != Retry::Never {
-                    figures::incoming(Incoming::ScheduleAttemptFailure, 1);
+                    metrics::incoming(Incoming::ScheduleAttemptFailure, 1);
                 }
                 controller.turns.lock().queue.done(item, retry, Timestamp::now());
                 controller.wake.notify_one();
@@ -294,7 +307,7 @@ impl Controller {
                 let (mut turns, now) = (self.turns.lock(), Timestamp::now());
                 turns.queue.tick(now);
                 let item = turns.queue.pop();
-                figures::pending(turns.queue.pending());
+                metrics::pending(turns.queue.pending());
                 if item.is_some() {
                     return item;
                 }
@@ -316,8 +329,8 @@ impl Controller {
 
     async fn process(&self, item: &Item) -> Retry {
         let result = match item.key.split_once('/') {
-            Some((namespace, name)) => self.schedule(&self.plane.bindings, namespace, name).await,
-            None => self.schedule(&self.plane.cluster_bindings, "", &item.key).await,
+            Some((namespace, name)) => self.schedule(&self.plane.mirrors.bindings, namespace, name).await,
+            None => self.schedule(&self.plane.mirrors.cluster_bindings, "", &item.key).await,
         };
         match result {
             Ok(retry) => retry,
@@ -335,36 +348,31 @@ impl Controller {
         name: &str,
     ) -> Result<Retry, Error> {
         let Some(binding) = mirror.get(namespace, name) else { return Ok(Retry::Never) };
-        let api = B::api(&self.plane.client, namespace);
         let mut binding = (*binding).clone();
         for _ in 0..ATTEMPTS {
-            match self.schedule_once(mirror, &api, &binding).await {
+            match self.schedule_once(mirror, &binding).await {
                 Err(error) if error.is_conflict() => {}
                 result => return result,
             }
             // The mirror may not know yet what was faster than us.
+            let api = self.plane.writer.api::<B>(namespace);
             let Some(newer) = api.get_opt(name).await? else { return Ok(Retry::Never) };
             binding = newer;
         }
         Ok(Retry::Backoff)
     }
 
-    async fn schedule_once<B: Scheduled>(
-        &self,
-        mirror: &Mirror<B>,
-        api: &kube::Api<B>,
-        binding: &B,
-    ) -> Result<Retry, Error> {
+    async fn schedule_once<B: Scheduled>(&self, mirror: &Mirror<B>, binding: &B) -> Result<Retry, Error> {
         let now = Timestamp::now();
         let next = trigger::next(binding.seen(), &self.known.read().fleet, self.scheduler.gates());
         match next {
             Next::Schedule(trigger) => {
                 let started = Instant::now();
                 let attempt = self.decide(binding, now).await;
-                let (written, result) = self.conclude(api, binding, trigger, attempt, now).await;
+                let (written, result) = self.conclude(binding, trigger, attempt, now).await;
                 // Whoever was faster than us is no failure: the decision is made anew at once.
                 if !result.as_ref().is_err_and(Error::is_conflict) {
-                    figures::attempted(trigger, started.elapsed(), !matches!(result, Ok(Retry::Never)));
+                    metrics::attempted(trigger, started.elapsed(), !matches!(result, Ok(Retry::Never)));
                 }
                 // Whoever looks next, we ourselves above all, need not wait for the watch.
                 written.into_iter().for_each(|written| mirror.note(written));
@@ -381,7 +389,7 @@ impl Controller {
             Next::NoteGeneration(generation) => {
                 let mut noted = binding.clone();
                 noted.status_mut().scheduler_observed_generation = generation;
-                let written = write::update_status(api, binding, &noted, Guard::Fields).await?;
+                let written = self.plane.writer.update_status(binding, &noted, Guard::Fields).await?;
                 written.into_iter().for_each(|written| mirror.note(written));
                 Ok(Retry::Never)
             }

@@ -10,90 +10,91 @@ use std::time::{Duration, Instant};
 
 use api::conditions::work as conditions;
 use api::events as reasons;
-use api::work::Work;
+use api::work::{ClusterResourceBinding, ResourceBinding, Work};
 use interpreter::Operation;
 use jiff::Timestamp;
-use member::{Change, Mirror};
 use parking_lot::Mutex;
 use propagation::{Binding, Object, check_scope};
+use runtime::writer::tree_difference;
+use runtime::{Change, Error, Guard, Mirror, Outcome, Queue, Reconcile, Throttle, controller};
 use serde_json::{Value, json};
 
 use super::bindings::key;
 use super::templates::TemplateKey;
 use super::works::binding_of;
-use super::write::{Error, Guard, Stored, tree_difference};
-use super::{BindingKey, Plane, Start, write};
-use crate::events::about;
-use crate::pace::Pace;
-use crate::queue::{Outcome, Queue};
+use super::{BindingKey, Plane, Start, StoredBinding};
+use runtime::events::about;
 
 const WORKERS: usize = 8;
 /// How long the first news of a binding waits for that of its other clusters. Short enough not to be noticed, long enough
 /// for clusters that are written to at the same time.
 const GATHER: Duration = Duration::from_millis(100);
 
-pub(super) fn wire(plane: &Arc<Plane>) -> Start {
-    let queue = Queue::new("resource-binding-status-controller");
+struct Controller<B> {
+    plane: Arc<Plane>,
+    mirror: Arc<Mirror<B>>,
+    queue: Arc<Queue<BindingKey>>,
+    /// Bindings of whose clusters some have reported and others are about to: since when.
+    since: Mutex<HashMap<BindingKey, Instant>>,
+    /// When each was last written.
+    throttle: Throttle<BindingKey>,
+}
 
-    let (pushed, of) = (Arc::clone(&queue), Arc::clone(plane));
-    plane.bindings.subscribe(move |change| push_changed(&of, &pushed, change));
-    let (pushed, of) = (Arc::clone(&queue), Arc::clone(plane));
-    plane.cluster_bindings.subscribe(move |change| push_changed(&of, &pushed, change));
-
-    let pushed = Arc::clone(&queue);
-    plane.works.mirror.subscribe(move |change| {
-        let deleting = |work: &Work| work.metadata.deletion_timestamp.is_some();
-        let news = match (&change.old, &change.new) {
-            (Some(old), Some(new)) => old.status != new.status || deleting(old) != deleting(new),
-            // A new Work has nothing to report yet, unless it was there before us.
-            (None, Some(_)) => change.initial,
-            _ => true,
-        };
+pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
+    let namespaced = Controller::<ResourceBinding>::new(plane);
+    let cluster = Controller::<ClusterResourceBinding>::new(plane);
+    let queues = (namespaced.queue.clone(), cluster.queue.clone());
+    plane.mirrors.works.subscribe(move |change| {
         let work = change.new.as_ref().or(change.old.as_ref());
-        if news && let Some(binding) = work.and_then(|work| binding_of(work)) {
-            pushed.push(binding);
+        if is_news(change)
+            && let Some(binding) = work.and_then(|work| binding_of(work))
+        {
+            let queue = if binding.namespace.is_empty() { &queues.1 } else { &queues.0 };
+            queue.push(binding);
         }
     });
-
-    let (plane, gathering) = (Arc::clone(plane), Arc::new(Gathering::default()));
-    Box::new(move |tasks, stop| {
-        queue.spawn(WORKERS, tasks, stop, move |key: BindingKey| {
-            let (plane, gathering) = (Arc::clone(&plane), Arc::clone(&gathering));
-            async move {
-                if let Some(left) = gathering.pace.wait(&key) {
-                    return Outcome::After(left);
-                }
-                if key.namespace.is_empty() {
-                    reconcile(&plane, &plane.cluster_bindings, &key, &gathering).await
-                } else {
-                    reconcile(&plane, &plane.bindings, &key, &gathering).await
-                }
-            }
-        });
+    Box::new(move || {
+        controller::run(&namespaced, &namespaced.queue, WORKERS, &namespaced.plane.supervisor);
+        controller::run(&cluster, &cluster.queue, WORKERS, &cluster.plane.supervisor);
     })
 }
 
-/// When to write what, so that much news becomes one write.
-#[derive(Default)]
-struct Gathering {
-    /// Bindings of whose clusters some have reported and others are about to: since when.
-    since: Mutex<HashMap<BindingKey, Instant>>,
-    pace: Pace<BindingKey>,
+/// Returns whether a change of a Work may change what its binding reports.
+fn is_news(change: &Change<'_, Work>) -> bool {
+    let deleting = |work: &Work| work.metadata.deletion_timestamp.is_some();
+    match (&change.old, &change.new) {
+        (Some(old), Some(new)) => old.status != new.status || deleting(old) != deleting(new),
+        // A new Work has nothing to report yet, unless it was there before us.
+        (None, Some(_)) => change.initial,
+        _ => true,
+    }
 }
 
-impl Gathering {
-    /// Returns how much longer to wait for the rest; nothing if there is no rest or it has been waited for.
-    fn wait(&self, key: &BindingKey, more_to_come: bool) -> Option<Duration> {
-        let mut since = self.since.lock();
-        if more_to_come {
-            let first = *since.entry(key.clone()).or_insert_with(Instant::now);
-            if let Some(left) = GATHER.checked_sub(first.elapsed()).filter(|left| !left.is_zero()) {
-                return Some(left);
+impl<B: StoredBinding> Controller<B> {
+    fn new(plane: &Arc<Plane>) -> Arc<Self> {
+        let (queue, mirror) = (Queue::new(component::<B>()), B::mirror(&plane.mirrors).clone());
+        plane.tell_panics(&queue, component::<B>(), &mirror);
+        let (of, pushed) = (plane.clone(), queue.clone());
+        mirror.subscribe(move |change| {
+            let has_works = |binding: &B| !of.works.of(binding.permanent_id()).is_empty();
+            if let Some(new) = &change.new
+                && is_outdated(change.old.as_deref(), new.as_ref(), has_works)
+            {
+                pushed.push(key(new.as_ref()));
             }
-        }
-        since.remove(key);
-        None
+        });
+        let (plane, since, throttle) = (plane.clone(), Mutex::default(), Throttle::default());
+        Arc::new(Self { plane, mirror, queue, since, throttle })
     }
+}
+
+/// Returns whether a binding that changed has, or may have, a status that is no longer true.
+fn is_outdated<B: Binding>(old: Option<&B>, new: &B, has_works: impl Fn(&B) -> bool) -> bool {
+    let placed = |binding: &B| binding.status().last_scheduled_time.is_some();
+    let moved = old.is_none_or(|old| {
+        old.metadata().generation != new.metadata().generation || placed(old) != placed(new)
+    });
+    moved && (placed(new) || has_works(new))
 }
 
 /// Returns whether Works of a binding have not been carried out yet. What is suspended or failed is not waited for.
@@ -105,57 +106,90 @@ fn more_to_come(works: &[Arc<Work>]) -> bool {
     })
 }
 
-fn push_changed<B: Binding>(plane: &Plane, queue: &Queue<BindingKey>, change: &Change<B>) {
-    let Some(new) = &change.new else { return };
-    let moved = change.old.as_ref().is_none_or(|old| {
-        old.metadata().generation != new.metadata().generation
-            || old.status().last_scheduled_time.is_none() != new.status().last_scheduled_time.is_none()
-    });
-    let has_been_placed =
-        new.status().last_scheduled_time.is_some() || !plane.works.of(new.permanent_id()).is_empty();
-    if moved && has_been_placed {
-        queue.push(key(new.as_ref()));
+/// What is known of a binding and of its Works.
+pub(crate) struct View<B> {
+    binding: Arc<B>,
+    works: Vec<Arc<Work>>,
+    /// How long the last write asks for a pause.
+    pause: Option<Duration>,
+    /// Since when some of its clusters have reported and others are about to.
+    gathering: Option<Duration>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Plan {
+    Nothing(&'static str),
+    /// More is about to come, or the last write was a moment ago.
+    Wait(Duration),
+    /// Sum up what the Works report.
+    Report,
+}
+
+fn decide<B: Binding>(view: &View<B>) -> Plan {
+    if view.binding.metadata().deletion_timestamp.is_some() {
+        return Plan::Nothing("the binding goes");
+    }
+    if let Some(pause) = view.pause {
+        return Plan::Wait(pause);
+    }
+    let waited = view.gathering.unwrap_or_default();
+    match GATHER.checked_sub(waited).filter(|left| !left.is_zero()) {
+        Some(left) if more_to_come(&view.works) => Plan::Wait(left),
+        _ => Plan::Report,
     }
 }
 
-async fn reconcile<B: Stored>(
-    plane: &Plane,
-    mirror: &Mirror<B>,
-    key: &BindingKey,
-    gathering: &Gathering,
-) -> Outcome {
-    let Some(binding) = mirror.get(&key.namespace, &key.name) else { return Outcome::Done };
-    if binding.metadata().deletion_timestamp.is_some() {
-        return Outcome::Done;
+impl<B: StoredBinding> Reconcile for Controller<B> {
+    type Key = BindingKey;
+    type View = View<B>;
+    type Plan = Plan;
+
+    async fn observe(&self, key: &BindingKey) -> Result<Option<View<B>>, Error> {
+        let Some(binding) = self.mirror.find(key) else {
+            self.since.lock().remove(key);
+            return Ok(None);
+        };
+        let works = self.plane.works.of(binding.permanent_id());
+        let gathering = self.since.lock().get(key).map(Instant::elapsed);
+        Ok(Some(View { binding, works, pause: self.throttle.wait(key), gathering }))
     }
-    let works = plane.works.of(binding.permanent_id());
-    match gathering.wait(key, more_to_come(&works)) {
-        Some(left) => Outcome::After(left),
-        None => {
-            let result = bring_back(plane, mirror, key, &binding, &works).await;
-            if let Ok(true) = result {
-                gathering.pace.wrote(key);
+
+    fn decide(view: &View<B>, _: Timestamp) -> Plan {
+        decide(view)
+    }
+
+    async fn apply(&self, key: &BindingKey, view: View<B>, plan: Plan) -> Result<Outcome, Error> {
+        match plan {
+            Plan::Nothing(_) => Ok(Outcome::Done),
+            Plan::Wait(left) => {
+                self.since.lock().entry(key.clone()).or_insert_with(Instant::now);
+                Ok(Outcome::After(left))
             }
-            result.map(drop).into()
+            Plan::Report => {
+                self.since.lock().remove(key);
+                if bring_back(&self.plane, &self.mirror, &view.binding, &view.works).await? {
+                    self.throttle.wrote(key);
+                }
+                Ok(Outcome::Done)
+            }
         }
     }
 }
 
 /// Returns whether anything was written.
-async fn bring_back<B: Stored>(
+async fn bring_back<B: StoredBinding>(
     plane: &Plane,
     mirror: &Mirror<B>,
-    key: &BindingKey,
     binding: &Arc<B>,
     works: &[Arc<Work>],
 ) -> Result<bool, Error> {
-    let api = B::api(&plane.client, &key.namespace);
     let now = Timestamp::now();
-    let written = write::change_status(&api, binding.as_ref(), |binding| {
-        propagation::status::update_binding(binding, works.iter().map(AsRef::as_ref), now)?;
+    let change = |binding: &mut B| {
+        let works = works.iter().map(AsRef::as_ref);
+        propagation::status::update_binding(binding, works, now).map_err(Error::decision)?;
         Ok(())
-    })
-    .await;
+    };
+    let written = plane.writer.change_status(binding.as_ref(), change).await;
     let component = component::<B>();
     let wrote = matches!(written, Ok(Some(_)));
     let current = match written {
@@ -169,7 +203,7 @@ async fn bring_back<B: Stored>(
         Ok(None) => {
             // Nothing to write, or gone meanwhile; in both cases what we computed is what there is.
             let mut current = (**binding).clone();
-            propagation::status::update_binding(&mut current, works.iter().map(AsRef::as_ref), now)?;
+            change(&mut current)?;
             current
         }
         Err(error) => {
@@ -183,7 +217,7 @@ async fn bring_back<B: Stored>(
     Ok(update_template(plane, &current, component, now).await? || wrote)
 }
 
-async fn update_template<B: Stored>(
+async fn update_template<B: StoredBinding>(
     plane: &Plane,
     binding: &B,
     component: &'static str,
@@ -204,7 +238,8 @@ async fn update_template<B: Stored>(
     }
     let items = &binding.status().aggregated_status;
     let result = async {
-        let updated = propagation::status::update_template(&template, items, &plane.interpreter, now)?;
+        let updated = propagation::status::update_template(&template, items, &plane.interpreter, now)
+            .map_err(Error::decision)?;
         let Some(updated) = updated else { return Ok(false) };
         let Some(patch) = status_patch(&template, &updated) else { return Ok(false) };
         plane.templates.patch_status(&template_key, patch).await?;
@@ -251,24 +286,105 @@ fn component<B: Binding>() -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::{self, deleting, merged, work};
 
-    #[test]
-    fn news_waits_for_the_other_clusters_but_not_for_long() {
-        let gathering = Gathering::default();
-        let key = BindingKey { namespace: "a".to_owned(), name: "b".to_owned() };
-        assert_eq!(gathering.wait(&key, false), None, "all have reported");
-        assert!(gathering.wait(&key, true).is_some_and(|left| left <= GATHER));
-        let long_ago = Instant::now().checked_sub(GATHER).expect("the clock has run for a while");
-        gathering.since.lock().insert(key.clone(), long_ago);
-        assert_eq!(gathering.wait(&key, true), None);
-        assert!(gathering.since.lock().is_empty(), "nothing is kept");
+    fn applied(status: &str) -> Value {
+        json!({ "status": { "conditions": [{
+            "type": "Applied", "status": status, "reason": "r", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }] } })
+    }
+
+    fn millis(millis: u64) -> Option<Duration> {
+        Some(Duration::from_millis(millis))
     }
 
     #[test]
-    fn only_what_is_on_its_way_is_waited_for() {
-        let mut work = Work::default();
-        assert!(more_to_come(&[Arc::new(work.clone())]));
-        work.spec.suspend_dispatching = Some(true);
-        assert!(!more_to_come(&[Arc::new(work)]));
+    fn when_a_binding_is_reported() {
+        let wait = |left: u64| Plan::Wait(Duration::from_millis(left));
+        let (done, coming) = (applied("True"), json!({}));
+        let suspended = json!({ "spec": { "suspendDispatching": true } });
+        let cases = [
+            ("all have reported", json!({}), vec![done.clone()], None, None, Plan::Report),
+            ("there are no Works", json!({}), vec![], None, None, Plan::Report),
+            ("one is about to report", json!({}), vec![done.clone(), coming.clone()], None, None, wait(100)),
+            ("it has been waited for", json!({}), vec![coming.clone()], None, millis(60), wait(40)),
+            (
+                "it was waited for long enough",
+                json!({}),
+                vec![coming.clone()],
+                None,
+                millis(100),
+                Plan::Report,
+            ),
+            ("and longer", json!({}), vec![coming.clone()], None, millis(5000), Plan::Report),
+            ("failed is reported, too", json!({}), vec![applied("False")], None, None, Plan::Report),
+            ("what is suspended is not waited for", json!({}), vec![suspended], None, None, Plan::Report),
+            ("what goes is not waited for", json!({}), vec![deleting()], None, None, Plan::Report),
+            ("the last write was a moment ago", json!({}), vec![done.clone()], millis(150), None, wait(150)),
+            ("pause before gathering", json!({}), vec![coming], millis(10), millis(100), wait(10)),
+            ("the binding goes", deleting(), vec![done], None, None, Plan::Nothing("the binding goes")),
+        ];
+        for (name, binding, works, pause, gathering, expected) in cases {
+            let works = works.into_iter().map(|otherwise| work("m1", otherwise)).collect();
+            let view = View { binding: Arc::new(fixtures::binding(binding)), works, pause, gathering };
+            assert_eq!(decide(&view), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn which_changes_of_works_count() {
+        let key = BindingKey::new("karmada-es-m1", "web-1");
+        let cases = [
+            ("found by the first list", None, Some(json!({})), true, true),
+            ("made by us", None, Some(json!({})), false, false),
+            ("its status changed", Some(json!({})), Some(applied("True")), false, true),
+            (
+                "its spec changed",
+                Some(json!({})),
+                Some(json!({ "spec": { "suspendDispatching": true } })),
+                false,
+                false,
+            ),
+            ("it begins to go", Some(json!({})), Some(deleting()), false, true),
+            ("it is gone", Some(json!({})), None, false, true),
+        ];
+        for (name, old, new, initial, expected) in cases {
+            let made = |otherwise: Option<Value>| otherwise.map(|otherwise| work("m1", otherwise));
+            let change = Change { key: &key, old: made(old), new: made(new), ours: false, initial };
+            assert_eq!(is_news(&change), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn which_changes_of_bindings_count() {
+        let placed = json!({ "status": { "lastScheduledTime": "2026-01-01T00:00:00Z" } });
+        let next = json!({ "metadata": { "generation": 2 } });
+        let both = merged(placed.clone(), next.clone());
+        let cases = [
+            ("it was there, placed", None, placed.clone(), false, true),
+            ("it was there, with Works", None, json!({}), true, true),
+            ("it is new", None, json!({}), false, false),
+            ("it is placed for the first time", Some(json!({})), placed.clone(), false, true),
+            ("its template changed", Some(placed.clone()), both, false, true),
+            ("changed before it was placed", Some(json!({})), next, false, false),
+            ("only its status changed", Some(placed.clone()), placed, false, false),
+        ];
+        for (name, old, new, has_works, expected) in cases {
+            let old = old.map(fixtures::binding);
+            let found = is_outdated(old.as_ref(), &fixtures::binding(new), |_| has_works);
+            assert_eq!(found, expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_patch_of_a_template_has_its_status_alone_and_is_valid_once() {
+        let template = |labels: Value, status: Value| json!({ "metadata": { "resourceVersion": "7", "labels": labels }, "status": status });
+        let old = template(json!({}), json!({ "a": 1 }));
+        assert_eq!(status_patch(&old, &old), None);
+        let new = template(json!({ "l": "v" }), json!({ "a": 2 }));
+        assert_eq!(
+            status_patch(&old, &new),
+            Some(json!({ "metadata": { "resourceVersion": "7" }, "status": { "a": 2 } }))
+        );
     }
 }

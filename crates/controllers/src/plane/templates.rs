@@ -14,17 +14,15 @@ use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
 use kube::discovery::{Discovery, Scope, verbs};
 use kube::runtime::watcher;
-use member::{Change, Mirror};
 use parking_lot::RwLock;
 use propagation::Object;
 use propagation::skip::SkipRules;
+use runtime::{Change, Error, Mirror, Supervisor};
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use super::heads::{Mirrored, is_head};
-use super::write::{Error, is_not_found};
+use super::mirrored::{Mirrored, is_head};
 
 /// How long after a definition changed discovery is asked once more: a server may announce a kind a moment after it
 /// has accepted the definition.
@@ -126,7 +124,7 @@ impl Templates {
         let kind = self.kind(&key.kind)?;
         match self.api(&kind, &key.namespace).get(&key.name).await {
             Ok(object) => Ok(Some(Arc::new(tree(object, &kind.resource)))),
-            Err(error) if is_not_found(&error) => Ok(None),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
@@ -137,7 +135,7 @@ impl Templates {
         let api = self.api(&kind, &key.namespace);
         match api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
             Ok(object) => Ok(Some(tree(object, &kind.resource))),
-            Err(error) if is_not_found(&error) => Ok(None),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
@@ -148,7 +146,7 @@ impl Templates {
         let api = self.api(&kind, &key.namespace);
         match api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
             Ok(_) => Ok(()),
-            Err(error) if is_not_found(&error) => Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
@@ -181,8 +179,14 @@ impl Templates {
         }
     }
 
-    /// Discovers and mirrors kinds until told to stop.
-    pub(crate) async fn run(self: Arc<Self>, tasks: TaskTracker, stop: CancellationToken) {
+    /// Discovers and mirrors kinds until everything stops.
+    pub(crate) fn follow(self: Arc<Self>, supervisor: &Supervisor) {
+        let workers = supervisor.clone();
+        supervisor.keep("templates", move || self.clone().run(workers.clone()));
+    }
+
+    async fn run(self: Arc<Self>, supervisor: Supervisor) {
+        let stop = supervisor.token();
         let mut wait = Duration::ZERO;
         loop {
             let next = tokio::select! {
@@ -191,7 +195,7 @@ impl Templates {
                 () = tokio::time::sleep(wait) => PERIOD,
             };
             wait = next;
-            if let Err(error) = self.discover(&tasks, &stop).await {
+            if let Err(error) = self.discover(&supervisor).await {
                 tracing::warn!(%error, "kinds cannot be discovered");
                 wait = SECOND_LOOK;
             } else {
@@ -201,25 +205,18 @@ impl Templates {
         self.subscribers.write().clear();
     }
 
-    async fn discover(self: &Arc<Self>, tasks: &TaskTracker, stop: &CancellationToken) -> Result<(), Error> {
+    async fn discover(self: &Arc<Self>, supervisor: &Supervisor) -> Result<(), Error> {
         let discovery = match Discovery::new(self.client.clone()).run_aggregated().await {
             Ok(discovery) => discovery,
             // Older servers know the one-by-one form only.
             Err(_) => Discovery::new(self.client.clone()).run().await?,
         };
-        let mut served = BTreeSet::new();
-        for (resource, namespaced) in preferred(&discovery) {
-            let gvk = Gvk::new(&resource.group, &resource.version, &resource.kind);
-            if self.skip.skips_kind(&gvk) || !served.insert(gvk.clone()) {
-                continue;
-            }
-            if !self.kinds.read().contains_key(&gvk) {
-                self.start(gvk, resource, namespaced, tasks, stop);
-            }
+        let known = self.kinds.read().keys().cloned().collect();
+        let Changes { appeared, vanished } = changes(&known, preferred(&discovery), &self.skip);
+        for (gvk, resource, namespaced) in appeared {
+            self.start(gvk, resource, namespaced, supervisor);
         }
-        let gone: Vec<Gvk> =
-            self.kinds.read().keys().filter(|kind| !served.contains(*kind)).cloned().collect();
-        for gvk in gone {
+        for gvk in vanished {
             if let Some(kind) = self.kinds.write().remove(&gvk) {
                 tracing::debug!(kind = %gvk, "no longer served");
                 kind.stop.cancel();
@@ -228,14 +225,7 @@ impl Templates {
         Ok(())
     }
 
-    fn start(
-        self: &Arc<Self>,
-        gvk: Gvk,
-        resource: ApiResource,
-        namespaced: bool,
-        tasks: &TaskTracker,
-        stop: &CancellationToken,
-    ) {
+    fn start(self: &Arc<Self>, gvk: Gvk, resource: ApiResource, namespaced: bool, supervisor: &Supervisor) {
         tracing::debug!(kind = %gvk, "watched");
         let mirror = Arc::new(Mirror::default());
         let templates = Arc::clone(self);
@@ -258,13 +248,16 @@ impl Templates {
                 told(&change);
             }
         });
-        let kind = Kind { resource, namespaced, mirror, stop: stop.child_token() };
+        let kind = Kind { resource, namespaced, mirror, stop: supervisor.token().child_token() };
         self.kinds.write().insert(gvk, kind.clone());
         let api = Api::<DynamicObject>::all_with(self.client.clone(), &kind.resource);
-        tasks.spawn(async move {
-            let resource = kind.resource;
-            let config = watcher::Config::default();
-            kind.mirror.follow(api, config, kind.stop, |object| Mirrored::new(tree(object, &resource))).await;
+        let name = format!("mirror/{}", kind.resource.plural);
+        supervisor.keep_until(name, kind.stop.clone(), move || {
+            let (Kind { resource, mirror, stop, .. }, api) = (kind.clone(), api.clone());
+            async move {
+                let convert = |object| Mirrored::new(tree(object, &resource));
+                mirror.follow(api, watcher::Config::default(), stop, convert).await;
+            }
         });
     }
 }
@@ -289,6 +282,25 @@ fn preferred(discovery: &Discovery) -> Vec<(ApiResource, bool)> {
     found
 }
 
+/// How the kinds that are served differ from those that are mirrored.
+#[derive(Debug, PartialEq, Eq)]
+struct Changes {
+    appeared: Vec<(Gvk, ApiResource, bool)>,
+    vanished: Vec<Gvk>,
+}
+
+fn changes(known: &BTreeSet<Gvk>, served: Vec<(ApiResource, bool)>, skip: &SkipRules) -> Changes {
+    let (mut seen, mut appeared) = (BTreeSet::new(), Vec::new());
+    for (resource, namespaced) in served {
+        let gvk = Gvk::new(&resource.group, &resource.version, &resource.kind);
+        // Two resources of one kind are the same objects.
+        if !skip.skips_kind(&gvk) && seen.insert(gvk.clone()) && !known.contains(&gvk) {
+            appeared.push((gvk, resource, namespaced));
+        }
+    }
+    Changes { appeared, vanished: known.difference(&seen).cloned().collect() }
+}
+
 /// Items of a list do not say what they are.
 fn tree(mut object: DynamicObject, resource: &ApiResource) -> Value {
     object.metadata.managed_fields = None;
@@ -302,5 +314,93 @@ fn is_older(version: &str, than: &str) -> bool {
     match (version.parse::<u64>(), than.parse::<u64>()) {
         (Ok(version), Ok(than)) => version < than,
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::api::GroupVersionKind;
+
+    use super::*;
+
+    fn resource(group: &str, version: &str, kind: &str) -> (ApiResource, bool) {
+        (ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind)), true)
+    }
+
+    #[test]
+    fn which_kinds_come_and_go() {
+        let gvk = Gvk::new;
+        let known = |kinds: &[Gvk]| kinds.iter().cloned().collect::<BTreeSet<_>>();
+        let (map, secret) = (gvk("", "v1", "ConfigMap"), gvk("", "v1", "Secret"));
+        let cases = [
+            ("a kind appears", known(&[]), vec![resource("", "v1", "ConfigMap")], vec![map.clone()], vec![]),
+            (
+                "it is known",
+                known(std::slice::from_ref(&map)),
+                vec![resource("", "v1", "ConfigMap")],
+                vec![],
+                vec![],
+            ),
+            (
+                "it vanishes",
+                known(&[map.clone(), secret.clone()]),
+                vec![resource("", "v1", "Secret")],
+                vec![],
+                vec![map.clone()],
+            ),
+            (
+                "two resources of one kind",
+                known(&[]),
+                vec![resource("", "v1", "ConfigMap"), resource("", "v1", "ConfigMap")],
+                vec![map.clone()],
+                vec![],
+            ),
+            (
+                "another version of it is preferred",
+                known(&[gvk("apps", "v1beta1", "Deployment")]),
+                vec![resource("apps", "v1", "Deployment")],
+                vec![gvk("apps", "v1", "Deployment")],
+                vec![gvk("apps", "v1beta1", "Deployment")],
+            ),
+            (
+                "Karmada's own kinds are not propagated",
+                known(&[]),
+                vec![resource("work.karmada.io", "v1alpha1", "Work")],
+                vec![],
+                vec![],
+            ),
+            (
+                "nothing is served: nothing is concluded about objects",
+                known(std::slice::from_ref(&map)),
+                vec![],
+                vec![],
+                vec![map],
+            ),
+        ];
+        for (name, known, served, appeared, vanished) in cases {
+            let found = changes(&known, served, &SkipRules::with_defaults());
+            let names: Vec<Gvk> = found.appeared.into_iter().map(|(gvk, _, _)| gvk).collect();
+            assert_eq!((names, found.vanished), (appeared, vanished), "{name}");
+        }
+    }
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        for (version, than, expected) in [
+            ("7", "8", true),
+            ("8", "8", false),
+            ("9", "8", false),
+            ("10", "9", false),
+            ("x", "8", false),
+            ("8", "", false),
+        ] {
+            assert_eq!(is_older(version, than), expected, "{version} and {than}");
+        }
+    }
+
+    #[test]
+    fn a_template_is_found_by_what_a_binding_says_of_it() {
+        let template = serde_json::json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "web", "namespace": "n" } });
+        assert_eq!(TemplateKey::of(&template), TemplateKey::of_reference(&template.reference()));
     }
 }

@@ -15,17 +15,16 @@ use api::cluster::Cluster;
 use api::events as reasons;
 use api::labels::{SYSTEM, TRUE};
 use api::names::IMPERSONATOR_SERVICE_ACCOUNT;
+use jiff::Timestamp;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Subject};
 use kube::runtime::watcher;
 use kube::{Api, Resource as _};
-use member::Mirror;
 use propagation::render::DesiredWork;
+use runtime::{Error, Mirror, Outcome, Queue, Reconcile, controller};
 use serde_json::{Value, json};
 
-use super::write::Error;
 use super::{Plane, Start};
-use crate::events::about;
-use crate::queue::Queue;
+use runtime::events::about;
 
 const WORKERS: usize = 2;
 const COMPONENT: &str = "unified-auth-controller";
@@ -54,7 +53,7 @@ struct Bound {
     subjects: Vec<(String, String)>,
 }
 
-pub(super) fn wire(plane: &Arc<Plane>) -> Start {
+pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     let authenticator = Arc::new(Authenticator {
         plane: Arc::clone(plane),
         queue: Queue::new("unified-auth-controller"),
@@ -63,7 +62,7 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
     });
 
     let pushed = Arc::clone(&authenticator.queue);
-    plane.clusters.subscribe(move |change| {
+    plane.mirrors.clusters.subscribe(move |change| {
         let Some(new) = &change.new else { return };
         let same = |old: &Arc<Cluster>| {
             old.spec.impersonator_secret_ref == new.spec.impersonator_secret_ref
@@ -76,7 +75,7 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
 
     // A Work of ours that was deleted while the cluster is still there comes back.
     let pushed = Arc::clone(&authenticator.queue);
-    plane.works.mirror.subscribe(move |change| {
+    plane.mirrors.works.subscribe(move |change| {
         if let (Some(old), None) = (&change.old, &change.new) {
             let owners = old.metadata.owner_references.iter().flatten();
             for owner in owners.filter(|owner| owner.kind == "Cluster") {
@@ -104,29 +103,29 @@ pub(super) fn wire(plane: &Arc<Plane>) -> Start {
         }
     });
 
-    Box::new(move |tasks, stop| {
-        let (of, stopping) = (Arc::clone(&authenticator), stop.clone());
-        tasks.spawn(async move {
-            let api: Api<ClusterRole> = Api::all(of.plane.client.clone());
-            of.roles.follow(api, watcher::Config::default(), stopping, |role| reach(&role)).await;
+    let (of, client) = (Arc::clone(&authenticator), plane.client().clone());
+    Box::new(move || {
+        let (supervisor, stop) = (of.plane.supervisor.clone(), of.plane.supervisor.token().clone());
+        let (seen, api) = (of.clone(), Api::<ClusterRole>::all(client.clone()));
+        let stopping = stop.clone();
+        supervisor.keep("mirror/clusterroles of proxies", move || {
+            let (seen, api, stop) = (seen.clone(), api.clone(), stopping.clone());
+            async move { seen.roles.follow(api, watcher::Config::default(), stop, |role| reach(&role)).await }
         });
-        let (of, stopping) = (Arc::clone(&authenticator), stop.clone());
-        tasks.spawn(async move {
-            let api: Api<ClusterRoleBinding> = Api::all(of.plane.client.clone());
-            of.bindings.follow(api, watcher::Config::default(), stopping, bound).await;
+        let (seen, api) = (of.clone(), Api::<ClusterRoleBinding>::all(client.clone()));
+        let stopping = stop.clone();
+        supervisor.keep("mirror/clusterrolebindings of proxies", move || {
+            let (seen, api, stop) = (seen.clone(), api.clone(), stopping.clone());
+            async move { seen.bindings.follow(api, watcher::Config::default(), stop, bound).await }
         });
-        let (stop, workers) = (stop.clone(), tasks.clone());
-        tasks.spawn(async move {
-            // Who has not been seen yet must not lose access.
+        let workers = supervisor.clone();
+        supervisor.spawn(async move {
+            // A subject that has not been seen yet must not lose access.
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = async { tokio::join!(authenticator.roles.complete(), authenticator.bindings.complete()); } => {}
+                () = async { tokio::join!(of.roles.complete(), of.bindings.complete()); } => {}
             }
-            let of = Arc::clone(&authenticator);
-            authenticator.queue.spawn(WORKERS, &workers, &stop, move |name: String| {
-                let of = Arc::clone(&of);
-                async move { of.reconcile(&name).await }
-            });
+            controller::run(&of, &of.queue, WORKERS, &workers);
         });
     })
 }
@@ -136,49 +135,11 @@ impl Authenticator {
         match reach {
             Reach::Named(names) => names.iter().for_each(|name| self.queue.push(name.clone())),
             Reach::All => {
-                for key in self.plane.clusters.keys(|_| true) {
+                for key in self.plane.mirrors.clusters.keys(|_| true) {
                     self.queue.push(key.name);
                 }
             }
         }
-    }
-
-    async fn reconcile(&self, name: &str) -> Result<(), Error> {
-        let Some(cluster) = self.plane.clusters.get("", name) else { return Ok(()) };
-        let Some(secret) = &cluster.spec.impersonator_secret_ref else { return Ok(()) };
-        if cluster.metadata.deletion_timestamp.is_some() {
-            return Ok(());
-        }
-        let rules = impersonation(&self.subjects(name));
-        let objects = [role(&rules), binding(&secret.namespace)];
-        let result = self.ensure(name, &cluster, objects).await;
-        let (events, subject) = (&self.plane.events, about(cluster.as_ref()));
-        match &result {
-            Ok(true) => {
-                let message = "Sync impersonation config succeed.";
-                events.normal(COMPONENT, &subject, reasons::SYNC_IMPERSONATION_CONFIG_SUCCEED, message);
-            }
-            Err(error) if !error.is_conflict() => {
-                let reason = reasons::SYNC_IMPERSONATION_CONFIG_FAILED;
-                events.warning(COMPONENT, &subject, reason, error.to_string());
-            }
-            _ => {}
-        }
-        result.map(drop)
-    }
-
-    /// Returns whether anything had to be written.
-    async fn ensure(&self, name: &str, cluster: &Cluster, objects: [Value; 2]) -> Result<bool, Error> {
-        let owner = cluster.controller_owner_ref(&());
-        let mut written = false;
-        for object in objects {
-            let mut work = DesiredWork::new(name, object, BTreeMap::new(), BTreeMap::new())?;
-            if let Some(owner) = &owner {
-                work = work.owned_by(owner.clone());
-            }
-            written |= self.plane.works.ensure(&self.plane.client, &work).await?;
-        }
-        Ok(written)
     }
 
     /// Returns kind and name of everybody who may use the proxy to a cluster.
@@ -190,6 +151,81 @@ impl Authenticator {
         };
         let bindings = self.bindings.all();
         bindings.iter().filter(|bound| reaching(bound)).flat_map(|bound| bound.subjects.clone()).collect()
+    }
+}
+
+/// What is known of a cluster and of who may use the proxy to it.
+pub(crate) struct View {
+    cluster: Arc<Cluster>,
+    /// Kind and name of everybody who may.
+    subjects: BTreeSet<(String, String)>,
+}
+
+#[derive(Debug, PartialEq)]
+pub(crate) enum Plan {
+    /// The cluster is left alone, for this reason.
+    Nothing(&'static str),
+    /// These objects exist in the member.
+    Bring([Value; 2]),
+}
+
+fn decide(view: &View) -> Plan {
+    if view.cluster.metadata.deletion_timestamp.is_some() {
+        return Plan::Nothing("it leaves");
+    }
+    match &view.cluster.spec.impersonator_secret_ref {
+        None => Plan::Nothing("it has no impersonator"),
+        Some(secret) => Plan::Bring([role(&impersonation(&view.subjects)), binding(&secret.namespace)]),
+    }
+}
+
+impl Reconcile for Authenticator {
+    type Key = String;
+    type View = View;
+    type Plan = Plan;
+
+    async fn observe(&self, name: &String) -> Result<Option<View>, Error> {
+        let cluster = self.plane.mirrors.clusters.get("", name);
+        Ok(cluster.map(|cluster| View { subjects: self.subjects(name), cluster }))
+    }
+
+    fn decide(view: &View, _: Timestamp) -> Plan {
+        decide(view)
+    }
+
+    async fn apply(&self, name: &String, view: View, plan: Plan) -> Result<Outcome, Error> {
+        let Plan::Bring(objects) = plan else { return Ok(Outcome::Done) };
+        let result = self.ensure(name, &view.cluster, objects).await;
+        let (events, subject) = (&self.plane.events, about(view.cluster.as_ref()));
+        match &result {
+            Ok(true) => {
+                let message = "Sync impersonation config succeed.";
+                events.normal(COMPONENT, &subject, reasons::SYNC_IMPERSONATION_CONFIG_SUCCEED, message);
+            }
+            Err(error) if !error.is_conflict() => {
+                let reason = reasons::SYNC_IMPERSONATION_CONFIG_FAILED;
+                events.warning(COMPONENT, &subject, reason, error.to_string());
+            }
+            _ => {}
+        }
+        result.map(|_| Outcome::Done)
+    }
+}
+
+impl Authenticator {
+    /// Returns whether anything had to be written.
+    async fn ensure(&self, name: &str, cluster: &Cluster, objects: [Value; 2]) -> Result<bool, Error> {
+        let owner = cluster.controller_owner_ref(&());
+        let mut written = false;
+        for object in objects {
+            let mut work =
+                DesiredWork::new(name, object, BTreeMap::new(), BTreeMap::new()).map_err(Error::decision)?;
+            if let Some(owner) = &owner {
+                work = work.owned_by(owner.clone());
+            }
+            written |= self.plane.works.ensure(&self.plane.writer, &work).await?;
+        }
+        Ok(written)
     }
 }
 
@@ -263,6 +299,7 @@ fn binding(namespace: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::{cluster, deleting, merged};
 
     fn of(rules: Value) -> Reach {
         reach(&serde_json::from_value(json!({ "metadata": { "name": "r" }, "rules": rules })).unwrap())
@@ -295,5 +332,59 @@ mod tests {
         assert_eq!(rules[0]["resourceNames"], json!(["alice", "bob"]));
         assert_eq!(rules[1]["resources"], json!(["groups"]));
         assert_eq!(rules.as_array().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_role_is_one_for_proxies_by_group_and_resource_alone() {
+        let rule = |groups: &[&str], resources: &[&str], verbs: &[&str]| {
+            of(json!([{ "apiGroups": groups, "resources": resources, "verbs": verbs }]))
+        };
+        let none = Reach::Named(BTreeSet::new());
+        let cases = [
+            (rule(&["cluster.karmada.io"], &["clusters/proxy"], &["get"]), Reach::All),
+            (rule(&["cluster.karmada.io"], &["clusters/proxy"], &[]), Reach::All),
+            (rule(&["*"], &["clusters/proxy"], &["*"]), Reach::All),
+            (rule(&["cluster.karmada.io"], &["*"], &["*"]), Reach::All),
+            (rule(&["cluster.karmada.io"], &["clusters"], &["*"]), none.clone()),
+            (rule(&["search.karmada.io"], &["clusters/proxy"], &["*"]), none.clone()),
+            (rule(&["work.karmada.io"], &["*"], &["*"]), none.clone()),
+            (rule(&[], &[], &[]), none),
+        ];
+        for (number, (found, expected)) in cases.into_iter().enumerate() {
+            assert_eq!(found, expected, "case {number}");
+        }
+    }
+
+    #[test]
+    fn a_binding_counts_if_it_gives_a_cluster_role() {
+        let given = |kind: &str| {
+            bound(serde_json::from_value(json!({
+                "metadata": { "name": "b" }, "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": "r" },
+                "subjects": [{ "kind": "User", "name": "alice" }],
+            })).unwrap())
+        };
+        assert_eq!(given("ClusterRole").role, "r");
+        assert_eq!(given("Role").role, "");
+        assert_eq!(given("ClusterRole").subjects, [("User".to_owned(), "alice".to_owned())]);
+    }
+
+    #[test]
+    fn what_a_cluster_gets() {
+        let impersonator =
+            json!({ "spec": { "impersonatorSecretRef": { "namespace": "karmada-cluster", "name": "s" } } });
+        let plan = |otherwise: Value, subjects: &[(&str, &str)]| {
+            let subjects =
+                subjects.iter().map(|(kind, name)| ((*kind).to_owned(), (*name).to_owned())).collect();
+            decide(&View { cluster: Arc::new(cluster("m1", "True", otherwise)), subjects })
+        };
+        assert_eq!(plan(json!({}), &[]), Plan::Nothing("it has no impersonator"));
+        assert_eq!(plan(merged(impersonator.clone(), deleting()), &[]), Plan::Nothing("it leaves"));
+        let Plan::Bring([role, binding]) = plan(impersonator.clone(), &[("User", "alice")]) else {
+            panic!("objects")
+        };
+        assert_eq!(role["rules"][0]["resourceNames"], json!(["alice"]));
+        assert_eq!(binding["subjects"][0]["namespace"], "karmada-cluster");
+        let Plan::Bring([role, _]) = plan(impersonator, &[]) else { panic!("objects") };
+        assert_eq!(role["rules"], Value::Null, "nobody may: the role stays, without rules");
     }
 }

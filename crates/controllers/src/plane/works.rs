@@ -7,13 +7,12 @@ use api::labels::{
     CLUSTER_RESOURCE_BINDING_PERMANENT_ID, RESOURCE_BINDING_PERMANENT_ID, WORK_PERMANENT_ID, annotations,
 };
 use api::work::Work;
-use kube::{Api, Client};
-use member::{Change, Key, Mirror};
 use parking_lot::Mutex;
 use propagation::render::{DesiredWork, stamp};
+use runtime::{Change, Key, Mirror};
 
-use super::write::{self, Error, Guard};
 use super::{BindingKey, Plane};
+use runtime::{Error, Guard, Writer};
 
 pub(crate) struct Works {
     pub(crate) mirror: Arc<Mirror<Work>>,
@@ -24,7 +23,7 @@ impl Plane {
     /// Keeps the index of Works in step with the mirror. Wired before any controller.
     pub(super) fn follow_works(self: &Arc<Self>) {
         let plane = Arc::clone(self);
-        self.works.mirror.subscribe(move |change: &Change<Work>| {
+        self.mirrors.works.subscribe(move |change: &Change<Work>| {
             let (old, new) = (change.old.as_deref().and_then(id), change.new.as_deref().and_then(id));
             if old == new {
                 return;
@@ -79,31 +78,131 @@ impl Works {
     }
 
     /// Makes a Work be as wanted; returns whether anything had to be written.
-    pub(super) async fn ensure(&self, client: &Client, desired: &DesiredWork) -> Result<bool, Error> {
-        let api: Api<Work> = Api::namespaced(client.clone(), &desired.namespace);
-        if let Some(existing) = self.mirror.get(&desired.namespace, &desired.name) {
-            let mut wanted = (*existing).clone();
-            if !desired.update(&mut wanted)? {
-                return Ok(false);
+    pub(super) async fn ensure(&self, writer: &Writer, desired: &DesiredWork) -> Result<bool, Error> {
+        let existing = self.mirror.get(&desired.namespace, &desired.name);
+        let fresh_id = || uuid::Uuid::new_v4().to_string();
+        match decide(existing.as_deref(), desired, fresh_id).map_err(Error::decision)? {
+            Ensure::Nothing => Ok(false),
+            // In the mirror at once: a binding that is deleted right after its Works were created must find them.
+            Ensure::Create(work) => writer.create(&self.mirror, work.as_ref()).await.map(|()| true),
+            Ensure::Update(wanted) => {
+                let Some(existing) = existing else { return Ok(false) };
+                writer.update_mirrored(&self.mirror, existing.as_ref(), &wanted, Guard::Fields).await
             }
-            return write::update_mirrored(&api, &self.mirror, &existing, &wanted, Guard::Fields).await;
         }
-        let mut work = desired.create();
-        // Admission would give it an identity; control planes without our admission have Works, too.
-        let work_id = uuid::Uuid::new_v4().to_string();
-        for manifest in &mut work.spec.workload.manifests {
-            stamp(manifest, Some(&work_id));
-        }
-        work.metadata.labels.get_or_insert_default().insert(WORK_PERMANENT_ID.to_owned(), work_id);
-        // In the mirror at once: a binding that is deleted right after its Works were created must find them.
-        write::create(&api, &self.mirror, &work).await?;
-        Ok(true)
+    }
+}
+
+/// What it takes to make a Work be as wanted.
+#[derive(Debug, PartialEq)]
+enum Ensure {
+    Create(Box<Work>),
+    Update(Box<Work>),
+    Nothing,
+}
+
+fn decide(
+    existing: Option<&Work>,
+    desired: &DesiredWork,
+    fresh_id: impl FnOnce() -> String,
+) -> propagation::Result<Ensure> {
+    if let Some(existing) = existing {
+        let mut wanted = existing.clone();
+        let changed = desired.update(&mut wanted)?;
+        return Ok(if changed { Ensure::Update(Box::new(wanted)) } else { Ensure::Nothing });
+    }
+    let mut work = desired.create();
+    // Admission would give it an identity; control planes without our admission have Works, too.
+    let id = fresh_id();
+    for manifest in &mut work.spec.workload.manifests {
+        stamp(manifest, Some(&id));
+    }
+    work.metadata.labels.get_or_insert_default().insert(WORK_PERMANENT_ID.to_owned(), id);
+    Ok(Ensure::Create(Box::new(work)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::fixtures::{deleting, merged, read, work};
+
+    fn desired(data: &str) -> DesiredWork {
+        let manifest = json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "data": { "k": data },
+            "metadata": { "name": "web", "namespace": "default", "uid": "t" },
+        });
+        DesiredWork::new("m1", manifest, BTreeMap::new(), BTreeMap::new()).expect("a Work")
     }
 
-    /// Deletes a Work; that it is gone already is fine.
-    pub(super) async fn delete(&self, client: &Client, work: &Work) -> Result<(), Error> {
-        let namespace = work.metadata.namespace.clone().unwrap_or_default();
-        let api: Api<Work> = Api::namespaced(client.clone(), &namespace);
-        write::delete(&api, &work.metadata).await
+    fn made(data: &str) -> Work {
+        match decide(None, &desired(data), || "fresh".to_owned()) {
+            Ok(Ensure::Create(work)) => *work,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_work_that_is_missing_is_made_with_an_identity() {
+        let work = made("a");
+        assert_eq!(
+            work.metadata.labels.as_ref().and_then(|labels| labels.get(WORK_PERMANENT_ID)).unwrap(),
+            "fresh"
+        );
+        let manifest: &Value = &work.spec.workload.manifests[0];
+        assert_eq!(manifest["metadata"]["labels"][WORK_PERMANENT_ID], "fresh");
+        assert_eq!(
+            work.metadata.finalizers.as_deref(),
+            Some(&["karmada.io/execution-controller".to_owned()][..])
+        );
+    }
+
+    #[test]
+    fn a_work_that_is_as_wanted_is_left_alone() {
+        let plan = decide(Some(&made("a")), &desired("a"), || panic!("no new identity"));
+        assert!(matches!(plan, Ok(Ensure::Nothing)), "{plan:?}");
+    }
+
+    #[test]
+    fn a_work_that_differs_keeps_its_identity() {
+        let Ok(Ensure::Update(work)) = decide(Some(&made("a")), &desired("b"), || panic!("no new identity"))
+        else {
+            panic!("an update")
+        };
+        assert_eq!(work.spec.workload.manifests[0]["data"]["k"], "b");
+        assert_eq!(work.spec.workload.manifests[0]["metadata"]["labels"][WORK_PERMANENT_ID], "fresh");
+    }
+
+    #[test]
+    fn a_work_that_is_going_is_waited_for() {
+        let mut going = made("a");
+        going.metadata.deletion_timestamp =
+            read::<Work>(merged(json!({ "spec": { "workload": {} } }), deleting()))
+                .metadata
+                .deletion_timestamp;
+        assert!(matches!(
+            decide(Some(&going), &desired("b"), String::new),
+            Err(propagation::Error::WorkBeingDeleted { .. })
+        ));
+    }
+
+    #[test]
+    fn a_work_says_which_binding_it_belongs_to() {
+        let noted = |notes: Value| binding_of(&work("m1", json!({ "metadata": { "annotations": notes } })));
+        let cases = [
+            (json!({}), None),
+            (
+                json!({ "resourcebinding.karmada.io/name": "b", "resourcebinding.karmada.io/namespace": "n" }),
+                Some(BindingKey::new("n", "b")),
+            ),
+            (json!({ "resourcebinding.karmada.io/name": "b" }), None),
+            (json!({ "clusterresourcebinding.karmada.io/name": "b" }), Some(BindingKey::new("", "b"))),
+        ];
+        for (notes, expected) in cases {
+            assert_eq!(noted(notes.clone()), expected, "{notes}");
+        }
     }
 }

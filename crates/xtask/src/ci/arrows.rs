@@ -23,7 +23,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Knows Kubernetes, not federation, and nothing of the controllers: the two meet at the Kubernetes API.
     ("apiserver", &["apimachinery", "cel", "native", "store"]),
     ("cel", &["apimachinery"]),
-    ("member", &["api", "apimachinery"]),
+    // The machinery of controllers. It knows the Kubernetes API and nothing of what any controller decides.
+    ("runtime", &["api", "apimachinery"]),
+    ("member", &["api", "apimachinery", "runtime"]),
     ("estimator", &["api", "apimachinery", "workloads"]),
     (
         "controllers",
@@ -35,6 +37,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "interpreter",
             "member",
             "propagation",
+            "runtime",
             "scheduler",
             "workloads",
         ],
@@ -55,6 +58,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "member",
             "native",
             "propagation",
+            "runtime",
             "scheduler",
             "sim",
             "store",

@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow, bail};
-use clusters::toolchain::{KARMADA, MEMBER_RECIPES, Toolchain};
+use clusters::toolchain::{KARMADA, MEMBER_RECIPES, POD_RECIPES, Toolchain};
 
 use crate::{clusters::PROGRAM, workspace::Workspace};
 
@@ -29,13 +29,20 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    /// Starts the build, if there is anything to build and a Go toolchain to do it.
-    pub(crate) fn build_in_background() -> Self {
+    /// Starts the build, if there is anything to build and a Go toolchain to do it; `pods` adds what real pods need.
+    pub(crate) fn build_in_background(pods: bool) -> Self {
         let Ok(toolchain) = Toolchain::from_env() else { return Self::unwanted() };
         if !toolchain.can_provide(&MEMBER_RECIPES) {
             return Self::unwanted();
         }
-        let build = thread::spawn(move || toolchain.ensure(&MEMBER_RECIPES));
+        let build = thread::spawn(move || {
+            toolchain.ensure(&MEMBER_RECIPES)?;
+            if pods {
+                toolchain.ensure(&POD_RECIPES)?;
+                toolchain.ensure_packages()?;
+            }
+            Ok(())
+        });
         Self { build: RefCell::new(Some(build)), available: true }
     }
 

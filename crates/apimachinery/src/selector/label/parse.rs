@@ -130,7 +130,8 @@ struct Parser {
 impl Parser {
     fn current(&self) -> &(Token, String) {
         // The last token is `End`; a reader that runs past it keeps seeing it.
-        &self.tokens[self.position.min(self.tokens.len() - 1)]
+        static END: (Token, String) = (Token::End, String::new());
+        self.tokens.get(self.position).or_else(|| self.tokens.last()).unwrap_or(&END)
     }
 
     fn peek_text(&self) -> &str {
@@ -147,13 +148,13 @@ impl Parser {
 
     fn take_value(&mut self) -> (Token, String) {
         let token = (self.peek_value(), self.peek_text().to_owned());
-        self.position += 1;
+        self.position = self.position.saturating_add(1);
         token
     }
 
     fn take(&mut self) -> (Token, String) {
         let token = self.current().clone();
-        self.position += 1;
+        self.position = self.position.saturating_add(1);
         token
     }
 
@@ -219,7 +220,7 @@ impl Parser {
                 Ok(values)
             }
             Token::Close => {
-                self.position += 1;
+                self.position = self.position.saturating_add(1);
                 Ok(vec![String::new()])
             }
             _ => Err(Error(format!("found '{first}', expected: ',', ')' or identifier"))),

@@ -10,16 +10,16 @@ use scheduler::Attempt;
 use scheduler::outcome::{self, Conclusion, Retry, WriteError};
 use scheduler::trigger::Trigger;
 
-use super::super::write::{self, Error, Guard};
+use runtime::{Error, Guard};
+
 use super::obstacles::Seen;
 use super::{Controller, Scheduled};
-use crate::events::about;
+use runtime::events::about;
 
 impl Controller {
     /// Writes what came of an attempt; returns the binding as it now is, if anything was written, and how to go on.
     pub(super) async fn conclude<B: Scheduled>(
         &self,
-        api: &kube::Api<B>,
         binding: &B,
         trigger: Trigger,
         (attempt, seen): (Attempt, Seen),
@@ -29,7 +29,13 @@ impl Controller {
         let mut placed = None;
         let mut write_errors = Vec::new();
         if let Some(result) = &result {
-            match write::update(api, binding, &with_result(binding, result), Guard::Version).await {
+            match self
+                .plane
+                .writer
+                .derived()
+                .update(binding, &with_result(binding, result), Guard::Version)
+                .await
+            {
                 Ok(written) => placed = written,
                 Err(error) if error.is_conflict() => return (None, Err(error)),
                 Err(Error::Api(error)) => write_errors.push(refusal(&error)),
@@ -50,7 +56,7 @@ impl Controller {
         // Before the condition is written: whoever sees that and asks why finds the answer.
         self.settings.diagnoses.note(key.clone(), now, trigger, attempt, &conclusion, moved || noted);
         if noted {
-            let written = write::change_status(api, current, |current| {
+            let written = self.plane.writer.change_status(current, |current| {
                 apply_status(current.status_mut(), &observed, &conclusion, now);
                 Ok(())
             });
@@ -168,4 +174,134 @@ fn apply_status<B: Binding>(
     current.scheduler_observed_affinity_name = wanted.scheduler_observed_affinity_name.clone();
     current.scheduler_observed_generation = wanted.scheduler_observed_generation;
     current.last_scheduled_time = wanted.last_scheduled_time.clone();
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::fixtures::{at, binding, merged};
+
+    fn conclusion(succeeded: bool) -> Conclusion {
+        let (status, reason) = if succeeded { ("True", "Success") } else { ("False", "NoClusterFit") };
+        Conclusion {
+            condition: outcome::Condition { status, reason, message: "m".to_owned() },
+            succeeded,
+            events: Vec::new(),
+            retry: if succeeded { Retry::Never } else { Retry::Backoff },
+        }
+    }
+
+    fn scheduled_before() -> Value {
+        json!({ "status": {
+            "schedulerObservedGeneration": 1, "lastScheduledTime": "1970-01-01T00:00:05Z",
+            "conditions": [{ "type": "Scheduled", "status": "True", "reason": "Success", "message": "m", "lastTransitionTime": "1970-01-01T00:00:05Z" }],
+        } })
+    }
+
+    #[test]
+    fn what_an_attempt_leaves_in_the_status() {
+        let changed = || merged(scheduled_before(), json!({ "metadata": { "generation": 2 } }));
+        let trigger = Trigger::PlacementChanged;
+        // Binding, succeeded, moved, trigger; then: observed generation, last scheduled at, condition.
+        let cases = [
+            ("the first success", json!({}), true, true, trigger, (1, Some(100), "True")),
+            ("the first failure", json!({}), false, false, trigger, (0, None, "False")),
+            (
+                "a result that confirms what is there",
+                scheduled_before(),
+                true,
+                false,
+                trigger,
+                (1, Some(5), "True"),
+            ),
+            ("it moved", scheduled_before(), true, true, trigger, (1, Some(100), "True")),
+            ("the binding says something else now", changed(), true, false, trigger, (2, Some(100), "True")),
+            (
+                "it was asked for",
+                scheduled_before(),
+                true,
+                false,
+                Trigger::RescheduleRequested,
+                (1, Some(100), "True"),
+            ),
+            ("a failure leaves what was observed", changed(), false, false, trigger, (1, Some(5), "False")),
+        ];
+        for (name, otherwise, succeeded, moved, trigger, (generation, time, status)) in cases {
+            let observed =
+                observe(&binding(otherwise), &conclusion(succeeded), None, trigger, moved, at(100));
+            let found = observed.status();
+            assert_eq!(found.scheduler_observed_generation, generation, "{name}");
+            assert_eq!(found.last_scheduled_time.as_ref().map(|time| time.0.as_second()), time, "{name}");
+            assert_eq!(found.conditions[0].status, status, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_second_look_changes_nothing() {
+        let before = binding(scheduled_before());
+        let again = observe(&before, &conclusion(true), None, Trigger::PlacementChanged, false, at(100));
+        assert_eq!(again.status(), before.status());
+    }
+
+    #[test]
+    fn the_affinity_that_was_used_is_noted() {
+        let observed = observe(
+            &binding(json!({})),
+            &conclusion(true),
+            Some("near"),
+            Trigger::PlacementChanged,
+            true,
+            at(1),
+        );
+        assert_eq!(observed.status().scheduler_observed_affinity_name, "near");
+    }
+
+    #[test]
+    fn what_others_wrote_meanwhile_stays() {
+        let observed =
+            observe(&binding(json!({})), &conclusion(true), None, Trigger::PlacementChanged, true, at(1));
+        let mut current = binding(
+            json!({ "status": { "aggregatedStatus": [{ "clusterName": "m1" }], "conditions": [
+            { "type": "FullyApplied", "status": "True", "reason": "r", "message": "", "lastTransitionTime": "1970-01-01T00:00:05Z" },
+        ] } }),
+        );
+        apply_status(current.status_mut(), &observed, &conclusion(true), at(1));
+        assert_eq!((current.status.aggregated_status.len(), current.status.conditions.len()), (1, 2));
+        assert_eq!(current.status.scheduler_observed_generation, 1);
+    }
+
+    #[test]
+    fn a_result_is_the_clusters_and_the_placement_they_follow_from() {
+        let result = outcome::Result {
+            clusters: vec![api::work::TargetCluster {
+                name: "m1".to_owned(),
+                replicas: 2,
+                ..Default::default()
+            }],
+            applied_placement: "{}".to_owned(),
+            affinity_name: None,
+        };
+        let placed = with_result(&binding(json!({})), &result);
+        assert_eq!(
+            (placed.spec.clusters, placed.metadata.annotations.unwrap()[APPLIED_PLACEMENT].as_str()),
+            (result.clusters, "{}")
+        );
+    }
+
+    #[test]
+    fn refusals_are_told_apart() {
+        let refused = |code: u16, reason: &str, cause: &str| {
+            let status = json!({ "status": "Failure", "code": code, "reason": reason, "message": "m",
+                "details": { "causes": [{ "reason": cause, "message": "", "field": "" }] } });
+            let error =
+                refusal(&kube::Error::Api(Box::new(serde_json::from_value(status).expect("a status"))));
+            (error.quota_exceeded, error.namespace_terminating)
+        };
+        assert_eq!(refused(403, "QuotaExceeded", ""), (true, false));
+        assert_eq!(refused(403, "Forbidden", ""), (false, false));
+        assert_eq!(refused(403, "Forbidden", "NamespaceTerminating"), (false, true));
+        assert_eq!(refused(500, "QuotaExceeded", ""), (false, false));
+    }
 }

@@ -7,14 +7,12 @@ use api::work::ResourceBindingSpec;
 use estimator::{Client, Options, Question, Want, Workload};
 use futures::future::join_all;
 use jiff::Timestamp;
-use member::Change;
+use runtime::Change;
 use scheduler::World;
 use scheduler::estimator::{Collected, Unavailable};
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use super::Controller;
-use crate::queue::{Outcome, Queue};
+use runtime::{Outcome, Queue, Supervisor};
 
 /// The name by which upstream registers it.
 const NAME: &str = "scheduler-estimator";
@@ -49,10 +47,10 @@ impl Estimators {
 
 impl Controller {
     /// Makes and ends connections as clusters come and go.
-    pub(super) fn keep_connections(self: &Arc<Self>, tasks: &TaskTracker, stop: &CancellationToken) {
+    pub(super) fn keep_connections(self: &Arc<Self>, supervisor: &Supervisor) {
         let Some(estimators) = &self.estimators else { return };
         let controller = Arc::clone(self);
-        estimators.queue.spawn(AT_ONCE, tasks, stop, move |cluster: String| {
+        estimators.queue.spawn(AT_ONCE, supervisor, move |cluster: String| {
             let controller = Arc::clone(&controller);
             async move { controller.connect(&cluster).await }
         });
@@ -61,7 +59,7 @@ impl Controller {
     /// Waits until every estimator was tried once: the first decisions shall know them.
     pub(super) async fn first_connections(&self) {
         if self.estimators.is_some() {
-            let clusters = self.plane.clusters.all();
+            let clusters = self.plane.mirrors.clusters.all();
             let names = clusters.iter().filter_map(|cluster| cluster.metadata.name.as_deref());
             join_all(names.map(|name| self.connect(name))).await;
         }
@@ -69,7 +67,7 @@ impl Controller {
 
     async fn connect(&self, cluster: &str) -> Outcome {
         let Some(estimators) = &self.estimators else { return Outcome::Done };
-        match self.plane.clusters.get("", cluster) {
+        match self.plane.mirrors.clusters.get("", cluster) {
             None => {
                 estimators.client.disconnect(cluster);
                 Outcome::Done

@@ -7,7 +7,7 @@ use scheduler::{Gates, Meter, Options, Registry, Scheduler};
 
 use super::diagnoses::Diagnoses;
 use super::estimating::Estimating;
-use super::figures::Stopwatch;
+use super::metrics::Stopwatch;
 
 /// How the scheduler is set up.
 #[derive(Clone)]

@@ -1,0 +1,67 @@
+//! What every controller works with.
+
+use std::sync::Arc;
+
+use api::features::Features;
+use interpreter::Interpreter;
+use kube::Resource;
+use member::Members;
+use runtime::events::about;
+use runtime::{Events, Key, Mirror, Queue, Supervisor, Writer};
+
+use crate::mirrors::Mirrors;
+use crate::plane::scheduling;
+use crate::{Context, MyClusters, Timing};
+
+/// The reason of the event about an object whose reconcile panicked. Upstream has none.
+const RECONCILE_PANICKED: &str = "ReconcilePanicked";
+
+pub(crate) struct Environment {
+    pub(crate) writer: Writer,
+    pub(crate) supervisor: Supervisor,
+    pub(crate) events: Events,
+    /// One for all controllers: what a resource means is the same for each of them.
+    pub(crate) interpreter: Interpreter,
+    pub(crate) features: Features,
+    pub(crate) mirrors: Mirrors,
+    pub(crate) members: Arc<Members>,
+    pub(crate) mine: MyClusters,
+    pub(crate) timing: Timing,
+    pub(crate) scheduler: scheduling::Settings,
+}
+
+impl Environment {
+    pub(crate) fn new(context: &Context) -> Self {
+        Self {
+            events: Events::new(context.writer.client().clone(), &context.supervisor),
+            writer: context.writer.clone(),
+            supervisor: context.supervisor.clone(),
+            interpreter: context.interpreter.clone(),
+            features: context.settings.features.clone(),
+            mirrors: Mirrors::default(),
+            members: context.members.clone(),
+            mine: context.clusters.clone(),
+            timing: context.settings.timing.clone(),
+            scheduler: context.scheduler.clone(),
+        }
+    }
+
+    /// Has users see that the work on an object panicked.
+    pub(crate) fn tell_panics<K>(&self, queue: &Queue<Key>, component: &'static str, mirror: &Arc<Mirror<K>>)
+    where
+        K: Resource<DynamicType = ()> + Send + Sync + 'static,
+    {
+        let (events, mirror) = (self.events.clone(), mirror.clone());
+        queue.tell_panics(move |key, panic| {
+            if let Some(object) = mirror.find(key) {
+                let message = format!("{component} panicked and tries again later: {panic}");
+                events.warning(component, &about(object.as_ref()), RECONCILE_PANICKED, message);
+            }
+        });
+    }
+
+    /// Returns the client for reading.
+    pub(crate) fn client(&self) -> &kube::Client {
+        self.writer.client()
+    }
+}

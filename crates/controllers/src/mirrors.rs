@@ -1,0 +1,120 @@
+//! The control plane's collections that controllers look at: one watch and one copy for each, shared by all.
+//!
+//! A mirror is declared here, once. It is followed if a controller that runs says in its declaration that it watches it, and that
+//! controller starts once it is complete: what has not been seen yet must not look as if it did not exist.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use api::cluster::Cluster;
+use api::policy::{ClusterOverridePolicy, ClusterPropagationPolicy, OverridePolicy, PropagationPolicy};
+use api::work::{ClusterResourceBinding, ResourceBinding, Work};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::runtime::watcher;
+use kube::{Api, Client};
+use runtime::writer::Stored;
+use runtime::{Mirror, Supervisor};
+
+use crate::MyClusters;
+
+/// A collection and which part of it is followed.
+type Part<K> = (Api<K>, watcher::Config);
+
+macro_rules! mirrors {
+    ($($(#[$doc:meta])* $watch:ident, $words:literal, $field:ident: $kind:ty = $mirror:expr, $part:expr;)*) => {
+        /// What a controller watches. What is not in [`Mirrors`] is looked after by whoever has it.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Watch {
+            $($(#[$doc])* $watch,)*
+            /// Objects of every kind that can be propagated.
+            Templates,
+            /// ClusterRoles and ClusterRoleBindings of the control plane.
+            Roles,
+            /// The managed objects in the members.
+            MemberObjects,
+            /// Health, APIs, nodes and pods of the members.
+            MemberHealth,
+            /// Leases of the agents.
+            Leases,
+        }
+
+        impl Watch {
+            /// Returns its name in documents.
+            pub fn words(self) -> &'static str {
+                match self {
+                    $(Self::$watch => $words,)*
+                    Self::Templates => "templates",
+                    Self::Roles => "ClusterRole, ClusterRoleBinding",
+                    Self::MemberObjects => "managed objects in members",
+                    Self::MemberHealth => "health, APIs, nodes and pods of members",
+                    Self::Leases => "Lease",
+                }
+            }
+        }
+
+        pub(crate) struct Mirrors {
+            $(pub(crate) $field: Arc<Mirror<$kind>>,)*
+        }
+
+        impl Default for Mirrors {
+            fn default() -> Self {
+                Self { $($field: Arc::new($mirror),)* }
+            }
+        }
+
+        impl Mirrors {
+            /// Starts the watches. Everybody has subscribed by then: the first list is news to all.
+            pub(crate) fn follow(
+                &self,
+                watches: &BTreeSet<Watch>,
+                client: &Client,
+                mine: &MyClusters,
+                supervisor: &Supervisor,
+            ) {
+                $(if watches.contains(&Watch::$watch) {
+                    let part: fn(Client, &MyClusters) -> Part<$kind> = $part;
+                    follow(&self.$field, $words, part(client.clone(), mine), supervisor);
+                })*
+            }
+
+            /// Waits until these are known.
+            pub(crate) async fn complete(&self, watches: &[Watch]) {
+                for watch in watches {
+                    match watch {
+                        $(Watch::$watch => self.$field.complete().await,)*
+                        _ => {}
+                    }
+                }
+            }
+        }
+    };
+}
+
+mirrors! {
+    Clusters, "Cluster", clusters: Cluster = Mirror::default(), |client, mine| (Api::all(client), mine.clusters());
+    // There are many Works, each with whole manifests, and each is looked at a few times in its life.
+    Works, "Work", works: Work = Mirror::packed(), |client, mine| (mine.works(client), watcher::Config::default());
+    /// Execution namespaces and others of the system's own.
+    SystemNamespaces, "execution namespaces", namespaces: Namespace = Mirror::default(), |client, _| {
+        let label = format!("{}={}", api::labels::SYSTEM, api::labels::TRUE);
+        (Api::all(client), watcher::Config::default().labels(&label))
+    };
+    Policies, "PropagationPolicy", policies: PropagationPolicy = Mirror::default(), all;
+    ClusterPolicies, "ClusterPropagationPolicy", cluster_policies: ClusterPropagationPolicy = Mirror::default(), all;
+    OverridePolicies, "OverridePolicy", override_policies: OverridePolicy = Mirror::default(), all;
+    ClusterOverridePolicies, "ClusterOverridePolicy", cluster_override_policies: ClusterOverridePolicy = Mirror::default(), all;
+    Bindings, "ResourceBinding", bindings: ResourceBinding = Mirror::default(), all;
+    ClusterBindings, "ClusterResourceBinding", cluster_bindings: ClusterResourceBinding = Mirror::default(), all;
+}
+
+fn all<K: Stored>(client: Client, _: &MyClusters) -> Part<K> {
+    (Api::all(client), watcher::Config::default())
+}
+
+fn follow<K: Stored + 'static>(mirror: &Arc<Mirror<K>>, name: &str, part: Part<K>, supervisor: &Supervisor) {
+    let (mirror, stop) = (mirror.clone(), supervisor.token().clone());
+    supervisor.keep(format!("mirror/{name}"), move || {
+        let (mirror, stop, (api, config)) = (mirror.clone(), stop.clone(), part.clone());
+        async move { mirror.follow(api, config, stop, |object| object).await }
+    });
+}

@@ -1,0 +1,361 @@
+//! Which Works of a binding go, and what comes after that. Pure.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::cluster::Cluster;
+use api::work::Work;
+use propagation::withdrawal::{self, Leftover, Verdict};
+use propagation::{Binding, check_scope, directly_purged_clusters, expected_clusters};
+use runtime::Key;
+
+/// What is known of a binding.
+pub(crate) struct View<B> {
+    pub(super) binding: Arc<B>,
+    /// All Works that belong to it.
+    pub(super) works: Vec<Arc<Work>>,
+    /// The clusters it does not ask for any more and that have a Work.
+    pub(super) left: BTreeMap<String, Place>,
+}
+
+/// A cluster that a binding does not ask for any more.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Place {
+    pub(super) cluster: Option<Arc<Cluster>>,
+    /// An object that needs this one still has a copy there.
+    pub(super) needed: bool,
+}
+
+impl<B> View<B> {
+    pub(super) fn work(&self, key: &Key) -> Option<&Arc<Work>> {
+        self.works.iter().find(|work| Key::of(work.as_ref()) == *key)
+    }
+}
+
+/// What is to be done: first Works go, then this.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(super) delete: Vec<Deletion>,
+    /// These go unless too many others would go at the same time.
+    pub(super) limited: Vec<Deletion>,
+    /// A cluster in which a dependency stays until what needs it has left; looked at again later.
+    pub(super) waiting: Option<String>,
+    pub(super) then: Then,
+}
+
+/// A Work that goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Deletion {
+    pub(super) work: Key,
+    pub(super) why: Why,
+}
+
+/// Why a Work goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Why {
+    /// The binding itself goes.
+    BindingGoes,
+    /// The placement has other clusters now.
+    ClusterLeft,
+    /// The copy is to be gone before another one is made.
+    Purged,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Then {
+    /// Take the finalizer off the binding.
+    Release,
+    /// Bring the Works of the chosen clusters up to date.
+    Render,
+    /// Nothing, for this reason.
+    Nothing(&'static str),
+    /// Look again later.
+    Wait(String),
+    /// The binding cannot be carried out; users are told.
+    Refuse(String),
+}
+
+pub(super) fn decide<B: Binding>(view: &View<B>) -> Plan {
+    let View { binding, works, .. } = view;
+    let mut plan =
+        Plan { delete: Vec::new(), limited: Vec::new(), waiting: None, then: Then::Nothing("it goes") };
+    if binding.metadata().deletion_timestamp.is_some() {
+        let held = binding.metadata().finalizers.iter().flatten().any(|finalizer| finalizer == B::FINALIZER);
+        if !held {
+            return Plan { then: Then::Nothing("the binding goes and waits for others"), ..plan };
+        }
+        let goes = |work: &Arc<Work>| Deletion { work: Key::of(work.as_ref()), why: Why::BindingGoes };
+        return Plan { delete: present(works).map(goes).collect(), then: Then::Release, ..plan };
+    }
+    if binding.permanent_id().is_empty() {
+        let name = binding.metadata().name.as_deref().unwrap_or("");
+        return Plan { then: Then::Wait(format!("for the permanent id of binding {name}")), ..plan };
+    }
+    for work in present(works) {
+        judge(view, work, &mut plan);
+    }
+    // The end of the old copy brings us back here.
+    let purged = directly_purged_clusters(binding.spec());
+    let old_copy = works.iter().any(|work| cluster_of(work).is_some_and(|cluster| purged.contains(cluster)));
+    plan.then = if old_copy {
+        Then::Nothing("the old copy goes before a new one is made")
+    } else if let Err(error) = check_scope(binding.as_ref()) {
+        Then::Refuse(error.to_string())
+    } else {
+        Then::Render
+    };
+    plan
+}
+
+/// Decides about one Work, if its cluster is one that the binding does not ask for any more.
+fn judge<B: Binding>(view: &View<B>, work: &Arc<Work>, plan: &mut Plan) {
+    let spec = view.binding.spec();
+    let expected = expected_clusters(spec);
+    let Some(name) = cluster_of(work).filter(|name| !expected.contains(name)) else { return };
+    let (unknown, purged) = (Place::default(), directly_purged_clusters(spec).contains(name));
+    let Place { cluster, needed } = view.left.get(name).unwrap_or(&unknown);
+    let verdict = withdrawal::judge(&Leftover {
+        cluster: cluster.as_deref(),
+        placement: spec.placement.as_ref(),
+        found_none: expected.is_empty(),
+        purged,
+        needed: *needed,
+    });
+    let why = if purged { Why::Purged } else { Why::ClusterLeft };
+    let deletion = Deletion { work: Key::of(work.as_ref()), why };
+    match verdict {
+        Verdict::Keep if *needed => plan.waiting = Some(name.to_owned()),
+        Verdict::Keep => {}
+        Verdict::Remove => plan.delete.push(deletion),
+        Verdict::Limited => plan.limited.push(deletion),
+    }
+}
+
+/// Returns the Works that are not going already.
+fn present(works: &[Arc<Work>]) -> impl Iterator<Item = &Arc<Work>> {
+    works.iter().filter(|work| work.metadata.deletion_timestamp.is_none())
+}
+
+pub(crate) fn cluster_of(work: &Work) -> Option<&str> {
+    api::names::cluster_of_execution_space(work.metadata.namespace.as_deref()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::fixtures::{self, deleting, merged, work};
+
+    /// Decides about a binding whose leftover Works are in clusters with this readiness; none if they are not known.
+    fn plan_in(ready: Option<&str>, needed: bool, binding: Value, works: Vec<Arc<Work>>) -> Plan {
+        let place = |name: &str| Place {
+            cluster: ready.map(|ready| Arc::new(fixtures::cluster(name, ready, json!({})))),
+            needed,
+        };
+        let left =
+            works.iter().filter_map(|work| cluster_of(work)).map(|name| (name.to_owned(), place(name)));
+        let left = left.collect();
+        decide(&View { binding: Arc::new(fixtures::binding(binding)), works, left })
+    }
+
+    fn plan(binding: Value, works: Vec<Arc<Work>>) -> Plan {
+        plan_in(Some("True"), false, binding, works)
+    }
+
+    /// A placement that chose these clusters.
+    fn chosen(clusters: &[&str]) -> Value {
+        let clusters: Vec<Value> = clusters.iter().map(|name| json!({ "name": name })).collect();
+        json!({ "spec": { "placement": {}, "clusters": clusters } })
+    }
+
+    fn evicted(from: &str, mode: &str) -> Value {
+        json!({ "spec": { "gracefulEvictionTasks": [{
+            "fromCluster": from, "purgeMode": mode, "reason": "r", "producer": "p",
+        }] } })
+    }
+
+    fn required_in(cluster: &str) -> Value {
+        json!({ "spec": { "requiredBy": [{ "namespace": "default", "name": "app", "clusters": [{ "name": cluster }] }] } })
+    }
+
+    fn works(clusters: &[&str]) -> Vec<Arc<Work>> {
+        clusters.iter().map(|cluster| work(cluster, json!({}))).collect()
+    }
+
+    fn gone(cluster: &str, why: Why) -> Deletion {
+        Deletion { work: Key::new(format!("karmada-es-{cluster}"), "web-1"), why }
+    }
+
+    #[test]
+    fn which_works_go() {
+        let held = || json!({ "metadata": { "finalizers": ["karmada.io/binding-controller"] } });
+        let elsewhere = json!({ "spec": { "placement": { "clusterAffinity": { "clusterNames": ["m9"] } } } });
+        let left = |cluster: &str| vec![gone(cluster, Why::ClusterLeft)];
+        /// Binding, its Works, what goes at once, what goes unless too much does.
+        type Case = (&'static str, Value, Vec<Arc<Work>>, Vec<Deletion>, Vec<Deletion>);
+        let cases: Vec<Case> = vec![
+            ("all are wanted", chosen(&["m1", "m2"]), works(&["m1", "m2"]), vec![], vec![]),
+            ("one left the placement", chosen(&["m1"]), works(&["m1", "m2"]), vec![], left("m2")),
+            ("it is going already", chosen(&["m1"]), vec![work("m2", deleting())], vec![], vec![]),
+            ("no cluster was found", chosen(&[]), works(&["m1", "m2"]), vec![], vec![]),
+            (
+                "no cluster was found, and these are not wanted",
+                merged(chosen(&[]), elsewhere),
+                works(&["m1"]),
+                vec![],
+                left("m1"),
+            ),
+            (
+                "no cluster was found, and one was purged",
+                merged(chosen(&[]), evicted("m1", "Directly")),
+                works(&["m1", "m2"]),
+                vec![gone("m1", Why::Purged)],
+                vec![],
+            ),
+            (
+                "one was purged, one left",
+                merged(chosen(&["m2"]), evicted("m1", "Directly")),
+                works(&["m1", "m2", "m3"]),
+                vec![gone("m1", Why::Purged)],
+                left("m3"),
+            ),
+            (
+                "purged, and chosen again",
+                merged(chosen(&["m1"]), evicted("m1", "Directly")),
+                works(&["m1"]),
+                vec![],
+                vec![],
+            ),
+            (
+                "evicted gracefully: it stays until the eviction ends",
+                merged(chosen(&["m2"]), evicted("m1", "Gracefully")),
+                works(&["m1", "m2"]),
+                vec![],
+                vec![],
+            ),
+            ("required by another binding", required_in("m1"), works(&["m1", "m2"]), left("m2"), vec![]),
+            ("required by nobody any more", json!({}), works(&["m1"]), left("m1"), vec![]),
+            (
+                "the binding goes",
+                merged(chosen(&["m1"]), merged(deleting(), held())),
+                vec![work("m1", json!({})), work("m2", deleting())],
+                vec![gone("m1", Why::BindingGoes)],
+                vec![],
+            ),
+            (
+                "the binding goes, and is held by others",
+                merged(chosen(&["m1"]), deleting()),
+                works(&["m1"]),
+                vec![],
+                vec![],
+            ),
+            (
+                "without an identity nothing is its own",
+                json!({ "metadata": { "labels": null } }),
+                works(&["m1"]),
+                vec![],
+                vec![],
+            ),
+            (
+                "a Work outside of execution namespaces is not judged",
+                chosen(&["m1"]),
+                vec![work("m1", json!({ "metadata": { "namespace": "default" } }))],
+                vec![],
+                vec![],
+            ),
+        ];
+        for (name, binding, works, delete, limited) in cases {
+            let plan = plan(binding, works);
+            assert_eq!((plan.delete, plan.limited), (delete, limited), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_known_of_a_cluster_counts() {
+        let left = || vec![gone("m2", Why::ClusterLeft)];
+        let cases = [
+            ("it is well: not too many leave it at once", Some("True"), chosen(&["m1"]), vec![], left()),
+            ("it fails: workloads leave it", Some("False"), chosen(&["m1"]), left(), vec![]),
+            ("it is silent: workloads leave it", Some("Unknown"), chosen(&["m1"]), left(), vec![]),
+            ("it is not known, others were found", None, chosen(&["m1"]), left(), vec![]),
+            ("it is not known, and no other was found", None, chosen(&[]), vec![], vec![]),
+            ("it fails, and no other was found", Some("False"), chosen(&[]), vec![], vec![]),
+        ];
+        for (name, ready, binding, delete, limited) in cases {
+            let plan = plan_in(ready, false, binding, works(&["m2"]));
+            assert_eq!((plan.delete, plan.limited, plan.waiting), (delete, limited, None), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_dependency_stays_until_what_needs_it_has_left() {
+        let waiting = plan_in(Some("True"), true, required_in("m1"), works(&["m1", "m2"]));
+        assert_eq!(
+            (waiting.delete, waiting.waiting.as_deref(), waiting.then),
+            (vec![], Some("m2"), Then::Render)
+        );
+        let free = plan_in(Some("True"), false, required_in("m1"), works(&["m1", "m2"]));
+        assert_eq!((free.delete, free.waiting), (vec![gone("m2", Why::ClusterLeft)], None));
+    }
+
+    #[test]
+    fn what_comes_then() {
+        let held = json!({ "metadata": { "finalizers": ["karmada.io/binding-controller"] } });
+        let cases: Vec<(&str, Value, Vec<Arc<Work>>, Then)> = vec![
+            ("chosen clusters", chosen(&["m1"]), vec![], Then::Render),
+            ("no clusters", chosen(&[]), vec![], Then::Render),
+            ("the binding goes", merged(deleting(), held), works(&["m1"]), Then::Release),
+            (
+                "the binding goes, held by others",
+                deleting(),
+                works(&["m1"]),
+                Then::Nothing("the binding goes and waits for others"),
+            ),
+            (
+                "no identity",
+                json!({ "metadata": { "labels": null } }),
+                vec![],
+                Then::Wait("for the permanent id of binding web-configmap".to_owned()),
+            ),
+            (
+                "the old copy is there",
+                merged(chosen(&["m2"]), evicted("m1", "Directly")),
+                works(&["m1"]),
+                Then::Nothing("the old copy goes before a new one is made"),
+            ),
+            (
+                "the old copy is on its way out",
+                merged(chosen(&["m2"]), evicted("m1", "Directly")),
+                vec![work("m1", deleting())],
+                Then::Nothing("the old copy goes before a new one is made"),
+            ),
+            (
+                "the old copy is gone",
+                merged(chosen(&["m2"]), evicted("m1", "Directly")),
+                works(&["m2"]),
+                Then::Render,
+            ),
+            (
+                "an eviction that lets the old copy stay",
+                merged(chosen(&["m2"]), evicted("m1", "Gracefully")),
+                works(&["m1"]),
+                Then::Render,
+            ),
+        ];
+        for (name, binding, works, expected) in cases {
+            assert_eq!(plan(binding, works).then, expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_binding_stands_for_objects_of_its_own_namespace() {
+        let foreign = json!({ "spec": { "resource": { "namespace": "other" } } });
+        let plan = plan(merged(chosen(&["m1"]), foreign), works(&["m1", "m2"]));
+        assert!(
+            matches!(plan.then, Then::Refuse(ref why) if why.contains("not in its namespace")),
+            "{plan:?}"
+        );
+        assert_eq!(plan.limited, [gone("m2", Why::ClusterLeft)], "what left still goes");
+    }
+}

@@ -1,0 +1,382 @@
+//! What becomes of a template, and of its binding. Pure.
+
+use std::sync::Arc;
+
+use api::labels::RESOURCE_TEMPLATE_CLAIMED_BY;
+use api::policy::PropagationSpec;
+use propagation::activation::specification_changed;
+use propagation::binding::{self, Change};
+use propagation::claim::Claim;
+use propagation::policies::{Choice, Policy};
+use propagation::{Binding, Object};
+use serde_json::Value;
+
+use crate::plane::mirrored;
+
+/// What is known of a template that waits to be looked at.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Touch {
+    /// A user may have changed it; lazy policies wait for that.
+    pub(super) by_user: bool,
+    /// It was seen changing, so that its version in the binding is news.
+    pub(super) fresh: bool,
+}
+
+impl Touch {
+    /// Returns what a change of a template means; nothing if nothing changed that counts.
+    pub(super) fn of(old: Option<&Value>, new: Option<&Value>, initial: bool) -> Option<Self> {
+        match (old, new) {
+            (Some(old), Some(new)) if !specification_changed(old, new) => None,
+            (Some(old), Some(new)) => {
+                Some(Self { by_user: !mirrored::changed_by_karmada(old, new), fresh: true })
+            }
+            _ => Some(Self { by_user: true, fresh: !initial }),
+        }
+    }
+
+    pub(super) fn add(&mut self, other: Self) {
+        self.by_user |= other.by_user;
+        self.fresh |= other.fresh;
+    }
+}
+
+/// What is known of a template.
+pub(super) struct View {
+    pub(super) template: Option<Arc<Value>>,
+    pub(super) touch: Touch,
+    /// Who claims it.
+    pub(super) held: Option<Held>,
+    /// Which policy it would get if nobody did.
+    pub(super) choice: Option<Choice>,
+}
+
+/// A claim on a template, and the policy behind it.
+pub(super) struct Held {
+    pub(super) claim: Claim,
+    /// `None`: the policy does not exist any more.
+    pub(super) policy: Option<Choice>,
+}
+
+/// What becomes of a template.
+#[derive(Debug)]
+pub(super) enum Plan {
+    /// It is gone: nothing is remembered of it.
+    Forget,
+    /// Nothing, for this reason.
+    Nothing(&'static str),
+    /// No policy selects it; it waits for one.
+    Wait,
+    /// Its policy is gone: the claim is taken off.
+    Release(Claim),
+    /// Its policy no longer selects it, and releases it itself.
+    AskPolicy(Choice),
+    /// This policy claims and binds it.
+    Apply(Choice),
+}
+
+pub(super) fn decide(view: &View) -> Plan {
+    let Some(template) = &view.template else { return Plan::Forget };
+    // What is on its way out gets no new binding; its old one goes with it.
+    if template.is_deleting() {
+        return Plan::Nothing("it goes");
+    }
+    if template.label(RESOURCE_TEMPLATE_CLAIMED_BY).is_some_and(|holder| !holder.is_empty()) {
+        return Plan::Nothing("another controller claims it");
+    }
+    let Some(held) = &view.held else {
+        return view.choice.clone().map_or(Plan::Wait, Plan::Apply);
+    };
+    let Some(policy) = held.policy.clone() else { return Plan::Release(held.claim.clone()) };
+    let (going, selects) = match &policy {
+        Choice::Policy(policy) => (policy.is_deleting(), policy.selects(template)),
+        Choice::ClusterPolicy(policy) => (policy.is_deleting(), policy.selects(template)),
+    };
+    match (going, selects) {
+        // A policy that goes takes its claims off first, which brings the template back here.
+        (true, _) => Plan::Nothing("its policy goes"),
+        (false, true) => Plan::Apply(policy),
+        // One that no longer selects the template releases it itself: only the binding tells whether it is this
+        // template or the same object under another API group that the policy once claimed.
+        (false, false) if view.touch.fresh => Plan::Nothing("its policy no longer selects it"),
+        (false, false) => Plan::AskPolicy(policy),
+    }
+}
+
+/// What becomes of the binding of a template.
+#[derive(Debug, PartialEq)]
+pub(super) enum Bind<B> {
+    Create,
+    Update(Box<B>),
+    /// `seen`: what was remembered of the template has served its purpose.
+    Nothing {
+        seen: bool,
+    },
+    /// The old one is going.
+    Wait,
+}
+
+/// Decides about a binding. `bound` is the template as it was bound right after it was claimed: the watch shows it once more,
+/// perhaps with a status that has come meanwhile, and that is no news for the binding.
+pub(super) fn bind<B: Binding>(
+    existing: Option<&B>,
+    desired: &B,
+    policy: &PropagationSpec,
+    claim: &Claim,
+    touch: Touch,
+    (bound, template): (Option<&Value>, &Value),
+) -> propagation::Result<Bind<B>> {
+    let Some(existing) = existing else { return Ok(Bind::Create) };
+    let mut wanted = existing.clone();
+    Ok(match binding::update(&mut wanted, desired, policy, claim)? {
+        Change::None => Bind::Nothing { seen: true },
+        Change::VersionOnly if !touch.fresh => Bind::Nothing { seen: false },
+        Change::VersionOnly if bound.is_some_and(|bound| !specification_changed(bound, template)) => {
+            Bind::Nothing { seen: true }
+        }
+        _ if existing.metadata().deletion_timestamp.is_some() => Bind::Wait,
+        _ => Bind::Update(Box::new(wanted)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use api::policy::{ClusterPropagationPolicy, PropagationPolicy};
+    use api::work::ResourceBinding;
+    use propagation::claim::Holder;
+    use serde_json::json;
+
+    use super::*;
+    use crate::fixtures::{deleting, merged, read};
+
+    fn template(otherwise: Value) -> Value {
+        let base = json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "data": { "k": "v" },
+            "metadata": { "name": "web", "namespace": "default", "uid": "t", "resourceVersion": "7" },
+        });
+        merged(base, otherwise)
+    }
+
+    fn policy(otherwise: Value) -> Arc<PropagationPolicy> {
+        let base = json!({
+            "metadata": { "name": "p", "namespace": "default", "labels": { "propagationpolicy.karmada.io/permanent-id": "id" } },
+            "spec": { "resourceSelectors": [{ "apiVersion": "v1", "kind": "ConfigMap", "name": "web" }], "placement": {} },
+        });
+        Arc::new(read(merged(base, otherwise)))
+    }
+
+    fn cluster_policy(otherwise: Value) -> Arc<ClusterPropagationPolicy> {
+        let base = json!({
+            "metadata": { "name": "c", "labels": { "clusterpropagationpolicy.karmada.io/permanent-id": "cid" } },
+            "spec": { "resourceSelectors": [{ "apiVersion": "v1", "kind": "ConfigMap" }], "placement": {} },
+        });
+        Arc::new(read(merged(base, otherwise)))
+    }
+
+    fn claim() -> Claim {
+        let holder = Holder::Policy { namespace: "default".to_owned(), name: "p".to_owned() };
+        Claim { holder, id: "id".to_owned() }
+    }
+
+    fn words(plan: &Plan) -> String {
+        let name = |choice: &Choice| match choice {
+            Choice::Policy(policy) => policy.name().to_owned(),
+            Choice::ClusterPolicy(policy) => policy.name().to_owned(),
+        };
+        match plan {
+            Plan::Forget => "forget".to_owned(),
+            Plan::Nothing(why) => format!("nothing: {why}"),
+            Plan::Wait => "wait".to_owned(),
+            Plan::Release(claim) => format!("release {}", claim.id),
+            Plan::AskPolicy(choice) => format!("ask {}", name(choice)),
+            Plan::Apply(choice) => format!("apply {}", name(choice)),
+        }
+    }
+
+    #[test]
+    fn what_becomes_of_a_template() {
+        let (fresh, stale) = (Touch { by_user: true, fresh: true }, Touch { by_user: true, fresh: false });
+        let some = |otherwise: Value| Some(Arc::new(template(otherwise)));
+        let held = |policy: Option<Choice>| Some(Held { claim: claim(), policy });
+        let by = |otherwise: Value| Some(Choice::Policy(policy(otherwise)));
+        let by_cluster = |otherwise: Value| Some(Choice::ClusterPolicy(cluster_policy(otherwise)));
+        let elsewhere =
+            || json!({ "spec": { "resourceSelectors": [{ "apiVersion": "v1", "kind": "Secret" }] } });
+        let claimed = json!({ "metadata": { "labels": { RESOURCE_TEMPLATE_CLAIMED_BY: "x" } } });
+        let unclaimed = json!({ "metadata": { "labels": { RESOURCE_TEMPLATE_CLAIMED_BY: "" } } });
+        let cases = [
+            ("it is gone", None, fresh, None, None, "forget"),
+            ("it is gone, though claimed", None, fresh, held(by(json!({}))), None, "forget"),
+            ("nobody selects it", some(json!({})), fresh, None, None, "wait"),
+            ("a policy selects it", some(json!({})), fresh, None, by(json!({})), "apply p"),
+            ("a cluster policy selects it", some(json!({})), fresh, None, by_cluster(json!({})), "apply c"),
+            ("it goes", some(deleting()), fresh, None, by(json!({})), "nothing: it goes"),
+            (
+                "it goes, though claimed",
+                some(deleting()),
+                fresh,
+                held(by(json!({}))),
+                None,
+                "nothing: it goes",
+            ),
+            (
+                "another controller's",
+                some(claimed),
+                fresh,
+                None,
+                by(json!({})),
+                "nothing: another controller claims it",
+            ),
+            ("an empty mark is none", some(unclaimed), fresh, None, by(json!({})), "apply p"),
+            (
+                "its policy keeps it",
+                some(json!({})),
+                fresh,
+                held(by(json!({}))),
+                by_cluster(json!({})),
+                "apply p",
+            ),
+            (
+                "its cluster policy keeps it",
+                some(json!({})),
+                fresh,
+                held(by_cluster(json!({}))),
+                by(json!({})),
+                "apply c",
+            ),
+            ("its policy is gone", some(json!({})), fresh, held(None), by_cluster(json!({})), "release id"),
+            (
+                "its policy goes",
+                some(json!({})),
+                fresh,
+                held(by(deleting())),
+                None,
+                "nothing: its policy goes",
+            ),
+            ("its policy left it", some(json!({})), stale, held(by(elsewhere())), None, "ask p"),
+            (
+                "its cluster policy left it",
+                some(json!({})),
+                stale,
+                held(by_cluster(elsewhere())),
+                None,
+                "ask c",
+            ),
+            (
+                "it left its policy",
+                some(json!({})),
+                fresh,
+                held(by(elsewhere())),
+                None,
+                "nothing: its policy no longer selects it",
+            ),
+        ];
+        for (name, template, touch, held, choice, expected) in cases {
+            let plan = decide(&View { template, touch, held, choice });
+            assert_eq!(words(&plan), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_a_change_means() {
+        let claimed = || {
+            json!({ "metadata": {
+            "labels": { "propagationpolicy.karmada.io/permanent-id": "id" },
+            "annotations": { "propagationpolicy.karmada.io/name": "p", "propagationpolicy.karmada.io/namespace": "default" },
+        } })
+        };
+        let changed = || json!({ "data": { "k": "w" } });
+        let touch = |by_user, fresh| Some(Touch { by_user, fresh });
+        let cases = [
+            ("found by the first list", None, Some(json!({})), true, touch(true, false)),
+            ("it is new", None, Some(json!({})), false, touch(true, true)),
+            ("it is gone", Some(json!({})), None, false, touch(true, true)),
+            ("its status changed", Some(json!({})), Some(json!({ "status": { "a": 1 } })), false, None),
+            (
+                "its version alone",
+                Some(json!({})),
+                Some(json!({ "metadata": { "resourceVersion": "8" } })),
+                false,
+                None,
+            ),
+            ("a user changed it", Some(json!({})), Some(changed()), false, touch(true, true)),
+            ("a policy claimed it", Some(json!({})), Some(claimed()), false, touch(false, true)),
+            ("both", Some(json!({})), Some(merged(claimed(), changed())), false, touch(true, true)),
+        ];
+        for (name, old, new, initial, expected) in cases {
+            let (old, new): (Option<Value>, Option<Value>) = (old.map(template), new.map(template));
+            assert_eq!(Touch::of(old.as_ref(), new.as_ref(), initial), expected, "{name}");
+        }
+        let mut both = Touch::default();
+        both.add(Touch { by_user: true, fresh: false });
+        both.add(Touch { by_user: false, fresh: true });
+        assert_eq!(both, Touch { by_user: true, fresh: true });
+    }
+
+    fn desired(otherwise: Value) -> ResourceBinding {
+        let base = json!({
+            "metadata": { "name": "web-configmap", "namespace": "default" },
+            "spec": { "placement": {}, "resource": {
+                "apiVersion": "v1", "kind": "ConfigMap", "namespace": "default", "name": "web", "uid": "t", "resourceVersion": "7",
+            } },
+        });
+        read(merged(base, otherwise))
+    }
+
+    #[test]
+    fn what_becomes_of_a_binding() {
+        let (fresh, stale) = (Touch { by_user: true, fresh: true }, Touch { by_user: true, fresh: false });
+        let newer = || json!({ "spec": { "resource": { "resourceVersion": "8" } } });
+        let more = || json!({ "spec": { "replicas": 3 } });
+        let (same, other) = (Some(template(json!({}))), Some(template(json!({ "data": { "k": "w" } }))));
+        let cases = [
+            ("there is none", None, json!({}), fresh, None, "create"),
+            ("it is as wanted", Some(json!({})), json!({}), fresh, None, "nothing, seen"),
+            ("it says something else", Some(json!({})), more(), fresh, None, "update"),
+            ("also when nobody saw the template change", Some(json!({})), more(), stale, None, "update"),
+            ("only the version moved, and it was seen", Some(json!({})), newer(), fresh, None, "update"),
+            ("only the version moved, after a restart", Some(json!({})), newer(), stale, None, "nothing"),
+            (
+                "only the version moved, by our own claim",
+                Some(json!({})),
+                newer(),
+                fresh,
+                same.clone(),
+                "nothing, seen",
+            ),
+            ("claimed, and then changed by a user", Some(json!({})), newer(), fresh, other, "update"),
+            ("our own claim, after a restart", Some(json!({})), newer(), stale, same, "nothing"),
+            ("the old one goes", Some(deleting()), more(), fresh, None, "wait"),
+            ("the old one goes, as wanted", Some(deleting()), json!({}), fresh, None, "nothing, seen"),
+        ];
+        let policy = policy(json!({}));
+        for (name, existing, wanted, touch, bound, expected) in cases {
+            let existing: Option<ResourceBinding> = existing.map(desired);
+            let memory = (bound.as_ref(), &template(json!({})));
+            let plan = bind(existing.as_ref(), &desired(wanted), &policy.spec, &claim(), touch, memory);
+            let words = match plan.expect("a decision") {
+                Bind::Create => "create",
+                Bind::Update(_) => "update",
+                Bind::Nothing { seen: true } => "nothing, seen",
+                Bind::Nothing { seen: false } => "nothing",
+                Bind::Wait => "wait",
+            };
+            assert_eq!(words, expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_binding_of_an_earlier_object_of_the_same_name_is_waited_for() {
+        let owned = desired(json!({ "metadata": { "ownerReferences": [{
+            "apiVersion": "v1", "kind": "ConfigMap", "name": "web", "uid": "old", "controller": true,
+        }] } }));
+        let plan = bind(
+            Some(&owned),
+            &desired(json!({})),
+            &policy(json!({})).spec,
+            &claim(),
+            Touch::default(),
+            (None, &Value::Null),
+        );
+        assert!(matches!(plan, Err(propagation::Error::ForeignOwner { .. })), "{plan:?}");
+    }
+}

@@ -1,0 +1,494 @@
+//! All controllers: what runs, what is still missing, and what each is told and tells.
+//!
+//! This one table drives which controllers start, what `--controllers` takes, the help text, the page
+//! `docs/reference/controllers.md` and the warnings about kinds that nobody acts on. Names are upstream's.
+
+use api::features::{self, Features, Gate};
+
+use crate::members::{self, Shared};
+use crate::mirrors::Watch;
+use crate::plane::{self, Plane};
+use std::sync::Arc;
+
+/// Starts the workers of a controller whose subscriptions are made.
+pub(crate) type Start = Box<dyn FnOnce() + Send>;
+
+/// What a controller says about itself.
+pub struct Declaration {
+    /// Its name in `--controllers`.
+    pub name: &'static str,
+    /// What it keeps true.
+    pub about: &'static str,
+    /// Whether it runs when `*` is chosen.
+    pub default: bool,
+    /// It runs only if this feature is on.
+    pub gate: Option<Gate>,
+    /// What it watches; the file says which keys follow from each.
+    pub watches: &'static [Watch],
+    /// What it writes.
+    pub writes: &'static str,
+    pub status: Status,
+}
+
+/// Whether we have it.
+pub enum Status {
+    /// It exists, in this file of the crate.
+    Present { file: &'static str, wire: Wire },
+    /// Upstream has it and we do not yet. Nobody acts on these kinds until then.
+    Missing { kinds: &'static [(&'static str, &'static str)] },
+}
+
+/// How a controller subscribes to what it watches.
+#[derive(Clone, Copy)]
+pub enum Wire {
+    #[expect(private_interfaces, reason = "only this crate wires controllers")]
+    Plane(fn(&Arc<Plane>) -> Start),
+    #[expect(private_interfaces, reason = "only this crate wires controllers")]
+    Members(fn(&Arc<Shared>) -> Start),
+}
+
+const fn present(file: &'static str, wire: Wire) -> Status {
+    Status::Present { file, wire }
+}
+
+const NONE: &[(&str, &str)] = &[];
+
+/// A controller that is still missing: name, what it will do, on by default, gate, kinds.
+const fn missing(
+    name: &'static str,
+    about: &'static str,
+    default: bool,
+    gate: Option<Gate>,
+    kinds: &'static [(&'static str, &'static str)],
+) -> Declaration {
+    Declaration { name, about, default, gate, watches: &[], writes: "", status: Status::Missing { kinds } }
+}
+
+/// Every controller, in the order of upstream's list; last those that upstream cannot switch off.
+pub const TABLE: &[Declaration] = &[
+    Declaration {
+        name: "cluster",
+        about: "a Cluster has its execution namespace, its finalizer and the taints that tell of its readiness; silent agents are noticed",
+        default: true,
+        gate: None,
+        watches: &[Watch::Clusters, Watch::SystemNamespaces, Watch::Works, Watch::Leases],
+        writes: "Namespace; finalizer, taints and the Ready condition of Cluster",
+        status: present("members/cluster.rs", Wire::Members(members::cluster::wire)),
+    },
+    Declaration {
+        name: "clusterStatus",
+        about: "a Cluster's status tells the health, version, APIs, nodes and resources of the member",
+        default: true,
+        gate: None,
+        watches: &[Watch::Clusters, Watch::MemberHealth],
+        writes: "status of Cluster",
+        status: present("members/cluster_status.rs", Wire::Members(members::cluster_status::wire)),
+    },
+    Declaration {
+        name: "binding",
+        about: "a binding has one Work in each of its clusters",
+        default: true,
+        gate: None,
+        watches: &[
+            Watch::Bindings,
+            Watch::ClusterBindings,
+            Watch::Works,
+            Watch::Clusters,
+            Watch::OverridePolicies,
+            Watch::ClusterOverridePolicies,
+            Watch::Templates,
+            Watch::Policies,
+            Watch::ClusterPolicies,
+        ],
+        writes: "Work; finalizer of the binding; annotations of policies whose removals are held",
+        status: present("plane/bindings.rs", Wire::Plane(plane::bindings::wire)),
+    },
+    Declaration {
+        name: "bindingStatus",
+        about: "what the Works report is in the binding, and from there in the template",
+        default: true,
+        gate: None,
+        watches: &[Watch::Bindings, Watch::ClusterBindings, Watch::Works, Watch::Templates],
+        writes: "status of the binding; status of the template",
+        status: present("plane/status.rs", Wire::Plane(plane::status::wire)),
+    },
+    Declaration {
+        name: "execution",
+        about: "what a Work contains exists in the member as wanted, and is gone when the Work is",
+        default: true,
+        gate: None,
+        watches: &[Watch::Works, Watch::Clusters, Watch::MemberObjects],
+        writes: "objects in the member; conditions and finalizer of Work",
+        status: present("members/execution.rs", Wire::Members(members::execution::wire)),
+    },
+    Declaration {
+        name: "workStatus",
+        about: "a Work reports the state of its objects in the member",
+        default: true,
+        gate: None,
+        watches: &[Watch::Works, Watch::Clusters, Watch::MemberObjects],
+        writes: "status.manifestStatuses of Work",
+        status: present("members/work_status.rs", Wire::Members(members::work_status::wire)),
+    },
+    Declaration {
+        name: "namespace",
+        about: "every namespace exists in every cluster",
+        default: true,
+        gate: None,
+        watches: &[
+            Watch::Templates,
+            Watch::Clusters,
+            Watch::ClusterOverridePolicies,
+            Watch::OverridePolicies,
+            Watch::Works,
+        ],
+        writes: "Work",
+        status: present("plane/namespaces.rs", Wire::Plane(plane::namespaces::wire)),
+    },
+    missing(
+        "serviceExport",
+        "collects the EndpointSlices of exported Services",
+        true,
+        None,
+        &[("multicluster.x-k8s.io", "ServiceExport")],
+    ),
+    missing("endpointSlice", "brings collected EndpointSlices into the control plane", true, None, NONE),
+    missing(
+        "serviceImport",
+        "derives a Service from a ServiceImport",
+        true,
+        None,
+        &[("multicluster.x-k8s.io", "ServiceImport")],
+    ),
+    Declaration {
+        name: "unifiedAuth",
+        about: "those who may use the cluster proxy may act in the members under their own names",
+        default: true,
+        gate: None,
+        watches: &[Watch::Clusters, Watch::Works, Watch::Roles],
+        writes: "Work",
+        status: present("plane/unified_auth.rs", Wire::Plane(plane::unified_auth::wire)),
+    },
+    missing(
+        "federatedResourceQuotaSync",
+        "distributes the parts of a FederatedResourceQuota to the clusters",
+        true,
+        None,
+        &[("policy.karmada.io", "FederatedResourceQuota")],
+    ),
+    missing(
+        "federatedResourceQuotaStatus",
+        "sums up what the clusters have used of a FederatedResourceQuota",
+        true,
+        None,
+        NONE,
+    ),
+    missing(
+        "federatedResourceQuotaEnforcement",
+        "counts what bindings use of a FederatedResourceQuota",
+        true,
+        Some(features::FEDERATED_QUOTA_ENFORCEMENT),
+        NONE,
+    ),
+    missing(
+        "gracefulEviction",
+        "takes a workload out of a cluster once its replacement is healthy",
+        true,
+        Some(features::GRACEFUL_EVICTION),
+        NONE,
+    ),
+    missing(
+        "applicationFailover",
+        "moves a workload away that stays unhealthy in a cluster",
+        true,
+        Some(features::FAILOVER),
+        NONE,
+    ),
+    missing(
+        "federatedHorizontalPodAutoscaler",
+        "scales workloads over several clusters by their load",
+        true,
+        None,
+        &[("autoscaling.karmada.io", "FederatedHPA")],
+    ),
+    missing(
+        "cronFederatedHorizontalPodAutoscaler",
+        "scales workloads by the clock",
+        true,
+        None,
+        &[("autoscaling.karmada.io", "CronFederatedHPA")],
+    ),
+    missing(
+        "hpaScaleTargetMarker",
+        "marks workloads that an autoscaler in a member scales",
+        false,
+        None,
+        NONE,
+    ),
+    missing(
+        "deploymentReplicasSyncer",
+        "brings replicas that a member's autoscaler chose back into the template",
+        false,
+        None,
+        NONE,
+    ),
+    missing(
+        "multiclusterservice",
+        "exposes a Service to several clusters",
+        true,
+        Some(features::MULTI_CLUSTER_SERVICE),
+        &[("networking.karmada.io", "MultiClusterService")],
+    ),
+    missing(
+        "endpointsliceCollect",
+        "collects the EndpointSlices of a MultiClusterService",
+        true,
+        Some(features::MULTI_CLUSTER_SERVICE),
+        NONE,
+    ),
+    missing(
+        "endpointsliceDispatch",
+        "brings collected EndpointSlices to the clusters that consume them",
+        true,
+        Some(features::MULTI_CLUSTER_SERVICE),
+        NONE,
+    ),
+    missing(
+        "remedy",
+        "lets a Remedy act on a cluster's condition",
+        true,
+        None,
+        &[("remedy.karmada.io", "Remedy")],
+    ),
+    missing(
+        "workloadRebalancer",
+        "has workloads scheduled anew on request",
+        true,
+        None,
+        &[("apps.karmada.io", "WorkloadRebalancer")],
+    ),
+    missing("agentcsrapproving", "approves the certificate requests of agents", true, None, NONE),
+    missing(
+        "clustertaintpolicy",
+        "taints clusters by their conditions",
+        true,
+        Some(features::FAILOVER),
+        &[("policy.karmada.io", "ClusterTaintPolicy")],
+    ),
+    Declaration {
+        name: "resource-detector",
+        about: "a template that a policy selects is claimed by it and has a binding",
+        default: true,
+        gate: None,
+        watches: &[
+            Watch::Templates,
+            Watch::Policies,
+            Watch::ClusterPolicies,
+            Watch::OverridePolicies,
+            Watch::ClusterOverridePolicies,
+            Watch::Bindings,
+            Watch::ClusterBindings,
+        ],
+        writes: "labels and annotations of the template; ResourceBinding, ClusterResourceBinding; finalizer of the policy",
+        status: present("plane/detector.rs", Wire::Plane(plane::detector::wire)),
+    },
+    Declaration {
+        name: "dependencies-distributor",
+        about: "what a template refers to follows it into its clusters",
+        default: true,
+        gate: Some(features::PROPAGATE_DEPS),
+        watches: &[Watch::Bindings, Watch::Templates],
+        writes: "attached ResourceBindings; annotations and finalizer of the ResourceBinding",
+        status: present("plane/dependencies.rs", Wire::Plane(plane::dependencies::wire)),
+    },
+    Declaration {
+        name: "scheduler",
+        about: "a binding has the clusters and replicas that its placement asks for",
+        default: true,
+        gate: None,
+        watches: &[Watch::Bindings, Watch::ClusterBindings, Watch::Clusters],
+        writes: "spec.clusters and the Scheduled condition of the binding",
+        status: present("plane/scheduling.rs", Wire::Plane(plane::scheduling::wire)),
+    },
+];
+
+impl Declaration {
+    /// Returns whether the gate lets it run.
+    pub fn is_open(&self, features: &Features) -> bool {
+        self.gate.is_none_or(|gate| features.enabled(gate))
+    }
+}
+
+/// Kinds that something else than a controller has to act on, and what that is: it does not exist yet.
+const WITHOUT: &[(&str, &str, &str)] = &[
+    ("config.karmada.io", "ResourceInterpreterCustomization", "the declarative layer of the interpreter"),
+    ("config.karmada.io", "ResourceInterpreterWebhookConfiguration", "the webhook layer of the interpreter"),
+    ("networking.karmada.io", "MultiClusterIngress", "a provider for it"),
+    ("search.karmada.io", "ResourceRegistry", "the search"),
+];
+
+/// Returns what would act on a kind and is missing; nothing if the kind is acted on, or needs nobody.
+pub fn missing_for(group: &str, kind: &str) -> Option<String> {
+    let acts = |declaration: &&Declaration| match declaration.status {
+        Status::Missing { kinds } => kinds.contains(&(group, kind)),
+        Status::Present { .. } => false,
+    };
+    if let Some(controller) = TABLE.iter().find(acts) {
+        return Some(format!("the controller {}", controller.name));
+    }
+    WITHOUT.iter().find(|(of, name, _)| (*of, *name) == (group, kind)).map(|(_, _, what)| (*what).to_owned())
+}
+
+/// Returns the page of the reference that lists the controllers.
+pub fn page() -> String {
+    let mut text = String::from(
+        "# Controllers\n\n\
+         Generated from `crates/controllers/src/table.rs`; do not edit. To refresh it: `cargo test -p controllers --lib` with\n\
+         `KARMADA_RS_REFRESH=1`.\n\n\
+         `--controllers` takes these names, as upstream's flag: `*` for all that are on by default, `name` to switch one on,\n\
+         `-name` to switch one off. The last three have no name in upstream, where they cannot be switched.\n\n\
+         ## What runs\n\n\
+         | Name | Keeps true | Watches | Writes | Gate | File |\n|---|---|---|---|---|---|\n",
+    );
+    for declaration in TABLE {
+        if let Status::Present { file, .. } = declaration.status {
+            let watches: Vec<&str> = declaration.watches.iter().map(|watch| watch.words()).collect();
+            text.push_str(&format!(
+                "| `{}` | {} | {} | {} | {} | `{file}` |\n",
+                declaration.name,
+                declaration.about,
+                watches.join(", "),
+                declaration.writes,
+                gate(declaration),
+            ));
+        }
+    }
+    text.push_str(
+        "\n## What is missing\n\n\
+         Upstream has these and we do not yet. They can be named in `--controllers`, without effect. An object of a kind that\n\
+         nobody acts on is stored, and the server says so in a warning when it is created.\n\n\
+         | Name | Will do | Kinds without effect until then | Default | Gate |\n|---|---|---|---|---|\n",
+    );
+    for declaration in TABLE {
+        if let Status::Missing { kinds } = declaration.status {
+            let kinds: Vec<&str> = kinds.iter().map(|(_, kind)| *kind).collect();
+            text.push_str(&format!(
+                "| `{}` | {} | {} | {} | {} |\n",
+                declaration.name,
+                declaration.about,
+                kinds.join(", "),
+                if declaration.default { "on" } else { "off" },
+                gate(declaration),
+            ));
+        }
+    }
+    text
+}
+
+fn gate(declaration: &Declaration) -> String {
+    declaration.gate.map_or_else(String::new, |gate| format!("`{}`", gate.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn names_are_upstreams_and_each_stands_once() {
+        let names: BTreeSet<&str> = TABLE.iter().map(|declaration| declaration.name).collect();
+        assert_eq!(names.len(), TABLE.len());
+        let upstream = [
+            "agentcsrapproving",
+            "applicationFailover",
+            "binding",
+            "bindingStatus",
+            "cluster",
+            "clusterStatus",
+            "clustertaintpolicy",
+            "cronFederatedHorizontalPodAutoscaler",
+            "deploymentReplicasSyncer",
+            "endpointSlice",
+            "endpointsliceCollect",
+            "endpointsliceDispatch",
+            "execution",
+            "federatedHorizontalPodAutoscaler",
+            "federatedResourceQuotaEnforcement",
+            "federatedResourceQuotaStatus",
+            "federatedResourceQuotaSync",
+            "gracefulEviction",
+            "hpaScaleTargetMarker",
+            "multiclusterservice",
+            "namespace",
+            "remedy",
+            "serviceExport",
+            "serviceImport",
+            "unifiedAuth",
+            "workStatus",
+            "workloadRebalancer",
+        ];
+        let ours = ["dependencies-distributor", "resource-detector", "scheduler"];
+        assert_eq!(names, upstream.into_iter().chain(ours).collect());
+    }
+
+    #[test]
+    fn files_exist() {
+        for declaration in TABLE {
+            if let Status::Present { file, .. } = declaration.status {
+                let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(file);
+                assert!(path.exists(), "{} names {file}, which does not exist", declaration.name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_kind_without_a_controller_is_known() {
+        let missing = |group, kind| missing_for(group, kind);
+        let expected = "the controller federatedHorizontalPodAutoscaler";
+        assert_eq!(missing("autoscaling.karmada.io", "FederatedHPA").as_deref(), Some(expected));
+        assert_eq!(missing("search.karmada.io", "ResourceRegistry").as_deref(), Some("the search"));
+        assert_eq!(missing("policy.karmada.io", "PropagationPolicy"), None);
+        assert_eq!(missing("", "ConfigMap"), None);
+    }
+
+    #[test]
+    fn every_kind_of_karmada_is_acted_on_or_known_to_be_without() {
+        let known: BTreeSet<(String, String)> = api::crd::all()
+            .into_iter()
+            .chain(api::crd::aggregated())
+            .map(|definition| {
+                let text = |pointer: &str| {
+                    definition.pointer(pointer).and_then(|it| it.as_str()).unwrap_or("").to_owned()
+                };
+                (text("/spec/group"), text("/spec/names/kind"))
+            })
+            .collect();
+        let acted_on = [
+            "Cluster",
+            "ClusterOverridePolicy",
+            "ClusterPropagationPolicy",
+            "ClusterResourceBinding",
+            "OverridePolicy",
+            "PropagationPolicy",
+            "ResourceBinding",
+            "Work",
+        ];
+        for (group, kind) in known {
+            let (without, acted_on) =
+                (missing_for(&group, &kind).is_some(), acted_on.contains(&kind.as_str()));
+            assert!(without != acted_on, "{group}/{kind}: is it acted on, or is something missing?");
+        }
+    }
+
+    #[test]
+    fn the_page_of_the_reference_is_up_to_date() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/controllers.md");
+        if std::env::var_os("KARMADA_RS_REFRESH").is_some() {
+            std::fs::write(&path, page()).expect("the page can be written");
+        }
+        let found = std::fs::read_to_string(&path).unwrap_or_default();
+        assert_eq!(found, page(), "run `KARMADA_RS_REFRESH=1 cargo test -p controllers --lib` to refresh it");
+    }
+}

@@ -1,0 +1,76 @@
+//! How often and how patiently clusters are looked at: upstream's flags and defaults.
+
+use std::time::Duration;
+
+/// How often and how patiently clusters are looked at.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Timing {
+    /// `--cluster-status-update-frequency`
+    pub status_period: Duration,
+    /// `--cluster-success-threshold`
+    pub success_threshold: Duration,
+    /// `--cluster-failure-threshold`
+    pub failure_threshold: Duration,
+    /// `--cluster-monitor-period`
+    pub monitor_period: Duration,
+    /// `--cluster-monitor-grace-period`
+    pub monitor_grace_period: Duration,
+    /// `--cluster-startup-grace-period`
+    pub startup_grace_period: Duration,
+    /// `--cluster-lease-duration`: what an agent's Lease says; the control plane judges by the grace periods.
+    pub lease_duration: Duration,
+    /// `--cluster-lease-renew-interval-fraction`: which part of that an agent waits between two renewals.
+    pub lease_renew_fraction: f64,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            status_period: Duration::from_secs(10),
+            success_threshold: Duration::from_secs(30),
+            failure_threshold: Duration::from_secs(30),
+            monitor_period: Duration::from_secs(5),
+            monitor_grace_period: Duration::from_secs(40),
+            startup_grace_period: Duration::from_secs(60),
+            lease_duration: Duration::from_secs(40),
+            lease_renew_fraction: 0.25,
+        }
+    }
+}
+
+impl Timing {
+    /// Returns what is wrong with it, in the words of the flags.
+    pub fn check(&self) -> Result<(), String> {
+        let positive = [
+            ("cluster-status-update-frequency", self.status_period),
+            ("cluster-monitor-period", self.monitor_period),
+            ("cluster-monitor-grace-period", self.monitor_grace_period),
+            ("cluster-startup-grace-period", self.startup_grace_period),
+        ];
+        if let Some((flag, _)) = positive.into_iter().find(|(_, value)| value.is_zero()) {
+            return Err(format!("--{flag} must be greater than 0"));
+        }
+        if self.lease_renew_fraction <= 0.0 || self.lease_renew_fraction >= 1.0 {
+            return Err("--cluster-lease-renew-interval-fraction must be between 0 and 1".to_owned());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_work_is_refused_by_the_name_of_its_flag() {
+        assert_eq!(Timing::default().check(), Ok(()));
+        let never = Timing { monitor_period: Duration::ZERO, ..Timing::default() };
+        assert_eq!(never.check().unwrap_err(), "--cluster-monitor-period must be greater than 0");
+        for fraction in [0.0, 1.0, -1.0, 2.0] {
+            let odd = Timing { lease_renew_fraction: fraction, ..Timing::default() };
+            assert!(odd.check().unwrap_err().starts_with("--cluster-lease-renew-interval-fraction"));
+        }
+        let hasty = Timing { success_threshold: Duration::ZERO, ..Timing::default() };
+        assert_eq!(hasty.check(), Ok(()), "a threshold may be zero: changes are believed at once");
+    }
+}

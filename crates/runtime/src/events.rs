@@ -1,0 +1,276 @@
+//! Events: what users see under `kubectl describe`.
+//!
+//! Written in the background, so that no reconcile waits for them. The same news about the same object becomes one
+//! event with a count, which is written at most every [`QUIET`]: what is repeated often is hardly news. When more come in
+//! than can be written, the rest is dropped: an event is a courtesy, not a record.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::events::event_type;
+use api::work::ObjectReference;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Event, EventSource};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::{Client, Resource};
+use serde_json::{Value, json};
+use tokio::sync::{Mutex, mpsc};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::Supervisor;
+
+/// How many events may wait; as many as in Kubernetes' own recorder.
+const WAITING: usize = 1000;
+/// With more than this waiting, good news about Works is not written,
+const UNCROWDED: usize = 128;
+/// and with more than this, no good news at all: what is left is for warnings.
+const CROWDED: usize = 750;
+/// How many events are remembered for counting.
+const REMEMBERED: usize = 4096;
+/// How long news that has been written is only counted when it comes again.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// The object that an event is about.
+pub(crate) type Involved = k8s_openapi::api::core::v1::ObjectReference;
+
+#[derive(Clone)]
+pub struct Events(mpsc::Sender<News>);
+
+struct News {
+    component: &'static str,
+    about: Involved,
+    kind: &'static str,
+    reason: &'static str,
+    message: String,
+}
+
+/// What an event can be about.
+pub trait Subject {
+    fn involved(&self) -> Involved;
+}
+
+impl Subject for Value {
+    fn involved(&self) -> Involved {
+        let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+        let metadata = &self["metadata"];
+        Involved {
+            api_version: text(&self["apiVersion"]),
+            kind: text(&self["kind"]),
+            namespace: text(&metadata["namespace"]),
+            name: text(&metadata["name"]),
+            uid: text(&metadata["uid"]),
+            resource_version: text(&metadata["resourceVersion"]),
+            field_path: None,
+        }
+    }
+}
+
+impl Subject for ObjectReference {
+    fn involved(&self) -> Involved {
+        let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        Involved {
+            api_version: text(&self.api_version),
+            kind: text(&self.kind),
+            namespace: text(&self.namespace),
+            name: text(&self.name),
+            uid: text(&self.uid),
+            resource_version: text(&self.resource_version),
+            field_path: None,
+        }
+    }
+}
+
+/// Returns the reference by which events name an object of a known kind.
+pub fn about<K: Resource<DynamicType = ()>>(object: &K) -> Involved {
+    object.object_ref(&())
+}
+
+impl Subject for Involved {
+    fn involved(&self) -> Involved {
+        self.clone()
+    }
+}
+
+impl Events {
+    /// Returns the handle; a task of the supervisor writes.
+    pub fn new(client: Client, supervisor: &Supervisor) -> Self {
+        let (sender, receiver) = mpsc::channel(WAITING);
+        let (receiver, stop) = (Arc::new(Mutex::new(receiver)), supervisor.token().clone());
+        supervisor.keep("events", move || write(client.clone(), receiver.clone(), stop.clone()));
+        Self(sender)
+    }
+
+    pub fn normal(
+        &self,
+        component: &'static str,
+        about: &impl Subject,
+        reason: &'static str,
+        message: impl Into<String>,
+    ) {
+        self.emit(component, about, "Normal", reason, message.into());
+    }
+
+    pub fn warning(
+        &self,
+        component: &'static str,
+        about: &impl Subject,
+        reason: &'static str,
+        message: impl Into<String>,
+    ) {
+        self.emit(component, about, "Warning", reason, message.into());
+    }
+
+    /// Says something about one of Karmada's own objects; whether it is a warning is known from the reason.
+    pub fn say<K: Resource<DynamicType = ()>>(
+        &self,
+        component: &'static str,
+        object: &K,
+        reason: &'static str,
+        message: impl Into<String>,
+    ) {
+        self.emit(component, &about(object), event_type(reason), reason, message.into());
+    }
+
+    pub fn emit(
+        &self,
+        component: &'static str,
+        about: &impl Subject,
+        kind: &'static str,
+        reason: &'static str,
+        message: String,
+    ) {
+        // Users look at templates and bindings. That yet another Work went well is worth no more than spare time.
+        let about = about.involved();
+        let limit = match about.kind.as_deref() {
+            _ if kind != "Normal" => WAITING,
+            Some("Work") => UNCROWDED,
+            _ => CROWDED,
+        };
+        if WAITING - self.0.capacity() > limit {
+            return;
+        }
+        let news = News { component, about, kind, reason, message };
+        if self.0.try_send(news).is_err() {
+            tracing::debug!(reason, "event dropped");
+        }
+    }
+}
+
+/// What makes two events the same news: object, component, reason and message.
+type Identity = (String, &'static str, &'static str, String);
+
+/// What has been written about something.
+struct Written {
+    /// The event's name.
+    name: String,
+    count: i32,
+    at: Instant,
+}
+
+#[derive(Default)]
+struct Memory {
+    written: HashMap<Identity, Written>,
+    order: VecDeque<Identity>,
+}
+
+async fn write(client: Client, receiver: Arc<Mutex<mpsc::Receiver<News>>>, stop: CancellationToken) {
+    // Locked for as long as this task lives; the next one comes after it.
+    let mut receiver = receiver.lock().await;
+    let mut memory = Memory::default();
+    let mut counter: u64 = 0;
+    loop {
+        let news = tokio::select! {
+            () = stop.cancelled() => return,
+            news = receiver.recv() => news,
+        };
+        let Some(news) = news else { return stop.cancelled().await };
+        counter += 1;
+        if let Err(error) = write_one(&client, news, &mut memory, counter).await {
+            // Events about an object in a namespace that is going away are refused; so be it.
+            tracing::debug!(%error, "event not written");
+        }
+    }
+}
+
+async fn write_one(
+    client: &Client,
+    news: News,
+    memory: &mut Memory,
+    counter: u64,
+) -> Result<(), kube::Error> {
+    let now = Timestamp::now();
+    let time = Time(Timestamp::from_second(now.as_second()).unwrap_or(now));
+    // Events on cluster-scoped objects land in the default namespace.
+    let namespace = news.about.namespace.clone().unwrap_or_else(|| "default".to_owned());
+    let api: Api<Event> = Api::namespaced(client.clone(), &namespace);
+    let object = format!(
+        "{}/{}/{}/{}",
+        news.about.kind.as_deref().unwrap_or(""),
+        namespace,
+        news.about.name.as_deref().unwrap_or(""),
+        news.about.uid.as_deref().unwrap_or("")
+    );
+    let identity = (object, news.component, news.reason, news.message.clone());
+    if let Some(written) = memory.written.get_mut(&identity) {
+        written.count += 1;
+        if written.at.elapsed() < QUIET {
+            return Ok(());
+        }
+        let patch = json!({"count": written.count, "lastTimestamp": time});
+        match api.patch(&written.name, &PatchParams::default(), &Patch::Merge(patch)).await {
+            Ok(_) => {
+                written.at = Instant::now();
+                return Ok(());
+            }
+            // It has expired; a new one follows.
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let name = format!(
+        "{}.{:x}{counter:x}",
+        news.about.name.as_deref().unwrap_or(""),
+        now.as_nanosecond().unsigned_abs()
+    );
+    let event = Event {
+        metadata: ObjectMeta {
+            name: Some(name.clone()),
+            namespace: Some(namespace),
+            ..ObjectMeta::default()
+        },
+        involved_object: news.about,
+        reason: Some(news.reason.to_owned()),
+        message: Some(shortened(news.message)),
+        type_: Some(news.kind.to_owned()),
+        source: Some(EventSource { component: Some(news.component.to_owned()), host: None }),
+        reporting_component: Some(news.component.to_owned()),
+        first_timestamp: Some(time.clone()),
+        last_timestamp: Some(time),
+        count: Some(1),
+        ..Event::default()
+    };
+    api.create(&PostParams::default(), &event).await?;
+    let written = Written { name, count: 1, at: Instant::now() };
+    if memory.written.insert(identity.clone(), written).is_none() {
+        memory.order.push_back(identity);
+    }
+    if memory.order.len() > REMEMBERED
+        && let Some(oldest) = memory.order.pop_front()
+    {
+        memory.written.remove(&oldest);
+    }
+    Ok(())
+}
+
+/// Messages may have 1024 bytes.
+fn shortened(mut message: String) -> String {
+    if message.len() > 1024 {
+        let end = (0..=1021).rev().find(|end| message.is_char_boundary(*end)).unwrap_or(0);
+        message.truncate(end);
+        message.push_str("...");
+    }
+    message
+}

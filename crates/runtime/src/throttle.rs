@@ -1,0 +1,83 @@
+//! Keeps what changes quickly from being written at every step.
+//!
+//! A rollout moves through dozens of states in a second, and each of them would go through a Work, a binding and a template.
+//! The first is written at once; what follows within [`STEP`] becomes one write.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+/// Short enough not to be noticed by people, long enough for a member's controllers to take several steps.
+const STEP: Duration = Duration::from_millis(200);
+/// With so many keys remembered, those whose time is over are forgotten.
+const MANY: usize = 1024;
+
+/// Remembers when each key was last written.
+#[derive(Debug)]
+pub struct Throttle<K>(Mutex<State<K>>);
+
+#[derive(Debug)]
+struct State<K> {
+    written: HashMap<K, Instant>,
+    /// How many there may be until the next look for those that can be forgotten.
+    limit: usize,
+}
+
+impl<K> Default for Throttle<K> {
+    fn default() -> Self {
+        Self(Mutex::new(State { written: HashMap::new(), limit: MANY }))
+    }
+}
+
+impl<K: Eq + Hash + Clone> Throttle<K> {
+    /// Returns how long the next write of a key has to wait; nothing if it need not.
+    pub fn wait(&self, key: &K) -> Option<Duration> {
+        self.wait_at(key, Instant::now())
+    }
+
+    /// Notes that a key has been written.
+    pub fn wrote(&self, key: &K) {
+        self.wrote_at(key, Instant::now());
+    }
+
+    fn wait_at(&self, key: &K, now: Instant) -> Option<Duration> {
+        let written = *self.0.lock().written.get(key)?;
+        STEP.checked_sub(now.saturating_duration_since(written)).filter(|left| !left.is_zero())
+    }
+
+    fn wrote_at(&self, key: &K, now: Instant) {
+        let mut state = self.0.lock();
+        state.written.insert(key.clone(), now);
+        if state.written.len() > state.limit {
+            state.written.retain(|_, written| now.saturating_duration_since(*written) < STEP);
+            state.limit = MANY.max(2 * state.written.len());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_write_is_free_and_the_next_one_waits() {
+        let (throttle, start) = (Throttle::default(), Instant::now());
+        assert_eq!(throttle.wait_at(&"a", start), None);
+        throttle.wrote_at(&"a", start);
+        assert_eq!(throttle.wait_at(&"a", start + STEP / 2), Some(STEP / 2));
+        assert_eq!(throttle.wait_at(&"b", start), None);
+        assert_eq!(throttle.wait_at(&"a", start + STEP), None);
+    }
+
+    #[test]
+    fn what_is_over_is_forgotten() {
+        let (throttle, start) = (Throttle::default(), Instant::now());
+        for key in 0..MANY {
+            throttle.wrote_at(&key, start);
+        }
+        throttle.wrote_at(&MANY, start + STEP);
+        assert_eq!(throttle.0.lock().written.len(), 1);
+    }
+}

@@ -1,0 +1,388 @@
+//! Writing to the API: only what differs, only what is ours, and as durable as the write has to be.
+//!
+//! A write is on disk before it is answered, unless its maker says that it can be made again from what else is stored:
+//! [`Writer::derived`]. Claims, bindings and decisions are such, and so is every status. Whatever has an effect outside of the
+//! control plane, or cannot be worked out again, is written durably; that is also what anybody gets who says nothing. A server in
+//! this process gives the two kinds two clients; any other server has one client for both.
+
+use std::fmt::Debug;
+
+use apimachinery::patch::merge;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::{ClusterResourceScope, NamespaceResourceScope};
+use kube::{Client, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::Mirror;
+use crate::queue::Outcome;
+
+/// Why a reconcile did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{}", describe(.0))]
+    Api(#[from] kube::Error),
+    /// What was seen does not allow a decision.
+    #[error(transparent)]
+    Decision(Box<dyn std::error::Error + Send + Sync>),
+    #[error("cannot encode an object: {0}")]
+    Encode(#[from] serde_json::Error),
+    #[error("kind {0} is not known to the control plane")]
+    UnknownKind(String),
+    #[error("waiting {0}")]
+    Waiting(String),
+    /// What went wrong for some of several objects.
+    #[error("{}", .0.join("; "))]
+    Several(Vec<String>),
+}
+
+/// The API's own words, without the wrapping.
+fn describe(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// How to go on after an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retry {
+    /// Somebody else was faster; the next look is at the newer object. Nothing to worry about.
+    Conflict,
+    /// Later each time.
+    Backoff,
+}
+
+impl Error {
+    /// Wraps the error of a function that decides.
+    pub fn decision(error: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self::Decision(Box::new(error))
+    }
+
+    /// Joins the errors of several writes. One stays itself, so that a conflict is known as one.
+    pub fn join(mut errors: Vec<Self>) -> Result<(), Self> {
+        match errors.len() {
+            0 => Ok(()),
+            1 => Err(errors.remove(0)),
+            _ => Err(Self::Several(errors.iter().map(ToString::to_string).collect())),
+        }
+    }
+
+    /// Returns how to go on.
+    pub fn retry(&self) -> Retry {
+        if self.is_conflict() { Retry::Conflict } else { Retry::Backoff }
+    }
+
+    /// Returns whether somebody else was faster.
+    pub fn is_conflict(&self) -> bool {
+        self.code() == Some(409)
+    }
+
+    /// Returns whether the object is not there.
+    pub fn is_not_found(&self) -> bool {
+        self.code() == Some(404)
+    }
+
+    /// Returns whether an object of this name exists already.
+    pub fn is_already_exists(&self) -> bool {
+        matches!(self, Self::Api(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists")
+    }
+
+    fn code(&self) -> Option<u16> {
+        match self {
+            Self::Api(kube::Error::Api(status)) => Some(status.code),
+            _ => None,
+        }
+    }
+}
+
+impl From<Error> for Outcome {
+    fn from(error: Error) -> Self {
+        Self::Failed { conflict: error.retry() == Retry::Conflict, error: error.to_string() }
+    }
+}
+
+impl From<Result<(), Error>> for Outcome {
+    fn from(result: Result<(), Error>) -> Self {
+        result.map_or_else(Self::from, |()| Self::Done)
+    }
+}
+
+/// Where objects of a kind live: in namespaces or not.
+pub trait Place {
+    /// Returns the collection of a namespace; kinds without namespaces do not look at it.
+    fn api<K: Resource<Scope = Self, DynamicType = ()>>(client: Client, namespace: &str) -> Api<K>;
+}
+
+impl Place for NamespaceResourceScope {
+    fn api<K: Resource<Scope = Self, DynamicType = ()>>(client: Client, namespace: &str) -> Api<K> {
+        Api::namespaced(client, namespace)
+    }
+}
+
+impl Place for ClusterResourceScope {
+    fn api<K: Resource<Scope = Self, DynamicType = ()>>(client: Client, _: &str) -> Api<K> {
+        Api::all(client)
+    }
+}
+
+/// An object of a kind that is known when the program is compiled.
+pub trait Stored:
+    Resource<DynamicType = (), Scope: Place> + Clone + Serialize + DeserializeOwned + Debug + Send + Sync
+{
+}
+
+impl<K> Stored for K where
+    K: Resource<DynamicType = (), Scope: Place> + Clone + Serialize + DeserializeOwned + Debug + Send + Sync
+{
+}
+
+/// Whether a write is refused when the object is no longer the one that was looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Guard {
+    /// The fields have one writer; whatever else changed does not matter.
+    Fields,
+    /// The change was derived from the object as it was.
+    Version,
+}
+
+/// How often a change is worked out anew when someone else was faster.
+const ATTEMPTS: usize = 5;
+
+/// Writes objects; cheap to clone.
+#[derive(Clone)]
+pub struct Writer {
+    client: Client,
+    derived: Client,
+}
+
+impl Writer {
+    /// Returns a writer to a server that makes no difference between writes.
+    pub fn new(client: Client) -> Self {
+        Self { derived: client.clone(), client }
+    }
+
+    /// Returns a writer to a server that answers requests of `derived` before they are on disk.
+    pub fn with_derived(client: Client, derived: Client) -> Self {
+        Self { client, derived }
+    }
+
+    /// Returns the writer for what can be worked out again from what else is stored: it need not wait for the disk.
+    pub fn derived(&self) -> Self {
+        Self { client: self.derived.clone(), derived: self.derived.clone() }
+    }
+
+    /// Returns the client for everything else. What is written with it directly is as durable as what this writer writes.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Returns the objects of a kind in a namespace, or those without one.
+    pub fn api<K: Stored>(&self, namespace: &str) -> Api<K> {
+        <K::Scope as Place>::api(self.client.clone(), namespace)
+    }
+
+    fn api_of<K: Stored>(&self, object: &K) -> Api<K> {
+        self.api(object.meta().namespace.as_deref().unwrap_or(""))
+    }
+
+    /// Creates an object; the mirror learns of it at once.
+    pub async fn create<K: Stored>(&self, mirror: &Mirror<K>, object: &K) -> Result<(), Error> {
+        mirror.note(self.api_of(object).create(&PostParams::default(), object).await?);
+        Ok(())
+    }
+
+    /// Writes the difference between two states of an object; returns the object as it now is, or nothing when there
+    /// was no difference. Lists that several write, such as finalizers, are always guarded by the version.
+    pub async fn update<K: Stored>(&self, old: &K, new: &K, guard: Guard) -> Result<Option<K>, Error> {
+        let Some(patch) = difference(old, new, old.meta(), guard)? else { return Ok(None) };
+        let api = self.api_of(old);
+        Ok(Some(api.patch(name(old), &PatchParams::default(), &Patch::Merge(patch)).await?))
+    }
+
+    /// As [`Self::update`], but the mirror learns of it at once; returns whether there was a difference.
+    pub async fn update_mirrored<K: Stored>(
+        &self,
+        mirror: &Mirror<K>,
+        old: &K,
+        new: &K,
+        guard: Guard,
+    ) -> Result<bool, Error> {
+        let written = self.update(old, new, guard).await?;
+        Ok(written.map(|written| mirror.note(written)).is_some())
+    }
+
+    /// As [`Self::update`], for the status. A status tells what was observed, so it can always be made again.
+    pub async fn update_status<K: Stored>(&self, old: &K, new: &K, guard: Guard) -> Result<Option<K>, Error> {
+        let Some(patch) = difference(old, new, old.meta(), guard)? else { return Ok(None) };
+        self.patch_status(old, patch).await.map(Some)
+    }
+
+    /// Writes fields of a status, whatever it is now.
+    pub async fn patch_status<K: Stored>(&self, object: &K, patch: Value) -> Result<K, Error> {
+        let api = self.derived().api_of(object);
+        Ok(api.patch_status(name(object), &PatchParams::default(), &Patch::Merge(patch)).await?)
+    }
+
+    /// Changes the status of an object, which several write: when someone was faster, the change is made to what they
+    /// left. Returns the object as it now is, or nothing when `change` had nothing to do.
+    pub async fn change_status<K: Stored>(
+        &self,
+        object: &K,
+        change: impl Fn(&mut K) -> Result<(), Error>,
+    ) -> Result<Option<K>, Error> {
+        let mut seen = object.clone();
+        let mut attempt = 1;
+        loop {
+            let mut wanted = seen.clone();
+            change(&mut wanted)?;
+            match self.update_status(&seen, &wanted, Guard::Version).await {
+                Err(error) if error.is_conflict() && attempt < ATTEMPTS => {
+                    let Some(newer) = self.api_of(object).get_opt(name(object)).await? else {
+                        return Ok(None);
+                    };
+                    if newer.meta().uid != object.meta().uid {
+                        return Ok(None);
+                    }
+                    seen = newer;
+                    attempt += 1;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Makes the fields of `object` be as it says, by server-side apply in the name of `manager`; returns the object as it now
+    /// is. Fields that others own and want otherwise are a conflict.
+    pub async fn apply<K: Stored>(&self, manager: &str, object: &K) -> Result<K, Error> {
+        let parameters = PatchParams::apply(manager);
+        Ok(self.api_of(object).patch(name(object), &parameters, &Patch::Apply(object)).await?)
+    }
+
+    /// Takes a finalizer off an object; fine if it is gone, or was not held. Returns whether anything was written.
+    pub async fn release<K: Stored>(&self, object: &K, finalizer: &str) -> Result<bool, Error> {
+        let mut released = object.clone();
+        let finalizers = released.meta_mut().finalizers.get_or_insert_default();
+        finalizers.retain(|held| held != finalizer);
+        if finalizers.len() == object.meta().finalizers.as_ref().map_or(0, Vec::len) {
+            return Ok(false);
+        }
+        // Encoded as an empty list, not as a missing one: only what is written removes what is there.
+        let patch = json!({ "metadata": {
+            "resourceVersion": object.meta().resource_version, "finalizers": finalizers,
+        } });
+        match self.api_of(object).patch(name(object), &PatchParams::default(), &Patch::Merge(patch)).await {
+            Ok(_) => Ok(true),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Deletes this very object; fine if it is gone already, or if another one has its name.
+    pub async fn delete<K: Stored>(&self, object: &K) -> Result<(), Error> {
+        let parameters = DeleteParams {
+            preconditions: Some(Preconditions { uid: object.meta().uid.clone(), resource_version: None }),
+            ..DeleteParams::default()
+        };
+        match self.api_of(object).delete(name(object), &parameters).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn name<K: Resource>(object: &K) -> &str {
+    object.meta().name.as_deref().unwrap_or("")
+}
+
+fn difference<K: Serialize>(
+    old: &K,
+    new: &K,
+    metadata: &ObjectMeta,
+    guard: Guard,
+) -> Result<Option<Value>, Error> {
+    let patch = merge::diff(&serde_json::to_value(old)?, &serde_json::to_value(new)?);
+    Ok(patch.map(|patch| guarded(patch, metadata.resource_version.as_deref(), guard)))
+}
+
+fn guarded(mut patch: Value, version: Option<&str>, guard: Guard) -> Value {
+    let shared = patch["metadata"].get("finalizers").is_some() || patch["spec"].get("requiredBy").is_some();
+    if (shared || guard == Guard::Version)
+        && let Some(version) = version
+    {
+        if !patch["metadata"].is_object() {
+            patch["metadata"] = json!({});
+        }
+        patch["metadata"]["resourceVersion"] = version.into();
+    }
+    patch
+}
+
+/// Returns the merge patch from one tree to another, for objects of any kind.
+pub fn tree_difference(old: &Value, new: &Value, guard: Guard) -> Option<Value> {
+    merge::diff(old, new).map(|patch| guarded(patch, old["metadata"]["resourceVersion"].as_str(), guard))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(version: &str, finalizers: &[&str], replicas: i64) -> Value {
+        json!({
+            "metadata": { "name": "a", "resourceVersion": version, "finalizers": finalizers },
+            "spec": { "replicas": replicas },
+        })
+    }
+
+    #[track_caller]
+    fn check(old: &Value, new: &Value, guard: Guard, expected: Option<Value>) {
+        assert_eq!(tree_difference(old, new, guard), expected);
+    }
+
+    #[test]
+    fn only_what_differs_is_written() {
+        let old = object("7", &[], 1);
+        check(&old, &old, Guard::Version, None);
+        check(&old, &object("7", &[], 2), Guard::Fields, Some(json!({ "spec": { "replicas": 2 } })));
+        let guarded = json!({ "metadata": { "resourceVersion": "7" }, "spec": { "replicas": 2 } });
+        check(&old, &object("7", &[], 2), Guard::Version, Some(guarded));
+    }
+
+    #[test]
+    fn lists_with_several_writers_are_always_guarded() {
+        let released = json!({ "metadata": { "resourceVersion": "7", "finalizers": [] } });
+        check(&object("7", &["f"], 1), &object("7", &[], 1), Guard::Fields, Some(released));
+        let required =
+            |by: Value| json!({ "metadata": { "resourceVersion": "7" }, "spec": { "requiredBy": by } });
+        let patch = json!({ "metadata": { "resourceVersion": "7" }, "spec": { "requiredBy": ["a"] } });
+        check(&required(json!([])), &required(json!(["a"])), Guard::Fields, Some(patch));
+    }
+
+    fn answer(code: u16, reason: &str) -> Error {
+        let status = json!({ "status": "Failure", "message": "m", "reason": reason, "code": code });
+        Error::Api(kube::Error::Api(Box::new(serde_json::from_value(status).expect("a status"))))
+    }
+
+    #[test]
+    fn an_error_knows_how_to_go_on() {
+        assert_eq!(answer(409, "Conflict").retry(), Retry::Conflict);
+        assert_eq!(answer(500, "InternalError").retry(), Retry::Backoff);
+        assert!(
+            answer(409, "AlreadyExists").is_already_exists() && !answer(409, "Conflict").is_already_exists()
+        );
+        assert!(answer(404, "NotFound").is_not_found());
+        let outcome = Outcome::from(answer(409, "Conflict"));
+        assert_eq!(outcome, Outcome::Failed { error: "m".to_owned(), conflict: true });
+    }
+
+    #[test]
+    fn one_error_of_several_stays_itself() {
+        assert!(Error::join(Vec::new()).is_ok());
+        assert!(Error::join(vec![answer(409, "Conflict")]).unwrap_err().is_conflict());
+        let both = Error::join(vec![answer(409, "Conflict"), Error::Waiting("for b".to_owned())]);
+        assert_eq!(both.unwrap_err().to_string(), "m; waiting for b");
+    }
+}
