@@ -31,7 +31,8 @@ pub mod status;
 mod target;
 pub mod withdrawal;
 
+pub use api::work::Binding;
 pub use apimachinery::object::Object;
 pub use error::{Error, Result};
 pub use object::Reference;
-pub use target::{Binding, check_scope, directly_purged_clusters, expected_clusters, target_clusters};
+pub use target::{check_scope, directly_purged_clusters, expected_clusters, target_clusters};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{NodeSelector, Toleration};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -294,7 +294,9 @@ impl ResourceBindingSpec {
 }
 
 /// What the two kinds of binding have in common, for code that serves both.
-pub trait Binding: Kind + Clone + Default + Serialize + DeserializeOwned + Send + Sync + 'static {
+pub trait Binding:
+    Kind + Clone + Default + PartialEq + Serialize + DeserializeOwned + Send + Sync + 'static
+{
     /// The label with the UUID of a binding, on itself, its Works and the manifests in them.
     const PERMANENT_ID: &'static str;
     /// The finalizer that keeps a binding until its Works are gone.
@@ -308,6 +310,36 @@ pub trait Binding: Kind + Clone + Default + Serialize + DeserializeOwned + Send 
     fn status(&self) -> &ResourceBindingStatus;
     /// Returns the status for changing it.
     fn status_mut(&mut self) -> &mut ResourceBindingStatus;
+
+    /// Returns the metadata.
+    fn metadata(&self) -> &ObjectMeta {
+        self.meta()
+    }
+
+    /// Returns the metadata for changing it.
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        self.meta_mut()
+    }
+
+    /// Returns the UUID that identifies the binding on itself, its Works and the objects in members.
+    fn permanent_id(&self) -> &str {
+        let labels = self.metadata().labels.as_ref();
+        labels.and_then(|labels| labels.get(Self::PERMANENT_ID)).map_or("", String::as_str)
+    }
+
+    /// Returns the annotations by which Works and objects in members refer back to the binding.
+    fn back_references(&self) -> Vec<(&'static str, String)> {
+        let name = self.metadata().name.clone().unwrap_or_default();
+        if Self::NAMESPACED {
+            let namespace = self.metadata().namespace.clone().unwrap_or_default();
+            vec![
+                (labels::annotations::RESOURCE_BINDING_NAMESPACE, namespace),
+                (labels::annotations::RESOURCE_BINDING_NAME, name),
+            ]
+        } else {
+            vec![(labels::annotations::CLUSTER_RESOURCE_BINDING_NAME, name)]
+        }
+    }
 }
 
 macro_rules! binding {
