@@ -86,7 +86,7 @@ impl Context {
             writer: Writer::new(client),
             members: Arc::new(Members::new(supervisor.clone())),
             supervisor,
-            interpreter: Interpreter::native(),
+            interpreter: Interpreter::built_in([]),
             clusters: MyClusters::default(),
             scheduler: plane::scheduling::Settings::default(),
         }
