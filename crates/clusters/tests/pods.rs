@@ -7,7 +7,6 @@ use std::{
     net::TcpStream,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
-    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -16,19 +15,20 @@ use clusters::{
     toolchain::{KUBERNETES, Toolchain},
     until,
 };
+use tokio::sync::{Mutex, MutexGuard};
 
 const DEADLINE: Duration = Duration::from_secs(240);
 
 /// The tests look at the whole machine, so one at a time.
-static MACHINE: Mutex<()> = Mutex::new(());
+static MACHINE: Mutex<()> = Mutex::const_new(());
 
 /// Returns the machine for one test, or None, after saying so loudly, where there can be no real pods.
-fn machine() -> Option<MutexGuard<'static, ()>> {
+async fn machine() -> Option<MutexGuard<'static, ()>> {
     if let Some(needs) = clusters::pods_missing_for_tests() {
         clusters::left_out(&needs);
         return None;
     }
-    Some(MACHINE.lock().unwrap_or_else(PoisonError::into_inner))
+    Some(MACHINE.lock().await)
 }
 
 /// What a fleet could leave on the machine.
@@ -192,7 +192,7 @@ impl Drop for Place {
 }
 
 /// Starts an nginx in `member`, waits until it is available, and returns its pod's name and address.
-async fn web(dir: &Path, member: &str) -> (String, String) {
+fn web(dir: &Path, member: &str) -> (String, String) {
     kubectl(dir, member, &["create", "deployment", "web", "--image=nginx:1.19.0", "--port=80"])
         .expect("create");
     let wait = ["rollout", "status", "deployment/web", "--timeout=240s", "--request-timeout=0"];
@@ -206,14 +206,14 @@ async fn web(dir: &Path, member: &str) -> (String, String) {
 
 #[tokio::test]
 async fn real_pods_run_log_and_reach_each_other_and_down_leaves_nothing() {
-    let Some(_machine) = machine() else { return };
+    let Some(_machine) = machine().await else { return };
     let before = Traces::of_the_machine();
     let place = Place::new();
     let dir = &place.dir;
     clusters("up", dir, &["--pods", "--members", "2"]);
 
-    let (first, _) = web(dir, "member1").await;
-    let (second, address) = web(dir, "member2").await;
+    let (first, _) = web(dir, "member1");
+    let (second, address) = web(dir, "member2");
     until("a line in the log", DEADLINE, async || {
         let log = kubectl(dir, "member1", &["logs", &first])?;
         if log.contains("alive for") { Ok(()) } else { Err(log) }
@@ -269,12 +269,12 @@ async fn real_pods_run_log_and_reach_each_other_and_down_leaves_nothing() {
 
 #[tokio::test]
 async fn the_death_of_the_owner_and_down_leave_nothing_of_real_pods() {
-    let Some(_machine) = machine() else { return };
+    let Some(_machine) = machine().await else { return };
     let before = Traces::of_the_machine();
     let place = Place::new();
     let dir = &place.dir;
     clusters("up", dir, &["--pods", "--members", "1"]);
-    web(dir, "member1").await;
+    web(dir, "member1");
     assert_ne!(
         Traces::of_the_machine().added_since(&before),
         Vec::<String>::new(),
