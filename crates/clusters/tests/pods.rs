@@ -17,6 +17,7 @@ use clusters::{
     toolchain::{KUBERNETES, Toolchain},
     until,
 };
+use tokio::sync::{Mutex, MutexGuard};
 
 const DEADLINE: Duration = Duration::from_secs(240);
 
@@ -193,7 +194,7 @@ impl Drop for Place {
 }
 
 /// Starts an nginx in `member`, waits until it is available, and returns its pod's name and address.
-async fn web(dir: &Path, member: &str) -> (String, String) {
+fn web(dir: &Path, member: &str) -> (String, String) {
     kubectl(dir, member, &["create", "deployment", "web", "--image=nginx:1.19.0", "--port=80"])
         .expect("create");
     let wait = ["rollout", "status", "deployment/web", "--timeout=240s", "--request-timeout=0"];
@@ -213,8 +214,8 @@ async fn real_pods_run_log_and_reach_each_other_and_down_leaves_nothing() {
     let dir = &place.dir;
     clusters("up", dir, &["--pods", "--members", "2"]);
 
-    let (first, _) = web(dir, "member1").await;
-    let (second, address) = web(dir, "member2").await;
+    let (first, _) = web(dir, "member1");
+    let (second, address) = web(dir, "member2");
     until("a line in the log", DEADLINE, async || {
         let log = kubectl(dir, "member1", &["logs", &first])?;
         if log.contains("alive for") { Ok(()) } else { Err(log) }
@@ -275,7 +276,7 @@ async fn the_death_of_the_owner_and_down_leave_nothing_of_real_pods() {
     let place = Place::new();
     let dir = &place.dir;
     clusters("up", dir, &["--pods", "--members", "1"]);
-    web(dir, "member1").await;
+    web(dir, "member1");
     assert_ne!(
         Traces::of_the_machine().added_since(&before),
         Vec::<String>::new(),
