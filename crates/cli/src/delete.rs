@@ -83,7 +83,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Duration::ZERO => Duration::from_secs(7 * 24 * 3600),
         patience => patience,
     };
-    if arguments.output != "" && arguments.output != "name" {
+    if !matches!(arguments.output.as_str(), "" | "name") {
         bail!("unexpected -o output mode: {}. We only support '-o name'", arguments.output);
     }
     if arguments.all && arguments.selector.is_some() {

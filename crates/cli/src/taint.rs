@@ -194,7 +194,7 @@ fn taint(spec: &str, adding: bool) -> anyhow::Result<Taint> {
         [pair, effect] => (*pair, *effect),
         _ => bail!("invalid taint spec: {spec}"),
     };
-    if !(effect.is_empty() && !adding) && !EFFECTS.contains(&effect) {
+    if (adding || !effect.is_empty()) && !EFFECTS.contains(&effect) {
         bail!("invalid taint effect: {effect}, unsupported taint effect");
     }
     let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
