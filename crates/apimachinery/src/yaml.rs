@@ -6,6 +6,8 @@
 //! Aliases are expanded with two budgets, so that a small document cannot unfold into gigabytes: upstream's, which
 //! counts nodes, and one for the bytes that they produce ([`MAX_ALIASED_BYTES`]). Upstream needs no second one, since
 //! its strings share their memory; ours are copies.
+//!
+//! [`write`] is the way back.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -16,8 +18,10 @@ use crate::depth::{MAX_DEPTH, TooDeep};
 use crate::go;
 
 mod scalar;
+mod write;
 
 use scalar::Scalar;
+pub use write::write;
 
 /// The memory that all aliases of one document may add, as far as it can be told from the values.
 ///

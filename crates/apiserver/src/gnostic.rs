@@ -351,8 +351,7 @@ fn encoded(message: &Message, value: &Value) -> Vec<u8> {
 }
 
 fn any(value: &Value) -> Vec<u8> {
-    // JSON is YAML too, for what cannot be printed otherwise.
-    let text = crate::yaml::print(value).unwrap_or_else(|_| format!("{value}\n"));
+    let text = crate::yaml::print(value);
     let mut out = Vec::new();
     bytes(&mut out, 2, text.as_bytes());
     out

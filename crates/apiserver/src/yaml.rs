@@ -10,6 +10,6 @@ pub(crate) fn read(body: &[u8]) -> Result<Document, String> {
 }
 
 /// Prints a document as YAML.
-pub(crate) fn print(document: &Value) -> Result<String, String> {
-    serde_saphyr::to_string(document).map_err(|error| error.to_string())
+pub(crate) fn print(document: &Value) -> String {
+    apimachinery::yaml::write(document)
 }

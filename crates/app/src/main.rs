@@ -50,15 +50,29 @@ enum Command {
     Controllers(Box<controllers::Arguments>),
     Sim(sim::Arguments),
     Webhook(webhook::Arguments),
-    Join(cli::JoinArguments),
-    Unjoin(cli::UnjoinArguments),
     Backup(backup::Arguments),
     Crds(crds::Arguments),
+    #[command(flatten)]
+    Cli(cli::Command),
 }
 
 fn main() -> ExitCode {
     memory::keep_little();
-    let arguments = Arguments::parse();
+    let name = std::env::args_os().next().unwrap_or_default();
+    let name = std::path::Path::new(&name).file_stem().and_then(std::ffi::OsStr::to_str).unwrap_or_default();
+    if matches!(name, "karmadactl" | "kubectl-karmada") {
+        return cli::alone(name, std::env::args_os());
+    }
+    let root = Arguments::command();
+    let words = cli::normalize(std::env::args_os(), &root);
+    let arguments = match Arguments::try_parse_from(&words) {
+        Ok(arguments) => arguments,
+        // The CLI's commands complain alike under all names; the roles in the parser's words.
+        Err(error) if words.get(1).and_then(|word| word.to_str()).is_some_and(cli::is_command) => {
+            return cli::refuse(&error, &root, &words, "karmada");
+        }
+        Err(error) => error.exit(),
+    };
     let Some(command) = arguments.command else {
         if arguments.licenses {
             return licenses::print();
@@ -88,10 +102,9 @@ fn main() -> ExitCode {
             Command::Controllers(arguments) => controllers::run(*arguments).await,
             Command::Sim(arguments) => sim::run(arguments).await,
             Command::Webhook(arguments) => webhook::run(arguments).await,
-            Command::Join(arguments) => cli::join(arguments).await,
-            Command::Unjoin(arguments) => cli::unjoin(arguments).await,
             Command::Backup(arguments) => backup::run(arguments).await,
             Command::Crds(arguments) => crds::run(arguments),
+            Command::Cli(command) => cli::run(command, "karmada").await,
         }
     });
     // Tasks that ended in time are gone by now; nobody waits for the others.
@@ -99,8 +112,11 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let _ = writeln!(std::io::stderr(), "error: {error:#}");
-            ExitCode::FAILURE
+            let (text, status) = cli::told(&error);
+            if !text.is_empty() {
+                let _ = writeln!(std::io::stderr(), "{text}");
+            }
+            ExitCode::from(status)
         }
     }
 }

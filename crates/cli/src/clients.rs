@@ -1,6 +1,7 @@
 //! Clients of the control plane and of members, from kubeconfig files, as kubectl finds them.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
@@ -50,12 +51,51 @@ pub async fn config(file: Option<&Path>, context: Option<&str>) -> anyhow::Resul
             let error = anyhow::Error::from(error);
             anyhow!("cannot read kubeconfig {}: {}", file.display(), error.root_cause())
         })?,
-        None => Kubeconfig::read().context("cannot read the kubeconfig; hint: name one with --kubeconfig")?,
+        None => match Kubeconfig::read() {
+            Ok(kubeconfig) => kubeconfig,
+            // Inside a pod, its own account will do.
+            Err(_) if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() => {
+                return Config::incluster().context("cannot use the account of this pod");
+            }
+            Err(error) => {
+                let error = anyhow::Error::from(error);
+                return Err(error.context("cannot read the kubeconfig; hint: name one with --kubeconfig"));
+            }
+        },
     };
     let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
     Config::from_custom_kubeconfig(kubeconfig, &options)
         .await
         .with_context(|| format!("cannot use context {:?} of the kubeconfig", context.unwrap_or("<current>")))
+}
+
+/// Reads a duration in Go's way: `30s`, `1m30s`, `24h0m0s`, `0`.
+pub(crate) fn duration(text: &str) -> anyhow::Result<Duration> {
+    let wrong = || anyhow!("invalid duration {text:?}; write it like 30s, 5m or 1h30m");
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let mut rest = text;
+    let mut sum = 0.0;
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
+        let number: f64 = rest[..end].parse().map_err(|_| wrong())?;
+        rest = &rest[end..];
+        let unit = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        sum += number
+            * match &rest[..unit] {
+                "ms" => 0.001,
+                "s" => 1.0,
+                "m" => 60.0,
+                "h" => 3600.0,
+                _ => return Err(wrong()),
+            };
+        rest = &rest[unit..];
+    }
+    if text.is_empty() {
+        return Err(wrong());
+    }
+    Duration::try_from_secs_f64(sum).map_err(|_| wrong())
 }
 
 /// Checks a cluster's name: a DNS label of at most 48 characters.
@@ -79,6 +119,23 @@ pub(crate) fn check_name(name: &str) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn durations_are_read_as_go_reads_them() {
+        for (text, seconds) in [
+            ("30s", 30.0),
+            ("1m30s", 90.0),
+            ("24h0m0s", 86400.0),
+            ("0", 0.0),
+            ("1.5h", 5400.0),
+            ("20ms", 0.02),
+        ] {
+            assert_eq!(duration(text).expect(text).as_secs_f64(), seconds, "{text}");
+        }
+        for bad in ["", "5", "soon", "5x", "-3s"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn a_cluster_name_is_a_dns_label_of_at_most_48_characters() {

@@ -28,6 +28,9 @@ use crate::clients::{self, ControlArguments};
 
 /// Register a cluster in push mode: the control plane reaches out to it.
 #[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:
+  # Join cluster member1 whose kubeconfig lies beside
+  karmadactl join member1 --cluster-kubeconfig=member1.kubeconfig")]
 pub struct JoinArguments {
     /// Name of the cluster.
     #[arg(value_name = "CLUSTER_NAME")]

@@ -22,6 +22,9 @@ use crate::clients::{self, ControlArguments};
 
 /// Remove a cluster that joined in push mode.
 #[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:
+  # Let cluster member1 go
+  karmadactl unjoin member1")]
 pub struct UnjoinArguments {
     /// Name of the cluster.
     #[arg(value_name = "CLUSTER_NAME")]

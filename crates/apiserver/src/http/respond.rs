@@ -30,7 +30,7 @@ pub fn encode(document: &Value, accepted: Accepted) -> Result<Bytes, Status> {
             out.push(b'\n');
             Ok(out.into())
         }
-        Media::Yaml => crate::yaml::print(document).map(Bytes::from).map_err(Status::internal),
+        Media::Yaml => Ok(Bytes::from(crate::yaml::print(document))),
         Media::Protobuf => {
             let text = |field| document.get(field).and_then(Value::as_str).unwrap_or("");
             let gvk = apimachinery::gvk::Gvk::from_api_version(text("apiVersion"), text("kind"));

@@ -82,7 +82,7 @@ pub(super) fn combine(control: &str, members: &[Entry]) -> anyhow::Result<String
         push(&mut config, "users", json!({"name": name, "user": member.user}));
         push(&mut config, "contexts", json!({"name": name, "context": {"cluster": name, "user": name}}));
     }
-    serde_saphyr::to_string(&config).context("cannot write a kubeconfig")
+    Ok(apimachinery::yaml::write(&config))
 }
 
 fn push(config: &mut Value, list: &str, item: Value) {
@@ -121,6 +121,16 @@ mod tests {
             let error = format!("{:#}", Entry::parse(&text, Path::new("/")).expect_err(&text));
             assert!(error.contains(complaint), "{error}");
         }
+    }
+
+    #[test]
+    fn every_value_of_a_kubeconfig_is_one_line() {
+        let data = "QUJD".repeat(400);
+        let control =
+            MINE.replace("certificate-authority: ca.crt", &format!("certificate-authority-data: {data}"));
+        let text = combine(&control, &[]).expect("combined");
+        let line = format!("    certificate-authority-data: {data}");
+        assert!(text.lines().any(|each| each == line), "{text}");
     }
 
     #[test]

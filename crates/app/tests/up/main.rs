@@ -1,6 +1,7 @@
 //! `karmada up` as a user runs it, without a terminal: the whole picture, its end, the next start, a fresh one, and what is
 //! said when it cannot be.
 
+mod commands;
 mod process;
 #[path = "../testkit/mod.rs"]
 mod testkit;

@@ -1,0 +1,376 @@
+//! `apply`: makes the control plane have what files say, and on request propagates it to members.
+//!
+//! In: manifests. Out: objects created, configured or unchanged. A field that the last apply set and the file no longer
+//! has is removed: the annotation `last-applied-configuration` remembers, as for kubectl. What to merge, the server
+//! decides: the patch holds the whole configuration, with removals; nothing is unchanged but an object whose version
+//! stays.
+
+use anyhow::bail;
+use api::names;
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use crate::discovery::Resource;
+use crate::failure::{self, Failures, Refusal};
+use crate::manifests::Files;
+use crate::output;
+use crate::print::{DryRun, DryRunFlag, Output};
+use crate::select::Query;
+use crate::server::{Namespaced, Plane, Server, query};
+
+pub(crate) const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// Apply a configuration to a resource by file name or stdin and propagate them into member clusters.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:
+  # Apply the configuration without propagation into member clusters
+  karmadactl apply -f manifest.yaml
+
+  # Apply the configuration with propagation into specific member clusters
+  karmadactl apply -f manifest.yaml --cluster member1,member2
+
+  # Apply resources from a directory and propagate all of them into all member clusters
+  karmadactl apply -f dir/ --all-clusters")]
+pub struct Arguments {
+    #[command(flatten)]
+    pub place: Namespaced,
+    #[command(flatten)]
+    pub files: Files,
+    /// Propagate the resources to all member clusters.
+    #[arg(long)]
+    pub all_clusters: bool,
+    /// Propagate the resources to these clusters, by name or glob.
+    #[arg(short = 'C', long, value_name = "CLUSTER", value_delimiter = ',')]
+    pub cluster: Vec<String>,
+    /// Apply only the objects of the files that this label selector fits.
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    pub selector: Option<String>,
+    /// Apply in the server instead of the client.
+    #[arg(long)]
+    pub server_side: bool,
+    /// Server-side apply takes fields over that others own.
+    #[arg(long, requires = "server_side")]
+    pub force_conflicts: bool,
+    /// Name of the manager used to track field ownership.
+    #[arg(long, value_name = "NAME")]
+    pub field_manager: Option<String>,
+    /// Values of the configuration win over live ones that others changed.
+    #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub overwrite: bool,
+    /// What unknown fields are: strict (or true), warn, ignore (or false).
+    #[arg(long, value_name = "MODE", default_value = "strict", num_args = 0..=1, require_equals = true, default_missing_value = "strict")]
+    pub validate: String,
+    #[command(flatten)]
+    pub dry_run: DryRunFlag,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// Applies everything.
+pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let dry_run = arguments.dry_run.get()?;
+    if arguments.files.is_empty() {
+        bail!("must specify one of -f and -k");
+    }
+    if arguments.all_clusters && !arguments.cluster.is_empty() {
+        bail!("--all-clusters and --cluster cannot be used together");
+    }
+    if arguments.server_side && dry_run == DryRun::Client {
+        bail!("--dry-run=client doesn't work with --server-side (did you mean --dry-run=server instead?)");
+    }
+    let validation = match arguments.validate.as_str() {
+        "strict" | "true" => "Strict",
+        "warn" => "Warn",
+        "ignore" | "false" => "Ignore",
+        other => bail!("invalid - validate option {}", apimachinery::go::quote(other)),
+    };
+    let selector = match &arguments.selector {
+        Some(text) => Some(
+            apimachinery::selector::label::Selector::parse(text)
+                .map_err(|error| anyhow::anyhow!("unable to parse requirement: {error}"))?,
+        ),
+        None => None,
+    };
+    let manifests = arguments.files.read().await?;
+    let plane = arguments.place.plane().await?;
+    let clusters =
+        if arguments.cluster.is_empty() { Vec::new() } else { plane.select(&arguments.cluster).await? };
+    let propagated = arguments.all_clusters || !clusters.is_empty();
+    let work = Work { arguments: &arguments, plane: &plane, dry_run, validation };
+    let mut failures = Vec::new();
+    for manifest in manifests {
+        let fits = |labels: &Value| selector.as_ref().is_none_or(|selector| selector.matches(labels));
+        if !fits(&manifest.object["metadata"]["labels"]) {
+            continue;
+        }
+        let source = manifest.source;
+        if let Err(error) = work.with_policy(manifest.object, propagated, &clusters).await {
+            failures.push(match error.downcast::<Refusal>() {
+                Ok(refusal) => refusal.into(),
+                Err(error) => error.context(format!("error when applying {source}")),
+            });
+        }
+    }
+    Failures::check(failures)
+}
+
+struct Work<'a> {
+    arguments: &'a Arguments,
+    plane: &'a Plane,
+    dry_run: DryRun,
+    validation: &'static str,
+}
+
+impl Work<'_> {
+    /// Applies an object, and right after it the policy that propagates it.
+    async fn with_policy(&self, object: Value, propagated: bool, clusters: &[String]) -> anyhow::Result<()> {
+        let discovery = self.plane.server.discovery().await?;
+        let resource = discovery.of(&object)?;
+        let (name, namespace) = self.one(resource, object).await?;
+        if propagated {
+            let policy = policy(resource, &namespace, &name, clusters);
+            let resource = discovery.of(&policy)?;
+            self.one(resource, policy).await?;
+        }
+        Ok(())
+    }
+
+    async fn one(&self, resource: &Resource, mut object: Value) -> anyhow::Result<(String, String)> {
+        let asked = Query {
+            namespace: self.plane.namespace.clone(),
+            namespace_asked: self.plane.namespace_asked,
+            ..Query::default()
+        };
+        let namespace = asked.namespace_of(resource, &object)?;
+        if resource.namespaced {
+            object["metadata"]["namespace"] = namespace.clone().into();
+        }
+        let name = object["metadata"]["name"].as_str().unwrap_or("").to_owned();
+        if name.is_empty() {
+            let hint = if object["metadata"]["generateName"].is_string() {
+                ": cannot use generate name with apply"
+            } else {
+                ""
+            };
+            bail!("resource name may not be empty{hint}");
+        }
+        let (done, live) = if self.arguments.server_side {
+            ("serverside-applied", self.server_side(resource, &namespace, &name, &object).await?)
+        } else {
+            self.client_side(resource, &namespace, &name, object).await?
+        };
+        self.arguments.output.tell(resource, &live, done, self.dry_run)?;
+        Ok((name, namespace))
+    }
+
+    fn query(&self, manager: &str) -> String {
+        let manager = self.arguments.field_manager.as_deref().unwrap_or(manager);
+        format!("fieldManager={}&fieldValidation={}{}", query(manager), self.validation, self.dry_run.query())
+    }
+
+    async fn server_side(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        name: &str,
+        object: &Value,
+    ) -> anyhow::Result<Value> {
+        let force = self.arguments.force_conflicts;
+        let path = format!("{}?{}&force={force}", resource.path(namespace, name), self.query("kubectl"));
+        self.server().patch(&path, "application/apply-patch+yaml", object).await
+    }
+
+    fn server(&self) -> &Server {
+        &self.plane.server
+    }
+
+    async fn client_side(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        name: &str,
+        object: Value,
+    ) -> anyhow::Result<(&'static str, Value)> {
+        let object = remembered(object);
+        let path = resource.path(namespace, name);
+        let query = self.query("kubectl-client-side-apply");
+        let live = match self.server().get(&path).await {
+            Ok(live) => live,
+            Err(error) if failure::is_not_found(&error) => {
+                if self.dry_run == DryRun::Client {
+                    return Ok(("created", object));
+                }
+                let path = format!("{}?{query}", resource.collection(Some(namespace)));
+                return Ok(("created", self.server().post(&path, &object).await?));
+            }
+            Err(error) => return Err(error),
+        };
+        let last = live["metadata"]["annotations"][LAST_APPLIED].as_str();
+        if last.is_none() {
+            output::warn(&format!(
+                "Warning: resource {}/{name} is missing the {LAST_APPLIED} annotation which is required by kubectl apply. \
+                 kubectl apply should only be used on resources created declaratively by either kubectl create \
+                 --save-config or kubectl apply. The missing annotation will be patched automatically.",
+                resource.plural
+            ));
+        }
+        let last: Value = last.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        if self.dry_run == DryRun::Client {
+            return Ok(("configured", object));
+        }
+        let path = format!("{path}?{query}");
+        let strategic = with_removals(&last, &object, true, "", &resource.kind);
+        let changed =
+            match self.server().patch(&path, "application/strategic-merge-patch+json", &strategic).await {
+                // Types from definitions know merge patches only.
+                Err(error) if error.downcast_ref::<Refusal>().is_some_and(|refusal| refusal.code == 415) => {
+                    let merge = with_removals(&last, &object, false, "", &resource.kind);
+                    self.server().patch(&path, "application/merge-patch+json", &merge).await?
+                }
+                result => result?,
+            };
+        let version = |object: &Value| object["metadata"]["resourceVersion"].clone();
+        let done = if version(&changed) == version(&live) { "unchanged" } else { "configured" };
+        Ok((done, changed))
+    }
+}
+
+/// Returns the object with the annotation that tells the next apply what this one set.
+fn remembered(mut object: Value) -> Value {
+    if let Some(annotations) = object["metadata"]["annotations"].as_object_mut() {
+        annotations.remove(LAST_APPLIED);
+    }
+    if !object["metadata"]["annotations"].is_object() {
+        object["metadata"]["annotations"] = json!({});
+    }
+    let text = format!("{}\n", apimachinery::json::write(&object));
+    object["metadata"]["annotations"][LAST_APPLIED] = text.into();
+    object
+}
+
+/// Returns the configuration as a patch: with nulls for what the last one had and this one has not.
+fn with_removals(last: &Value, now: &Value, strategic: bool, field: &str, kind: &str) -> Value {
+    match (last, now) {
+        (Value::Object(last), Value::Object(now)) => {
+            let mut patch = Map::new();
+            for (key, value) in now {
+                let before = last.get(key).unwrap_or(&Value::Null);
+                patch.insert(key.clone(), with_removals(before, value, strategic, key, kind));
+            }
+            for key in last.keys().filter(|key| !now.contains_key(*key)) {
+                patch.insert(key.clone(), Value::Null);
+            }
+            patch.into()
+        }
+        (Value::Array(last), Value::Array(now)) if strategic => {
+            let Some(key) = merge_key(field, now.first().or_else(|| last.first()), kind) else {
+                return now.clone().into();
+            };
+            let same =
+                |one: &Value, other: &Value| one[key] == other[key] && one["protocol"] == other["protocol"];
+            let mut patch: Vec<Value> = now
+                .iter()
+                .map(|item| {
+                    let before = last.iter().find(|each| same(each, item)).unwrap_or(&Value::Null);
+                    with_removals(before, item, strategic, "", kind)
+                })
+                .collect();
+            for gone in last.iter().filter(|item| !now.iter().any(|each| each[key] == item[key])) {
+                patch.push(json!({ "$patch": "delete", key: gone[key] }));
+            }
+            patch.into()
+        }
+        (_, now) => now.clone(),
+    }
+}
+
+/// The field by which the items of a list are told apart, for the lists of native types that merge.
+fn merge_key(field: &str, item: Option<&Value>, kind: &str) -> Option<&'static str> {
+    let item = item?;
+    let key = match field {
+        "containers"
+        | "initContainers"
+        | "ephemeralContainers"
+        | "volumes"
+        | "env"
+        | "imagePullSecrets"
+        | "resourceClaims" => "name",
+        "secrets" if kind == "ServiceAccount" => "name",
+        "volumeMounts" => "mountPath",
+        "volumeDevices" => "devicePath",
+        "ports" if kind == "Service" => "port",
+        "ports" => "containerPort",
+        "hostAliases" => "ip",
+        "topologySpreadConstraints" => "topologyKey",
+        "ownerReferences" => "uid",
+        "webhooks" => "name",
+        _ => return None,
+    };
+    item.get(key).map(|_| key)
+}
+
+/// Returns the policy that propagates an object to the clusters, or to all of them.
+fn policy(resource: &Resource, namespace: &str, name: &str, clusters: &[String]) -> Value {
+    let namespaced = resource.namespaced;
+    let gvk = names::go_gvk(&resource.group, &resource.version, &resource.kind);
+    let affinity = if clusters.is_empty() { json!({}) } else { json!({ "clusterNames": clusters }) };
+    let mut selector = json!({ "apiVersion": resource.api_version(), "kind": resource.kind, "name": name });
+    let mut metadata = json!({ "name": names::generated_policy(namespace, name, &gvk) });
+    if namespaced {
+        selector["namespace"] = namespace.into();
+        metadata["namespace"] = namespace.into();
+    }
+    json!({
+        "apiVersion": "policy.karmada.io/v1alpha1",
+        "kind": if namespaced { "PropagationPolicy" } else { "ClusterPropagationPolicy" },
+        "metadata": metadata,
+        "spec": { "resourceSelectors": [selector], "placement": { "clusterAffinity": affinity } },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_last_apply_had_is_removed() {
+        let last = json!({"spec": {"a": 1, "b": {"c": 1, "d": 2}, "containers": [
+            {"name": "x", "image": "1", "args": ["y"]}, {"name": "gone"}]}, "list": [1, 2]});
+        let now = json!({"spec": {"b": {"c": 1}, "containers": [{"name": "x", "image": "2"}]}, "list": [2]});
+        assert_eq!(
+            with_removals(&last, &now, true, "", "Pod"),
+            json!({"spec": {"a": null, "b": {"c": 1, "d": null}, "containers": [
+                {"name": "x", "image": "2", "args": null}, {"name": "gone", "$patch": "delete"}]}, "list": [2]})
+        );
+        assert_eq!(
+            with_removals(&last, &now, false, "", "X")["spec"]["containers"],
+            json!([{"name": "x", "image": "2"}])
+        );
+        assert_eq!(with_removals(&Value::Null, &now, true, "", "Pod"), now);
+    }
+
+    #[test]
+    fn an_object_remembers_what_was_applied() {
+        let object = json!({"kind": "X", "metadata": {"name": "n"}});
+        let once = remembered(object);
+        let text = once["metadata"]["annotations"][LAST_APPLIED].as_str().expect("an annotation");
+        assert_eq!(text, "{\"kind\":\"X\",\"metadata\":{\"annotations\":{},\"name\":\"n\"}}\n");
+        assert_eq!(remembered(once.clone()), once);
+    }
+
+    #[test]
+    fn the_policy_selects_one_object() {
+        let resource = Resource {
+            group: "apps".into(),
+            version: "v1".into(),
+            kind: "Deployment".into(),
+            namespaced: true,
+            ..Resource::default()
+        };
+        let made = policy(&resource, "ns", "web", &["m1".to_owned()]);
+        assert_eq!(made["kind"], "PropagationPolicy");
+        assert_eq!(made["metadata"]["namespace"], "ns");
+        assert_eq!(made["spec"]["placement"]["clusterAffinity"], json!({"clusterNames": ["m1"]}));
+        assert_eq!(policy(&resource, "ns", "web", &[])["spec"]["placement"]["clusterAffinity"], json!({}));
+    }
+}

@@ -1,0 +1,171 @@
+//! How errors are told: in kubectl's words, so that people and scripts find what they know.
+//!
+//! What a server refused reads `Error from server (Reason): …`; everything else reads `error: …`.
+
+use std::fmt;
+
+use serde_json::Value;
+
+/// A server's answer that is no success.
+#[derive(Debug, Clone)]
+pub(crate) struct Refusal {
+    pub(crate) code: u16,
+    pub(crate) status: Value,
+}
+
+impl Refusal {
+    pub(crate) fn new(code: u16, body: &str) -> Self {
+        let status = serde_json::from_str::<Value>(body).ok().filter(|value| value["kind"] == "Status");
+        let status = status.unwrap_or_else(|| {
+            let message = if body.trim().is_empty() {
+                format!("the server answered with {code}")
+            } else {
+                body.trim().into()
+            };
+            serde_json::json!({ "message": message, "code": code })
+        });
+        Self { code, status }
+    }
+
+    pub(crate) fn reason(&self) -> &str {
+        self.status["reason"].as_str().unwrap_or("")
+    }
+
+    fn message(&self) -> &str {
+        self.status["message"].as_str().unwrap_or("unknown")
+    }
+
+    /// The text that kubectl would print.
+    fn told(&self) -> String {
+        if self.reason() == "Invalid" {
+            let details = &self.status["details"];
+            let head = format!(
+                "The {} {} is invalid",
+                details["kind"].as_str().unwrap_or(""),
+                apimachinery::go::quote(details["name"].as_str().unwrap_or(""))
+            );
+            let causes: Vec<String> = details["causes"].as_array().into_iter().flatten().map(cause).collect();
+            return match &causes[..] {
+                [] => head,
+                [one] => format!("{head}: {one}"),
+                several => {
+                    format!(
+                        "{head}: {}",
+                        several.iter().map(|cause| format!("\n* {cause}")).collect::<String>()
+                    )
+                }
+            };
+        }
+        match self.reason() {
+            "" => format!("Error from server: {}", self.message()),
+            reason => format!("Error from server ({reason}): {}", self.message()),
+        }
+    }
+}
+
+fn cause(cause: &Value) -> String {
+    let message = cause["message"].as_str().unwrap_or("");
+    match cause["field"].as_str() {
+        None | Some("") => message.to_owned(),
+        Some(field) => format!("{field}: {message}"),
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.message())
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// Several failures of one command; the others went well.
+#[derive(Debug)]
+pub(crate) struct Failures(pub(crate) Vec<anyhow::Error>);
+
+impl fmt::Display for Failures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let texts: Vec<String> = self.0.iter().map(|error| format!("{error:#}")).collect();
+        match &texts[..] {
+            [one] => f.write_str(one),
+            several => write!(f, "[{}]", several.join(", ")),
+        }
+    }
+}
+
+impl std::error::Error for Failures {}
+
+impl Failures {
+    /// Returns an error if there is any.
+    pub(crate) fn check(mut failures: Vec<anyhow::Error>) -> anyhow::Result<()> {
+        match failures.len() {
+            0 => Ok(()),
+            1 => Err(failures.remove(0)),
+            _ => Err(Self(failures).into()),
+        }
+    }
+}
+
+/// A command that said all there is to say: it only ends with this status.
+#[derive(Debug)]
+pub(crate) struct Ended(pub(crate) u8);
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "exit status {}", self.0)
+    }
+}
+
+impl std::error::Error for Ended {}
+
+/// Returns what to print and the exit status.
+pub fn told(error: &anyhow::Error) -> (String, u8) {
+    if let Some(Ended(status)) = error.downcast_ref::<Ended>() {
+        return (String::new(), *status);
+    }
+    if let Some(Failures(failures)) = error.downcast_ref::<Failures>() {
+        let lines: Vec<String> = failures.iter().map(|failure| told(failure).0).collect();
+        return (lines.join("\n"), 1);
+    }
+    if let Some(refusal) = error.downcast_ref::<Refusal>() {
+        return (refusal.told(), 1);
+    }
+    (format!("error: {error:#}"), 1)
+}
+
+/// Returns whether the server said that there is no such thing.
+pub(crate) fn is_not_found(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<Refusal>()
+        .is_some_and(|refusal| refusal.code == 404 && refusal.reason() == "NotFound")
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::anyhow;
+    use serde_json::json;
+
+    use super::*;
+
+    fn refusal(status: &Value) -> anyhow::Error {
+        Refusal::new(422, &status.to_string()).into()
+    }
+
+    #[test]
+    fn errors_read_as_kubectl_writes_them() {
+        let missing = json!({"kind": "Status", "reason": "NotFound", "message": "pods \"x\" not found"});
+        let mut invalid = json!({"kind": "Status", "reason": "Invalid", "message": "m", "details": {
+            "kind": "Job", "name": "x", "causes": [{"field": "spec.a", "message": "Required value"}]}});
+        assert_eq!(told(&refusal(&missing)).0, "Error from server (NotFound): pods \"x\" not found");
+        assert_eq!(told(&refusal(&invalid)).0, "The Job \"x\" is invalid: spec.a: Required value");
+        invalid["details"]["causes"].as_array_mut().expect("a list").push(json!({"message": "b"}));
+        assert_eq!(told(&refusal(&invalid)).0, "The Job \"x\" is invalid: \n* spec.a: Required value\n* b");
+        assert_eq!(told(&anyhow!("no")).0, "error: no");
+        let both = Failures(vec![anyhow!("a"), refusal(&missing)]).into();
+        assert_eq!(
+            told(&both),
+            ("error: a\nError from server (NotFound): pods \"x\" not found".to_owned(), 1)
+        );
+        assert_eq!(told(&Refusal::new(502, "").into()).0, "Error from server: the server answered with 502");
+    }
+}

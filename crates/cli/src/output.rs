@@ -1,0 +1,21 @@
+//! The two channels of a command. A reader that went away (`| head`) ends the command quietly.
+
+use std::io::Write;
+
+/// Writes to stdout.
+pub(crate) fn print(text: &str) {
+    let mut out = std::io::stdout().lock();
+    if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
+        std::process::exit(0);
+    }
+}
+
+/// Writes a line to stdout.
+pub(crate) fn line(text: &str) {
+    print(&format!("{text}\n"));
+}
+
+/// Writes a line to stderr.
+pub(crate) fn warn(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}

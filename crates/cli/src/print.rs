@@ -1,0 +1,293 @@
+//! What commands print of objects: one seam for every format that is not a server's table.
+//!
+//! In: `-o` and an object. Out: text. Tables are in [`table`].
+
+use anyhow::bail;
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::discovery::Resource;
+
+pub(crate) mod columns;
+pub(crate) mod table;
+pub(crate) mod template;
+
+/// The flags of commands that print an object that they changed.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Output {
+    /// Output format. One of: (json, yaml, name, jsonpath, jsonpath-as-json, jsonpath-file).
+    #[arg(short, long, value_name = "FORMAT")]
+    pub output: Option<String>,
+    /// If true, keep the managedFields when printing objects in JSON or YAML format.
+    #[arg(long)]
+    pub show_managed_fields: bool,
+}
+
+/// A format of `-o`.
+#[derive(Debug, Clone)]
+pub(crate) enum Format {
+    Table { wide: bool },
+    Json,
+    Yaml,
+    Name,
+    JsonPath(template::Template),
+    JsonPathAsJson(template::Template),
+    Columns(columns::Columns),
+}
+
+impl Format {
+    /// Reads `-o`.
+    pub(crate) fn parse(text: &str, no_headers: bool) -> anyhow::Result<Self> {
+        let (kind, argument) = text.split_once('=').unwrap_or((text, ""));
+        let template = || -> anyhow::Result<template::Template> {
+            if argument.is_empty() {
+                bail!("template format specified but no template given");
+            }
+            template::Template::parse(argument)
+        };
+        Ok(match kind {
+            "" => Self::Table { wide: false },
+            "wide" => Self::Table { wide: true },
+            "json" => Self::Json,
+            "yaml" => Self::Yaml,
+            "name" => Self::Name,
+            "jsonpath" => Self::JsonPath(template()?),
+            "jsonpath-as-json" => Self::JsonPathAsJson(template()?),
+            "jsonpath-file" => {
+                let text = std::fs::read_to_string(argument)
+                    .map_err(|error| anyhow::anyhow!("error reading --template {argument}, {error}"))?;
+                Self::JsonPath(template::Template::parse(&text)?)
+            }
+            "custom-columns" => Self::Columns(columns::Columns::parse(argument, no_headers)?),
+            "custom-columns-file" => {
+                let text = std::fs::read_to_string(argument)
+                    .map_err(|error| anyhow::anyhow!("error reading template {argument}, {error}"))?;
+                Self::Columns(columns::Columns::from_file(&text, no_headers)?)
+            }
+            _ => bail!(
+                "unable to match a printer suitable for the output format {}, allowed formats are: \
+                 custom-columns,custom-columns-file,json,jsonpath,jsonpath-as-json,jsonpath-file,name,wide,yaml",
+                apimachinery::go::quote(text)
+            ),
+        })
+    }
+
+    pub(crate) fn is_table(&self) -> bool {
+        matches!(self, Self::Table { .. })
+    }
+
+    /// Prints an object or a `List`. Tables are not printed here.
+    pub(crate) fn print(&self, object: &Value, managed_fields: bool) -> anyhow::Result<String> {
+        let mut object = object.clone();
+        if !managed_fields {
+            strip_managed_fields(&mut object);
+        }
+        Ok(match self {
+            Self::Table { .. } => String::new(),
+            Self::Json => pretty(&object),
+            Self::Yaml => apimachinery::yaml::write(&object),
+            Self::Name => items(&object).map(|item| format!("{}\n", name_of(item))).collect(),
+            Self::JsonPath(template) => template.print(&object)?,
+            Self::JsonPathAsJson(template) => {
+                let found = Value::Array(template.find(&object)?);
+                pretty(&found)
+            }
+            Self::Columns(columns) => columns.print(items(&object))?,
+        })
+    }
+}
+
+/// JSON as kubectl prints it: four spaces, keys in order.
+pub(crate) fn pretty(value: &Value) -> String {
+    use serde::Serialize;
+    let mut out = Vec::new();
+    let format = serde_json::ser::PrettyFormatter::with_indent(b"    ");
+    let mut writer = serde_json::Serializer::with_formatter(&mut out, format);
+    let sorted = sorted(value);
+    let _ = sorted.serialize(&mut writer);
+    String::from_utf8_lossy(&out).into_owned() + "\n"
+}
+
+fn sorted(value: &Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let mut entries: Vec<_> = map.iter().collect();
+            entries.sort_by_key(|(key, _)| key.as_str());
+            Value::Object(entries.into_iter().map(|(key, value)| (key.clone(), sorted(value))).collect())
+        }
+        Value::Array(items) => Value::Array(items.iter().map(sorted).collect()),
+        other => other.clone(),
+    }
+}
+
+/// The items of a list, or the object itself.
+pub(crate) fn items(object: &Value) -> Box<dyn Iterator<Item = &Value> + '_> {
+    match object["items"]
+        .as_array()
+        .filter(|_| object["kind"].as_str().is_some_and(|kind| kind.ends_with("List")))
+    {
+        Some(items) => Box::new(items.iter()),
+        None => Box::new(std::iter::once(object)),
+    }
+}
+
+/// Makes one document of objects: itself if it is one, otherwise a `List`.
+pub(crate) fn document(mut objects: Vec<Value>, always_list: bool) -> Value {
+    if objects.len() == 1 && !always_list {
+        return objects.remove(0);
+    }
+    json!({"apiVersion": "v1", "items": objects, "kind": "List", "metadata": {"resourceVersion": ""}})
+}
+
+/// `deployment.apps/nginx`
+fn name_of(object: &Value) -> String {
+    let api_version = object["apiVersion"].as_str().unwrap_or("");
+    let group = api_version.split_once('/').map_or("", |(group, _)| group);
+    let kind = object["kind"].as_str().unwrap_or("").to_lowercase();
+    let name = object["metadata"]["name"].as_str().unwrap_or("");
+    if group.is_empty() { format!("{kind}/{name}") } else { format!("{kind}.{group}/{name}") }
+}
+
+fn strip_managed_fields(object: &mut Value) {
+    let strip = |object: &mut Value| {
+        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.remove("managedFields");
+        }
+    };
+    strip(object);
+    for item in object.get_mut("items").and_then(Value::as_array_mut).into_iter().flatten() {
+        strip(item);
+    }
+}
+
+impl Output {
+    pub(crate) fn format(&self) -> anyhow::Result<Option<Format>> {
+        let Some(text) = self.output.as_deref().filter(|text| !text.is_empty()) else { return Ok(None) };
+        let format = Format::parse(text, false)?;
+        if matches!(format, Format::Table { .. } | Format::Columns(_)) {
+            bail!(
+                "unable to match a printer suitable for the output format {}, allowed formats are: \
+                 json,jsonpath,jsonpath-as-json,jsonpath-file,name,yaml",
+                apimachinery::go::quote(text)
+            );
+        }
+        Ok(Some(format))
+    }
+
+    /// Tells of a change: `deployment.apps/nginx labeled`, or the object in the format asked for.
+    pub(crate) fn tell(
+        &self,
+        resource: &Resource,
+        object: &Value,
+        done: &str,
+        dry_run: DryRun,
+    ) -> anyhow::Result<()> {
+        let name = object["metadata"]["name"].as_str().unwrap_or("");
+        let text = match self.format()? {
+            None => format!("{}/{name} {done}{}\n", resource.prefix(), dry_run.suffix()),
+            Some(Format::Name) => format!("{}/{name}\n", resource.prefix()),
+            Some(format) => format.print(object, self.show_managed_fields)?,
+        };
+        crate::output::print(&text);
+        Ok(())
+    }
+}
+
+/// How far a command goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum DryRun {
+    #[default]
+    None,
+    Client,
+    Server,
+}
+
+impl DryRun {
+    /// Reads `--dry-run`, which without a value means the client alone.
+    pub(crate) fn parse(text: Option<&str>) -> anyhow::Result<Self> {
+        Ok(match text {
+            None | Some("none") => Self::None,
+            Some("" | "unchanged" | "client") => Self::Client,
+            Some("server") => Self::Server,
+            Some(other) => {
+                bail!("Invalid dry-run value ({other}). Must be \"none\", \"server\", or \"client\".")
+            }
+        })
+    }
+
+    pub(crate) fn suffix(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::Client => " (dry run)",
+            Self::Server => " (server dry run)",
+        }
+    }
+
+    /// What a writing request says about it.
+    pub(crate) fn query(self) -> &'static str {
+        if self == Self::Server { "&dryRun=All" } else { "" }
+    }
+}
+
+/// `--dry-run`, for commands that write.
+#[derive(Debug, Clone, Default, Args)]
+pub struct DryRunFlag {
+    /// Must be "none", "server", or "client": only print what would be sent, or send it without keeping it.
+    #[arg(long, value_name = "STRATEGY", num_args = 0..=1, require_equals = true, default_missing_value = "unchanged")]
+    pub dry_run: Option<String>,
+}
+
+impl DryRunFlag {
+    pub(crate) fn get(&self) -> anyhow::Result<DryRun> {
+        if self.dry_run.as_deref() == Some("unchanged") {
+            crate::output::warn("W1101 --dry-run is deprecated and can be replaced with --dry-run=client.");
+        }
+        DryRun::parse(self.dry_run.as_deref())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_are_read_and_refused_as_in_kubectl() {
+        for good in ["", "wide", "json", "yaml", "name", "jsonpath={.a}", "custom-columns=A:.a"] {
+            assert!(Format::parse(good, false).is_ok(), "{good}");
+        }
+        let error = Format::parse("nope", false).expect_err("unknown").to_string();
+        assert!(
+            error.starts_with("unable to match a printer suitable for the output format \"nope\""),
+            "{error}"
+        );
+        let error = Format::parse("jsonpath", false).expect_err("empty").to_string();
+        assert_eq!(error, "template format specified but no template given");
+    }
+
+    #[test]
+    fn objects_print_in_every_format() {
+        let object = json!({"kind": "Deployment", "apiVersion": "apps/v1", "metadata": {"name": "web", "managedFields": [1]}});
+        let print = |format: &str| {
+            Format::parse(format, false).expect("good").print(&object, false).expect("printed")
+        };
+        assert_eq!(print("name"), "deployment.apps/web\n");
+        assert_eq!(print("yaml"), "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: web\n");
+        assert!(print("json").starts_with("{\n    \"apiVersion\": \"apps/v1\",\n    \"kind\""));
+        assert_eq!(print("jsonpath={.metadata.name}"), "web");
+        assert_eq!(print("jsonpath-as-json={.kind}"), "[\n    \"Deployment\"\n]\n");
+        assert_eq!(print("custom-columns=NAME:.metadata.name,X:.nope"), "NAME   X\nweb    <none>\n");
+        let list = document(vec![object.clone(), object.clone()], false);
+        assert_eq!(
+            Format::Name.print(&list, false).expect("printed"),
+            "deployment.apps/web\ndeployment.apps/web\n"
+        );
+    }
+
+    #[test]
+    fn a_dry_run_has_three_strengths() {
+        assert_eq!(DryRun::parse(None).expect("good"), DryRun::None);
+        assert_eq!(DryRun::parse(Some("client")).expect("good"), DryRun::Client);
+        assert_eq!(DryRun::parse(Some("server")).expect("good").query(), "&dryRun=All");
+        assert!(DryRun::parse(Some("maybe")).is_err());
+    }
+}

@@ -1,0 +1,404 @@
+//! One API server as the commands see it: the control plane, or a member behind the control plane's cluster proxy.
+//!
+//! In: a kubeconfig. Out: JSON. A member is always reached in the caller's name: with the caller's credentials, through
+//! `clusters/NAME/proxy`. What a server serves is asked once per command.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use anyhow::{Context, anyhow, bail};
+use clap::Args;
+use futures::AsyncBufRead;
+use http::{Method, Request};
+use http_body_util::BodyExt;
+use kube::client::Body;
+use kube::{Client, Config};
+use serde_json::Value;
+use tokio::sync::OnceCell;
+
+use crate::clients;
+use crate::discovery::Discovery;
+use crate::failure::Refusal;
+
+/// The control plane's name in the column of clusters.
+pub(crate) const CONTROL_PLANE: &str = "Karmada";
+const CLUSTERS: &str = "/apis/cluster.karmada.io/v1alpha1/clusters";
+
+/// From 6 on, requests are told on stderr, as kubectl does.
+static VERBOSITY: AtomicU8 = AtomicU8::new(0);
+
+/// How the control plane is reached.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Connection {
+    /// Path to the kubeconfig file to use for CLI requests.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The name of the kubeconfig context to use.
+    #[arg(long, value_name = "CONTEXT")]
+    pub karmada_context: Option<String>,
+    /// Number for the log level verbosity.
+    #[arg(short = 'v', long = "v", value_name = "LEVEL", default_value_t = 0, hide = true)]
+    pub verbosity: u8,
+}
+
+/// How the control plane is reached, and the namespace meant.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Namespaced {
+    #[command(flatten)]
+    pub connection: Connection,
+    /// If present, the namespace scope for this CLI request.
+    #[arg(short, long, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
+}
+
+/// The control plane, and the way to its members.
+pub(crate) struct Plane {
+    pub(crate) server: Server,
+    /// The one asked for, or the context's.
+    pub(crate) namespace: String,
+    /// Whether the caller named it.
+    pub(crate) namespace_asked: bool,
+}
+
+impl Connection {
+    pub(crate) async fn plane(&self) -> anyhow::Result<Plane> {
+        VERBOSITY.store(self.verbosity, Ordering::Relaxed);
+        // One provider for all of TLS in this process; whoever came first has set it.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let config = self.config().await?;
+        let namespace = config.default_namespace.clone();
+        let server = Server::new(CONTROL_PLANE, config)?;
+        Ok(Plane { server, namespace, namespace_asked: false })
+    }
+
+    pub(crate) async fn config(&self) -> anyhow::Result<Config> {
+        let file = self.kubeconfig.clone().filter(|file| !file.as_os_str().is_empty());
+        let context = self.karmada_context.as_deref().filter(|context| !context.is_empty());
+        clients::config(file.as_deref(), context).await
+    }
+}
+
+impl Namespaced {
+    pub(crate) async fn plane(&self) -> anyhow::Result<Plane> {
+        let mut plane = self.connection.plane().await?;
+        if let Some(namespace) = self.namespace.clone().filter(|namespace| !namespace.is_empty()) {
+            plane.namespace = namespace;
+            plane.namespace_asked = true;
+        }
+        Ok(plane)
+    }
+}
+
+impl Plane {
+    /// Returns the names of all members.
+    pub(crate) async fn clusters(&self) -> anyhow::Result<Vec<String>> {
+        let list = self.server.get(CLUSTERS).await?;
+        let items = list["items"].as_array().into_iter().flatten();
+        Ok(items.filter_map(|item| item["metadata"]["name"].as_str().map(str::to_owned)).collect())
+    }
+
+    /// Returns the members that the patterns name; none at all means every member.
+    ///
+    /// A pattern is a name, or a glob with `*` and `?`.
+    pub(crate) async fn select(&self, patterns: &[String]) -> anyhow::Result<Vec<String>> {
+        let known = self.clusters().await?;
+        if patterns.is_empty() {
+            return Ok(known);
+        }
+        let mut chosen: Vec<String> = Vec::new();
+        let mut missing = Vec::new();
+        for pattern in patterns {
+            let matching: Vec<_> = known.iter().filter(|name| glob(pattern, name)).collect();
+            if matching.is_empty() {
+                missing.push(pattern.as_str());
+            }
+            for name in matching {
+                if !chosen.contains(name) {
+                    chosen.push(name.clone());
+                }
+            }
+        }
+        if !missing.is_empty() {
+            let hint = missing.first().and_then(|name| nearest(name, known.iter().map(String::as_str)));
+            let hint = hint.map(|name| format!("; did you mean {name}?")).unwrap_or_default();
+            bail!("clusters don't exist: {}{hint}", missing.join(","));
+        }
+        Ok(chosen)
+    }
+
+    /// Returns a member, which has to exist.
+    pub(crate) async fn member(&self, name: &str) -> anyhow::Result<Server> {
+        self.server.get(&format!("{CLUSTERS}/{}", segment(name))).await?;
+        Ok(self.known_member(name))
+    }
+
+    /// Returns a member that is known to exist.
+    pub(crate) fn known_member(&self, name: &str) -> Server {
+        Server {
+            name: name.to_owned(),
+            prefix: format!("{CLUSTERS}/{}/proxy", segment(name)),
+            discovery: Default::default(),
+            ..self.server.clone()
+        }
+    }
+
+    /// Returns the server that a command with the scopes `karmada` and `members` means.
+    pub(crate) async fn scoped(&self, scope: &Scoped) -> anyhow::Result<Server> {
+        match scope.operation_scope.as_str() {
+            "" | "karmada" => Ok(self.server.clone()),
+            "members" => match scope.cluster.as_deref() {
+                None | Some("") => bail!("must specify a member cluster"),
+                Some(cluster) => self.member(cluster).await,
+            },
+            other => bail!("not support operation scope: {other}"),
+        }
+    }
+}
+
+/// Reads `--operation-scope`; which scopes a command has, it says itself.
+pub(crate) fn scope(text: &str) -> Result<String, String> {
+    match text {
+        "" | "karmada" | "members" | "all" => Ok(text.to_owned()),
+        other => Err(format!("not support OperationScope: {other}")),
+    }
+}
+
+/// Control plane or one member.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Scoped {
+    pub(crate) operation_scope: String,
+    pub(crate) cluster: Option<String>,
+}
+
+#[derive(Clone)]
+pub(crate) struct Server {
+    pub(crate) name: String,
+    /// One for all servers of a command: members share its connection.
+    client: Client,
+    address: String,
+    /// The way to a member; empty for the control plane.
+    prefix: String,
+    discovery: std::sync::Arc<OnceCell<Discovery>>,
+}
+
+impl Server {
+    pub(crate) fn new(name: &str, mut config: Config) -> anyhow::Result<Self> {
+        // Watches and logs stay open as long as they like.
+        config.read_timeout = None;
+        let address = config.cluster_url.to_string();
+        let client = Client::try_from(config).with_context(|| format!("cannot make a client for {name}"))?;
+        Ok(Self {
+            name: name.to_owned(),
+            client,
+            address,
+            prefix: String::new(),
+            discovery: Default::default(),
+        })
+    }
+
+    pub(crate) fn is_control_plane(&self) -> bool {
+        self.name == CONTROL_PLANE
+    }
+
+    pub(crate) async fn discovery(&self) -> anyhow::Result<&Discovery> {
+        self.discovery.get_or_try_init(|| Discovery::fetch(self)).await
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> anyhow::Result<Value> {
+        self.call(Method::GET, path, "application/json", None).await
+    }
+
+    /// Asks with another `Accept` header than plain JSON.
+    pub(crate) async fn get_as(&self, path: &str, accept: &str) -> anyhow::Result<Value> {
+        self.call(Method::GET, path, accept, None).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
+        self.call(Method::POST, path, "application/json", Some(("application/json", body))).await
+    }
+
+    pub(crate) async fn patch(&self, path: &str, kind: &str, body: &Value) -> anyhow::Result<Value> {
+        self.call(Method::PATCH, path, "application/json", Some((kind, body))).await
+    }
+
+    pub(crate) async fn delete(&self, path: &str, options: &Value) -> anyhow::Result<Value> {
+        self.call(Method::DELETE, path, "application/json", Some(("application/json", options))).await
+    }
+
+    async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        accept: &str,
+        body: Option<(&str, &Value)>,
+    ) -> anyhow::Result<Value> {
+        let text = self.text(method, path, accept, body).await?;
+        serde_json::from_str(&text).with_context(|| format!("{path}: the server's answer is no JSON"))
+    }
+
+    /// Returns the answer's text.
+    pub(crate) async fn text(
+        &self,
+        method: Method,
+        path: &str,
+        accept: &str,
+        body: Option<(&str, &Value)>,
+    ) -> anyhow::Result<String> {
+        let mut request = Request::builder()
+            .method(method.clone())
+            .uri(format!("{}{path}", self.prefix))
+            .header("accept", accept);
+        let mut bytes = Vec::new();
+        if let Some((kind, body)) = body {
+            request = request.header("content-type", kind);
+            bytes = serde_json::to_vec(body).context("cannot write JSON")?;
+        }
+        let request = request.body(Body::from(bytes)).with_context(|| format!("{path:?} is no address"))?;
+        let answer = self.client.send(request).await.map_err(|error| self.unreachable(error))?;
+        let code = answer.status();
+        if VERBOSITY.load(Ordering::Relaxed) >= 6 {
+            crate::output::warn(&format!(
+                "{method} {}{}{path} {code}",
+                self.address.trim_end_matches('/'),
+                self.prefix
+            ));
+        }
+        for warning in answer.headers().get_all("warning") {
+            if let Some(text) = warning.to_str().ok().and_then(|text| text.splitn(3, ' ').nth(2)) {
+                crate::output::warn(&format!("Warning: {}", text.trim_matches('"').replace("\\\"", "\"")));
+            }
+        }
+        let body = answer.into_body().collect().await.map_err(|error| anyhow!(error))?.to_bytes();
+        let text = String::from_utf8_lossy(&body).into_owned();
+        if !code.is_success() {
+            return Err(Refusal::new(code.as_u16(), &text).into());
+        }
+        Ok(text)
+    }
+
+    /// Returns an answer that goes on: a watch, a log.
+    pub(crate) async fn stream(&self, path: &str, accept: &str) -> anyhow::Result<impl AsyncBufRead + use<>> {
+        let request = Request::builder().uri(format!("{}{path}", self.prefix)).header("accept", accept);
+        let request = request.body(Vec::new())?;
+        self.client.request_stream(request).await.map_err(|error| match error {
+            kube::Error::Api(status) => {
+                let code = status.code;
+                let mut body = serde_json::to_value(&*status).unwrap_or_default();
+                body["kind"] = "Status".into();
+                Refusal::new(code, &body.to_string()).into()
+            }
+            other => self.unreachable(other),
+        })
+    }
+
+    fn unreachable(&self, error: kube::Error) -> anyhow::Error {
+        let error = anyhow::Error::from(error);
+        let refused = error.chain().any(|cause| {
+            cause
+                .downcast_ref::<std::io::Error>()
+                .is_some_and(|io| io.kind() == std::io::ErrorKind::ConnectionRefused)
+        });
+        let address = self.address.trim_end_matches('/');
+        if refused {
+            let host = address.split("://").last().unwrap_or(address);
+            return anyhow!(
+                "The connection to the server {host} was refused - did you specify the right host or port?"
+            );
+        }
+        anyhow!("cannot reach {address}: {}", error.root_cause())
+    }
+}
+
+/// Escapes one segment of a path.
+pub(crate) fn segment(text: &str) -> String {
+    escape(text, |c| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'.' | b'_' | b'~' | b':'))
+}
+
+/// Escapes a value of a query.
+pub(crate) fn query(text: &str) -> String {
+    escape(text, |c| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'.' | b'_' | b'~'))
+}
+
+fn escape(text: &str, fits: impl Fn(u8) -> bool) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if fits(byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+/// Returns whether a name fits a pattern in which `*` stands for any text and `?` for any character.
+pub(crate) fn glob(pattern: &str, name: &str) -> bool {
+    fn fits(pattern: &[u8], name: &[u8]) -> bool {
+        match (pattern.first(), name.first()) {
+            (None, None) => true,
+            (Some(b'*'), _) => fits(&pattern[1..], name) || (!name.is_empty() && fits(pattern, &name[1..])),
+            (Some(b'?'), Some(_)) => fits(&pattern[1..], &name[1..]),
+            (Some(a), Some(b)) if a == b => fits(&pattern[1..], &name[1..]),
+            _ => false,
+        }
+    }
+    fits(pattern.as_bytes(), name.as_bytes())
+}
+
+/// Returns the word that is at most two mistakes away, the nearest first.
+pub(crate) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    known
+        .map(|each| (distance(word, each), each))
+        .filter(|(mistakes, _)| *mistakes <= 2)
+        .min()
+        .map(|(_, each)| each)
+}
+
+/// Returns how many characters must be put in, left out or changed to make one word of the other.
+pub(crate) fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (i, a) in one.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, b) in other.iter().enumerate() {
+            let above = row[j + 1];
+            row[j + 1] = (above + 1).min(row[j] + 1).min(diagonal + usize::from(a != *b));
+            diagonal = above;
+        }
+    }
+    row[other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_glob_fits_whole_names() {
+        for (pattern, name, fits) in [
+            ("member1", "member1", true),
+            ("member", "member1", false),
+            ("member*", "member1", true),
+            ("*1", "member1", true),
+            ("m?mber*", "member12", true),
+            ("*", "", true),
+            ("?", "", false),
+        ] {
+            assert_eq!(glob(pattern, name), fits, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn the_nearest_word_is_at_most_two_mistakes_away() {
+        let known = ["member1", "member2", "prod"];
+        assert_eq!(nearest("membre1", known.into_iter()), Some("member1"));
+        assert_eq!(nearest("prd", known.into_iter()), Some("prod"));
+        assert_eq!(nearest("elsewhere", known.into_iter()), None);
+    }
+
+    #[test]
+    fn paths_and_queries_are_escaped() {
+        assert_eq!(segment("system:a/b"), "system:a%2Fb");
+        assert_eq!(query("a=b,c in (d)"), "a%3Db%2Cc%20in%20%28d%29");
+    }
+}
