@@ -1,0 +1,232 @@
+//! What must not have happened, by the audit logs of all servers: something wanted was deleted, or a write was repeated.
+
+use std::collections::BTreeMap;
+
+use api::names;
+use serde_json::Value;
+
+use super::state::{binding_of, evicting_clusters, text, wanted_clusters};
+
+/// A write that was carried out, as an audit log tells of it.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// When the request came, in a form that sorts by time. All servers have the clock of one machine. What a controller does in
+    /// reaction to a write comes later than that write.
+    at: String,
+    user: String,
+    /// Program and field manager.
+    agent: String,
+    verb: String,
+    target: Target,
+    subresource: String,
+    sent: Value,
+    answered: Value,
+}
+
+/// An object, as requests name it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Target {
+    group: String,
+    resource: String,
+    namespace: String,
+    name: String,
+}
+
+impl Entry {
+    /// Reads a log: the writes that were answered with success. The last line may be on its way.
+    pub fn read(log: &str) -> Vec<Self> {
+        let mut entries: Vec<Self> = log.lines().filter_map(Self::parse).collect();
+        // A log has the order of the answers.
+        entries.sort_by(|one, other| one.at.cmp(&other.at));
+        entries
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let line: Value = serde_json::from_str(line).ok()?;
+        let code = line["responseStatus"]["code"].as_i64()?;
+        if !(200..300).contains(&code) || line["requestURI"].as_str()?.contains("dryRun=") {
+            return None;
+        }
+        let object = &line["objectRef"];
+        let mut target = Target {
+            group: text(&object["apiGroup"]).to_owned(),
+            resource: text(&object["resource"]).to_owned(),
+            namespace: text(&object["namespace"]).to_owned(),
+            name: text(&object["name"]).to_owned(),
+        };
+        if target.name.is_empty() {
+            target.name = text(&line["responseObject"]["metadata"]["name"]).to_owned();
+        }
+        let query = text(&line["requestURI"]).split_once('?').map_or("", |(_, query)| query);
+        let manager = query.split('&').find_map(|pair| pair.strip_prefix("fieldManager=")).unwrap_or("");
+        Some(Self {
+            at: text(&line["requestReceivedTimestamp"]).to_owned(),
+            user: text(&line["user"]["username"]).to_owned(),
+            agent: format!("{} {manager}", text(&line["userAgent"])),
+            verb: text(&line["verb"]).to_owned(),
+            target,
+            subresource: text(&object["subresource"]).to_owned(),
+            sent: without_revision(line["requestObject"].clone()),
+            answered: line["responseObject"].clone(),
+        })
+    }
+
+    fn is_on(&self, resource: &str) -> bool {
+        self.target.resource == resource
+    }
+}
+
+impl Target {
+    fn key(&self) -> String {
+        format!("{} {}", self.resource, names::namespaced_key(&self.namespace, &self.name))
+    }
+}
+
+/// The revision says what the writer has seen, not what it wants.
+fn without_revision(mut sent: Value) -> Value {
+    if let Some(metadata) = sent.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("resourceVersion");
+    }
+    sent
+}
+
+/// Returns the writes that a controller made twice in a row: the same content on the same object, and nobody else wrote in
+/// between. Two runs of a server are judged apart, since a crash may lose what was written last.
+pub fn repeated_writes(place: &str, run: &[Entry], writer: &str) -> Vec<String> {
+    let mut last: BTreeMap<&Target, &Entry> = BTreeMap::new();
+    let mut complaints = Vec::new();
+    for entry in run {
+        let before = last.insert(&entry.target, entry);
+        let Some(before) = before.filter(|_| entry.user.ends_with(writer)) else { continue };
+        let same_writer = (&before.user, &before.agent) == (&entry.user, &entry.agent);
+        let same_request = (&before.verb, &before.subresource, &before.sent)
+            == (&entry.verb, &entry.subresource, &entry.sent);
+        // What is created a second time was gone in between.
+        if ["update", "patch"].contains(&entry.verb.as_str()) && same_writer && same_request {
+            complaints.push(format!(
+                "{place}: {} of {} {} was repeated at {} with the same content: {}",
+                entry.verb,
+                entry.target.key(),
+                entry.subresource,
+                entry.at,
+                entry.sent
+            ));
+        }
+    }
+    complaints
+}
+
+/// Returns the objects that controllers deleted in a member although no Work of theirs had been deleted before.
+pub fn objects_deleted_though_wanted(
+    cluster: &str,
+    member: &[Vec<Entry>],
+    plane: &[Vec<Entry>],
+    writer: &str,
+) -> Vec<String> {
+    let space = names::execution_space(cluster);
+    let in_plane: Vec<&Entry> = plane.iter().flatten().collect();
+    let mut complaints = Vec::new();
+    for deleted in
+        member.iter().flatten().filter(|entry| entry.verb == "delete" && entry.user.ends_with(writer))
+    {
+        let allowed = in_plane.iter().take_while(|entry| entry.at < deleted.at).any(|entry| {
+            let whole = (entry.is_on("clusters") && entry.target.name == cluster)
+                || (entry.is_on("namespaces") && entry.target.name == space);
+            let work = entry.is_on("works")
+                && entry.target.namespace == space
+                && holds(&in_plane, &entry.target, &deleted.target);
+            entry.verb == "delete" && (whole || work)
+        });
+        if !allowed {
+            complaints.push(format!(
+                "{cluster}: {} was deleted at {} although nobody had deleted its Work",
+                deleted.target.key(),
+                deleted.at
+            ));
+        }
+    }
+    complaints
+}
+
+/// Whether a Work has ever had a manifest of this object.
+fn holds(plane: &[&Entry], work: &Target, object: &Target) -> bool {
+    plane.iter().filter(|entry| entry.target == *work).any(|entry| {
+        let manifests = entry.answered["spec"]["workload"]["manifests"].as_array();
+        manifests.into_iter().flatten().any(|manifest| {
+            let metadata = &manifest["metadata"];
+            // Requests name the plural: of `Policy` they say `policies`.
+            let kind = text(&manifest["kind"]).to_lowercase();
+            let stem = &kind[..kind.len().saturating_sub(1)];
+            text(&metadata["name"]) == object.name
+                && text(&metadata["namespace"]) == object.namespace
+                && object.resource.starts_with(stem)
+        })
+    })
+}
+
+/// Returns the Works that controllers deleted although, ever since the Work was made, its binding had wanted its cluster.
+pub fn works_deleted_though_wanted(plane: &[Vec<Entry>], writer: &str) -> Vec<String> {
+    let all: Vec<&Entry> = plane.iter().flatten().collect();
+    let mut complaints = Vec::new();
+    for (number, deleted) in all.iter().enumerate() {
+        if deleted.verb != "delete" || !deleted.is_on("works") || !deleted.user.ends_with(writer) {
+            continue;
+        }
+        let before = &all[..number];
+        let of_work = |entry: &&&Entry| entry.target == deleted.target;
+        let born = before.iter().rposition(|entry| of_work(&entry) && entry.verb == "create").unwrap_or(0);
+        let Some(work) = before.iter().filter(of_work).next_back().map(|entry| &entry.answered) else {
+            continue;
+        };
+        // Works of owners go with their owners.
+        let Some((kind, namespace, name)) = binding_of(work) else { continue };
+        let Some(cluster) = names::cluster_of_execution_space(&deleted.target.namespace) else { continue };
+        let resource = format!("{}s", kind.to_lowercase());
+        let of_binding = |entry: &&Entry| {
+            entry.is_on(&resource) && entry.target.namespace == namespace && entry.target.name == name
+        };
+        let of_template = |entry: &&Entry| is_of_template(entry, work);
+        let given_up = before[born..].iter().any(|entry| {
+            if of_binding(entry) {
+                entry.verb == "delete" || !wants(&entry.answered, cluster)
+            } else {
+                // A whole collection, a namespace, a cluster, or the template itself: what hangs on it goes without a word.
+                entry.verb == "deletecollection"
+                    || (entry.verb == "delete" && (of_template(entry) || is_above(entry, cluster, namespace)))
+            }
+        });
+        if !given_up {
+            complaints.push(format!(
+                "{} was deleted at {} although {kind} {} has wanted {cluster} all the time",
+                deleted.target.key(),
+                deleted.at,
+                names::namespaced_key(namespace, name)
+            ));
+        }
+    }
+    complaints
+}
+
+/// Whether an answer shows a binding that wants a cluster. A status alone does not say.
+fn wants(binding: &Value, cluster: &str) -> bool {
+    let going = binding["metadata"]["deletionTimestamp"].is_string();
+    let evicting = evicting_clusters(binding).any(|evicting| evicting == cluster);
+    binding["spec"].is_null() || (!going && !evicting && wanted_clusters(binding).contains(&cluster))
+}
+
+fn is_above(entry: &Entry, cluster: &str, namespace: &str) -> bool {
+    (entry.is_on("namespaces") && entry.target.name == namespace)
+        || (entry.is_on("namespaces") && entry.target.name == names::execution_space(cluster))
+        || (entry.is_on("clusters") && entry.target.name == cluster)
+}
+
+fn is_of_template(entry: &Entry, work: &Value) -> bool {
+    let manifests = work["spec"]["workload"]["manifests"].as_array();
+    manifests.into_iter().flatten().any(|manifest| {
+        let metadata = &manifest["metadata"];
+        entry.target.name == text(&metadata["name"]) && entry.target.namespace == text(&metadata["namespace"])
+    })
+}
+
+#[cfg(test)]
+mod tests;

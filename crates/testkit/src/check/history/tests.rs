@@ -1,0 +1,198 @@
+//! Logs of good days, and of bad ones.
+
+use serde_json::json;
+
+use super::*;
+
+const US: &str = "system:karmada-controllers";
+
+/// Writes a log line by line, a second each.
+#[derive(Default)]
+struct Log(Vec<String>);
+
+impl Log {
+    fn add(
+        &mut self,
+        at: usize,
+        user: &str,
+        verb: &str,
+        object: (&str, &str, &str),
+        sent: Value,
+        answered: Value,
+    ) -> &mut Self {
+        let (resource, namespace, name) = object;
+        let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+        let line = json!({"requestURI": "/x", "verb": verb, "user": {"username": user}, "userAgent": "",
+            "objectRef": {"resource": resource, "namespace": namespace, "name": name, "subresource": subresource},
+            "responseStatus": {"code": 200}, "requestObject": sent, "responseObject": answered,
+            "requestReceivedTimestamp": format!("2026-01-01T00:00:{at:02}.000000Z")});
+        self.0.push(line.to_string());
+        self
+    }
+
+    fn patch(&mut self, at: usize, user: &str, resource: &str, sent: Value) -> &mut Self {
+        self.add(at, user, "patch", (resource, "default", "nginx"), sent, Value::Null)
+    }
+
+    fn work(&mut self, at: usize, verb: &str) -> &mut Self {
+        let work = json!({
+            "metadata": {"annotations": {"resourcebinding.karmada.io/namespace": "default",
+                "resourcebinding.karmada.io/name": "nginx-deployment"}},
+            "spec": {"workload": {"manifests": [{"kind": "Deployment",
+                "metadata": {"name": "nginx", "namespace": "default"}}]}}});
+        self.add(at, US, verb, ("works", "karmada-es-m1", "nginx-687f7fb96f"), Value::Null, work)
+    }
+
+    fn binding(&mut self, at: usize, clusters: &[&str]) -> &mut Self {
+        let targets: Vec<Value> = clusters.iter().map(|name| json!({"name": name})).collect();
+        let binding = json!({"spec": {"clusters": targets}});
+        self.add(
+            at,
+            US,
+            "patch",
+            ("resourcebindings", "default", "nginx-deployment"),
+            json!({"at": at}),
+            binding,
+        )
+    }
+
+    fn read(&self) -> Vec<Entry> {
+        Entry::read(&self.0.join("\n"))
+    }
+}
+
+fn repeated(log: &Log) -> usize {
+    repeated_writes("here", &log.read(), US).len()
+}
+
+#[test]
+fn the_same_write_twice_in_a_row_is_noticed() {
+    let (one, two) = (json!({"spec": {"a": 1}}), json!({"spec": {"a": 2}}));
+    let mut log = Log::default();
+    log.patch(1, US, "deployments", one.clone()).patch(2, US, "deployments", one.clone());
+    assert_eq!(
+        repeated_writes("here", &log.read(), US),
+        [
+            "here: patch of deployments default/nginx  was repeated at 2026-01-01T00:00:02.000000Z with the same content: \
+          {\"spec\":{\"a\":1}}"
+        ]
+    );
+    // The revision in it does not make it another write.
+    let with = |revision: &str| json!({"metadata": {"resourceVersion": revision}, "spec": {"a": 1}});
+    let mut log = Log::default();
+    log.patch(1, US, "deployments", with("1")).patch(2, US, "deployments", with("2"));
+    assert_eq!(repeated(&log), 1);
+
+    // Something else, somewhere else, by somebody else, or after somebody else.
+    for second in [("deployments", &two), ("deployments/status", &one), ("statefulsets", &one)] {
+        let mut log = Log::default();
+        log.patch(1, US, "deployments", one.clone()).patch(2, US, second.0, second.1.clone());
+        assert_eq!(repeated(&log), 0, "{second:?}");
+    }
+    let mut log = Log::default();
+    log.patch(1, US, "deployments", one.clone()).patch(2, "anna", "deployments", two.clone()).patch(
+        3,
+        US,
+        "deployments",
+        one.clone(),
+    );
+    assert_eq!(repeated(&log), 0);
+    let mut log = Log::default();
+    log.patch(1, "anna", "deployments", one.clone()).patch(2, "anna", "deployments", one.clone());
+    assert_eq!(repeated(&log), 0, "users may do as they like");
+    let mut log = Log::default();
+    let object = ("deployments", "default", "nginx");
+    log.add(1, US, "create", object, one.clone(), Value::Null).add(2, US, "create", object, one, Value::Null);
+    assert_eq!(repeated(&log), 0, "it was gone in between");
+}
+
+#[test]
+fn refusals_and_rehearsals_are_no_writes() {
+    let line = |uri: &str, code: i64| {
+        json!({"requestURI": uri, "verb": "patch", "user": {"username": US}, "objectRef": {"resource": "pods", "name": "a"},
+            "responseStatus": {"code": code}})
+        .to_string()
+    };
+    let log =
+        [line("/a", 409), line("/a?dryRun=All", 200), line("/a", 200), "{\"requestURI\": \"/cut".to_owned()];
+    assert_eq!(Entry::read(&log.join("\n")).len(), 1);
+}
+
+const MEMBER: &str = ":karmada-m1";
+const AGENT: &str = "system:serviceaccount:accounts:karmada-m1";
+
+fn deletion(at: usize, user: &str) -> Vec<Entry> {
+    let mut log = Log::default();
+    log.add(at, user, "delete", ("deployments", "default", "nginx"), Value::Null, Value::Null);
+    log.read()
+}
+
+fn unfounded(plane: &Log, member: Vec<Entry>) -> Vec<String> {
+    objects_deleted_though_wanted("m1", &[member], &[plane.read()], MEMBER)
+}
+
+#[test]
+fn an_object_that_is_deleted_although_its_work_was_not_is_noticed() {
+    let mut plane = Log::default();
+    plane.work(1, "create");
+    let complaint = "m1: deployments default/nginx was deleted at 2026-01-01T00:00:03.000000Z although nobody had deleted its Work";
+    assert_eq!(unfounded(&plane, deletion(3, AGENT)), [complaint]);
+    assert_eq!(unfounded(&plane, deletion(3, "anna")), Vec::<String>::new(), "somebody in the member");
+    plane.work(5, "delete");
+    assert_eq!(unfounded(&plane, deletion(3, AGENT)).len(), 1, "the Work went later");
+    assert_eq!(unfounded(&plane, deletion(6, AGENT)), Vec::<String>::new());
+}
+
+#[test]
+fn the_deletion_of_another_work_does_not_count() {
+    let mut plane = Log::default();
+    let other = json!({"spec": {"workload": {"manifests": [{"kind": "Service",
+        "metadata": {"name": "nginx", "namespace": "default"}}]}}});
+    plane.add(1, US, "delete", ("works", "karmada-es-m1", "other"), Value::Null, other.clone());
+    assert_eq!(unfounded(&plane, deletion(3, AGENT)).len(), 1);
+    let mut plane = Log::default();
+    plane.add(1, "anna", "delete", ("clusters", "", "m1"), Value::Null, Value::Null);
+    assert_eq!(unfounded(&plane, deletion(3, AGENT)), Vec::<String>::new(), "the cluster leaves");
+}
+
+fn lost(log: &Log) -> Vec<String> {
+    works_deleted_though_wanted(&[log.read()], US)
+}
+
+#[test]
+fn a_work_that_is_deleted_although_it_is_wanted_is_noticed() {
+    let mut log = Log::default();
+    log.binding(1, &["m1"]).work(2, "create").binding(3, &["m1", "m2"]).work(4, "delete");
+    let complaint = "works karmada-es-m1/nginx-687f7fb96f was deleted at 2026-01-01T00:00:04.000000Z although \
+        ResourceBinding default/nginx-deployment has wanted m1 all the time";
+    assert_eq!(lost(&log), [complaint]);
+    // That it was unwanted before the Work was made is no excuse.
+    let mut log = Log::default();
+    log.binding(1, &[]).binding(2, &["m1"]).work(3, "create").work(4, "delete");
+    assert_eq!(lost(&log).len(), 1);
+}
+
+#[test]
+fn a_work_that_is_not_wanted_any_more_may_go() {
+    let mut log = Log::default();
+    log.binding(1, &["m1"]).work(2, "create").binding(3, &["m2"]).work(4, "delete");
+    assert_eq!(lost(&log), Vec::<String>::new());
+    for gone in [
+        ("deployments", "default", "nginx"),
+        ("resourcebindings", "default", "nginx-deployment"),
+        ("namespaces", "", "default"),
+        ("clusters", "", "m1"),
+    ] {
+        let mut log = Log::default();
+        log.binding(1, &["m1"]).work(2, "create");
+        log.add(3, "anna", "delete", gone, Value::Null, Value::Null).work(4, "delete");
+        assert_eq!(lost(&log), Vec::<String>::new(), "{gone:?}");
+    }
+}
+
+/// Each law reads what our server and kube-apiserver write.
+#[test]
+fn the_policy_is_one() {
+    let policy: Value = serde_json::from_str(super::super::AUDIT_POLICY).expect("JSON");
+    assert_eq!(policy["rules"].as_array().map(Vec::len), Some(5));
+}
