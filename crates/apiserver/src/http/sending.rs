@@ -305,13 +305,14 @@ impl http_body::Body for Sending {
         let state = self.shared.state.lock();
         match &state.source {
             Some(source) => {
-                let mut hint = source.size_hint();
+                let rest = source.size_hint();
                 let left = state.left.len() as u64;
-                let (lower, upper) = (hint.lower() + left, hint.upper().map(|upper| upper + left));
-                hint.set_lower(lower.min(upper.unwrap_or(u64::MAX)));
-                if let Some(upper) = upper {
-                    hint.set_upper(upper);
+                let mut hint = SizeHint::new();
+                // The upper bound first: the lower one may not be above it at any moment.
+                if let Some(upper) = rest.upper() {
+                    hint.set_upper(upper.saturating_add(left));
                 }
+                hint.set_lower(rest.lower().saturating_add(left));
                 hint
             }
             None => SizeHint::default(),
