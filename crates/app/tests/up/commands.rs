@@ -44,7 +44,7 @@ impl Terminal {
     }
 }
 
-const MANIFEST: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: motd}\ndata: {a: x, b: y}\n";
+const MANIFEST: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: motd}\ndata: {a: one, b: two}\n";
 
 #[test]
 fn the_commands_of_the_cli_work_on_a_running_control_plane() {
@@ -74,11 +74,11 @@ fn the_commands_of_the_cli_work_on_a_running_control_plane() {
     let apply = format!("apply -f {}", file.display());
     let said = terminal.ok(&format!("{apply} -C member1"));
     assert!(said.starts_with("configmap/motd created\npropagationpolicy.policy.karmada.io/motd-"), "{said}");
-    std::fs::write(&file, MANIFEST.replace(", b: y", "")).expect("a manifest");
+    std::fs::write(&file, MANIFEST.replace(", b: two", "")).expect("a manifest");
     assert!(terminal.ok(&apply).starts_with("configmap/motd configured"));
     assert_eq!(
         terminal.ok("get cm motd -o jsonpath={.data}"),
-        "{\"a\":\"x\"}",
+        "{\"a\":\"one\"}",
         "what was applied before is removed"
     );
     assert_eq!(terminal.ok("label cm motd tier=web"), "configmap/motd labeled\n");
