@@ -10,8 +10,6 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::{Mutex, MutexGuard};
-
 use clusters::{
     FleetState,
     toolchain::{KUBERNETES, Toolchain},
