@@ -175,7 +175,7 @@ pub fn works_deleted_though_wanted(plane: &[Vec<Entry>], writer: &str) -> Vec<St
         let before = &all[..number];
         let of_work = |entry: &&&Entry| entry.target == deleted.target;
         let born = before.iter().rposition(|entry| of_work(&entry) && entry.verb == "create").unwrap_or(0);
-        let Some(work) = before.iter().filter(of_work).next_back().map(|entry| &entry.answered) else {
+        let Some(work) = before.iter().rfind(of_work).map(|entry| &entry.answered) else {
             continue;
         };
         // Works of owners go with their owners.
