@@ -8,7 +8,6 @@
 mod cases;
 #[path = "admission/targets.rs"]
 mod targets;
-mod testkit;
 
 use std::collections::BTreeMap;
 

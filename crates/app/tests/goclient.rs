@@ -3,16 +3,14 @@
 //! while this test kills the server, ends it in order and starts it again, with a compaction every second. The program knows
 //! every write that was acknowledged, and says what was missed, doubled, invented or out of order.
 
-mod testkit;
-
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use clusters::toolchain::{Toolchain, go_present};
-use testkit::process::Process;
+use testkit::Server;
 
 /// Generous: the machine may be busy with everything else, and the first build takes minutes.
 const DEADLINE: Duration = Duration::from_secs(600);
@@ -25,37 +23,6 @@ const WRITES: usize = 150;
 enum End {
     Killed,
     InOrder,
-}
-
-struct Server {
-    data: PathBuf,
-    port: u16,
-    process: Option<Process>,
-}
-
-impl Server {
-    fn start(data: &Path) -> Self {
-        // A fixed port, since clients come back to where they were. Whoever takes it in between makes the start fail.
-        let port = clusters::free_ports(1).expect("a free port")[0];
-        let mut server = Self { data: data.to_path_buf(), port, process: None };
-        server.begin();
-        server
-    }
-
-    fn begin(&mut self) {
-        let (bind, data) = (format!("127.0.0.1:{}", self.port), self.data.display().to_string());
-        let place = ["--bind", &bind, "--data-dir", &data];
-        let further = ["server", "--compaction-interval", "1", "--controllers", ""];
-        self.process = Some(Process::start(&[&further[..], &place[..]].concat(), "ready"));
-    }
-
-    fn end(&mut self, how: End) {
-        let process = self.process.take().expect("a running server");
-        match how {
-            End::Killed => drop(process),
-            End::InOrder => process.end(),
-        }
-    }
 }
 
 /// The Go program at work.
@@ -131,7 +98,8 @@ fn go_clients_miss_and_repeat_nothing_through_churn_restarts_and_compactions() {
         Toolchain::from_env().and_then(|t| t.build_own("goclient", &source)).expect("the client compiles");
     let dir = tempfile::tempdir().expect("a folder for the test");
     let data = dir.path().join("data");
-    let mut server = Server::start(&data);
+    let further = ["--compaction-interval", "1", "--controllers", ""];
+    let mut server = Server::at(env!("CARGO_BIN_EXE_karmada"), &data, &further);
     let mut program = Program::start(&program, &data.join("karmada.kubeconfig"));
     for round in 0..ROUNDS {
         program.says(&format!("churning {round}"));
@@ -139,8 +107,11 @@ fn go_clients_miss_and_repeat_nothing_through_churn_restarts_and_compactions() {
         if round + 1 < ROUNDS {
             for end in [End::Killed, End::InOrder] {
                 std::thread::sleep(Duration::from_millis(150 * (round as u64 + 1)));
-                server.end(end);
-                server.begin();
+                match end {
+                    End::Killed => server.kill(),
+                    End::InOrder => server.end(),
+                }
+                server.restart();
             }
         }
         program.says(&format!("churned {round}"));

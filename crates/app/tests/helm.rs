@@ -2,50 +2,12 @@
 //!
 //! Not run by default: helm has to be built with Go first. `cargo xtask compare helm` does both.
 
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
 
 use clusters::toolchain::{HELM, KUBERNETES, Toolchain};
 use serde_json::Value;
-
-/// Our server without controllers, ended with the test.
-struct Server {
-    child: Child,
-    kubeconfig: PathBuf,
-}
-
-impl Server {
-    fn start(dir: &Path) -> Self {
-        let data = dir.join("data");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_karmada"))
-            .args(["server", "--bind", "127.0.0.1:0", "--controllers", "", "--data-dir"])
-            .arg(&data)
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the binary starts");
-        let log = BufReader::new(child.stderr.take().expect("a piped log"));
-        let (ready, is_ready) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            for line in log.lines().map_while(Result::ok) {
-                if line.contains("ready") {
-                    let _ = ready.send(());
-                }
-            }
-        });
-        is_ready.recv_timeout(Duration::from_secs(180)).expect("the server is ready in time");
-        Self { child, kubeconfig: data.join("karmada.kubeconfig") }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use testkit::Server;
 
 /// A chart with a definition, an object of that kind, and what most charts have.
 fn chart(dir: &Path) -> PathBuf {
@@ -85,12 +47,12 @@ fn a_chart_is_installed_upgraded_and_rolled_back() {
     let helm = toolchain.ensure_program(&HELM, "helm").expect("helm is built");
     let kubectl = toolchain.ensure_program(&KUBERNETES, "kubectl").expect("kubectl is built");
     let dir = tempfile::tempdir().expect("a folder for the test");
-    let server = Server::start(dir.path());
+    let server = Server::start(env!("CARGO_BIN_EXE_karmada"), &["--controllers", ""]);
     let chart = chart(dir.path());
     let run = |program: &Path, arguments: &[&str]| -> String {
         let output = Command::new(program)
             .args(arguments)
-            .env("KUBECONFIG", &server.kubeconfig)
+            .env("KUBECONFIG", server.kubeconfig())
             .env("HELM_CACHE_HOME", dir.path().join("cache"))
             .env("HELM_CONFIG_HOME", dir.path().join("config"))
             .env("HELM_DATA_HOME", dir.path().join("data-home"))

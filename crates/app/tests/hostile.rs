@@ -12,7 +12,7 @@
 //! Not run by default, since it measures: `cargo test --release -p app --test hostile -- --ignored --nocapture` on a machine that has
 //! nothing else to do.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -46,9 +46,10 @@ const STOLEN_PERCENT: u64 = 3;
 const MEMORY_LIMIT_MIB: u64 = 512;
 
 struct Server {
-    child: Child,
-    dir: tempfile::TempDir,
+    process: testkit::Server,
     address: String,
+    /// Holds the tokens.
+    _dir: tempfile::TempDir,
 }
 
 impl Server {
@@ -56,31 +57,15 @@ impl Server {
         let dir = tempfile::tempdir().expect("a folder for the test");
         let tokens = dir.path().join("tokens.csv");
         std::fs::write(&tokens, "good,worker,1,\"workers\"\nbad,intruder,2,\"workers\"\n").expect("a file");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_karmada"))
-            .args(["server", "--bind", "127.0.0.1:0", "--controllers", "", "--token-auth-file"])
-            .arg(&tokens)
-            .arg("--data-dir")
-            .arg(dir.path().join("data"))
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the binary starts");
-        let log = BufReader::new(child.stderr.take().expect("a piped log"));
-        let (ready, is_ready) = channel();
-        std::thread::spawn(move || {
-            for line in log.lines().map_while(Result::ok) {
-                if let Some(rest) = line.split("https://").nth(1).filter(|_| line.contains("ready")) {
-                    let _ = ready.send(rest.split(['"', ' ']).next().unwrap_or("").to_owned());
-                }
-                let _ = writeln!(std::io::stderr(), "{line}");
-            }
-        });
-        let address = is_ready.recv_timeout(Duration::from_secs(180)).expect("the server is ready in time");
-        Self { child, dir, address }
+        let further = ["--controllers", "", "--token-auth-file", &tokens.display().to_string()];
+        let process = testkit::Server::start(env!("CARGO_BIN_EXE_karmada"), &further);
+        let address = process.address().expect("an address in the kubeconfig");
+        Self { process, address, _dir: dir }
     }
 
     fn memory_mib(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
+        let id = self.process.process().id();
+        let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
         let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or("");
         line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) / 1024
     }
@@ -91,14 +76,7 @@ impl Server {
     }
 
     fn authority(&self) -> PathBuf {
-        self.dir.path().join("data/pki/ca.crt")
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.process.data().join("pki/ca.crt")
     }
 }
 
@@ -221,7 +199,7 @@ async fn work_in_peace(server: &Server) -> Vec<Duration> {
 
 /// Makes everybody with the group `workers` an administrator of everything, but not of the server.
 async fn grant(server: &Server) {
-    let kubeconfig = server.dir.path().join("data/karmada.kubeconfig");
+    let kubeconfig = server.process.kubeconfig();
     let file = kube::config::Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
     let config =
         kube::Config::from_custom_kubeconfig(file, &Default::default()).await.expect("a usable kubeconfig");

@@ -1,8 +1,6 @@
 //! Simulated members by the dozen: what one more of them costs.
 
-mod testkit;
-
-use testkit::process::Process;
+use testkit::Process;
 
 /// What an additional empty member may take, in kilobytes.
 const LIMIT: u64 = 3 * 1024;
@@ -13,8 +11,11 @@ fn memory_of(clusters: u64) -> u64 {
     let dir = tempfile::tempdir().expect("a folder for the test");
     let data = dir.path().join("sim").display().to_string();
     let count = clusters.to_string();
-    let process =
-        Process::start(&["sim", "--data-dir", &data, "--clusters", &count, "--nodes", "0"], "ready");
+    let process = Process::start(
+        env!("CARGO_BIN_EXE_karmada"),
+        &["sim", "--data-dir", &data, "--clusters", &count, "--nodes", "0"],
+        "ready",
+    );
     let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a size");
     line.split_whitespace().next().and_then(|number| number.parse().ok()).expect("a number")

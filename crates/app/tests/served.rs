@@ -1,20 +1,16 @@
 //! What clients are told about Karmada's kinds: discovery, OpenAPI and table columns of the running server, against the
 //! definitions, which `api/tests` compare with an independent table.
 
-mod testkit;
-
 use serde_json::{Map, Value, json};
-
-use testkit::process;
 
 struct Server {
     client: kube::Client,
-    _process: process::Server,
+    _process: testkit::Server,
 }
 
 impl Server {
     async fn start() -> Self {
-        let process = process::Server::start(&["--controllers", ""]);
+        let process = testkit::Server::start(env!("CARGO_BIN_EXE_karmada"), &["--controllers", ""]);
         Self { client: process.client().await, _process: process }
     }
 

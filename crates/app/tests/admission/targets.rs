@@ -3,14 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
-use std::time::{Duration, Instant};
 
 use clusters::{ClusterOptions, Fleet, FleetOptions};
 use serde_json::{Value, json};
+use testkit::{Process, client, eventually};
 
 use super::cases::{Case, File};
-use super::testkit::process::{Process, karmada};
-use super::testkit::{DEADLINE, client};
+
+/// The binary under test.
+const KARMADA: &str = env!("CARGO_BIN_EXE_karmada");
 
 const NAMESPACE: &str = "golden";
 const GATES: &str = "FederatedQuotaEnforcement=true,MultiplePodTemplatesScheduling=true";
@@ -86,7 +87,7 @@ impl Target {
             "--data-dir",
             &data_text,
         ];
-        let process = Process::start(&arguments, "ready");
+        let process = Process::start(KARMADA, &arguments, "ready");
         let client = client(&data.join("karmada.kubeconfig")).await;
         let target = Self { client, _processes: vec![process], fleet: None, _dir: dir };
         target.post("/api/v1/namespaces", &json!({ "metadata": { "name": NAMESPACE } })).await;
@@ -134,7 +135,7 @@ impl Target {
                     "--client-allowed-names",
                     CALLER,
                 ];
-                let process = Process::start(&arguments, "address");
+                let process = Process::start(KARMADA, &arguments, "address");
                 let address =
                     process.ready.split_once("127.0.0.1:").map(|(_, rest)| rest).expect("an address");
                 let port: String = address.chars().take_while(char::is_ascii_digit).collect();
@@ -153,7 +154,7 @@ impl Target {
                     format!("--feature-gates={GATES}"),
                 ];
                 let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-                let process = Process::of(&program, &arguments, "Serving webhook server");
+                let process = Process::start(&program, &arguments, "Serving webhook server");
                 (process, format!("https://127.0.0.1:{port}"))
             }
         };
@@ -195,23 +196,19 @@ impl Target {
             // Groups under k8s.io need a word of approval, which the definition has.
             self.post(definitions, &definition).await;
         }
-        let until = Instant::now() + DEADLINE;
         for name in names {
-            loop {
+            eventually(format!("{name} is served"), async || {
                 let (_, found) = self.send("GET", &format!("{definitions}/{name}"), None).await;
                 let conditions = found["status"]["conditions"].as_array().cloned().unwrap_or_default();
-                if conditions.iter().any(|c| c["type"] == "Established" && c["status"] == "True") {
-                    break;
-                }
-                assert!(Instant::now() < until, "{name} is not served: {found}");
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
+                let served = conditions.iter().any(|c| c["type"] == "Established" && c["status"] == "True");
+                if served { Ok(()) } else { Err(found.to_string()) }
+            })
+            .await;
         }
     }
 
     /// Waits until the API server has noticed the configurations. It does not say when, so it is asked.
     async fn until_judged(&self) {
-        let until = Instant::now() + DEADLINE;
         let policy = json!({
             "apiVersion": "policy.karmada.io/v1alpha1", "kind": "ClusterTaintPolicy",
             "metadata": { "name": "probe" }, "spec": { "taints": [{ "key": "a", "effect": "NoExecute" }] },
@@ -220,18 +217,16 @@ impl Target {
             "apiVersion": "work.karmada.io/v1alpha2", "kind": "ResourceBinding", "metadata": { "name": "probe" },
             "spec": { "resource": { "apiVersion": "v1", "kind": "Pod", "name": "p" } },
         });
-        loop {
+        eventually("the webhooks are called", async || {
             let path = "/apis/policy.karmada.io/v1alpha1/clustertaintpolicies?dryRun=All";
             let (refused, _) = self.send("POST", path, Some(&policy)).await;
             let path =
                 format!("/apis/work.karmada.io/v1alpha2/namespaces/{NAMESPACE}/resourcebindings?dryRun=All");
             let (_, stored) = self.send("POST", &path, Some(&binding)).await;
-            if refused == 403 && stored["metadata"]["labels"].is_object() {
-                return;
-            }
-            assert!(Instant::now() < until, "the webhooks are not called: {refused} {stored}");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+            let called = refused == 403 && stored["metadata"]["labels"].is_object();
+            if called { Ok(()) } else { Err(format!("{refused} {stored}")) }
+        })
+        .await;
     }
 
     async fn send(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
@@ -395,7 +390,7 @@ fn path_of(object: &Value) -> String {
 }
 
 fn print_configuration(certificates: &str, url: &str) -> Vec<Value> {
-    let output = Command::new(karmada())
+    let output = Command::new(KARMADA)
         .args(["webhook", "--print-configuration", "--cert-dir", certificates, "--url", url])
         .output()
         .expect("the binary runs");

@@ -21,8 +21,6 @@ mod rights;
 mod stage;
 mod table;
 mod tenant;
-#[path = "../testkit/mod.rs"]
-mod testkit;
 mod wire;
 
 use std::collections::BTreeSet;

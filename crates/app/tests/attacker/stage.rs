@@ -64,7 +64,7 @@ impl Stage {
                 .expect("it runs");
                 assert!(joined, "{said}");
                 let path = fleet.members()[0].kubeconfig_path.clone().expect("a kubeconfig");
-                let client = crate::testkit::client(&path).await;
+                let client = testkit::client(&path).await;
                 let cluster = "apis/cluster.karmada.io/v1alpha1/clusters/m1";
                 let ready = |answer: &Answer| {
                     let conditions = answer.json()["status"]["conditions"].as_array().cloned();

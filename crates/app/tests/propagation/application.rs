@@ -3,11 +3,12 @@
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
+use testkit::{Kind, until};
 
 use crate::members::{Members, on_real_and_simulated_members};
 use crate::plane::ControlPlane;
-use crate::testkit::follow::until;
-use crate::world::{Kind, World, work};
+
+use crate::world::World;
 
 on_real_and_simulated_members! {
     an_application_is_divided_overridden_repaired_moved_and_removed(Shared, 2);
@@ -89,7 +90,7 @@ async fn an_application_is_divided_overridden_repaired_moved_and_removed(members
         .await;
     until(&one, "web", "nothing left in the first member", |d| d.is_none()).await;
 
-    let work_kind = work().resource;
+    let work_kind = Kind::work().resource;
     let works: Api<DynamicObject> = Api::all_with(plane.clone(), &work_kind);
     let all = works.list(&ListParams::default()).await.expect("the Works");
     templates.delete("web", &DeleteParams::default()).await.expect("the template is deleted");

@@ -1,8 +1,7 @@
 //! One case per kind: the object, a change of it, and the status its template gets.
 
 use serde_json::{Value, json};
-
-use crate::world::Kind;
+use testkit::Kind;
 
 /// What is propagated and what is expected of it.
 pub(crate) struct Case {

@@ -1,80 +1,29 @@
 //! Of several `karmada controllers` on one control plane one acts, and the next takes over when it dies, ends or is
 //! robbed of its Lease.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::process::{Command, Stdio};
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{Api, Patch, PatchParams};
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
+use testkit::process::{Signal, Speaks};
+use testkit::{Kind, Process, client, eventually, install_tls, until};
 
-use crate::plane::ControlPlane;
-use crate::testkit::follow::until;
-use crate::testkit::{DEADLINE, client, install_tls};
-use crate::world::Kind;
+use crate::plane::{ControlPlane, KARMADA};
 
-/// One of the processes, read line by line.
-struct Candidate {
-    child: Child,
-    lines: Receiver<String>,
-}
-
-impl Candidate {
-    fn start(kubeconfig: &Path) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_karmada"))
-            .args(["controllers", "--leader-elect-lease-duration=4s", "--leader-elect-renew-deadline=3s"])
-            .args(["--leader-elect-retry-period=500ms", "--metrics-bind-address=127.0.0.1:0", "--kubeconfig"])
-            .arg(kubeconfig)
-            .env("NO_COLOR", "1")
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the binary starts");
-        let log = BufReader::new(child.stderr.take().expect("a piped log"));
-        let (sender, lines) = channel();
-        std::thread::spawn(move || {
-            for line in log.lines().map_while(Result::ok) {
-                let _ = sender.send(line);
-            }
-        });
-        Self { child, lines }
-    }
-
-    /// Returns the next line with these words.
-    fn says(&self, words: &str) -> String {
-        let mut said = Vec::new();
-        loop {
-            match self.lines.recv_timeout(DEADLINE) {
-                Ok(line) if line.contains(words) => return line,
-                Ok(line) => said.push(line),
-                Err(why) => panic!("it does not say {words:?} ({why}), but {said:#?}"),
-            }
-        }
-    }
-
-    /// Returns whether it has not said these words so far.
-    fn is_silent_about(&self, words: &str) -> bool {
-        !self.lines.try_iter().any(|line| line.contains(words))
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).expect("it runs");
-    }
-
-    fn end(&mut self) -> ExitStatus {
-        self.child.wait().expect("a process of ours")
-    }
-}
-
-impl Drop for Candidate {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Starts one of the processes.
+fn candidate(kubeconfig: &Path) -> Process {
+    let mut command = Command::new(KARMADA);
+    command
+        .args(["controllers", "--leader-elect-lease-duration=4s", "--leader-elect-renew-deadline=3s"])
+        .args(["--leader-elect-retry-period=500ms", "--metrics-bind-address=127.0.0.1:0", "--kubeconfig"])
+        .arg(kubeconfig)
+        .env("NO_COLOR", "1")
+        .stdin(Stdio::null());
+    Process::spawn(command, Speaks::Stderr)
 }
 
 /// Returns the value of `name=` in a line of a log.
@@ -86,16 +35,12 @@ fn field<'a>(line: &'a str, name: &str) -> &'a str {
 /// Waits until the metrics have all of these lines: they follow what happens, in their own time, and no line of the log
 /// speaks for them.
 async fn until_metrics(address: &str, wanted: &[&str]) {
-    let began = std::time::Instant::now();
-    loop {
+    eventually("the metrics follow", async || {
         let figures = metrics(address);
         let missing: Vec<_> = wanted.iter().filter(|line| !figures.contains(**line)).collect();
-        if missing.is_empty() {
-            return;
-        }
-        assert!(began.elapsed() < DEADLINE, "{missing:?} are missing in\n{figures}");
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    }
+        if missing.is_empty() { Ok(()) } else { Err(format!("{missing:?} are missing in\n{figures}")) }
+    })
+    .await;
 }
 
 fn metrics(address: &str) -> String {
@@ -135,9 +80,9 @@ async fn one_of_several_acts_and_the_next_takes_over() {
     let lease = "karmada-controller-manager";
     let holder = |found: Option<&Lease>| found.and_then(|found| found.spec.as_ref()?.holder_identity.clone());
 
-    let mut first = Candidate::start(&control.kubeconfig);
-    let address = field(&first.says("answers without credentials"), "address").to_owned();
-    let identity = field(&first.says("waiting for the lease"), "identity").to_owned();
+    let mut first = candidate(&control.kubeconfig);
+    let address = field(&first.line("answers without credentials"), "address").to_owned();
+    let identity = field(&first.line("waiting for the lease"), "identity").to_owned();
     first.says("controllers run");
     assert_eq!(holder(Some(&leases.get(lease).await.expect("a lease"))), Some(identity));
     is_bound(&plane, "by-the-first").await;
@@ -150,14 +95,14 @@ async fn one_of_several_acts_and_the_next_takes_over() {
     until_metrics(&address, &wanted).await;
 
     // The second waits as long as the first lives.
-    let mut second = Candidate::start(&control.kubeconfig);
-    let waiting = field(&second.says("answers without credentials"), "address").to_owned();
-    let identity = field(&second.says("waiting for the lease"), "identity").to_owned();
+    let mut second = candidate(&control.kubeconfig);
+    let waiting = field(&second.line("answers without credentials"), "address").to_owned();
+    let identity = field(&second.line("waiting for the lease"), "identity").to_owned();
     until_metrics(&waiting, &[r#"leader_election_master_status{name="karmada-controller-manager"} 0"#]).await;
     is_bound(&plane, "still-by-the-first").await;
-    assert!(second.is_silent_about("controllers run"));
+    assert!(!second.has_said("controllers run"));
     first.signal(Signal::KILL);
-    first.end();
+    first.ended();
     second.says("controllers run");
     let taken = leases.get(lease).await.expect("a lease");
     assert_eq!(holder(Some(&taken)), Some(identity));
@@ -169,13 +114,13 @@ async fn one_of_several_acts_and_the_next_takes_over() {
     leases.patch(lease, &PatchParams::default(), &Patch::Merge(robbed)).await.expect("robbed");
     second.says("the lease is held by somebody else");
     second.says("leader election lost");
-    assert!(!second.end().success());
+    assert!(!second.ended().success());
 
     // One that ends in peace gives it back, so that the next need not wait.
-    let mut third = Candidate::start(&control.kubeconfig);
+    let mut third = candidate(&control.kubeconfig);
     third.says("controllers run");
     third.signal(Signal::TERM);
-    assert!(third.end().success());
+    assert!(third.ended().success());
     let free = leases.get(lease).await.expect("a lease");
     assert_eq!(holder(Some(&free)).as_deref(), Some(""));
 }

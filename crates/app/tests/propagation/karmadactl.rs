@@ -3,16 +3,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use clusters::toolchain::{KARMADA, Toolchain};
 use kube::api::{Api, DynamicObject, ListParams, ObjectList, PostParams};
 use serde_json::{Value, json};
+use testkit::{Kind, client, condition, eventually, install_tls, until, until_gone};
 
 use crate::plane::ControlPlane;
-use crate::testkit::follow::{until, until_gone};
-use crate::testkit::{DEADLINE, client, install_tls};
-use crate::world::{Kind, condition};
 
 const NAMESPACE: &str = "shop";
 
@@ -81,15 +78,11 @@ async fn until_answered(
     what: &str,
     wanted: impl Fn(&Result<ObjectList<DynamicObject>, kube::Error>) -> bool,
 ) {
-    let deadline = tokio::time::Instant::now() + DEADLINE;
-    loop {
+    eventually(what, async || {
         let answer = api.list(&ListParams::default()).await;
-        if wanted(&answer) {
-            return;
-        }
-        assert!(tokio::time::Instant::now() < deadline, "{what}: not within {DEADLINE:?}, but {answer:?}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+        if wanted(&answer) { Ok(()) } else { Err(format!("{answer:?}")) }
+    })
+    .await;
 }
 
 fn context(kubeconfig: &Path) -> String {

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use futures::future::join_all;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
+use testkit::{Kind, at, condition, until, until_gone};
 
 use crate::cases::{self, Case};
 use crate::members::{Members, have_kubernetes, on_real_and_simulated_members};
 use crate::plane::ControlPlane;
-use crate::testkit::follow::{until, until_gone};
-use crate::world::{Kind, World, at, condition, work};
+
+use crate::world::World;
 
 on_real_and_simulated_members! {
     every_kind_goes_all_the_way_on_our_server(Shared, 3);
@@ -30,7 +31,7 @@ async fn every_kind_goes_all_the_way_on_kube_apiserver(members: Members) {
 
 async fn every_kind(world: World) {
     // The custom resource needs its kind, in the control plane and in all members.
-    let definition = Kind { resource: crate::world::definition(), namespaced: false };
+    let definition = Kind::definition();
     let widgets = cases::custom_definition(&world.tag, "Widget");
     let name = widgets["metadata"]["name"].as_str().expect("a name").to_owned();
     world.create(&definition, widgets).await;
@@ -180,7 +181,8 @@ async fn all_the_way(world: &World, case: &Case) {
     until_gone(&templates, name, &what("leaves the control plane")).await;
     until_gone(&world.in_plane(&binding_kind(kind)), &binding, &what("leaves no binding")).await;
     for (space, work_name) in works {
-        let api: Api<DynamicObject> = Api::namespaced_with(world.plane.clone(), &space, &work().resource);
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(world.plane.clone(), &space, &Kind::work().resource);
         until_gone(&api, &work_name, &what("leaves no Work")).await;
     }
     for policies in [policy_kind(kind), override_kind(kind)] {
@@ -221,7 +223,7 @@ fn binding_name(kind: &Kind, name: &str) -> String {
 async fn works_of(world: &World, kind: &Kind, binding: &str) -> Vec<(String, String)> {
     let key = if kind.namespaced { "resourcebinding" } else { "clusterresourcebinding" };
     let annotation = format!("{key}.karmada.io/name");
-    let api: Api<DynamicObject> = Api::all_with(world.plane.clone(), &work().resource);
+    let api: Api<DynamicObject> = Api::all_with(world.plane.clone(), &Kind::work().resource);
     let all = api.list(&ListParams::default()).await.expect("the Works");
     let mine = all.items.into_iter().filter(|work| {
         work.metadata.deletion_timestamp.is_none()

@@ -15,9 +15,8 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::json;
+use testkit::{DEADLINE, client};
 use tokio::sync::watch;
-
-use crate::testkit::{DEADLINE, client};
 
 /// What it does to lists and watches of managed objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

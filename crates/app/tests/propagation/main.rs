@@ -15,7 +15,5 @@ mod members;
 mod plane;
 mod requests;
 mod sight;
-#[path = "../testkit/mod.rs"]
-mod testkit;
 mod trouble;
 mod world;

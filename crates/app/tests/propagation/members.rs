@@ -92,7 +92,7 @@ macro_rules! on_real_and_simulated_members {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $scenario() {
                 use crate::members::{Access, Members};
-                crate::testkit::install_tls();
+                testkit::install_tls();
                 let Some(members) = Members::real(Access::$access, $count).await else { return };
                 super::$scenario(members).await;
             })*
@@ -101,7 +101,7 @@ macro_rules! on_real_and_simulated_members {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $scenario() {
                 use crate::members::{Access, Members};
-                crate::testkit::install_tls();
+                testkit::install_tls();
                 let Some(members) = Members::simulated(Access::$access, $count).await else { return };
                 super::$scenario(members).await;
             })*

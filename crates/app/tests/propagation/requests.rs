@@ -12,13 +12,13 @@ use futures::{StreamExt, TryStreamExt, stream};
 use kube::api::DynamicObject;
 use kube::runtime::{WatchStreamExt, watcher};
 use serde_json::{Value, json};
+use testkit::{DEADLINE, Inventory, Kind, assert_kept, at, client, condition, install_tls, inventory, until};
 
 use crate::cases;
 use crate::members::have_kubernetes;
 use crate::plane::ControlPlane;
-use crate::testkit::follow::until;
-use crate::testkit::{DEADLINE, client, install_tls};
-use crate::world::{Inventory, Kind, World, assert_kept, at, condition, inventory};
+
+use crate::world::World;
 
 const TEMPLATES: usize = 1000;
 /// Enough where the point is the members and not the number.

@@ -3,12 +3,12 @@
 
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams};
 use serde_json::{Value, json};
+use testkit::{Kind, at, client, install_tls, until, until_gone};
 
 use crate::liar::{Liar, Mode};
 use crate::plane::ControlPlane;
-use crate::testkit::follow::{until, until_gone};
-use crate::testkit::{client, install_tls};
-use crate::world::{Kind, World, at};
+
+use crate::world::World;
 
 const NAMES: [&str; 3] = ["kept", "drifted", "deleted"];
 

@@ -2,11 +2,12 @@
 
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams};
 use serde_json::{Value, json};
+use testkit::{Kind, assert_kept, at, condition, until, until_gone};
 
 use crate::members::{Members, on_real_and_simulated_members};
 use crate::plane::ControlPlane;
-use crate::testkit::follow::{until, until_gone};
-use crate::world::{Kind, World, assert_kept, at, condition};
+
+use crate::world::World;
 
 on_real_and_simulated_members! {
     a_dead_member_delays_nobody_and_catches_up(Exclusive, 3);

@@ -1,18 +1,13 @@
-//! A control plane with its members, and how kinds and objects are addressed in them.
+//! A control plane with its members.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams, PostParams};
-use kube::core::{ApiResource, GroupVersionKind, PartialObjectMeta};
-use kube::discovery::{Discovery, verbs};
+use kube::core::PartialObjectMeta;
 use serde_json::{Value, json};
+use testkit::{Inventory, Kind, client, condition, eventually, inventory, run, until};
 
-use crate::plane::ControlPlane;
-use crate::testkit::follow::until;
-use crate::testkit::process::run;
-use crate::testkit::{DEADLINE, client};
+use crate::plane::{ControlPlane, KARMADA};
 
 /// A member as the tests see it: whatever has a kubeconfig.
 pub(crate) struct Member {
@@ -42,7 +37,7 @@ impl World {
             let (control, member) = (control.kubeconfig.to_string_lossy(), kubeconfig.to_string_lossy());
             let accounts = format!("accounts-{tag}");
             let join = ["join", &name, "--kubeconfig", &control, "--cluster-kubeconfig", &member];
-            run(&[&join[..], &["--cluster-namespace", &accounts]].concat());
+            run(KARMADA, &[&join[..], &["--cluster-namespace", &accounts]].concat());
             let client = client(kubeconfig).await;
             members.push(Member { name, client, kubeconfig: kubeconfig.clone() });
         }
@@ -107,19 +102,12 @@ impl World {
         let start = format!("{} {}/", kind.resource.kind, self.namespace);
         let mut wanted: Vec<&str> = names.to_vec();
         wanted.sort_unstable();
-        let deadline = tokio::time::Instant::now() + DEADLINE;
-        loop {
+        eventually(format!("exactly {wanted:?} in member {index}"), async || {
             let found = self.inventory(index).await;
             let there: Vec<&str> = found.keys().filter_map(|key| key.strip_prefix(&start)).collect();
-            if there == wanted {
-                return found;
-            }
-            assert!(
-                tokio::time::Instant::now() < deadline,
-                "not {wanted:?} within {DEADLINE:?}, but {there:?}"
-            );
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
+            if there == wanted { Ok(found) } else { Err(format!("{there:?}")) }
+        })
+        .await
     }
 
     /// Takes the members out of the control plane again.
@@ -134,107 +122,7 @@ impl World {
             let unjoin =
                 ["unjoin", &member.name, "--kubeconfig", &control, "--cluster-kubeconfig", &kubeconfig];
             let further = ["--cluster-context", &context, "--cluster-namespace", &accounts];
-            run(&[&unjoin[..], &further[..]].concat());
+            run(KARMADA, &[&unjoin[..], &further[..]].concat());
         }
-    }
-}
-
-/// Objects of all kinds, as `Kind namespace/name`, with their uids: what was deleted and made again has another one.
-pub(crate) type Inventory = BTreeMap<String, String>;
-
-/// Returns all objects of a cluster that are chosen, whatever their kind. Events and Leases come and go by themselves.
-pub(crate) async fn inventory(
-    client: &kube::Client,
-    selection: &ListParams,
-    chosen: impl Fn(&PartialObjectMeta<DynamicObject>) -> bool,
-) -> Inventory {
-    let discovery = Discovery::new(client.clone()).run().await.expect("discovery");
-    let mut found = Inventory::new();
-    for (resource, capabilities) in discovery.groups().flat_map(|group| group.recommended_resources()) {
-        if !capabilities.supports_operation(verbs::LIST)
-            || ["Event", "Lease"].contains(&resource.kind.as_str())
-        {
-            continue;
-        }
-        let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-        // A kind may be gone since discovery told of it.
-        let Ok(list) = api.list_metadata(selection).await else { continue };
-        for object in list.items.into_iter().filter(|object| chosen(object)) {
-            let metadata = object.metadata;
-            let (space, name) = (metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default());
-            found.insert(format!("{} {space}/{name}", resource.kind), metadata.uid.unwrap_or_default());
-        }
-    }
-    found
-}
-
-/// Fails for every object of `before` that is gone or was made again, unless it was expected to go.
-pub(crate) fn assert_kept(
-    before: &Inventory,
-    after: &Inventory,
-    expected: impl Fn(&str) -> bool,
-    when: &str,
-) {
-    let lost: Vec<_> =
-        before.iter().filter(|(key, uid)| !expected(key) && after.get(*key) != Some(uid)).collect();
-    assert!(lost.is_empty(), "{when}, these were deleted or made again: {lost:#?}\nafterwards: {after:#?}");
-}
-
-#[test]
-fn an_object_that_was_deleted_and_made_again_is_noticed() {
-    let inventory = |uid: &str| Inventory::from([("ConfigMap a/b".to_owned(), uid.to_owned())]);
-    assert_kept(&inventory("1"), &inventory("1"), |_| false, "at rest");
-    let again =
-        std::panic::catch_unwind(|| assert_kept(&inventory("1"), &inventory("2"), |_| false, "made again"));
-    assert!(again.is_err());
-}
-
-/// A kind and how it is addressed.
-#[derive(Clone)]
-pub(crate) struct Kind {
-    pub(crate) resource: ApiResource,
-    pub(crate) namespaced: bool,
-}
-
-impl Kind {
-    pub(crate) fn namespaced(group: &str, version: &str, kind: &str, plural: &str) -> Self {
-        let gvk = GroupVersionKind::gvk(group, version, kind);
-        Self { resource: ApiResource::from_gvk_with_plural(&gvk, plural), namespaced: true }
-    }
-
-    pub(crate) fn cluster(group: &str, version: &str, kind: &str, plural: &str) -> Self {
-        Self { namespaced: false, ..Self::namespaced(group, version, kind, plural) }
-    }
-
-    pub(crate) fn api(&self, client: kube::Client, namespace: &str) -> Api<DynamicObject> {
-        if self.namespaced {
-            Api::namespaced_with(client, namespace, &self.resource)
-        } else {
-            Api::all_with(client, &self.resource)
-        }
-    }
-}
-
-pub(crate) fn definition() -> ApiResource {
-    Kind::cluster("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions")
-        .resource
-}
-
-pub(crate) fn work() -> Kind {
-    Kind::namespaced("work.karmada.io", "v1alpha1", "Work", "works")
-}
-
-/// Returns the status of a condition.
-pub(crate) fn condition<'a>(object: Option<&'a DynamicObject>, kind: &str) -> Option<&'a str> {
-    let conditions = object?.data["status"]["conditions"].as_array()?;
-    conditions.iter().find(|condition| condition["type"] == kind)?["status"].as_str()
-}
-
-/// Returns what an object has at a JSON pointer; metadata lies apart from the rest.
-pub(crate) fn at(object: Option<&DynamicObject>, path: &str) -> Option<Value> {
-    let object = object?;
-    match path.strip_prefix("/metadata/annotations/") {
-        Some(key) => object.metadata.annotations.as_ref()?.get(key).map(|text| json!(text)),
-        None => object.data.pointer(path).cloned(),
     }
 }

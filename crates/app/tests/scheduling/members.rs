@@ -1,13 +1,13 @@
 //! Every way to divide replicas on three real members: placed as expected, then following scale up, scale down, a
 //! cluster that joins, a label that changes, a taint that comes and goes.
 
-use std::process::Command;
-
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::{Server, client, dynamic, object, until};
+use testkit::{Server, client, object, resource, run, until};
+
+use crate::start;
 
 /// Names of this test's own: other tests of the run may join the same clusters.
 const NAMES: [&str; 3] = ["sched-e2e-one", "sched-e2e-two", "sched-e2e-three"];
@@ -26,21 +26,21 @@ struct Plane {
 
 impl Plane {
     async fn new(server: &Server, members: &[clusters::Cluster]) -> Self {
-        let plane = client(&server.kubeconfig).await;
+        let plane = server.client().await;
         let namespace = format!("sched-e2e-{}", std::process::id());
         let namespaces: Api<DynamicObject> =
-            Api::all_with(plane.clone(), &dynamic("", "v1", "Namespace", "namespaces"));
+            Api::all_with(plane.clone(), &resource("", "v1", "Namespace", "namespaces"));
         let made = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
         namespaces.create(&PostParams::default(), &object(made)).await.expect("a namespace");
-        let policy = dynamic("policy.karmada.io", "v1alpha1", "PropagationPolicy", "propagationpolicies");
-        let binding = dynamic("work.karmada.io", "v1alpha2", "ResourceBinding", "resourcebindings");
-        let cluster = dynamic("cluster.karmada.io", "v1alpha1", "Cluster", "clusters");
+        let policy = resource("policy.karmada.io", "v1alpha1", "PropagationPolicy", "propagationpolicies");
+        let binding = resource("work.karmada.io", "v1alpha2", "ResourceBinding", "resourcebindings");
+        let cluster = resource("cluster.karmada.io", "v1alpha1", "Cluster", "clusters");
         let mut apis = Vec::new();
         for member in members {
             apis.push(Api::namespaced(client(member.kubeconfig()).await, &namespace));
         }
         Self {
-            control: server.kubeconfig.to_string_lossy().into_owned(),
+            control: server.kubeconfig().to_string_lossy().into_owned(),
             clusters: Api::all_with(plane.clone(), &cluster),
             templates: Api::namespaced(plane.clone(), &namespace),
             policies: Api::namespaced_with(plane.clone(), &namespace, &policy),
@@ -56,9 +56,7 @@ impl Plane {
     fn karmada(&self, verb: &str, index: usize, further: &[&str]) {
         let control = ["--kubeconfig", &self.control, "--cluster-kubeconfig", &self.kubeconfigs[index]];
         let arguments = [&[verb, NAMES[index]], &control[..], &ACCOUNTS[..], further].concat();
-        let output =
-            Command::new(env!("CARGO_BIN_EXE_karmada")).args(&arguments).output().expect("the binary runs");
-        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        run(env!("CARGO_BIN_EXE_karmada"), &arguments);
     }
 
     /// Registers a member and waits until workloads can go there.
@@ -141,9 +139,8 @@ fn weighted(preference: Value) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_strategy_places_and_follows_what_changes() {
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let Some(members) = clusters::shared(3).await else { return };
-    let server = Server::start("*");
+    let server = start("*");
     let plane = Plane::new(&server, &members).await;
     plane.join(0).await;
     plane.join(1).await;

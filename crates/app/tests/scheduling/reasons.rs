@@ -1,8 +1,6 @@
 //! Why a binding is where it is, or nowhere: the condition, the event, the diagnosis with every cluster, and what
 //! operators measure. The clusters are only described; nobody has to reach them.
 
-use std::time::Duration;
-
 use http::{Request, StatusCode};
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
@@ -11,7 +9,9 @@ use scheduler::diagnosis::ClusterVerdict;
 use scheduler::trigger::Trigger;
 use serde_json::{Value, json};
 
-use crate::{DEADLINE, Server, client, dynamic, object, until};
+use testkit::{DEADLINE, Server, eventually, object, resource, until};
+
+use crate::start;
 
 const NAMESPACE: &str = "default";
 
@@ -25,10 +25,10 @@ struct Plane {
 
 impl Plane {
     async fn start() -> Self {
-        let server = Server::start("scheduler");
-        let client = client(&server.kubeconfig).await;
-        let kind = dynamic("cluster.karmada.io", "v1alpha1", "Cluster", "clusters");
-        let binding = dynamic("work.karmada.io", "v1alpha2", "ResourceBinding", "resourcebindings");
+        let server = start("scheduler");
+        let client = server.client().await;
+        let kind = resource("cluster.karmada.io", "v1alpha1", "Cluster", "clusters");
+        let binding = resource("work.karmada.io", "v1alpha2", "ResourceBinding", "resourcebindings");
         let plane = Self {
             clusters: Api::all_with(client.clone(), &kind),
             bindings: Api::namespaced_with(client.clone(), NAMESPACE, &binding),
@@ -82,7 +82,7 @@ impl Plane {
     /// Waits for an event with this message about an object.
     async fn told(&self, kind: &str, name: &str, reason: &str, message: &str) {
         let events: Api<DynamicObject> =
-            Api::namespaced_with(self.client.clone(), NAMESPACE, &dynamic("", "v1", "Event", "events"));
+            Api::namespaced_with(self.client.clone(), NAMESPACE, &resource("", "v1", "Event", "events"));
         let mut stream = std::pin::pin!(watcher(events, watcher::Config::default()).applied_objects());
         let seen = async {
             while let Some(event) =
@@ -128,7 +128,6 @@ fn by_room() -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_decision_can_be_asked_for_its_reasons() {
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let plane = Plane::start().await;
 
     plane.bind("fits", 6, by_room()).await;
@@ -173,7 +172,6 @@ async fn a_decision_can_be_asked_for_its_reasons() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn when_nothing_fits_everybody_is_told_why() {
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let plane = Plane::start().await;
 
     let nowhere = json!({"clusterAffinity": {"clusterNames": ["m3", "m4"]}});
@@ -220,7 +218,6 @@ async fn when_nothing_fits_everybody_is_told_why() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reasons_are_for_whoever_may_read_them_and_figures_are_counted() {
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let plane = Plane::start().await;
     plane.bind("fits", 6, by_room()).await;
     plane.bind("large", 99, by_room()).await;
@@ -265,15 +262,11 @@ async fn reasons_are_for_whoever_may_read_them_and_figures_are_counted() {
         r#"apiserver_request_total{"#,
     ];
     // An attempt is counted when it is over, a moment after its last write is seen.
-    let deadline = tokio::time::Instant::now() + DEADLINE;
-    let figures = loop {
+    let figures = eventually("the attempts are counted", async || {
         let figures = plane.get("/metrics", "*/*").await.expect("metrics");
         let missing: Vec<&str> = expected.into_iter().filter(|line| !figures.contains(line)).collect();
-        if missing.is_empty() {
-            break figures;
-        }
-        assert!(tokio::time::Instant::now() < deadline, "{missing:?} are missing in\n{figures}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    };
+        if missing.is_empty() { Ok(figures) } else { Err(format!("{missing:?} are missing in\n{figures}")) }
+    })
+    .await;
     assert!(figures.ends_with("# EOF\n") && figures.matches("# EOF").count() == 1, "{figures}");
 }

@@ -23,14 +23,12 @@ mod random;
 mod sides;
 mod tally;
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
-
 use clusters::toolchain::{KARMADA, Toolchain};
 use random::Random;
 use serde_json::{Value, json};
 use sides::Side;
 use tally::{Input, Tally};
+use testkit::Server;
 
 const SIZES: [usize; 12] = [1, 2, 3, 5, 8, 12, 14, 20, 30, 45, 6, 10];
 const ROUNDS: usize = 4;
@@ -40,43 +38,6 @@ const FLAGS: [&[&str]; 4] =
 
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
-}
-
-/// Our server without controllers.
-struct Server {
-    child: Child,
-    dir: tempfile::TempDir,
-}
-
-impl Server {
-    fn start() -> Self {
-        let dir = tempfile::tempdir().expect("a folder for the test");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_karmada"))
-            .args(["server", "--bind", "127.0.0.1:0", "--controllers", "", "--data-dir"])
-            .arg(dir.path())
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the binary starts");
-        let log = BufReader::new(child.stderr.take().expect("a piped log"));
-        let (ready, is_ready) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            for line in log.lines().map_while(Result::ok) {
-                if line.contains("ready") {
-                    let _ = ready.send(());
-                }
-            }
-        });
-        is_ready.recv_timeout(std::time::Duration::from_secs(180)).expect("the server is ready in time");
-        Self { child, dir }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -89,7 +50,7 @@ async fn both_schedulers_decide_alike() {
         .expect("the original scheduler");
     let partner = clusters::FleetOptions::of([clusters::ClusterOptions::api_server("original")]);
     let partner = clusters::Fleet::start(partner).await.expect("a kube-apiserver");
-    let server = Server::start();
+    let server = Server::start(env!("CARGO_BIN_EXE_karmada"), &["--controllers", ""]);
     let cluster = partner.cluster("original").expect("the cluster that was just started");
     let flags = [
         "--leader-elect=false",
@@ -99,9 +60,9 @@ async fn both_schedulers_decide_alike() {
         "--kube-api-burst=1000",
         "--feature-gates=PriorityBasedScheduling=true",
     ];
-    let logs = server.dir.path();
+    let logs = server.data();
     let original = Side::new("original", cluster.direct_kubeconfig(), &program, &flags, logs).await;
-    let kubeconfig = server.dir.path().join("karmada.kubeconfig");
+    let kubeconfig = server.kubeconfig();
     let ours = std::path::Path::new(env!("CARGO_BIN_EXE_karmada"));
     let ours =
         Side::new("ours", &kubeconfig, ours, &["controllers", "--controllers", "scheduler"], logs).await;

@@ -9,11 +9,10 @@ use futures::{StreamExt, TryStreamExt, stream};
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
+use testkit::{DEADLINE, condition, until};
 
 use crate::bindings::NAMESPACE;
 
-/// Generous: the machine may be busy with everything else.
-const DEADLINE: Duration = Duration::from_secs(180);
 const AT_ONCE: usize = 16;
 
 pub(crate) struct Side {
@@ -96,11 +95,8 @@ impl Side {
         }
         for definition in definitions {
             let name = definition["metadata"]["name"].as_str().expect("a name");
-            until(&api, name, |definition| {
-                let conditions = definition["status"]["conditions"].as_array();
-                conditions.is_some_and(|all| {
-                    all.iter().any(|one| one["type"] == "Established" && one["status"] == "True")
-                })
+            until(&api, name, "the definition is served", |found| {
+                condition(found, "Established") == Some("True")
             })
             .await;
         }
@@ -266,7 +262,8 @@ impl Side {
             last["metadata"]["namespace"] = NAMESPACE.into();
         }
         api.create(&PostParams::default(), &object(&last)).await.expect("the last binding");
-        until(&api, &name, is_settled).await;
+        until(&api, &name, "the binding is settled", |found| found.is_some_and(|one| is_settled(&tree(one))))
+            .await;
         api.delete(&name, &DeleteParams::default()).await.expect("the last binding goes");
     }
 
@@ -336,16 +333,6 @@ fn is_settled(binding: &Value) -> bool {
     let conditions = status["conditions"].as_array().map_or(&[][..], Vec::as_slice);
     let failed = conditions.iter().any(|one| one["type"] == "Scheduled" && one["status"] == "False");
     failed || status["schedulerObservedGeneration"] == binding["metadata"]["generation"]
-}
-
-async fn until(api: &Api<DynamicObject>, name: &str, wanted: impl Fn(&Value) -> bool) {
-    let reached = kube::runtime::wait::await_condition(api.clone(), name, |found: Option<&DynamicObject>| {
-        found.is_some_and(|object| wanted(&tree(object)))
-    });
-    let reached = tokio::time::timeout(DEADLINE, reached).await;
-    reached
-        .unwrap_or_else(|_| panic!("{name} is not as wanted within {DEADLINE:?}"))
-        .expect("the watch holds");
 }
 
 /// Makes an object and its status exactly this, whether it exists or not.

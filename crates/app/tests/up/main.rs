@@ -3,8 +3,6 @@
 
 mod commands;
 mod process;
-#[path = "../testkit/mod.rs"]
-mod testkit;
 
 use std::net::TcpListener;
 
@@ -15,7 +13,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::json;
 
 use process::Up;
-use testkit::{DEADLINE, install_tls};
+use testkit::{install_tls, until_gone};
 
 /// Clusters, replicas and images of the sample, as `examples/hello.yaml` wants them.
 const WANTED: [(&str, i32, &str); 3] = [
@@ -33,13 +31,8 @@ async fn deployments(up: &Up, context: Option<&str>) -> Api<Deployment> {
 
 /// Follows the sample until it is as wanted.
 async fn until(api: &Api<Deployment>, what: &str, wanted: impl Fn(&Deployment) -> bool) -> Deployment {
-    let reached = kube::runtime::wait::await_condition(api.clone(), "hello", |found: Option<&Deployment>| {
-        found.is_some_and(&wanted)
-    });
-    match tokio::time::timeout(DEADLINE, reached).await {
-        Ok(found) => found.expect("a watch").expect("it was wanted to exist"),
-        Err(_) => panic!("{what}: not within {DEADLINE:?}; last seen: {:#?}", api.get_opt("hello").await),
-    }
+    let found = testkit::until(api, "hello", what, |found| found.is_some_and(&wanted)).await;
+    found.expect("it was wanted to exist")
 }
 
 fn ready(deployment: &Deployment) -> i32 {
@@ -188,10 +181,7 @@ async fn it_takes_real_clusters_instead_and_leaves_them_joined() {
     template.delete("hello", &DeleteParams::default()).await.expect("deleted");
     for name in &names {
         let member = deployments(&up, Some(name)).await;
-        let gone = kube::runtime::wait::await_condition(member, "hello", |found: Option<&Deployment>| {
-            found.is_none()
-        });
-        tokio::time::timeout(DEADLINE, gone).await.expect("gone in time").expect("a watch");
+        until_gone(&member, "hello", "it leaves the members").await;
     }
     up.interrupt();
 }
