@@ -240,7 +240,7 @@ pub struct DryRunFlag {
 impl DryRunFlag {
     pub(crate) fn get(&self) -> anyhow::Result<DryRun> {
         if self.dry_run.as_deref() == Some("unchanged") {
-            crate::output::warn("W1101 --dry-run is deprecated and can be replaced with --dry-run=client.");
+            crate::output::warn("--dry-run is deprecated and can be replaced with --dry-run=client.");
         }
         DryRun::parse(self.dry_run.as_deref())
     }

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::process::Up;
-use crate::testkit::process::karmada;
 
 /// The program and the kubeconfig that it is told to use.
 struct Terminal {
@@ -15,7 +14,7 @@ struct Terminal {
 impl Terminal {
     fn new(folder: &Path, kubeconfig: PathBuf) -> Self {
         let program = folder.join("karmadactl");
-        std::os::unix::fs::symlink(karmada(), &program).expect("a link");
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_karmada"), &program).expect("a link");
         Self { program, kubeconfig }
     }
 
