@@ -481,6 +481,15 @@ async fn joining_again_replaces_the_credentials_that_an_earlier_join_left() {
         other => Err(format!("{:?}", other.map(|secret| secret.map(|secret| secret.metadata)))),
     })
     .await;
+    // What the earlier join made in the member goes with its namespace, and nothing can be made there until it is gone.
+    let namespaces = Api::<Namespace>::all(world.member_client.clone());
+    eventually("the member has forgotten the join", async || {
+        match namespaces.get_opt("karmada-cluster").await {
+            Ok(None) => Ok(()),
+            other => Err(format!("{:?}", other.map(|namespace| namespace.map(|namespace| namespace.status)))),
+        }
+    })
+    .await;
     for name in ["m1", "m1-impersonator"] {
         let old: Secret = serde_json::from_value(json!({
             "metadata": { "name": name, "labels": { "karmada.io/system": "true" } },
