@@ -7,7 +7,7 @@
 //! counts nodes, and one for the bytes that they produce ([`MAX_ALIASED_BYTES`]). Upstream needs no second one, since
 //! its strings share their memory; ours are copies.
 //!
-//! [`write`] is the way back.
+//! `write` is the way back.
 
 use std::collections::{BTreeMap, HashSet};
 

@@ -1,8 +1,8 @@
 //! The commands, one file each; what they print.
 //!
 //! The same commands are a program of their own (`karmadactl`, `kubectl-karmada`: [`alone`]) and stand beside the roles
-//! of `karmada`. They all reach the control plane and its members through [`server`], find out what is meant through
-//! [`select`], and print through [`print`](mod@print).
+//! of `karmada`. They all reach the control plane and its members through `server`, find out what is meant through
+//! `select`, and print through `print`.
 
 mod annotate;
 mod api_resources;

@@ -22,7 +22,7 @@ type Part<K> = (Api<K>, watcher::Config);
 
 macro_rules! mirrors {
     ($($(#[$doc:meta])* $watch:ident, $words:literal, $field:ident: $kind:ty = $mirror:expr, $part:expr;)*) => {
-        /// What a controller watches. What is not in [`Mirrors`] is looked after by whoever has it.
+        /// What a controller watches. What is not in `Mirrors` is looked after by whoever has it.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Watch {
             $($(#[$doc])* $watch,)*

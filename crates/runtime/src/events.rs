@@ -1,7 +1,7 @@
 //! Events: what users see under `kubectl describe`.
 //!
 //! Written in the background, so that no reconcile waits for them. The same news about the same object becomes one
-//! event with a count, which is written at most every [`QUIET`]: what is repeated often is hardly news. When more come in
+//! event with a count, which is written at most every `QUIET`: what is repeated often is hardly news. When more come in
 //! than can be written, the rest is dropped: an event is a courtesy, not a record.
 
 use std::collections::{HashMap, VecDeque};

@@ -1,7 +1,7 @@
 //! Keeps what changes quickly from being written at every step.
 //!
 //! A rollout moves through dozens of states in a second, and each of them would go through a Work, a binding and a template.
-//! The first is written at once; what follows within [`STEP`] becomes one write.
+//! The first is written at once; what follows within `STEP` becomes one write.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -7,7 +7,7 @@
 //! Which policies a stage has is settled before it changes anything; the second stage sees the labels that the
 //! first one made.
 //!
-//! No rule may change what an object is: see [`identity`].
+//! No rule may change what an object is: see `identity`.
 
 mod containers;
 mod document;
