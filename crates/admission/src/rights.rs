@@ -1,8 +1,8 @@
 //! What the writer of an object must be allowed to read, because the control plane will read it on the writer's behalf.
 //!
 //! A Cluster names Secrets whose tokens are sent to its address; a binding names an object that is sent to members. Both
-//! would show their writers, or members of their writers' choice, what the writers may not see themselves. Who asks the
-//! authorizer is not decided here.
+//! would show their writers, or members of their writers' choice, what the writers may not see themselves. The caller asks the
+//! authorizer.
 
 use api::cluster::{ClusterSpec, LocalSecretReference};
 use api::work::ResourceBindingSpec;

@@ -195,7 +195,7 @@ fn checks(server: &Server) -> Vec<Check> {
     let mut checks = vec![
         Check { name: "ping".into(), live: true, failure: None },
         Check { name: "log".into(), live: true, failure: None },
-        // A full disk is no reason to be restarted: reads go on, and so do writes once there is room. After the end of
+        // A full disk does not call for a restart: reads go on, and so do writes once there is room. After the end of
         // the store's thread only a restart helps.
         Check { name: "etcd".into(), live: store.dead, failure: store.read_only.map(|why| why.to_string()) },
         Check { name: "informer-sync".into(), live: false, failure: None },

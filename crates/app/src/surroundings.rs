@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// The group of those who may do everything.
 const MASTERS: &str = "system:masters";
 
-/// Who writes.
+/// The user who makes a write.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Writer {
     pub(crate) name: String,

@@ -1,4 +1,4 @@
-//! Who is connected: how many in all and from one address, and who has to leave when somebody else wants to come in.
+//! Counts connections, in all and per address, and chooses which one is closed when a new one needs its place.
 //!
 //! Requests touch atomics only; the list is locked when a connection comes or goes.
 
