@@ -35,7 +35,7 @@ async fn use_it(stage: &Stage, plural: &str, schema: Value, spec: Value) -> Verd
     }
     stage.plane.calm.until("root", &objects(plural), |answer| answer.code == 200).await;
     let object = json!({"apiVersion": "attack.example.com/v1", "kind": plural, "metadata": {"name": "x"}, "spec": spec});
-    let answer = stage.plane.door.post("definer", &objects(plural), &object).await;
+    let answer = stage.plane.door.post_costly("definer", &objects(plural), &object).await;
     stage
         .plane
         .calm
@@ -74,7 +74,7 @@ pub(crate) async fn deep_schema(stage: &Stage) -> Verdict {
 }
 
 pub(crate) async fn patterns(stage: &Stage) -> Verdict {
-    let text = "a".repeat(100_000) + "!";
+    let text = "a".repeat(20_000) + "!";
     for (number, pattern) in [
         "(a+)+$",
         "^(a|a)*$",

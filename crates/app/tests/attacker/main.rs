@@ -32,8 +32,8 @@ use plane::MEMORY_MIB;
 use stage::{Stage, Verdict};
 use table::{Attack, How, attacks};
 
-/// No attack may keep the test waiting for longer.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// No attack may keep the test waiting for longer. What the server paces takes its time on a slow machine.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What came of an attack.
 struct Outcome {
