@@ -23,8 +23,9 @@ use serde_json::{Value, json};
 
 use crate::environment::Environment;
 use crate::fixtures::{merged, read};
+use crate::members::Shared;
 use crate::plane::Plane;
-use crate::{Context, Settings};
+use crate::{Context, MyClusters, Settings};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -133,10 +134,25 @@ impl World {
     }
 
     pub(crate) async fn with(settings: Settings) -> Self {
+        Self::make(settings, |_, _| MyClusters::Push).await
+    }
+
+    /// A world whose cluster `m1` is looked after by this process alone, and is the server itself.
+    pub(crate) async fn agent() -> Self {
+        let one = |namespace: &str, client: &Client| MyClusters::One {
+            name: format!("{namespace}-m1"),
+            client: client.clone(),
+        };
+        Self::make(Settings::default(), one).await
+    }
+
+    async fn make(settings: Settings, mine: impl FnOnce(&str, &Client) -> MyClusters) -> Self {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let namespace = format!("world-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
         let (calls, supervisor) = (Calls::default(), Supervisor::default());
-        let context = Context { settings, ..Context::new(recording(&calls), supervisor.clone()) };
+        let client = recording(&calls);
+        let clusters = mine(&namespace, &client);
+        let context = Context { settings, clusters, ..Context::new(client, supervisor.clone()) };
         let environment = Arc::new(Environment::new(&context));
         let plane = Plane::new(&environment, &context.settings);
         for (group, kind) in [("", "ConfigMap"), ("", "Secret"), ("apps", "Deployment")] {
@@ -146,6 +162,11 @@ impl World {
         let world = Self { environment, plane, namespace, supervisor, calls };
         world.namespace(&world.namespace).await;
         world
+    }
+
+    /// Returns what the controllers of the member side share, if these run.
+    pub(crate) fn members(&self, chosen: &[&str]) -> Arc<Shared> {
+        Shared::new(&self.environment, &chosen.iter().copied().collect())
     }
 
     /// Returns a name that no other test has.

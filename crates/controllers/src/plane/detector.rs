@@ -403,18 +403,17 @@ impl Detector {
         Ok(written)
     }
 
-    /// Takes a claim off the binding and then off the template, whose change brings it back into the queue.
+    /// Takes a claim off the template, whose change brings it back into the queue, and then off the binding: as long as
+    /// the binding carries it, a policy finds both again after a failure.
     pub(super) async fn release(&self, template: &Value, claim: &Claim) -> Result<(), Error> {
-        let name = api::names::binding(template.kind(), template.name());
-        let key = BindingKey { namespace: template.namespace().to_owned(), name };
-        self.release_binding(&key, claim).await?;
         let mut released = template.clone();
         if claim::release(&mut released, claim)
             && let Some(patch) = tree_difference(template, &released, Guard::Version)
         {
             self.plane.templates.patch(&TemplateKey::of(template), patch).await?;
         }
-        Ok(())
+        let name = api::names::binding(template.kind(), template.name());
+        self.release_binding(&BindingKey { namespace: template.namespace().to_owned(), name }, claim).await
     }
 
     pub(super) async fn release_binding(&self, key: &BindingKey, claim: &Claim) -> Result<(), Error> {
@@ -472,7 +471,7 @@ async fn release_binding<B: StoredBinding>(
         return Ok(());
     }
     debug_assert_eq!(bindings::key(binding.as_ref()), *key);
-    // The mirror learns of it at once: a policy that goes releases a binding, and then the template and its binding.
+    // The mirror learns of it at once: a policy that goes releases a template and its binding, and then the binding.
     match plane.writer.derived().update_mirrored(mirror, binding.as_ref(), &released, Guard::Version).await {
         Err(error) if error.is_not_found() => Ok(()),
         result => result.map(drop),

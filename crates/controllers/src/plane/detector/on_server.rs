@@ -194,7 +194,7 @@ async fn the_claim_of_a_policy_that_is_gone_is_taken_off() {
     test.world.environment.mirrors.policies.remove(&Key::of(policy.as_ref()), 0);
     test.world.writes();
     assert_eq!(test.once("web").await, Outcome::Done);
-    assert_eq!(test.world.writes(), ["PATCH */resourcebindings/web-configmap", CLAIM]);
+    assert_eq!(test.world.writes(), [CLAIM, "PATCH */resourcebindings/web-configmap"]);
     let released = test.see("web").await;
     assert!(Claim::read(&released).is_none());
     let binding = test.stored_binding("web").await.expect("it stays: what runs keeps running");
