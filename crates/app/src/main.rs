@@ -16,7 +16,7 @@ mod scheduling;
 mod server;
 mod signals;
 mod sim;
-mod surroundings;
+mod environment;
 mod up;
 mod webhook;
 

@@ -1,6 +1,6 @@
 //! Finds the type of an expression and of everything in it, the overloads that calls may use, and what cannot work.
 //!
-//! In: a parsed expression and what it is told about its surroundings. Out: types and overloads by node, and cel-go's words for
+//! In: a parsed expression and what it is told about its environment. Out: types and overloads by node, and cel-go's words for
 //! what is wrong. Names with dots are resolved on the way: `optional.of(1)` calls a function, not a method of `optional`.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use crate::signatures::{self, Overload};
 use crate::types::{Mapping, Type, more_general};
 use crate::value::Value;
 
-/// What an expression is told about its surroundings.
+/// What an expression is told about its environment.
 #[derive(Debug, Default, Clone)]
 pub struct Scope {
     variables: BTreeMap<String, Type>,
