@@ -12,7 +12,7 @@ pub mod admission;
 pub mod aggregation;
 mod allocator;
 mod apply;
-mod aside;
+mod background;
 pub mod audit;
 pub mod auth;
 mod bootstrap;

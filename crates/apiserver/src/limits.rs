@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::account::{Account, Accounts, Budgets, Reading};
-use crate::aside;
+use crate::background;
 use crate::auth::User;
 use crate::auth::user::MASTERS;
 use crate::http::RequestInfo;
@@ -166,7 +166,7 @@ impl Limits {
 
     /// Runs something that takes long for a client, as soon as it may have more of that kind of work, and counts it.
     /// `times` is what the work entails altogether, in terms of itself.
-    pub(crate) async fn aside<T: Send + 'static>(
+    pub(crate) async fn in_background<T: Send + 'static>(
         &self,
         work: Work,
         user: &User,
@@ -185,7 +185,7 @@ impl Limits {
             return Err(Status::too_many_requests("Too many requests, please try again later.", seconds));
         }
         tokio::time::sleep(wait).await;
-        let (result, time) = aside::run(compute).await?;
+        let (result, time) = background::run(compute).await?;
         allowances.take(user, (time * times).as_secs_f64() - AT_FIRST, Instant::now());
         Ok(result)
     }
@@ -383,7 +383,7 @@ mod tests {
     #[tokio::test]
     async fn who_would_wait_too_long_is_sent_away() {
         let limits = Limits::new(1, 1, Budgets::default());
-        let ask = async |name: &str| limits.aside(Work::Document, &user(name), 1, async { "made" }).await;
+        let ask = async |name: &str| limits.in_background(Work::Document, &user(name), 1, async { "made" }).await;
         assert_eq!(ask("someone").await.unwrap(), "made");
         limits.documents.take(&user("someone"), 3.0, Instant::now());
         let refused = ask("someone").await.unwrap_err();

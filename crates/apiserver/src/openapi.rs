@@ -55,7 +55,7 @@ impl Asked {
 /// Answers a request for a document or for the index.
 pub(crate) async fn answer(server: &Server, context: &Context) -> Response<Body> {
     let (registry, asked) = (server.registry.load_full(), Asked::of(context));
-    let rendered = server.limits.aside(Work::Document, &context.user, 1, async move {
+    let rendered = server.limits.in_background(Work::Document, &context.user, 1, async move {
         match asked.path.as_str() {
             "openapi/v3" => v3_index(&registry),
             path => match path.strip_prefix("openapi/v3/") {

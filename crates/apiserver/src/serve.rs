@@ -333,9 +333,9 @@ async fn answer(
         record.request(&body);
     }
     if takes_long(&context.info) {
-        let (aside, asked) = (server.clone(), context.clone());
-        let answer = async move { handlers::resource(&aside, &asked, body).await };
-        let answer = server.limits.aside(Work::Definition, &context.user, SETTLING, answer).await;
+        let (own, asked) = (server.clone(), context.clone());
+        let answer = async move { handlers::resource(&own, &asked, body).await };
+        let answer = server.limits.in_background(Work::Definition, &context.user, SETTLING, answer).await;
         answer.unwrap_or_else(|status| respond::error(&status))
     } else if context.info.is_resource {
         handlers::resource(server, context, body).await

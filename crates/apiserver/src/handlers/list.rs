@@ -251,7 +251,7 @@ pub async fn list(
         };
         Ok(whole()?.map(|body| body::holding(body, held)))
     };
-    server.limits.aside(Work::List, &context.user, 1, made).await?
+    server.limits.in_background(Work::List, &context.user, 1, made).await?
 }
 
 /// The answer to a user whose earlier answers are not read.

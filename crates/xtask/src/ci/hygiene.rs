@@ -26,7 +26,7 @@ const DATA: &[&str] = &[
 ];
 
 /// The files that may have unsafe code: a system call and a call of the allocator that no crate hides.
-const UNSAFE: &[&str] = &["crates/app/src/memory.rs", "crates/apiserver/src/aside.rs"];
+const UNSAFE: &[&str] = &["crates/app/src/memory.rs", "crates/apiserver/src/background.rs"];
 
 /// The API server asks its registry what is particular about a kind; this is where it does so.
 const SERVER: &str = "crates/apiserver/src/";
