@@ -195,8 +195,8 @@ async fn simulate(arguments: Run) -> anyhow::Result<()> {
     options.persist = arguments.persist;
     options.bind = arguments.bind;
     options.port = arguments.port;
-    options.pace.start = arguments.pod_start;
-    options.pace.work = arguments.job_work;
+    options.delays.start = arguments.pod_start;
+    options.delays.work = arguments.job_work;
     options.troubles = arguments.troubles;
     if let Some(file) = &arguments.trouble_file {
         options.troubles.extend(read(file)?);

@@ -24,7 +24,7 @@ use crate::controllers::{
 use crate::hands::{Done, Hands};
 use crate::kinds::Kind;
 use crate::objects::{Object, condition, list, text};
-use crate::options::Pace;
+use crate::options::Delays;
 use crate::plan::Step;
 use crate::trouble::Troubles;
 use crate::view::{Objects, View};
@@ -60,7 +60,7 @@ const MAX_RETRY: Duration = Duration::from_secs(60);
 
 pub(crate) struct Engine {
     hands: Hands,
-    pace: Pace,
+    delays: Delays,
     troubles: watch::Receiver<Troubles>,
     queue: BTreeSet<Key>,
     timers: Timers,
@@ -133,13 +133,13 @@ impl Addresses {
 impl Engine {
     pub(crate) fn new(
         server: &Arc<Server>,
-        pace: Pace,
+        delays: Delays,
         number: usize,
         troubles: watch::Receiver<Troubles>,
     ) -> Self {
         Self {
             hands: Hands::new(server),
-            pace,
+            delays,
             troubles,
             queue: BTreeSet::new(),
             timers: Timers::default(),
@@ -487,7 +487,7 @@ impl Engine {
         let view = View {
             objects: &self.hands,
             now,
-            pace: &self.pace,
+            delays: &self.delays,
             troubles: &troubles,
             failures: &self.failures,
         };
@@ -514,7 +514,7 @@ impl Engine {
             }
             Role::Lease => {
                 let mut steps: Vec<Step> = nodes::lease(&view, &object).into_iter().collect();
-                steps.push(Step::Again(self.pace.lease));
+                steps.push(Step::Again(self.delays.lease));
                 steps
             }
             Role::Schedule => self.schedule(path, &object),
@@ -529,7 +529,7 @@ impl Engine {
                 let view = View {
                     objects: &self.hands,
                     now,
-                    pace: &self.pace,
+                    delays: &self.delays,
                     troubles: &troubles,
                     failures: &self.failures,
                 };

@@ -179,7 +179,7 @@ async fn start_member(
     }
     create_nodes(&handle.server, member).await?;
     create_storage_class(&handle.server, member).await?;
-    let engine = Engine::new(&handle.server, options.pace, index, troubles.subscribe());
+    let engine = Engine::new(&handle.server, options.delays, index, troubles.subscribe());
     tasks.spawn(engine.run());
     let member = Member {
         name: member.name.clone(),

@@ -27,5 +27,5 @@ mod view;
 
 pub use control::{Answer, Request, SOCKET, ask};
 pub use fleet::{Error, Fleet, Member, start};
-pub use options::{MemberOptions, NodeOptions, Options, Pace};
+pub use options::{MemberOptions, NodeOptions, Options, Delays};
 pub use trouble::{Load, Trouble, Troubles};

@@ -32,7 +32,7 @@ use plane::MEMORY_MIB;
 use stage::{Stage, Verdict};
 use table::{Attack, How, attacks};
 
-/// No attack may keep the test waiting for longer. What the server paces takes its time on a slow machine.
+/// No attack may keep the test waiting for longer. What the server throttles takes its time on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What came of an attack.
