@@ -5,7 +5,7 @@
 //! No container is started and nothing listens but the API servers.
 //!
 //! One `engine` per member follows the store's history. Every controller is a function from what exists to a list of
-//! steps (`plan`); `hands` carries them out. So all behaviour can be tested without a server.
+//! steps (`plan`); `executor` carries them out. So all behaviour can be tested without a server.
 
 mod admission;
 mod binding;
@@ -15,7 +15,7 @@ mod engine;
 mod eviction;
 mod extension;
 mod fleet;
-mod hands;
+mod executor;
 mod hash;
 mod kinds;
 mod metrics;

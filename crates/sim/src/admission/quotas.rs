@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::controllers::quotas::{counts, covers};
-use crate::hands::Hands;
+use crate::executor::Executor;
 use crate::kinds;
 use crate::objects::{Object, list};
 use crate::view::Objects;
@@ -43,10 +43,10 @@ impl Quotas {
         let has_quota =
             server.store.snapshot("resourcequotas").iter().any(|entry| entry.name.starts_with(&prefix));
         let Some(object) = attributes.object.as_deref().filter(|_| has_quota) else { return Ok(()) };
-        let hands = Hands::new(&server);
+        let executor = Executor::new(&server);
         let of = &attributes.kind.resource;
         let refuse = |why: String| Status::forbidden(of, attributes.name, &why);
-        let quotas = hands.list(kinds::Kind::Quota, attributes.namespace);
+        let quotas = executor.list(kinds::Kind::Quota, attributes.namespace);
         // All have to agree before one is charged.
         for quota in &quotas {
             charge(quota, of, object, attributes.old).map_err(refuse)?;
@@ -70,7 +70,7 @@ impl Quotas {
                     None
                 }
             };
-            match hands.write_status(kinds::Kind::Quota, attributes.namespace, quota.name(), change).await {
+            match executor.write_status(kinds::Kind::Quota, attributes.namespace, quota.name(), change).await {
                 Err(status) if status.reason == "NotFound" => continue,
                 other => other?,
             }
