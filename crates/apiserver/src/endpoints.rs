@@ -227,7 +227,7 @@ fn checks(server: &Server) -> Vec<Check> {
     checks
 }
 
-/// Returns the outcome of every health check as figures.
+/// Returns the outcome of every health check as metrics.
 fn slis(server: &Server) -> Response<Body> {
     let mut text = String::from(
         "# HELP kubernetes_healthcheck Whether a check of the server's health passes.\n# TYPE kubernetes_healthcheck gauge\n",

@@ -224,7 +224,7 @@ impl Witness {
 /// Returns how many writes a simulated member has been asked for, by verb and resource.
 async fn writes(client: &kube::Client) -> BTreeMap<String, u64> {
     let request = http::Request::get("/metrics").body(Vec::new()).expect("a request");
-    let text = client.request_text(request).await.expect("the member's figures");
+    let text = client.request_text(request).await.expect("the member's metrics");
     let mut counts = BTreeMap::new();
     for line in text.lines().filter(|line| line.starts_with("apiserver_request_total{")) {
         let label = |name: &str| {
@@ -241,7 +241,7 @@ async fn writes(client: &kube::Client) -> BTreeMap<String, u64> {
         let count: f64 = line.rsplit(' ').next().and_then(|count| count.parse().ok()).expect("a count");
         *counts.entry(format!("{verb} {resource}")).or_default() += count as u64;
     }
-    assert!(!counts.is_empty(), "the figures show no write at all:\n{text}");
+    assert!(!counts.is_empty(), "the metrics show no write at all:\n{text}");
     counts
 }
 

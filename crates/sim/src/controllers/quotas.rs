@@ -26,7 +26,7 @@ pub(crate) fn decide(view: &View<'_>, quota: &Value) -> Vec<Step> {
         known.insert(kind.resource().2, objects);
     }
     for resource in hard.keys() {
-        let measured = known.iter().flat_map(|(plural, objects)| {
+        let counted = known.iter().flat_map(|(plural, objects)| {
             let resource_of = GroupResource::new("", *plural);
             objects.iter().filter_map(move |object| counts(&resource_of, object, resource))
         });
@@ -34,7 +34,7 @@ pub(crate) fn decide(view: &View<'_>, quota: &Value) -> Vec<Step> {
             Some(other) if !known.contains_key(other.resource.as_str()) || !other.group.is_empty() => {
                 view.objects.count(&other.group, &other.resource, space).to_string()
             }
-            _ => sum(measured).to_string(),
+            _ => sum(counted).to_string(),
         };
         used.insert(resource.clone(), json!(amount));
     }

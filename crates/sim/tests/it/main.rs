@@ -1,7 +1,7 @@
 //! Simulated clusters as their users see them, and held against real ones.
 
 mod behaviour;
-mod figures;
+mod metrics;
 mod like_real;
 mod normal;
 mod site;
