@@ -360,9 +360,9 @@ mod tests {
         let account = limits.account(&user("someone")).unwrap();
         let _reading = limits.read(&account, 1024).await.unwrap();
         assert_eq!(limits.read(&account, 1).await.unwrap_err().code, 429);
-        let unread = account.charged(bytes::Bytes::from_static(b"more than ten"));
+        let unsent = account.charged(bytes::Bytes::from_static(b"more than ten"));
         assert_eq!(limits.write(&account).await.unwrap_err().code, 429);
-        drop(unread);
+        drop(unsent);
         assert!(limits.write(&account).await.is_ok());
         assert!(limits.account(&User::system("admin")).is_none());
     }

@@ -230,8 +230,8 @@ fn replicas_that_do_not_add_up_are_noticed() {
         of(state, "Deployment")["status"] = deployment(4, 3)["status"].clone();
     };
     breaks(short, &["ResourceBinding default/nginx-deployment wants 4 replicas and divides 3"]);
-    let unread = |state: &mut State| of(state, "Deployment")["spec"]["replicas"] = 5.into();
-    breaks(unread, &["ResourceBinding default/nginx-deployment wants 4 replicas, its template 5"]);
+    let unseen = |state: &mut State| of(state, "Deployment")["spec"]["replicas"] = 5.into();
+    breaks(unseen, &["ResourceBinding default/nginx-deployment wants 4 replicas, its template 5"]);
     let unrendered = |state: &mut State| {
         state.plane[4] = work("m1", 2);
         state.members.get_mut("m1").expect("a member")[0]["spec"]["replicas"] = 2.into();
