@@ -237,12 +237,12 @@ fn v3_document(registry: &Registry, path: &str) -> Option<Vec<u8>> {
     let mut components = document.take("components");
     let (mut schemas, mut paths) = (components.take("schemas"), document.take("paths"));
     let source = native::openapi::v3("apis/apps/v1")?;
-    let common = Pieces::read(&source).ok()?.take("components").take("schemas");
+    let schemas_of_source = Pieces::read(&source).ok()?.take("components").take("schemas");
     for (custom, version) in found {
         let name = definition_name(custom, version);
         schemas.set(&name, &openapi_custom::object_schema(custom, version, true));
         schemas.set(format!("{name}List"), &openapi_custom::list_schema(custom, version, &name, true));
-        schemas.add_missing(&common, |name| openapi_custom::is_common_schema(version, name));
+        schemas.add_missing(&schemas_of_source, |name| openapi_custom::is_common_schema(version, name));
         for (path, item) in openapi_custom::v3_paths(custom, version, &name) {
             paths.set(path, &item);
         }

@@ -207,8 +207,8 @@ impl Tokens {
         let (Some(expires), true) = (claims.exp, claims.iss == self.issuer) else {
             return Err(Distrust::Unknown);
         };
-        let common: Vec<String> = audiences.iter().filter(|aud| claims.aud.contains(aud)).cloned().collect();
-        if common.is_empty() {
+        let shared: Vec<String> = audiences.iter().filter(|aud| claims.aud.contains(aud)).cloned().collect();
+        if shared.is_empty() {
             return Err(Distrust::Foreign { of: claims.aud.clone(), wanted: audiences.to_vec() });
         }
         if expires <= now.as_second() {
@@ -265,7 +265,7 @@ impl Tokens {
                 note("node-uid", &node.uid);
             }
         }
-        Ok((user, common))
+        Ok((user, shared))
     }
 }
 

@@ -70,7 +70,7 @@ async fn others_are_served_whatever_attackers_do() {
         }
         outcomes
     };
-    let common = async {
+    let in_turn = async {
         let mut stage = first.clone();
         let mut outcomes = Vec::new();
         for (attack, play) in shared {
@@ -81,7 +81,7 @@ async fn others_are_served_whatever_attackers_do() {
         }
         outcomes
     };
-    let (mut outcomes, beside, apart) = futures::join!(common, beside, apart);
+    let (mut outcomes, beside, apart) = futures::join!(in_turn, beside, apart);
     outcomes.extend(beside);
     outcomes.extend(apart);
     let failed: Vec<&str> = outcomes
