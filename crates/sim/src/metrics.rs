@@ -65,9 +65,9 @@ impl Used {
     }
 
     /// Returns the part of one of several; the first takes what does not divide.
-    fn part(self, index: usize, of: usize) -> Self {
-        let of = of.max(1) as u64;
-        let part = |whole: u64| whole / of + if index == 0 { whole % of } else { 0 };
+    fn part(self, index: usize, parts: usize) -> Self {
+        let parts = parts.max(1) as u64;
+        let part = |whole: u64| whole / parts + if index == 0 { whole % parts } else { 0 };
         Self { milli_cpu: part(self.milli_cpu), bytes: part(self.bytes) }
     }
 

@@ -115,12 +115,12 @@ fn read_and_judge(world: &World) -> Vec<String> {
 
 /// Reads all logs of a server, one list per run.
 fn read(site: &Site) -> Vec<Vec<Entry>> {
-    let of = |log: &PathBuf| {
+    let entries = |log: &PathBuf| {
         let text = std::fs::read_to_string(log)
             .unwrap_or_else(|error| panic!("cannot read the audit log {}: {error}", log.display()));
         Entry::read(&text)
     };
-    site.logs.iter().map(of).collect()
+    site.logs.iter().map(entries).collect()
 }
 
 async fn observe(world: &World) -> Result<State, String> {

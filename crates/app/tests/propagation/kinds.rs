@@ -56,8 +56,8 @@ async fn every_kind(world: World) {
     world.leave();
 }
 
-fn policy_kind(of: &Kind) -> Kind {
-    if of.namespaced {
+fn policy_kind(kind: &Kind) -> Kind {
+    if kind.namespaced {
         Kind::namespaced("policy.karmada.io", "v1alpha1", "PropagationPolicy", "propagationpolicies")
     } else {
         let plural = "clusterpropagationpolicies";
@@ -65,16 +65,16 @@ fn policy_kind(of: &Kind) -> Kind {
     }
 }
 
-fn override_kind(of: &Kind) -> Kind {
-    if of.namespaced {
+fn override_kind(kind: &Kind) -> Kind {
+    if kind.namespaced {
         Kind::namespaced("policy.karmada.io", "v1alpha1", "OverridePolicy", "overridepolicies")
     } else {
         Kind::cluster("policy.karmada.io", "v1alpha1", "ClusterOverridePolicy", "clusteroverridepolicies")
     }
 }
 
-fn binding_kind(of: &Kind) -> Kind {
-    if of.namespaced {
+fn binding_kind(kind: &Kind) -> Kind {
+    if kind.namespaced {
         Kind::namespaced("work.karmada.io", "v1alpha2", "ResourceBinding", "resourcebindings")
     } else {
         Kind::cluster("work.karmada.io", "v1alpha2", "ClusterResourceBinding", "clusterresourcebindings")
