@@ -4,7 +4,7 @@
 //! Objects are `serde_json::Value` trees whose maps are ordered by key, so that equal objects have equal
 //! bytes. Nothing here knows a particular kind; that knowledge is data, handed in through small traits.
 
-pub mod apply;
+pub mod server_side_apply;
 pub mod conditions;
 pub mod crd;
 pub mod depth;

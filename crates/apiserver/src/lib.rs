@@ -11,7 +11,7 @@ pub mod admin;
 pub mod admission;
 pub mod aggregation;
 mod allocator;
-mod apply;
+mod field_ownership;
 mod background;
 pub mod audit;
 pub mod auth;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::check as check_schema;
 use super::*;
-use crate::apply::{FieldManager, Set, Types, typed};
+use crate::server_side_apply::{FieldManager, Set, Types, typed};
 use crate::field::Path;
 
 fn spec_schema(spec: Value) -> Schema {
