@@ -221,8 +221,8 @@ async fn simulate(arguments: Run) -> anyhow::Result<()> {
 /// Reads a file of troubles by member.
 fn read(file: &Path) -> anyhow::Result<Vec<(String, Trouble)>> {
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-    let members: BTreeMap<String, Troubles> =
-        serde_saphyr::from_str(&text).with_context(|| format!("cannot understand {}", file.display()))?;
+    let members: BTreeMap<String, Troubles> = apimachinery::yaml::from_str(&text)
+        .with_context(|| format!("cannot understand {}", file.display()))?;
     let mut troubles = Vec::new();
     for (member, wrong) in members {
         let mut add = |trouble| troubles.push((member.clone(), trouble));

@@ -116,7 +116,7 @@ impl Policy {
     }
 
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let policy: Self = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+        let policy: Self = apimachinery::yaml::from_str(text).map_err(|error| error.to_string())?;
         if policy.kind != "Policy" || policy.api_version != "audit.k8s.io/v1" {
             return Err(format!(
                 "expected apiVersion audit.k8s.io/v1 and kind Policy, not {:?} and {:?}",
