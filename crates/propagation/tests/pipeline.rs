@@ -8,9 +8,9 @@ use api::policy::{ClusterPropagationPolicy, ConflictResolution, PropagationPolic
 use api::work::{ClusterResourceBinding, ResourceBinding, TargetCluster, Work};
 use interpreter::Interpreter;
 use jiff::Timestamp;
-use propagation::delivery::{self, Decision};
 use propagation::binding::{self, Change, Inputs};
 use propagation::claim::Claim;
+use propagation::delivery::{self, Decision};
 use propagation::overrides::Overrides;
 use propagation::render::{DesiredWork, Renderer};
 use propagation::{Error, dependencies, status};
@@ -816,6 +816,25 @@ fn a_member_object_reports_status_and_health() {
     let mut work = work;
     assert!(status::update_work(&mut work, report.status.clone()));
     assert!(!status::update_work(&mut work, report.status));
+}
+
+/// The server sets the class and puts it back: to take it out would be a write that never ends.
+#[test]
+fn the_class_of_a_pod_stays_in_the_status_of_its_template() {
+    let world = World::new();
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {"containers": [{"name": "web", "image": "nginx"}]},
+        "status": {"phase": "Pending", "qosClass": "BestEffort"}});
+    let items: Vec<_> =
+        serde_json::from_value(json!([{"clusterName": "m1", "status": {"phase": "Running"}}]))
+            .expect("items");
+    let updated = status::update_template(&pod, &items, &world.interpreter, now()).expect("a result");
+    let updated = updated.expect("a new status");
+    assert_eq!(
+        (&updated["status"]["phase"], &updated["status"]["qosClass"]),
+        (&json!("Running"), &json!("BestEffort"))
+    );
+    assert_eq!(status::update_template(&updated, &items, &world.interpreter, now()).expect("a result"), None);
 }
 
 #[test]
