@@ -282,6 +282,8 @@ impl Running {
             etcd: self.ground.etcd.clone(),
             etcd_prefix: format!("/{name}/{}", self.generation),
         };
+        let policy = self.files.audit_policy();
+        fs::write(&policy, flags::AUDIT_POLICY).map_err(Error::io("write", &policy))?;
         let (mut extra, mut later) = (Vec::new(), Vec::new());
         if self.options.flavour == Flavour::Pods {
             server.etcd = "http://127.0.0.1:2379".to_string(); // its own

@@ -12,6 +12,8 @@ use crate::trouble::Trouble;
 pub struct Options {
     /// Where kubeconfigs, keys and state are kept; `None` keeps everything in memory.
     pub data_dir: Option<PathBuf>,
+    /// With a policy, each member keeps an audit log beside its kubeconfig in the data directory.
+    pub audit_policy: Option<PathBuf>,
     /// Keep objects in the data directory, so that a later start finds them again. Without it only keys and ports are kept.
     pub persist: bool,
     pub bind: IpAddr,
@@ -77,6 +79,7 @@ impl Options {
             .collect();
         Self {
             data_dir: None,
+            audit_policy: None,
             persist: false,
             bind: IpAddr::from([127, 0, 0, 1]),
             port: 0,

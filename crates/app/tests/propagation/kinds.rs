@@ -19,14 +19,14 @@ on_real_and_simulated_members! {
 }
 
 async fn every_kind_goes_all_the_way_on_our_server(members: Members) {
-    every_kind(World::new("ours", ControlPlane::ours(), &members.kubeconfigs()).await).await;
+    every_kind(World::new("ours", ControlPlane::ours(), &members.places()).await).await;
 }
 
 async fn every_kind_goes_all_the_way_on_kube_apiserver(members: Members) {
     if !have_kubernetes() {
         return;
     }
-    every_kind(World::new("stock", ControlPlane::kubernetes().await, &members.kubeconfigs()).await).await;
+    every_kind(World::new("stock", ControlPlane::kubernetes().await, &members.places()).await).await;
 }
 
 async fn every_kind(world: World) {
@@ -53,7 +53,7 @@ async fn every_kind(world: World) {
         let gone = "the namespace leaves the members";
         until_gone(&world.in_member(index, &namespaces), &world.namespace, gone).await;
     }
-    world.leave();
+    world.leave().await;
 }
 
 fn policy_kind(kind: &Kind) -> Kind {

@@ -197,6 +197,12 @@ fn a_finalizer_without_its_controller_is_noticed() {
     breaks(off, &[complaint, complaint]);
     let few = |state: &mut State| state.controllers = "execution,cluster".to_owned();
     breaks(few, &["has karmada.io/binding-controller, but binding does not run"]);
+    // Then Works are made by hand, and need no wish.
+    let by_hand = |state: &mut State| {
+        few(state);
+        state.plane.retain(|object| object["kind"] != "ResourceBinding");
+    };
+    breaks(by_hand, &[]);
     let strange = |state: &mut State| {
         of(state, "Deployment")["metadata"]["finalizers"] =
             json!(["karmada.io/execution-controller", "other.io/own"]);
