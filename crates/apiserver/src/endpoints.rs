@@ -1,4 +1,4 @@
-//! Everything that is no resource: discovery, versions, health, metrics, schemas.
+//! Everything that is not a resource: discovery, versions, health, metrics, schemas.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ use crate::server::{Check, Server};
 /// The Kubernetes version this server speaks.
 pub const KUBERNETES_VERSION: &str = "v1.36.3";
 
-/// A path that is no resource. What has no entry in [`ROUTES`] is not served.
+/// A path that is not a resource. What has no entry in [`ROUTES`] is not served.
 pub struct Route {
     /// With `/*` at the end: everything below.
     pub path: &'static str,
@@ -103,7 +103,7 @@ impl std::fmt::Debug for Route {
     }
 }
 
-/// Answers a request for a path that is no resource.
+/// Answers a request for a path that is not a resource.
 pub(crate) async fn answer(server: &Arc<Server>, context: &Context) -> Response<Body> {
     if context.method != Method::GET && context.method != Method::HEAD {
         return respond::error(&Status::method_not_allowed());

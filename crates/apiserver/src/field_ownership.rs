@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use apimachinery::server_side_apply::managed::Managed;
-use apimachinery::server_side_apply::{FieldManager, Set, Types};
 use apimachinery::gvk::Gvk;
 use apimachinery::object::Object;
+use apimachinery::server_side_apply::managed::Managed;
+use apimachinery::server_side_apply::{FieldManager, Set, Types};
 use apimachinery::status::Status;
 use apimachinery::structural::SchemaType;
 use apimachinery::yaml::Document;
@@ -24,7 +24,7 @@ use crate::handlers::write::{Change, Outcome, Target, second};
 use crate::registry::{Custom, Kind, Source};
 use crate::server::Server;
 
-/// Records what a write that is no apply changed, and who did it.
+/// Records what a write that is not an apply changed, and who did it.
 pub(crate) fn track(target: &Target<'_>, old: Option<&Value>, new: &mut Value) {
     let now = second(Timestamp::now());
     let fresh = old.is_none().then(|| zero(target.kind));

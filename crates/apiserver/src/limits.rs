@@ -11,9 +11,9 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::account::{Account, Accounts, Budgets, Reading};
-use crate::background;
 use crate::auth::User;
 use crate::auth::user::MASTERS;
+use crate::background;
 use crate::http::RequestInfo;
 
 /// How long a request waits for its turn.
@@ -382,7 +382,8 @@ mod tests {
     #[tokio::test]
     async fn who_would_wait_too_long_is_sent_away() {
         let limits = Limits::new(1, 1, Budgets::default());
-        let ask = async |name: &str| limits.in_background(Work::Document, &user(name), 1, async { "made" }).await;
+        let ask =
+            async |name: &str| limits.in_background(Work::Document, &user(name), 1, async { "made" }).await;
         assert_eq!(ask("someone").await.unwrap(), "made");
         limits.documents.take(&user("someone"), 3.0, Instant::now());
         let refused = ask("someone").await.unwrap_err();

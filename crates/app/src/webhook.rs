@@ -19,8 +19,8 @@ use api::features::Features;
 use clap::Args;
 use tokio_util::sync::CancellationToken;
 
-use crate::signals::Signals;
 use crate::environment::Environment;
+use crate::signals::Signals;
 
 /// Run Karmada's admission rules as a webhook server, for a control plane on kube-apiserver.
 ///

@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, LazyLock};
 
-use apimachinery::server_side_apply::FieldManager;
 use apimachinery::depth::{self, MAX_DEPTH};
 use apimachinery::gvk::Gvk;
 use apimachinery::jsonpath;
 use apimachinery::patch::{json as json_patch, merge, strategic};
 use apimachinery::quantity::Quantity;
 use apimachinery::selector::{self, LabelSelector};
+use apimachinery::server_side_apply::FieldManager;
 use apimachinery::{json, yaml};
 use apiserver::auth::pki::{self, Pair, Pki};
 use apiserver::auth::x509::Judge;

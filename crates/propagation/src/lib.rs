@@ -15,9 +15,9 @@
 //! so that a controller never writes what is already right.
 
 pub mod activation;
-pub mod delivery;
 pub mod binding;
 pub mod claim;
+pub mod delivery;
 pub mod dependencies;
 mod error;
 pub mod index;

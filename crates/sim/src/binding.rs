@@ -32,7 +32,8 @@ pub(crate) async fn bind(
     if dry {
         return obstacle(&pod, name, &wanted).map_or(Ok(()), Err);
     }
-    let labels = executor.get(Kind::Node, "", &node).map(|node| workloads::nodes::Node::read(&node).topology());
+    let labels =
+        executor.get(Kind::Node, "", &node).map(|node| workloads::nodes::Node::read(&node).topology());
     // What stood in the way at the last attempt; the closure may run several times.
     let refused = Mutex::new(None);
     let labels = labels.unwrap_or_default();

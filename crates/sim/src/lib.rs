@@ -13,9 +13,9 @@ mod control;
 mod controllers;
 mod engine;
 mod eviction;
+mod executor;
 mod extension;
 mod fleet;
-mod executor;
 mod hash;
 mod kinds;
 mod metrics;
@@ -27,5 +27,5 @@ mod view;
 
 pub use control::{Answer, Request, SOCKET, ask};
 pub use fleet::{Error, Fleet, Member, start};
-pub use options::{MemberOptions, NodeOptions, Options, Delays};
+pub use options::{Delays, MemberOptions, NodeOptions, Options};
 pub use trouble::{Load, Trouble, Troubles};

@@ -390,7 +390,7 @@ impl Check {
 fn is_identifier(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-        // What escaping leaves as it is is no word of the language.
+        // What escaping leaves as it is is not a word of the language.
         && cel::escape(name).is_some_and(|escaped| escaped == name || name.contains("__"))
 }
 

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use apimachinery::server_side_apply::{self, PathElement};
 use apimachinery::field::{self, Path};
 use apimachinery::go;
 use apimachinery::gvk::{GroupResource, Gvk};
 use apimachinery::object::Object;
 use apimachinery::selector::LabelSelector;
+use apimachinery::server_side_apply::{self, PathElement};
 use apimachinery::status::Status;
 use apimachinery::yaml::Document;
 use bytes::Bytes;
@@ -196,7 +196,8 @@ pub fn owned(kind: &Kind, object: &Value) -> Result<Value, Status> {
     if kind.is_custom() && at(object, &paths(kind).spec).is_none() {
         scale["spec"]["replicas"] = json!(UNSET);
     }
-    let managed = server_side_apply::to_scale(object.pointer("/metadata/managedFields"), &replica_paths(kind));
+    let managed =
+        server_side_apply::to_scale(object.pointer("/metadata/managedFields"), &replica_paths(kind));
     managed.map_err(Status::bare_internal)?.store(&mut scale);
     Ok(scale)
 }
@@ -237,7 +238,8 @@ impl Rescale<'_> {
         let live = owned(kind, old)?;
         let (gvk, reset) = (gvk(), BTreeMap::new());
         let types = native::merge::Versions { gvk: gvk.clone() };
-        let fields = server_side_apply::FieldManager { types: &types, gvk: &gvk, subresource: "scale", reset: &reset };
+        let fields =
+            server_side_apply::FieldManager { types: &types, gvk: &gvk, subresource: "scale", reset: &reset };
         let (manager, now) = (options.field_manager.as_str(), second(Timestamp::now()));
         let sent = match &self.new {
             ScaleChange::Replace(scale) => scale.clone(),

@@ -382,7 +382,7 @@ fn rejected() -> Status {
         .with_details(Default::default())
 }
 
-/// The answer to a patch whose result is no valid object.
+/// The answer to a patch whose result is not a valid object.
 fn patch_invalid(shown: &str, detail: &str) -> Status {
     Status::invalid("", "", "", &[field::Error::invalid(&Path::new("patch"), shown, detail)])
 }

@@ -78,7 +78,7 @@ impl Target<'_> {
 
     async fn create_with(&self, mut object: Value, fields_managed: bool) -> Result<Outcome, Status> {
         self.settle_namespace(&mut object)?;
-        // What is no number is passed over, as upstream.
+        // What is not a number is passed over, as upstream.
         if object.resource_version().parse::<u64>().is_ok_and(|revision| revision != 0) {
             return Err(Status::bare_internal("resourceVersion should not be set on objects to be created"));
         }

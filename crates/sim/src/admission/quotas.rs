@@ -70,7 +70,8 @@ impl Quotas {
                     None
                 }
             };
-            match executor.write_status(kinds::Kind::Quota, attributes.namespace, quota.name(), change).await {
+            match executor.write_status(kinds::Kind::Quota, attributes.namespace, quota.name(), change).await
+            {
                 Err(status) if status.reason == "NotFound" => continue,
                 other => other?,
             }

@@ -75,8 +75,8 @@ pub(crate) fn decide(
         Stage::Waiting | Stage::Over => Vec::new(),
         Stage::Starting => {
             // Between one and two times the delay, always the same for the same pod.
-            let wanted =
-                view.delays.start + view.delays.start.mul_f64(f64::from(hash::number(pod.uid()) % 1000) / 1000.0);
+            let wanted = view.delays.start
+                + view.delays.start.mul_f64(f64::from(hash::number(pod.uid()) % 1000) / 1000.0);
             match wanted.checked_sub(since) {
                 Some(left) if !left.is_zero() => vec![Step::Again(left)],
                 _ => vec![Step::status(Kind::Pod, pod, running(pod, view.now, &places))],

@@ -154,14 +154,16 @@ pub(crate) fn pod_amount(pod: &Value, field: &str, resource: &str) -> Quantity {
 
 /// Says whether a quota is about an object, by its scopes: all of them have to take it. Only pods and claims have scopes.
 pub(crate) fn covers(quota: &Value, counted: &GroupResource, object: &Value) -> bool {
-    let takes =
-        |scope: &str, operator: &str, values: &[Value]| match (counted.group.as_str(), counted.resource.as_str()) {
-            ("", "pods") => in_scope(object, scope, operator, values),
-            ("", "persistentvolumeclaims") => {
-                scope == "VolumeAttributesClass" && selects(&attribute_classes(object), operator, values)
-            }
-            _ => false,
-        };
+    let takes = |scope: &str, operator: &str, values: &[Value]| match (
+        counted.group.as_str(),
+        counted.resource.as_str(),
+    ) {
+        ("", "pods") => in_scope(object, scope, operator, values),
+        ("", "persistentvolumeclaims") => {
+            scope == "VolumeAttributesClass" && selects(&attribute_classes(object), operator, values)
+        }
+        _ => false,
+    };
     list(quota, "/spec/scopes").iter().all(|scope| takes(scope.as_str().unwrap_or(""), "Exists", &[]))
         && list(quota, "/spec/scopeSelector/matchExpressions").iter().all(|expression| {
             takes(text(expression, "/scopeName"), text(expression, "/operator"), list(expression, "/values"))
