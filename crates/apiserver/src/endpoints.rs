@@ -24,7 +24,7 @@ pub const KUBERNETES_VERSION: &str = "v1.36.3";
 pub struct Route {
     /// With `/*` at the end: everything below.
     pub path: &'static str,
-    /// Who may read it, as the roles say that come with the server.
+    /// The users that may read it, as the roles say that come with the server.
     pub readers: Readers,
     answer: Answer,
 }
@@ -35,12 +35,12 @@ enum Answer {
     OpenApi,
 }
 
-/// Who may read a path.
+/// The users that may read a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Readers {
     /// Also who shows no credential.
     Anyone,
-    /// Who is known, whatever else they may do.
+    /// Every known user, whatever else they may do.
     Authenticated,
     /// Only who was given the right to.
     Granted,
@@ -312,7 +312,7 @@ fn wants_aggregated(context: &Context) -> bool {
 fn discovery(server: &Arc<Server>, context: &Context, segments: &[&str]) -> Response<Body> {
     let registry = server.registry.load_full();
     let documents = registry.documents();
-    // The old form is JSON or, for who wants it, YAML. Who wants protobuf gets JSON.
+    // The old form is JSON or, on request, YAML. Clients that want protobuf get JSON.
     let offer = Offer {
         protobuf: true,
         yaml: true,

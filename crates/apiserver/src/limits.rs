@@ -272,7 +272,7 @@ impl Places {
         };
         let known =
             KnownClient { own: Some(own.clone()), client: client.to_owned(), clients: self.clients.clone() };
-        // The own limit first: who waits for that must not stand in the queue of all.
+        // The own limit first: whoever waits for that must not stand in the queue of all.
         let own = own.acquire_owned().await.expect("the semaphore is never closed");
         let left = known.own.as_ref().map_or(0, |own| own.available_permits());
         let place = if self.share - left.min(self.share) <= self.few {

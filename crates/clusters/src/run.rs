@@ -502,7 +502,7 @@ fn write_pki(files: &Files, cluster: &str) -> Result<Authority, Error> {
     let folder = files.pki();
     let authority = Authority::new(&format!("{cluster}-ca"))?;
     authority.pair().write(&folder, "ca")?;
-    // A second authority for aggregated servers: who trusts it, believes every user name in a header.
+    // A second authority for aggregated servers: a server that trusts it believes every user name in a header.
     let front_proxy = Authority::new(&format!("{cluster}-front-proxy-ca"))?;
     front_proxy.pair().write(&folder, "front-proxy-ca")?;
     front_proxy.client("front-proxy-client", None)?.write(&folder, "front-proxy-client")?;

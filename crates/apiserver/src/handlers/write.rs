@@ -578,7 +578,7 @@ impl Target<'_> {
     /// Asks plug-ins and webhooks whether an object may be deleted.
     pub async fn admit_delete(&self, old: &Value, options: &Value) -> Result<(), Status> {
         let mut rounds = Rounds::default();
-        // Who deletes a collection names no object, and webhooks are told so.
+        // The deletion of a collection names no object, and webhooks are told so.
         let name = if self.context.info.verb == "deletecollection" { "" } else { self.name };
         let occasion = self.occasion(Operation::Delete, &self.kind.gvk, name, options);
         self.server.webhooks.mutate(&occasion, &mut None, Some(old), &mut rounds).await?;

@@ -47,7 +47,7 @@ fn charged(account: Option<&Arc<Account>>, bytes: Bytes) -> Bytes {
     }
 }
 
-/// Who an answer is for.
+/// The user that an answer is for.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Recipient {
     /// Administrators have none.

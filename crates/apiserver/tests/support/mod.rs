@@ -40,7 +40,7 @@ pub(crate) struct Call {
     pub(crate) content_type: String,
     pub(crate) accept: String,
     pub(crate) headers: Vec<(String, String)>,
-    /// A token to be shown; who sends it must not have a certificate, which would count first.
+    /// A token to be shown. Its sender must not have a certificate, which would count first.
     pub(crate) bearer: Option<String>,
 }
 

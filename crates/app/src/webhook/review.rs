@@ -18,7 +18,7 @@ use crate::environment::{Environment, Writer};
 pub(super) struct Reviewer {
     settings: Settings,
     environment: Arc<Environment>,
-    /// Who may ask; anybody if there is nothing that a review could write.
+    /// The callers that may ask; anybody may if there is nothing that a review could write.
     clients: Option<Clients>,
 }
 

@@ -185,7 +185,7 @@ impl Audited {
     }
 }
 
-/// Who has seen every write to a cluster.
+/// Sees every write to a cluster.
 enum Witness {
     /// kube-apiserver's audit log.
     Log { path: PathBuf, user: &'static str, marked: usize },

@@ -77,7 +77,7 @@ pub fn hide_annotations(metadata: &mut Value) {
     }
 }
 
-/// Puts back those annotations of v1 that are part of the status: who writes the object does not write them.
+/// Puts back those annotations of v1 that are part of the status: writers of the object do not write them.
 pub(crate) fn restore_status_annotations(new: &mut Map<String, Value>, old: &Value) {
     for name in [CURRENT_METRICS, CONDITIONS] {
         let stored = old.pointer("/metadata/annotations").and_then(|annotations| annotations.get(name));

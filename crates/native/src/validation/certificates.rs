@@ -1,6 +1,6 @@
 //! Certificate signing requests: what may be asked for, and what each of their endpoints may change.
 //!
-//! Does not look into the request itself beyond its PEM envelope: who parses certificates also checks signatures.
+//! Does not look into the request itself beyond its PEM envelope: what parses certificates also checks signatures.
 
 use apimachinery::field::{Error, Errors, Path};
 use apimachinery::names;
