@@ -37,6 +37,7 @@ use serde_json::Value;
 use meta::Finalizers;
 pub use meta::NameRule;
 use node::Node;
+pub use policy::QUOTA_NAMES;
 
 /// Returns what is wrong with a new object.
 ///

@@ -8,6 +8,7 @@ pub mod check;
 pub mod embedded;
 mod objects;
 pub mod process;
+pub mod tls;
 mod wait;
 
 use std::path::Path;

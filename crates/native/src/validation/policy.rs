@@ -29,7 +29,8 @@ pub(super) fn disruption_budget(errors: &mut Errors, root: Node<'_>) {
     );
 }
 
-const QUOTA_NAMES: [&str; 19] = [
+/// What a quota of a namespace may count, besides huge pages.
+pub const QUOTA_NAMES: [&str; 19] = [
     "cpu",
     "memory",
     "ephemeral-storage",
