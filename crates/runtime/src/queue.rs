@@ -54,7 +54,7 @@ pub struct Queue<K> {
     state: Mutex<State<K>>,
     wake: Notify,
     metrics: Metrics,
-    /// Who is told of a panic.
+    /// Told of every panic.
     panicked: OnceLock<Told<K>>,
 }
 
