@@ -189,9 +189,15 @@ pub async fn supervise(mut options: FleetOptions) -> Result<(), Error> {
     };
     tokio::select! {
         done = run => done,
-        _ = terminate.recv() => Ok(()),
-        _ = interrupt.recv() => Ok(()),
+        _ = terminate.recv() => told_to_end("SIGTERM"),
+        _ = interrupt.recv() => told_to_end("SIGINT"),
     }
+}
+
+/// A supervisor that ends says why: its last words may be all that somebody finds.
+fn told_to_end(signal: &str) -> Result<(), Error> {
+    eprintln!("clusters: ending because of {signal}");
+    Ok(())
 }
 
 /// Ends the fleet in `dir`, or removes what a fleet that died has left there.
@@ -389,7 +395,10 @@ async fn begin(options: ClusterOptions, index: usize, ground: Ground) -> Result<
     let started = std::time::Instant::now();
     let name = options.name.clone();
     eprintln!("clusters: starting {name}");
-    let running = Running::start(options, index, ground).await?;
+    let running = Running::start(options, index, ground).await.inspect_err(|error| {
+        // Of several that fail, the caller hears of one only.
+        eprintln!("clusters: {name} did not start: {}", error.chain());
+    })?;
     eprintln!("clusters: {name} is ready after {:.1} s", started.elapsed().as_secs_f32());
     Ok(running)
 }

@@ -10,6 +10,8 @@
 //! own answer. Deletions are in [`super::removal`] alone.
 
 mod decide;
+#[cfg(test)]
+mod on_server;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
