@@ -42,7 +42,7 @@ impl ControlPlane {
 
     /// Starts `karmada server` with the controllers of a list.
     pub(crate) fn server(controllers: &'static str) -> Self {
-        let server = Server::start(KARMADA, &["--controllers", controllers]);
+        let server = Server::audited(KARMADA, &["--controllers", controllers]);
         Self { kubeconfig: server.kubeconfig(), role: Role::Server(server), controllers }
     }
 
