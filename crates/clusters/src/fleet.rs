@@ -3,7 +3,7 @@
 //! ```text
 //! <dir>/state.json            written when everything is ready
 //! <dir>/control.sock          see `control`
-//! <dir>/lock                  held by the owner; who can take it knows that the owner is gone
+//! <dir>/lock                  held by the owner; if it can be taken, the owner is gone
 //! <dir>/<cluster>.kubeconfig  for clients
 //! <dir>/<cluster>/            logs, pid files, keys
 //! <dir>/etcd/                 data and log
@@ -300,7 +300,7 @@ impl Started {
         let etcd = Etcd::start(&toolchain, dir, options.unsafe_no_fsync).await?;
         let (mut middle, mut pods) = (None, None);
         if let (Some(packages), Some(cgroups)) = (packages, cgroups) {
-            // Before the first group exists: who cleans up behind us must know the name.
+            // Before the first group exists: whatever cleans up behind us must know the name.
             let note = dir.join(pods::CGROUPS_FILE);
             fs::write(&note, &cgroups).map_err(Error::io("write", &note))?;
             let hub = Hub::build(&dir.join(pods::HUB_FOLDER)).await?;

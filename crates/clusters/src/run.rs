@@ -298,6 +298,8 @@ impl Running {
             etcd: self.ground.etcd.clone(),
             etcd_prefix: format!("/{name}/{}", self.generation),
         };
+        let policy = self.files.audit_policy();
+        fs::write(&policy, flags::AUDIT_POLICY).map_err(Error::io("write", &policy))?;
         let (mut extra, mut later) = (Vec::new(), Vec::new());
         if self.options.flavour == Flavour::Pods {
             server.etcd = "http://127.0.0.1:2379".to_string(); // its own
@@ -524,7 +526,7 @@ fn write_pki(files: &Files, cluster: &str) -> Result<Authority, Error> {
     let folder = files.pki();
     let authority = Authority::new(&format!("{cluster}-ca"))?;
     authority.pair().write(&folder, "ca")?;
-    // A second authority for aggregated servers: who trusts it, believes every user name in a header.
+    // A second authority for aggregated servers: a server that trusts it believes every user name in a header.
     let front_proxy = Authority::new(&format!("{cluster}-front-proxy-ca"))?;
     front_proxy.pair().write(&folder, "front-proxy-ca")?;
     front_proxy.client("front-proxy-client", None)?.write(&folder, "front-proxy-client")?;
