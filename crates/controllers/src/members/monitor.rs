@@ -5,6 +5,9 @@
 //!
 //! Push clusters are not touched: the controller that collects their status notices it.
 
+#[cfg(test)]
+mod on_server;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
