@@ -44,7 +44,12 @@ impl Stage {
         let fleet = Fleet::start(FleetOptions::pods(members)).await;
         let fleet = fleet.unwrap_or_else(|error| panic!("{}", error.chain()));
         let seconds = started.elapsed().as_secs_f32();
-        let places: Vec<Place> = fleet.clusters().map(|cluster| Place::real(&cluster)).collect();
+        let place = |cluster: clusters::Cluster| Place {
+            kubeconfig: cluster.kubeconfig().to_path_buf(),
+            // These members keep none.
+            audit_log: None,
+        };
+        let places: Vec<Place> = fleet.clusters().map(place).collect();
         let world = World::new("pods", ControlPlane::server("*"), &places).await;
         Some(Self { world, fleet, seconds, _machine: machine })
     }
@@ -120,7 +125,7 @@ impl Stage {
 
     /// Ends everything; the next test has the machine to itself.
     async fn end(self) {
-        self.world.leave();
+        self.world.leave().await;
         self.fleet.down().await.unwrap_or_else(|error| panic!("{}", error.chain()));
     }
 }
