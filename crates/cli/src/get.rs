@@ -15,7 +15,7 @@ use crate::manifests::Files;
 use crate::output;
 use crate::print::table::align;
 use crate::print::{Format, document};
-use crate::select::{Wanted, Words, list_query, missing_namespace, typed};
+use crate::select::{Wanted, Words, list_query, missing_namespace, typed, unfit};
 use crate::server::{CONTROL_PLANE, Namespaced, Plane, Server};
 
 mod rows;
@@ -171,7 +171,8 @@ pub(super) struct Asked {
 
 impl Asked {
     async fn new(arguments: &Arguments, plane: &Plane) -> anyhow::Result<Self> {
-        let words = Words::parse(&arguments.resources)?;
+        let place = if arguments.operation_scope == "members" { "" } else { "cluster(Karmada): " };
+        let words = Words::parse(&arguments.resources).map_err(|error| anyhow!("{place}{error}"))?;
         let mut objects = Vec::new();
         if !arguments.files.is_empty() {
             if !arguments.resources.is_empty() {
@@ -256,7 +257,9 @@ async fn ask(server: &Server, asked: &Asked, accept: &str, whole: bool, ignore_n
                     Err(error) => Err(missing_namespace(server, &resource, namespace, error).await),
                 }
             }
-            None => pages(server, &resource.collection(namespace.as_deref()), asked, accept, include).await,
+            None => pages(server, &resource.collection(namespace.as_deref()), asked, accept, include)
+                .await
+                .map_err(|e| unfit(&resource, asked.labels.as_deref(), asked.fields.as_deref(), e)),
         };
         match answers {
             Ok(answers) => {
@@ -314,6 +317,7 @@ async fn tables(
         }
     }
     let several = groups.len() > 1;
+    let namespaced = groups.iter().any(|(resource, _)| resource.namespaced);
     groups.retain(|(_, rows)| !rows.is_empty());
     groups.sort_by_key(|(resource, _)| resource.go_text());
     let mut text = String::new();
@@ -338,13 +342,13 @@ async fn tables(
     }
     output::print(&text);
     if text.is_empty() && failures.is_empty() && !arguments.ignore_not_found {
-        nothing(asked);
+        nothing(asked, namespaced);
     }
     Failures::check(failures)
 }
 
-fn nothing(asked: &Asked) {
-    if asked.all_namespaces {
+fn nothing(asked: &Asked, namespaced: bool) {
+    if asked.all_namespaces || !namespaced {
         output::warn("No resources found");
     } else {
         output::warn(&format!("No resources found in {} namespace.", asked.namespace));

@@ -262,7 +262,10 @@ impl Validation {
             "strict" | "true" => "Strict",
             "warn" => "Warn",
             "ignore" | "false" => "Ignore",
-            other => bail!("invalid - validate option {}", apimachinery::go::quote(other)),
+            other => bail!(
+                "invalid - validate option {}; must be one of: strict (or true), warn, ignore (or false)",
+                apimachinery::go::quote(other)
+            ),
         })
     }
 }
