@@ -133,7 +133,7 @@ impl<S> Typed<'_, S> {
 }
 
 impl<T: Types> FieldManager<'_, T> {
-    /// Records a write that is no apply, and returns the new object with its managed fields.
+    /// Records a write that is not an apply, and returns the new object with its managed fields.
     ///
     /// `live` is the stored object; for a create it is the kind's zero object, without a uid. Objects that do not fit
     /// their type lose their managed fields rather than fail the write.

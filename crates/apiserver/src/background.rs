@@ -1,6 +1,6 @@
-//! Work that takes long, beside the requests that do not: on a thread of its own that yields to every other one, so that
-//! who asks for large documents or makes one definition after the other keeps nobody else waiting. And a thread for what
-//! follows from definitions, which takes milliseconds too but is waited for.
+//! Work that takes long runs on a background thread that yields to every other one. So a client that asks for large documents,
+//! or makes one definition after the other, keeps nobody else waiting. A second thread does what follows from definitions:
+//! that takes milliseconds too, but clients wait for it.
 //!
 //! A low priority alone is not enough: Linux lets a thread that has begun finish its turn of some milliseconds, whoever
 //! wakes up meanwhile. Both threads therefore ask for long turns. Since Linux 6.12, whoever wants a shorter one interrupts
@@ -24,7 +24,7 @@ const NICENESS: i32 = 10;
 /// number of processors), and not so long that they would hardly get their turn beside others that never sleep.
 const TURN: Duration = Duration::from_millis(20);
 
-static ASIDE: LazyLock<Runtime> = LazyLock::new(|| thread("aside", NICENESS));
+static BACKGROUND: LazyLock<Runtime> = LazyLock::new(|| thread("background", NICENESS));
 static SETTLING: LazyLock<Runtime> = LazyLock::new(|| thread("settling", 0));
 
 /// Starts one thread for tasks that take long.
@@ -82,7 +82,7 @@ pub(crate) async fn run<T: Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
 ) -> Result<(T, Duration), Status> {
     let metered = Metered { work: Box::pin(work), spent: Duration::ZERO };
-    let task = AbortOnDropHandle::new(ASIDE.spawn(metered));
+    let task = AbortOnDropHandle::new(BACKGROUND.spawn(metered));
     task.await.map_err(|_| Status::internal("a computation was lost"))
 }
 

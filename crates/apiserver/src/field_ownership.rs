@@ -1,15 +1,15 @@
 //! Field ownership: who set what, on every write, and server-side apply.
 //!
-//! The mechanics are in `apimachinery::apply`; this file finds the types of a kind and puts the result into the
+//! The mechanics are in `apimachinery::server_side_apply`; this file finds the types of a kind and puts the result into the
 //! common write path.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use apimachinery::apply::managed::Managed;
-use apimachinery::apply::{FieldManager, Set, Types};
 use apimachinery::gvk::Gvk;
 use apimachinery::object::Object;
+use apimachinery::server_side_apply::managed::Managed;
+use apimachinery::server_side_apply::{FieldManager, Set, Types};
 use apimachinery::status::Status;
 use apimachinery::structural::SchemaType;
 use apimachinery::yaml::Document;
@@ -24,7 +24,7 @@ use crate::handlers::write::{Change, Outcome, Target, second};
 use crate::registry::{Custom, Kind, Source};
 use crate::server::Server;
 
-/// Records what a write that is no apply changed, and who did it.
+/// Records what a write that is not an apply changed, and who did it.
 pub(crate) fn track(target: &Target<'_>, old: Option<&Value>, new: &mut Value) {
     let now = second(Timestamp::now());
     let fresh = old.is_none().then(|| zero(target.kind));
@@ -162,7 +162,7 @@ impl Apply<'_> {
 }
 
 impl Change for Apply<'_> {
-    fn apply(&self, old: &Value) -> Result<Option<Value>, Status> {
+    fn new_object(&self, old: &Value) -> Result<Option<Value>, Status> {
         self.merge(old).map(Some)
     }
 
@@ -241,8 +241,8 @@ pub(crate) fn report_repeated(target: &Target<'_>, document: &Document) -> Resul
     }
 }
 
-/// Runs an apply.
-pub(crate) async fn apply(target: &Target<'_>, body: &Bytes) -> Result<Outcome, Status> {
+/// Carries out a request of server-side apply.
+pub(crate) async fn server_side_apply(target: &Target<'_>, body: &Bytes) -> Result<Outcome, Status> {
     let document = configuration(target, body)?;
     let change = Apply { target, document, force: target.options.force.unwrap_or(false) };
     target.update(&change).await

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 use super::{Mismatches, Sort, check_scalar, deduce_pair, item_element};
-use crate::apply::path::{Path, PathElement};
-use crate::apply::schema::{List, Topology, TypeSchema};
-use crate::apply::set::Set;
+use crate::server_side_apply::path::{Path, PathElement};
+use crate::server_side_apply::schema::{List, Topology, TypeSchema};
+use crate::server_side_apply::set::Set;
 
 /// The difference from left to right; no path is in two of the sets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::apply::sample::{Sample, objects};
-use crate::apply::set::Set;
+use crate::server_side_apply::sample::{Sample, objects};
+use crate::server_side_apply::set::Set;
 
 fn fields(value: Value) -> Value {
     field_set(&Sample::Object, &value).to_fields_v1()

@@ -25,7 +25,7 @@ impl Operation {
     }
 }
 
-/// Who wrote; the order is the order in which conflicts are listed.
+/// A writer; the order is the order in which conflicts are listed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Identity {
     pub manager: String,

@@ -21,7 +21,7 @@ use crate::view::Objects;
 type Entry = store::Entry<Head>;
 
 /// A member's API server, as the simulation uses it.
-pub(crate) struct Hands {
+pub(crate) struct Executor {
     server: Arc<Server>,
     kinds: HashMap<Kind, Arc<registry::Kind>>,
     by_collection: HashMap<Arc<str>, Kind>,
@@ -41,7 +41,7 @@ pub(crate) enum Done {
     },
 }
 
-impl Hands {
+impl Executor {
     pub(crate) fn new(server: &Arc<Server>) -> Self {
         let registry = server.registry.load_full();
         let kinds: HashMap<Kind, Arc<registry::Kind>> = Kind::ALL
@@ -317,7 +317,7 @@ pub(crate) fn bound(pod: &Value, node: &str, labels: &Value, now: Timestamp) -> 
     pod
 }
 
-impl Objects for Hands {
+impl Objects for Executor {
     fn get(&self, kind: Kind, namespace: &str, name: &str) -> Option<Value> {
         let key = if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") };
         let entry = self.server.store.get(&self.kinds[&kind].collection, &key)?;

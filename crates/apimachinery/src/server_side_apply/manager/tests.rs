@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::apply::sample::{Samples, objects};
+use crate::server_side_apply::sample::{Samples, objects};
 
 const NOW: &str = "2026-01-01T00:00:00Z";
 const LATER: &str = "2026-01-02T00:00:00Z";

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Map, Value};
 
 use super::{Mismatches, Sort, check_scalar, deduce_pair, item_element};
-use crate::apply::path::PathElement;
-use crate::apply::schema::{List, Topology, TypeSchema};
+use crate::server_side_apply::path::PathElement;
+use crate::server_side_apply::schema::{List, Topology, TypeSchema};
 
 /// Returns the left value with everything that the right one says.
 pub fn merge<S: TypeSchema>(schema: &S, left: &Value, right: &Value) -> Result<Value, Mismatches> {

@@ -3,9 +3,9 @@
 use serde_json::{Map, Value};
 
 use super::{Sort, deduce, item_element};
-use crate::apply::path::PathElement;
-use crate::apply::schema::{List, Topology, TypeSchema};
-use crate::apply::set::Set;
+use crate::server_side_apply::path::PathElement;
+use crate::server_side_apply::schema::{List, Topology, TypeSchema};
+use crate::server_side_apply::set::Set;
 
 /// Returns the value without the paths of the set. Containers that end up empty disappear, as they do upstream.
 pub fn remove<S: TypeSchema>(schema: &S, value: &Value, set: &Set) -> Value {

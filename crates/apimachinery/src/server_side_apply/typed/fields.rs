@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::{Sort, deduce, item_element};
-use crate::apply::path::{Path, PathElement};
-use crate::apply::schema::{List, Topology, TypeSchema};
-use crate::apply::set::Set;
+use crate::server_side_apply::path::{Path, PathElement};
+use crate::server_side_apply::schema::{List, Topology, TypeSchema};
+use crate::server_side_apply::set::Set;
 
 /// Returns the set of paths that a value of the given type owns when it is applied.
 pub fn field_set<S: TypeSchema>(schema: &S, value: &Value) -> Set {

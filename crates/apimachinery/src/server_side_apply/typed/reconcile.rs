@@ -2,9 +2,9 @@
 //!
 //! The other direction (atomic to granular) needs nothing: the owner keeps the parent path.
 
-use crate::apply::path::{Path, PathElement};
-use crate::apply::schema::{List, Topology, TypeSchema};
-use crate::apply::set::Set;
+use crate::server_side_apply::path::{Path, PathElement};
+use crate::server_side_apply::schema::{List, Topology, TypeSchema};
+use crate::server_side_apply::set::Set;
 
 /// Returns the adapted set, `None` if the stored one already fits.
 pub fn reconcile<S: TypeSchema>(schema: &S, set: &Set) -> Option<Set> {

@@ -31,17 +31,17 @@ pub(crate) struct Writer {
 
 /// Access to the control plane; the client may come later than the first question.
 #[derive(Default)]
-pub(crate) struct Surroundings {
+pub(crate) struct Environment {
     client: SetOnce<Client>,
 }
 
-impl std::fmt::Debug for Surroundings {
+impl std::fmt::Debug for Environment {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Surroundings").field("connected", &self.client.initialized()).finish()
+        out.debug_struct("Environment").field("connected", &self.client.initialized()).finish()
     }
 }
 
-impl Surroundings {
+impl Environment {
     /// Says how the control plane is reached. Questions that came earlier have been waiting for this.
     pub(crate) fn connect(&self, client: Client) {
         if self.client.set(client).is_err() {
@@ -92,7 +92,7 @@ impl Surroundings {
     }
 }
 
-impl Surroundings {
+impl Environment {
     /// Refuses a write that would make the control plane read what the writer may not read.
     async fn check_rights(
         &self,

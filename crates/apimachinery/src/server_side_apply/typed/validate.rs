@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::{Mismatches, Sort, check_scalar, deduce, item_element};
-use crate::apply::path::PathElement;
-use crate::apply::schema::{List, TypeSchema};
 use crate::go;
+use crate::server_side_apply::path::PathElement;
+use crate::server_side_apply::schema::{List, TypeSchema};
 
 /// Whether associative lists may hold the same item twice: live objects may, applied ones may not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
