@@ -62,10 +62,13 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     if !arguments.words.is_empty() {
         return Err(misused("api-resources", &format!("unexpected arguments: [{}]", arguments.words.join(" "))));
     }
-    let format = Format::parse(&arguments.output, false)?;
-    if matches!(format, Format::JsonPath(_) | Format::JsonPathAsJson(_) | Format::Columns(_)) {
-        bail!("--output {} is not available", arguments.output);
+    if !matches!(arguments.output.as_str(), "" | "json" | "yaml" | "name" | "wide") {
+        bail!(
+            "unable to match a printer suitable for the output format {}, allowed formats are: json,name,wide,yaml",
+            apimachinery::go::quote(&arguments.output)
+        );
     }
+    let format = Format::parse(&arguments.output, false)?;
     if !matches!(arguments.sort_by.as_str(), "" | "name" | "kind") {
         bail!("--sort-by accepts only name or kind");
     }

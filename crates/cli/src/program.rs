@@ -96,6 +96,11 @@ pub(crate) fn alone_command(shown: &str) -> clap::Command {
     named(command, shown)
 }
 
+/// Returns the program's commands and flags, for whoever makes pages of them.
+pub fn command() -> clap::Command {
+    alone_command("karmadactl")
+}
+
 /// Makes examples call the program by its name.
 fn named(command: clap::Command, shown: &str) -> clap::Command {
     let command = match command.get_after_help().map(ToString::to_string) {
