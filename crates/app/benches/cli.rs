@@ -123,7 +123,8 @@ fn children() -> Result<Duration> {
     let text = std::fs::read_to_string("/proc/self/stat").context("cannot read what children used")?;
     // The name, in parentheses, may hold anything; fields are counted behind it.
     let (_, rest) = text.rsplit_once(')').context("an odd line of the kernel")?;
-    let ticks: u64 = rest.split_whitespace().skip(13).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+    let ticks: u64 =
+        rest.split_whitespace().skip(13).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
     // Linux counts in hundredths of a second for everybody.
     Ok(Duration::from_millis(ticks * 10))
 }
@@ -168,7 +169,8 @@ fn fill(program: &Path, kubeconfig: &Path, folder: &Path, sizes: &Sizes) -> Resu
     let deadline = Instant::now() + Duration::from_secs(600);
     loop {
         // A member may not know yet whom to trust.
-        let pods = run(program, kubeconfig, &["get", "pods", "-s", "members", "--no-headers"]).unwrap_or_default();
+        let pods =
+            run(program, kubeconfig, &["get", "pods", "-s", "members", "--no-headers"]).unwrap_or_default();
         if pods.lines().count() >= sizes.clusters * sizes.pods {
             return Ok(());
         }

@@ -77,9 +77,18 @@ pub struct Disable {
 /// Upstream's addons, and what is known about each here.
 const ADDONS: [(&str, &str); 4] = [
     ("karmada-descheduler", "this control plane does not move replicas away from full clusters yet"),
-    ("karmada-metrics-adapter", "this control plane does not serve the metrics of its members yet; `top` reads them directly"),
-    ("karmada-scheduler-estimator", "upstream's estimators are asked with --enable-scheduler-estimator; none is installed by this command"),
-    ("karmada-search", "this control plane does not cache objects of its members yet; `get -s members` reads them directly"),
+    (
+        "karmada-metrics-adapter",
+        "this control plane does not serve the metrics of its members yet; `top` reads them directly",
+    ),
+    (
+        "karmada-scheduler-estimator",
+        "upstream's estimators are asked with --enable-scheduler-estimator; none is installed by this command",
+    ),
+    (
+        "karmada-search",
+        "this control plane does not cache objects of its members yet; `get -s members` reads them directly",
+    ),
 ];
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
@@ -134,7 +143,12 @@ mod tests {
     #[test]
     fn addons_are_listed_as_upstream_lists_them() {
         let text = table(false);
-        assert!(text.contains("| karmada-scheduler-estimator | unknown  |\n| karmada-search              | disabled |\n"), "{text}");
+        assert!(
+            text.contains(
+                "| karmada-scheduler-estimator | unknown  |\n| karmada-search              | disabled |\n"
+            ),
+            "{text}"
+        );
         assert!(known(&["nope".to_owned()]).is_err() && known(&[]).is_err());
         assert_eq!(known(&["all".to_owned()]).expect("all").len(), 4);
     }

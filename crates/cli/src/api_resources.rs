@@ -60,7 +60,10 @@ pub struct Arguments {
 /// Prints the types.
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     if !arguments.words.is_empty() {
-        return Err(misused("api-resources", &format!("unexpected arguments: [{}]", arguments.words.join(" "))));
+        return Err(misused(
+            "api-resources",
+            &format!("unexpected arguments: [{}]", arguments.words.join(" ")),
+        ));
     }
     if !matches!(arguments.output.as_str(), "" | "json" | "yaml" | "name" | "wide") {
         bail!(

@@ -28,7 +28,10 @@ pub struct Arguments {
 /// Prints them in order.
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     if !arguments.words.is_empty() {
-        return Err(misused("api-versions", &format!("unexpected arguments: [{}]", arguments.words.join(" "))));
+        return Err(misused(
+            "api-versions",
+            &format!("unexpected arguments: [{}]", arguments.words.join(" ")),
+        ));
     }
     let plane = arguments.connection.plane().await?;
     let server = plane.scoped(&arguments.scope).await?;

@@ -73,7 +73,9 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
     }
     output::line("remove Karmada from Kubernetes successfully.\n");
-    output::line("What the control plane stored stays: a directory of its node (/var/lib/karmada-etcd by default), or a claim.");
+    output::line(
+        "What the control plane stored stays: a directory of its node (/var/lib/karmada-etcd by default), or a claim.",
+    );
     Ok(())
 }
 

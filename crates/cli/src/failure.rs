@@ -181,10 +181,9 @@ pub(crate) fn in_source(error: anyhow::Error, doing: &str, source: &str) -> anyh
     let text = format!("{error:#}");
     match text.split_once(": no matches for kind ") {
         // A type that nobody knows is told with its file.
-        Some((head, rest)) if text.starts_with("resource mapping not found") => anyhow::anyhow!(
-            "{head} from {}: no matches for kind {rest}",
-            apimachinery::go::quote(source)
-        ),
+        Some((head, rest)) if text.starts_with("resource mapping not found") => {
+            anyhow::anyhow!("{head} from {}: no matches for kind {rest}", apimachinery::go::quote(source))
+        }
         _ => error.context(format!("error when {doing} {}", apimachinery::go::quote(source))),
     }
 }

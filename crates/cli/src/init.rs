@@ -134,7 +134,11 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let objects = manifests::all(&arguments)?;
     if arguments.print {
         for (i, object) in objects.iter().enumerate() {
-            output::print(&format!("{}{}", if i == 0 { "" } else { "---\n" }, apimachinery::yaml::write(object)));
+            output::print(&format!(
+                "{}{}",
+                if i == 0 { "" } else { "---\n" },
+                apimachinery::yaml::write(object)
+            ));
         }
         return Ok(());
     }
@@ -144,7 +148,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     for object in &objects {
         let resource = discovery.of(object)?;
         let text = |key: &str| object["metadata"][key].as_str().unwrap_or("").to_owned();
-        let path = format!("{}?fieldManager={MANAGER}&force=true", resource.path(&text("namespace"), &text("name")));
+        let path =
+            format!("{}?fieldManager={MANAGER}&force=true", resource.path(&text("namespace"), &text("name")));
         host.patch(&path, "application/apply-patch+yaml", object).await?;
         output::line(&format!("{}/{} applied", resource.prefix(), text("name")));
     }
@@ -170,10 +175,15 @@ impl Arguments {
             bail!("--port {} is no port of nodes; these lie between 30000 and 32767", self.port);
         }
         if !matches!(self.image_pull_policy.as_str(), "Always" | "Never" | "IfNotPresent") {
-            bail!("image-pull-policy {} is not valid; it is Always, Never or IfNotPresent", self.image_pull_policy);
+            bail!(
+                "image-pull-policy {} is not valid; it is Always, Never or IfNotPresent",
+                self.image_pull_policy
+            );
         }
         match self.etcd_storage_mode.as_str() {
-            "hostPath" if self.etcd_data.is_empty() => bail!("when etcd storage mode is hostPath, etcd-data must be set"),
+            "hostPath" if self.etcd_data.is_empty() => {
+                bail!("when etcd storage mode is hostPath, etcd-data must be set")
+            }
             "PVC" if self.storage_classes_name.is_empty() => {
                 bail!("when etcd storage mode is PVC, storage-classes-name must be set")
             }
@@ -188,9 +198,14 @@ impl Arguments {
             if metadata["name"] == NAME && metadata["namespace"] == *self.host.namespace {
                 continue;
             }
-            let taken = service["spec"]["ports"].as_array().into_iter().flatten().any(|p| p["nodePort"] == self.port);
+            let taken =
+                service["spec"]["ports"].as_array().into_iter().flatten().any(|p| p["nodePort"] == self.port);
             if taken {
-                bail!("nodePort of karmada apiserver {} already exist in service {}", self.port, metadata["name"]);
+                bail!(
+                    "nodePort of karmada apiserver {} already exist in service {}",
+                    self.port,
+                    metadata["name"]
+                );
             }
         }
         Ok(())
@@ -203,8 +218,7 @@ async fn ready(arguments: &Arguments, host: &Server) -> anyhow::Result<()> {
         0 => Duration::from_secs(365 * 24 * 3600),
         seconds => Duration::from_secs(seconds.unsigned_abs()),
     };
-    let path =
-        format!("/apis/apps/v1/namespaces/{}/statefulsets/{NAME}", segment(&arguments.host.namespace));
+    let path = format!("/apis/apps/v1/namespaces/{}/statefulsets/{NAME}", segment(&arguments.host.namespace));
     output::line(&format!("waiting for {NAME} to be ready"));
     let waiting = async {
         loop {
@@ -232,8 +246,14 @@ async fn ready(arguments: &Arguments, host: &Server) -> anyhow::Result<()> {
 async fn kubeconfig(arguments: &Arguments, host: &Server) -> anyhow::Result<String> {
     let file = format!("{DATA}/karmada.kubeconfig");
     let command: Vec<String> = [
-        "karmada", "create", "configmap", "kubeconfig", "--dry-run=client", "--output=json",
-        &format!("--from-file=config={file}"), &format!("--kubeconfig={file}"),
+        "karmada",
+        "create",
+        "configmap",
+        "kubeconfig",
+        "--dry-run=client",
+        "--output=json",
+        &format!("--from-file=config={file}"),
+        &format!("--kubeconfig={file}"),
     ]
     .map(str::to_owned)
     .to_vec();
@@ -258,7 +278,9 @@ async fn kubeconfig(arguments: &Arguments, host: &Server) -> anyhow::Result<Stri
     .await?;
     session::ended(&status)?;
     let object: Value = serde_json::from_slice(&said).context("the control plane printed no kubeconfig")?;
-    let config = object["data"]["config"].as_str().ok_or_else(|| anyhow!("the control plane printed no kubeconfig"))?;
+    let config = object["data"]["config"]
+        .as_str()
+        .ok_or_else(|| anyhow!("the control plane printed no kubeconfig"))?;
     let address = match arguments.karmada_apiserver_advertise_address.as_str() {
         "" => node_address(host).await?,
         address => address.to_owned(),
@@ -368,10 +390,11 @@ mod tests {
         assert_eq!(host["spec"]["template"]["spec"]["nodeSelector"]["a"], "b");
         let claim = set("--etcd-storage-mode PVC --storage-classes-name fast --etcd-pvc-size 9Gi");
         assert_eq!(claim["spec"]["volumeClaimTemplates"][0]["spec"]["storageClassName"], "fast");
-        let image = &set("--private-image-registry r.example")["spec"]["template"]["spec"]["containers"][0]["image"];
+        let image =
+            &set("--private-image-registry r.example")["spec"]["template"]["spec"]["containers"][0]["image"];
         assert!(image.as_str().is_some_and(|image| image.starts_with("r.example/karmada:v")), "{image}");
-        let args = &set("--cert-external-ip 1.2.3.4 --karmada-apiserver-extra-args --log=debug")["spec"]["template"]["spec"]
-            ["containers"][0]["args"];
+        let args = &set("--cert-external-ip 1.2.3.4 --karmada-apiserver-extra-args --log=debug")["spec"]["template"]
+            ["spec"]["containers"][0]["args"];
         let text = args.to_string();
         assert!(text.contains("1.2.3.4") && text.contains("\"--log=debug\""), "{text}");
     }

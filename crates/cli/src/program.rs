@@ -244,7 +244,10 @@ pub fn refuse(error: &clap::Error, root: &clap::Command, arguments: &[OsString],
         output::print(&error.render().to_string());
         return ExitCode::SUCCESS;
     }
-    if matches!(error.kind(), ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand) {
+    if matches!(
+        error.kind(),
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand
+    ) {
         // Whoever names a group of commands is shown the group.
         let mut command = root.clone();
         command.build();

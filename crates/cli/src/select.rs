@@ -176,7 +176,10 @@ impl Query {
                 None => {
                     let path = resource.collection((!self.all_namespaces).then_some(self.namespace.as_str()));
                     let (labels, fields) = (self.labels.as_deref(), self.fields.as_deref());
-                    match list(server, &path, labels, fields).await.map_err(|e| unfit(&resource, labels, fields, e)) {
+                    match list(server, &path, labels, fields)
+                        .await
+                        .map_err(|e| unfit(&resource, labels, fields, e))
+                    {
                         Ok(found) => items.extend(
                             found.into_iter().map(|object| Item::new(&resource, typed(object, &resource))),
                         ),

@@ -82,7 +82,11 @@ fn reached(terminal: &Terminal) {
     let ready = terminal.ok("wait deploy/hello --for=condition=Available -C member1,member2 --timeout=60s");
     assert_eq!(ready.lines().count(), 2, "{ready}");
     assert!(ready.contains("member1: deployment.apps/hello condition met\n"), "{ready}");
-    assert!(terminal.refused("wait deploy/hello --for=condition=Nothing --timeout=0s").contains("timed out waiting"));
+    assert!(
+        terminal
+            .refused("wait deploy/hello --for=condition=Nothing --timeout=0s")
+            .contains("timed out waiting")
+    );
     let done = terminal.ok("rollout status deploy/hello -C member*");
     assert_eq!(done.matches("deployment \"hello\" successfully rolled out").count(), 3, "{done}");
     assert_eq!(terminal.ok("scale deploy/hello --replicas=7"), "deployment.apps/hello scaled\n");
@@ -92,7 +96,8 @@ fn reached(terminal: &Terminal) {
     assert!(terminal.ok("top pod").lines().count() > 1 && terminal.ok("top node").contains("member3"));
     let folder = terminal.kubeconfig.parent().expect("a folder");
     let file = folder.join("diff.yaml");
-    std::fs::write(&file, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: motd}\ndata: {a: changed}\n").expect("a file");
+    std::fs::write(&file, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: motd}\ndata: {a: changed}\n")
+        .expect("a file");
     let (status, out, _) = terminal.run(&format!("diff -f {}", file.display()));
     assert_eq!(status, Some(1), "{out}");
     assert!(out.contains("-  a: one\n") && out.contains("+  a: changed\n"), "{out}");

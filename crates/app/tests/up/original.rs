@@ -85,7 +85,10 @@ fn plain(text: &str, line: &str) -> String {
         text = pattern.replace_all(&text, *by).into_owned();
     }
     // Clusters answer in any order.
-    if line.starts_with("get ") && (line.contains("members") || line.contains("-s all")) && !line.contains("-o") {
+    if line.starts_with("get ")
+        && (line.contains("members") || line.contains("-s all"))
+        && !line.contains("-o")
+    {
         let mut rows: Vec<&str> = text.lines().collect();
         rows.sort_unstable();
         text = rows.iter().map(|row| format!("{row}\n")).collect();
@@ -103,13 +106,19 @@ struct Side<'a> {
 impl Side<'_> {
     fn run(&self, words: &[String]) -> std::process::Output {
         let mut command = Command::new(&self.program);
-        command.arg("--kubeconfig").arg(self.kubeconfig).args(words).current_dir(folder()).stdin(Stdio::null());
+        command
+            .arg("--kubeconfig")
+            .arg(self.kubeconfig)
+            .args(words)
+            .current_dir(folder())
+            .stdin(Stdio::null());
         command.output().expect("the program runs")
     }
 
     fn answers(&self) -> Vec<Answer> {
         let answer = |line: &String| {
-            let words: Vec<String> = words(line).iter().map(|word| word.replace("@n", self.namespace)).collect();
+            let words: Vec<String> =
+                words(line).iter().map(|word| word.replace("@n", self.namespace)).collect();
             let output = self.run(&words);
             let text = |bytes: &[u8]| plain(&String::from_utf8_lossy(bytes), line);
             let status = output.status.code().unwrap_or(-1);
@@ -160,7 +169,9 @@ fn reasons() -> BTreeMap<String, String> {
 }
 
 fn write(answers: &[Answer]) -> String {
-    let mut text = String::from("# What the official karmadactl v1.17.1 answered; `cargo xtask compare cli` writes this file.\n");
+    let mut text = String::from(
+        "# What the official karmadactl v1.17.1 answered; `cargo xtask compare cli` writes this file.\n",
+    );
     for (line, answer) in lines().iter().zip(answers) {
         let _ = writeln!(text, "\n$ {line}\n= {}", answer.status);
         for (sign, body) in [('|', &answer.out), ('!', &answer.error)] {
@@ -185,7 +196,10 @@ fn recorded() -> BTreeMap<String, Vec<Answer>> {
                 error: String::new(),
             }),
             "|" | "!" => {
-                let answer = found.get_mut(&line).and_then(|answers| answers.last_mut()).expect("a line before its answer");
+                let answer = found
+                    .get_mut(&line)
+                    .and_then(|answers| answers.last_mut())
+                    .expect("a line before its answer");
                 let body = if sign == "|" { &mut answer.out } else { &mut answer.error };
                 let _ = writeln!(body, "{rest}");
             }
@@ -237,7 +251,9 @@ fn ours_answers_as_the_official_karmadactl_did() {
         .iter()
         .map(|line| {
             let answers = recorded.get_mut(line).filter(|answers| !answers.is_empty());
-            answers.unwrap_or_else(|| panic!("{line} was never asked; run `cargo xtask compare cli`")).remove(0)
+            answers
+                .unwrap_or_else(|| panic!("{line} was never asked; run `cargo xtask compare cli`"))
+                .remove(0)
         })
         .collect();
     up.interrupt();
@@ -248,12 +264,17 @@ fn ours_answers_as_the_official_karmadactl_did() {
 #[ignore = "asks the official program as well: `cargo xtask compare cli`"]
 fn ours_answers_as_the_official_karmadactl_does() {
     let temporary = tempfile::tempdir().expect("a folder for the test");
-    let official = Toolchain::from_env().and_then(|t| t.ensure_program(&KARMADA, "karmadactl")).expect("karmadactl builds");
+    let official = Toolchain::from_env()
+        .and_then(|t| t.ensure_program(&KARMADA, "karmadactl"))
+        .expect("karmadactl builds");
     let mut up = Up::start(&temporary.path().join("data"), &[]);
     up.until_it_says("Try, in another terminal");
     let kubeconfig = up.data_dir().join("karmada.kubeconfig");
-    let theirs =
-        Side { program: link(temporary.path(), "theirs", &official), kubeconfig: &kubeconfig, namespace: "sideone" };
+    let theirs = Side {
+        program: link(temporary.path(), "theirs", &official),
+        kubeconfig: &kubeconfig,
+        namespace: "sideone",
+    };
     let program = link(temporary.path(), "ours", Path::new(env!("CARGO_BIN_EXE_karmada")));
     let ours = Side { program, kubeconfig: &kubeconfig, namespace: "sidetwo" };
     let expected = theirs.answers();

@@ -25,7 +25,11 @@ struct Pods {
 
 impl Pods {
     fn start() -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime");
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a port");
         let address = listener.local_addr().expect("an address");
         runtime.spawn(async move {
@@ -39,7 +43,8 @@ impl Pods {
              contexts: [{{name: x, context: {{cluster: c, user: u}}}}]\ncurrent-context: x\n"
         );
         std::fs::write(folder.path().join("config"), config).expect("a kubeconfig");
-        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_karmada"), folder.path().join("karmadactl")).expect("a link");
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_karmada"), folder.path().join("karmadactl"))
+            .expect("a link");
         Self { _runtime: runtime, folder }
     }
 
@@ -72,7 +77,9 @@ async fn serve(mut stream: TcpStream) {
     let inner = path.split_once("/proxy").map_or(path.as_str(), |(_, inner)| inner);
     let cluster = if path.contains("/member2/") { "two" } else { "one" };
     if inner.contains("/log?") {
-        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: text/plain\r\n\r\n").await;
+        let _ = stream
+            .write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: text/plain\r\n\r\n")
+            .await;
         for line in ["first", "second"] {
             let _ = stream.write_all(format!("{line} of {cluster}\n").as_bytes()).await;
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -95,12 +102,16 @@ fn answer(path: &str) -> serde_json::Value {
         "spec": {"containers": [{"name": "main"}]}, "status": {"phase": "Running"}});
     let cluster = |name: &str| json!({"apiVersion": "cluster.karmada.io/v1alpha1", "kind": "Cluster", "metadata": {"name": name}});
     match path.split('?').next().unwrap_or(path) {
-        "/api" => json!({"kind": "APIGroupDiscoveryList", "items": [{"metadata": {"name": ""}, "versions": [{"version": "v1",
+        "/api" => {
+            json!({"kind": "APIGroupDiscoveryList", "items": [{"metadata": {"name": ""}, "versions": [{"version": "v1",
             "resources": [{"resource": "pods", "singularResource": "pod", "responseKind": {"kind": "Pod"}, "scope": "Namespaced",
-                "verbs": ["get", "list"]}]}]}]}),
+                "verbs": ["get", "list"]}]}]}]})
+        }
         "/apis" => json!({"kind": "APIGroupDiscoveryList", "items": []}),
         "/api/v1/namespaces/default/pods/web" => pod,
-        "/apis/cluster.karmada.io/v1alpha1/clusters" => json!({"items": [cluster("member1"), cluster("member2")]}),
+        "/apis/cluster.karmada.io/v1alpha1/clusters" => {
+            json!({"items": [cluster("member1"), cluster("member2")]})
+        }
         "/apis/cluster.karmada.io/v1alpha1/clusters/member1" => cluster("member1"),
         _ => json!(null),
     }
@@ -110,7 +121,9 @@ fn answer(path: &str) -> serde_json::Value {
 async fn play(stream: TcpStream, path: String) {
     #[expect(clippy::result_large_err, reason = "the library's own type")]
     let choose = |_: &Request, mut response: Response| {
-        response.headers_mut().insert("sec-websocket-protocol", "v5.channel.k8s.io".parse().expect("a header"));
+        response
+            .headers_mut()
+            .insert("sec-websocket-protocol", "v5.channel.k8s.io".parse().expect("a header"));
         Ok(response)
     };
     let Ok(socket) = tokio_tungstenite::accept_hdr_async(stream, choose).await else { return };
@@ -240,7 +253,8 @@ fn a_terminal_is_raw_resized_and_given_back() {
     // Keys go over one by one, without a line's end.
     terminal.type_in("abc");
     terminal.until("ABC");
-    let resized = Command::new("stty").args(["-F", &tty, "rows", "50", "cols", "120"]).status().expect("stty runs");
+    let resized =
+        Command::new("stty").args(["-F", &tty, "rows", "50", "cols", "120"]).status().expect("stty runs");
     assert!(resized.success());
     terminal.until("size {\"Height\":50,\"Width\":120}");
     terminal.type_in("exit");
@@ -277,7 +291,13 @@ fn shell(shell: &str, pods: &Pods, script: &str) -> String {
         "zsh" => command.arg("-f"),
         _ => command.arg("--no-config"),
     };
-    let output = command.arg("-c").arg(script).env("PATH", path).env("HOME", pods.folder.path()).output().expect("it runs");
+    let output = command
+        .arg("-c")
+        .arg(script)
+        .env("PATH", path)
+        .env("HOME", pods.folder.path())
+        .output()
+        .expect("it runs");
     assert!(output.status.success(), "{shell}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }

@@ -54,7 +54,15 @@ fn title(key: &str) -> String {
     if !key.chars().all(|c| c.is_alphabetic() || c == '-') {
         return key.to_owned();
     }
-    let class = |c: char| if c.is_lowercase() { 0 } else if c.is_uppercase() { 1 } else { 2 };
+    let class = |c: char| {
+        if c.is_lowercase() {
+            0
+        } else if c.is_uppercase() {
+            1
+        } else {
+            2
+        }
+    };
     let mut words: Vec<String> = Vec::new();
     for c in key.chars() {
         match words.last_mut() {

@@ -59,7 +59,8 @@ pub(super) fn all(arguments: &Arguments) -> anyhow::Result<Vec<Value>> {
 
 fn image(arguments: &Arguments) -> String {
     let tag = concat!("karmada:v", env!("CARGO_PKG_VERSION"));
-    match (arguments.karmada_apiserver_image.as_str(), arguments.private_image_registry.trim_end_matches('/')) {
+    match (arguments.karmada_apiserver_image.as_str(), arguments.private_image_registry.trim_end_matches('/'))
+    {
         ("", "") => format!("ghcr.io/karmada-rs/{tag}"),
         ("", registry) => format!("{registry}/{tag}"),
         (image, _) => image.to_owned(),
@@ -95,7 +96,8 @@ fn stateful_set(arguments: &Arguments, labels: Value) -> anyhow::Result<Value> {
         }
         args.push(argument.clone());
     }
-    let probe = |path: &str| json!({"httpGet": {"path": path, "port": PORT, "scheme": "HTTPS"}, "periodSeconds": 5});
+    let probe =
+        |path: &str| json!({"httpGet": {"path": path, "port": PORT, "scheme": "HTTPS"}, "periodSeconds": 5});
     let mut pod = json!({
         "serviceAccountName": NAME,
         "automountServiceAccountToken": false,
@@ -118,7 +120,8 @@ fn stateful_set(arguments: &Arguments, labels: Value) -> anyhow::Result<Value> {
         }],
     });
     if !arguments.image_pull_secrets.is_empty() {
-        let secrets: Vec<Value> = arguments.image_pull_secrets.iter().map(|name| json!({"name": name})).collect();
+        let secrets: Vec<Value> =
+            arguments.image_pull_secrets.iter().map(|name| json!({"name": name})).collect();
         pod["imagePullSecrets"] = secrets.into();
     }
     let mut spec = json!({
@@ -140,8 +143,7 @@ fn stateful_set(arguments: &Arguments, labels: Value) -> anyhow::Result<Value> {
             }]);
         }
         _ => {
-            pod["volumes"] =
-                json!([{"name": "data", "hostPath": {"path": arguments.etcd_data, "type": "DirectoryOrCreate"}}]);
+            pod["volumes"] = json!([{"name": "data", "hostPath": {"path": arguments.etcd_data, "type": "DirectoryOrCreate"}}]);
             let mut labels = Map::new();
             for pair in arguments.etcd_node_selector_labels.split(',').filter(|pair| !pair.is_empty()) {
                 let Some((key, value)) = pair.split_once('=') else {

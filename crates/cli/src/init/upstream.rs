@@ -79,7 +79,9 @@ impl Flags {
     pub(super) fn check(&self) -> anyhow::Result<()> {
         for (name, value) in self.given() {
             if name.ends_with("-replicas") && value != "1" {
-                bail!("--{name}={value} cannot be had: the control plane is one process, which owns its store");
+                bail!(
+                    "--{name}={value} cannot be had: the control plane is one process, which owns its store"
+                );
             }
             if name.starts_with("external-etcd") {
                 bail!("--{name} cannot be had: the control plane has a store of its own");
@@ -91,7 +93,9 @@ impl Flags {
                 bail!("--{name} cannot be had: the control plane makes its own authority, and keeps its key");
             }
             if name.ends_with("-extra-args") {
-                bail!("--{name} cannot be had: all components are one process; use --karmada-apiserver-extra-args");
+                bail!(
+                    "--{name} cannot be had: all components are one process; use --karmada-apiserver-extra-args"
+                );
             }
         }
         Ok(())
@@ -101,7 +105,9 @@ impl Flags {
     pub(super) fn sentences(&self) -> Vec<String> {
         let reason = |name: &str| match name {
             "crds" => "definitions are part of the program",
-            "karmada-pki" | "cert-validity-period" => "the control plane makes and renews its own certificates",
+            "karmada-pki" | "cert-validity-period" => {
+                "the control plane makes and renews its own certificates"
+            }
             name if name.starts_with("etcd") => "the control plane has a store of its own",
             _ => "all components are one program, whose image is --karmada-apiserver-image",
         };
