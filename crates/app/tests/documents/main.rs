@@ -122,3 +122,8 @@ async fn the_readme_does_what_it_says() {
 async fn the_tutorial_does_what_it_says() {
     run("docs/tutorial.md").await;
 }
+
+#[tokio::test]
+async fn the_guide_to_the_cli_does_what_it_says() {
+    run("docs/guides/cli.md").await;
+}
