@@ -6,6 +6,7 @@ mod cluster_proxy;
 mod controllers;
 mod crds;
 mod extension;
+mod failover;
 mod licenses;
 mod memory;
 mod observability;

@@ -22,6 +22,8 @@ mod removal;
 mod summary;
 pub(crate) mod work_status;
 
+pub(crate) use cluster::taints_message;
+
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -90,7 +92,10 @@ impl Shared {
             throttle: Throttle::default(),
             probes: Mutex::default(),
         });
-        if ["cluster", "clusterStatus", "execution", "workStatus"].iter().any(|name| chosen.contains(name)) {
+        if ["cluster", "clusterStatus", "descheduler", "execution", "workStatus"]
+            .iter()
+            .any(|name| chosen.contains(name))
+        {
             links::keep(&shared);
         }
         shared

@@ -2,11 +2,12 @@
 //!
 //! [`protocol`] is Karmada's gRPC contract, message by message · [`client`] is the scheduler's side: one connection
 //! per cluster, all clusters asked at once · [`address`] finds a cluster's service · [`tls`] secures the way there.
-//! The service itself is not part of this crate yet; Karmada's `karmada-scheduler-estimator` speaks the same protocol.
+//! [`unschedulable`] counts replicas that find no node. The service itself is not part of this crate yet; Karmada's `karmada-scheduler-estimator` speaks the same protocol.
 
 pub mod address;
 pub mod client;
 pub mod protocol;
 pub mod tls;
+pub mod unschedulable;
 
 pub use client::{Client, Error, Options, Question, Want, Workload};

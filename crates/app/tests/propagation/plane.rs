@@ -39,6 +39,12 @@ impl ControlPlane {
         Self::server(SHARING)
     }
 
+    /// Starts `karmada server` for members that may belong to others, too, with further flags.
+    pub(crate) fn with(flags: &[&str]) -> Self {
+        let server = Server::start(KARMADA, &[&["--controllers", SHARING], flags].concat());
+        Self { kubeconfig: server.kubeconfig(), role: Role::Server(server), controllers: SHARING }
+    }
+
     /// Starts `karmada server` with the controllers of a list.
     pub(crate) fn server(controllers: &'static str) -> Self {
         let server = Server::start(KARMADA, &["--controllers", controllers]);

@@ -118,9 +118,9 @@ pub(super) struct Probe {
 }
 
 async fn run(shared: Arc<Shared>, name: String, probe: Probe) {
-    let mut memory = Memory::default();
+    let (mut memory, began) = (Memory::default(), Instant::now());
     loop {
-        let wait = look(&shared, &name, &mut memory).await;
+        let wait = look(&shared, &name, &mut memory, began).await;
         tokio::select! {
             () = probe.stop.cancelled() => return,
             () = probe.prod.notified() => {}
@@ -157,11 +157,13 @@ struct Judgement {
 }
 
 impl Memory {
+    /// `now` is written, and `at` is counted: the time since the first look, by a clock that does not jump.
     fn judge(
         &mut self,
         current: Option<&Condition>,
         seen: &Seen,
         now: Timestamp,
+        at: Duration,
         thresholds: Thresholds,
     ) -> Judgement {
         let observed = match seen {
@@ -177,14 +179,14 @@ impl Memory {
             back = self.was_offline && *health == Health::Healthy;
             self.was_offline = *health == Health::Offline;
         }
-        let ready = self.readiness.adjust(current, observed, now, thresholds);
+        let ready = self.readiness.adjust(current, observed, at, thresholds);
         let collect = *seen == Seen::Health(Health::Healthy) && ready.status == "True";
         Judgement { ready, collect, back }
     }
 }
 
 /// Looks once; returns when to look again.
-async fn look(shared: &Arc<Shared>, name: &str, memory: &mut Memory) -> Duration {
+async fn look(shared: &Arc<Shared>, name: &str, memory: &mut Memory, began: Instant) -> Duration {
     let period = shared.timing.status_period;
     let Some(cluster) = shared.cluster(name) else { return period };
     // Before the cluster controller has taken note of the cluster, nobody would clean up after it.
@@ -206,7 +208,8 @@ async fn look(shared: &Arc<Shared>, name: &str, memory: &mut Memory) -> Duration
     };
     let thresholds =
         Thresholds { success: shared.timing.success_threshold, failure: shared.timing.failure_threshold };
-    let judgement = memory.judge(cluster.status.condition(conditions::READY), &seen, now, thresholds);
+    let current = cluster.status.condition(conditions::READY);
+    let judgement = memory.judge(current, &seen, now, began.elapsed(), thresholds);
     if let Some(member) = member.as_ref().filter(|_| judgement.back) {
         // When a member returns, its keys are retried at once; their back-off is reset.
         member.revive();
@@ -327,6 +330,10 @@ mod tests {
     use super::*;
     use crate::fixtures::{at, cluster};
 
+    fn secs(secs: u64) -> Duration {
+        Duration::from_secs(secs)
+    }
+
     const THRESHOLDS: Thresholds =
         Thresholds { success: Duration::from_secs(30), failure: Duration::from_secs(30) };
 
@@ -378,7 +385,7 @@ mod tests {
         for (name, current, was_offline, seen, (status, reason, collect, back)) in cases {
             let mut memory = Memory { was_offline, ..Memory::default() };
             let current = current.map(|status| condition("Ready", status, "r", "", at(0)));
-            let judged = memory.judge(current.as_ref(), &seen, at(100), THRESHOLDS);
+            let judged = memory.judge(current.as_ref(), &seen, at(100), secs(100), THRESHOLDS);
             assert_eq!(
                 (judged.ready.status.as_str(), judged.ready.reason.as_str()),
                 (status, reason),
@@ -396,10 +403,12 @@ mod tests {
     #[test]
     fn a_member_that_is_well_but_not_believed_yet_is_not_asked_for_more() {
         let mut memory = Memory::default();
-        let first = memory.judge(None, &Seen::Health(Health::Offline), at(0), THRESHOLDS);
-        let next = memory.judge(Some(&first.ready), &Seen::Health(Health::Healthy), at(10), THRESHOLDS);
+        let first = memory.judge(None, &Seen::Health(Health::Offline), at(0), secs(0), THRESHOLDS);
+        let next =
+            memory.judge(Some(&first.ready), &Seen::Health(Health::Healthy), at(10), secs(10), THRESHOLDS);
         assert_eq!((next.ready.status.as_str(), next.collect, next.back), ("False", false, true));
-        let later = memory.judge(Some(&next.ready), &Seen::Health(Health::Healthy), at(40), THRESHOLDS);
+        let later =
+            memory.judge(Some(&next.ready), &Seen::Health(Health::Healthy), at(40), secs(40), THRESHOLDS);
         assert_eq!((later.ready.status.as_str(), later.collect, later.back), ("True", true, false));
     }
 
