@@ -5,6 +5,7 @@ mod backup;
 mod cluster_proxy;
 mod controllers;
 mod crds;
+mod estimator;
 mod extension;
 mod failover;
 mod licenses;
@@ -51,6 +52,7 @@ enum Command {
     Controllers(Box<controllers::Arguments>),
     Sim(sim::Arguments),
     Webhook(webhook::Arguments),
+    Estimator(estimator::Arguments),
     Backup(backup::Arguments),
     Crds(crds::Arguments),
     #[command(flatten)]
@@ -103,6 +105,7 @@ fn main() -> ExitCode {
             Command::Controllers(arguments) => controllers::run(*arguments).await,
             Command::Sim(arguments) => sim::run(arguments).await,
             Command::Webhook(arguments) => webhook::run(arguments).await,
+            Command::Estimator(arguments) => estimator::run(arguments).await,
             Command::Backup(arguments) => backup::run(arguments).await,
             Command::Crds(arguments) => crds::run(arguments),
             Command::Cli(command) => cli::run(command, "karmada").await,

@@ -161,7 +161,8 @@ pub fn left(nodes: impl IntoIterator<Item = Node>, taken: impl IntoIterator<Item
             node.room.pods = (node.room.pods - pods).max(0);
         }
         let label = |name: &str| node.labels.get(name).map_or("", String::as_str);
-        let zone = format!("{}:{}", label("topology.kubernetes.io/region"), label("topology.kubernetes.io/zone"));
+        let zone =
+            format!("{}:{}", label("topology.kubernetes.io/region"), label("topology.kubernetes.io/zone"));
         match zones.iter_mut().find(|(name, _)| *name == zone) {
             Some((_, nodes)) => nodes.push(node),
             None => zones.push((zone, vec![node])),
@@ -214,7 +215,8 @@ pub fn sets(nodes: &mut [Node], parts: &[Part], bound: i32) -> i32 {
         let mut remaining = part.replicas;
         while remaining > 0 {
             let Some(node) = nodes.get_mut(*next) else { return false };
-            let fit = if suits(node, &part.claim) { node.room.holds(&part.request).min(remaining) } else { 0 };
+            let fit =
+                if suits(node, &part.claim) { node.room.holds(&part.request).min(remaining) } else { 0 };
             if fit == 0 {
                 *next += 1;
                 continue;
@@ -364,7 +366,9 @@ mod tests {
     #[test]
     fn which_nodes_suit() {
         let plain = || node("n1", "4", json!({ "metadata": { "labels": { "disk": "ssd", "rank": "7" } } }));
-        let tainted = |effect: &str| node("n1", "4", json!({ "spec": { "taints": [{ "key": "k", "value": "v", "effect": effect }] } }));
+        let tainted = |effect: &str| {
+            node("n1", "4", json!({ "spec": { "taints": [{ "key": "k", "value": "v", "effect": effect }] } }))
+        };
         let cordoned = || node("n1", "4", json!({ "spec": { "unschedulable": true } }));
         let terms = |terms: Value| json!({ "hardNodeAffinity": { "nodeSelectorTerms": terms } });
         let on = |key: &str, operator: &str, values: Value| {
@@ -373,7 +377,9 @@ mod tests {
         let tolerating = |toleration: Value| json!({ "tolerations": [toleration] });
         let cordon = json!({ "key": "node.kubernetes.io/unschedulable", "operator": "Exists" });
         let named = |name: &str| {
-            terms(json!([{ "matchFields": [{ "key": "metadata.name", "operator": "In", "values": [name] }] }]))
+            terms(
+                json!([{ "matchFields": [{ "key": "metadata.name", "operator": "In", "values": [name] }] }]),
+            )
         };
         let cases = [
             ("no claim", plain(), json!({}), true),
@@ -397,7 +403,12 @@ mod tests {
             ("driven out", tainted("NoExecute"), json!({}), false),
             ("avoided", tainted("PreferNoSchedule"), json!({}), true),
             ("tolerated", tainted("NoSchedule"), tolerating(json!({ "key": "k", "value": "v" })), true),
-            ("another value is tolerated", tainted("NoSchedule"), tolerating(json!({ "key": "k", "value": "w" })), false),
+            (
+                "another value is tolerated",
+                tainted("NoSchedule"),
+                tolerating(json!({ "key": "k", "value": "w" })),
+                false,
+            ),
             ("cordoned", cordoned(), json!({}), false),
             ("cordoned and tolerated", cordoned(), tolerating(cordon), true),
         ];

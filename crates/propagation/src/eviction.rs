@@ -153,8 +153,9 @@ mod tests {
     #[test]
     fn the_placement_that_was_applied_counts() {
         let binding = |annotation: Option<&str>| {
-            let mut binding = api::work::ResourceBinding::default();
-            binding.spec = spec(json!({ "placement": { "clusterAffinity": { "clusterNames": ["now"] } } }));
+            let placement = json!({ "clusterAffinity": { "clusterNames": ["now"] } });
+            let spec = spec(json!({ "placement": placement }));
+            let mut binding = api::work::ResourceBinding { spec, ..Default::default() };
             binding.metadata.annotations =
                 annotation.map(|text| [(APPLIED_PLACEMENT.to_owned(), text.to_owned())].into());
             let affinity = applied_placement(&binding).and_then(|placement| placement.cluster_affinity);
