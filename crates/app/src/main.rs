@@ -5,6 +5,7 @@ mod backup;
 mod cluster_proxy;
 mod controllers;
 mod crds;
+mod environment;
 mod estimator;
 mod extension;
 mod failover;
@@ -18,7 +19,6 @@ mod scheduling;
 mod server;
 mod signals;
 mod sim;
-mod surroundings;
 mod up;
 mod webhook;
 

@@ -307,7 +307,7 @@ fn amounts(bytes: &HashMap<String, Vec<u8>>) -> api::policy::ResourceList {
     amounts.collect()
 }
 
-/// Text that is no quantity is sent as it is: the service will say so.
+/// Text that is not a quantity is sent as it is: the service will say so.
 fn quantities(list: &api::policy::ResourceList) -> HashMap<String, Vec<u8>> {
     let encode = |text: &str| {
         let text = Quantity::canonical(text).unwrap_or_else(|_| text.to_owned());

@@ -14,7 +14,7 @@ on_real_and_simulated_members! {
 }
 
 /// Everything about clusters happens within seconds.
-const QUICK: [&str; 8] = [
+const QUICK: [&str; 10] = [
     "--feature-gates=Failover=true,StatefulFailoverInjection=true",
     "--enable-no-execute-taint-eviction",
     "--allow-no-execute-taint-policy",
@@ -23,7 +23,12 @@ const QUICK: [&str; 8] = [
     "--cluster-failure-threshold=1s",
     "--cluster-monitor-period=5s",
     "--graceful-eviction-timeout=1h",
+    "--descheduling-interval=1s",
+    "--unschedulable-threshold=1s",
 ];
+
+/// Everything but what several control planes of one member would fight about, and the descheduler.
+const ALL: &str = "*,-unifiedAuth,descheduler";
 
 fn deployments() -> Kind {
     Kind::namespaced("apps", "v1", "Deployment", "deployments")
@@ -148,7 +153,7 @@ impl World {
 }
 
 async fn a_dead_cluster_is_left_for_good_by_those_who_do_not_tolerate_it(members: Members) {
-    let mut world = World::new("dead", ControlPlane::with(&QUICK), &members.kubeconfigs()).await;
+    let mut world = World::new("dead", ControlPlane::with(ALL, &QUICK), &members.places()).await;
     taint_the_lost(&world).await;
     world.create(&deployments(), deployment("web")).await;
     world.create(&policies(), policy("web", json!({}))).await;
@@ -190,14 +195,14 @@ async fn a_dead_cluster_is_left_for_good_by_those_who_do_not_tolerate_it(members
     assert_eq!(world.until_placed("web").await, second, "and does not come back");
     assert_eq!(world.until_placed("patient").await, first);
     assert_eq!((world.uid(first, "patient").await, world.generation("patient").await), (kept, generation));
-    world.leave();
+    world.leave().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_control_plane_that_has_lost_sight_of_most_clusters_evicts_nothing() {
     testkit::install_tls();
     let members = Members::simulated(Access::Exclusive, 4).await.expect("simulated members");
-    let world = World::new("blind", ControlPlane::with(&QUICK), &members.kubeconfigs()).await;
+    let world = World::new("blind", ControlPlane::with(ALL, &QUICK), &members.places()).await;
     taint_the_lost(&world).await;
     world.create(&deployments(), deployment("web")).await;
     world.create(&policies(), policy("web", json!({}))).await;
@@ -221,14 +226,14 @@ async fn a_control_plane_that_has_lost_sight_of_most_clusters_evicts_nothing() {
     world.until_told("default", &world.members[place].name, "EvictionsResumed").await;
     assert_eq!(world.until_placed("web").await, place);
     assert_eq!((world.uid(place, "web").await, world.generation("web").await), (kept, generation));
-    world.leave();
+    world.leave().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_workload_that_stays_unhealthy_moves_with_its_state() {
     testkit::install_tls();
     let members = Members::simulated(Access::Exclusive, 2).await.expect("simulated members");
-    let world = World::new("ill", ControlPlane::with(&QUICK), &members.kubeconfigs()).await;
+    let world = World::new("ill", ControlPlane::with(ALL, &QUICK), &members.places()).await;
     world.create(&deployments(), deployment("web")).await;
     let state = json!({"rules": [{"aliasLabelName": "replicas-before", "jsonPath": "{.replicas}"}]});
     let failover = json!({"application": {
@@ -257,14 +262,14 @@ async fn a_workload_that_stays_unhealthy_moves_with_its_state() {
         labels.is_some_and(|labels| !labels.contains_key("replicas-before"))
     })
     .await;
-    world.leave();
+    world.leave().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn workloads_are_placed_afresh_on_request_and_clusters_get_remedies() {
     testkit::install_tls();
     let members = Members::simulated(Access::Exclusive, 1).await.expect("simulated members");
-    let world = World::new("asked", ControlPlane::with(&QUICK), &members.kubeconfigs()).await;
+    let world = World::new("asked", ControlPlane::with(ALL, &QUICK), &members.places()).await;
     world.create(&deployments(), deployment("web")).await;
     world.create(&policies(), policy("web", json!({}))).await;
     world.until_placed("web").await;
@@ -312,5 +317,33 @@ async fn workloads_are_placed_afresh_on_request_and_clusters_get_remedies() {
     remedies.delete("dns", &DeleteParams::default()).await.expect("deleted");
     until(&all, name, "the action is withdrawn", |found| actions(found).is_none_or(|all| all == json!([])))
         .await;
-    world.leave();
+    world.leave().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_that_find_no_node_move_to_another_cluster() {
+    testkit::install_tls();
+    let members = Members::simulated(Access::Exclusive, 2).await.expect("simulated members");
+    let world = World::new("stuck", ControlPlane::with(ALL, &QUICK), &members.places()).await;
+    // The nodes of one member take no pods, and the summary of its resources does not tell.
+    let nodes = Kind::cluster("", "v1", "Node", "nodes").api(world.members[0].client.clone(), "");
+    for node in nodes.list(&ListParams::default()).await.expect("nodes").items {
+        let cordon = Patch::Merge(json!({"spec": {"unschedulable": true}}));
+        let name = node.metadata.name.expect("a name");
+        nodes.patch(&name, &PatchParams::default(), &cordon).await.expect("cordoned");
+    }
+    world.create(&deployments(), deployment("web")).await;
+    world.patch(&deployments(), "web", &json!({"spec": {"replicas": 8}})).await;
+    let by_room = json!({"replicaSchedulingType": "Divided", "replicaDivisionPreference": "Weighted",
+        "weightPreference": {"dynamicWeight": "AvailableReplicas"}});
+    let placement = json!({"placement": {"spreadConstraints": null, "replicaScheduling": by_room}});
+    world.create(&policies(), policy("web", placement)).await;
+    let there = world.in_member(1, &deployments());
+    until(&there, "web", "more than its part runs in the other cluster", |found| ready(found) > 4).await;
+    let told = world.until_told(&world.namespace, "web", "DescheduleBindingSucceed").await;
+    let stuck = &world.members[0].name;
+    assert!(told.contains(&format!("replica(s) in cluster({stuck})")), "{told}");
+    world.patch(&deployments(), "web", &json!({"spec": {"replicas": 0}})).await;
+    until(&there, "web", "nothing runs any more", |found| ready(found) == 0).await;
+    world.leave().await;
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clusters::{ClusterOptions, Fleet, FleetOptions};
 use kube::api::{Api, DynamicObject, PostParams};
 use serde_json::Value;
+use testkit::check::{CONTROLLERS, Site};
 use testkit::{Kind, Process, Server, client, run, until};
 
 /// The binary under test.
@@ -39,15 +40,14 @@ impl ControlPlane {
         Self::server(SHARING)
     }
 
-    /// Starts `karmada server` for members that may belong to others, too, with further flags.
-    pub(crate) fn with(flags: &[&str]) -> Self {
-        let server = Server::start(KARMADA, &[&["--controllers", SHARING], flags].concat());
-        Self { kubeconfig: server.kubeconfig(), role: Role::Server(server), controllers: SHARING }
-    }
-
     /// Starts `karmada server` with the controllers of a list.
     pub(crate) fn server(controllers: &'static str) -> Self {
-        let server = Server::start(KARMADA, &["--controllers", controllers]);
+        Self::with(controllers, &[])
+    }
+
+    /// Starts `karmada server` with the controllers of a list and further flags.
+    pub(crate) fn with(controllers: &'static str, flags: &[&str]) -> Self {
+        let server = Server::audited(KARMADA, &[&["--controllers", controllers], flags].concat());
         Self { kubeconfig: server.kubeconfig(), role: Role::Server(server), controllers }
     }
 
@@ -71,6 +71,20 @@ impl ControlPlane {
         let mut plane = Self { kubeconfig, role, controllers: SHARING };
         plane.start();
         plane
+    }
+
+    /// Returns which controllers run, as `--controllers` says it.
+    pub(crate) fn controllers(&self) -> &'static str {
+        self.controllers
+    }
+
+    /// Returns what has to be known to check it at the end of a test. Controllers on a kube-apiserver write in the name of the
+    /// administrator, as the test does, so that its log cannot tell who it was.
+    pub(crate) fn site(&self, client: kube::Client) -> Site {
+        match &self.role {
+            Role::Server(server) => Site::plane(client, CONTROLLERS, server.audit_logs()),
+            Role::Controllers { .. } => Site::plane(client, CONTROLLERS, Vec::new()),
+        }
     }
 
     /// Starts the process again.

@@ -15,7 +15,7 @@ pub(super) struct Thresholds {
 }
 
 /// What was observed last, and since when, counted from the first look.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Readiness {
     last: Option<(String, Duration)>,
 }
