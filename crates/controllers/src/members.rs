@@ -34,7 +34,7 @@ use api::labels::annotations::{TEMPLATE_UID, WORK_NAME, WORK_NAMESPACE};
 use api::work::ObjectReference;
 use member::{Kinds, ObservedChange};
 use propagation::{Object, Reference as _};
-use runtime::{Key, Queue, Throttle};
+use runtime::{Key, KeyLocks, Queue, Throttle};
 use serde_json::Value;
 
 use crate::environment::Environment;
@@ -62,6 +62,8 @@ pub(crate) struct Shared {
     reports: Arc<Queue<Key>>,
     /// When the status of a Work was last written.
     throttle: Throttle<Key>,
+    /// The status of a Work has two writers, which look and write one after the other.
+    status_locks: KeyLocks<Key>,
     /// Clusters whose status is to be looked at.
     looks: Arc<Queue<String>>,
 }
@@ -89,6 +91,7 @@ impl Shared {
             executions: Queue::new("execution-controller"),
             reports: Queue::new("work-status"),
             throttle: Throttle::default(),
+            status_locks: KeyLocks::default(),
             looks: Queue::new("cluster-status-controller"),
         });
         if ["cluster", "clusterStatus", "descheduler", "execution", "workStatus"]

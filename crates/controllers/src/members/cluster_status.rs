@@ -7,6 +7,9 @@
 //! `cluster-status-controller`, `clusterStatus` in `--controllers`. All clusters are looked at side by side, so a member that
 //! does not answer holds up nobody. The Secret is read at every look: a new token is used from the next one on.
 
+#[cfg(test)]
+mod on_server;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};

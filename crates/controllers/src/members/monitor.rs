@@ -6,6 +6,9 @@
 //! Silence is counted with a clock that does not jump, from the first look of this process on: neither a correction of the
 //! system's time nor a restart is silence. Push clusters are not touched: the controller that collects their status notices it.
 
+#[cfg(test)]
+mod on_server;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
