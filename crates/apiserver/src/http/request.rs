@@ -60,6 +60,8 @@ pub fn percent_decode(text: &str, plus_is_space: bool) -> Cow<'_, str> {
     let mut index = 0;
     while index < bytes.len() {
         let hex = (bytes[index] == b'%').then(|| bytes.get(index + 1..index + 3)).flatten();
+        // Two digits: the parser alone would take `+1`, too.
+        let hex = hex.filter(|hex| hex.iter().all(u8::is_ascii_hexdigit));
         if let Some(byte) =
             hex.and_then(|hex| std::str::from_utf8(hex).ok()).and_then(|hex| u8::from_str_radix(hex, 16).ok())
         {
