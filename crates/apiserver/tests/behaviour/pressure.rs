@@ -164,7 +164,7 @@ async fn finding_4_silent_connections_are_closed_at_every_stage() {
 #[tokio::test]
 async fn finding_4_what_is_on_its_way_keeps_a_connection_open() {
     let short = Duration::from_millis(100);
-    let settings = Settings { first_request: short, idle: short, ..Settings::default() };
+    let settings = Settings { first_request: short, idle: short, goodbye: short, ..Settings::default() };
     let (handle, api) = start(Options { connections: Some(settings), ..Options::default() }).await;
     let mut watch =
         api.open(&format!("{MAPS}?watch=1&resourceVersion=1&fieldSelector=metadata.name%3Dlate")).await;
