@@ -1,5 +1,5 @@
 //! Reading trees by JSON pointer, with Go's zero values for what is absent or of another type; and writing fields of whatever is
-//! there, without a panic if it is no object.
+//! there, without a panic if that is not an object.
 
 use serde_json::{Map, Value};
 
@@ -20,12 +20,12 @@ pub fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
     value.pointer(pointer).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
-/// Sets a field. What is no object becomes one.
+/// Sets a field. Anything but an object becomes one.
 pub fn set(value: &mut Value, field: &str, content: Value) {
     fields(value).insert(field.to_owned(), content);
 }
 
-/// Returns the object in a field. What is no object becomes one.
+/// Returns the object in a field. Anything but an object becomes one.
 pub fn object_at<'a>(value: &'a mut Value, field: &str) -> &'a mut Value {
     let found = fields(value).entry(field).or_insert(Value::Null);
     fields(found);

@@ -133,7 +133,7 @@ pub(crate) fn name(kind: u8) -> String {
     }
 }
 
-/// Splits an expression into words; adds what is none to the issues.
+/// Splits an expression into words; adds the rest to the issues.
 #[expect(
     clippy::arithmetic_side_effects,
     reason = "lengths of parts of one text add up to less than that text"

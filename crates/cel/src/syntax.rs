@@ -185,7 +185,7 @@ impl Walk<'_> {
         self.words.at(self.at)
     }
 
-    /// Returns the source of the next word and so many behind it, without what is no word.
+    /// Returns the source of the next word and so many behind it, without what is not a word.
     fn source(&self, count: usize) -> String {
         let mut word = self.word();
         let mut text = self.words.text(word, word).to_owned();

@@ -1,6 +1,6 @@
 //! What is wrong with a certificate signing request, in the words of Go's parser: clients see them in 422 answers.
 //!
-//! In: the DER of a request. Out: nothing, or why it is none. Form first, then the key, the subject and the extensions, at last
+//! In: the DER of a request. Out: nothing, or the reason to refuse it. Form first, then the key, the subject and the extensions, at last
 //! the signature by the request's own key, in the order in which kube-apiserver meets them. Signatures that our library does not
 //! know, such as those on P-521, are left to the signer. Does not judge what is asked for: see [`super::certify`].
 
@@ -32,7 +32,7 @@ const CURVES: [&[u8]; 4] = [
     &[0x2b, 0x81, 0x04, 0x00, 0x23],
 ];
 
-/// Says what is wrong with `spec.request` of a new object. What is no envelope at all is told by others.
+/// Says what is wrong with `spec.request` of a new object. A missing envelope is reported elsewhere.
 pub fn check_object(object: &Value) -> Option<field::Error> {
     let encoded = pointer::text(object, "/spec/request");
     let pem = base64::engine::general_purpose::STANDARD.decode(encoded).unwrap_or_default();
@@ -41,7 +41,7 @@ pub fn check_object(object: &Value) -> Option<field::Error> {
     Some(field::Error::invalid(&Path::new("spec").child("request"), encoded, refused))
 }
 
-/// Says why bytes are no request that was signed by its own key.
+/// Checks that bytes are a request that was signed by its own key.
 ///
 /// # Errors
 /// In Go's words.
@@ -418,7 +418,7 @@ fn extensions(attributes: &[Element<'_>]) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Returns the list of extensions that an attribute asks for. What is no such attribute, or cannot be read, is passed over.
+/// Returns the list of extensions that an attribute asks for. Other attributes, and those that cannot be read, are passed over.
 fn requested(attribute: &[u8]) -> Option<&[u8]> {
     let (pair, end) = Field::sequence("").read(attribute).ok().filter(|(_, end)| *end == attribute.len())?;
     let _ = end;

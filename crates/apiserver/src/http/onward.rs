@@ -20,7 +20,7 @@ const EVERYBODY: [&str; 2] = ["system:authenticated", "system:unauthenticated"];
 /// Returns what the other server is asked for: what follows `/apis/<group>/<version>/<resource>/<name>/proxy`, and the query.
 ///
 /// # Errors
-/// If the path is none of these, or has segments that another server could read in another way.
+/// If the path is another one, or has segments that another server could read in another way.
 pub fn target(info: &RequestInfo, query: &str) -> Result<String, Status> {
     let mut parts = info.path.trim_start_matches('/').splitn(7, '/');
     // Other paths lead to a subresource of that name, too: those of objects in a namespace, the old ones of watches. They
@@ -39,7 +39,7 @@ pub fn target(info: &RequestInfo, query: &str) -> Result<String, Status> {
 }
 
 /// Returns the caller's headers with the caller's name instead of credentials. A name or group that no header can carry is
-/// an error: without it, the other server would take the caller for somebody else, or for the one who asks for the caller.
+/// an error: without it, the other server would take the caller for somebody else, or for the proxy.
 ///
 /// # Errors
 /// If a part of the identity cannot be carried by a header.

@@ -260,7 +260,7 @@ async fn finding_25_an_answer_that_nobody_reads_is_broken_off() {
     fill(&api, 10, 100_000).await;
     let lazy = Lazy::connect(&handle).await;
     for accept in ["application/yaml", "application/json"] {
-        // Whoever looks reads on, so each look needs an answer of its own. A busy server takes its time to notice.
+        // A look reads on, so each needs an answer of its own. A busy server takes its time to notice.
         let mut patience = budgets.stall * 5;
         loop {
             let unread = lazy.get("bob", MAPS, accept).await;
@@ -285,9 +285,9 @@ async fn finding_25_unread_answers_hold_up_nobody_but_their_user() {
     let (handle, api) = start(Options { budgets, ..Options::default() }).await;
     fill(&api, 10, 100_000).await;
     let lazy = Lazy::connect(&handle).await;
-    let mut unread = Vec::new();
+    let mut answers = Vec::new();
     for _ in 0..3 {
-        unread.push(lazy.get("bob", MAPS, "application/yaml").await);
+        answers.push(lazy.get("bob", MAPS, "application/yaml").await);
     }
     let stranger = Api::stranger(&handle.kubeconfig).await;
     assert_eq!(ask(&stranger, "ann", MAPS).await, 200);
@@ -295,7 +295,7 @@ async fn finding_25_unread_answers_hold_up_nobody_but_their_user() {
     let served = async { while ask(&stranger, "bob", MAPS).await != 200 {} };
     tokio::time::timeout(DEADLINE, served).await.expect("the user is served again");
     let mut broken = 0;
-    for response in unread {
+    for response in answers {
         let read = tokio::time::timeout(DEADLINE, response.into_body().collect()).await;
         broken += usize::from(read.expect("an end").is_err());
     }

@@ -135,7 +135,7 @@ fn of_type<'a>(root: Node<'a>, wanted: &str) -> Vec<Node<'a>> {
     conditions.filter(|condition| condition.at("type").text() == wanted).collect()
 }
 
-/// Says why what a signer wrote is no chain of certificates; nothing at all is fine.
+/// Says why what a signer wrote is not a chain of certificates; nothing at all is fine.
 fn certificates(data: &[u8]) -> Result<(), String> {
     if data.is_empty() {
         return Ok(());
