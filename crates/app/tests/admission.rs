@@ -136,7 +136,7 @@ async fn a_kube_apiserver_with_our_webhook_gives_the_expected_answers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs the original karmada-webhook; run by hand when rules change"]
+#[ignore = "needs the original karmada-webhook; run `cargo xtask compare webhook`"]
 async fn the_original_webhook_gives_the_expected_answers() {
     let Some(target) = Target::kube_apiserver(targets::Webhook::Original).await else { return };
     let files: Vec<File> =
