@@ -68,8 +68,8 @@ impl Reviewer {
         Some(response(uid, verdict))
     }
 
-    /// Returns the patch that the rule wants, if any.
-    async fn judge(&self, hook: &Hook, review: &Value) -> Result<Option<Value>, Denial> {
+    /// Returns what the rule wants of an object that it accepts.
+    async fn judge(&self, hook: &Hook, review: &Value) -> Result<Accepted, Denial> {
         let text = |field: &str| pointer::text(review, field);
         let operation = match text("/operation") {
             "CREATE" => Operation::Create,
@@ -83,7 +83,7 @@ impl Reviewer {
         let old = review.get("oldObject").filter(|old| old.is_object());
         let request = Request { operation, group, version, kind, namespace: text("/namespace"), old };
         if !hook.sees(operation, group, kind) {
-            return Ok(None);
+            return Ok(Accepted::default());
         }
         let object = review.get("object").unwrap_or(&Value::Null);
         if operation != Operation::Delete && !object.is_object() {
@@ -93,23 +93,35 @@ impl Reviewer {
             Act::Mutate(act) => {
                 let mut changed = object.clone();
                 let mut fresh_id = || uuid::Uuid::new_v4().to_string();
-                let mut means =
-                    Means { settings: &self.settings, now: jiff::Timestamp::now(), fresh_id: &mut fresh_id };
+                let mut means = Means {
+                    settings: &self.settings,
+                    now: jiff::Timestamp::now(),
+                    fresh_id: &mut fresh_id,
+                    warnings: Vec::new(),
+                };
                 act(&request, &mut changed, &mut means)?;
                 let patch = json_patch::diff(object, &changed);
                 let patch =
                     serde_json::to_value(&patch).map_err(|error| Denial::internal(error.to_string()))?;
-                Ok(patch.as_array().is_some_and(|steps| !steps.is_empty()).then_some(patch))
+                let patch = patch.as_array().is_some_and(|steps| !steps.is_empty()).then_some(patch);
+                Ok(Accepted { patch, warnings: means.warnings })
             }
             Act::Validate(_) => {
                 let dry_run = pointer::flag(review, "/dryRun");
                 let writer = writer(review.get("userInfo").unwrap_or(&Value::Null));
                 let environment = &self.environment;
                 environment.validate(hook, &request, object, &self.settings, &writer, dry_run).await?;
-                Ok(None)
+                Ok(Accepted::default())
             }
         }
     }
+}
+
+/// What a rule wants of an object that it accepts.
+#[derive(Debug, Default)]
+struct Accepted {
+    patch: Option<Value>,
+    warnings: Vec<String>,
 }
 
 /// Reads who writes, as the API server has found out.
@@ -137,14 +149,22 @@ fn as_of(hook: &Hook, request: &Value, denial: Denial) -> Denial {
     Denial { message, ..denial }
 }
 
-fn response(uid: &str, verdict: Result<Option<Value>, Denial>) -> Value {
+fn response(uid: &str, verdict: Result<Accepted, Denial>) -> Value {
     let answer = match verdict {
-        Ok(None) => {
-            json!({ "uid": uid, "allowed": true, "status": { "metadata": {}, "code": 200 } })
-        }
-        Ok(Some(patch)) => {
-            let patch = encode_base64(patch.to_string().as_bytes());
-            json!({ "uid": uid, "allowed": true, "patch": patch, "patchType": "JSONPatch" })
+        Ok(Accepted { patch, warnings }) => {
+            let mut answer = json!({ "uid": uid, "allowed": true });
+            match patch {
+                None => pointer::set(&mut answer, "status", json!({ "metadata": {}, "code": 200 })),
+                Some(patch) => {
+                    let patch = encode_base64(patch.to_string().as_bytes());
+                    pointer::set(&mut answer, "patch", patch.into());
+                    pointer::set(&mut answer, "patchType", "JSONPatch".into());
+                }
+            }
+            if !warnings.is_empty() {
+                pointer::set(&mut answer, "warnings", warnings.into());
+            }
+            answer
         }
         Err(denial) => {
             let mut status = json!({ "metadata": {}, "code": denial.code, "message": denial.message });

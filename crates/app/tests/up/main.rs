@@ -3,7 +3,9 @@
 
 mod commands;
 mod killed;
+mod original;
 mod process;
+mod terminal;
 
 use std::net::TcpListener;
 

@@ -8,12 +8,15 @@
 //! `work-status-controller`, `workStatus` in `--controllers`. An object that has vanished leaves its last state in
 //! place, as upstream.
 
+#[cfg(test)]
+mod on_server;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::conditions::work as conditions;
 use api::labels::annotations::{WORK_NAME, WORK_NAMESPACE};
-use api::work::{ManifestStatus, ResourceHealth, Work};
+use api::work::{ManifestStatus, ResourceHealth, Work, WorkStatus};
 use api::{events, names};
 use jiff::Timestamp;
 use member::Member;
@@ -132,6 +135,11 @@ impl Reconcile for Controller {
             Plan::Retry => return Ok(Outcome::Retry),
             Plan::Write(reports) => reports,
         };
+        let _alone = shared.status_locks.of(key).await;
+        if newer_status(shared, key, &view.work).is_some() {
+            // Reported meanwhile, perhaps the same and perhaps something newer: another look tells.
+            return Ok(Outcome::After(Duration::ZERO));
+        }
         let patch = json!({ "status": { "manifestStatuses": reports } });
         match shared.writer.patch_status(view.work.as_ref(), patch).await {
             Ok(answer) => {
@@ -144,6 +152,16 @@ impl Reconcile for Controller {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Returns the status of a Work that has been written since the Work was looked at. The caller holds the lock of the status.
+pub(super) fn newer_status(shared: &Shared, key: &Key, work: &Work) -> Option<WorkStatus> {
+    let seen = work.metadata.resource_version.as_deref().unwrap_or("");
+    if shared.mirrors.works.revision(&key.namespace, &key.name).to_string() == seen {
+        return None;
+    }
+    let now = shared.mirrors.works.find(key)?;
+    (now.status != work.status).then(|| now.status.clone())
 }
 
 /// The state of a Work's objects that is not in the Work yet.
