@@ -525,8 +525,9 @@ mod tests {
                     text.lines().filter_map(|line| line.split_once("//").map(|(_, comment)| comment))
                 {
                     let words = comment.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
-                    let flags =
-                        words.filter_map(|word| word.strip_prefix("--").filter(|flag| !flag.is_empty()));
+                    let flags = words.filter_map(|word| {
+                        word.strip_prefix("--").filter(|flag| !flag.starts_with('-') && !flag.is_empty())
+                    });
                     named.extend(flags.map(|flag| (flag.to_owned(), entry.display().to_string())));
                 }
             }
