@@ -22,6 +22,8 @@ mod removal;
 mod summary;
 pub(crate) mod work_status;
 
+pub(crate) use cluster::taints_message;
+
 use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -92,7 +94,10 @@ impl Shared {
             status_locks: KeyLocks::default(),
             looks: Queue::new("cluster-status-controller"),
         });
-        if ["cluster", "clusterStatus", "execution", "workStatus"].iter().any(|name| chosen.contains(name)) {
+        if ["cluster", "clusterStatus", "descheduler", "execution", "workStatus"]
+            .iter()
+            .any(|name| chosen.contains(name))
+        {
             links::keep(&shared);
         }
         shared

@@ -18,6 +18,7 @@ static COMPARISONS: &[(&str, &Recipe, &[&str], &str)] = &[
         "original",
     ),
     ("helm", &HELM, &["helm"], "helm"),
+    ("cli", &KARMADA, &["karmadactl"], "up"),
 ];
 
 pub(crate) fn run(name: Option<&str>) -> Result<()> {

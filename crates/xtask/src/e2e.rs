@@ -24,7 +24,10 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use clusters::toolchain::{KARMADA, KARMADA_E2E, Toolchain};
 
-use self::fixtures::{Server, Workshop};
+use self::{
+    fixtures::{Server, Workshop},
+    report::Chosen,
+};
 use crate::{
     ci::fleet::{Fleet, Programs},
     clusters::PROGRAM,
@@ -138,7 +141,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let socket = fleet.dir().join("kind.sock");
     kind::serve(&socket, workspace, arguments.pods)?;
     run_specs(arguments, &toolchain, &lab, &server.kubeconfig, &socket)?;
-    report::judge(&report::read(&lab.join("report.json"))?, arguments.pods)
+    let chosen = Chosen { pods: arguments.pods, all: arguments.all };
+    report::judge(&report::read(&lab.join("report.json"))?, chosen)
 }
 
 fn build(what: &[&str]) -> Result<()> {

@@ -67,8 +67,8 @@ impl Reviewer {
         Some(response(uid, verdict))
     }
 
-    /// Returns the patch that the rule wants, if any.
-    async fn judge(&self, hook: &Hook, review: &Value) -> Result<Option<Value>, Denial> {
+    /// Returns what the rule wants of an object that it accepts.
+    async fn judge(&self, hook: &Hook, review: &Value) -> Result<Accepted, Denial> {
         let text = |value: &'_ Value| value.as_str().unwrap_or_default().to_owned();
         let operation = match review["operation"].as_str() {
             Some("CREATE") => Operation::Create,
@@ -86,7 +86,7 @@ impl Reviewer {
         let request =
             Request { operation, group: &group, version: &version, kind: &kind, namespace: &namespace, old };
         if !hook.sees(operation, &group, &kind) {
-            return Ok(None);
+            return Ok(Accepted::default());
         }
         let object = &review["object"];
         if operation != Operation::Delete && !object.is_object() {
@@ -96,23 +96,35 @@ impl Reviewer {
             Act::Mutate(act) => {
                 let mut changed = object.clone();
                 let mut fresh_id = || uuid::Uuid::new_v4().to_string();
-                let mut means =
-                    Means { settings: &self.settings, now: jiff::Timestamp::now(), fresh_id: &mut fresh_id };
+                let mut means = Means {
+                    settings: &self.settings,
+                    now: jiff::Timestamp::now(),
+                    fresh_id: &mut fresh_id,
+                    warnings: Vec::new(),
+                };
                 act(&request, &mut changed, &mut means)?;
                 let patch = json_patch::diff(object, &changed);
                 let patch =
                     serde_json::to_value(&patch).map_err(|error| Denial::internal(error.to_string()))?;
-                Ok(patch.as_array().is_some_and(|steps| !steps.is_empty()).then_some(patch))
+                let patch = patch.as_array().is_some_and(|steps| !steps.is_empty()).then_some(patch);
+                Ok(Accepted { patch, warnings: means.warnings })
             }
             Act::Validate(_) => {
                 let dry_run = review["dryRun"].as_bool().unwrap_or_default();
                 let writer = writer(&review["userInfo"]);
                 let environment = &self.environment;
                 environment.validate(hook, &request, object, &self.settings, &writer, dry_run).await?;
-                Ok(None)
+                Ok(Accepted::default())
             }
         }
     }
+}
+
+/// What a rule wants of an object that it accepts.
+#[derive(Debug, Default)]
+struct Accepted {
+    patch: Option<Value>,
+    warnings: Vec<String>,
 }
 
 /// Reads who writes, as the API server has found out.
@@ -140,13 +152,20 @@ fn as_of(hook: &Hook, request: &Value, denial: Denial) -> Denial {
     Denial { message, ..denial }
 }
 
-fn response(uid: &str, verdict: Result<Option<Value>, Denial>) -> Value {
+fn response(uid: &str, verdict: Result<Accepted, Denial>) -> Value {
     let mut answer = json!({ "uid": uid, "allowed": verdict.is_ok() });
     match verdict {
-        Ok(None) => answer["status"] = json!({ "metadata": {}, "code": 200 }),
-        Ok(Some(patch)) => {
-            answer["patch"] = encode_base64(patch.to_string().as_bytes()).into();
-            answer["patchType"] = "JSONPatch".into();
+        Ok(Accepted { patch, warnings }) => {
+            match patch {
+                None => answer["status"] = json!({ "metadata": {}, "code": 200 }),
+                Some(patch) => {
+                    answer["patch"] = encode_base64(patch.to_string().as_bytes()).into();
+                    answer["patchType"] = "JSONPatch".into();
+                }
+            }
+            if !warnings.is_empty() {
+                answer["warnings"] = warnings.into();
+            }
         }
         Err(denial) => {
             let mut status = json!({ "metadata": {}, "code": denial.code, "message": denial.message });

@@ -2,7 +2,9 @@
 //! said when it cannot be.
 
 mod commands;
+mod original;
 mod process;
+mod terminal;
 
 use std::net::TcpListener;
 

@@ -291,6 +291,8 @@ impl ConfigMap {
 /// Create a secret with specified type.
 #[derive(Debug, Clone, Args)]
 pub struct Secret {
+    #[command(flatten)]
+    pub common: Common,
     #[command(subcommand)]
     pub command: SecretCommand,
 }

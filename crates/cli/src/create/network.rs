@@ -9,6 +9,8 @@ use super::{Common, Made, Name};
 /// Create a service using a specified subcommand.
 #[derive(Debug, Clone, Args)]
 pub struct Service {
+    #[command(flatten)]
+    pub common: Common,
     #[command(subcommand)]
     pub command: ServiceCommand,
 }

@@ -8,6 +8,9 @@
 //! `work-status-controller`, `workStatus` in `--controllers`. An object that has vanished leaves its last state in
 //! place, as upstream.
 
+#[cfg(test)]
+mod on_server;
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -72,6 +72,11 @@ const KNOWN: &[(&str, &str, &str)] = &[
     ("clustertaintpolicy", "", "not there yet: ClusterTaintPolicy"),
     ("cronfederatedhpa", "", "not there yet: CronFederatedHPA"),
     ("deploymentreplicassyncer", "", "not there yet: bringing back replicas that members' autoscalers chose"),
+    (
+        "estimator",
+        "exceeding resource quota limits",
+        "our scheduler speaks the protocol of estimators of later versions than v1.17.1",
+    ),
     ("failover", "application failover testing", "not there yet: failover of applications"),
     ("failover", "cluster failover testing", "not there yet: failover between clusters"),
     ("federatedhpa", "", "not there yet: FederatedHPA"),
