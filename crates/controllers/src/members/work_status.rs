@@ -285,6 +285,7 @@ fn path(object: &Value) -> String {
 mod tests {
     use super::*;
     use crate::fixtures::{deleting, merged as with, read, work};
+    use crate::world::World;
 
     fn status(ordinal: i32, replicas: i64) -> ManifestStatus {
         read(json!({
@@ -313,6 +314,30 @@ mod tests {
         for (name, otherwise, pause, reports, expected) in cases {
             assert_eq!(decide(&View { work: work("m1", otherwise), pause, reports }), expected, "{name}");
         }
+    }
+
+    /// The execution controller reports as well.
+    #[tokio::test]
+    async fn what_was_reported_between_the_look_and_the_write_is_looked_at_again() {
+        let world = World::agent().await;
+        let cluster = world.cluster("m1", json!({})).await;
+        let shared = world.members(&["execution", "workStatus"]);
+        let seen = world.work(&cluster, json!({})).await;
+        let (key, reports) = (Key::of(seen.as_ref()), vec![status(0, 2)]);
+        let view = || View { work: seen.clone(), pause: None, reports: Some(reports.clone()) };
+        let controller = Controller(shared);
+        world.writes();
+        let other = controller.0.status_locks.of(&key).await;
+        let waiting = controller.apply(&key, view(), decide(&view()));
+        let report = async {
+            let answer = controller.0.writer.patch_status(seen.as_ref(), said(&[status(0, 2)])).await;
+            controller.0.mirrors.works.note(answer.expect("the other one reports"));
+            drop(other);
+        };
+        let (outcome, ()) = futures::join!(waiting, report);
+        assert_eq!(outcome.expect("no error"), Outcome::After(Duration::ZERO));
+        assert_eq!(world.writes().len(), 1, "of two that have the same to say, one does");
+        world.supervisor.stop().await;
     }
 
     #[test]
