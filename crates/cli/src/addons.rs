@@ -16,6 +16,7 @@ pub struct Arguments {
 }
 
 #[derive(Debug, Clone, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one in the life of the process")]
 pub enum Command {
     List(List),
     Enable(Change),

@@ -81,6 +81,7 @@ pub struct Common {
 
 /// Ways to create without a file.
 #[derive(Debug, Clone, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one in the life of the process")]
 pub enum Generator {
     Clusterrole(rights::ClusterRole),
     Clusterrolebinding(rights::ClusterRoleBinding),

@@ -26,6 +26,7 @@ pub struct Arguments {
 }
 
 #[derive(Debug, Clone, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one in the life of the process")]
 pub enum Command {
     #[command(visible_aliases = ["pods", "po"])]
     Pod(Pods),

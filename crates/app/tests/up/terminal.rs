@@ -119,7 +119,7 @@ fn answer(path: &str) -> serde_json::Value {
 
 /// The other side of `exec`: shouts, tells sizes, and ends at the end of stdin or when it is told `exit`.
 async fn play(stream: TcpStream, path: String) {
-    #[expect(clippy::result_large_err, reason = "the library's own type")]
+    #[allow(clippy::result_large_err, reason = "the library's own type")]
     let choose = |_: &Request, mut response: Response| {
         response
             .headers_mut()

@@ -299,6 +299,7 @@ pub struct Secret {
 }
 
 #[derive(Debug, Clone, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one in the life of the process")]
 pub enum SecretCommand {
     Generic(Generic),
     DockerRegistry(DockerRegistry),

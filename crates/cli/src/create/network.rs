@@ -16,6 +16,7 @@ pub struct Service {
 }
 
 #[derive(Debug, Clone, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one in the life of the process")]
 pub enum ServiceCommand {
     Clusterip(ClusterIp),
     Externalname(ExternalName),
