@@ -199,11 +199,11 @@ impl Chosen {
     /// Returns what flags that are known to be right choose.
     pub(crate) fn by(flags: &[&str]) -> Self {
         #[derive(clap::Parser)]
-        struct Flags {
+        struct Line {
             #[command(flatten)]
             chosen: Chosen,
         }
-        <Flags as clap::Parser>::parse_from(["karmada"].iter().chain(flags)).chosen
+        <Line as clap::Parser>::parse_from(["karmada"].iter().chain(flags)).chosen
     }
 
     /// Returns the features that are on.
