@@ -125,7 +125,8 @@ pub struct Sources {
 
 impl Sources {
     fn read(&self) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
-        if !self.from_env_file.is_empty() && !(self.from_file.is_empty() && self.from_literal.is_empty()) {
+        let has_other_sources = !self.from_file.is_empty() || !self.from_literal.is_empty();
+        if has_other_sources && !self.from_env_file.is_empty() {
             bail!("from-env-file cannot be combined with from-file or from-literal");
         }
         let mut entries = Vec::new();

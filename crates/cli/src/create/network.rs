@@ -320,8 +320,8 @@ impl Ingress {
 
     /// Rules of the same host become one, and so do hosts with the same secret.
     fn rules(&self) -> anyhow::Result<(Vec<Value>, Vec<Value>)> {
-        let (mut rules, mut tls): (Vec<(String, Vec<Value>)>, Vec<(String, Vec<String>)>) =
-            (Vec::new(), Vec::new());
+        let mut rules: Vec<(String, Vec<Value>)> = Vec::new();
+        let mut tls: Vec<(String, Vec<String>)> = Vec::new();
         for text in &self.rule {
             let Some(rule) = Rule::parse(text) else {
                 bail!(

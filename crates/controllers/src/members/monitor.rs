@@ -80,7 +80,7 @@ pub(crate) enum Plan {
     /// Remember these signs of life, and write the condition if it has been silent for too long.
     Note {
         signs: Signs,
-        verdict: Option<Condition>,
+        verdict: Option<Box<Condition>>,
     },
 }
 
@@ -88,7 +88,7 @@ fn decide(view: &View, now: Timestamp) -> Plan {
     let Ok(renewed) = view.renewed else { return Plan::Nothing("what cannot be read is not silence") };
     let mut signs = view.signs.clone().unwrap_or_else(|| Signs::first(&view.cluster, now, view.at));
     let verdict = signs.step(&view.cluster, renewed, (now, view.at), view.grace);
-    Plan::Note { signs, verdict }
+    Plan::Note { signs, verdict: verdict.map(Box::new) }
 }
 
 impl Reconcile for Monitor {
@@ -123,7 +123,7 @@ impl Reconcile for Monitor {
             Plan::Note { signs, verdict } => {
                 self.signs.lock().insert(name.clone(), signs);
                 if let Some(verdict) = verdict {
-                    write(&self.shared, name, &view.cluster, verdict).await;
+                    write(&self.shared, name, &view.cluster, *verdict).await;
                 }
             }
         }
