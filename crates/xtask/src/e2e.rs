@@ -91,7 +91,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let toolchain = Toolchain::from_env()?;
     let programs = Programs::build_in_background(arguments.pods);
     toolchain.ensure(&[&KARMADA_E2E])?;
-    let lab = workspace.target.join("e2e");
+    // Beside a run that goes on, if need be.
+    let lab = workspace.target.join(if arguments.list { "e2e-list" } else { "e2e" });
     // What an earlier run left would be taken for a control plane with members.
     let _ = fs::remove_dir_all(&lab);
     fs::create_dir_all(lab.join("gopath/bin")).context("cannot make a folder for the run")?;
@@ -135,7 +136,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         fleet: fleet.dir(),
         members,
     };
-    let _estimators = workshop.estimators()?;
+    let _estimators = workshop.estimators(&workspace.program("karmada"))?;
     let _interpreter = workshop.interpreter()?;
     // In the fleet's folder, whose path is short: a socket's may have 108 bytes.
     let socket = fleet.dir().join("kind.sock");
