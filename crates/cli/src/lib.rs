@@ -15,6 +15,7 @@ mod describe;
 mod discovery;
 mod failure;
 mod get;
+mod interpret;
 mod join;
 mod label;
 mod logs;
@@ -53,6 +54,7 @@ pub enum Command {
     Logs(Box<logs::Arguments>),
     Describe(Box<describe::Arguments>),
     Apply(Box<apply::Arguments>),
+    Interpret(Box<interpret::Arguments>),
     Promote(Box<promote::Arguments>),
     Patch(Box<patch::Arguments>),
     Label(Box<label::Arguments>),
@@ -80,6 +82,7 @@ pub async fn run(command: Command, program: &str) -> anyhow::Result<()> {
         Command::Logs(arguments) => logs::run(*arguments).await,
         Command::Describe(arguments) => describe::run(*arguments).await,
         Command::Apply(arguments) => apply::run(*arguments).await,
+        Command::Interpret(arguments) => interpret::run(*arguments).await,
         Command::Promote(arguments) => promote::run(*arguments).await,
         Command::Patch(arguments) => patch::run(*arguments).await,
         Command::Label(arguments) => label::run(*arguments).await,

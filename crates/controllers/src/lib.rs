@@ -11,6 +11,7 @@
 mod environment;
 #[cfg(test)]
 mod fixtures;
+mod interpretation;
 pub mod members;
 mod mirrors;
 mod my_clusters;
@@ -23,7 +24,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api::features::Features;
-use interpreter::Interpreter;
 use kube::Client;
 use member::Members;
 use propagation::skip::SkipRules;
@@ -70,8 +70,6 @@ pub struct Context {
     pub supervisor: Supervisor,
     /// Connections to the members, shared by all controllers.
     pub members: Arc<Members>,
-    /// What resources mean, for all controllers.
-    pub interpreter: Interpreter,
     /// Which clusters this process looks after.
     pub clusters: MyClusters,
     /// How the scheduler is set up.
@@ -86,7 +84,6 @@ impl Context {
             writer: Writer::new(client),
             members: Arc::new(Members::new(supervisor.clone())),
             supervisor,
-            interpreter: Interpreter::built_in([]),
             clusters: MyClusters::default(),
             scheduler: plane::scheduling::Settings::default(),
         }

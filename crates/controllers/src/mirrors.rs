@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api::cluster::Cluster;
+use api::config::{ResourceInterpreterCustomization, ResourceInterpreterWebhookConfiguration};
 use api::policy::{ClusterOverridePolicy, ClusterPropagationPolicy, OverridePolicy, PropagationPolicy};
 use api::work::{ClusterResourceBinding, ResourceBinding, Work};
 use k8s_openapi::api::core::v1::Namespace;
@@ -105,6 +106,10 @@ mirrors! {
     ClusterOverridePolicies, "ClusterOverridePolicy", cluster_override_policies: ClusterOverridePolicy = Mirror::default(), all;
     Bindings, "ResourceBinding", bindings: ResourceBinding = Mirror::default(), all;
     ClusterBindings, "ClusterResourceBinding", cluster_bindings: ClusterResourceBinding = Mirror::default(), all;
+    Customizations, "ResourceInterpreterCustomization",
+        customizations: ResourceInterpreterCustomization = Mirror::default(), all;
+    InterpreterWebhooks, "ResourceInterpreterWebhookConfiguration",
+        interpreter_webhooks: ResourceInterpreterWebhookConfiguration = Mirror::default(), all;
 }
 
 fn all<K: Stored>(client: Client, _: &MyClusters) -> Part<K> {

@@ -22,6 +22,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+#[path = "plane/interpretation.rs"]
+mod interpretation;
+
 /// A control plane with its controllers.
 struct Plane {
     handle: apiserver::Handle,

@@ -11,7 +11,7 @@ use api::config::ResourceInterpreterCustomization;
 use api::work::AggregatedStatusItem;
 use apimachinery::gvk::Gvk;
 use apimachinery::quantity::Quantity;
-use interpreter::{Customizations, Interpreter, Layer, Operation, ThirdParty};
+use interpreter::{AtOnce, Customizations, Interpreter, Layer, Operation, ThirdParty, at_once};
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -59,9 +59,9 @@ fn ours(case: &Case) -> Said {
         Some(customizations) => {
             let layer = Customizations::new(Arc::new(now));
             layer.load(customizations);
-            Arc::new(layer)
+            Arc::new(AtOnce(layer))
         }
-        None => Arc::new(ThirdParty),
+        None => Arc::new(AtOnce(ThirdParty)),
     };
     let operation: Operation = case.operation.parse().expect("a known operation");
     let subject = if case.desired.is_null() { &case.observed } else { &case.desired };
@@ -70,21 +70,28 @@ fn ours(case: &Case) -> Said {
         return Said::NoRule;
     }
     let chain = Interpreter::with_layers([layer]);
-    let output = match operation {
-        Operation::InterpretReplica => chain
-            .get_replicas(subject)
-            .map(|replicas| json!({"replica": replicas.count, "requires": replicas.requirements})),
-        Operation::InterpretComponent => chain.get_components(subject).map(|components| json!(components)),
-        Operation::ReviseReplica => chain.revise_replica(subject.clone(), case.replicas),
-        Operation::Retain => chain.retain(case.desired.clone(), &case.observed),
-        Operation::AggregateStatus => {
-            chain.aggregate_status(subject.clone(), case.items.as_deref().unwrap_or_default(), now())
+    let answer = async {
+        match operation {
+            Operation::InterpretReplica => chain
+                .get_replicas(subject)
+                .await
+                .map(|replicas| json!({"replica": replicas.count, "requires": replicas.requirements})),
+            Operation::InterpretComponent => {
+                chain.get_components(subject).await.map(|components| json!(components))
+            }
+            Operation::ReviseReplica => chain.revise_replica(subject.clone(), case.replicas).await,
+            Operation::Retain => chain.retain(case.desired.clone(), &case.observed).await,
+            Operation::AggregateStatus => {
+                chain
+                    .aggregate_status(subject.clone(), case.items.as_deref().unwrap_or_default(), now())
+                    .await
+            }
+            Operation::InterpretStatus => chain.reflect_status(subject).await.map(|status| json!(status)),
+            Operation::InterpretHealth => chain.interpret_health(subject).await.map(Value::from),
+            Operation::InterpretDependency => chain.get_dependencies(subject).await.map(|found| json!(found)),
         }
-        Operation::InterpretStatus => chain.reflect_status(subject).map(|status| json!(status)),
-        Operation::InterpretHealth => chain.interpret_health(subject).map(Value::from),
-        Operation::InterpretDependency => chain.get_dependencies(subject).map(|found| json!(found)),
     };
-    match output {
+    match at_once(answer).expect("no layer here waits for anything") {
         Ok(output) => Said::Output(output),
         Err(interpreter::Error::Script { message, .. }) => Said::Error(message),
         Err(error) => Said::Error(error.to_string()),

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`mirror`] | a copy of a collection, kept by one watch and shared by all readers; it knows our own writes |
 //! | [`queue`] | keys to reconcile: each at most once in work, with back-off per key; a panic costs one attempt |
+//! | [`place`] | a place in work, given up while a key waits for somebody outside |
 //! | [`controller`] | the three steps and what a controller says about itself |
 //! | [`writer`] | create, patch, status, finalizers, delete; durable unless the writer says that a write can be made again |
 //! | [`events`] | what users see under `kubectl describe` |
@@ -22,6 +23,7 @@ pub mod election;
 pub mod events;
 pub mod metrics;
 pub mod mirror;
+pub mod place;
 pub mod queue;
 pub mod room;
 pub mod supervisor;

@@ -19,8 +19,8 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::Supervisor;
 use crate::supervisor::message;
+use crate::{Supervisor, place};
 
 use metrics::Metrics;
 
@@ -146,7 +146,7 @@ impl<K: Clone + Eq + Hash + Debug + Send + Sync + 'static> Queue<K> {
             let Some((key, waited)) = self.next(workers.token()).await else { return };
             self.metrics.begin(waited);
             let (queue, reconcile) = (self.clone(), reconcile.clone());
-            workers.spawn(async move {
+            workers.spawn(place::hold(place, async move {
                 let started = Instant::now();
                 let attempt = async { reconcile(key.clone()).await.into() };
                 let outcome = AssertUnwindSafe(attempt)
@@ -155,8 +155,7 @@ impl<K: Clone + Eq + Hash + Debug + Send + Sync + 'static> Queue<K> {
                     .unwrap_or_else(|panic| Outcome::Panicked(message(panic.as_ref())));
                 queue.metrics.end(started.elapsed(), &outcome);
                 queue.done(key, outcome);
-                drop(place);
-            });
+            }));
         }
     }
 

@@ -18,6 +18,7 @@ use std::time::Instant;
 use api::labels::finalizers;
 use api::work::{ManifestStatus, Work};
 use api::{events, names};
+use interpreter::Operation;
 use jiff::Timestamp;
 use member::{Kind, Lookup, Member};
 use propagation::Object;
@@ -26,7 +27,7 @@ use runtime::Key;
 use serde_json::{Value, json};
 
 use super::metrics::METRICS;
-use runtime::{Outcome, Reconcile, UNLIMITED, controller};
+use runtime::{Outcome, Reconcile, UNLIMITED, controller, place};
 
 use super::{Shared, Start, removal, work_of, work_status};
 use decide::{Plan, Step, View, Wanted};
@@ -79,6 +80,7 @@ pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
             of.executions.push(work);
         }
     }));
+    shared.on_lessons(&[Operation::Retain], |of| &of.executions);
     let of = shared.clone();
     Box::new(move || {
         // The limit is that of the member a key belongs to.
@@ -117,8 +119,7 @@ impl Reconcile for Controller {
                 write_status(shared, key, work, wanted, None, Outcome::Done).await.0
             }
             (Plan::Withdraw { preserve }, Some(member)) => {
-                let _permit = member.permit().await;
-                withdraw(shared, &member, key, work, preserve).await
+                place::hold(member.permit().await, withdraw(shared, &member, key, work, preserve)).await
             }
             (Plan::CarryOut, Some(member)) => carry_out_and_tell(shared, &member, key, work).await,
             // The connection has gone this very moment; the next one takes up all Works.
@@ -130,8 +131,7 @@ impl Reconcile for Controller {
 async fn carry_out_and_tell(shared: &Shared, member: &Member, key: &Key, work: &Work) -> Outcome {
     let permit = member.permit().await;
     let started = Instant::now();
-    let (applied, outcome) = carry_out(shared, member, key, work).await;
-    drop(permit);
+    let (applied, outcome) = place::hold(permit, carry_out(shared, member, key, work)).await;
     METRICS.carried(started, outcome == Outcome::Done);
     // What the member answered tells the state of the objects as well: one write instead of two.
     let news = match shared.enabled.work_status && applied.status == "True" {
@@ -212,8 +212,6 @@ async fn carry_out_one(
         Lookup::Unknown => member.get(&kind, &key).await?.map(Arc::new),
     };
     let wish = fingerprint(manifest);
-    let judged = |object: &Value| apply::decide(manifest, object, &shared.interpreter);
-    let added_to = |object: &Value| !matches!(judged(object), Ok(Decision::Keep));
     for _ in 0..ATTEMPTS {
         let Some(object) = &observed else {
             let created = member.create(&kind, &key, manifest).await;
@@ -221,7 +219,7 @@ async fn carry_out_one(
             match created {
                 Ok(created) => {
                     member.note(&kind, &key, wish, created.resource_version());
-                    return Ok(Carried { wrote: true, added_to: added_to(&created) });
+                    return Ok(Carried { wrote: true, added_to: added_to(shared, manifest, &created).await });
                 }
                 Err(error) if error.is_already_exists() => {
                     observed = member.get(&kind, &key).await?.map(Arc::new);
@@ -238,7 +236,8 @@ async fn carry_out_one(
             continue;
         };
         let written = member.has_written(&kind, &key, wish, object.resource_version());
-        match decide::judge(object, judged(object), written, confirmed)? {
+        let judged = apply::decide(manifest, object, &shared.interpreter).await;
+        match decide::judge(object, judged, written, confirmed)? {
             Step::Keep { added_to } => return Ok(Carried { wrote: false, added_to }),
             Step::Confirm => {
                 member.note(&kind, &key, wish, object.resource_version());
@@ -252,7 +251,7 @@ async fn carry_out_one(
                     Ok(updated) => {
                         member.note(&kind, &key, wish, updated.resource_version());
                         let wrote = updated.resource_version() != object.resource_version();
-                        return Ok(Carried { wrote, added_to: added_to(&updated) });
+                        return Ok(Carried { wrote, added_to: added_to(shared, manifest, &updated).await });
                     }
                     Err(error) if error.is_conflict() || error.is_not_found() => {
                         observed = member.get(&kind, &key).await?.map(Arc::new);
@@ -263,6 +262,11 @@ async fn carry_out_one(
         }
     }
     Err(Error::KeepsChanging(manifest.describe()))
+}
+
+/// Returns whether the member's object has more in it than the manifest, or cannot be judged.
+async fn added_to(shared: &Shared, manifest: &Value, object: &Value) -> bool {
+    !matches!(apply::decide(manifest, object, &shared.interpreter).await, Ok(Decision::Keep))
 }
 
 fn object_key(kind: &Kind, manifest: &Value) -> Key {
@@ -318,7 +322,7 @@ async fn let_go(shared: &Shared, member: &Member, manifest: &Value) -> Result<()
     for _ in 0..ATTEMPTS {
         let Some(observed) = member.get(&kind, &key).await? else { return Ok(()) };
         // Without our mark it is no longer ours to touch.
-        let Decision::Update(update) = apply::decide(&released, &observed, &shared.interpreter)? else {
+        let Decision::Update(update) = apply::decide(&released, &observed, &shared.interpreter).await? else {
             return Ok(());
         };
         match member.update(&kind, &key, &update).await {

@@ -21,6 +21,8 @@ use propagation::dependencies::{self, DependencyIndex};
 use runtime::{Error, Guard, Key, Queue};
 use serde_json::Value;
 
+use crate::interpretation::on_lessons;
+
 use super::templates::TemplateKey;
 use super::{Plane, Start};
 use decide::{Attach, Next, is_attached, is_held};
@@ -81,6 +83,12 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
             }
         }
     });
+    let of = Arc::clone(&distributor);
+    on_lessons(&plane.mirrors, move |lesson| {
+        for binding in lesson.bindings(&of.plane.mirrors.bindings, &[Operation::InterpretDependency]) {
+            of.queue.push(Key::of(binding.as_ref()));
+        }
+    });
     Box::new(move || {
         let of = Arc::clone(&distributor);
         distributor.queue.spawn(WORKERS, &distributor.plane.supervisor, move |key: Key| {
@@ -126,7 +134,7 @@ impl Distributor {
         if !self.plane.interpreter.supports(&template.gvk(), Operation::InterpretDependency) {
             return Ok(());
         }
-        let wanted = self.dependencies(&template)?;
+        let wanted = self.dependencies(&template).await?;
         let binding = self.record(&binding, &template, &wanted).await?;
         let result = self.distribute(&binding, &wanted).await;
         let subject = about(&binding);
@@ -145,8 +153,8 @@ impl Distributor {
         result.map(drop)
     }
 
-    fn dependencies(&self, template: &Value) -> Result<Vec<DependentObjectReference>, Error> {
-        self.plane.interpreter.get_dependencies(template).map_err(|source| {
+    async fn dependencies(&self, template: &Value) -> Result<Vec<DependentObjectReference>, Error> {
+        self.plane.interpreter.get_dependencies(template).await.map_err(|source| {
             let message = source.to_string();
             self.plane.events.warning(COMPONENT, template, reasons::GET_DEPENDENCIES_FAILED, message);
             Error::decision(propagation::Error::Interpret { object: template.describe(), source })
