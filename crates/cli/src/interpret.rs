@@ -413,7 +413,7 @@ mod tests {
             "-----------------------------------\nSOURCE: c\nTARGET: apps/v1 Deployment\nRULERS:\n    \
              Retain:                PASS\n    InterpretReplica:      UNSET\n    InterpretComponent:    UNSET\n    \
              ReviseReplica:         UNSET\n    InterpretStatus:       UNSET\n    AggregateStatus:       UNSET\n    \
-             InterpretHealth:       ERROR: <string> line:3(column:3) near 'end':   syntax error ({}:15)\n    \
+             InterpretHealth:       ERROR: <string> line:3(column:3) near 'end':   syntax error ({}:16)\n    \
              InterpretDependency:   UNSET\n",
             file.display()
         );

@@ -339,7 +339,7 @@ mod tests {
         let text = print(&edited(), false);
         for (text, expected) in [
             ("x = 1\n".to_owned(), "line 1: unexpected line \"x = 1\""),
-            (format!("{text}{RULE} Nothing\n"), "line 16: operation Nothing is not supported."),
+            (format!("{text}{RULE} Nothing\n"), "line 15: operation Nothing is not supported."),
             (text.replace("return true", "return ("), "InterpretHealth: <string> line:3"),
             (
                 text.replace("---@kind: Deployment", "---@kind:"),
