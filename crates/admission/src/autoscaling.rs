@@ -1,6 +1,6 @@
 //! FederatedHPA: the defaults and rules of a HorizontalPodAutoscaler, as Karmada keeps them.
 //!
-//! Two differences to Kubernetes' own rules matter: external metrics are no source, and behaviour is rebuilt from
+//! Two differences to Kubernetes' own rules matter: external metrics are not a source, and behaviour is rebuilt from
 //! defaults, whereby a `tolerance` is lost.
 
 use apimachinery::field::{Error, Errors, Path};

@@ -260,7 +260,7 @@ fn models_fault(models: &[ResourceModel]) -> Option<&'static str> {
             return Some("The number of resource types should be the same");
         }
         for (j, range) in model.ranges.iter().enumerate() {
-            // What is no quantity was refused when the object was read; it cannot be larger than anything.
+            // What is not a quantity was refused when the object was read; it cannot be larger than anything.
             let (min, max) = (amount(&range.min.0), amount(&range.max.0));
             if max.is_none() || min.is_none() || max <= min {
                 return Some("The max value of each resource must be greater than the min value");

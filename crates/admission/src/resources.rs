@@ -3,29 +3,7 @@
 use apimachinery::names;
 use apimachinery::quantity::Quantity;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
-
-/// What a quota of a namespace may count, besides huge pages.
-const QUOTA: [&str; 19] = [
-    "cpu",
-    "memory",
-    "ephemeral-storage",
-    "requests.cpu",
-    "requests.memory",
-    "requests.storage",
-    "requests.ephemeral-storage",
-    "limits.cpu",
-    "limits.memory",
-    "limits.ephemeral-storage",
-    "pods",
-    "resourcequotas",
-    "services",
-    "replicationcontrollers",
-    "secrets",
-    "persistentvolumeclaims",
-    "configmaps",
-    "services.nodeports",
-    "services.loadbalancers",
-];
+use native::validation::QUOTA_NAMES;
 
 /// What is counted, not measured.
 const INTEGER: [&str; 9] = [
@@ -46,7 +24,7 @@ pub(crate) fn amount(text: &Amount) -> Quantity {
 }
 
 pub(crate) fn is_standard_for_quota(name: &str) -> bool {
-    QUOTA.contains(&name) || name.starts_with("hugepages-") || name.starts_with("requests.hugepages-")
+    QUOTA_NAMES.contains(&name) || name.starts_with("hugepages-") || name.starts_with("requests.hugepages-")
 }
 
 pub(crate) fn is_standard(name: &str) -> bool {

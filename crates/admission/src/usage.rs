@@ -162,7 +162,7 @@ impl Sum {
         *sum = sum.saturating_add(units);
     }
 
-    /// Returns what is positive; a sum of zero or less is no usage.
+    /// Returns what is positive; a sum of zero or less is not usage.
     fn list(self) -> Usage {
         self.0
             .into_iter()

@@ -94,7 +94,7 @@ pub enum Error {
         /// What was given for it.
         value: String,
     },
-    /// A name that is no gate.
+    /// A name that is not a gate.
     #[error("unrecognized feature gate: {0}")]
     Unknown(String),
 }

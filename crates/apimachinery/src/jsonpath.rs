@@ -1,7 +1,7 @@
 //! JSON paths in kubectl's dialect, as printer columns, scale paths and selectable fields use them.
 //!
 //! In: an expression such as `.spec.containers[*].name` or `{.status.conditions[?(@.type=="Ready")].status}`, and an
-//! object. Out: the values it points to. Missing keys yield nothing; they are no error.
+//! object. Out: the values it points to. Missing keys yield nothing; they are not an error.
 //!
 //! Left out because no API object needs them: arithmetic, `range`, several templates in one text.
 
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 mod parse;
 
-/// Why an expression is no path.
+/// Why an expression is not a path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Error(pub String);

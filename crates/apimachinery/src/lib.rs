@@ -4,7 +4,6 @@
 //! Objects are `serde_json::Value` trees whose maps are ordered by key, so that equal objects have equal
 //! bytes. Nothing here knows a particular kind; that knowledge is data, handed in through small traits.
 
-pub mod apply;
 pub mod conditions;
 pub mod crd;
 pub mod depth;
@@ -20,6 +19,7 @@ pub mod patch;
 pub mod pointer;
 pub mod quantity;
 pub mod selector;
+pub mod server_side_apply;
 pub mod status;
 pub mod structural;
 pub mod webhook;

@@ -20,7 +20,7 @@ pub trait Object {
     fn finalizers(&self) -> Vec<String>;
     fn has_finalizer(&self, finalizer: &str) -> bool;
     fn owner_references(&self) -> &[Value];
-    /// Returns the metadata for writing. What is no object becomes one, and so does its metadata.
+    /// Returns the metadata for writing. What is not an object becomes one, and so does its metadata.
     fn metadata_mut(&mut self) -> &mut Map<String, Value>;
     fn set_label(&mut self, key: &str, value: &str);
     fn set_annotation(&mut self, key: &str, value: &str);

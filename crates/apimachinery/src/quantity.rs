@@ -17,7 +17,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Why a text is no quantity. The words are upstream's; they reach users inside decode errors.
+/// Why a text is not a quantity. The words are upstream's; they reach users inside decode errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")]
@@ -298,7 +298,7 @@ impl<'a> Parts<'a> {
         if !tail.bytes().all(|byte| byte.is_ascii_digit()) {
             return Err(Error::Format);
         }
-        // Only a sign, a dot or a suffix is no number. Upstream lets some of these through as zero (`Ki`, `-`);
+        // Only a sign, a dot or a suffix is not a number. Upstream lets some of these through as zero (`Ki`, `-`);
         // the published expression does not, and neither do we.
         if whole.is_empty() && fraction.is_empty() && !text.contains('0') {
             return Err(Error::Format);

@@ -108,14 +108,14 @@ mod tests {
 
     #[test]
     fn a_service_has_two_names_a_port_and_a_tidy_path() {
-        let of = |path: &str| {
+        let errors_of = |path: &str| {
             let given = Service { namespace: "n", name: "s", path: Some(path), port: 443 };
             wrong(|at, errors| service(at, &given, errors))
         };
-        assert!(of("/a/b").is_empty());
-        assert!(of("/").is_empty());
+        assert!(errors_of("/a/b").is_empty());
+        assert!(errors_of("/").is_empty());
         assert_eq!(
-            of("x//y"),
+            errors_of("x//y"),
             [
                 "at.path: Invalid value: \"x//y\": must start with a '/'",
                 "at.path: Invalid value: \"x//y\": segment[0] may not be empty",

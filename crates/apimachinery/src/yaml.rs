@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use granit_parser::{Event, Options, Parser, ScalarStyle};
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::depth::{MAX_DEPTH, TooDeep};
@@ -67,6 +68,15 @@ pub fn read(text: &str) -> Result<Document, Error> {
         Some(root) => loader.convert(root),
         None => Ok(Document { value: Value::Null, duplicates: Vec::new() }),
     }
+}
+
+/// Reads the first document into a type. Keys that stand twice are an error.
+pub fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, Error> {
+    let document = read(text)?;
+    if let Some(error) = document.strict_error() {
+        return Err(Error::Content(error));
+    }
+    serde_json::from_value(document.value).map_err(|error| Error::Content(error.to_string()))
 }
 
 /// Reads all documents of a stream and skips empty ones, as `kubectl -f` does.
@@ -233,7 +243,7 @@ impl Converter<'_> {
                 if !self.expanding.insert(id) {
                     return Err(Error::Content("anchor value contains itself".to_owned()));
                 }
-                // What is aliased is no alias itself, so this goes one step down at most.
+                // What is aliased is not an alias itself, so this goes one step down at most.
                 let value = self.value(*target, depth)?;
                 self.expanding.remove(&id);
                 Ok(value)
@@ -378,6 +388,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_type_is_read_and_what_does_not_fit_says_why() {
+        let read = |text: &str| from_str::<BTreeMap<String, i64>>(text).map_err(|error| error.to_string());
+        assert_eq!(read("a: 1\nb: 0644\n"), Ok(BTreeMap::from([("a".to_owned(), 1), ("b".to_owned(), 420)])));
+        assert!(read("a: x\n").is_err_and(|error| error.contains("invalid type: string \"x\"")));
+        assert!(read("a: 1\na: 2\n").is_err_and(|error| error.contains("key \"a\" already set in map")));
+    }
 
     fn value(text: &str) -> Value {
         read(text).unwrap_or_else(|error| panic!("{text}: {error}")).value

@@ -76,7 +76,7 @@ impl service::Allocator for Allocator {
             }
             return Ok(wanted.to_owned());
         }
-        // The lower part of the range is left to addresses that are asked for; the first and last are no hosts.
+        // The lower part of the range is left to addresses that are asked for; the first and last are not hosts.
         for _ in 0..64 {
             let offset = rand::random_range(256..NETWORK_SIZE - 1);
             if used.addresses.insert(offset) {

@@ -84,7 +84,7 @@ pub(crate) async fn run(server: &Arc<Server>, options: &Options, pki: &Pki) -> R
     Ok(())
 }
 
-/// Who restricted `system:discovery` when it still included what is public meant that too: a binding of
+/// An operator who restricted `system:discovery` when it still included what is public meant that too: a binding of
 /// `system:public-info-viewer` that is missing beside it is made like it.
 async fn inherit_public_info(actor: &Actor) -> Result<(), Status> {
     let (group, resource, public) =

@@ -1,4 +1,4 @@
-//! Everything that is no resource: discovery, versions, health, metrics, schemas.
+//! Everything that is not a resource: discovery, versions, health, metrics, schemas.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,11 +20,11 @@ use crate::server::{Check, Server};
 /// The Kubernetes version this server speaks.
 pub const KUBERNETES_VERSION: &str = "v1.36.3";
 
-/// A path that is no resource. What has no entry in [`ROUTES`] is not served.
+/// A path that is not a resource. What has no entry in [`ROUTES`] is not served.
 pub struct Route {
     /// With `/*` at the end: everything below.
     pub path: &'static str,
-    /// Who may read it, as the roles say that come with the server.
+    /// The users that may read it, as the roles say that come with the server.
     pub readers: Readers,
     answer: Answer,
 }
@@ -35,12 +35,12 @@ enum Answer {
     OpenApi,
 }
 
-/// Who may read a path.
+/// The users that may read a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Readers {
     /// Also who shows no credential.
     Anyone,
-    /// Who is known, whatever else they may do.
+    /// Every known user, whatever else they may do.
     Authenticated,
     /// Only who was given the right to.
     Granted,
@@ -103,7 +103,7 @@ impl std::fmt::Debug for Route {
     }
 }
 
-/// Answers a request for a path that is no resource.
+/// Answers a request for a path that is not a resource.
 pub(crate) async fn answer(server: &Arc<Server>, context: &Context) -> Response<Body> {
     if context.method != Method::GET && context.method != Method::HEAD {
         return respond::error(&Status::method_not_allowed());
@@ -227,7 +227,7 @@ fn checks(server: &Server) -> Vec<Check> {
     checks
 }
 
-/// Returns the outcome of every health check as figures.
+/// Returns the outcome of every health check as metrics.
 fn slis(server: &Server) -> Response<Body> {
     let mut text = String::from(
         "# HELP kubernetes_healthcheck Whether a check of the server's health passes.\n# TYPE kubernetes_healthcheck gauge\n",
@@ -312,7 +312,7 @@ fn wants_aggregated(context: &Context) -> bool {
 fn discovery(server: &Arc<Server>, context: &Context, segments: &[&str]) -> Response<Body> {
     let registry = server.registry.load_full();
     let documents = registry.documents();
-    // The old form is JSON or, for who wants it, YAML. Who wants protobuf gets JSON.
+    // The old form is JSON or, on request, YAML. Clients that want protobuf get JSON.
     let offer = Offer {
         protobuf: true,
         yaml: true,

@@ -114,7 +114,7 @@ struct Edit<'a, F> {
 }
 
 impl<F: Fn(&Value) -> Option<Value> + Send + Sync> Change for Edit<'_, F> {
-    fn apply(&self, old: &Value) -> Result<Option<Value>, Status> {
+    fn new_object(&self, old: &Value) -> Result<Option<Value>, Status> {
         let Some(mut new) = (self.change)(old) else { return Ok(None) };
         decode::canonicalise(self.kind, &self.kind.gvk, &mut new)
             .map_err(|error| decode::cannot_handle(&self.kind.gvk, &self.kind.gvk, &error))?;

@@ -11,9 +11,9 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::account::{Account, Accounts, Budgets, Reading};
-use crate::aside;
 use crate::auth::User;
 use crate::auth::user::MASTERS;
+use crate::background;
 use crate::http::RequestInfo;
 
 /// How long a request waits for its turn.
@@ -25,14 +25,14 @@ const LONG_RUNNING: usize = 10_000;
 
 /// How many bytes of requests are read from one client in a second, in the long run, and how many at once. The largest
 /// objects are of 3 MB.
-const SENT: Pace = Pace { rate: 8.0 * 1024.0 * 1024.0, burst: 16.0 * 1024.0 * 1024.0 };
+const SENT: Rate = Rate { per_second: 8.0 * 1024.0 * 1024.0, burst: 16.0 * 1024.0 * 1024.0 };
 /// How many seconds of a processor are spent on documents for one client in a second, in the long run, and how many at
 /// once.
-const DOCUMENTS: Pace = Pace { rate: 0.05, burst: 0.25 };
+const DOCUMENTS: Rate = Rate { per_second: 0.05, burst: 0.25 };
 /// The same for definitions.
-const DEFINITIONS: Pace = Pace { rate: 0.03, burst: 0.25 };
+const DEFINITIONS: Rate = Rate { per_second: 0.03, burst: 0.25 };
 /// The same for large lists in a form that is made as a whole.
-const LISTS: Pace = Pace { rate: 0.25, burst: 2.0 };
+const LISTS: Rate = Rate { per_second: 0.25, burst: 2.0 };
 /// What is counted for each of them as long as it is not known how long it takes, in seconds: many at once are many.
 const AT_FIRST: f64 = 0.01;
 
@@ -68,9 +68,8 @@ pub(crate) enum Work {
 
 /// How much of something one client gets.
 #[derive(Debug, Clone, Copy)]
-struct Pace {
-    /// In a second.
-    rate: f64,
+struct Rate {
+    per_second: f64,
     /// At once.
     burst: f64,
 }
@@ -78,7 +77,7 @@ struct Pace {
 /// What each client may still have of something.
 #[derive(Debug)]
 struct Allowances {
-    pace: Pace,
+    rate: Rate,
     clients: Mutex<HashMap<String, Allowance>>,
 }
 
@@ -90,16 +89,16 @@ struct Allowance {
 }
 
 impl Allowance {
-    fn grow(&mut self, pace: Pace, now: Instant) {
-        let gained = now.saturating_duration_since(self.at).as_secs_f64() * pace.rate;
-        self.left = (self.left + gained).min(pace.burst);
+    fn grow(&mut self, rate: Rate, now: Instant) {
+        let gained = now.saturating_duration_since(self.at).as_secs_f64() * rate.per_second;
+        self.left = (self.left + gained).min(rate.burst);
         self.at = now;
     }
 }
 
 impl Allowances {
-    fn new(pace: Pace) -> Self {
-        Self { pace, clients: Mutex::default() }
+    fn new(rate: Rate) -> Self {
+        Self { rate, clients: Mutex::default() }
     }
 
     /// Takes some of what a client may have; returns how long it has to wait for more. Administrators never do.
@@ -112,17 +111,17 @@ impl Allowances {
         let mut clients = self.clients.lock();
         if clients.len() > REMEMBERED {
             clients.retain(|_, allowance| {
-                allowance.grow(self.pace, now);
-                allowance.left < self.pace.burst
+                allowance.grow(self.rate, now);
+                allowance.left < self.rate.burst
             });
         }
         if !clients.contains_key(&user.name) {
-            clients.insert(user.name.clone(), Allowance { left: self.pace.burst, at: now });
+            clients.insert(user.name.clone(), Allowance { left: self.rate.burst, at: now });
         }
         let Some(allowance) = clients.get_mut(&user.name) else { return Duration::ZERO };
-        allowance.grow(self.pace, now);
+        allowance.grow(self.rate, now);
         allowance.left -= amount;
-        Duration::from_secs_f64((-allowance.left / self.pace.rate).max(0.0))
+        Duration::from_secs_f64((-allowance.left / self.rate.per_second).max(0.0))
     }
 }
 
@@ -166,7 +165,7 @@ impl Limits {
 
     /// Runs something that takes long for a client, as soon as it may have more of that kind of work, and counts it.
     /// `times` is what the work entails altogether, in terms of itself.
-    pub(crate) async fn aside<T: Send + 'static>(
+    pub(crate) async fn in_background<T: Send + 'static>(
         &self,
         work: Work,
         user: &User,
@@ -185,7 +184,7 @@ impl Limits {
             return Err(Status::too_many_requests("Too many requests, please try again later.", seconds));
         }
         tokio::time::sleep(wait).await;
-        let (result, time) = aside::run(compute).await?;
+        let (result, time) = background::run(compute).await?;
         allowances.take(user, (time * times).as_secs_f64() - AT_FIRST, Instant::now());
         Ok(result)
     }
@@ -273,7 +272,7 @@ impl Places {
         };
         let known =
             KnownClient { own: Some(own.clone()), client: client.to_owned(), clients: self.clients.clone() };
-        // The own limit first: who waits for that must not stand in the queue of all.
+        // The own limit first: whoever waits for that must not stand in the queue of all.
         let own = own.acquire_owned().await.expect("the semaphore is never closed");
         let left = known.own.as_ref().map_or(0, |own| own.available_permits());
         let place = if self.share - left.min(self.share) <= self.few {
@@ -361,9 +360,9 @@ mod tests {
         let account = limits.account(&user("someone")).unwrap();
         let _reading = limits.read(&account, 1024).await.unwrap();
         assert_eq!(limits.read(&account, 1).await.unwrap_err().code, 429);
-        let unread = account.charged(bytes::Bytes::from_static(b"more than ten"));
+        let unsent = account.charged(bytes::Bytes::from_static(b"more than ten"));
         assert_eq!(limits.write(&account).await.unwrap_err().code, 429);
-        drop(unread);
+        drop(unsent);
         assert!(limits.write(&account).await.is_ok());
         assert!(limits.account(&User::system("admin")).is_none());
     }
@@ -383,7 +382,8 @@ mod tests {
     #[tokio::test]
     async fn who_would_wait_too_long_is_sent_away() {
         let limits = Limits::new(1, 1, Budgets::default());
-        let ask = async |name: &str| limits.aside(Work::Document, &user(name), 1, async { "made" }).await;
+        let ask =
+            async |name: &str| limits.in_background(Work::Document, &user(name), 1, async { "made" }).await;
         assert_eq!(ask("someone").await.unwrap(), "made");
         limits.documents.take(&user("someone"), 3.0, Instant::now());
         let refused = ask("someone").await.unwrap_err();

@@ -53,7 +53,7 @@ fn durations() -> Histogram {
     ])
 }
 
-/// The server's own figures.
+/// The server's own metrics.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -122,7 +122,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Returns the text that Prometheus reads, with the figures of others behind our own.
+    /// Returns the text that Prometheus reads, with the metrics of others behind our own.
     pub fn render(&self, store: &Store<Head>, others: &str) -> String {
         for (collection, count) in store.collections() {
             let labels = ResourceLabels { resource: collection.to_string() };

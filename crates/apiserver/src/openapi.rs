@@ -55,7 +55,7 @@ impl Asked {
 /// Answers a request for a document or for the index.
 pub(crate) async fn answer(server: &Server, context: &Context) -> Response<Body> {
     let (registry, asked) = (server.registry.load_full(), Asked::of(context));
-    let rendered = server.limits.aside(Work::Document, &context.user, 1, async move {
+    let rendered = server.limits.in_background(Work::Document, &context.user, 1, async move {
         match asked.path.as_str() {
             "openapi/v3" => v3_index(&registry),
             path => match path.strip_prefix("openapi/v3/") {
@@ -237,12 +237,12 @@ fn v3_document(registry: &Registry, path: &str) -> Option<Vec<u8>> {
     let mut components = document.take("components");
     let (mut schemas, mut paths) = (components.take("schemas"), document.take("paths"));
     let source = native::openapi::v3("apis/apps/v1")?;
-    let common = Pieces::read(&source).ok()?.take("components").take("schemas");
+    let schemas_of_source = Pieces::read(&source).ok()?.take("components").take("schemas");
     for (custom, version) in found {
         let name = definition_name(custom, version);
         schemas.set(&name, &openapi_custom::object_schema(custom, version, true));
         schemas.set(format!("{name}List"), &openapi_custom::list_schema(custom, version, &name, true));
-        schemas.add_missing(&common, |name| openapi_custom::is_common_schema(version, name));
+        schemas.add_missing(&schemas_of_source, |name| openapi_custom::is_common_schema(version, name));
         for (path, item) in openapi_custom::v3_paths(custom, version, &name) {
             paths.set(path, &item);
         }

@@ -38,7 +38,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const SETTLING: u32 = 3;
 static AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 
-/// Who is at the other end of a connection.
+/// The client at the other end of a connection.
 #[derive(Debug, Clone)]
 pub enum Peer {
     /// A TLS client, and what its certificate makes of it.
@@ -96,7 +96,7 @@ where
                     proxy::forward(&server, &remote, &user, &parts, body, upgrade, long, until).await;
                 return Ok(keep(answer, permit));
             }
-            // Read before a place is taken: who sends slowly keeps nobody else from working.
+            // Read before a place is taken: a slow sender keeps nobody else from working.
             let body = receive(&server, &user, account.as_deref(), body);
             let body = tokio::time::timeout_at(given_up.into(), body).await;
             let Ok(body) = body else { return Ok(timed_out()) };
@@ -333,9 +333,9 @@ async fn answer(
         record.request(&body);
     }
     if takes_long(&context.info) {
-        let (aside, asked) = (server.clone(), context.clone());
-        let answer = async move { handlers::resource(&aside, &asked, body).await };
-        let answer = server.limits.aside(Work::Definition, &context.user, SETTLING, answer).await;
+        let (own, asked) = (server.clone(), context.clone());
+        let answer = async move { handlers::resource(&own, &asked, body).await };
+        let answer = server.limits.in_background(Work::Definition, &context.user, SETTLING, answer).await;
         answer.unwrap_or_else(|status| respond::error(&status))
     } else if context.info.is_resource {
         handlers::resource(server, context, body).await

@@ -102,7 +102,7 @@ pub struct Check {
     pub failure: Option<String>,
 }
 
-/// What somebody else adds to kinds: subresources such as `clusters/proxy`, computed columns; and figures to measure.
+/// What somebody else adds to kinds: subresources such as `clusters/proxy`, computed columns; and metrics.
 pub trait Extension: Send + Sync {
     /// Returns `None` for what it does not know.
     fn subresource<'a>(
@@ -140,7 +140,7 @@ pub trait Extension: Send + Sync {
         Vec::new()
     }
 
-    /// Returns further figures for `/metrics`, without the mark that ends a document.
+    /// Returns further metrics for `/metrics`, without the mark that ends a document.
     fn metrics(&self) -> String {
         String::new()
     }

@@ -1,7 +1,8 @@
 //! The API server against kube-apiserver + etcd: the same load, on the same machine, in the same run, one after
 //! the other. Both store durably.
 //!
-//! `cargo xtask bench apiserver`. `KARMADA_BENCH_OBJECTS` sets how many objects are written (10,000 by default).
+//! `cargo xtask bench apiserver`. `KARMADA_BENCH_OBJECTS` sets how many objects are written (10,000 by default),
+//! `KARMADA_BENCH_BEFORE` another build of ours to measure beside this one.
 //! Wall times are noisy on a shared machine; CPU seconds and memory are not.
 
 mod support;
@@ -30,10 +31,12 @@ fn main() -> Result<()> {
 async fn run() -> Result<()> {
     let count = support::number("KARMADA_BENCH_OBJECTS", 10_000)?;
     let mut columns = Vec::new();
-    eprintln!("ours …");
-    let ours = Ours::start()?;
-    columns.push(measure("karmada-rs", &ours.kubeconfig, &[ours.child.id()], ours.ready_ms, count).await?);
-    drop(ours);
+    for build in support::builds() {
+        eprintln!("{} …", build.name);
+        let ours = Ours::start(&build)?;
+        let pids = [ours.child.id()];
+        columns.push(measure(build.name, &ours.kubeconfig, &pids, ours.ready_ms, count).await?);
+    }
     match theirs(count).await? {
         Some(column) => columns.push(column),
         None => eprintln!("kube-apiserver is left out: there is no Go toolchain to build it with"),

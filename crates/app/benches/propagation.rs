@@ -2,7 +2,8 @@
 //! control plane and watches the members.
 //!
 //! `cargo xtask bench propagation`. `KARMADA_BENCH_TEMPLATES` sets how many templates are written at once (1,000 by
-//! default), `KARMADA_BENCH_SINGLES` how many one at a time (100). CPU and memory are those of the control plane alone.
+//! default), `KARMADA_BENCH_SINGLES` how many one at a time (100),
+//! `KARMADA_BENCH_BEFORE` another build of ours to measure beside this one. CPU and memory are those of the control plane alone.
 
 mod support;
 
@@ -17,7 +18,7 @@ use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::runtime::{WatchStreamExt, watcher};
 use serde_json::{Value, json};
-use support::{Column, Ours, cpu_seconds, megabytes, per_thousand, print, rate, timed};
+use support::{Build, Column, Ours, cpu_seconds, megabytes, per_thousand, print, rate, timed};
 use tokio::sync::watch;
 
 const MEMBERS: usize = 3;
@@ -33,6 +34,17 @@ fn main() -> Result<()> {
 async fn run() -> Result<()> {
     let templates = support::number("KARMADA_BENCH_TEMPLATES", 1_000)?;
     let singles = support::number("KARMADA_BENCH_SINGLES", 100)?;
+    let mut columns = Vec::new();
+    for build in support::builds() {
+        eprintln!("{} …", build.name);
+        columns.push(measure(&build, templates, singles).await?);
+    }
+    print(&columns);
+    Ok(())
+}
+
+/// Measures a build on members of its own.
+async fn measure(build: &Build, templates: usize, singles: usize) -> Result<Column> {
     eprintln!("{MEMBERS} members …");
     let members: Vec<_> = (1..=MEMBERS)
         .map(|number| {
@@ -40,7 +52,7 @@ async fn run() -> Result<()> {
         })
         .collect();
     let fleet = clusters::Fleet::start(clusters::FleetOptions::of(members)).await?;
-    let ours = Ours::start()?;
+    let ours = Ours::start(build)?;
     let pids = [ours.child.id()];
     let plane = support::client(&ours.kubeconfig).await?;
     let mut rows = vec![
@@ -71,10 +83,9 @@ async fn run() -> Result<()> {
         bench.many(templates, &pids, &mut rows).await?;
         tell(&rows);
     }
-    print(&[Column { name: "karmada-rs", rows }]);
     drop(ours);
     fleet.down().await?;
-    Ok(())
+    Ok(Column { name: build.name, rows })
 }
 
 fn join(name: &str, plane: &Path, member: &Path) -> Result<()> {

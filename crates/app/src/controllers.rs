@@ -420,6 +420,91 @@ mod tests {
         assert_eq!(parsed(&["--controllers", "scheduler"]).expect("one").component(), "karmada-scheduler");
     }
 
+    /// Upstream's flags that we have, and their defaults.
+    const UPSTREAM: &[(&str, &str)] = &[
+        ("controllers", "*"),
+        ("feature-gates", ""),
+        ("skipped-propagating-apis", ""),
+        ("skipped-propagating-namespaces", "kube-.*"),
+        ("cluster-status-update-frequency", "10s"),
+        ("cluster-success-threshold", "30s"),
+        ("cluster-failure-threshold", "30s"),
+        ("cluster-monitor-period", "5s"),
+        ("cluster-monitor-grace-period", "40s"),
+        ("cluster-startup-grace-period", "60s"),
+        ("cluster-lease-duration", "40s"),
+        ("cluster-lease-renew-interval-fraction", "0.25"),
+        ("leader-elect", "true"),
+        ("leader-elect-lease-duration", "15s"),
+        ("leader-elect-renew-deadline", "10s"),
+        ("leader-elect-retry-period", "2s"),
+        ("leader-elect-resource-namespace", "karmada-system"),
+        ("scheduler-name", "default-scheduler"),
+        ("plugins", "*"),
+        ("enable-empty-workload-propagation", "false"),
+        ("enable-scheduler-estimator", "false"),
+        ("disable-scheduler-estimator-in-pull-mode", "false"),
+        ("scheduler-estimator-timeout", "3s"),
+        ("scheduler-estimator-service-namespace", "karmada-system"),
+        ("scheduler-estimator-service-prefix", "karmada-scheduler-estimator"),
+        ("scheduler-estimator-port", "10352"),
+        ("scheduler-estimator-cert-file", ""),
+        ("scheduler-estimator-key-file", ""),
+        ("scheduler-estimator-ca-file", ""),
+        ("insecure-skip-estimator-verify", "false"),
+    ];
+
+    /// Returns the flags of `karmada controllers` with their defaults.
+    fn flags() -> std::collections::BTreeMap<String, String> {
+        let command = Arguments::augment_args(clap::Command::new("karmada"));
+        let named = |flag: &clap::Arg| {
+            let defaults: Vec<_> = flag.get_default_values().iter().map(|it| it.to_string_lossy()).collect();
+            Some((flag.get_long()?.to_owned(), defaults.join(",")))
+        };
+        command.get_arguments().filter_map(named).collect()
+    }
+
+    #[test]
+    fn flags_have_upstreams_names_and_defaults() {
+        let flags = flags();
+        for (flag, default) in UPSTREAM {
+            assert_eq!(flags.get(*flag).map(String::as_str), Some(*default), "--{flag}");
+        }
+    }
+
+    #[test]
+    fn every_flag_that_a_comment_names_exists() {
+        let (flags, crates) = (flags(), std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(".."));
+        let mut named = std::collections::BTreeSet::new();
+        let mut folders: Vec<PathBuf> = ["controllers", "runtime", "member", "scheduler", "propagation"]
+            .iter()
+            .map(|name| crates.join(name).join("src"))
+            .collect();
+        while let Some(folder) = folders.pop() {
+            for entry in
+                std::fs::read_dir(&folder).expect("a folder").map(|entry| entry.expect("an entry").path())
+            {
+                if entry.is_dir() {
+                    folders.push(entry);
+                    continue;
+                }
+                let text = std::fs::read_to_string(&entry).expect("a source file");
+                for comment in
+                    text.lines().filter_map(|line| line.split_once("//").map(|(_, comment)| comment))
+                {
+                    let words = comment.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
+                    let flags =
+                        words.filter_map(|word| word.strip_prefix("--").filter(|flag| !flag.is_empty()));
+                    named.extend(flags.map(|flag| (flag.to_owned(), entry.display().to_string())));
+                }
+            }
+        }
+        assert!(named.len() > 10, "the comments are read: {named:?}");
+        for (flag, file) in named {
+            assert!(flags.contains_key(&flag), "{file} names --{flag}, which does not exist");
+        }
+    }
+
     #[test]
     fn flags_for_clusters_are_read_and_checked() {
         let chosen =

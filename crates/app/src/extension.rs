@@ -1,5 +1,5 @@
 //! What Karmada adds to the API server: the proxy to members, the computed columns of kinds that upstream serves by servers
-//! of their own, the reasons of the scheduler's last decision as `diagnosis` of a binding, and the controllers' figures.
+//! of their own, the reasons of the scheduler's last decision as `diagnosis` of a binding, and the controllers' metrics.
 
 use std::sync::Arc;
 

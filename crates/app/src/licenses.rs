@@ -9,7 +9,7 @@ const OWN: &str = include_str!("../../../NOTICE");
 const OTHERS: &str = include_str!("../data/licenses.txt");
 
 pub(crate) fn print() -> ExitCode {
-    // A reader that has seen enough, such as `head`, is no failure.
+    // A reader that has seen enough, such as `head`, is not a failure.
     let _ = writeln!(std::io::stdout().lock(), "{OWN}\n{OTHERS}");
     ExitCode::SUCCESS
 }

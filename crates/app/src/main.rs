@@ -5,6 +5,7 @@ mod backup;
 mod cluster_proxy;
 mod controllers;
 mod crds;
+mod environment;
 mod extension;
 mod licenses;
 mod memory;
@@ -16,7 +17,6 @@ mod scheduling;
 mod server;
 mod signals;
 mod sim;
-mod surroundings;
 mod up;
 mod webhook;
 

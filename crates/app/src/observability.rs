@@ -1,4 +1,4 @@
-//! What operators ask a process that is no API server: `/metrics`, and whether it lives.
+//! What operators ask a process that is not an API server: `/metrics`, and whether it lives.
 //!
 //! Plain HTTP without credentials, as upstream's components have it; hence off unless an address is given.
 

@@ -14,7 +14,7 @@ use runtime::Writer;
 use store::Durability;
 
 use crate::controllers::{Chosen, Running, Tasks};
-use crate::surroundings::Surroundings;
+use crate::environment::Environment;
 use crate::{extension, plugin, roles};
 
 /// How a control plane is set up.
@@ -39,7 +39,7 @@ pub(crate) struct Plane {
 impl Plane {
     /// Starts a control plane; returns once it answers and its controllers run.
     pub(crate) async fn start(setup: Setup) -> anyhow::Result<Self> {
-        let surroundings = Arc::new(Surroundings::default());
+        let environment = Arc::new(Environment::default());
         let diagnoses = Diagnoses::default();
         let tasks = Tasks::default();
         let place = match &setup.server.data_dir {
@@ -50,7 +50,7 @@ impl Plane {
             profile: Profile::Karmada,
             definitions: api::crd::all().into_iter().chain(api::crd::aggregated()).collect(),
             namespaces: vec!["karmada-system".to_owned(), "karmada-cluster".to_owned()],
-            plugins: vec![Arc::new(plugin::Karmada::new(setup.rules, surroundings.clone()))],
+            plugins: vec![Arc::new(plugin::Karmada::new(setup.rules, environment.clone()))],
             extension: Some(Arc::new(extension::Karmada::new(diagnoses.clone(), tasks.clone()))),
             // What these two of the original installation ask for is done by the plug-in.
             ignored_webhooks: vec!["mutating-config".to_owned(), "validating-config".to_owned()],
@@ -63,7 +63,7 @@ impl Plane {
             &handle.server,
             apiserver::auth::User::system("system:karmada-controllers"),
         );
-        surroundings.connect(client.clone());
+        environment.connect(client.clone());
         roles::ensure(&client).await?;
         let on_terms = |durability| {
             let user = apiserver::auth::User::system("system:karmada-controllers");

@@ -15,18 +15,18 @@ use controllers::table;
 use futures::future::BoxFuture;
 use serde_json::Value;
 
-use crate::surroundings::{Surroundings, Writer};
+use crate::environment::{Environment, Writer};
 
 #[derive(Debug, Default)]
 pub(crate) struct Karmada {
     settings: Settings,
-    surroundings: Arc<Surroundings>,
+    environment: Arc<Environment>,
 }
 
 impl Karmada {
-    /// Returns the plug-in. What its rules look up they find once `surroundings` are connected.
-    pub(crate) fn new(settings: Settings, surroundings: Arc<Surroundings>) -> Self {
-        Self { settings, surroundings }
+    /// Returns the plug-in. What its rules look up they find once `environment` is connected.
+    pub(crate) fn new(settings: Settings, environment: Arc<Environment>) -> Self {
+        Self { settings, environment }
     }
 }
 
@@ -90,7 +90,7 @@ impl Karmada {
             extra: user.extra.clone(),
         };
         for hook in admission::hooks_for(&request) {
-            self.surroundings
+            self.environment
                 .validate(hook, &request, object, &self.settings, &writer, attributes.dry_run)
                 .await
                 .map_err(|denial| refused(hook, attributes, denial))?;
@@ -201,17 +201,17 @@ mod tests {
     /// A server with one user who may write clusters and bindings and read nothing.
     async fn server_with_editor() -> (apiserver::Handle, kube::Client, kube::Client) {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let surroundings = Arc::new(Surroundings::default());
+        let environment = Arc::new(Environment::default());
         let handle = apiserver::start(Options {
             profile: Profile::Karmada,
             definitions: definitions(),
-            plugins: vec![Arc::new(Karmada::new(Settings::default(), surroundings.clone()))],
+            plugins: vec![Arc::new(Karmada::new(Settings::default(), environment.clone()))],
             ..Options::default()
         })
         .await
         .expect("the server starts");
         let admin = local::client(&handle.server, apiserver::auth::User::system("system:admin"));
-        surroundings.connect(admin.clone());
+        environment.connect(admin.clone());
         let role = json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "editor"},
             "rules": [{

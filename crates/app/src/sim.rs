@@ -195,8 +195,8 @@ async fn simulate(arguments: Run) -> anyhow::Result<()> {
     options.persist = arguments.persist;
     options.bind = arguments.bind;
     options.port = arguments.port;
-    options.pace.start = arguments.pod_start;
-    options.pace.work = arguments.job_work;
+    options.delays.start = arguments.pod_start;
+    options.delays.work = arguments.job_work;
     options.troubles = arguments.troubles;
     if let Some(file) = &arguments.trouble_file {
         options.troubles.extend(read(file)?);
@@ -221,8 +221,8 @@ async fn simulate(arguments: Run) -> anyhow::Result<()> {
 /// Reads a file of troubles by member.
 fn read(file: &Path) -> anyhow::Result<Vec<(String, Trouble)>> {
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-    let members: BTreeMap<String, Troubles> =
-        serde_saphyr::from_str(&text).with_context(|| format!("cannot understand {}", file.display()))?;
+    let members: BTreeMap<String, Troubles> = apimachinery::yaml::from_str(&text)
+        .with_context(|| format!("cannot understand {}", file.display()))?;
     let mut troubles = Vec::new();
     for (member, wrong) in members {
         let mut add = |trouble| troubles.push((member.clone(), trouble));

@@ -19,8 +19,8 @@ use api::features::Features;
 use clap::Args;
 use tokio_util::sync::CancellationToken;
 
+use crate::environment::Environment;
 use crate::signals::Signals;
-use crate::surroundings::Surroundings;
 
 /// Run Karmada's admission rules as a webhook server, for a control plane on kube-apiserver.
 ///
@@ -91,9 +91,9 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
         return Ok(());
     }
-    let surroundings = Arc::new(Surroundings::default());
+    let environment = Arc::new(Environment::default());
     match client(&arguments).await {
-        Ok(client) => surroundings.connect(client),
+        Ok(client) => environment.connect(client),
         Err(error) if arguments.kubeconfig.is_some() => return Err(error),
         Err(error) => {
             tracing::warn!("rules that look at other objects will not answer: {error:#}");
@@ -107,7 +107,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         features: arguments.feature_gates,
         allow_no_execute_taint_policy: arguments.allow_no_execute_taint_policy,
     };
-    let reviewer = Arc::new(review::Reviewer::new(settings, surroundings, clients)?);
+    let reviewer = Arc::new(review::Reviewer::new(settings, environment, clients)?);
     let mut signals = Signals::listen()?;
     let stop = CancellationToken::new();
     let address = SocketAddr::new(arguments.bind_address, arguments.secure_port);

@@ -1,6 +1,6 @@
 //! Finds the type of an expression and of everything in it, the overloads that calls may use, and what cannot work.
 //!
-//! In: a parsed expression and what it is told about its surroundings. Out: types and overloads by node, and cel-go's words for
+//! In: a parsed expression and what it is told about its environment. Out: types and overloads by node, and cel-go's words for
 //! what is wrong. Names with dots are resolved on the way: `optional.of(1)` calls a function, not a method of `optional`.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use crate::signatures::{self, Overload};
 use crate::types::{Mapping, Type, more_general};
 use crate::value::Value;
 
-/// What an expression is told about its surroundings.
+/// What an expression is told about its environment.
 #[derive(Debug, Default, Clone)]
 pub struct Scope {
     variables: BTreeMap<String, Type>,
@@ -170,13 +170,13 @@ impl Checker<'_> {
             }
             Kind::Call { .. } => self.call(expr),
             Kind::List(items) => {
-                let mut common = None;
+                let mut joined = None;
                 for (item, optional) in items {
                     let ty = self.visit(item);
                     let ty = if *optional { self.unwrapped(item.id, ty) } else { ty };
-                    common = Some(self.join(common, ty));
+                    joined = Some(self.join(joined, ty));
                 }
-                Type::list(common.unwrap_or_else(|| self.mapping.fresh()))
+                Type::list(joined.unwrap_or_else(|| self.mapping.fresh()))
             }
             Kind::Map(entries) => {
                 let (mut keys, mut values) = (None, None);
@@ -277,10 +277,10 @@ impl Checker<'_> {
     }
 
     /// Returns the type of what is in a literal. That it should be one type is [`crate::validate`]'s to say.
-    fn join(&mut self, common: Option<Type>, ty: Type) -> Type {
-        match common {
+    fn join(&mut self, joined: Option<Type>, ty: Type) -> Type {
+        match joined {
             None => ty,
-            Some(common) if self.fits(&common, &ty) => more_general(&common, &ty).clone(),
+            Some(joined) if self.fits(&joined, &ty) => more_general(&joined, &ty).clone(),
             Some(_) => Type::Dyn,
         }
     }

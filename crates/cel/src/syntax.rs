@@ -175,7 +175,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Returns the source from one word to another, without what is no word.
+    /// Returns the source from one word to another, without what is not a word.
     fn words(&self, from: usize, count: usize) -> String {
         let mut text = String::new();
         for pair in self.tokens[from..].windows(2).take(count) {

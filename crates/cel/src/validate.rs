@@ -1,4 +1,4 @@
-//! Looks at what stands in an expression literally, after its types are known: texts that are no time, duration or pattern, lists
+//! Looks at what stands in an expression literally, after its types are known: texts that are not a time, duration or pattern, lists
 //! of values that might be of several types, and texts whose values do not fit their clauses.
 
 use crate::Issue;

@@ -4,11 +4,12 @@ use anyhow::bail;
 use clap::Args;
 use serde_json::{Value, json};
 
+use crate::clusters::Scope;
 use crate::discovery::Resource;
 use crate::output;
 use crate::print::table::align;
 use crate::print::{Format, pretty};
-use crate::server::{Connection, Scoped};
+use crate::server::Connection;
 
 /// Print the supported API resources on the server.
 #[derive(Debug, Clone, Args)]
@@ -24,12 +25,8 @@ use crate::server::{Connection, Scoped};
 pub struct Arguments {
     #[command(flatten)]
     pub connection: Connection,
-    /// Operation scope: karmada or members.
-    #[arg(short = 's', long, value_name = "SCOPE", default_value = "karmada", value_parser = crate::server::scope)]
-    pub operation_scope: String,
-    /// The member cluster; takes effect with the scope members.
-    #[arg(long, value_name = "CLUSTER")]
-    pub cluster: Option<String>,
+    #[command(flatten)]
+    pub scope: Scope,
     /// Limit to resources in the specified API group.
     #[arg(long, value_name = "GROUP")]
     pub api_group: Option<String>,
@@ -66,9 +63,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         bail!("--sort-by accepts only name or kind");
     }
     let plane = arguments.connection.plane().await?;
-    let scope =
-        Scoped { operation_scope: arguments.operation_scope.clone(), cluster: arguments.cluster.clone() };
-    let server = plane.scoped(&scope).await?;
+    let server = plane.scoped(&arguments.scope).await?;
     let all = &server.discovery().await?.resources;
     output::print(&show(&arguments, &format, chosen(&arguments, all)));
     Ok(())

@@ -2,8 +2,9 @@
 
 use clap::Args;
 
+use crate::clusters::Scope;
 use crate::output;
-use crate::server::{Connection, Scoped};
+use crate::server::Connection;
 
 /// Print the supported API versions on the server, in the form of "group/version".
 #[derive(Debug, Clone, Args)]
@@ -16,19 +17,14 @@ use crate::server::{Connection, Scoped};
 pub struct Arguments {
     #[command(flatten)]
     pub connection: Connection,
-    /// Operation scope: karmada or members.
-    #[arg(short = 's', long, value_name = "SCOPE", default_value = "karmada", value_parser = crate::server::scope)]
-    pub operation_scope: String,
-    /// The member cluster; takes effect with the scope members.
-    #[arg(long, value_name = "CLUSTER")]
-    pub cluster: Option<String>,
+    #[command(flatten)]
+    pub scope: Scope,
 }
 
 /// Prints them in order.
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let plane = arguments.connection.plane().await?;
-    let scope = Scoped { operation_scope: arguments.operation_scope, cluster: arguments.cluster };
-    let server = plane.scoped(&scope).await?;
+    let server = plane.scoped(&arguments.scope).await?;
     let mut versions = server.discovery().await?.versions.clone();
     versions.sort();
     versions.dedup();

@@ -5,6 +5,8 @@
 //! decides: the patch holds the whole configuration, with removals; nothing is unchanged but an object whose version
 //! stays.
 
+use std::cell::RefCell;
+
 use anyhow::bail;
 use api::names;
 use clap::Args;
@@ -14,9 +16,13 @@ use crate::discovery::Resource;
 use crate::failure::{self, Failures, Refusal};
 use crate::manifests::Files;
 use crate::output;
-use crate::print::{DryRun, DryRunFlag, Output};
-use crate::select::Query;
-use crate::server::{Namespaced, Plane, Server, query};
+use crate::print::{DryRun, DryRunFlag, Output, Validation};
+use crate::select::{Item, Query};
+use crate::server::{Namespaced, Plane, Server, query, segment};
+
+mod prune;
+
+use prune::{Removal, Seen};
 
 pub(crate) const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
@@ -39,8 +45,8 @@ pub struct Arguments {
     /// Propagate the resources to all member clusters.
     #[arg(long)]
     pub all_clusters: bool,
-    /// Propagate the resources to these clusters, by name or glob.
-    #[arg(short = 'C', long, value_name = "CLUSTER", value_delimiter = ',')]
+    /// Propagate the resources to these clusters, by name, glob or label selector.
+    #[arg(short = 'C', long, value_name = "CLUSTER")]
     pub cluster: Vec<String>,
     /// Apply only the objects of the files that this label selector fits.
     #[arg(short = 'l', long, value_name = "SELECTOR")]
@@ -57,9 +63,16 @@ pub struct Arguments {
     /// Values of the configuration win over live ones that others changed.
     #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub overwrite: bool,
-    /// What unknown fields are: strict (or true), warn, ignore (or false).
-    #[arg(long, value_name = "MODE", default_value = "strict", num_args = 0..=1, require_equals = true, default_missing_value = "strict")]
-    pub validate: String,
+    #[command(flatten)]
+    pub validation: Validation,
+    #[command(flatten)]
+    pub removal: Removal,
+    /// Apply to this subresource of the object; only with --server-side.
+    #[arg(long, value_name = "SUBRESOURCE", default_value = "")]
+    pub subresource: String,
+    /// Accepted for kubectl's sake: the server decides what to merge.
+    #[arg(long, hide = true, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub openapi_patch: bool,
     #[command(flatten)]
     pub dry_run: DryRunFlag,
     #[command(flatten)]
@@ -75,15 +88,17 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     if arguments.all_clusters && !arguments.cluster.is_empty() {
         bail!("--all-clusters and --cluster cannot be used together");
     }
+    if arguments.removal.force && arguments.server_side {
+        bail!("--force cannot be used with --server-side");
+    }
+    if !arguments.subresource.is_empty() && !arguments.server_side {
+        bail!("--subresource can only be specified for --server-side");
+    }
+    arguments.removal.check(arguments.selector.as_deref())?;
     if arguments.server_side && dry_run == DryRun::Client {
         bail!("--dry-run=client doesn't work with --server-side (did you mean --dry-run=server instead?)");
     }
-    let validation = match arguments.validate.as_str() {
-        "strict" | "true" => "Strict",
-        "warn" => "Warn",
-        "ignore" | "false" => "Ignore",
-        other => bail!("invalid - validate option {}", apimachinery::go::quote(other)),
-    };
+    let validation = arguments.validation.get()?;
     let selector = match &arguments.selector {
         Some(text) => Some(
             apimachinery::selector::label::Selector::parse(text)
@@ -96,7 +111,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let clusters =
         if arguments.cluster.is_empty() { Vec::new() } else { plane.select(&arguments.cluster).await? };
     let propagated = arguments.all_clusters || !clusters.is_empty();
-    let work = Work { arguments: &arguments, plane: &plane, dry_run, validation };
+    let work = Work { arguments: &arguments, plane: &plane, dry_run, validation, seen: RefCell::default() };
     let mut failures = Vec::new();
     for manifest in manifests {
         let fits = |labels: &Value| selector.as_ref().is_none_or(|selector| selector.matches(labels));
@@ -111,6 +126,11 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
             });
         }
     }
+    // What failed to be applied must not be mistaken for what is gone from the files.
+    if arguments.removal.prune && failures.is_empty() {
+        let seen = work.seen.take();
+        arguments.removal.prune(&plane, arguments.selector.as_deref(), dry_run, &seen).await?;
+    }
     Failures::check(failures)
 }
 
@@ -119,6 +139,8 @@ struct Work<'a> {
     plane: &'a Plane,
     dry_run: DryRun,
     validation: &'static str,
+    /// What was applied.
+    seen: RefCell<Vec<Seen>>,
 }
 
 impl Work<'_> {
@@ -159,6 +181,8 @@ impl Work<'_> {
         } else {
             self.client_side(resource, &namespace, &name, object).await?
         };
+        let uid = live["metadata"]["uid"].as_str().unwrap_or("").to_owned();
+        self.seen.borrow_mut().push(Seen { namespace: namespace.clone(), uid });
         self.arguments.output.tell(resource, &live, done, self.dry_run)?;
         Ok((name, namespace))
     }
@@ -176,7 +200,12 @@ impl Work<'_> {
         object: &Value,
     ) -> anyhow::Result<Value> {
         let force = self.arguments.force_conflicts;
-        let path = format!("{}?{}&force={force}", resource.path(namespace, name), self.query("kubectl"));
+        let part = match self.arguments.subresource.as_str() {
+            "" => String::new(),
+            part => format!("/{}", segment(part)),
+        };
+        let path =
+            format!("{}{part}?{}&force={force}", resource.path(namespace, name), self.query("kubectl"));
         self.server().patch(&path, "application/apply-patch+yaml", object).await
     }
 
@@ -206,7 +235,8 @@ impl Work<'_> {
             Err(error) => return Err(error),
         };
         let last = live["metadata"]["annotations"][LAST_APPLIED].as_str();
-        if last.is_none() {
+        let last: Value = last.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        if last.is_null() {
             output::warn(&format!(
                 "Warning: resource {}/{name} is missing the {LAST_APPLIED} annotation which is required by kubectl apply. \
                  kubectl apply should only be used on resources created declaratively by either kubectl create \
@@ -214,29 +244,89 @@ impl Work<'_> {
                 resource.plural
             ));
         }
-        let last: Value = last.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
         if self.dry_run == DryRun::Client {
-            return Ok(("configured", object));
+            return Ok(("configured", live));
         }
-        let path = format!("{path}?{query}");
-        let strategic = with_removals(&last, &object, true, "", &resource.kind);
-        let changed =
-            match self.server().patch(&path, "application/strategic-merge-patch+json", &strategic).await {
-                // Types from definitions know merge patches only.
-                Err(error) if error.downcast_ref::<Refusal>().is_some_and(|refusal| refusal.code == 415) => {
-                    let merge = with_removals(&last, &object, false, "", &resource.kind);
-                    self.server().patch(&path, "application/merge-patch+json", &merge).await?
-                }
-                result => result?,
-            };
+        if !self.arguments.overwrite
+            && let Some(field) = conflict(&last, &live, &object)
+        {
+            bail!(
+                "{field} was changed by somebody else since the last apply, and --overwrite=false leaves it alone"
+            );
+        }
+        let changed = match merged(self.server(), resource, &path, &query, &live, &object).await {
+            Err(error) if self.arguments.removal.force && replaceable(&error) => {
+                self.replace(resource, namespace, &live, &object, &query).await?
+            }
+            result => result?,
+        };
         let version = |object: &Value| object["metadata"]["resourceVersion"].clone();
         let done = if version(&changed) == version(&live) { "unchanged" } else { "configured" };
         Ok((done, changed))
     }
 }
 
+impl Work<'_> {
+    /// Deletes an object that cannot be changed, and makes it anew.
+    async fn replace(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        live: &Value,
+        object: &Value,
+        query: &str,
+    ) -> anyhow::Result<Value> {
+        let item = Item::new(resource, live.clone());
+        self.arguments.removal.delete(self.server(), &item, self.dry_run, true).await?;
+        let path = format!("{}?{query}", resource.collection(Some(namespace)));
+        self.server().post(&path, object).await
+    }
+}
+
+/// Returns whether an object can be had only by making it anew.
+fn replaceable(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Refusal>().is_some_and(|refusal| matches!(refusal.reason(), "Invalid" | "Conflict"))
+}
+
+/// Returns a field that the file changes, and that somebody else changed to something else since the last apply.
+fn conflict(last: &Value, live: &Value, now: &Value) -> Option<String> {
+    match (last, now) {
+        (Value::Object(last), Value::Object(now)) => now.iter().find_map(|(key, value)| {
+            if key == LAST_APPLIED {
+                return None;
+            }
+            let inner = conflict(last.get(key)?, &live[key], value)?;
+            Some(if inner.is_empty() { key.clone() } else { format!("{key}.{inner}") })
+        }),
+        _ => (now != last && live != last && live != now).then(String::new),
+    }
+}
+
+/// Has the server merge a configuration into the live object; returns what comes of it.
+pub(crate) async fn merged(
+    server: &Server,
+    resource: &Resource,
+    path: &str,
+    query: &str,
+    live: &Value,
+    object: &Value,
+) -> anyhow::Result<Value> {
+    let last = live["metadata"]["annotations"][LAST_APPLIED].as_str();
+    let last: Value = last.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let path = format!("{path}?{query}");
+    let strategic = with_removals(&last, object, true, "", &resource.kind);
+    match server.patch(&path, "application/strategic-merge-patch+json", &strategic).await {
+        // Types from definitions know merge patches only.
+        Err(error) if error.downcast_ref::<Refusal>().is_some_and(|refusal| refusal.code == 415) => {
+            let merge = with_removals(&last, object, false, "", &resource.kind);
+            server.patch(&path, "application/merge-patch+json", &merge).await
+        }
+        result => result,
+    }
+}
+
 /// Returns the object with the annotation that tells the next apply what this one set.
-fn remembered(mut object: Value) -> Value {
+pub(crate) fn remembered(mut object: Value) -> Value {
     if let Some(annotations) = object["metadata"]["annotations"].as_object_mut() {
         annotations.remove(LAST_APPLIED);
     }
@@ -284,10 +374,15 @@ fn with_removals(last: &Value, now: &Value, strategic: bool, field: &str, kind: 
     }
 }
 
-/// The field by which the items of a list are told apart, for the lists of native types that merge.
+/// The field by which the items of a list are told apart, if they have it.
 fn merge_key(field: &str, item: Option<&Value>, kind: &str) -> Option<&'static str> {
     let item = item?;
-    let key = match field {
+    key_of(field, kind).filter(|key| item.get(key).is_some())
+}
+
+/// The field by which the items of a list are told apart, for the lists of native types that merge.
+pub(crate) fn key_of(field: &str, kind: &str) -> Option<&'static str> {
+    Some(match field {
         "containers"
         | "initContainers"
         | "ephemeralContainers"
@@ -305,8 +400,7 @@ fn merge_key(field: &str, item: Option<&Value>, kind: &str) -> Option<&'static s
         "ownerReferences" => "uid",
         "webhooks" => "name",
         _ => return None,
-    };
-    item.get(key).map(|_| key)
+    })
 }
 
 /// Returns the policy that propagates an object to the clusters, or to all of them.
@@ -347,6 +441,17 @@ mod tests {
             json!([{"name": "x", "image": "2"}])
         );
         assert_eq!(with_removals(&Value::Null, &now, true, "", "Pod"), now);
+    }
+
+    #[test]
+    fn what_two_changed_is_a_conflict() {
+        let (last, live) = (json!({"a": {"b": 1, "c": 1}}), json!({"a": {"b": 2, "c": 1}}));
+        assert_eq!(conflict(&last, &live, &json!({"a": {"b": 3}})).as_deref(), Some("a.b"));
+        for peaceful in
+            [json!({"a": {"b": 2}}), json!({"a": {"b": 1}}), json!({"a": {"c": 5}}), json!({"d": 1})]
+        {
+            assert_eq!(conflict(&last, &live, &peaceful), None, "{peaceful}");
+        }
     }
 
     #[test]

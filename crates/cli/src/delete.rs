@@ -44,9 +44,8 @@ pub struct Arguments {
     /// Field selector, such as metadata.name=web.
     #[arg(long, value_name = "SELECTOR")]
     pub field_selector: Option<String>,
-    /// What happens to dependents: background, orphan, or foreground.
-    #[arg(long, value_name = "CASCADE", default_value = "background", num_args = 0..=1, require_equals = true, default_missing_value = "background")]
-    pub cascade: String,
+    #[command(flatten)]
+    pub cascade: Cascade,
     /// Seconds given to the resource to terminate gracefully; ignored if negative.
     #[arg(long, value_name = "SECONDS", default_value_t = -1, allow_negative_numbers = true)]
     pub grace_period: i64,
@@ -73,6 +72,28 @@ pub struct Arguments {
     pub output: String,
     #[command(flatten)]
     pub dry_run: DryRunFlag,
+}
+
+/// `--cascade`, for commands that delete.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Cascade {
+    /// What happens to dependents: background, orphan, or foreground.
+    #[arg(long, value_name = "CASCADE", default_value = "background", num_args = 0..=1, require_equals = true, default_missing_value = "background")]
+    pub cascade: String,
+}
+
+impl Cascade {
+    /// What a request to delete says about it.
+    pub(crate) fn get(&self) -> anyhow::Result<&'static str> {
+        Ok(match self.cascade.as_str() {
+            "background" | "true" => "Background",
+            "foreground" => "Foreground",
+            "orphan" | "false" => "Orphan",
+            other => bail!(
+                "invalid cascade value ({other}). Must be \"background\", \"foreground\", or \"orphan\""
+            ),
+        })
+    }
 }
 
 /// Deletes the objects.
@@ -142,14 +163,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
 
 impl Arguments {
     fn options(&self, dry_run: DryRun) -> anyhow::Result<Value> {
-        let propagation = match self.cascade.as_str() {
-            "background" | "true" => "Background",
-            "foreground" => "Foreground",
-            "orphan" | "false" => "Orphan",
-            other => bail!(
-                "invalid cascade value ({other}). Must be \"background\", \"foreground\", or \"orphan\""
-            ),
-        };
+        let propagation = self.cascade.get()?;
         let mut grace = self.grace_period;
         if self.now && grace >= 0 {
             bail!("--now and --grace-period cannot be specified together");
@@ -209,7 +223,7 @@ fn confirmed(items: &[Item]) -> anyhow::Result<bool> {
 }
 
 /// Waits until the object, this very one, is gone.
-async fn gone(server: &Server, item: &Item, patience: Duration) -> anyhow::Result<()> {
+pub(crate) async fn gone(server: &Server, item: &Item, patience: Duration) -> anyhow::Result<()> {
     let uid = &item.object["metadata"]["uid"];
     let waiting = async {
         let mut wait = Duration::from_millis(20);

@@ -1,19 +1,30 @@
 //! `describe`: one object in full, with its events.
 //!
-//! Every type is shown in the same way: what the object says, field by field, in words instead of YAML. Events follow.
+//! Types that kubectl knows are laid out as kubectl does it, each in the folder beside; every other type is told field by
+//! field, in words instead of YAML. Events follow.
 
 use anyhow::bail;
 use clap::Args;
-use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::apply::LAST_APPLIED;
+use crate::clusters::Scope;
 use crate::failure::{self, Failures};
 use crate::manifests::Files;
 use crate::output;
-use crate::print::table::align;
 use crate::select::{Item, Query, list, typed};
-use crate::server::{Namespaced, Scoped, Server};
+use crate::server::{Namespaced, Server};
+
+mod events;
+mod nodes;
+mod others;
+mod plain;
+mod pods;
+mod rights;
+mod services;
+mod words;
+mod workloads;
+
+use words::Page;
 
 /// Show details of a specific resource or group of resources in Karmada control plane or a member cluster.
 #[derive(Debug, Clone, Args)]
@@ -34,12 +45,8 @@ pub struct Arguments {
     pub place: Namespaced,
     #[command(flatten)]
     pub files: Files,
-    /// Operation scope: karmada or members.
-    #[arg(short = 's', long, value_name = "SCOPE", default_value = "karmada", value_parser = crate::server::scope)]
-    pub operation_scope: String,
-    /// The member cluster; takes effect with the scope members.
-    #[arg(short = 'C', long, value_name = "CLUSTER")]
-    pub cluster: Option<String>,
+    #[command(flatten)]
+    pub scope: Scope,
     /// Describe across all namespaces.
     #[arg(short = 'A', long)]
     pub all_namespaces: bool,
@@ -54,9 +61,7 @@ pub struct Arguments {
 /// Describes the objects.
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let plane = arguments.place.plane().await?;
-    let scope =
-        Scoped { operation_scope: arguments.operation_scope.clone(), cluster: arguments.cluster.clone() };
-    let server = plane.scoped(&scope).await?;
+    let server = plane.scoped(&arguments.scope).await?;
     if arguments.resources.is_empty() && arguments.files.is_empty() {
         bail!(
             "You must specify the type of resource to describe. Use \"karmadactl api-resources\" for a complete list of supported resources."
@@ -89,11 +94,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         if !std::mem::replace(&mut first, false) {
             output::print("\n\n");
         }
-        let mut text = describe(&item.object);
-        if arguments.show_events {
-            text.push_str(&events(&server, item).await);
-        }
-        output::print(&text);
+        let events = if arguments.show_events { events::of(&server, item).await } else { None };
+        output::print(&describe(&server, item, events).await);
     }
     if items.is_empty() && failures.is_empty() {
         if arguments.all_namespaces {
@@ -114,228 +116,61 @@ async fn beginning_with(server: &Server, asked: &Query, prefix: &str) -> anyhow:
     Ok(found.into_iter().filter(begins).map(|object| Item::new(resource, typed(object, resource))).collect())
 }
 
-/// Its level, its name, and its value; what has none is a title or an item of a list.
-type Line = (usize, String, Option<String>);
-
-/// Returns the object's text.
-fn describe(object: &Value) -> String {
-    let metadata = &object["metadata"];
-    let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
-    let mut lines: Vec<Line> = vec![
-        (0, "Name:".to_owned(), Some(text(&metadata["name"]))),
-        (0, "Namespace:".to_owned(), Some(text(&metadata["namespace"]))),
-    ];
-    pairs(&mut lines, "Labels:", &metadata["labels"], "=");
-    pairs(&mut lines, "Annotations:", &metadata["annotations"], ": ");
-    lines.push((0, "API Version:".to_owned(), Some(text(&object["apiVersion"]))));
-    lines.push((0, "Kind:".to_owned(), Some(text(&object["kind"]))));
-    let mut rest = object.clone();
-    if let Some(map) = rest.as_object_mut() {
-        map.remove("apiVersion");
-        map.remove("kind");
-    }
-    if let Some(map) = rest["metadata"].as_object_mut() {
-        for known in ["name", "namespace", "labels", "annotations", "managedFields"] {
-            map.remove(known);
+/// Returns the object's text, with its events if they are known.
+async fn describe(server: &Server, item: &Item, events: Option<Vec<Value>>) -> String {
+    let object = &item.object;
+    let mut page = Page::default();
+    let group = item.resource.group.as_str();
+    let mut with_events = true;
+    match (group, item.resource.kind.as_str()) {
+        ("", "Pod") => pods::pod(&mut page, object),
+        ("", "Service") => services::service(&mut page, object, &services::slices(server, item).await),
+        ("", "Node") => {
+            let (pods, lease) = nodes::surroundings(server, &item.name).await;
+            nodes::node(&mut page, object, &pods, lease.as_ref());
         }
-    }
-    fields(&mut lines, 0, &rest);
-    lay(&lines)
-}
-
-fn pairs(lines: &mut Vec<Line>, title: &str, map: &Value, between: &str) {
-    let mut title = title.to_owned();
-    for (key, value) in map.as_object().into_iter().flatten() {
-        // What apply remembers says nothing new.
-        if key != LAST_APPLIED {
-            let text = format!("{key}{between}{}", value.as_str().unwrap_or(""));
-            lines.push((0, std::mem::take(&mut title), Some(text)));
+        ("", "ConfigMap") => others::config_map(&mut page, object),
+        ("", "Secret") => {
+            others::secret(&mut page, object);
+            with_events = false;
         }
-    }
-    if !title.is_empty() {
-        lines.push((0, title, Some("<none>".to_owned())));
-    }
-}
-
-fn fields(lines: &mut Vec<Line>, level: usize, object: &Value) {
-    let mut entries: Vec<(String, &Value)> =
-        object.as_object().into_iter().flatten().map(|(key, value)| (title(key), value)).collect();
-    entries.sort_by(|one, other| one.0.cmp(&other.0));
-    for (key, value) in entries {
-        match value {
-            Value::Object(map) if map.is_empty() => lines.push((level, format!("{key}:"), None)),
-            Value::Object(_) => {
-                lines.push((level, format!("{key}:"), None));
-                fields(lines, level + 1, value);
-            }
-            Value::Array(items) => {
-                lines.push((level, format!("{key}:"), None));
-                for item in items {
-                    if item.is_object() {
-                        fields(lines, level + 1, item);
-                    } else {
-                        lines.push((level + 1, apimachinery::jsonpath::print(item), None));
-                    }
-                }
-            }
-            other => lines.push((level, format!("{key}:"), Some(apimachinery::jsonpath::print(other)))),
+        ("", "ServiceAccount") => others::service_account(&mut page, object),
+        ("", "Namespace") => {
+            others::namespace(&mut page, object, &others::quotas(server, &item.name).await);
+            with_events = false;
         }
-    }
-}
-
-/// `resourceVersion` becomes `Resource Version`; what has other signs stays.
-fn title(key: &str) -> String {
-    if !key.chars().all(|c| c.is_ascii_alphanumeric()) {
-        return key.to_owned();
-    }
-    let mut out = String::new();
-    let characters: Vec<char> = key.chars().collect();
-    for (i, c) in characters.iter().enumerate() {
-        let before = i.checked_sub(1).and_then(|i| characters.get(i));
-        let next_lower = characters.get(i + 1).is_some_and(char::is_ascii_lowercase);
-        let starts =
-            c.is_ascii_uppercase() && before.is_some_and(|before| !before.is_ascii_uppercase() || next_lower);
-        if starts {
-            out.push(' ');
+        ("", "ResourceQuota") => {
+            others::quota(&mut page, object);
+            with_events = false;
         }
-        out.push(if i == 0 { c.to_ascii_uppercase() } else { *c });
-    }
-    // Abbreviations that kubectl knows.
-    out.split(' ')
-        .map(|word| match word {
-            "Uid" => "UID".to_owned(),
-            "Api" => "API".to_owned(),
-            "Url" => "URL".to_owned(),
-            "Ip" => "IP".to_owned(),
-            other => other.to_owned(),
-        })
-        .collect::<Vec<_>>()
-        .join(" ")
-}
-
-/// Values of neighbouring lines stand in one column, two spaces behind the longest name; a title begins anew.
-fn lay(lines: &[Line]) -> String {
-    let mut out = String::new();
-    for block in lines.chunk_by(|one, other| one.2.is_some() && other.2.is_some()) {
-        let size = |(level, key, _): &Line| 2 * level + key.chars().count();
-        let width = block.iter().map(size).max().unwrap_or(0) + 2;
-        for line in block {
-            let (level, key, value) = line;
-            out.push_str(&format!("{}{key}", "  ".repeat(*level)));
-            if let Some(value) = value {
-                let mut parts = value.trim_end_matches('\n').split('\n');
-                out.push_str(&format!("{}{}", " ".repeat(width - size(line)), parts.next().unwrap_or("")));
-                for part in parts {
-                    out.push_str(&format!("\n{}{part}", " ".repeat(width)));
-                }
-            }
-            out.push('\n');
+        ("apps", "Deployment") => {
+            workloads::deployment(&mut page, object, &workloads::replica_sets(server, item).await)
         }
-    }
-    out
-}
-
-async fn events(server: &Server, item: &Item) -> String {
-    let uid = item.object["metadata"]["uid"].as_str().unwrap_or("");
-    let mut selector = format!("involvedObject.name={}", item.name);
-    if !uid.is_empty() {
-        selector.push_str(&format!(",involvedObject.uid={uid}"));
-    }
-    let namespace = if item.namespace.is_empty() { "default" } else { &item.namespace };
-    let path = format!("/api/v1/namespaces/{}/events", crate::server::segment(namespace));
-    let Ok(mut events) = list(server, &path, None, Some(&selector)).await else { return String::new() };
-    if events.is_empty() {
-        return "Events:  <none>\n".to_owned();
-    }
-    let last = |event: &Value| -> String {
-        let times = [
-            &event["lastTimestamp"],
-            &event["series"]["lastObservedTime"],
-            &event["eventTime"],
-            &event["firstTimestamp"],
-        ];
-        times.iter().find_map(|time| time.as_str()).unwrap_or("").to_owned()
-    };
-    events.sort_by_key(last);
-    let mut rows = vec![
-        ["  Type", "Reason", "Age", "From", "Message"].map(str::to_owned).to_vec(),
-        ["  ----", "------", "----", "----", "-------"].map(str::to_owned).to_vec(),
-    ];
-    let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
-    for event in &events {
-        let from = [&event["source"]["component"], &event["reportingComponent"]];
-        let from = from.iter().find_map(|from| from.as_str().filter(|from| !from.is_empty())).unwrap_or("");
-        let count = event["count"].as_i64().or(event["series"]["count"].as_i64()).unwrap_or(1);
-        let mut age = age(&last(event), Timestamp::now());
-        if count > 1 {
-            let first = event["firstTimestamp"].as_str().or(event["eventTime"].as_str()).unwrap_or("");
-            age = format!("{age} (x{count} over {})", self::age(first, Timestamp::now()));
+        ("apps", "ReplicaSet") => {
+            workloads::replica_set(&mut page, object, &workloads::pods(server, item).await)
         }
-        rows.push(vec![
-            format!("  {}", text(&event["type"])),
-            text(&event["reason"]),
-            age,
-            from.to_owned(),
-            text(&event["message"]).trim().to_owned(),
-        ]);
-    }
-    format!("Events:\n{}", align(&rows))
-}
-
-/// How long ago, as kubectl says it: `45s`, `3m12s`, `26m`, `5h2m`, `3d`.
-fn age(time: &str, now: Timestamp) -> String {
-    let Ok(time) = time.parse::<Timestamp>() else { return "<unknown>".to_owned() };
-    let seconds = now.duration_since(time).as_secs();
-    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
-    let with =
-        |main: String, rest: i64, unit: &str| if rest == 0 { main } else { format!("{main}{rest}{unit}") };
-    match seconds {
-        ..-1 => "<invalid>".to_owned(),
-        -1..0 => "0s".to_owned(),
-        0..120 => format!("{seconds}s"),
-        120..600 => with(format!("{minutes}m"), seconds % 60, "s"),
-        600..10_800 => format!("{minutes}m"),
-        10_800..28_800 => with(format!("{hours}h"), minutes % 60, "m"),
-        28_800..172_800 => format!("{hours}h"),
-        172_800..691_200 => with(format!("{days}d"), hours % 24, "h"),
-        691_200..63_072_000 => format!("{days}d"),
-        _ => with(format!("{}y", days / 365), days % 365, "d"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn an_object_is_told_in_words() {
-        let object = json!({"apiVersion": "policy.karmada.io/v1alpha1", "kind": "PropagationPolicy",
-            "metadata": {"name": "n", "namespace": "ns", "labels": {"a": "1", "b": "2"}, "uid": "u", "managedFields": []},
-            "spec": {"preemption": "Never", "clusterNames": ["m1", "m2"], "list": [{"x": 1}]}});
-        assert_eq!(
-            describe(&object),
-            "Name:         n\nNamespace:    ns\nLabels:       a=1\n              b=2\nAnnotations:  <none>\n\
-             API Version:  policy.karmada.io/v1alpha1\nKind:         PropagationPolicy\nMetadata:\n  UID:  u\nSpec:\n  \
-             Cluster Names:\n    m1\n    m2\n  List:\n    X:         1\n  Preemption:  Never\n"
-        );
-        assert_eq!(title("creationTimestamp"), "Creation Timestamp");
-        assert_eq!(title("app.io/x"), "app.io/x");
-    }
-
-    #[test]
-    fn ages_are_short() {
-        let now: Timestamp = "2026-01-02T00:00:00Z".parse().expect("a time");
-        for (time, text) in [
-            ("2026-01-01T23:59:15Z", "45s"),
-            ("2026-01-01T23:56:48Z", "3m12s"),
-            ("2026-01-01T23:34:00Z", "26m"),
-            ("2026-01-01T18:58:00Z", "5h2m"),
-            ("2025-12-20T00:00:00Z", "13d"),
-            ("", "<unknown>"),
-        ] {
-            assert_eq!(age(time, now), text, "{time}");
+        ("apps", "StatefulSet") => {
+            workloads::stateful_set(&mut page, object, &workloads::pods(server, item).await)
         }
+        ("apps", "DaemonSet") => {
+            workloads::daemon_set(&mut page, object, &workloads::pods(server, item).await)
+        }
+        ("batch", "Job") => workloads::job(&mut page, object),
+        ("batch", "CronJob") => workloads::cron_job(&mut page, object),
+        ("policy", "PodDisruptionBudget") => others::budget(&mut page, object),
+        ("scheduling.k8s.io", "PriorityClass") => others::priority_class(&mut page, object),
+        ("rbac.authorization.k8s.io", "Role" | "ClusterRole") => {
+            rights::role(&mut page, object);
+            with_events = false;
+        }
+        ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => {
+            rights::binding(&mut page, object);
+            with_events = false;
+        }
+        _ => plain::any(&mut page, object),
     }
+    if let Some(events) = events.filter(|_| with_events) {
+        events::table(&mut page, &events);
+    }
+    page.finish()
 }

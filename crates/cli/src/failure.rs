@@ -31,6 +31,15 @@ impl Refusal {
         self.status["reason"].as_str().unwrap_or("")
     }
 
+    /// Says during what it happened, as kubectl does for objects of files.
+    pub(crate) fn when(mut self, doing: &str, source: &str) -> anyhow::Error {
+        if self.reason() != "Invalid" {
+            let source = apimachinery::go::quote(source);
+            self.status["message"] = format!("error when {doing} {source}: {self}").into();
+        }
+        self.into()
+    }
+
     fn message(&self) -> &str {
         self.status["message"].as_str().unwrap_or("unknown")
     }
@@ -118,6 +127,18 @@ impl fmt::Display for Ended {
 
 impl std::error::Error for Ended {}
 
+/// Text that stands by itself, without a word before it.
+#[derive(Debug)]
+pub(crate) struct Plain(pub(crate) String);
+
+impl fmt::Display for Plain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Plain {}
+
 /// Returns what to print and the exit status.
 pub fn told(error: &anyhow::Error) -> (String, u8) {
     if let Some(Ended(status)) = error.downcast_ref::<Ended>() {
@@ -130,7 +151,27 @@ pub fn told(error: &anyhow::Error) -> (String, u8) {
     if let Some(refusal) = error.downcast_ref::<Refusal>() {
         return (refusal.told(), 1);
     }
+    if let Some(Plain(text)) = error.downcast_ref::<Plain>() {
+        return (text.clone(), 1);
+    }
     (format!("error: {error:#}"), 1)
+}
+
+/// Adds to a server's refusal what may help.
+pub(crate) fn with_hint(error: anyhow::Error, hint: &str) -> anyhow::Error {
+    match error.downcast::<Refusal>() {
+        Ok(mut refusal) => {
+            refusal.status["message"] = format!("{refusal}; {hint}").into();
+            refusal.into()
+        }
+        Err(error) => error,
+    }
+}
+
+/// A wrong use of a command: what is wrong, and where to read on.
+pub(crate) fn misused(command: &str, complaint: &str) -> anyhow::Error {
+    let program = crate::program::shown();
+    anyhow::anyhow!("{complaint}\nSee '{program} {command} -h' for help and examples")
 }
 
 /// Returns whether the server said that there is no such thing.

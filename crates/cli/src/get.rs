@@ -8,6 +8,7 @@ use apimachinery::jsonpath::{self, Path};
 use clap::Args;
 use serde_json::Value;
 
+use crate::clusters::Members;
 use crate::discovery::Resource;
 use crate::failure::{self, Failures};
 use crate::manifests::Files;
@@ -49,9 +50,8 @@ pub struct Arguments {
     /// Operation scope: karmada, members or all.
     #[arg(short = 's', long, value_name = "SCOPE", default_value = "karmada", value_parser = crate::server::scope)]
     pub operation_scope: String,
-    /// Member clusters, by name or glob; all by default. Takes effect with the scopes members and all.
-    #[arg(short = 'C', long, value_name = "CLUSTER", value_delimiter = ',')]
-    pub clusters: Vec<String>,
+    #[command(flatten)]
+    pub members: Members,
     /// List across all namespaces.
     #[arg(short = 'A', long)]
     pub all_namespaces: bool,
@@ -151,7 +151,9 @@ async fn servers(arguments: &Arguments, plane: &Plane) -> anyhow::Result<Vec<Ser
         servers.push(plane.server.clone());
     }
     if matches!(arguments.operation_scope.as_str(), "members" | "all") {
-        servers.extend(plane.select(&arguments.clusters).await?.iter().map(|name| plane.known_member(name)));
+        servers.extend(
+            plane.select(&arguments.members.clusters).await?.iter().map(|name| plane.known_member(name)),
+        );
     }
     Ok(servers)
 }

@@ -310,7 +310,7 @@ fn question(
 
 async fn object(file: &Option<String>) -> anyhow::Result<Option<Value>> {
     let Some(file) = file.as_deref().filter(|file| !file.is_empty()) else { return Ok(None) };
-    let mut found = Files { filename: vec![file.to_owned()], recursive: false }.read().await?;
+    let mut found = Files { filename: vec![file.to_owned()], ..Files::default() }.read().await?;
     if found.len() > 1 {
         bail!("get {} objects, expect one at most", found.len());
     }

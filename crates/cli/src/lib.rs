@@ -8,11 +8,21 @@ mod annotate;
 mod api_resources;
 mod api_versions;
 mod apply;
+mod attach;
 mod clients;
+mod clusters;
+mod complete;
+mod completion;
 mod cordon;
+mod cp;
+mod create;
 mod delete;
 mod describe;
+mod diff;
 mod discovery;
+mod edit;
+mod exec;
+mod explain;
 mod failure;
 mod get;
 mod interpret;
@@ -24,17 +34,26 @@ mod marks;
 mod options;
 mod output;
 mod patch;
+mod pods;
+mod port_forward;
 mod print;
 mod program;
 mod promote;
+mod rollout;
+mod scale;
 mod select;
 mod server;
+mod session;
 mod taint;
+mod terminal;
 mod token;
+mod top;
 mod unjoin;
 mod version;
+mod wait;
 
 pub use clients::{ControlArguments, config};
+pub use completion::script;
 pub use failure::told;
 pub use join::{JoinArguments, enrol, join};
 pub use program::{alone, is_command, normalize, refuse};
@@ -43,7 +62,10 @@ pub use unjoin::{UnjoinArguments, unjoin};
 /// A command of the CLI.
 #[derive(Debug, Clone, clap::Subcommand)]
 pub enum Command {
+    Explain(Box<explain::Arguments>),
     Get(Box<get::Arguments>),
+    Create(Box<create::Arguments>),
+    Edit(Box<edit::Arguments>),
     Delete(Box<delete::Arguments>),
     Join(JoinArguments),
     Unjoin(UnjoinArguments),
@@ -51,14 +73,25 @@ pub enum Command {
     Cordon(cordon::CordonArguments),
     Uncordon(cordon::UncordonArguments),
     Taint(taint::Arguments),
+    Attach(Box<attach::Arguments>),
     Logs(Box<logs::Arguments>),
+    Exec(Box<exec::Arguments>),
+    #[command(name = "port-forward")]
+    PortForward(Box<port_forward::Arguments>),
+    Cp(Box<cp::Arguments>),
     Describe(Box<describe::Arguments>),
     Apply(Box<apply::Arguments>),
     Interpret(Box<interpret::Arguments>),
     Promote(Box<promote::Arguments>),
+    Top(Box<top::Arguments>),
     Patch(Box<patch::Arguments>),
+    Diff(Box<diff::Arguments>),
+    Wait(Box<wait::Arguments>),
+    Scale(Box<scale::Arguments>),
+    Rollout(Box<rollout::Arguments>),
     Label(Box<label::Arguments>),
     Annotate(Box<annotate::Arguments>),
+    Completion(completion::Arguments),
     #[command(name = "api-resources")]
     ApiResources(Box<api_resources::Arguments>),
     #[command(name = "api-versions")]
@@ -66,11 +99,28 @@ pub enum Command {
     Version(version::Arguments),
     #[command(hide = true)]
     Options(options::Arguments),
+    #[command(name = "__complete", hide = true)]
+    Complete(complete::Arguments),
 }
 
 /// Runs a command. `program` is the name that help and hints call it by.
 pub async fn run(command: Command, program: &str) -> anyhow::Result<()> {
+    program::show_as(program);
     match command {
+        Command::Explain(arguments) => explain::run(*arguments).await,
+        Command::Create(arguments) => create::run(*arguments).await,
+        Command::Edit(arguments) => edit::run(*arguments).await,
+        Command::Attach(arguments) => attach::run(*arguments).await,
+        Command::Exec(arguments) => exec::run(*arguments).await,
+        Command::PortForward(arguments) => port_forward::run(*arguments).await,
+        Command::Cp(arguments) => cp::run(*arguments).await,
+        Command::Top(arguments) => top::run(*arguments).await,
+        Command::Diff(arguments) => diff::run(*arguments).await,
+        Command::Wait(arguments) => wait::run(*arguments).await,
+        Command::Scale(arguments) => scale::run(*arguments).await,
+        Command::Rollout(arguments) => rollout::run(*arguments).await,
+        Command::Completion(arguments) => completion::run(&arguments),
+        Command::Complete(arguments) => complete::run(arguments).await,
         Command::Get(arguments) => get::run(*arguments).await,
         Command::Delete(arguments) => delete::run(*arguments).await,
         Command::Join(arguments) => join(arguments).await,

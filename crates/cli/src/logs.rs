@@ -1,7 +1,7 @@
 //! `logs`: what containers in a member write.
 //!
-//! In: a pod, a workload or a selector, and a cluster. Out: the log of one container, or of several with a prefix.
-//! Following several, lines come as they come.
+//! In: a pod, a workload or a selector, and one cluster or several. Out: the log of one container, or of several with a
+//! prefix; with several clusters, the prefix begins with the cluster's name. Following several, lines come as they come.
 
 use anyhow::{anyhow, bail};
 use clap::Args;
@@ -12,8 +12,10 @@ use serde_json::Value;
 use crate::clients::duration;
 use crate::failure::{self, Failures};
 use crate::output;
-use crate::select::{Words, get, list};
-use crate::server::{Namespaced, Server, query};
+use crate::pods::{self, Found};
+use crate::select::list;
+use crate::server::{Namespaced, Server, query, segment};
+use crate::terminal::paint;
 
 /// Print the logs for a container in a pod in a cluster.
 #[derive(Debug, Clone, Args)]
@@ -24,6 +26,9 @@ use crate::server::{Namespaced, Server, query};
   # Follow the logs of all containers of the pods with label app=nginx
   karmadactl logs -f -l app=nginx --all-containers --prefix -C member1
 
+  # Follow what runs in all clusters of a region, each in its own colour
+  karmadactl logs -f deploy/nginx -C region=eu --max-log-requests=20
+
   # Show the last 20 lines of a deployment's log
   karmadactl logs deployment/nginx --tail=20 -C member1")]
 pub struct Arguments {
@@ -32,9 +37,9 @@ pub struct Arguments {
     pub resource: Vec<String>,
     #[command(flatten)]
     pub place: Namespaced,
-    /// The member cluster.
-    #[arg(short = 'C', long, value_name = "CLUSTER", default_value = "")]
-    pub cluster: String,
+    /// The member cluster, or several, by name, glob or label selector.
+    #[arg(short = 'C', long, value_name = "CLUSTER")]
+    pub cluster: Vec<String>,
     /// Print the logs of this container.
     #[arg(short, long, value_name = "CONTAINER", default_value = "")]
     pub container: String,
@@ -92,27 +97,49 @@ struct Source {
     container: String,
 }
 
+/// A log in one of several places.
+struct Feed {
+    member: Server,
+    source: Source,
+    prefix: String,
+}
+
 pub(crate) async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
     arguments.check()?;
     let parameters = arguments.parameters()?;
-    let patience = duration(&arguments.pod_running_timeout)?;
     let plane = arguments.place.plane().await?;
-    let member = plane.member(&arguments.cluster).await?;
-    let pods = pods(&arguments, &member, &plane.namespace, patience).await?;
-    let mut sources = Vec::new();
-    for pod in &pods {
-        sources.extend(arguments.sources(pod)?);
+    let members = match &arguments.cluster[..] {
+        [one] if !one.contains(',') && !one.contains(['*', '?', '=', '!', '(']) => {
+            vec![plane.member(one).await?]
+        }
+        words => plane.select(words).await?.iter().map(|name| plane.known_member(name)).collect(),
+    };
+    let several = members.len() > 1;
+    let namespace = &plane.namespace;
+    let looking = members.iter().map(|member| sources(&arguments, member, namespace));
+    let found = futures::future::join_all(looking).await;
+    let mut feeds = Vec::new();
+    let mut failures = Vec::new();
+    for (index, (member, found)) in members.into_iter().zip(found).enumerate() {
+        match found {
+            Ok(sources) => feeds.extend(sources.into_iter().map(|source| Feed {
+                prefix: arguments.prefix_of(&member, &source, several, index),
+                member: member.clone(),
+                source,
+            })),
+            Err(error) if several => failures.push(error.context(format!("cluster({})", member.name))),
+            Err(error) => return Err(error),
+        }
     }
-    if arguments.follow && sources.len() > arguments.max_log_requests {
+    if arguments.follow && feeds.len() > arguments.max_log_requests {
         bail!(
             "you are attempting to follow {} log streams, but maximum allowed concurrency is {}, use --max-log-requests \
              to increase the limit",
-            sources.len(),
+            feeds.len(),
             arguments.max_log_requests
         );
     }
-    let namespace = &plane.namespace;
-    let copies = sources.iter().map(|source| copy(&arguments, &member, namespace, source, &parameters));
+    let copies = feeds.iter().map(|feed| copy(feed, namespace, &parameters));
     let results = if arguments.follow {
         futures::future::join_all(copies).await
     } else {
@@ -128,7 +155,6 @@ pub(crate) async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
         }
         results
     };
-    let mut failures = Vec::new();
     for error in results.into_iter().filter_map(Result::err) {
         if arguments.ignore_errors {
             output::warn(&format!("error: {error:#}"));
@@ -139,9 +165,17 @@ pub(crate) async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
     Failures::check(failures)
 }
 
+async fn sources(arguments: &Arguments, member: &Server, namespace: &str) -> anyhow::Result<Vec<Source>> {
+    let mut sources = Vec::new();
+    for pod in pods(arguments, member, namespace).await? {
+        sources.extend(arguments.sources(&pod)?);
+    }
+    Ok(sources)
+}
+
 impl Arguments {
     fn check(&mut self) -> anyhow::Result<()> {
-        if self.cluster.is_empty() {
+        if self.cluster.iter().all(String::is_empty) {
             bail!("must specify a cluster");
         }
         match (&self.resource[..], self.selector.is_some()) {
@@ -200,29 +234,13 @@ impl Arguments {
 
     /// The containers of a pod whose logs are wanted.
     fn sources(&self, pod: &Value) -> anyhow::Result<Vec<Source>> {
-        let name = pod["metadata"]["name"].as_str().unwrap_or("");
-        let names = |list: &str| -> Vec<String> {
-            let items = pod["spec"][list].as_array().into_iter().flatten();
-            items.filter_map(|item| item["name"].as_str().map(str::to_owned)).collect()
-        };
-        let regular = names("containers");
-        let others = [names("initContainers"), names("ephemeralContainers")].concat();
+        let name = pods::name(pod);
+        let [regular, init, ephemeral] = pods::containers(pod);
         let chosen = if self.all_containers {
-            [others, regular].concat()
+            [init, regular, ephemeral].concat()
         } else if self.container.is_empty() {
-            let annotated =
-                pod["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"].as_str();
-            let default = annotated.filter(|name| regular.iter().any(|each| each == name)).map(str::to_owned);
-            let first = default.clone().or_else(|| regular.first().cloned());
-            if regular.len() > 1 && default.is_none() {
-                output::warn(&format!(
-                    "Defaulted container {} out of: {}",
-                    apimachinery::go::quote(first.as_deref().unwrap_or("")),
-                    regular.join(", ")
-                ));
-            }
-            first.into_iter().collect()
-        } else if regular.iter().chain(&others).any(|each| *each == self.container) {
+            vec![pods::default_container(pod, false)?]
+        } else if [&regular, &init, &ephemeral].iter().any(|names| names.contains(&self.container)) {
             vec![self.container.clone()]
         } else {
             bail!("container {} is not valid for pod {name}", self.container);
@@ -231,33 +249,31 @@ impl Arguments {
     }
 }
 
+impl Arguments {
+    /// What stands before each line.
+    fn prefix_of(&self, member: &Server, source: &Source, several: bool, index: usize) -> String {
+        let (pod, container) = (&source.pod, &source.container);
+        match (several, self.prefix) {
+            (true, _) => format!("{} ", paint(&format!("[{} pod/{pod}/{container}]", member.name), index)),
+            (false, true) => format!("[pod/{pod}/{container}] "),
+            (false, false) => String::new(),
+        }
+    }
+}
+
 /// Finds the pods that are meant.
-async fn pods(
-    arguments: &Arguments,
-    member: &Server,
-    namespace: &str,
-    patience: std::time::Duration,
-) -> anyhow::Result<Vec<Value>> {
-    let discovery = member.discovery().await?;
-    let pods = discovery.resolve("pods")?;
-    let path = pods.collection(Some(namespace));
+async fn pods(arguments: &Arguments, member: &Server, namespace: &str) -> anyhow::Result<Vec<Value>> {
     if let Some(selector) = &arguments.selector {
+        let path = member.discovery().await?.resolve("pods")?.collection(Some(namespace));
         let found = list(member, &path, Some(selector), None).await?;
         if found.is_empty() {
             output::warn(&format!("No resources found in {namespace} namespace."));
         }
         return Ok(found);
     }
-    let word = arguments.resource.first().cloned().unwrap_or_default();
-    let (type_, name) = if word.contains('/') {
-        let mut words = Words::parse(&[word])?;
-        let (type_, name) = words.pairs.remove(0);
-        (type_, name.unwrap_or_default())
-    } else {
-        ("pods".to_owned(), word)
-    };
-    let resource = discovery.resolve(&type_)?;
-    let object = get(member, resource, namespace, &name, None).await.map_err(|error| {
+    let patience = duration(&arguments.pod_running_timeout)?;
+    let word = arguments.resource.first().map_or("", String::as_str);
+    let found = pods::find(member, namespace, word, patience).await.map_err(|error| {
         if failure::is_not_found(&error) {
             return anyhow!(
                 "error from server (NotFound): {error} in namespace {}",
@@ -266,63 +282,28 @@ async fn pods(
         }
         error
     })?;
-    if resource.plural == "pods" && resource.group.is_empty() {
-        return Ok(vec![object]);
-    }
-    let selector = match &object["spec"]["selector"] {
-        // Services and replication controllers have plain labels, the others a selector.
-        Value::Object(map) if !map.contains_key("matchLabels") && !map.contains_key("matchExpressions") => {
-            let pairs = map.iter().map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or("")));
-            pairs.collect::<Vec<_>>().join(",")
+    Ok(match found {
+        Found::Pod(pod) => vec![pod],
+        Found::Several(found) if arguments.all_pods => found,
+        Found::Several(found) => {
+            let count = found.len();
+            let chosen = found.into_iter().next();
+            if let Some(chosen) = chosen.as_ref().filter(|_| count > 1) {
+                output::warn(&format!("Found {count} pods, using pod/{}", pods::name(chosen)));
+            }
+            chosen.into_iter().collect()
         }
-        Value::Object(_) => {
-            apimachinery::selector::label::Selector::from_object(object["spec"].get("selector"))
-                .map_err(|error| anyhow!("{type_}/{name}: {error}"))?
-                .to_string()
-        }
-        _ => bail!("cannot get the logs from {}: it selects no pods", resource.kind),
-    };
-    let deadline = tokio::time::Instant::now() + patience;
-    let mut found = loop {
-        let found = list(member, &path, Some(&selector), None).await?;
-        if !found.is_empty() {
-            break found;
-        }
-        if tokio::time::Instant::now() >= deadline {
-            bail!("timed out waiting for the condition");
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
-    };
-    // The one that runs is the one that talks.
-    found.sort_by_key(|pod| pod["status"]["phase"] != "Running");
-    if !arguments.all_pods && found.len() > 1 {
-        let chosen = found.remove(0);
-        output::warn(&format!(
-            "Found {} pods, using pod/{}",
-            found.len() + 1,
-            chosen["metadata"]["name"].as_str().unwrap_or("")
-        ));
-        return Ok(vec![chosen]);
-    }
-    Ok(found)
+    })
 }
 
-async fn copy(
-    arguments: &Arguments,
-    member: &Server,
-    namespace: &str,
-    source: &Source,
-    parameters: &str,
-) -> anyhow::Result<()> {
+async fn copy(feed: &Feed, namespace: &str, parameters: &str) -> anyhow::Result<()> {
     let path = format!(
         "/api/v1/namespaces/{}/pods/{}/log?container={}{parameters}",
-        crate::server::segment(namespace),
-        crate::server::segment(&source.pod),
-        query(&source.container)
+        segment(namespace),
+        segment(&feed.source.pod),
+        query(&feed.source.container)
     );
-    let stream = member.stream(&path, "*/*").await?;
-    let prefix =
-        if arguments.prefix { format!("[pod/{}/{}] ", source.pod, source.container) } else { String::new() };
+    let stream = feed.member.stream(&path, "*/*").await?;
     let mut stream = std::pin::pin!(stream);
     let mut line = Vec::new();
     loop {
@@ -330,7 +311,8 @@ async fn copy(
         if stream.read_until(b'\n', &mut line).await? == 0 {
             return Ok(());
         }
-        output::print(&format!("{prefix}{}", String::from_utf8_lossy(&line)));
+        // A line at a time: those of other logs do not cut it in two.
+        output::print(&format!("{}{}", feed.prefix, String::from_utf8_lossy(&line)));
     }
 }
 

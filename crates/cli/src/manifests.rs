@@ -17,6 +17,9 @@ pub struct Files {
     /// Process the directory used in -f, --filename recursively.
     #[arg(short = 'R', long, requires = "filename")]
     pub recursive: bool,
+    /// A directory with a kustomization; it has to be built by kubectl first.
+    #[arg(short = 'k', long, value_name = "DIRECTORY", default_value = "", conflicts_with = "recursive")]
+    pub kustomize: String,
 }
 
 /// An object and the file that it was read from.
@@ -28,11 +31,32 @@ pub(crate) struct Manifest {
 
 impl Files {
     pub(crate) fn is_empty(&self) -> bool {
-        self.filename.is_empty()
+        self.filename.is_empty() && self.kustomize.is_empty()
+    }
+
+    /// There is a well-kept program that builds kustomizations; this is not another one.
+    fn refuse_kustomization(&self) -> anyhow::Result<()> {
+        let folder = &self.kustomize;
+        if folder.is_empty() {
+            return Ok(());
+        }
+        if !self.filename.is_empty() {
+            bail!("only one of -f or -k can be specified");
+        }
+        const NAMES: [&str; 3] = ["kustomization.yaml", "kustomization.yml", "Kustomization"];
+        if !NAMES.iter().any(|name| Path::new(folder).join(name).is_file()) {
+            bail!(
+                "unable to find one of 'kustomization.yaml', 'kustomization.yml' or 'Kustomization' in directory '{folder}'"
+            );
+        }
+        bail!(
+            "kustomizations are not built here; `kubectl kustomize {folder}` builds them, and -f - reads what it prints"
+        )
     }
 
     /// Reads everything.
     pub(crate) async fn read(&self) -> anyhow::Result<Vec<Manifest>> {
+        self.refuse_kustomization()?;
         let mut manifests = Vec::new();
         for name in &self.filename {
             if name == "-" {
@@ -154,6 +178,19 @@ mod tests {
         assert_eq!(kinds, ["Pod", "Service", "Secret"]);
         let error = parse("f", "apiVersion: v1", &mut manifests).expect_err("no kind").to_string();
         assert!(error.starts_with("unable to decode \"f\": Object 'Kind' is missing"), "{error}");
+    }
+
+    #[test]
+    fn a_kustomization_is_left_to_the_program_that_builds_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().display().to_string();
+        let complaint = || {
+            let files = Files { kustomize: path.clone(), ..Files::default() };
+            files.refuse_kustomization().expect_err("refused").to_string()
+        };
+        assert!(complaint().starts_with("unable to find one of 'kustomization.yaml'"));
+        std::fs::write(folder.path().join("kustomization.yaml"), "").expect("written");
+        assert!(complaint().contains("kubectl kustomize"));
     }
 
     #[test]

@@ -4,8 +4,13 @@ use std::io::Write;
 
 /// Writes to stdout.
 pub(crate) fn print(text: &str) {
+    bytes(text.as_bytes());
+}
+
+/// Writes bytes to stdout, as they are.
+pub(crate) fn bytes(bytes: &[u8]) {
     let mut out = std::io::stdout().lock();
-    if out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_err() {
+    if out.write_all(bytes).and_then(|()| out.flush()).is_err() {
         std::process::exit(0);
     }
 }
@@ -18,4 +23,10 @@ pub(crate) fn line(text: &str) {
 /// Writes a line to stderr.
 pub(crate) fn warn(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// Writes bytes to stderr, as they are.
+pub(crate) fn warn_bytes(bytes: &[u8]) {
+    let mut out = std::io::stderr().lock();
+    let _ = out.write_all(bytes).and_then(|()| out.flush());
 }

@@ -35,6 +35,9 @@ pub struct Arguments {
     /// The type of patch being provided; one of [json merge strategic].
     #[arg(long = "type", value_name = "TYPE", default_value = "strategic")]
     pub kind: String,
+    /// Patch the content of the files only; the server is not asked.
+    #[arg(long)]
+    pub local: bool,
     /// Patch this subresource of the object.
     #[arg(long, value_name = "SUBRESOURCE")]
     pub subresource: Option<String>,
@@ -60,6 +63,9 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         ),
     };
     let patch = arguments.patch()?;
+    if arguments.local {
+        return local(&arguments, dry_run, &patch).await;
+    }
     let plane = arguments.place.plane().await?;
     let asked = Query {
         words: arguments.resources.clone(),
@@ -95,6 +101,56 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     Failures::check(failures)
 }
 
+/// Patches files, and prints what comes of it.
+async fn local(arguments: &Arguments, dry_run: DryRun, patch: &Value) -> anyhow::Result<()> {
+    if !arguments.resources.is_empty() {
+        bail!("cannot specify --local and server resources");
+    }
+    if dry_run == DryRun::Server {
+        bail!("cannot specify --local and --dry-run=server - did you mean --dry-run=client?");
+    }
+    let plane = arguments.place.plane().await?;
+    for manifest in arguments.files.read().await? {
+        let object = manifest.object;
+        let changed = match arguments.kind.to_lowercase().as_str() {
+            "json" => apimachinery::patch::json::apply(&object, patch)
+                .map_err(|error| anyhow::anyhow!("{error}"))?,
+            "merge" => {
+                let mut changed = object.clone();
+                apimachinery::patch::merge::apply(&mut changed, patch.clone());
+                changed
+            }
+            _ => strategic(&object, patch)?,
+        };
+        let done = if changed == object { "patched (no change)" } else { "patched" };
+        let resource = plane.server.discovery().await?.of(&changed)?;
+        arguments.output.tell(resource, &changed, done, DryRun::None)?;
+    }
+    Ok(())
+}
+
+/// Lists merge by the keys that native types have; those of other types are replaced.
+fn strategic(object: &Value, patch: &Value) -> anyhow::Result<Value> {
+    use apimachinery::patch::strategic::{Field, Schema, Strategy, apply};
+    #[derive(Clone)]
+    struct ByName {
+        kind: String,
+    }
+    impl Schema for ByName {
+        fn field(&self, name: &str) -> Option<Field<Self>> {
+            let key = crate::apply::key_of(name, &self.kind);
+            let strategy = if key.is_some() { Strategy::Merge } else { Strategy::Default };
+            Some(Field { schema: Some(self.clone()), strategy, merge_key: key.map(str::to_owned) })
+        }
+    }
+    let (Some(object), Some(patch)) = (object.as_object(), patch.as_object()) else {
+        bail!("a strategic merge patch is an object");
+    };
+    let kind = object.get("kind").and_then(Value::as_str).unwrap_or("").to_owned();
+    let changed = apply(object, patch, &ByName { kind }).map_err(|error| anyhow::anyhow!("{error}"))?;
+    Ok(changed.into())
+}
+
 /// The object without what every write touches.
 fn without_bookkeeping(object: &Value) -> Value {
     let mut object = object.clone();
@@ -121,5 +177,29 @@ impl Arguments {
             anyhow::anyhow!("unable to parse {}: {error}", apimachinery::go::quote(&text))
         })?;
         Ok(document.value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn lists_of_native_types_merge_without_a_server() {
+        let object = json!({"kind": "Pod", "spec": {"containers": [{"name": "a", "image": "1"}, {"name": "b", "image": "1"}],
+            "tags": ["x"]}});
+        let patch = json!({"spec": {"containers": [{"name": "b", "image": "2"}], "tags": ["y"]}});
+        let changed = strategic(&object, &patch).expect("patched");
+        let mut images: Vec<String> = changed["spec"]["containers"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|each| format!("{}{}", each["name"], each["image"]).replace('"', ""))
+            .collect();
+        images.sort();
+        assert_eq!(images, ["a1", "b2"]);
+        assert_eq!(changed["spec"]["tags"], json!(["y"]));
     }
 }

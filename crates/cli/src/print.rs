@@ -10,6 +10,7 @@ use crate::discovery::Resource;
 
 pub(crate) mod columns;
 pub(crate) mod table;
+pub(crate) mod tabs;
 pub(crate) mod template;
 
 /// The flags of commands that print an object that they changed.
@@ -243,6 +244,26 @@ impl DryRunFlag {
             crate::output::warn("--dry-run is deprecated and can be replaced with --dry-run=client.");
         }
         DryRun::parse(self.dry_run.as_deref())
+    }
+}
+
+/// `--validate`, for commands that send whole objects.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Validation {
+    /// What unknown fields are: strict (or true), warn, ignore (or false).
+    #[arg(long, value_name = "MODE", default_value = "strict", num_args = 0..=1, require_equals = true, default_missing_value = "strict")]
+    pub validate: String,
+}
+
+impl Validation {
+    /// What a writing request says about it.
+    pub(crate) fn get(&self) -> anyhow::Result<&'static str> {
+        Ok(match self.validate.as_str() {
+            "strict" | "true" => "Strict",
+            "warn" => "Warn",
+            "ignore" | "false" => "Ignore",
+            other => bail!("invalid - validate option {}", apimachinery::go::quote(other)),
+        })
     }
 }
 

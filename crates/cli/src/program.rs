@@ -31,12 +31,28 @@ const GROUPS: [(&str, &[&str]); 8] = [
         &["init", "deinit", "addons", "join", "unjoin", "token", "register", "unregister"],
     ),
     ("Cluster Management Commands", &["cordon", "uncordon", "taint"]),
-    ("Troubleshooting and Debugging Commands", &["attach", "logs", "exec", "describe", "interpret"]),
-    ("Advanced Commands", &["apply", "promote", "top", "patch"]),
+    (
+        "Troubleshooting and Debugging Commands",
+        &["attach", "logs", "exec", "describe", "interpret", "port-forward", "cp"],
+    ),
+    ("Advanced Commands", &["apply", "promote", "top", "patch", "diff", "wait", "scale", "rollout"]),
     ("Settings Commands", &["label", "annotate", "completion"]),
     ("Other Commands", &["api-resources", "api-versions"]),
     ("Other Commands", &["version"]),
 ];
+
+/// The name that hints call the program by.
+static SHOWN: std::sync::OnceLock<String> = std::sync::OnceLock::new();
+
+/// Remembers the name that hints call the program by; the first one counts.
+pub(crate) fn show_as(name: &str) {
+    let _ = SHOWN.set(name.to_owned());
+}
+
+/// Returns the name that hints call the program by.
+pub(crate) fn shown() -> &'static str {
+    SHOWN.get().map_or("karmadactl", String::as_str)
+}
 
 /// Runs the program that is nothing but the CLI, under the name it was called by.
 pub fn alone(name: &str, arguments: impl Iterator<Item = OsString>) -> ExitCode {
@@ -75,7 +91,7 @@ pub fn alone(name: &str, arguments: impl Iterator<Item = OsString>) -> ExitCode 
     }
 }
 
-fn alone_command(shown: &str) -> clap::Command {
+pub(crate) fn alone_command(shown: &str) -> clap::Command {
     let command = Alone::command().override_help(help(shown)).bin_name(shown);
     named(command, shown)
 }
@@ -149,6 +165,9 @@ pub fn normalize(arguments: impl Iterator<Item = OsString>, root: &clap::Command
     let Some(first) = path.first().and_then(|i| texts.get(*i)) else { return words };
     if !is_command(first) {
         return words;
+    }
+    if *first == "__complete" {
+        crate::complete::remember(root);
     }
     let mut sorted: Vec<OsString> = texts.first().into_iter().map(OsString::from).collect();
     sorted.extend(path.iter().map(|i| OsString::from(texts[*i])));

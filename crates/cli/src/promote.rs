@@ -69,7 +69,7 @@ pub struct Arguments {
 }
 
 /// Promotes the object.
-pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
+pub(crate) async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
     let (Some(kind), Some(name)) = (&arguments.kind, &arguments.name) else {
         bail!("incorrect command format, please use correct command format");
     };
@@ -82,13 +82,15 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         other => bail!("invalid output option: {other}; it is one of json and yaml"),
     };
     let plane = arguments.place.plane().await?;
+    let member = plane.member(&arguments.cluster).await?;
+    // A glob or selector stands for one name from here on.
+    arguments.cluster = member.name.clone();
     let member = match &arguments.cluster_kubeconfig {
         Some(file) => {
-            plane.member(&arguments.cluster).await?;
             let context = arguments.cluster_context.as_deref().unwrap_or(&arguments.cluster);
             Server::new(&arguments.cluster, clients::config(Some(file), Some(context)).await?)?
         }
-        None => plane.member(&arguments.cluster).await?,
+        None => member,
     };
     let resource = member.discovery().await?.resolve(kind)?.clone();
     let namespace = if resource.namespaced { plane.namespace.clone() } else { String::new() };

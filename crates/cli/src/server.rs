@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow};
 use clap::Args;
 use futures::AsyncBufRead;
 use http::{Method, Request};
@@ -22,7 +22,6 @@ use crate::failure::Refusal;
 
 /// The control plane's name in the column of clusters.
 pub(crate) const CONTROL_PLANE: &str = "Karmada";
-const CLUSTERS: &str = "/apis/cluster.karmada.io/v1alpha1/clusters";
 
 /// From 6 on, requests are told on stderr, as kubectl does.
 static VERBOSITY: AtomicU8 = AtomicU8::new(0);
@@ -89,72 +88,6 @@ impl Namespaced {
     }
 }
 
-impl Plane {
-    /// Returns the names of all members.
-    pub(crate) async fn clusters(&self) -> anyhow::Result<Vec<String>> {
-        let list = self.server.get(CLUSTERS).await?;
-        let items = list["items"].as_array().into_iter().flatten();
-        Ok(items.filter_map(|item| item["metadata"]["name"].as_str().map(str::to_owned)).collect())
-    }
-
-    /// Returns the members that the patterns name; none at all means every member.
-    ///
-    /// A pattern is a name, or a glob with `*` and `?`.
-    pub(crate) async fn select(&self, patterns: &[String]) -> anyhow::Result<Vec<String>> {
-        let known = self.clusters().await?;
-        if patterns.is_empty() {
-            return Ok(known);
-        }
-        let mut chosen: Vec<String> = Vec::new();
-        let mut missing = Vec::new();
-        for pattern in patterns {
-            let matching: Vec<_> = known.iter().filter(|name| glob(pattern, name)).collect();
-            if matching.is_empty() {
-                missing.push(pattern.as_str());
-            }
-            for name in matching {
-                if !chosen.contains(name) {
-                    chosen.push(name.clone());
-                }
-            }
-        }
-        if !missing.is_empty() {
-            let hint = missing.first().and_then(|name| nearest(name, known.iter().map(String::as_str)));
-            let hint = hint.map(|name| format!("; did you mean {name}?")).unwrap_or_default();
-            bail!("clusters don't exist: {}{hint}", missing.join(","));
-        }
-        Ok(chosen)
-    }
-
-    /// Returns a member, which has to exist.
-    pub(crate) async fn member(&self, name: &str) -> anyhow::Result<Server> {
-        self.server.get(&format!("{CLUSTERS}/{}", segment(name))).await?;
-        Ok(self.known_member(name))
-    }
-
-    /// Returns a member that is known to exist.
-    pub(crate) fn known_member(&self, name: &str) -> Server {
-        Server {
-            name: name.to_owned(),
-            prefix: format!("{CLUSTERS}/{}/proxy", segment(name)),
-            discovery: Default::default(),
-            ..self.server.clone()
-        }
-    }
-
-    /// Returns the server that a command with the scopes `karmada` and `members` means.
-    pub(crate) async fn scoped(&self, scope: &Scoped) -> anyhow::Result<Server> {
-        match scope.operation_scope.as_str() {
-            "" | "karmada" => Ok(self.server.clone()),
-            "members" => match scope.cluster.as_deref() {
-                None | Some("") => bail!("must specify a member cluster"),
-                Some(cluster) => self.member(cluster).await,
-            },
-            other => bail!("not support operation scope: {other}"),
-        }
-    }
-}
-
 /// Reads `--operation-scope`; which scopes a command has, it says itself.
 pub(crate) fn scope(text: &str) -> Result<String, String> {
     match text {
@@ -163,13 +96,7 @@ pub(crate) fn scope(text: &str) -> Result<String, String> {
     }
 }
 
-/// Control plane or one member.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Scoped {
-    pub(crate) operation_scope: String,
-    pub(crate) cluster: Option<String>,
-}
-
+/// A server and the way to it.
 #[derive(Clone)]
 pub(crate) struct Server {
     pub(crate) name: String,
@@ -194,6 +121,16 @@ impl Server {
             prefix: String::new(),
             discovery: Default::default(),
         })
+    }
+
+    /// Returns a server that is reached through this one.
+    pub(crate) fn behind(&self, name: &str, prefix: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            prefix: prefix.to_owned(),
+            discovery: Default::default(),
+            ..self.clone()
+        }
     }
 
     pub(crate) fn is_control_plane(&self) -> bool {
@@ -280,7 +217,17 @@ impl Server {
     pub(crate) async fn stream(&self, path: &str, accept: &str) -> anyhow::Result<impl AsyncBufRead + use<>> {
         let request = Request::builder().uri(format!("{}{path}", self.prefix)).header("accept", accept);
         let request = request.body(Vec::new())?;
-        self.client.request_stream(request).await.map_err(|error| match error {
+        self.client.request_stream(request).await.map_err(|error| self.refused(error))
+    }
+
+    /// Opens a connection of messages in both directions, which the server hands on to a container.
+    pub(crate) async fn connect(&self, path: &str) -> anyhow::Result<kube::client::Connection> {
+        let request = Request::builder().uri(format!("{}{path}", self.prefix)).body(Vec::new())?;
+        self.client.connect(request).await.map_err(|error| self.refused(error))
+    }
+
+    fn refused(&self, error: kube::Error) -> anyhow::Error {
+        match error {
             kube::Error::Api(status) => {
                 let code = status.code;
                 let mut body = serde_json::to_value(&*status).unwrap_or_default();
@@ -288,7 +235,7 @@ impl Server {
                 Refusal::new(code, &body.to_string()).into()
             }
             other => self.unreachable(other),
-        })
+        }
     }
 
     fn unreachable(&self, error: kube::Error) -> anyhow::Error {
@@ -331,20 +278,6 @@ fn escape(text: &str, fits: impl Fn(u8) -> bool) -> String {
     out
 }
 
-/// Returns whether a name fits a pattern in which `*` stands for any text and `?` for any character.
-pub(crate) fn glob(pattern: &str, name: &str) -> bool {
-    fn fits(pattern: &[u8], name: &[u8]) -> bool {
-        match (pattern.first(), name.first()) {
-            (None, None) => true,
-            (Some(b'*'), _) => fits(&pattern[1..], name) || (!name.is_empty() && fits(pattern, &name[1..])),
-            (Some(b'?'), Some(_)) => fits(&pattern[1..], &name[1..]),
-            (Some(a), Some(b)) if a == b => fits(&pattern[1..], &name[1..]),
-            _ => false,
-        }
-    }
-    fits(pattern.as_bytes(), name.as_bytes())
-}
-
 /// Returns the word that is at most two mistakes away, the nearest first.
 pub(crate) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     known
@@ -372,21 +305,6 @@ pub(crate) fn distance(one: &str, other: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_glob_fits_whole_names() {
-        for (pattern, name, fits) in [
-            ("member1", "member1", true),
-            ("member", "member1", false),
-            ("member*", "member1", true),
-            ("*1", "member1", true),
-            ("m?mber*", "member12", true),
-            ("*", "", true),
-            ("?", "", false),
-        ] {
-            assert_eq!(glob(pattern, name), fits, "{pattern} {name}");
-        }
-    }
 
     #[test]
     fn the_nearest_word_is_at_most_two_mistakes_away() {

@@ -13,6 +13,7 @@ use crate::{
     control::{self, Answer, Command},
     diagnostics,
     error::Error,
+    flags::Files,
     namespace::TestNamespace,
     options::Flavour,
     pods,
@@ -59,6 +60,11 @@ impl Cluster {
     /// Returns the folder with logs and keys.
     pub fn folder(&self) -> &Path {
         &self.state.folder
+    }
+
+    /// Returns the log of the writes to a member: all of them, with their content where a service account made them.
+    pub fn audit_log(&self) -> PathBuf {
+        Files { folder: self.folder().to_path_buf() }.audit_log()
     }
 
     /// Returns a client as everybody has it, through the proxy.

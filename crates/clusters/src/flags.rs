@@ -28,6 +28,15 @@ impl Files {
         self.folder.join("kwok.yaml")
     }
 
+    pub(crate) fn audit_policy(&self) -> PathBuf {
+        self.folder.join("audit-policy.json")
+    }
+
+    /// The writes to a member, one JSON line each.
+    pub(crate) fn audit_log(&self) -> PathBuf {
+        self.folder.join("audit.log")
+    }
+
     fn pki_file(&self, name: &str) -> String {
         self.pki().join(name).display().to_string()
     }
@@ -41,6 +50,18 @@ pub(crate) struct ApiServer {
     pub(crate) etcd: String,
     pub(crate) etcd_prefix: String,
 }
+
+/// What the audit log of a member tells: every write, and the content of those that service accounts make. Control planes act
+/// through one, the cluster's own programs as the administrator. Events and Leases follow the time.
+pub(crate) const AUDIT_POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy",
+"omitStages": ["RequestReceived", "ResponseStarted"], "omitManagedFields": true,
+"rules": [
+  {"level": "None", "verbs": ["get", "list", "watch"]},
+  {"level": "None", "resources": [{"group": "", "resources": ["events"]}, {"group": "events.k8s.io"}]},
+  {"level": "None", "resources": [{"group": "coordination.k8s.io"}]},
+  {"level": "None", "nonResourceURLs": ["/*"]},
+  {"level": "RequestResponse", "userGroups": ["system:serviceaccounts"]},
+  {"level": "Metadata"}]}"#;
 
 /// Names and addresses in the serving certificate.
 pub(crate) const SERVING_HOSTS: [&str; 6] =
@@ -108,6 +129,10 @@ pub(crate) fn kube_apiserver(files: &Files, server: &ApiServer, extra: &[String]
         // As Karmada deploys it: nothing there runs pods, so nothing there needs their admission.
         args.push("--disable-admission-plugins=StorageObjectInUseProtection,ServiceAccount".to_string());
         args.push("--tls-min-version=VersionTLS13".to_string());
+    }
+    if server.flavour == Flavour::Member {
+        args.push(format!("--audit-policy-file={}", files.audit_policy().display()));
+        args.push(format!("--audit-log-path={}", files.audit_log().display()));
     }
     args.extend_from_slice(extra);
     args

@@ -3,7 +3,7 @@
 //! ```text
 //! <dir>/state.json            written when everything is ready
 //! <dir>/control.sock          see `control`
-//! <dir>/lock                  held by the owner; who can take it knows that the owner is gone
+//! <dir>/lock                  held by the owner; if it can be taken, the owner is gone
 //! <dir>/<cluster>.kubeconfig  for clients
 //! <dir>/<cluster>/            logs, pid files, keys
 //! <dir>/etcd/                 data and log
@@ -189,9 +189,15 @@ pub async fn supervise(mut options: FleetOptions) -> Result<(), Error> {
     };
     tokio::select! {
         done = run => done,
-        _ = terminate.recv() => Ok(()),
-        _ = interrupt.recv() => Ok(()),
+        _ = terminate.recv() => told_to_end("SIGTERM"),
+        _ = interrupt.recv() => told_to_end("SIGINT"),
     }
+}
+
+/// A supervisor that ends says why: its last words may be all that somebody finds.
+fn told_to_end(signal: &str) -> Result<(), Error> {
+    eprintln!("clusters: ending because of {signal}");
+    Ok(())
 }
 
 /// Ends the fleet in `dir`, or removes what a fleet that died has left there.
@@ -294,7 +300,7 @@ impl Started {
         let etcd = Etcd::start(&toolchain, dir, options.unsafe_no_fsync).await?;
         let (mut middle, mut pods) = (None, None);
         if let (Some(packages), Some(cgroups)) = (packages, cgroups) {
-            // Before the first group exists: who cleans up behind us must know the name.
+            // Before the first group exists: whatever cleans up behind us must know the name.
             let note = dir.join(pods::CGROUPS_FILE);
             fs::write(&note, &cgroups).map_err(Error::io("write", &note))?;
             let hub = Hub::build(&dir.join(pods::HUB_FOLDER)).await?;
@@ -389,7 +395,10 @@ async fn begin(options: ClusterOptions, index: usize, ground: Ground) -> Result<
     let started = std::time::Instant::now();
     let name = options.name.clone();
     eprintln!("clusters: starting {name}");
-    let running = Running::start(options, index, ground).await?;
+    let running = Running::start(options, index, ground).await.inspect_err(|error| {
+        // Of several that fail, the caller hears of one only.
+        eprintln!("clusters: {name} did not start: {}", error.chain());
+    })?;
     eprintln!("clusters: {name} is ready after {:.1} s", started.elapsed().as_secs_f32());
     Ok(running)
 }

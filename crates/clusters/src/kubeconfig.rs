@@ -1,6 +1,6 @@
 //! Writes kubeconfig files: one cluster, one user, one context, all named like the cluster, keys inside.
 
-use std::path::Path;
+use std::{net::SocketAddr, path::Path};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 
@@ -9,18 +9,18 @@ use crate::{
     pki::{Pair, write_private},
 };
 
-/// Writes a kubeconfig for `https://127.0.0.1:<port>`, readable by its owner alone.
+/// Writes a kubeconfig for `https://<address>`, readable by its owner alone.
 pub(crate) fn write(
     path: &Path,
     cluster: &str,
-    port: u16,
+    address: SocketAddr,
     authority: &str,
     client: &Pair,
 ) -> Result<(), Error> {
-    write_private(path, &text(cluster, port, authority, client))
+    write_private(path, &text(cluster, address, authority, client))
 }
 
-fn text(cluster: &str, port: u16, authority: &str, client: &Pair) -> String {
+fn text(cluster: &str, address: SocketAddr, authority: &str, client: &Pair) -> String {
     let encode = |pem: &str| BASE64_STANDARD.encode(pem);
     format!(
         "apiVersion: v1
@@ -28,7 +28,7 @@ kind: Config
 clusters:
 - name: {cluster}
   cluster:
-    server: https://127.0.0.1:{port}
+    server: https://{address}
     certificate-authority-data: {authority}
 users:
 - name: {cluster}
@@ -56,7 +56,8 @@ mod tests {
     fn cluster_user_and_context_carry_the_name_of_the_cluster() {
         let pair = Pair { certificate: "C".to_string(), key: "K".to_string() };
         let config =
-            kube::config::Kubeconfig::from_yaml(&text("member1", 6443, "A", &pair)).expect("valid YAML");
+            kube::config::Kubeconfig::from_yaml(&text("member1", ([127, 0, 0, 1], 6443).into(), "A", &pair))
+                .expect("valid YAML");
         assert_eq!(config.current_context.as_deref(), Some("member1"));
         let cluster = config.clusters[0].cluster.as_ref().expect("a cluster");
         assert_eq!(cluster.server.as_deref(), Some("https://127.0.0.1:6443"));

@@ -39,6 +39,8 @@ mod flags;
 #[cfg(feature = "runtime")]
 mod fleet;
 #[cfg(feature = "runtime")]
+mod kind;
+#[cfg(feature = "runtime")]
 mod kubeconfig;
 #[cfg(feature = "runtime")]
 mod namespace;

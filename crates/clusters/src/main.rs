@@ -6,6 +6,7 @@
 use std::{
     fs,
     io::{Read, Seek, SeekFrom, Write},
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
     thread,
@@ -83,6 +84,16 @@ struct Wanted {
     /// Number of member clusters: member1, member2, …
     #[arg(long, default_value_t = 3)]
     members: usize,
+    /// One member with this name instead.
+    #[arg(long, value_name = "NAME", conflicts_with = "members")]
+    member: Option<String>,
+    /// Where clients reach that member, such as 127.0.0.2:6443.
+    #[arg(long, value_name = "IP:PORT", requires = "member")]
+    address: Option<SocketAddr>,
+    /// Members look as if kind had made them: one node called MEMBER-control-plane, etcd, coredns and kube-proxy in kube-system, and
+    /// pods of the image fake/nginx:1.19.0 that never get ready.
+    #[arg(long)]
+    like_kind: bool,
     /// Nodes per member; a member with real pods has one.
     #[arg(long, default_value_t = 3)]
     nodes: usize,
@@ -224,10 +235,7 @@ fn up(wanted: &Wanted) -> Result<()> {
     let also = output.try_clone().context("cannot open the log twice")?;
     let mut supervisor = Command::new(std::env::current_exe().context("cannot find this program")?)
         .arg("supervise")
-        .args(["--members", &wanted.members.to_string(), "--nodes", &wanted.nodes.to_string()])
-        .args(wanted.pods.then_some("--pods"))
-        .args(wanted.control_plane.then_some("--control-plane"))
-        .args(wanted.api_server.then_some("--api-server"))
+        .args(wanted.arguments())
         .arg("--dir")
         .arg(&dir)
         .env(DETACHED, "1")
@@ -239,10 +247,15 @@ fn up(wanted: &Wanted) -> Result<()> {
     let mut shown = 0;
     loop {
         let ended = supervisor.try_wait().context("cannot watch the supervisor")?;
-        shown = show(&log, shown, &mut std::io::stderr())?;
-        if ended.is_some() {
-            bail!("the clusters did not start; logs are in {}", dir.display());
+        let told = show(&log, shown, &mut std::io::stderr());
+        if let Some(status) = ended {
+            // Killed, it had no time for words; and the log may be gone with the folder.
+            bail!(
+                "the clusters did not start: their supervisor ended ({status}); logs, if there are any, are in {}",
+                dir.display()
+            );
         }
+        shown = told?;
         if dir.join("state.json").exists() {
             return in_runtime(status(&dir));
         }
@@ -323,12 +336,40 @@ impl Place {
 }
 
 impl Wanted {
-    fn options(&self) -> Result<FleetOptions> {
-        let mut options =
-            if self.pods { FleetOptions::pods(self.members) } else { FleetOptions::members(self.members) };
-        for member in options.clusters.iter_mut().filter(|_| !self.pods) {
-            *member = member.clone().nodes(self.nodes);
+    /// Returns the options again, as arguments for the supervisor.
+    fn arguments(&self) -> Vec<String> {
+        let mut arguments = vec!["--nodes".to_string(), self.nodes.to_string()];
+        match &self.member {
+            Some(name) => arguments.extend(["--member".to_string(), name.clone()]),
+            None => arguments.extend(["--members".to_string(), self.members.to_string()]),
         }
+        if let Some(address) = self.address {
+            arguments.extend(["--address".to_string(), address.to_string()]);
+        }
+        let switches = [
+            (self.pods, "--pods"),
+            (self.like_kind, "--like-kind"),
+            (self.control_plane, "--control-plane"),
+            (self.api_server, "--api-server"),
+        ];
+        arguments.extend(switches.iter().filter(|(on, _)| *on).map(|(_, name)| name.to_string()));
+        arguments
+    }
+
+    fn options(&self) -> Result<FleetOptions> {
+        let names = match &self.member {
+            Some(name) => vec![name.clone()],
+            None => (1..=self.members).map(|number| format!("member{number}")).collect(),
+        };
+        let mut options = FleetOptions::of(names.into_iter().map(|name| {
+            let mut member = if self.pods {
+                ClusterOptions::pods(name)
+            } else {
+                ClusterOptions::member(name).nodes(self.nodes)
+            };
+            member.address = self.address;
+            if self.like_kind { member.like_kind() } else { member }
+        }));
         if self.control_plane {
             options = options.and(ClusterOptions::control_plane("karmada-apiserver"));
         }

@@ -1,6 +1,6 @@
 //! What a fleet shall look like: plain values, built by chaining.
 
-use std::path::PathBuf;
+use std::{net::SocketAddr, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -66,6 +66,10 @@ pub struct ClusterOptions {
     pub name: String,
     pub flavour: Flavour,
     pub nodes: NodeOptions,
+    /// Where clients reach the API server; by default 127.0.0.1 and a free port.
+    pub address: Option<SocketAddr>,
+    /// Objects to be created before the cluster counts as ready.
+    pub objects: Vec<serde_json::Value>,
     /// Appended to kube-apiserver's flags; a later flag beats an earlier one.
     pub apiserver_args: Vec<String>,
     /// A kwok configuration (stages); replaces the built-in stages of the kinds it names.
@@ -125,6 +129,12 @@ impl ClusterOptions {
         self
     }
 
+    /// Lets clients reach the API server at `address`, which must be one of this machine.
+    pub fn address(mut self, address: SocketAddr) -> Self {
+        self.address = Some(address);
+        self
+    }
+
     /// Adds a flag to kube-apiserver.
     pub fn apiserver_arg(mut self, arg: impl Into<String>) -> Self {
         self.apiserver_args.push(arg.into());
@@ -148,6 +158,8 @@ impl ClusterOptions {
                 pods: 110,
                 region: "region-1".to_string(),
             },
+            address: None,
+            objects: Vec::new(),
             apiserver_args: Vec::new(),
             kwok_config: None,
         }

@@ -24,7 +24,7 @@ pub(crate) struct Pair {
     pub(crate) key: String,
 }
 
-/// Who signs the certificates of a cluster.
+/// The authority that signs the certificates of a cluster.
 pub(crate) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     name: String,

@@ -25,8 +25,8 @@ use std::{
 };
 
 pub(crate) use cgroup::{Cgroup, processes};
-pub(crate) use house::{House, Hub, Room, in_network, join, set_delay, set_link};
-pub(crate) use objects::create as create_objects;
+pub(crate) use house::{House, Hub, Line, Room, in_network, join, set_link};
+pub(crate) use objects::{apply as apply_objects, create as create_objects};
 pub(crate) use registry::Registry;
 pub(crate) use settings::{Member, PAUSE_IMAGE, PROGRAMS, Part, api_server_flags, components};
 

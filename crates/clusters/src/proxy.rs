@@ -78,9 +78,8 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    /// Listens on `port` and forwards to port `target` of `home`'s loopback address.
-    pub(crate) async fn start(port: u16, target: u16, home: Home) -> std::io::Result<Self> {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    /// Listens at `address` and forwards to port `target` of `home`'s loopback address.
+    pub(crate) async fn start(address: SocketAddr, target: u16, home: Home) -> std::io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         let (mode, watched) = watch::channel(Network::Open);
         let (settle, settled) = watch::channel(Network::Open);
@@ -215,8 +214,9 @@ mod tests {
             }
         });
         let port = ports::free(1).expect("a free port")[0];
-        let proxy = Proxy::start(port, target, Home::Machine).await.expect("listen");
-        (proxy, SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let proxy = Proxy::start(address, target, Home::Machine).await.expect("listen");
+        (proxy, address)
     }
 
     async fn ask(stream: &mut TcpStream, text: &[u8]) -> std::io::Result<Vec<u8>> {

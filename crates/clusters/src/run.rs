@@ -5,6 +5,7 @@
 
 use std::{
     fs,
+    net::{Ipv4Addr, SocketAddr},
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -21,12 +22,12 @@ use crate::{
     kubeconfig, nodes,
     options::{ClusterOptions, Flavour},
     pki::{Authority, Pair, TokenKey, Validity},
-    pods::{self, Cgroup, House, Room},
+    pods::{self, Cgroup, House, Line, Room},
     ports,
     process::{Launch, Process},
     proxy::{Home, Network, Proxy},
     state::{ClusterState, ComponentState},
-    toolchain::{KUBERNETES, KWOK, Packages, Toolchain},
+    toolchain::{KUBERNETES, KWOK, POD_PROGRAM, Packages, Toolchain},
 };
 
 /// What a cluster gets from its fleet.
@@ -58,7 +59,8 @@ pub(crate) struct Running {
     authority: Authority,
     admin: Pair,
     port: u16,
-    proxy_port: u16,
+    /// Where clients come in.
+    outside: SocketAddr,
     /// None only until the ports are found.
     proxy: Option<Proxy>,
     /// Counts how often the cluster was emptied; part of the etcd prefix.
@@ -69,6 +71,8 @@ pub(crate) struct Running {
     home: Option<PodHome>,
     /// The same place, for the proxies.
     room: Arc<Mutex<Option<Room>>>,
+    /// What makes the network of a house slow, while it is.
+    line: Option<Line>,
     /// The way past the proxy into a house; None where there is no house.
     direct: Option<Proxy>,
 }
@@ -105,13 +109,14 @@ impl Running {
             authority,
             admin,
             port: 0,
-            proxy_port: 0,
+            outside: (Ipv4Addr::LOCALHOST, 0).into(),
             proxy: None,
             generation: 1,
             validity: Validity::Valid,
             components: Vec::new(),
             home: None,
             room: Arc::default(),
+            line: None,
             direct: None,
         };
         for attempt in 1.. {
@@ -157,7 +162,7 @@ impl Running {
         ClusterState {
             name: self.options.name.clone(),
             flavour: self.options.flavour,
-            server: format!("https://127.0.0.1:{}", self.proxy_port),
+            server: format!("https://{}", self.outside),
             kubeconfig: self.kubeconfig(),
             direct_kubeconfig: self.files.direct_kubeconfig(),
             folder: self.files.folder.clone(),
@@ -189,6 +194,9 @@ impl Running {
                 self.components.clear(); // kills them; a house with all its pods is left by `boot`
                 self.generation += 1;
                 self.boot().await?;
+                // A new house has a new link.
+                let network = self.proxy.as_ref().map_or(Network::Open, Proxy::network);
+                self.set_network(network).await?;
             }
             Command::Recover => self.recover().await?,
             Command::Down => return Ok(Answer::Failed("only the whole fleet can go down".to_string())),
@@ -212,14 +220,21 @@ impl Running {
 
     /// Sets the network of the cluster's clients and, with real pods, the link of its node.
     async fn set_network(&mut self, network: Network) -> Result<(), Error> {
+        // The node first: if this machine cannot do it, nothing has changed.
+        if let (Some(_), Some(ground)) = (&self.home, &self.ground.pods) {
+            let (hub, index) = (ground.hub, self.index);
+            Line::remove(self.line.take(), hub, index)?;
+            if let Network::Slow { delay_ms } = network {
+                let program = self.ground.toolchain.path(&POD_PROGRAM.program("pod-program"));
+                let laid = Line::lay(hub, index, delay_ms, &program, &self.files.folder).await;
+                // A line that is half laid would cut the member off.
+                self.line = Some(laid.inspect_err(|_| _ = Line::remove(None, hub, index))?);
+            }
+            let cut = matches!(network, Network::Refuse | Network::Blackhole);
+            pods::set_link(hub, index, !cut)?;
+        }
         if let Some(proxy) = &mut self.proxy {
             proxy.set(network).await;
-        }
-        if let (Some(home), Some(ground)) = (&self.home, &self.ground.pods) {
-            let cut = matches!(network, Network::Refuse | Network::Blackhole);
-            pods::set_link(ground.hub, self.index, !cut)?;
-            let delay = if let Network::Slow { delay_ms } = network { Some(delay_ms) } else { None };
-            pods::set_delay(home.house.room(), delay)?;
         }
         Ok(())
     }
@@ -241,7 +256,8 @@ impl Running {
     async fn take_ports(&mut self) -> Result<(), Error> {
         for attempt in 1.. {
             let found = ports::free(2)?;
-            (self.port, self.proxy_port) = (found[0], found[1]);
+            self.port = found[0];
+            self.outside = self.options.address.unwrap_or((Ipv4Addr::LOCALHOST, found[1]).into());
             match self.start_proxies().await {
                 Ok(()) => break,
                 Err(_) if attempt < 5 => {}
@@ -258,10 +274,10 @@ impl Running {
             Flavour::Pods => Home::House(self.room.clone()),
             Flavour::Member | Flavour::ControlPlane | Flavour::ApiServer => Home::Machine,
         };
-        self.proxy = Some(Proxy::start(self.proxy_port, self.port, home.clone()).await?);
+        self.proxy = Some(Proxy::start(self.outside, self.port, home.clone()).await?);
         if matches!(home, Home::House(_)) {
             // The same port on both sides: one kubeconfig serves the machine and the programs inside.
-            self.direct = Some(Proxy::start(self.port, self.port, home).await?);
+            self.direct = Some(Proxy::start(self.inside(), self.port, home).await?);
         }
         Ok(())
     }
@@ -270,10 +286,10 @@ impl Running {
     async fn boot(&mut self) -> Result<(), Error> {
         let authority = self.authority.pair().certificate;
         let name = self.options.name.clone();
-        for (path, port) in
-            [(self.kubeconfig(), self.proxy_port), (self.files.direct_kubeconfig(), self.port)]
+        for (path, address) in
+            [(self.kubeconfig(), self.outside), (self.files.direct_kubeconfig(), self.inside())]
         {
-            kubeconfig::write(&path, &name, port, &authority, &self.admin)?;
+            kubeconfig::write(&path, &name, address, &authority, &self.admin)?;
         }
         self.write_serving_certificate(Validity::Valid)?;
         let mut server = flags::ApiServer {
@@ -282,6 +298,8 @@ impl Running {
             etcd: self.ground.etcd.clone(),
             etcd_prefix: format!("/{name}/{}", self.generation),
         };
+        let policy = self.files.audit_policy();
+        fs::write(&policy, flags::AUDIT_POLICY).map_err(Error::io("write", &policy))?;
         let (mut extra, mut later) = (Vec::new(), Vec::new());
         if self.options.flavour == Flavour::Pods {
             server.etcd = "http://127.0.0.1:2379".to_string(); // its own
@@ -313,7 +331,7 @@ impl Running {
                 self.prove(&client, pods::PAUSE_IMAGE).await?;
             }
         }
-        Ok(())
+        pods::apply_objects(&client, &self.options.objects).await
     }
 
     /// Makes the house of a member with real pods, joins it to the hub and starts what comes before the API server. Returns what comes after.
@@ -458,8 +476,11 @@ impl Running {
     }
 
     fn write_serving_certificate(&mut self, validity: Validity) -> Result<(), Error> {
-        let address = pods::node_address(self.index);
+        let (address, outside) = (pods::node_address(self.index), self.outside.ip().to_string());
         let mut hosts = flags::SERVING_HOSTS.to_vec();
+        if !hosts.contains(&outside.as_str()) {
+            hosts.push(&outside);
+        }
         if self.options.flavour == Flavour::Pods {
             hosts.push(&address);
         }
@@ -467,6 +488,11 @@ impl Running {
         pair.write(&self.files.pki(), "apiserver")?;
         self.validity = validity;
         Ok(())
+    }
+
+    /// Where the API server itself listens, as the machine sees it.
+    fn inside(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
     fn kubeconfig(&self) -> PathBuf {
@@ -500,7 +526,7 @@ fn write_pki(files: &Files, cluster: &str) -> Result<Authority, Error> {
     let folder = files.pki();
     let authority = Authority::new(&format!("{cluster}-ca"))?;
     authority.pair().write(&folder, "ca")?;
-    // A second authority for aggregated servers: who trusts it, believes every user name in a header.
+    // A second authority for aggregated servers: a server that trusts it believes every user name in a header.
     let front_proxy = Authority::new(&format!("{cluster}-front-proxy-ca"))?;
     front_proxy.pair().write(&folder, "front-proxy-ca")?;
     front_proxy.client("front-proxy-client", None)?.write(&folder, "front-proxy-client")?;

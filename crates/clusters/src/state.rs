@@ -65,7 +65,7 @@ impl FleetState {
         serde_json::from_slice(&text).map_err(|source| Error::State { path, source })
     }
 
-    /// Writes the state in one step: who sees the file, sees all of it.
+    /// Writes the state in one step: readers see all of the file or nothing.
     pub(crate) fn write(&self, dir: &Path) -> Result<(), Error> {
         let (path, fresh) = (path(dir), dir.join("state.json.new"));
         let text = serde_json::to_vec_pretty(self).expect("plain data is always JSON");

@@ -133,6 +133,11 @@ impl Toolchain {
         })
     }
 
+    /// Returns where the upstream module of `recipe` is, with all that it contains besides programs.
+    pub fn module_folder(&self, recipe: &Recipe) -> Result<PathBuf, Error> {
+        downloaded(recipe, "Dir")
+    }
+
     fn build(&self, recipe: &Recipe) -> Result<(), Error> {
         if !go_present() {
             return Err(Error::NoGo { recipe: recipe.to_string() });
@@ -179,31 +184,30 @@ impl Build<'_> {
         if self.recipe.module.is_empty() {
             return Ok(String::new()); // all of it is ours
         }
-        let wanted = format!("{}@{}", self.recipe.module, self.recipe.version);
-        // Outside of any module, so that nothing but the wanted one is loaded.
-        let output = go(Path::new("/"))
-            .args(["mod", "download", "-json", &wanted])
-            .output()
-            .map_err(|source| io_error("run go in", self.folder, source))?;
-        let answer = String::from_utf8_lossy(&output.stdout).into_owned();
-        let unclear = || Error::Answer { recipe: self.recipe.to_string(), answer: answer.clone() };
-        let parsed: serde_json::Value = serde_json::from_str(&answer).map_err(|_| unclear())?;
-        let path = parsed["GoMod"].as_str().map(PathBuf::from).ok_or_else(unclear)?;
+        let path = downloaded(self.recipe, "GoMod")?;
         fs::read_to_string(&path).map_err(|source| io_error("read", &path, source))
     }
 
     fn write_module(&self, upstream: &str) -> Result<(), Error> {
-        let mut files = vec![("go.mod", gomod::module_file(self.recipe, upstream))];
+        let mut files = vec![(PathBuf::from("go.mod"), gomod::module_file(self.recipe, upstream))];
         // A file of an earlier layout, or sums of another version, must not linger.
         for stale in ["go.sum", "main.go", "tools.go"] {
             let _ = fs::remove_file(self.folder.join(stale));
         }
         match self.recipe.main {
-            Some(main) => files.push(("main.go", main.to_string())),
-            None => files.push(("tools.go", gomod::tools_file(self.recipe))),
+            Some(main) => files.push(("main.go".into(), main.to_string())),
+            None => files.push(("tools.go".into(), gomod::tools_file(self.recipe))),
+        }
+        for stand_in in self.recipe.stand_ins {
+            let folder = PathBuf::from(gomod::stand_in_folder(stand_in));
+            let texts = stand_in.files.iter();
+            files.extend(texts.map(|(path, text)| (folder.join(path), text.to_string())));
         }
         for (name, text) in files {
             let path = self.folder.join(name);
+            if let Some(parent) = path.parent() {
+                fs::create_dir_all(parent).map_err(|source| io_error("create", parent, source))?;
+            }
             fs::write(&path, text).map_err(|source| io_error("write", &path, source))?;
         }
         Ok(())
@@ -262,6 +266,21 @@ impl Build<'_> {
     fn say(&self, text: &str) {
         eprintln!("clusters: {text}");
     }
+}
+
+/// Fetches the upstream module of `recipe` and returns the path that Go calls `what`.
+fn downloaded(recipe: &Recipe, what: &str) -> Result<PathBuf, Error> {
+    let wanted = format!("{}@{}", recipe.module, recipe.version);
+    // Outside of any module, so that nothing but the wanted one is loaded.
+    let root = Path::new("/");
+    let output = go(root)
+        .args(["mod", "download", "-json", &wanted])
+        .output()
+        .map_err(|source| io_error("run go in", root, source))?;
+    let answer = String::from_utf8_lossy(&output.stdout).into_owned();
+    let unclear = || Error::Answer { recipe: recipe.to_string(), answer: answer.clone() };
+    let parsed: serde_json::Value = serde_json::from_str(&answer).map_err(|_| unclear())?;
+    parsed[what].as_str().map(PathBuf::from).ok_or_else(unclear)
 }
 
 /// Says whether `go` can be run.

@@ -7,7 +7,7 @@ use std::{
     net::TcpStream,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use clusters::{
@@ -261,6 +261,15 @@ async fn real_pods_run_log_and_reach_each_other_and_down_leaves_nothing() {
     until("an answer", DEADLINE, async || inside(&format!("curl -m 10 http://{address}/")))
         .await
         .expect("healed");
+    clusters("trouble", dir, &["member2", "slow", "--delay-ms", "300"]);
+    let asked = Instant::now();
+    inside(&format!("curl -m 60 http://{address}/")).expect("slow, but not cut off");
+    // Two ways for the connection, and two for the question and its answer.
+    assert!(asked.elapsed() >= Duration::from_millis(1200), "only {:?}", asked.elapsed());
+    clusters("trouble", dir, &["member2", "heal"]);
+    until("an answer", DEADLINE, async || inside(&format!("curl -m 10 http://{address}/")))
+        .await
+        .expect("healed again");
 
     clusters("down", dir, &[]);
     assert!(!dir.exists());

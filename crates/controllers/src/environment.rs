@@ -54,16 +54,29 @@ impl Environment {
         K: Resource<DynamicType = ()> + Send + Sync + 'static,
     {
         let (events, mirror) = (self.events.clone(), mirror.clone());
-        queue.tell_panics(move |key, panic| {
-            if let Some(object) = mirror.find(key) {
-                let message = format!("{component} panicked and tries again later: {panic}");
-                events.warning(component, &about(object.as_ref()), RECONCILE_PANICKED, message);
-            }
-        });
+        queue.tell_panics(move |key, panic| tell_panic(&events, component, &mirror, key, panic));
+    }
+
+    /// Has users see that the work on this object panicked.
+    pub(crate) fn tell_panic<K>(&self, component: &'static str, mirror: &Mirror<K>, key: &Key, panic: &str)
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        tell_panic(&self.events, component, mirror, key, panic);
     }
 
     /// Returns the client for reading.
     pub(crate) fn client(&self) -> &kube::Client {
         self.writer.client()
+    }
+}
+
+fn tell_panic<K>(events: &Events, component: &'static str, mirror: &Mirror<K>, key: &Key, panic: &str)
+where
+    K: Resource<DynamicType = ()>,
+{
+    if let Some(object) = mirror.find(key) {
+        let message = format!("{component} panicked and tries again later: {panic}");
+        events.warning(component, &about(object.as_ref()), RECONCILE_PANICKED, message);
     }
 }

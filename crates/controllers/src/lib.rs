@@ -19,6 +19,8 @@ pub mod plane;
 pub mod selection;
 pub mod table;
 pub mod timing;
+#[cfg(test)]
+mod world;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -22,7 +22,7 @@ mod removal;
 mod summary;
 pub(crate) mod work_status;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -32,7 +32,6 @@ use api::labels::annotations::{TEMPLATE_UID, WORK_NAME, WORK_NAMESPACE};
 use api::work::ObjectReference;
 use interpreter::Operation;
 use member::{Kinds, ObservedChange};
-use parking_lot::Mutex;
 use propagation::{Object, Reference as _};
 use runtime::{Key, Queue, Throttle};
 use serde_json::Value;
@@ -63,8 +62,8 @@ pub(crate) struct Shared {
     reports: Arc<Queue<Key>>,
     /// When the status of a Work was last written.
     throttle: Throttle<Key>,
-    /// The running status loops by cluster.
-    probes: Mutex<HashMap<String, cluster_status::Probe>>,
+    /// Clusters whose status is to be looked at.
+    looks: Arc<Queue<String>>,
 }
 
 impl Deref for Shared {
@@ -90,7 +89,7 @@ impl Shared {
             executions: Queue::new("execution-controller"),
             reports: Queue::new("work-status"),
             throttle: Throttle::default(),
-            probes: Mutex::default(),
+            looks: Queue::new("cluster-status-controller"),
         });
         if ["cluster", "clusterStatus", "execution", "workStatus"].iter().any(|name| chosen.contains(name)) {
             links::keep(&shared);

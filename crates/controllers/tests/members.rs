@@ -4,12 +4,10 @@
 //! sides. Waits for states, each with a deadline, never for a duration.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use api::cluster::Cluster;
 use api::work::{ManifestStatus, ResourceHealth, Work};
-use apiserver::auth::User;
-use apiserver::{Handle, Options, Profile};
+use apiserver::Options;
 use clap::Parser;
 use controllers::{Context, Selection};
 use k8s_openapi::api::apps::v1::Deployment;
@@ -18,9 +16,12 @@ use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patc
 use kube::{Api, Client};
 use runtime::Supervisor;
 use serde_json::{Value, json};
+use testkit::check::{self, Site, check};
+use testkit::embedded::{Embedded, audit};
+use testkit::{DEADLINE, eventually};
 
-const DEADLINE: Duration = Duration::from_secs(60);
 const SPACE: &str = "karmada-es-m1";
+const CONTROLLERS: &str = "cluster,clusterStatus,execution,workStatus";
 
 /// The commands as the binary has them.
 #[derive(Parser)]
@@ -38,8 +39,8 @@ async fn command(line: &[&str]) {
 }
 
 struct World {
-    control: Handle,
-    member: Handle,
+    control: Embedded,
+    member: Embedded,
     directory: tempfile::TempDir,
     client: Client,
     member_client: Client,
@@ -54,19 +55,14 @@ impl World {
 
     /// As [`World::new`], with a member that is started like this.
     async fn with(member: Options) -> Self {
-        let control = apiserver::start(Options {
-            definitions: api::crd::all().into_iter().chain(api::crd::aggregated()).collect(),
-            namespaces: vec!["karmada-system".to_owned(), "karmada-cluster".to_owned()],
-            ..Options::default()
-        })
-        .await
-        .unwrap();
-        let member = start_member(member).await;
         let directory = tempfile::tempdir().unwrap();
-        std::fs::write(directory.path().join("control"), &control.kubeconfig).unwrap();
-        std::fs::write(directory.path().join("member"), &member.kubeconfig).unwrap();
-        let client = apiserver::local::client(&control.server, User::system("system:admin"));
-        let member_client = apiserver::local::client(&member.server, User::system("system:admin"));
+        let log = audit(&directory.path().join("control.log"));
+        let control = Embedded::control_plane(Options { audit: Some(log), ..Options::default() }).await;
+        let log = audit(&directory.path().join("member.log"));
+        let member = start_member(Options { audit: Some(log), ..member }).await;
+        std::fs::write(directory.path().join("control"), &control.handle.kubeconfig).unwrap();
+        std::fs::write(directory.path().join("member"), &member.handle.kubeconfig).unwrap();
+        let (client, member_client) = (control.client.clone(), member.client.clone());
         let world =
             Self { control, member, directory, client, member_client, supervisor: Supervisor::default() };
         world.start_controllers();
@@ -76,8 +72,8 @@ impl World {
     }
 
     fn start_controllers(&self) {
-        let context = Context::new(self.client.clone(), self.supervisor.clone());
-        let selection = Selection::parse("cluster,clusterStatus,execution,workStatus").unwrap();
+        let context = Context::new(self.control.controllers(), self.supervisor.clone());
+        let selection = Selection::parse(CONTROLLERS).unwrap();
         controllers::spawn(&context, &selection);
     }
 
@@ -107,7 +103,16 @@ impl World {
         .await
     }
 
+    /// Fails unless the control plane and the member keep the laws of every world.
+    async fn check(&self) {
+        let log = |name: &str| vec![self.directory.path().join(name)];
+        let plane = Site::plane(self.client.clone(), check::CONTROLLERS, log("control.log"));
+        let member = Site::member("m1", self.member_client.clone(), log("member.log"));
+        check(&check::World { plane, members: vec![member], controllers: CONTROLLERS.to_owned() }).await;
+    }
+
     async fn end(self) {
+        self.check().await;
         tokio::time::timeout(DEADLINE, self.supervisor.stop())
             .await
             .expect("the controllers end when told to");
@@ -116,25 +121,8 @@ impl World {
     }
 }
 
-async fn start_member(options: Options) -> Handle {
-    apiserver::start(Options { profile: Profile::Member, context_name: "m1".into(), ..options })
-        .await
-        .unwrap()
-}
-
-async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Result<T, String>) -> T {
-    let mut seen = "nothing".to_owned();
-    let found = tokio::time::timeout(DEADLINE, async {
-        loop {
-            match look().await {
-                Ok(found) => return found,
-                Err(instead) => seen = instead,
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    })
-    .await;
-    found.unwrap_or_else(|_| panic!("not within {DEADLINE:?}: {what}; last seen: {seen}"))
+async fn start_member(options: Options) -> Embedded {
+    Embedded::member("m1", options).await
 }
 
 /// A Work as the binding controller renders it.
@@ -517,7 +505,7 @@ async fn a_member_that_was_restored_to_an_older_revision_is_repaired() {
     let mut options = Options { data_dir: Some(data.clone()), ..Options::default() };
     let mut world = World::with(options.clone()).await;
     world.ready().await;
-    options.bind = world.member.url.trim_start_matches("https://").parse().unwrap();
+    options.bind = world.member.handle.url.trim_start_matches("https://").parse().unwrap();
     let works = world.works();
     for name in ["changed", "new"] {
         works.create(&PostParams::default(), &work(name, config_map(name, "one"))).await.unwrap();
@@ -531,7 +519,7 @@ async fn a_member_that_was_restored_to_an_older_revision_is_repaired() {
         replace();
         let unused = std::mem::replace(&mut world.member, start_member(options.clone()).await);
         unused.stop().await;
-        world.member_client = apiserver::local::client(&world.member.server, User::system("system:admin"));
+        world.member_client = world.member.client.clone();
     };
     restart(&mut world, &|| copy(&data, &backup)).await;
     for name in ["changed", "new"] {

@@ -1,13 +1,9 @@
 //! The control-plane controllers on our own API server, in one process: from a template and its policies to Works,
 //! and from the Works' reports back to the template. The test plays the members.
 
-use std::future::Future;
-use std::time::Duration;
-
 use api::cluster::Cluster;
 use api::policy::{ClusterPropagationPolicy, OverridePolicy, PropagationPolicy};
 use api::work::{ClusterResourceBinding, ResourceBinding, Work};
-use apiserver::auth::User;
 use controllers::{Context, Selection};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
@@ -21,26 +17,23 @@ use runtime::Supervisor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use testkit::embedded::Embedded;
+use testkit::until_some;
 
 #[path = "plane/interpretation.rs"]
 mod interpretation;
 
 /// A control plane with its controllers.
 struct Plane {
-    handle: apiserver::Handle,
+    server: Embedded,
     client: Client,
     supervisor: Supervisor,
 }
 
 impl Plane {
     async fn start() -> Self {
-        let options = apiserver::Options {
-            definitions: api::crd::all().into_iter().chain(api::crd::aggregated()).collect(),
-            ..apiserver::Options::default()
-        };
-        let handle = apiserver::start(options).await.expect("the server starts");
-        let client = apiserver::local::client(&handle.server, User::system("system:admin"));
-        let plane = Self { handle, client, supervisor: Supervisor::default() };
+        let server = Embedded::control_plane(apiserver::Options::default()).await;
+        let plane = Self { client: server.client.clone(), server, supervisor: Supervisor::default() };
         for name in ["m1", "m2"] {
             plane.join(name).await;
         }
@@ -143,7 +136,7 @@ impl Plane {
 
     async fn stop(mut self) {
         self.stop_controllers().await;
-        self.handle.stop().await;
+        self.server.stop().await;
     }
 
     /// Stops the controllers; others may be started then.
@@ -157,22 +150,6 @@ impl Plane {
         let works = self.works(cluster).list(&ListParams::default()).await.expect("the API answers");
         let present = works.items.iter().filter(|work| work.metadata.deletion_timestamp.is_none());
         present.map(ResourceExt::name_any).collect()
-    }
-}
-
-/// Waits until `look` finds what it looks for.
-async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, look: impl Fn() -> F) -> T {
-    let waiting = async {
-        loop {
-            if let Some(found) = look().await {
-                return found;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    match tokio::time::timeout(Duration::from_secs(60), waiting).await {
-        Ok(found) => found,
-        Err(_) => panic!("in vain: {what}"),
     }
 }
 
@@ -242,7 +219,7 @@ async fn a_template_is_placed_overridden_scaled_moved_and_leaves_nothing_behind(
     plane.create(&policies, policy(&["m1", "m2"])).await;
 
     // Waited for as a whole: a Work may be written before its override is seen, and be mended a moment later.
-    let works = eventually("one Work per cluster, with its image and its share", || async {
+    let works = until_some("one Work per cluster, with its image and its share", || async {
         let works = [plane.work("m1", WORK).await?, plane.work("m2", WORK).await?];
         let images = works.each_ref().map(|work| {
             let manifest = &work.spec.workload.manifests[0];
@@ -275,7 +252,7 @@ async fn a_template_is_placed_overridden_scaled_moved_and_leaves_nothing_behind(
         let status = json!({"replicas": 2, "readyReplicas": 2, "updatedReplicas": 2, "availableReplicas": 2});
         plane.report(cluster, WORK, status).await;
     }
-    eventually("FullyApplied on the binding", || async {
+    until_some("FullyApplied on the binding", || async {
         let binding = bindings.get("nginx-deployment").await.ok()?;
         let conditions = &binding.status.conditions;
         let applied = conditions.iter().find(|condition| condition.type_ == "FullyApplied")?;
@@ -283,7 +260,7 @@ async fn a_template_is_placed_overridden_scaled_moved_and_leaves_nothing_behind(
         (applied.status == "True" && scheduled && binding.status.aggregated_status.len() == 2).then_some(())
     })
     .await;
-    eventually("the sum of replicas on the template", || async {
+    until_some("the sum of replicas on the template", || async {
         let status = deployments.get("nginx").await.ok()?.status?;
         (status.ready_replicas == Some(4)).then_some(())
     })
@@ -292,7 +269,7 @@ async fn a_template_is_placed_overridden_scaled_moved_and_leaves_nothing_behind(
     // Scaling reaches the Works.
     let scale = Patch::Merge(json!({"spec": {"replicas": 6}}));
     deployments.patch("nginx", &PatchParams::default(), &scale).await.expect("it scales");
-    eventually("six replicas in the Works", || async {
+    until_some("six replicas in the Works", || async {
         let counts = [replicas(&plane.work("m1", WORK).await?), replicas(&plane.work("m2", WORK).await?)];
         (counts.into_iter().flatten().sum::<i64>() == 6).then_some(())
     })
@@ -301,7 +278,7 @@ async fn a_template_is_placed_overridden_scaled_moved_and_leaves_nothing_behind(
     // A placement that leaves a cluster out takes the Work away there, and nowhere else.
     let moved = Patch::Merge(json!({"spec": policy(&["m2"])["spec"]}));
     policies.patch("nginx", &PatchParams::default(), &moved).await.expect("the policy changes");
-    eventually("everything in m2", || async {
+    until_some("everything in m2", || async {
         plane.finish_deletions().await;
         let gone = plane.work("m1", WORK).await.is_none();
         (gone && replicas(&plane.work("m2", WORK).await?) == Some(6)).then_some(())
@@ -310,7 +287,7 @@ async fn a_template_is_placed_overridden_scaled_moved_and_leaves_nothing_behind(
 
     // A policy that goes takes its claim along and leaves what runs.
     policies.delete("nginx", &DeleteParams::default()).await.expect("the policy goes");
-    eventually("the claim is gone", || async {
+    until_some("the claim is gone", || async {
         let template = deployments.get("nginx").await.ok()?;
         let binding = bindings.get("nginx-deployment").await.ok()?;
         let claim = "propagationpolicy.karmada.io/permanent-id";
@@ -322,7 +299,7 @@ async fn a_template_is_placed_overridden_scaled_moved_and_leaves_nothing_behind(
 
     // The template goes, and with it all the rest.
     deployments.delete("nginx", &DeleteParams::default()).await.expect("the template goes");
-    eventually("no binding and no Work", || async {
+    until_some("no binding and no Work", || async {
         plane.finish_deletions().await;
         let binding = bindings.get_opt("nginx-deployment").await.ok()?;
         (binding.is_none() && plane.work("m2", WORK).await.is_none()).then_some(())
@@ -369,7 +346,7 @@ async fn a_restart_writes_nothing_and_later_clusters_are_served() {
             (complete && binding.metadata.generation == Some(observed)).then_some((binding, works))
         }
     };
-    eventually("Works for both clusters", || settled(4)).await;
+    until_some("Works for both clusters", || settled(4)).await;
     // The scheduler's last note may still be on its way into the other controllers; they have nothing to write.
     plane.supervisor.stop().await;
     let versions = |(binding, works): (ResourceBinding, Vec<Work>)| {
@@ -377,14 +354,14 @@ async fn a_restart_writes_nothing_and_later_clusters_are_served() {
         versions.push(binding.resource_version());
         versions
     };
-    let before = versions(eventually("the same objects", || settled(4)).await);
+    let before = versions(until_some("the same objects", || settled(4)).await);
     let template = settings.get("settings").await.expect("the template exists").resource_version();
 
     plane.supervisor = Supervisor::default();
     plane.run();
     // A third cluster shows that the controllers are at work again, and have been through everything.
     plane.join("m3").await;
-    let (binding, works) = eventually("Works for the third cluster", || settled(6)).await;
+    let (binding, works) = until_some("Works for the third cluster", || settled(6)).await;
     assert_eq!(binding.spec.clusters.len(), 3);
     let old: Vec<Work> =
         works.into_iter().filter(|work| work.namespace().as_deref() != Some("karmada-es-m3")).collect();
@@ -408,7 +385,7 @@ async fn what_a_template_refers_to_travels_along_and_goes_with_it() {
     with_dependencies["spec"]["propagateDeps"] = true.into();
     plane.create(&plane.api::<PropagationPolicy>(), with_dependencies).await;
     plane.create(&deployments, template).await;
-    eventually("a Work of the Deployment", || plane.work("m1", WORK)).await;
+    until_some("a Work of the Deployment", || plane.work("m1", WORK)).await;
     // The dependency may come later than who needs it.
     plane
         .create::<ConfigMap>(
@@ -423,7 +400,7 @@ async fn what_a_template_refers_to_travels_along_and_goes_with_it() {
             works.into_iter().find(|work| work.spec.workload.manifests[0]["kind"] == kind)
         }
     };
-    let work = eventually("a Work of the ConfigMap", || carried("ConfigMap")).await;
+    let work = until_some("a Work of the ConfigMap", || carried("ConfigMap")).await;
     assert_eq!(work.namespace().as_deref(), Some("karmada-es-m1"));
     let attached = bindings.get("settings-configmap").await.expect("the attached binding exists");
     assert_eq!(attached.spec.placement, None);
@@ -431,7 +408,7 @@ async fn what_a_template_refers_to_travels_along_and_goes_with_it() {
     assert_eq!(attached.spec.required_by[0].clusters[0].name, "m1");
 
     deployments.delete("nginx", &DeleteParams::default()).await.expect("the template goes");
-    eventually("no Work is left", || async {
+    until_some("no Work is left", || async {
         plane.finish_deletions().await;
         let works = all_works.list(&ListParams::default()).await.ok()?.items;
         works.is_empty().then_some(())
@@ -480,12 +457,12 @@ async fn a_kind_that_appears_later_waits_for_its_cluster_and_is_placed_when_it_j
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("example.io", "v1", "Widget"));
     let widgets: Api<DynamicObject> = Api::all_with(plane.client.clone(), &resource);
     let widget = DynamicObject::new("a", &resource).data(json!({"spec": {"size": 1}}));
-    eventually("the definition is served", || async {
+    until_some("the definition is served", || async {
         widgets.create(&PostParams::default(), &widget).await.ok()
     })
     .await;
     let bindings: Api<ClusterResourceBinding> = Api::all(plane.client.clone());
-    eventually("the binding says that no cluster fits", || async {
+    until_some("the binding says that no cluster fits", || async {
         let binding = bindings.get_opt("a-widget").await.ok()??;
         let scheduled = binding.status.conditions.iter().find(|condition| condition.type_ == "Scheduled")?;
         (scheduled.status == "False" && scheduled.reason == "NoClusterFit").then_some(())
@@ -494,12 +471,12 @@ async fn a_kind_that_appears_later_waits_for_its_cluster_and_is_placed_when_it_j
 
     plane.join("m3").await;
     let works = plane.works("m3");
-    eventually("the Work in the cluster that joined", || async {
+    until_some("the Work in the cluster that joined", || async {
         let works = works.list(&ListParams::default()).await.ok()?.items;
         works.into_iter().find(|work| work.spec.workload.manifests[0]["spec"]["size"] == 1)
     })
     .await;
-    let scheduled = eventually("the binding says that it is scheduled", || async {
+    let scheduled = until_some("the binding says that it is scheduled", || async {
         let binding = bindings.get_opt("a-widget").await.ok()??;
         let is_scheduled = |binding: &ClusterResourceBinding| {
             binding.status.conditions.iter().any(|c| c.type_ == "Scheduled" && c.status == "True")
@@ -534,9 +511,9 @@ async fn the_only_cluster_loses_its_copy_when_its_label_leaves_the_policy() {
     plane
         .create::<PropagationPolicy>(&plane.api(), maps_policy("maps", json!({"name": "settings"}), prod))
         .await;
-    eventually("a Work in the cluster", || async { plane.present("m1").await.pop() }).await;
+    until_some("a Work in the cluster", || async { plane.present("m1").await.pop() }).await;
     clusters.patch("m1", &PatchParams::default(), &label(Value::Null)).await.expect("the label is gone");
-    eventually("the Work is told to go", || async { plane.present("m1").await.is_empty().then_some(()) })
+    until_some("the Work is told to go", || async { plane.present("m1").await.is_empty().then_some(()) })
         .await;
     plane.stop().await;
 }
@@ -564,7 +541,7 @@ async fn removals_that_hit_everything_at_once_are_held_until_somebody_agrees() {
             (here == [count, count]).then_some(())
         }
     };
-    eventually("Works in both clusters", all(COUNT)).await;
+    until_some("Works in both clusters", all(COUNT)).await;
 
     // A slip: no cluster has that name.
     let slip = json!({"spec": {"placement": {"clusterAffinity": {"clusterNames": ["m3"]}}}});
@@ -573,10 +550,10 @@ async fn removals_that_hit_everything_at_once_are_held_until_somebody_agrees() {
         let policy = policies.get("maps").await.expect("the policy is there");
         policy.metadata.annotations.unwrap_or_default().remove("policy.karmada.io/removals-held")
     };
-    let held = eventually("the policy says what is held", || note(policies.clone())).await;
+    let held = until_some("the policy says what is held", || note(policies.clone())).await;
     assert!(held.contains("kubectl annotate --overwrite propagationpolicy maps -n default "), "{held}");
     let events: Api<k8s_openapi::api::core::v1::Event> = plane.api();
-    eventually("an event says so, too", || async {
+    until_some("an event says so, too", || async {
         let events = events.list(&ListParams::default()).await.expect("the API answers");
         events.items.into_iter().find(|event| event.reason.as_deref() == Some("RemovalsHeld"))
     })
@@ -584,7 +561,7 @@ async fn removals_that_hit_everything_at_once_are_held_until_somebody_agrees() {
 
     // What a user deletes is not held.
     maps.delete("map-0", &DeleteParams::default()).await.expect("deleted");
-    eventually("the Works of the deleted template go", all(COUNT - 1)).await;
+    until_some("the Works of the deleted template go", all(COUNT - 1)).await;
 
     // Held it stays, also after a restart. The Work of a later template shows that the bindings have been looked at.
     plane.stop_controllers().await;
@@ -592,7 +569,7 @@ async fn removals_that_hit_everything_at_once_are_held_until_somebody_agrees() {
     plane.create(&maps, config_map("later", "b")).await;
     let later = maps_policy("later", json!({"name": "later"}), json!({"clusterNames": ["m1"]}));
     plane.create(&policies, later).await;
-    eventually("another template arrives", || async {
+    until_some("another template arrives", || async {
         (plane.present("m1").await.len() == COUNT).then_some(())
     })
     .await;
@@ -603,12 +580,12 @@ async fn removals_that_hit_everything_at_once_are_held_until_somebody_agrees() {
         Patch::Merge(json!({"metadata": {"annotations": {"policy.karmada.io/allow-removals": id}}}))
     };
     policies.patch("maps", &PatchParams::default(), &agree(&id)).await.expect("accepted");
-    eventually("what was held goes, and nothing else", || async {
+    until_some("what was held goes, and nothing else", || async {
         let here = [plane.present("m1").await.len(), plane.present("m2").await.len()];
         (here == [1, 0]).then_some(())
     })
     .await;
-    eventually("the policy says nothing any more", || async {
+    until_some("the policy says nothing any more", || async {
         let note = note(policies.clone()).await;
         note.is_none().then_some(())
     })
@@ -633,7 +610,7 @@ async fn a_binding_that_names_an_object_of_another_namespace_is_not_carried_out(
     };
     plane.create::<ResourceBinding>(&plane.api(), binding("secret", "bank")).await;
     let events: Api<k8s_openapi::api::core::v1::Event> = plane.api();
-    let told = eventually("an event says why", || async {
+    let told = until_some("an event says why", || async {
         let events = events.list(&ListParams::default()).await.expect("the API answers");
         events.items.into_iter().find(|event| event.reason.as_deref() == Some("SyncWorkFailed"))
     })
@@ -642,7 +619,7 @@ async fn a_binding_that_names_an_object_of_another_namespace_is_not_carried_out(
     assert!(message.contains("refers to ConfigMap bank/secret, which is not in its namespace"), "{message}");
     // One that names an object of its own namespace is carried out.
     plane.create::<ResourceBinding>(&plane.api(), binding("own", "default")).await;
-    let work = eventually("the Work of the other binding", || async {
+    let work = until_some("the Work of the other binding", || async {
         plane.present("m1").await.into_iter().find(|name| name.starts_with("own-"))
     })
     .await;

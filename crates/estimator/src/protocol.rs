@@ -249,7 +249,7 @@ fn toleration(toleration: &core::Toleration) -> Vec<u8> {
     .encode_to_vec()
 }
 
-/// Text that is no quantity is sent as it is: the service will say so.
+/// Text that is not a quantity is sent as it is: the service will say so.
 fn quantities(list: &api::policy::ResourceList) -> HashMap<String, Vec<u8>> {
     let encode = |text: &str| {
         let text = Quantity::canonical(text).unwrap_or_else(|_| text.to_owned());

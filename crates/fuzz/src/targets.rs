@@ -4,13 +4,13 @@ mod scripts;
 
 use std::sync::{Arc, LazyLock};
 
-use apimachinery::apply::FieldManager;
 use apimachinery::depth::{self, MAX_DEPTH};
 use apimachinery::gvk::Gvk;
 use apimachinery::jsonpath;
 use apimachinery::patch::{json as json_patch, merge, strategic};
 use apimachinery::quantity::Quantity;
 use apimachinery::selector::{self, LabelSelector};
+use apimachinery::server_side_apply::FieldManager;
 use apimachinery::{json, yaml};
 use apiserver::auth::pki::{self, Pair, Pki};
 use apiserver::auth::x509::Judge;
@@ -430,14 +430,14 @@ fn apply(input: &[u8]) -> String {
         assert!(depth::depth(once) <= MAX_DEPTH + 6, "{} levels", depth::depth(once));
         let twice = fields.apply(once, &applied, "applier", true, "2026-01-01T00:00:02Z");
         let twice = twice.expect("what was applied can be applied again");
-        let twice = apimachinery::apply::keep_times_if_equal(once, twice);
+        let twice = apimachinery::server_side_apply::keep_times_if_equal(once, twice);
         assert_eq!(&twice, once, "applying again changes something");
     }
     once.map_or_else(|error| error.to_string(), |_| "applied".to_owned())
 }
 
 fn types_empty(gvk: &Gvk) -> Value {
-    use apimachinery::apply::Types;
+    use apimachinery::server_side_apply::Types;
     native::merge::Versions { gvk: gvk.clone() }.empty(gvk)
 }
 

@@ -130,10 +130,10 @@ impl Member {
         let api = Api::<DynamicObject>::all_with(self.client.clone(), &kind.resource);
         let config = watcher::Config::default().labels(&managed_selector());
         let (told, cluster) = (self.observers.clone(), self.name.clone());
-        let (written, of) = (self.written.clone(), kind.clone());
+        let (written, watched) = (self.written.clone(), kind.clone());
         copy.subscribe(move |change: &Change<'_, Value>| {
             if change.new.is_none() {
-                written.lock().remove(&(of.clone(), change.key.clone()));
+                written.lock().remove(&(watched.clone(), change.key.clone()));
             }
             tell(&told.read(), &cluster, change);
         });

@@ -2,7 +2,7 @@
 //!
 //! In: an object in Go shape. Out: the same object with every default of its kind. It runs after decoding,
 //! after patching, after admission and when reading from storage, so a second run changes nothing.
-//! What depends on the caller, the clock or other objects is no default: see [`crate::prepare`].
+//! What depends on the caller, the clock or other objects is not a default: see [`crate::prepare`].
 //!
 //! Only absent values and zero plain scalars are filled; an explicit pointer value (`replicas: 0`) stays.
 

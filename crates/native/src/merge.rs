@@ -4,9 +4,9 @@
 //! the topology of lists and maps (the extensions of the OpenAPI document, with the defaults of its conversion: lists
 //! are atomic, objects granular).
 
-use apimachinery::apply::{self, List, Member, Scalar, Topology, TypeSchema};
 use apimachinery::gvk::Gvk;
 use apimachinery::patch::strategic;
+use apimachinery::server_side_apply::{self, List, Member, Scalar, Topology, TypeSchema};
 use serde_json::Value;
 
 use crate::types::{self, Field, Kind, TypeId};
@@ -167,7 +167,7 @@ pub struct Versions {
     pub gvk: Gvk,
 }
 
-impl apply::Types for Versions {
+impl server_side_apply::Types for Versions {
     type Type = Schema;
 
     fn type_of(&self, api_version: &str) -> Option<Schema> {

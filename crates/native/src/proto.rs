@@ -24,7 +24,7 @@ pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 /// Reads an enveloped object; the result carries `apiVersion` and `kind` and is in Go shape.
 ///
 /// # Errors
-/// If the bytes are no envelope, name a kind without a table, or break off.
+/// If the bytes are not an envelope, name a kind without a table, or break off.
 pub fn decode(bytes: &[u8]) -> Result<(Gvk, Value), Error> {
     decode_as(bytes, None)
 }
@@ -65,7 +65,7 @@ fn decode_inside(bytes: &[u8], default: Option<&Gvk>, depth: usize) -> Result<(G
 /// Returns the type an envelope names without reading the object.
 ///
 /// # Errors
-/// If the bytes are no envelope.
+/// If the bytes are not an envelope.
 pub fn peek(bytes: &[u8]) -> Result<Gvk, Error> {
     let envelope = decode::envelope(bytes)?;
     Ok(Gvk::from_api_version(&envelope.api_version, &envelope.kind))

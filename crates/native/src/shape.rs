@@ -40,7 +40,7 @@ pub fn canonicalise(gvk: &Gvk, value: &mut Value) -> Result<Vec<String>, DecodeE
     Ok(decoder.unknown)
 }
 
-/// Rewrites a value of a type that is no kind.
+/// Rewrites a value of a type that is not a kind.
 pub(crate) fn canonicalise_type(ty: TypeId, value: &mut Value) -> Result<(), DecodeError> {
     Decoder::default().run(ty, value).map_err(|error| DecodeError::Mismatch(error.to_string()))
 }

@@ -37,6 +37,7 @@ use serde_json::Value;
 use meta::Finalizers;
 pub use meta::NameRule;
 use node::Node;
+pub use policy::QUOTA_NAMES;
 
 /// Returns what is wrong with a new object.
 ///
@@ -52,7 +53,7 @@ pub fn create(gvk: &Gvk, object: &Value) -> Errors {
         ("" | "events.k8s.io", "Event") => {
             let is_core = gvk.group.is_empty();
             let metadata = std::mem::take(&mut errors);
-            events::common(&mut errors, root, is_core);
+            events::event(&mut errors, root, is_core);
             if !is_core {
                 errors.extend(metadata);
                 events::strict(&mut errors, root);
@@ -135,9 +136,9 @@ pub fn update(gvk: &Gvk, object: &Value, old: &Value) -> Errors {
             jobs::job_update(&mut errors, new, stored);
         }
         ("batch", "CronJob") => jobs::cron_job(&mut errors, new, Some(stored)),
-        ("", "Event") => events::common(&mut errors, new, true),
+        ("", "Event") => events::event(&mut errors, new, true),
         ("events.k8s.io", "Event") => {
-            events::common(&mut errors, new, false);
+            events::event(&mut errors, new, false);
             errors.extend(meta::update(object, old, finalizers(gvk)));
             events::strict_update(&mut errors, new, stored);
         }
@@ -212,7 +213,7 @@ fn metadata(gvk: &Gvk, object: &Value) -> Errors {
     match (gvk.group.as_str(), gvk.kind.as_str()) {
         ("apiregistration.k8s.io", "APIService") => {
             let root = Node::from(object);
-            meta::common(object, namespaced, finalizers(gvk), |name, _| {
+            meta::create_with(object, namespaced, finalizers(gvk), |name, _| {
                 admission::api_service_name(root, name)
             })
         }

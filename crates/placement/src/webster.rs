@@ -14,7 +14,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// Who wins between equal parties: the smaller or the larger name.
+/// Which of two equal parties wins: the one with the smaller or with the larger name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TieRule {
     SmallerName,

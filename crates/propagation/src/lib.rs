@@ -7,7 +7,7 @@
 //! 2. [`binding`] builds the binding the scheduler works on;
 //! 3. [`dependencies`] attaches what the template needs beside it;
 //! 4. [`render`] makes one Work per chosen cluster, with [`overrides`] having the last word;
-//! 5. [`apply`] decides what to write into the member, keeping what the member owns;
+//! 5. [`delivery`] decides what to write into the member, keeping what the member owns;
 //! 6. [`status`] brings the members' reports back to the binding and the template.
 //!
 //! Templates and manifests are `serde_json::Value`; Karmada's own kinds are the types of the `api` crate.
@@ -15,9 +15,9 @@
 //! so that a controller never writes what is already right.
 
 pub mod activation;
-pub mod apply;
 pub mod binding;
 pub mod claim;
+pub mod delivery;
 pub mod dependencies;
 mod error;
 pub mod index;

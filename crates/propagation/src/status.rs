@@ -53,7 +53,7 @@ fn item(work: &Work, object: &ObjectReference) -> Result<AggregatedStatusItem> {
     }
     let identifier = identifier(ordinal, object);
     let same = |status: &&ManifestStatus| {
-        // The plural resource name is left empty by some writers and is no part of the identity.
+        // The plural resource name is left empty by some writers and is not part of the identity.
         ResourceIdentifier { resource: String::new(), ..status.identifier.clone() } == identifier
     };
     if let Some(status) = work.status.manifest_statuses.iter().find(same) {
@@ -168,11 +168,21 @@ pub async fn update_template(
     if !interpreter.supports(&template.gvk(), Operation::AggregateStatus) {
         return Ok(None);
     }
-    let updated = interpreter
+    let mut updated = interpreter
         .aggregate_status(template.clone(), items, now)
         .await
         .map_err(|source| Error::Interpret { object: template.describe(), source })?;
+    keep_class(template, &mut updated);
     Ok((updated.get("status") != template.get("status")).then_some(updated))
+}
+
+/// Keeps the quality-of-service class of a Pod. No report has it, and the API server puts it back when a write takes it out: without this
+/// every report would write the status again.
+fn keep_class(template: &Value, updated: &mut Value) {
+    let class = &template["status"]["qosClass"];
+    if template.kind() == "Pod" && class.is_string() && updated["status"].get("qosClass").is_none() {
+        updated["status"]["qosClass"] = class.clone();
+    }
 }
 
 /// What a member object says about itself, for the Work's status.
@@ -186,7 +196,7 @@ pub struct Report {
 /// Returns the status entry of a member object in its Work.
 ///
 /// Errors: the status cannot be reflected, or the Work does not contain the object. A failing health
-/// interpretation is no error: health is then unknown.
+/// interpretation is not an error: health is then unknown.
 pub async fn report(work: &Work, observed: &Value, interpreter: &Interpreter) -> Result<Report> {
     let object = observed.reference();
     let ordinal = ordinal(work, &object)?;

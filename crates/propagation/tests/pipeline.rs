@@ -8,9 +8,9 @@ use api::policy::{ClusterPropagationPolicy, ConflictResolution, PropagationPolic
 use api::work::{ClusterResourceBinding, ResourceBinding, TargetCluster, Work};
 use interpreter::{Interpreter, at_once};
 use jiff::Timestamp;
-use propagation::apply::{self, Decision};
 use propagation::binding::{self, Change, Inputs};
 use propagation::claim::Claim;
+use propagation::delivery::{self, Decision};
 use propagation::overrides::Overrides;
 use propagation::render::{DesiredWork, Renderer};
 use propagation::{Error, dependencies, status};
@@ -524,7 +524,7 @@ fn an_object_that_is_as_wanted_is_not_written_again() {
         }
         observed["metadata"]["annotations"]["theirs"] = "stays".into();
         observed["metadata"]["finalizers"] = json!(["member/finalizer"]);
-        let decision = done(apply::decide(&desired, &observed, &interpreter)).expect("a decision");
+        let decision = done(delivery::decide(&desired, &observed, &interpreter)).expect("a decision");
         assert_eq!(decision, Decision::Keep, "{}", desired["kind"]);
     }
 }
@@ -540,7 +540,7 @@ fn an_update_keeps_what_the_member_owns_and_withdraws_what_we_withdrew() {
     let managed = "resourcetemplate.karmada.io/managed-labels";
     observed["metadata"]["annotations"][managed] = "app,karmada.io/managed,old".into();
     observed["metadata"]["ownerReferences"] = json!([{"uid": "o"}]);
-    let decision = done(apply::decide(&desired, &observed, &Interpreter::native())).expect("a decision");
+    let decision = done(delivery::decide(&desired, &observed, &Interpreter::native())).expect("a decision");
     let Decision::Update(object) = decision else { panic!("expected an update, got {decision:?}") };
     assert_eq!(object["spec"]["replicas"], 5);
     assert_eq!(
@@ -558,13 +558,10 @@ fn a_foreign_object_is_touched_only_with_permission() {
     let mut observed = in_member(&desired);
     observed["metadata"]["labels"].as_object_mut().expect("a map").remove("karmada.io/managed");
     let interpreter = Interpreter::native();
-    assert_eq!(
-        done(apply::decide(&desired, &observed, &interpreter)).expect("a decision"),
-        Decision::Foreign
-    );
+    assert_eq!(done(delivery::decide(&desired, &observed, &interpreter)).expect("a decision"), Decision::Foreign);
     desired["metadata"]["annotations"]["work.karmada.io/conflict-resolution"] = "overwrite".into();
     assert!(matches!(
-        done(apply::decide(&desired, &observed, &interpreter)).expect("a decision"),
+        done(delivery::decide(&desired, &observed, &interpreter)).expect("a decision"),
         Decision::Update(_)
     ));
 }
@@ -575,9 +572,9 @@ fn only_changes_beyond_status_are_drift() {
     let mut churn = observed.clone();
     churn["status"]["replicas"] = 3.into();
     churn["metadata"]["resourceVersion"] = "78".into();
-    assert!(!apply::drifted(&observed, &churn));
+    assert!(!delivery::drifted(&observed, &churn));
     churn["spec"]["replicas"] = 1.into();
-    assert!(apply::drifted(&observed, &churn));
+    assert!(delivery::drifted(&observed, &churn));
 }
 
 #[test]
@@ -586,7 +583,7 @@ fn a_released_manifest_carries_none_of_our_marks() {
     let mut claimed = world.template.clone();
     world.claim().mark(&mut claimed);
     let mut object = manifest(claimed);
-    apply::release(&mut object);
+    delivery::release(&mut object);
     assert_eq!(
         object["metadata"],
         json!({"namespace": "shop", "name": "web", "labels": {"app": "web"}, "annotations": {"note": "x"}})
@@ -827,6 +824,25 @@ fn a_member_object_reports_status_and_health() {
     let mut work = work;
     assert!(status::update_work(&mut work, report.status.clone()));
     assert!(!status::update_work(&mut work, report.status));
+}
+
+/// The server sets the class and puts it back: to take it out would be a write that never ends.
+#[test]
+fn the_class_of_a_pod_stays_in_the_status_of_its_template() {
+    let world = World::new();
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {"containers": [{"name": "web", "image": "nginx"}]},
+        "status": {"phase": "Pending", "qosClass": "BestEffort"}});
+    let items: Vec<_> =
+        serde_json::from_value(json!([{"clusterName": "m1", "status": {"phase": "Running"}}]))
+            .expect("items");
+    let updated = status::update_template(&pod, &items, &world.interpreter, now()).expect("a result");
+    let updated = updated.expect("a new status");
+    assert_eq!(
+        (&updated["status"]["phase"], &updated["status"]["qosClass"]),
+        (&json!("Running"), &json!("BestEffort"))
+    );
+    assert_eq!(status::update_template(&updated, &items, &world.interpreter, now()).expect("a result"), None);
 }
 
 #[test]

@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use crate::turns::{self, Turns};
 use crate::writer::Error;
-use crate::{Outcome, Queue, Supervisor};
+use crate::{Outcome, Supervisor};
 
 /// One controller.
 pub trait Reconcile: Send + Sync + 'static {
@@ -34,29 +35,143 @@ pub trait Reconcile: Send + Sync + 'static {
         view: Self::View,
         plan: Self::Plan,
     ) -> impl Future<Output = Result<Outcome, Error>> + Send;
+
+    /// Called when somebody else was faster than `apply`: makes sure that the next `observe` sees what they wrote, and returns
+    /// whether to look again at once. By default the queue waits for the watch.
+    fn refresh(&self, _key: &Self::Key) -> impl Future<Output = Result<bool, Error>> + Send {
+        std::future::ready(Ok(false))
+    }
 }
 
-/// Goes through the three steps once.
+/// How often a key is looked at again at once when somebody else was faster.
+const ATTEMPTS: usize = 5;
+
+/// Goes through the three steps, and again where somebody was faster and the controller can tell what they wrote.
 pub async fn reconcile<C: Reconcile>(controller: &C, key: &C::Key) -> Outcome {
-    let result = async {
-        let Some(view) = controller.observe(key).await? else { return Ok(Outcome::Done) };
-        let plan = C::decide(&view, Timestamp::now());
-        tracing::trace!(?key, ?plan, "decided");
-        controller.apply(key, view, plan).await
-    };
-    result.await.unwrap_or_else(Outcome::from)
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        let error = match once(controller, key).await {
+            Ok(outcome) => return outcome,
+            Err(error) => error,
+        };
+        if !error.is_conflict() || attempt >= ATTEMPTS {
+            return error.into();
+        }
+        match controller.refresh(key).await {
+            Ok(true) => {}
+            Ok(false) => return error.into(),
+            Err(error) => return error.into(),
+        }
+    }
+}
+
+async fn once<C: Reconcile>(controller: &C, key: &C::Key) -> Result<Outcome, Error> {
+    let Some(view) = controller.observe(key).await? else { return Ok(Outcome::Done) };
+    let plan = C::decide(&view, Timestamp::now());
+    tracing::trace!(?key, ?plan, "decided");
+    controller.apply(key, view, plan).await
 }
 
 /// Works off a queue with a controller.
-pub fn run<C: Reconcile>(
+pub fn run<C: Reconcile, T: Turns<Key = C::Key>>(
     controller: &Arc<C>,
-    queue: &Arc<Queue<C::Key>>,
+    turns: &Arc<T>,
     limit: usize,
     supervisor: &Supervisor,
 ) {
     let controller = controller.clone();
-    queue.spawn(limit, supervisor, move |key: C::Key| {
+    turns::work_off(turns, limit, supervisor, move |key: C::Key| {
         let controller = controller.clone();
         async move { reconcile(controller.as_ref(), &key).await }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use serde_json::json;
+
+    use super::*;
+
+    /// Somebody else is faster this often.
+    struct Contended {
+        conflicts: usize,
+        /// Whether it can tell what they wrote.
+        refreshes: bool,
+        seen: AtomicUsize,
+        refreshed: AtomicUsize,
+    }
+
+    impl Contended {
+        fn new(conflicts: usize, refreshes: bool) -> Self {
+            Self { conflicts, refreshes, seen: AtomicUsize::new(0), refreshed: AtomicUsize::new(0) }
+        }
+    }
+
+    fn answer(code: u16) -> Error {
+        let status = json!({ "status": "Failure", "message": "m", "reason": "r", "code": code });
+        Error::Api(kube::Error::Api(Box::new(serde_json::from_value(status).expect("a status"))))
+    }
+
+    impl Reconcile for Contended {
+        type Key = &'static str;
+        type View = usize;
+        type Plan = usize;
+
+        async fn observe(&self, key: &Self::Key) -> Result<Option<usize>, Error> {
+            let attempt = self.seen.fetch_add(1, Ordering::SeqCst);
+            match *key {
+                "nothing" => Ok(None),
+                "unreadable" => Err(answer(500)),
+                _ => Ok(Some(attempt)),
+            }
+        }
+
+        fn decide(view: &usize, _: Timestamp) -> usize {
+            *view
+        }
+
+        async fn apply(&self, key: &Self::Key, view: usize, plan: usize) -> Result<Outcome, Error> {
+            assert_eq!(view, plan);
+            match *key {
+                "refused" => Err(answer(403)),
+                _ if plan < self.conflicts => Err(answer(409)),
+                _ => Ok(Outcome::Done),
+            }
+        }
+
+        async fn refresh(&self, key: &Self::Key) -> Result<bool, Error> {
+            self.refreshed.fetch_add(1, Ordering::SeqCst);
+            if *key == "gone" { Err(answer(404)) } else { Ok(self.refreshes) }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_conflict_is_looked_at_again_where_the_newer_object_is_known() {
+        let failed = |conflict| Outcome::Failed { error: "m".to_owned(), conflict };
+        // Key, conflicts, whether it refreshes; then: outcome, looks, refreshes.
+        let cases = [
+            ("a", 0, true, Outcome::Done, 1, 0),
+            ("a", 1, true, Outcome::Done, 2, 1),
+            ("a", 4, true, Outcome::Done, 5, 4),
+            ("a", 5, true, failed(true), 5, 4),
+            ("a", 1, false, failed(true), 1, 1),
+            ("gone", 1, true, failed(false), 1, 1),
+            ("refused", 0, true, failed(false), 1, 0),
+            ("nothing", 0, true, Outcome::Done, 1, 0),
+            ("unreadable", 0, true, failed(false), 1, 0),
+        ];
+        for (key, conflicts, refreshes, outcome, looks, refreshed) in cases {
+            let controller = Contended::new(conflicts, refreshes);
+            assert_eq!(reconcile(&controller, &key).await, outcome, "{key}, {conflicts} conflicts");
+            assert_eq!(controller.seen.load(Ordering::SeqCst), looks, "{key}, {conflicts} conflicts");
+            assert_eq!(
+                controller.refreshed.load(Ordering::SeqCst),
+                refreshed,
+                "{key}, {conflicts} conflicts"
+            );
+        }
+    }
 }

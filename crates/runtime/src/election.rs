@@ -70,7 +70,7 @@ impl Timing {
     }
 }
 
-/// Who stands in line for which Lease.
+/// A candidate, and the Lease it wants.
 #[derive(Debug, Clone)]
 pub struct Candidate {
     pub namespace: String,

@@ -9,6 +9,7 @@
 //! | [`mirror`] | a copy of a collection, kept by one watch and shared by all readers; it knows our own writes |
 //! | [`queue`] | keys to reconcile: each at most once in work, with back-off per key; a panic costs one attempt |
 //! | [`place`] | a place in work, given up while a key waits for somebody outside |
+//! | [`turns`] | the loop that works keys off, for queues of any order |
 //! | [`controller`] | the three steps and what a controller says about itself |
 //! | [`writer`] | create, patch, status, finalizers, delete; durable unless the writer says that a write can be made again |
 //! | [`events`] | what users see under `kubectl describe` |
@@ -28,6 +29,7 @@ pub mod queue;
 pub mod room;
 pub mod supervisor;
 pub mod throttle;
+pub mod turns;
 mod undecoded;
 pub mod writer;
 
@@ -37,4 +39,5 @@ pub use mirror::{Change, Key, Mirror};
 pub use queue::{Outcome, Queue, UNLIMITED};
 pub use supervisor::Supervisor;
 pub use throttle::Throttle;
+pub use turns::Turns;
 pub use writer::{Error, Guard, Writer};

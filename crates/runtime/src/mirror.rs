@@ -121,8 +121,8 @@ struct Listing {
 }
 
 impl<T> State<T> {
-    /// Returns whether what a list or watch brings of an object is no news: our own write, or something older than it.
-    /// A version that is no number is always news.
+    /// Returns whether what a list or watch brings of an object is not news: our own write, or something older than it.
+    /// A version that is not a number is always news.
     fn is_known(&self, key: &Key, version: u64, source: Source) -> bool {
         let Some(Entry { version: known, .. }) = self.objects.get(key) else { return false };
         let written = self.listing.as_ref().is_some_and(|list| list.written.contains(key));

@@ -1,26 +1,24 @@
 //! Keys that want to be reconciled: each at most once in work, and what is pushed meanwhile comes up again.
 //!
 //! A key that fails rests before it is tried again, longer each time; any event ends the rest. An attempt that panics counts as
-//! a failure of its key and harms no other. How many keys are in work at once is the controller's choice: where a member's own limit is what counts, it is [`UNLIMITED`], so that
-//! keys of a slow member never stand in the way of others.
+//! a failure of its key and harms no other. How many keys are in work at once is the controller's choice: where a member's own
+//! limit is what counts, it is [`UNLIMITED`], so that keys of a slow member never stand in the way of others.
 
 mod metrics;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fmt::Debug;
 use std::hash::Hash;
-use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use futures::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::supervisor::message;
-use crate::{Supervisor, place};
+use crate::Supervisor;
+use crate::turns::{self, Turns};
 
 use metrics::Metrics;
 
@@ -56,7 +54,7 @@ pub struct Queue<K> {
     state: Mutex<State<K>>,
     wake: Notify,
     metrics: Metrics,
-    /// Who is told of a panic.
+    /// Told of every panic.
     panicked: OnceLock<Told<K>>,
 }
 
@@ -116,6 +114,11 @@ impl<K: Clone + Eq + Hash + Debug + Send + Sync + 'static> Queue<K> {
         }
     }
 
+    /// Returns the keys that wait for their turn, in order.
+    pub fn waiting(&self) -> Vec<K> {
+        self.state.lock().ready.iter().cloned().collect()
+    }
+
     fn measure(&self, state: &State<K>) {
         self.metrics.depth.set(i64::try_from(state.ready.len()).unwrap_or(i64::MAX));
     }
@@ -127,40 +130,11 @@ impl<K: Clone + Eq + Hash + Debug + Send + Sync + 'static> Queue<K> {
         Fut: Future + Send + 'static,
         Fut::Output: Into<Outcome>,
     {
-        self.metrics.limited_to(limit);
-        let (queue, workers, reconcile) = (self.clone(), supervisor.clone(), Arc::new(reconcile));
-        let free = Arc::new(Semaphore::new(limit));
-        supervisor.keep(format!("queue/{}", self.name), move || {
-            queue.clone().work_off(free.clone(), workers.clone(), reconcile.clone())
-        });
-    }
-
-    async fn work_off<F, Fut>(self: Arc<Self>, free: Arc<Semaphore>, workers: Supervisor, reconcile: Arc<F>)
-    where
-        F: Fn(K) -> Fut + Send + Sync + 'static,
-        Fut: Future + Send + 'static,
-        Fut::Output: Into<Outcome>,
-    {
-        loop {
-            let place = free.clone().acquire_owned().await.expect("the semaphore is never closed");
-            let Some((key, waited)) = self.next(workers.token()).await else { return };
-            self.metrics.begin(waited);
-            let (queue, reconcile) = (self.clone(), reconcile.clone());
-            workers.spawn(place::hold(place, async move {
-                let started = Instant::now();
-                let attempt = async { reconcile(key.clone()).await.into() };
-                let outcome = AssertUnwindSafe(attempt)
-                    .catch_unwind()
-                    .await
-                    .unwrap_or_else(|panic| Outcome::Panicked(message(panic.as_ref())));
-                queue.metrics.end(started.elapsed(), &outcome);
-                queue.done(key, outcome);
-            }));
-        }
+        turns::work_off(self, limit, supervisor, reconcile);
     }
 
     /// Returns the key whose turn it is, and how long it has waited for it; nothing once stopped.
-    async fn next(&self, stop: &CancellationToken) -> Option<(K, Duration)> {
+    async fn take(&self, stop: &CancellationToken) -> Option<(K, Duration)> {
         loop {
             let turn = {
                 let mut state = self.state.lock();
@@ -190,8 +164,8 @@ impl<K: Clone + Eq + Hash + Debug + Send + Sync + 'static> Queue<K> {
         }
     }
 
-    fn done(&self, key: K, outcome: Outcome) {
-        if let Outcome::Panicked(panic) = &outcome {
+    fn put_back(&self, key: K, outcome: &Outcome) {
+        if let Outcome::Panicked(panic) = outcome {
             tracing::error!(
                 controller = self.name,
                 ?key,
@@ -203,7 +177,7 @@ impl<K: Clone + Eq + Hash + Debug + Send + Sync + 'static> Queue<K> {
             }
         }
         let mut state = self.state.lock();
-        if let Outcome::Failed { error, conflict } = &outcome {
+        if let Outcome::Failed { error, conflict } = outcome {
             let often = state.failures.get(&key).is_some_and(|failures| *failures >= 2);
             if often && !conflict {
                 tracing::warn!(controller = self.name, ?key, error, "will be tried again");
@@ -211,9 +185,43 @@ impl<K: Clone + Eq + Hash + Debug + Send + Sync + 'static> Queue<K> {
                 tracing::debug!(controller = self.name, ?key, error, "will be tried again");
             }
         }
-        state.done(key, &outcome, Instant::now());
+        state.done(key, outcome, Instant::now());
         drop(state);
         self.wake.notify_one();
+    }
+}
+
+/// A key in work, and since when.
+pub struct InWork<K> {
+    key: K,
+    since: Instant,
+}
+
+impl<K: Clone + Eq + Hash + Debug + Send + Sync + 'static> Turns for Queue<K> {
+    type Key = K;
+    type Turn = InWork<K>;
+
+    fn name(&self) -> String {
+        format!("queue/{}", self.name)
+    }
+
+    fn limited_to(&self, limit: usize) {
+        self.metrics.limited_to(limit);
+    }
+
+    async fn next(&self, stop: &CancellationToken) -> Option<InWork<K>> {
+        let (key, waited) = self.take(stop).await?;
+        self.metrics.begin(waited);
+        Some(InWork { key, since: Instant::now() })
+    }
+
+    fn key(turn: &InWork<K>) -> K {
+        turn.key.clone()
+    }
+
+    fn done(&self, turn: InWork<K>, outcome: Outcome) {
+        self.metrics.end(turn.since.elapsed(), &outcome);
+        self.put_back(turn.key, &outcome);
     }
 }
 

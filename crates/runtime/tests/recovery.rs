@@ -1,10 +1,8 @@
 //! What happens when the server behind a mirror is replaced by an older state of itself.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use apiserver::auth::User;
-use apiserver::{Handle, Options};
+use apiserver::Options;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Client;
 use kube::api::{Api, PostParams};
@@ -13,13 +11,13 @@ use kube::runtime::watcher;
 use parking_lot::Mutex;
 use runtime::{Mirror, Supervisor, Writer};
 use serde_json::json;
+use testkit::embedded::Embedded;
+use testkit::until_some;
 
-const DEADLINE: Duration = Duration::from_secs(60);
-
-async fn server() -> (Handle, Client) {
-    let handle = apiserver::start(Options::default()).await.expect("the server starts");
-    let client = apiserver::local::client(&handle.server, User::system("system:admin"));
-    (handle, client)
+async fn server() -> (Embedded, Client) {
+    let server = Embedded::start(Options::default()).await;
+    let client = server.client.clone();
+    (server, client)
 }
 
 /// A client that reaches whichever server stands behind it at the moment.
@@ -43,12 +41,7 @@ async fn create(client: &Client, name: &str, data: &str) {
 }
 
 async fn until(what: &str, condition: impl Fn() -> bool) {
-    let wait = async {
-        while !condition() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(DEADLINE, wait).await.unwrap_or_else(|_| panic!("{what}: not in time"));
+    until_some(what, async || condition().then_some(())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

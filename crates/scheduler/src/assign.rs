@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn replicas_of_a_lost_cluster_go_to_the_others() {
-        // Example E12: m2 is no candidate any more (position 9 stands for it).
+        // Example E12: m2 is not a candidate any more (position 9 stands for it).
         check(DynamicWeight, 6, &[2, 0, 6], &[(1, 3), (9, 3)], false, Ok(&[(1, 4), (3, 2)]));
     }
 

@@ -75,6 +75,11 @@ impl Trial {
         next.map(|(_, name)| name.as_str())
     }
 
+    /// Returns whether the next term is the last one: whatever becomes of it, no other is tried.
+    pub fn is_at_last_term(&self) -> bool {
+        self.left.len() <= 1
+    }
+
     /// Tries the next term.
     pub fn step(
         &mut self,

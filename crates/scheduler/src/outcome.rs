@@ -30,7 +30,7 @@ pub struct Result {
 /// Returns what an attempt writes; none when it failed in a way that leaves the previous result in place.
 ///
 /// That no cluster fits clears the result, everything else keeps it. The order of the clusters says which had more room at
-/// the time of the decision and means nothing to who reads it: the same clusters in another order are no new result.
+/// the time of the decision and means nothing to readers: the same clusters in another order are not a new result.
 pub fn result(binding: Binding<'_>, attempt: &Attempt) -> Option<Result> {
     let clusters = match &attempt.result {
         Ok(decision) if same_in_any_order(&decision.clusters, &binding.spec.clusters) => {

@@ -18,7 +18,7 @@ use crate::outcome::Retry;
 const FIRST_BACKOFF: SignedDuration = SignedDuration::from_secs(1);
 const LONGEST_BACKOFF: SignedDuration = SignedDuration::from_secs(10);
 /// How long a binding that lacks room waits when nothing changes.
-const UNSCHEDULABLE_MAX: SignedDuration = SignedDuration::from_mins(5);
+pub const UNSCHEDULABLE_MAX: SignedDuration = SignedDuration::from_mins(5);
 
 /// Bindings that wait to be scheduled.
 #[derive(Debug, Clone, Default)]

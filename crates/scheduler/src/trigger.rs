@@ -161,7 +161,7 @@ fn is_duplicated(placement: &Placement) -> bool {
 
 /// Tells whether a placement differs, in what matters, from the one that was last scheduled (`applied`, as JSON).
 ///
-/// Editing or reordering affinity terms that are not in use changes nothing. Text that is no JSON counts as unchanged:
+/// Editing or reordering affinity terms that are not in use changes nothing. Text that is not JSON counts as unchanged:
 /// somebody else wrote it, and scheduling in a loop would not mend it.
 pub fn placement_changed(placement: &Placement, applied: &str, observed_affinity: &str) -> bool {
     if applied.is_empty() {

@@ -169,20 +169,20 @@ fn success_is_written_with_the_placement_it_is_for() {
 
 #[test]
 fn the_same_clusters_in_another_order_are_no_new_result() {
-    let of = |replicas: [i32; 3]| {
+    let with_replicas = |replicas: [i32; 3]| {
         let clusters = ["m1", "m2", "m3"].iter().zip(replicas);
         let clusters: Vec<Value> =
             clusters.map(|(name, replicas)| json!({"name": name, "replicas": replicas})).collect();
         binding(json!({"spec": {"placement": {"replicaScheduling": null}, "clusters": clusters}}))
     };
     // Whoever has more room comes first.
-    assert_eq!(placed(&schedule(&of([5, 5, 5]))), "m3:5 m2:5 m1:5");
+    assert_eq!(placed(&schedule(&with_replicas([5, 5, 5]))), "m3:5 m2:5 m1:5");
     let names = |binding: ResourceBinding| -> Vec<String> {
         let (result, _) = conclude(&binding, &[]);
         result.unwrap().clusters.into_iter().map(|target| target.name).collect()
     };
-    assert_eq!(names(of([5, 5, 5])), ["m1", "m2", "m3"]);
-    assert_eq!(names(of([5, 5, 4])), ["m3", "m2", "m1"]);
+    assert_eq!(names(with_replicas([5, 5, 5])), ["m1", "m2", "m3"]);
+    assert_eq!(names(with_replicas([5, 5, 4])), ["m3", "m2", "m1"]);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use crate::hands::Hands;
+use crate::executor::Executor;
 use crate::kinds::Kind;
 use crate::objects::{Object, list, text};
 use crate::view::Objects;
@@ -25,14 +25,15 @@ pub(crate) async fn bind(
 ) -> Result<(), Status> {
     let node = node(name, binding)?.to_owned();
     let wanted = text(binding, "/metadata/uid").to_owned();
-    let hands = Hands::new(server);
-    let Some(pod) = hands.get(Kind::Pod, namespace, name) else {
+    let executor = Executor::new(server);
+    let Some(pod) = executor.get(Kind::Pod, namespace, name) else {
         return Err(Status::not_found(&GroupResource::new("", "pods"), name));
     };
     if dry {
         return obstacle(&pod, name, &wanted).map_or(Ok(()), Err);
     }
-    let labels = hands.get(Kind::Node, "", &node).map(|node| workloads::nodes::Node::read(&node).topology());
+    let labels =
+        executor.get(Kind::Node, "", &node).map(|node| workloads::nodes::Node::read(&node).topology());
     // What stood in the way at the last attempt; the closure may run several times.
     let refused = Mutex::new(None);
     let labels = labels.unwrap_or_default();
@@ -40,9 +41,9 @@ pub(crate) async fn bind(
         let why = obstacle(pod, name, &wanted);
         let free = why.is_none();
         *refused.lock() = why;
-        free.then(|| crate::hands::bound(pod, &node, &labels, Timestamp::now()))
+        free.then(|| crate::executor::bound(pod, &node, &labels, Timestamp::now()))
     };
-    hands.write_binding(namespace, name, bound).await?;
+    executor.write_binding(namespace, name, bound).await?;
     refused.into_inner().map_or(Ok(()), Err)
 }
 

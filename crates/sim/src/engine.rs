@@ -21,10 +21,10 @@ use crate::controllers::{
     autoscalers, budgets, claims, cronjobs, daemonsets, deployments, endpoints, jobs, nodes, pods, quotas,
     replicasets, statefulsets,
 };
-use crate::hands::{Done, Hands};
+use crate::executor::{Done, Executor};
 use crate::kinds::Kind;
 use crate::objects::{Object, condition, list, text};
-use crate::options::Pace;
+use crate::options::Delays;
 use crate::plan::Step;
 use crate::trouble::Troubles;
 use crate::view::{Objects, View};
@@ -59,8 +59,8 @@ const RETRY: Duration = Duration::from_secs(1);
 const MAX_RETRY: Duration = Duration::from_secs(60);
 
 pub(crate) struct Engine {
-    hands: Hands,
-    pace: Pace,
+    executor: Executor,
+    delays: Delays,
     troubles: watch::Receiver<Troubles>,
     queue: BTreeSet<Key>,
     timers: Timers,
@@ -133,13 +133,13 @@ impl Addresses {
 impl Engine {
     pub(crate) fn new(
         server: &Arc<Server>,
-        pace: Pace,
+        delays: Delays,
         number: usize,
         troubles: watch::Receiver<Troubles>,
     ) -> Self {
         Self {
-            hands: Hands::new(server),
-            pace,
+            executor: Executor::new(server),
+            delays,
             troubles,
             queue: BTreeSet::new(),
             timers: Timers::default(),
@@ -156,7 +156,7 @@ impl Engine {
 
     /// Runs until the server stops; starts over if it falls too far behind.
     pub(crate) async fn run(mut self) {
-        let stop = self.hands.server().stop.clone();
+        let stop = self.executor.server().stop.clone();
         while !stop.is_cancelled() {
             tokio::select! {
                 () = self.follow() => tracing::debug!("the simulation starts over"),
@@ -167,7 +167,7 @@ impl Engine {
     }
 
     async fn follow(&mut self) {
-        let store = self.hands.server().store.clone();
+        let store = self.executor.server().store.clone();
         let Ok(mut changes) = store.watch_all(store.revision()) else { return };
         self.load();
         loop {
@@ -209,7 +209,7 @@ impl Engine {
         self.pending.clear();
         for kind in Kind::ALL {
             let mut found = Vec::new();
-            self.hands.each(kind, "", |entry| found.push(entry.clone()));
+            self.executor.each(kind, "", |entry| found.push(entry.clone()));
             for entry in found {
                 self.seen(kind, &entry.name, Some(&entry));
             }
@@ -224,13 +224,13 @@ impl Engine {
             self.queue.insert((Role::Lease, node.as_str().into()));
         }
         let mut keys = Vec::new();
-        self.hands.each(Kind::Pod, "", |entry| keys.push((Role::Pod, entry.name.clone())));
-        self.hands.each(Kind::Autoscaler, "", |entry| keys.push((Role::Autoscaler, entry.name.clone())));
+        self.executor.each(Kind::Pod, "", |entry| keys.push((Role::Pod, entry.name.clone())));
+        self.executor.each(Kind::Autoscaler, "", |entry| keys.push((Role::Autoscaler, entry.name.clone())));
         self.queue.extend(keys);
     }
 
     fn note(&mut self, event: &store::Event<Head>) {
-        let Some(kind) = self.hands.kind_of(&event.collection) else {
+        let Some(kind) = self.executor.kind_of(&event.collection) else {
             // Quotas count anything.
             if let Some((space, _)) = event.name().split_once('/')
                 && (event.is_create() || event.is_delete())
@@ -262,7 +262,7 @@ impl Engine {
             Kind::Node => {
                 match entry {
                     Some(entry) => {
-                        let node = Node::read(&self.hands.parse(kind, entry));
+                        let node = Node::read(&self.executor.parse(kind, entry));
                         if self.nodes.insert(key.to_owned(), node).is_none() {
                             self.queue.insert((Role::Lease, key.into()));
                         }
@@ -276,7 +276,7 @@ impl Engine {
                 Role::Node
             }
             Kind::Pod => {
-                let pod = entry.map(|entry| self.hands.parse(kind, entry));
+                let pod = entry.map(|entry| self.executor.parse(kind, entry));
                 self.seen_pod(key, space, pod.as_ref());
                 Role::Pod
             }
@@ -315,7 +315,7 @@ impl Engine {
             Kind::Quota => {
                 // What admission writes into the status counts objects that are not stored yet.
                 let is_new = entry.is_some_and(|entry| {
-                    let quota = self.hands.parse(kind, entry);
+                    let quota = self.executor.parse(kind, entry);
                     quota.pointer("/spec/hard") != quota.pointer("/status/hard")
                 });
                 if !is_new {
@@ -416,7 +416,7 @@ impl Engine {
 
     fn in_namespace(&mut self, space: &str, kind: Kind, role: Role) {
         let queue = &mut self.queue;
-        self.hands.each(kind, space, |entry| {
+        self.executor.each(kind, space, |entry| {
             queue.insert((role, entry.name.clone()));
         });
     }
@@ -437,7 +437,7 @@ impl Engine {
                 // The others would fail as well: try them all again later.
                 continue;
             }
-            match self.hands.carry_out(step, now).await {
+            match self.executor.carry_out(step, now).await {
                 Ok(Done::Nothing) => {}
                 Ok(Done::Again(after)) => self.timers.set(key.clone(), Instant::now() + after),
                 Ok(Done::Failed { owner, message }) => {
@@ -485,13 +485,13 @@ impl Engine {
         };
         let troubles = self.troubles.borrow().clone();
         let view = View {
-            objects: &self.hands,
+            objects: &self.executor,
             now,
-            pace: &self.pace,
+            delays: &self.delays,
             troubles: &troubles,
             failures: &self.failures,
         };
-        let Some(object) = self.hands.get(kind, space, own) else {
+        let Some(object) = self.executor.get(kind, space, own) else {
             return match role {
                 Role::Service => endpoints::abandoned(&view, space, own),
                 Role::Job => jobs::abandoned(&view, space, own),
@@ -505,7 +505,7 @@ impl Engine {
                     .on(own)
                     .iter()
                     .filter_map(|key| key.split_once('/'))
-                    .filter_map(|(space, own)| self.hands.get(Kind::Pod, space, own))
+                    .filter_map(|(space, own)| self.executor.get(Kind::Pod, space, own))
                     .collect();
                 let index = self.nodes.keys().position(|node| node == own).unwrap_or(0);
                 let address =
@@ -514,7 +514,7 @@ impl Engine {
             }
             Role::Lease => {
                 let mut steps: Vec<Step> = nodes::lease(&view, &object).into_iter().collect();
-                steps.push(Step::Again(self.pace.lease));
+                steps.push(Step::Again(self.delays.lease));
                 steps
             }
             Role::Schedule => self.schedule(path, &object),
@@ -527,9 +527,9 @@ impl Engine {
                 let stage = pods::stage(&object, troubles.fails(object.labels()));
                 let since = self.since(path, object.uid(), stage);
                 let view = View {
-                    objects: &self.hands,
+                    objects: &self.executor,
                     now,
-                    pace: &self.pace,
+                    delays: &self.delays,
                     troubles: &troubles,
                     failures: &self.failures,
                 };
@@ -575,7 +575,7 @@ impl Engine {
             return Vec::new();
         }
         let nodes: Vec<&Node> = self.nodes.values().collect();
-        let found = match claims::unbound(&self.hands, pod) {
+        let found = match claims::unbound(&self.executor, pod) {
             Some(why) => Err(format!("0/{} nodes are available: {why}", nodes.len())),
             None => place(pod, &nodes, &self.places),
         };

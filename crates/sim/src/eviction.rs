@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::hands::Hands;
+use crate::executor::Executor;
 use crate::kinds::Kind;
 use crate::objects::{Object, is_ready, list, map_at, number, phase, stamp, text};
 use crate::view::Objects;
@@ -42,11 +42,11 @@ pub(crate) async fn evict(
     options: &Value,
     dry: bool,
 ) -> Result<(), Status> {
-    let hands = Hands::new(server);
-    let Some(pod) = hands.get(Kind::Pod, space, pod_name) else {
+    let executor = Executor::new(server);
+    let Some(pod) = executor.get(Kind::Pod, space, pod_name) else {
         return Err(Status::not_found(&GroupResource::new("", "pods"), pod_name));
     };
-    let budgets = budgets_of(&hands, &pod)?;
+    let budgets = budgets_of(&executor, &pod)?;
     if let Some(budget) = budgets.first() {
         let outcome = Mutex::new(Verdict::Delete);
         let change = |budget: &Value| {
@@ -62,7 +62,7 @@ pub(crate) async fn evict(
                 budget
             })
         };
-        hands.write_status(Kind::DisruptionBudget, space, budget.name(), change).await?;
+        executor.write_status(Kind::DisruptionBudget, space, budget.name(), change).await?;
         if let Verdict::Refuse(status) = outcome.into_inner() {
             return Err(*status);
         }
@@ -70,9 +70,9 @@ pub(crate) async fn evict(
     if dry {
         return Ok(());
     }
-    hands.write_status(Kind::Pod, space, pod_name, |pod| Some(targeted(pod, Timestamp::now()))).await?;
+    executor.write_status(Kind::Pod, space, pod_name, |pod| Some(targeted(pod, Timestamp::now()))).await?;
     let options = DeleteOptions::deserialize(options).unwrap_or_default();
-    hands.delete_pod(space, pod_name, &options).await
+    executor.delete_pod(space, pod_name, &options).await
 }
 
 /// Returns a pod that says why it goes.

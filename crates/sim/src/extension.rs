@@ -19,7 +19,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::hands::Hands;
+use crate::executor::Executor;
 use crate::metrics::{self, Wish};
 use crate::trouble::Troubles;
 use crate::{binding, eviction};
@@ -97,7 +97,7 @@ impl Cluster {
                 .map_err(|error| refused(error.to_string()))?,
         };
         let loads = self.troubles.borrow().loads.clone();
-        let items = metrics::answer(&Hands::new(server), &loads, kind, &wish, Timestamp::now())?;
+        let items = metrics::answer(&Executor::new(server), &loads, kind, &wish, Timestamp::now())?;
         let document = match accepted.shape {
             Shape::Table { beta } => metrics::table(&items, beta),
             _ if single => {

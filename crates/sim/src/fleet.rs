@@ -67,6 +67,8 @@ pub struct Member {
     pub kubeconfig: String,
     /// Where that lies, if there is a data directory.
     pub kubeconfig_path: Option<PathBuf>,
+    /// The audit log, if there is a policy for one.
+    pub audit_log: Option<PathBuf>,
     server: Arc<apiserver::Server>,
     gate: Gate,
     troubles: watch::Sender<Troubles>,
@@ -139,8 +141,17 @@ async fn start_member(
         0 => remembered_port(dir.as_deref()),
         first => first.saturating_add(u16::try_from(index).unwrap_or(u16::MAX)),
     };
+    let audit = options.data_dir.as_ref().zip(options.audit_policy.clone()).map(|(top, policy)| {
+        apiserver::audit::Options {
+            policy: Some(policy),
+            path: top.join(format!("{}.audit.log", member.name)),
+            rotation: apiserver::audit::Rotation { size: None, keep: 0 },
+            blocking: true,
+        }
+    });
     let setup = |port: u16| apiserver::Options {
         data_dir: dir.clone(),
+        audit: audit.clone(),
         in_memory: !options.persist,
         bind: SocketAddr::new(options.bind, port),
         profile: apiserver::Profile::Member,
@@ -179,13 +190,14 @@ async fn start_member(
     }
     create_nodes(&handle.server, member).await?;
     create_storage_class(&handle.server, member).await?;
-    let engine = Engine::new(&handle.server, options.pace, index, troubles.subscribe());
+    let engine = Engine::new(&handle.server, options.delays, index, troubles.subscribe());
     tasks.spawn(engine.run());
     let member = Member {
         name: member.name.clone(),
         url: handle.url.clone(),
         kubeconfig: handle.kubeconfig.clone(),
         kubeconfig_path,
+        audit_log: audit.map(|audit| audit.path),
         server: handle.server.clone(),
         gate,
         troubles,

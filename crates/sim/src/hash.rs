@@ -1,6 +1,6 @@
 //! Short names for pod templates.
 //!
-//! Upstream hashes a printed form of the Go type, which cannot be had here and is no promise to anyone; the shape of the
+//! Upstream hashes a printed form of the Go type, which cannot be had here and is not a promise to anyone; the shape of the
 //! result is the same: FNV-1a, 32 bits, in decimal digits, written with letters that form no words.
 
 use api::names;

@@ -5,7 +5,7 @@
 //! No container is started and nothing listens but the API servers.
 //!
 //! One `engine` per member follows the store's history. Every controller is a function from what exists to a list of
-//! steps (`plan`); `hands` carries them out. So all behaviour can be tested without a server.
+//! steps (`plan`); `executor` carries them out. So all behaviour can be tested without a server.
 
 mod admission;
 mod binding;
@@ -13,9 +13,9 @@ mod control;
 mod controllers;
 mod engine;
 mod eviction;
+mod executor;
 mod extension;
 mod fleet;
-mod hands;
 mod hash;
 mod kinds;
 mod metrics;
@@ -27,5 +27,5 @@ mod view;
 
 pub use control::{Answer, Request, SOCKET, ask};
 pub use fleet::{Error, Fleet, Member, start};
-pub use options::{MemberOptions, NodeOptions, Options, Pace};
+pub use options::{Delays, MemberOptions, NodeOptions, Options};
 pub use trouble::{Load, Trouble, Troubles};

@@ -65,9 +65,9 @@ impl Used {
     }
 
     /// Returns the part of one of several; the first takes what does not divide.
-    fn part(self, index: usize, of: usize) -> Self {
-        let of = of.max(1) as u64;
-        let part = |whole: u64| whole / of + if index == 0 { whole % of } else { 0 };
+    fn part(self, index: usize, parts: usize) -> Self {
+        let parts = parts.max(1) as u64;
+        let part = |whole: u64| whole / parts + if index == 0 { whole % parts } else { 0 };
         Self { milli_cpu: part(self.milli_cpu), bytes: part(self.bytes) }
     }
 
@@ -174,7 +174,7 @@ fn pods(objects: &dyn Objects, usage: &Usage, wish: &Wish<'_>, now: Timestamp) -
                     json!({"name": container["name"], "usage": used.part(index, all.len()).to_value()})
                 })
                 .collect();
-            let mut metrics = measured(pod, now);
+            let mut metrics = without_usage(pod, now);
             metrics["metadata"]["namespace"] = json!(pod.namespace());
             metrics["containers"] = containers.into();
             metrics
@@ -193,7 +193,7 @@ fn nodes(objects: &dyn Objects, usage: &Usage, wish: &Wish<'_>, now: Timestamp) 
         .iter()
         .filter(|node| crate::objects::is_ready(node) && wish.takes(node))
         .map(|node| {
-            let mut metrics = measured(node, now);
+            let mut metrics = without_usage(node, now);
             metrics["usage"] = by_node.get(node.name()).copied().unwrap_or_default().to_value();
             metrics
         })
@@ -204,10 +204,11 @@ fn runs(pod: &Value) -> bool {
     phase(pod) == "Running" && !pod.is_deleting()
 }
 
-fn measured(of: &Value, now: Timestamp) -> Value {
-    let mut metadata = json!({"name": of.name(), "creationTimestamp": stamp(now)});
-    if of.labels().is_object() {
-        metadata["labels"] = of.labels().clone();
+/// Returns the metrics of a pod or node, still without what it uses.
+fn without_usage(object: &Value, now: Timestamp) -> Value {
+    let mut metadata = json!({"name": object.name(), "creationTimestamp": stamp(now)});
+    if object.labels().is_object() {
+        metadata["labels"] = object.labels().clone();
     }
     json!({"metadata": metadata, "timestamp": stamp(now), "window": format!("{}s", WINDOW.as_secs())})
 }

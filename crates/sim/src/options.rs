@@ -12,13 +12,15 @@ use crate::trouble::Trouble;
 pub struct Options {
     /// Where kubeconfigs, keys and state are kept; `None` keeps everything in memory.
     pub data_dir: Option<PathBuf>,
+    /// With a policy, each member keeps an audit log beside its kubeconfig in the data directory.
+    pub audit_policy: Option<PathBuf>,
     /// Keep objects in the data directory, so that a later start finds them again. Without it only keys and ports are kept.
     pub persist: bool,
     pub bind: IpAddr,
     /// The port of the first member, the others follow; 0 picks free ones (the same as last time where possible).
     pub port: u16,
     pub members: Vec<MemberOptions>,
-    pub pace: Pace,
+    pub delays: Delays,
     /// What is broken from the start.
     pub troubles: Vec<(String, Trouble)>,
 }
@@ -41,9 +43,9 @@ pub struct NodeOptions {
     pub labels: BTreeMap<String, String>,
 }
 
-/// How fast things happen.
+/// How long things take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pace {
+pub struct Delays {
     /// From the moment a pod has a node until it is ready; each pod takes between this and twice this.
     pub start: Duration,
     /// From the moment a pod of a Job runs until it has succeeded.
@@ -54,7 +56,7 @@ pub struct Pace {
     pub autoscale: Duration,
 }
 
-impl Default for Pace {
+impl Default for Delays {
     fn default() -> Self {
         Self {
             start: Duration::from_millis(200),
@@ -77,11 +79,12 @@ impl Options {
             .collect();
         Self {
             data_dir: None,
+            audit_policy: None,
             persist: false,
             bind: IpAddr::from([127, 0, 0, 1]),
             port: 0,
             members,
-            pace: Pace::default(),
+            delays: Delays::default(),
             troubles: Vec::new(),
         }
     }

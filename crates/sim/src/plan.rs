@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::kinds::Kind;
 use crate::objects::{Object, text};
 
-/// Who writes: shows as the manager of fields and as the source of events.
+/// The component that writes: the manager of fields and the source of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Component {
     ControllerManager,

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::kinds::Kind;
-use crate::options::Pace;
+use crate::options::Delays;
 use crate::trouble::Troubles;
 
 /// Read access to a cluster. An empty namespace means all, or none for kinds without namespaces.
@@ -33,7 +33,7 @@ pub(crate) trait Objects {
 pub(crate) struct View<'a> {
     pub(crate) objects: &'a dyn Objects,
     pub(crate) now: Timestamp,
-    pub(crate) pace: &'a Pace,
+    pub(crate) delays: &'a Delays,
     pub(crate) troubles: &'a Troubles,
     /// Why the last attempt to create something for an object failed, by uid.
     pub(crate) failures: &'a HashMap<String, String>,
@@ -107,8 +107,8 @@ pub(crate) mod fake {
     /// Runs a decision over a list of objects at a fixed moment.
     pub(crate) fn with_view<T>(objects: Vec<Value>, decide: impl FnOnce(&View<'_>) -> T) -> T {
         let cluster = Cluster(objects);
-        let (pace, troubles, failures) = (Pace::default(), Troubles::default(), HashMap::new());
+        let (delays, troubles, failures) = (Delays::default(), Troubles::default(), HashMap::new());
         let now = "2026-01-01T00:10:00Z".parse().expect("a time");
-        decide(&View { objects: &cluster, now, pace: &pace, troubles: &troubles, failures: &failures })
+        decide(&View { objects: &cluster, now, delays: &delays, troubles: &troubles, failures: &failures })
     }
 }

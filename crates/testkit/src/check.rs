@@ -1,4 +1,4 @@
-//! The laws that every control plane with members keeps, whatever a test has done to it. A test calls [`check`] at its end.
+//! The laws that every control plane with members keeps, whatever a test has done to it. Tests call [`check`] at their end.
 //!
 //! What is there is looked at until it has come to rest ([`state`]); what happened is read from audit logs ([`history`]). The laws
 //! are functions from what was read to complaints, and each has a test with a world that breaks it.
@@ -6,13 +6,14 @@
 pub mod history;
 pub mod state;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use api::labels::{MANAGED, annotations};
 use api::names;
-use kube::api::{Api, DynamicObject, ListParams};
+use futures::future::try_join_all;
+use futures::{StreamExt, TryStreamExt, stream, try_join};
+use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use serde_json::Value;
 
 use crate::eventually;
@@ -29,6 +30,9 @@ pub const AUDIT_POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Pol
   {"level": "None", "resources": [{"group": "coordination.k8s.io"}]},
   {"level": "None", "nonResourceURLs": ["/*"]},
   {"level": "RequestResponse", "omitManagedFields": true}]}"#;
+
+/// How many kinds of one server are listed at a time: there are many, and a test waits for them.
+const LISTS_AT_ONCE: usize = 8;
 
 /// The user in whose name the controllers inside `karmada server` write.
 pub const CONTROLLERS: &str = "system:karmada-controllers";
@@ -50,17 +54,25 @@ pub struct Site {
     pub writer: String,
     /// The audit logs, one per run of the server. Without any, what happened on this server is not judged.
     pub logs: Vec<PathBuf>,
+    /// What every line about this world has in it; empty if nobody else uses the server.
+    pub about: String,
 }
 
 impl Site {
     pub fn plane(client: kube::Client, writer: &str, logs: Vec<PathBuf>) -> Self {
-        Self { name: "the control plane".to_owned(), client, writer: writer.to_owned(), logs }
+        let (name, about) = ("the control plane".to_owned(), String::new());
+        Self { name, client, writer: writer.to_owned(), logs, about }
     }
 
     /// A member that was joined under this name. The control plane acts there through an account of its own.
     pub fn member(name: &str, client: kube::Client, logs: Vec<PathBuf>) -> Self {
         let writer = format!(":{}", names::service_account(name));
-        Self { name: name.to_owned(), client, writer, logs }
+        Self { name: name.to_owned(), client, writer, logs, about: String::new() }
+    }
+
+    /// Leaves lines of the logs to others that do not have these words.
+    pub fn about(self, words: &str) -> Self {
+        Self { about: words.to_owned(), ..self }
     }
 }
 
@@ -115,45 +127,55 @@ fn read_and_judge(world: &World) -> Vec<String> {
 
 /// Reads all logs of a server, one list per run.
 fn read(site: &Site) -> Vec<Vec<Entry>> {
-    let of = |log: &PathBuf| {
+    let entries = |log: &PathBuf| {
         let text = std::fs::read_to_string(log)
             .unwrap_or_else(|error| panic!("cannot read the audit log {}: {error}", log.display()));
-        Entry::read(&text)
+        let ours: Vec<&str> = text.lines().filter(|line| line.contains(&site.about)).collect();
+        Entry::read(&ours.join("\n"))
     };
-    site.logs.iter().map(of).collect()
+    site.logs.iter().map(entries).collect()
 }
 
 async fn observe(world: &World) -> Result<State, String> {
-    let plane = objects(&world.plane.client, &ListParams::default()).await?;
     let managed = ListParams::default().labels(&format!("{MANAGED}=true"));
-    let mut members = BTreeMap::new();
-    for member in &world.members {
+    let in_member = async |member: &Site| {
         let mut found = objects(&member.client, &managed).await?;
         // Members may have several control planes.
         let space = names::execution_space(&member.name);
         found.retain(|object| object["metadata"]["annotations"][annotations::WORK_NAMESPACE] == *space);
-        members.insert(member.name.clone(), found);
-    }
-    Ok(State { plane, members, controllers: world.controllers.clone() })
+        Ok::<_, String>((member.name.clone(), found))
+    };
+    let members = try_join_all(world.members.iter().map(in_member));
+    let everything = ListParams::default();
+    let (plane, members) = try_join!(objects(&world.plane.client, &everything), members)?;
+    Ok(State { plane, members: members.into_iter().collect(), controllers: world.controllers.clone() })
 }
 
 /// Returns all objects, whatever their kind.
 async fn objects(client: &kube::Client, selection: &ListParams) -> Result<Vec<Value>, String> {
-    let mut found = Vec::new();
-    for resource in listable(client).await.map_err(|error| format!("discovery: {error}"))? {
-        let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-        let list = match api.list(selection).await {
-            Ok(list) => list,
-            // A kind may be gone since discovery told of it, or have a list that is no list of objects.
-            Err(kube::Error::Api(status)) if [404, 405].contains(&status.code) => continue,
-            Err(error) => return Err(format!("{}: {error}", resource.plural)),
-        };
-        for object in list.items {
-            let mut object = serde_json::to_value(object).map_err(|error| error.to_string())?;
-            object["apiVersion"] = resource.api_version.clone().into();
-            object["kind"] = resource.kind.clone().into();
-            found.push(object);
-        }
-    }
-    Ok(found)
+    let resources = listable(client).await.map_err(|error| format!("discovery: {error}"))?;
+    let lists = resources.into_iter().map(|resource| objects_of(client, resource, selection));
+    let found: Vec<Vec<Value>> = stream::iter(lists).buffered(LISTS_AT_ONCE).try_collect().await?;
+    Ok(found.into_iter().flatten().collect())
+}
+
+async fn objects_of(
+    client: &kube::Client,
+    resource: ApiResource,
+    selection: &ListParams,
+) -> Result<Vec<Value>, String> {
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    let list = match api.list(selection).await {
+        Ok(list) => list,
+        // A kind may be gone since discovery told of it, or have a list that does not consist of objects.
+        Err(kube::Error::Api(status)) if [404, 405].contains(&status.code) => return Ok(Vec::new()),
+        Err(error) => return Err(format!("{}: {error}", resource.plural)),
+    };
+    let complete = |object: DynamicObject| {
+        let mut object = serde_json::to_value(object).map_err(|error| error.to_string())?;
+        object["apiVersion"] = resource.api_version.clone().into();
+        object["kind"] = resource.kind.clone().into();
+        Ok(object)
+    };
+    list.items.into_iter().map(complete).collect()
 }

@@ -8,6 +8,7 @@ pub mod check;
 pub mod embedded;
 mod objects;
 pub mod process;
+pub mod tls;
 mod wait;
 
 use std::path::Path;
@@ -15,7 +16,7 @@ use std::time::Duration;
 
 pub use objects::{Inventory, Kind, assert_kept, at, condition, inventory, object, resource};
 pub use process::{Process, Server, run};
-pub use wait::{eventually, until, until_gone};
+pub use wait::{eventually, until, until_gone, until_some};
 
 /// How long a test waits for a state. Generous: the machine may be busy with everything else.
 pub const DEADLINE: Duration = Duration::from_secs(180);

@@ -89,8 +89,9 @@ pub async fn inventory(
 
 /// Returns all kinds that can be listed but Events and Leases.
 pub(crate) async fn listable(client: &kube::Client) -> Result<Vec<ApiResource>, kube::Error> {
-    let discovery = Discovery::new(client.clone()).run().await?;
-    let all = discovery.groups().flat_map(|group| group.recommended_resources());
+    let discovery = Discovery::new(client.clone()).run_aggregated().await?;
+    // Not the recommended version of a group alone: Works are in another one than bindings.
+    let all = discovery.groups().flat_map(|group| group.resources_by_stability());
     let wanted = all.filter(|(resource, capabilities)| {
         capabilities.supports_operation(verbs::LIST) && !["Event", "Lease"].contains(&resource.kind.as_str())
     });

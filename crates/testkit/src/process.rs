@@ -305,9 +305,8 @@ impl Server {
 
     /// Returns the audit logs of all its starts.
     pub fn audit_logs(&self) -> Vec<PathBuf> {
-        let of =
-            |folder: &PathBuf| (1..=self.starts).map(|number| folder.join(format!("{number}.log"))).collect();
-        self.audit.as_ref().map(of).unwrap_or_default()
+        let Some(folder) = &self.audit else { return Vec::new() };
+        (1..=self.starts).map(|number| folder.join(format!("{number}.log"))).collect()
     }
 
     /// Returns host and port, once it has been started.

@@ -19,6 +19,11 @@ pub async fn eventually<T>(what: impl Display, look: impl AsyncFnMut() -> Result
     within(DEADLINE, what, look).await
 }
 
+/// As [`eventually`], where there is nothing to tell about what is seen instead.
+pub async fn until_some<T>(what: impl Display, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    eventually(what, async || look().await.ok_or_else(|| "nothing".to_owned())).await
+}
+
 async fn within<T>(
     deadline: Duration,
     what: impl Display,

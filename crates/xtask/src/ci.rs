@@ -7,6 +7,7 @@
 //! compiles. Everything uses the one dev profile, so dependencies are compiled once for tests and once, without code, for lints and docs.
 
 mod arrows;
+mod binaries;
 pub(crate) mod fleet;
 mod hygiene;
 
@@ -160,28 +161,36 @@ impl Context {
 
 fn test(context: &Context) -> Result<()> {
     // Compile first: clusters that idle meanwhile would only take the compiler's time.
-    context.run(cargo().arg("test").args(context.scope()).arg("--no-run"))?;
+    let mut compile = cargo();
+    compile.arg("test").args(context.scope()).current_dir(&context.workspace.root);
+    let tests = binaries::build(&mut compile)?;
     if !context.packages.is_empty() {
         // With the whole workspace it is among what was just built.
         context.run(cargo().args(["build", "--package", "clusters", "--bin", PROGRAM]))?;
     }
-    let mut command = cargo();
-    command.arg("test").args(context.scope()).arg("--no-fail-fast");
+    let notes = context.workspace.target.join(format!("left-out-{}", std::process::id()));
+    let mut environment = vec![(LEFT_OUT_VARIABLE, notes.display().to_string())];
     if let Some(dir) = context.clusters()? {
-        command.env(fleet::CLUSTERS_VARIABLE, dir);
+        environment.push((fleet::CLUSTERS_VARIABLE, dir.display().to_string()));
     }
     if context.pods {
-        command.env(PODS_VARIABLE, "1");
+        environment.push((PODS_VARIABLE, "1".to_string()));
     }
     if context.packages.is_empty() {
         context.programs.build_karmadactl_meanwhile();
     }
-    let notes = context.workspace.target.join(format!("left-out-{}", std::process::id()));
-    let passed = context.run(command.env(LEFT_OUT_VARIABLE, &notes));
+    let logs = context.workspace.target.join(format!("test-logs-{}", std::process::id()));
+    let has_library = tests.iter().any(binaries::Binary::is_library);
+    let passed = binaries::run(tests, &environment, &logs);
+    // Rustdoc compiles and runs the examples in the documentation; cargo refuses to look for any without a library.
+    let examples = match has_library {
+        true => context.run(cargo().arg("test").args(context.scope()).args(["--doc", "--quiet"])),
+        false => Ok(()),
+    };
     let left_out = left_out(&fs::read_to_string(&notes).unwrap_or_default());
     let _ = fs::remove_file(&notes); // there is none where nothing was left out
     context.left_out.replace(left_out);
-    passed?;
+    passed.and(examples)?;
     let count = demanded(&context.left_out.borrow(), context.pods);
     if context.require_clusters && count > 0 {
         bail!("{count} tests were left out, and --require-clusters is given");

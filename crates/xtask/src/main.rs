@@ -1,5 +1,5 @@
 //! The project's own commands: `cargo xtask ci`, `cargo xtask clusters …`, `cargo xtask bench …`, `cargo xtask compare …`,
-//! `cargo xtask e2e`, `cargo xtask conformance`, `cargo xtask integration`, `cargo xtask fuzz`, `cargo xtask licenses`.
+//! `cargo xtask e2e`, `cargo xtask pods`, `cargo xtask conformance`, `cargo xtask integration`, `cargo xtask fuzz`, `cargo xtask licenses`.
 //!
 //! Kept small on purpose: it compiles in seconds, and whatever needs the async stack is a program of its own that is called.
 
@@ -13,6 +13,7 @@ mod e2e;
 mod fuzz;
 mod integration;
 mod licenses;
+mod pods;
 mod workspace;
 
 use std::process::ExitCode;
@@ -46,6 +47,8 @@ enum Verb {
     },
     /// Run Karmada's own end-to-end suite against our control plane on real members.
     E2e(e2e::Arguments),
+    /// Test what works with real pods through our control plane, and measure members that have them. Needs root.
+    Pods,
     /// Run Kubernetes' own end-to-end suite, as far as it needs no containers, against our API server.
     Conformance(conformance::Arguments),
     /// Run Kubernetes' own integration tests against our API server.
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         Verb::Fuzz { arguments } => fuzz::run(&arguments),
         Verb::Compare { name } => compare::run(name.as_deref()),
         Verb::Licenses => licenses::run(),
+        Verb::Pods => pods::run(),
         Verb::E2e(arguments) => e2e::run(&arguments),
         Verb::Conformance(arguments) => conformance::run(&arguments),
         Verb::Integration(arguments) => integration::run(&arguments),

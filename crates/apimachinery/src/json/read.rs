@@ -28,7 +28,7 @@ impl Document {
     }
 }
 
-/// Why bytes are no JSON, in Go's words.
+/// Why bytes are not JSON, in Go's words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("unexpected end of JSON input")]
@@ -306,7 +306,7 @@ impl Reader<'_> {
                 b'"' => {
                     text.extend_from_slice(&self.bytes[start..self.position]);
                     self.position += 1;
-                    // Bytes that are no UTF-8 become the replacement character, as in Go.
+                    // Bytes that are not UTF-8 become the replacement character, as in Go.
                     return Ok(match String::from_utf8(text) {
                         Ok(text) => text,
                         Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),

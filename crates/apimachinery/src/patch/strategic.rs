@@ -81,7 +81,7 @@ impl Error {
 
     fn bad_directive(directive: &Value, item: &Map<String, Value>) -> Self {
         let item = go::verbose(&Value::Object(item.clone()));
-        // As Go prints what is no text where it expects one.
+        // As Go prints what is not text where it expects one.
         let directive = match directive {
             Value::Number(number) if number.is_f64() => format!("%!s(float64={number})"),
             Value::Number(number) => format!("%!s(int64={number})"),

@@ -65,7 +65,7 @@ impl Labels for Map<String, Value> {
     }
 }
 
-/// A label map as it stands in an object; anything that is no object has no labels.
+/// A label map as it stands in an object; anything that is not an object has no labels.
 impl Labels for Value {
     fn label(&self, key: &str) -> Option<&str> {
         self.as_object()?.label(key)

@@ -42,7 +42,7 @@ impl Schema {
         pruner.unknown
     }
 
-    /// Prunes a value of a level of the schema, for defaults, which are no whole objects.
+    /// Prunes a value of a level of the schema, for defaults, which are not whole objects.
     pub(super) fn prune_value(&self, value: &mut Value, id: NodeId) {
         let mut pruner = Pruner { schema: self, path: String::new(), unknown: Vec::new() };
         pruner.known(value, id, self.node(id).embedded);

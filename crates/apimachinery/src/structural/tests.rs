@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::check as check_schema;
 use super::*;
-use crate::apply::{FieldManager, Set, Types, typed};
 use crate::field::Path;
+use crate::server_side_apply::{FieldManager, Set, Types, typed};
 
 fn spec_schema(spec: Value) -> Schema {
     Schema::compile(&json!({"type": "object", "properties": {"spec": spec}})).unwrap()

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::{Additional, Kind, ListType, Node, NodeId, Schema};
-use crate::apply::{List, Member, Scalar, Topology, TypeSchema};
+use crate::server_side_apply::{List, Member, Scalar, Topology, TypeSchema};
 
 /// A level of a schema, or a type that the schema implies.
 #[derive(Debug, Clone)]

@@ -7,8 +7,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use apimachinery::apply::typed::{self, Duplicates};
-use apimachinery::apply::{List, Topology, TypeSchema};
+use apimachinery::server_side_apply::typed::{self, Duplicates};
+use apimachinery::server_side_apply::{List, Topology, TypeSchema};
 use apimachinery::status::{Cause, Status};
 use apimachinery::structural::SchemaType;
 use arc_swap::ArcSwap;
@@ -298,7 +298,7 @@ impl Call<'_> {
             let mut made = made.map_err(|status| {
                 Status::internal(format!("failed to convert object: {}", status.message))
             })?;
-            crate::apply::keep_readable(occasion.context, object, &mut made);
+            crate::field_ownership::keep_readable(occasion.context, object, &mut made);
             *object = made;
             rounds.policy_changed();
         }

@@ -1,4 +1,4 @@
-//! Who writes a policy or a binding with parameters has to be allowed to read them: expressions show what is in them.
+//! The writer of a policy or binding with parameters has to be allowed to read them: expressions show what is in them.
 //!
 //! In: a policy or binding that is otherwise in order, and the one it replaces. Out: the refusal, in upstream's words. Who may do
 //! everything is not asked.

@@ -46,7 +46,7 @@ pub(crate) fn check(gvk: &Gvk, object: &Value, old: Option<&Value>) -> Errors {
             check.webhooks(object, old);
         }
         "ValidatingAdmissionPolicy" => {
-            check.common(spec, &path);
+            check.shared_fields(spec, &path);
             check.conditions_unless_same(spec, old, &path);
             if list(spec, "variables").next().is_some() {
                 check.variables(spec, &path);
@@ -54,7 +54,7 @@ pub(crate) fn check(gvk: &Gvk, object: &Value, old: Option<&Value>) -> Errors {
             check.validations(object, spec, &path);
         }
         "MutatingAdmissionPolicy" => {
-            check.common(spec, &path);
+            check.shared_fields(spec, &path);
             check.operations(spec, &path);
             check.conditions_unless_same(spec, old, &path);
             check.variables(spec, &path);
@@ -102,7 +102,8 @@ impl Check {
         }
     }
 
-    fn common(&mut self, spec: &Value, path: &Path) {
+    /// Checks the fields that validating and mutating policies share.
+    fn shared_fields(&mut self, spec: &Value, path: &Path) {
         let policy = text(spec, "failurePolicy");
         one_of(&mut self.errors, &path.child("failurePolicy"), &policy, &["Fail", "Ignore"]);
         if self.params {
@@ -389,7 +390,7 @@ impl Check {
 fn is_identifier(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
-        // What escaping leaves as it is is no word of the language.
+        // What escaping leaves as it is is not a word of the language.
         && cel::escape(name).is_some_and(|escaped| escaped == name || name.contains("__"))
 }
 

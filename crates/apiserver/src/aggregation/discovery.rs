@@ -11,7 +11,7 @@ use super::Remote;
 use crate::outbound::{self, reply};
 use crate::server::Server;
 
-/// As upstream: who does not answer discovery within it is not available.
+/// As upstream: a server that does not answer discovery within it is not available.
 const PATIENCE: Duration = Duration::from_secs(5);
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json";
 

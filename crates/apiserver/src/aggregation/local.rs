@@ -61,7 +61,7 @@ fn kind(server: &Server) -> Option<Arc<Kind>> {
     server.registry.load().find("apiregistration.k8s.io", "v1", "apiservices").cloned()
 }
 
-/// Removes the APIServices of definitions that have gone, or are about to. Who removes a definition does this before it
+/// Removes the APIServices of definitions that have gone, or are about to. The deletion of a definition does this before it
 /// goes: whoever sees that the group is not served any more may register it for another server.
 pub(crate) async fn unregister(actor: &Actor) {
     let server = actor.server();

@@ -116,7 +116,7 @@ impl Policy {
     }
 
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let policy: Self = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+        let policy: Self = apimachinery::yaml::from_str(text).map_err(|error| error.to_string())?;
         if policy.kind != "Policy" || policy.api_version != "audit.k8s.io/v1" {
             return Err(format!(
                 "expected apiVersion audit.k8s.io/v1 and kind Policy, not {:?} and {:?}",
@@ -246,16 +246,16 @@ rules:
         )
         .unwrap();
         let user = User { name: "eve".to_owned(), ..User::default() };
-        let of = |method, path: &str| level(&policy, &user, method, path);
-        assert_eq!(of(Method::GET, "/healthz/ping"), Level::None);
-        assert_eq!(of(Method::GET, "/api/v1/namespaces/team/secrets/x"), Level::Metadata);
+        let level_of = |method, path: &str| level(&policy, &user, method, path);
+        assert_eq!(level_of(Method::GET, "/healthz/ping"), Level::None);
+        assert_eq!(level_of(Method::GET, "/api/v1/namespaces/team/secrets/x"), Level::Metadata);
         assert_eq!(
-            of(Method::PATCH, "/apis/apps/v1/namespaces/a/deployments/web/scale"),
+            level_of(Method::PATCH, "/apis/apps/v1/namespaces/a/deployments/web/scale"),
             Level::RequestResponse
         );
-        assert_eq!(of(Method::PATCH, "/apis/apps/v1/namespaces/a/deployments/db/scale"), Level::None);
-        assert_eq!(of(Method::GET, "/api/v1/namespaces/team/pods"), Level::Request);
-        assert_eq!(of(Method::GET, "/api/v1/namespaces/else/pods"), Level::None);
+        assert_eq!(level_of(Method::PATCH, "/apis/apps/v1/namespaces/a/deployments/db/scale"), Level::None);
+        assert_eq!(level_of(Method::GET, "/api/v1/namespaces/team/pods"), Level::Request);
+        assert_eq!(level_of(Method::GET, "/api/v1/namespaces/else/pods"), Level::None);
         let operator = User { groups: vec!["ops".to_owned()], ..user.clone() };
         assert_eq!(level(&policy, &operator, Method::GET, "/metrics"), Level::Metadata);
         let proxy = User { name: "system:kube-proxy".to_owned(), ..operator };

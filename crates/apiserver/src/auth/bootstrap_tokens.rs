@@ -24,7 +24,7 @@ pub(crate) struct Token {
 }
 
 impl Token {
-    /// Reads a Secret; `None` if it is no bootstrap token.
+    /// Reads a Secret; `None` if it is not a bootstrap token.
     pub(crate) fn read(name: &str, body: &[u8]) -> Option<Self> {
         let secret: Value = serde_json::from_slice(body).ok()?;
         if secret.get("type").and_then(Value::as_str) != Some(KIND) {

@@ -199,34 +199,34 @@ impl Asking<'_> {
     }
 
     fn groups(&self, groups: &[String]) -> Result<(), Status> {
-        let of = |name| self.of(self.group(), "groups", name);
+        let attributes = |name| self.of(self.group(), "groups", name);
         if self.mode.is_narrow() {
-            let never = |name, why: &str| Err(forbidden(self.caller, &of(name), why));
+            let never = |name, why: &str| Err(forbidden(self.caller, &attributes(name), why));
             if groups.iter().any(String::is_empty) {
                 return never("", "impersonating the empty string group is not allowed");
             }
             if groups.iter().any(|group| group == MASTERS) {
                 return never(MASTERS, "impersonating the system:masters group is not allowed");
             }
-            if groups.len() >= MANY && self.may(&of("*")).is_ok() {
+            if groups.len() >= MANY && self.may(&attributes("*")).is_ok() {
                 return Ok(());
             }
         }
-        groups.iter().try_for_each(|group| self.may(&of(group)))
+        groups.iter().try_for_each(|group| self.may(&attributes(group)))
     }
 
     fn extra(&self, extra: &BTreeMap<String, Vec<String>>) -> Result<(), Status> {
-        let of =
+        let attributes =
             |subresource, name| Attributes { subresource, ..self.of(AUTHENTICATION, "userextras", name) };
         if self.mode.is_narrow() && !extra.is_empty() {
-            strict_extra(extra).map_err(|why| forbidden(self.caller, &of("", ""), &why))?;
+            strict_extra(extra).map_err(|why| forbidden(self.caller, &attributes("", ""), &why))?;
             let count = extra.values().map(Vec::len).sum::<usize>();
-            if count >= MANY && self.may(&of("*", "*")).is_ok() {
+            if count >= MANY && self.may(&attributes("*", "*")).is_ok() {
                 return Ok(());
             }
         }
         let pairs = extra.iter().flat_map(|(key, values)| values.iter().map(move |value| (key, value)));
-        pairs.into_iter().try_for_each(|(key, value)| self.may(&of(key, value)))
+        pairs.into_iter().try_for_each(|(key, value)| self.may(&attributes(key, value)))
     }
 
     /// The API group in which names and groups are.

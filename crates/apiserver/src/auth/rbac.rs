@@ -26,7 +26,7 @@ pub struct Attributes<'a> {
     pub subresource: &'a str,
     pub namespace: &'a str,
     pub name: &'a str,
-    /// Set for paths that are no resources.
+    /// Set for paths that are not resources.
     pub path: Option<&'a str>,
 }
 

@@ -6,7 +6,7 @@ use x509_parser::der_parser::asn1_rs::{Any, Tag};
 use x509_parser::oid_registry::{OID_X509_COMMON_NAME, OID_X509_ORGANIZATION_NAME};
 use x509_parser::x509::X509Name;
 
-/// Who a subject is.
+/// The user that a subject names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Subject {
     pub(crate) common_name: String,

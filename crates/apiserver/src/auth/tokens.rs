@@ -207,9 +207,9 @@ impl Tokens {
         let (Some(expires), true) = (claims.exp, claims.iss == self.issuer) else {
             return Err(Distrust::Unknown);
         };
-        let common: Vec<String> = audiences.iter().filter(|aud| claims.aud.contains(aud)).cloned().collect();
-        if common.is_empty() {
-            return Err(Distrust::Foreign { of: claims.aud.clone(), wanted: audiences.to_vec() });
+        let shared: Vec<String> = audiences.iter().filter(|aud| claims.aud.contains(aud)).cloned().collect();
+        if shared.is_empty() {
+            return Err(Distrust::Foreign { audiences: claims.aud.clone(), wanted: audiences.to_vec() });
         }
         if expires <= now.as_second() {
             return Err(Distrust::Refused("service account token has expired".to_owned()));
@@ -265,7 +265,7 @@ impl Tokens {
                 note("node-uid", &node.uid);
             }
         }
-        Ok((user, common))
+        Ok((user, shared))
     }
 }
 
@@ -335,7 +335,7 @@ pub enum Distrust {
     /// Nobody knows it.
     Unknown,
     /// It is for somebody else.
-    Foreign { of: Vec<String>, wanted: Vec<String> },
+    Foreign { audiences: Vec<String>, wanted: Vec<String> },
     /// It was good once, or will be.
     Refused(String),
 }
@@ -350,10 +350,10 @@ impl std::fmt::Display for Distrust {
         // Upstream asks two authenticators; the first knows the token of the server itself only.
         match self {
             Self::Unknown => out.write_str("invalid bearer token"),
-            Self::Foreign { of, wanted } => write!(
+            Self::Foreign { audiences, wanted } => write!(
                 out,
                 "[invalid bearer token, token audiences {} is invalid for the target audiences {}]",
-                list(of),
+                list(audiences),
                 list(wanted)
             ),
             Self::Refused(why) => write!(out, "[invalid bearer token, {why}]"),

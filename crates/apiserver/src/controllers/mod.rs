@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use tokio_util::task::TaskTracker;
 
-use crate::aside;
+use crate::background;
 use crate::options::Options;
 use crate::server::Server;
 
@@ -59,7 +59,7 @@ where
     F: Fn(Arc<Server>) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = ()> + Send + 'static,
 {
-    tasks.spawn_on(supervision::run(server.clone(), name, controller), aside::settling());
+    tasks.spawn_on(supervision::run(server.clone(), name, controller), background::settling());
 }
 
 /// Forgets history that is older than one interval, as clients expect of a server that compacts.

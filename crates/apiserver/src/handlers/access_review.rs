@@ -33,8 +33,8 @@ fn check(kind: &Kind, review: &Value) -> field::Errors {
     let (resource, path) =
         (review.pointer("/spec/resourceAttributes"), review.pointer("/spec/nonResourceAttributes"));
     let invalid_path = |detail: &str| {
-        let of = |name: &str| path.and_then(|path| path.get(name)).cloned().unwrap_or_else(|| json!(""));
-        let shown = format!("{{\"Path\":{},\"Verb\":{}}}", of("path"), of("verb"));
+        let field = |name: &str| path.and_then(|path| path.get(name)).cloned().unwrap_or_else(|| json!(""));
+        let shown = format!("{{\"Path\":{},\"Verb\":{}}}", field("path"), field("verb"));
         field::Error::invalid(&spec.child("nonResourceAttributes"), Value::Null, detail).showing(shown)
     };
     let mut errors = Vec::new();

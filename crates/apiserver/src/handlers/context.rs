@@ -36,7 +36,7 @@ pub struct Context {
     /// The client's connection, if it wants to speak another protocol on it.
     upgrade: Mutex<Option<OnUpgrade>>,
     pub terms: Terms,
-    /// Who the answer is for.
+    /// The user that the answer is for.
     pub(crate) recipient: Recipient,
 }
 

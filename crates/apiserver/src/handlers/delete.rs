@@ -243,7 +243,7 @@ pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Dele
         };
         check_preconditions(kind, target.name, options, &entry)?;
         if options.ignore_read_error == Some(true) && !object::is_readable(&entry) {
-            match remove_unread(target, &entry, &key, options.is_dry_run()).await? {
+            match remove_undecodable(target, &entry, &key, options.is_dry_run()).await? {
                 Some(gone) => return Ok(gone),
                 None => continue,
             }
@@ -300,7 +300,7 @@ pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Dele
 
 /// Deletes an object that cannot be read: nobody can be asked about it, and nobody knows its finalizers. Only those with a
 /// right of its own may.
-async fn remove_unread(
+async fn remove_undecodable(
     target: &Target<'_>,
     entry: &Arc<Entry>,
     key: &str,

@@ -246,16 +246,16 @@ pub async fn list(
     let account = context.recipient.account.clone();
     let made = async move {
         let held = match account {
-            Some(account) => Some(account.hold(size).ok_or_else(too_much_unread)?),
+            Some(account) => Some(account.hold(size).ok_or_else(too_much_unsent)?),
             None => None,
         };
         Ok(whole()?.map(|body| body::holding(body, held)))
     };
-    server.limits.aside(Work::List, &context.user, 1, made).await?
+    server.limits.in_background(Work::List, &context.user, 1, made).await?
 }
 
-/// The answer to a user whose earlier answers are not read.
-fn too_much_unread() -> Status {
+/// The answer to a user who has not read its earlier answers.
+fn too_much_unsent() -> Status {
     Status::too_many_requests("too many bytes are waiting to be read by this user", 1)
 }
 

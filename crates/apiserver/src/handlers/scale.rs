@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use apimachinery::apply::{self, PathElement};
 use apimachinery::field::{self, Path};
 use apimachinery::go;
 use apimachinery::gvk::{GroupResource, Gvk};
 use apimachinery::object::Object;
 use apimachinery::selector::LabelSelector;
+use apimachinery::server_side_apply::{self, PathElement};
 use apimachinery::status::Status;
 use apimachinery::yaml::Document;
 use bytes::Bytes;
@@ -196,14 +196,15 @@ pub fn owned(kind: &Kind, object: &Value) -> Result<Value, Status> {
     if kind.is_custom() && at(object, &paths(kind).spec).is_none() {
         scale["spec"]["replicas"] = json!(UNSET);
     }
-    let managed = apply::to_scale(object.pointer("/metadata/managedFields"), &replica_paths(kind));
+    let managed =
+        server_side_apply::to_scale(object.pointer("/metadata/managedFields"), &replica_paths(kind));
     managed.map_err(Status::bare_internal)?.store(&mut scale);
     Ok(scale)
 }
 
 /// Returns where the number of replicas stands, by API version.
-fn replica_paths(kind: &Kind) -> BTreeMap<String, apply::Path> {
-    let path = |spec: &str| -> apply::Path {
+fn replica_paths(kind: &Kind) -> BTreeMap<String, server_side_apply::Path> {
+    let path = |spec: &str| -> server_side_apply::Path {
         spec.trim_start_matches('.').split('.').map(PathElement::field).collect()
     };
     match &kind.source {
@@ -237,7 +238,8 @@ impl Rescale<'_> {
         let live = owned(kind, old)?;
         let (gvk, reset) = (gvk(), BTreeMap::new());
         let types = native::merge::Versions { gvk: gvk.clone() };
-        let fields = apply::FieldManager { types: &types, gvk: &gvk, subresource: "scale", reset: &reset };
+        let fields =
+            server_side_apply::FieldManager { types: &types, gvk: &gvk, subresource: "scale", reset: &reset };
         let (manager, now) = (options.field_manager.as_str(), second(Timestamp::now()));
         let sent = match &self.new {
             ScaleChange::Replace(scale) => scale.clone(),
@@ -247,7 +249,7 @@ impl Rescale<'_> {
                 let force = options.force.unwrap_or(false);
                 let merged = fields.apply(&live, &document.value, manager, force, &now);
                 let mut merged = merged.map_err(|error| error.to_status())?;
-                crate::apply::report_repeated(self.target, document)?;
+                crate::field_ownership::report_repeated(self.target, document)?;
                 let managed = merged.pointer("/metadata/managedFields").cloned();
                 decode::canonicalise(kind, &gvk, &mut merged)
                     .map_err(|error| decode::cannot_handle(&gvk, &gvk, &error))?;
@@ -276,7 +278,7 @@ fn unconvertible(live: &Value) -> Status {
 }
 
 impl Change for Rescale<'_> {
-    fn apply(&self, old: &Value) -> Result<Option<Value>, Status> {
+    fn new_object(&self, old: &Value) -> Result<Option<Value>, Status> {
         let (kind, name) = (self.target.kind, self.target.name);
         let scale = self.scale(old)?;
         let replicas = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
@@ -301,7 +303,7 @@ impl Change for Rescale<'_> {
         }
         let mut new = old.clone();
         set(&mut new, &spec_path, json!(replicas)).map_err(Status::bare_internal)?;
-        let managed = apply::scale_to_parent(
+        let managed = server_side_apply::scale_to_parent(
             old.pointer("/metadata/managedFields"),
             scale.pointer("/metadata/managedFields"),
             &replica_paths(kind),
@@ -327,7 +329,7 @@ impl Change for Rescale<'_> {
 pub async fn write(target: &Target<'_>, body: &Bytes, is_patch: bool) -> Result<Outcome, Status> {
     let new = if is_patch {
         match PatchType::parse(target.context, target.kind)? {
-            PatchType::Apply => ScaleChange::Apply(crate::apply::configuration(target, body)?),
+            PatchType::Apply => ScaleChange::Apply(crate::field_ownership::configuration(target, body)?),
             patch => {
                 let (context, options) = (target.context, target.options);
                 ScaleChange::Patch(Patch::decode(context, target.kind, gvk(), patch, body, options)?)

@@ -69,7 +69,7 @@ pub fn check_name(target: &Target<'_>, object: &Value) -> Result<(), Status> {
 }
 
 impl Change for Replace {
-    fn apply(&self, _old: &Value) -> Result<Option<Value>, Status> {
+    fn new_object(&self, _old: &Value) -> Result<Option<Value>, Status> {
         Ok(Some(self.object.clone()))
     }
 
@@ -331,7 +331,7 @@ impl Patch<'_> {
 }
 
 impl Change for Patch<'_> {
-    fn apply(&self, old: &Value) -> Result<Option<Value>, Status> {
+    fn new_object(&self, old: &Value) -> Result<Option<Value>, Status> {
         self.patch(old).map(Some)
     }
 
@@ -382,7 +382,7 @@ fn rejected() -> Status {
         .with_details(Default::default())
 }
 
-/// The answer to a patch whose result is no valid object.
+/// The answer to a patch whose result is not a valid object.
 fn patch_invalid(shown: &str, detail: &str) -> Status {
     Status::invalid("", "", "", &[field::Error::invalid(&Path::new("patch"), shown, detail)])
 }
@@ -391,7 +391,7 @@ fn patch_invalid(shown: &str, detail: &str) -> Status {
 pub async fn patch(target: &Target<'_>, body: &Bytes) -> Result<Outcome, Status> {
     let patch = PatchType::parse(target.context, target.kind)?;
     if patch == PatchType::Apply {
-        return crate::apply::apply(target, body).await;
+        return crate::field_ownership::server_side_apply(target, body).await;
     }
     let change =
         Patch::decode(target.context, target.kind, target.kind.gvk.clone(), patch, body, target.options)?;

@@ -432,7 +432,7 @@ fn frame(buffer: &mut Vec<u8>, media: Media, what: &str, document: &Value) {
             }
         }
         _ => {
-            // In this order: who reads a stream wants to know what it is before it comes.
+            // In this order: readers of a stream want to know what it is before it comes.
             buffer.extend_from_slice(b"{\"type\":\"");
             buffer.extend_from_slice(what.as_bytes());
             buffer.extend_from_slice(b"\",\"object\":");

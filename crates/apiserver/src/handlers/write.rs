@@ -50,7 +50,7 @@ pub struct Outcome {
 pub trait Change: Send + Sync {
     /// Returns the new object, in canonical form and with defaults; `None` leaves it as it is, and nobody is asked. The old one is
     /// as the client would read it.
-    fn apply(&self, old: &Value) -> Result<Option<Value>, Status>;
+    fn new_object(&self, old: &Value) -> Result<Option<Value>, Status>;
 
     /// A patch does not have to carry a revision, whatever the kind says.
     fn is_patch(&self) -> bool;
@@ -78,7 +78,7 @@ impl Target<'_> {
 
     async fn create_with(&self, mut object: Value, fields_managed: bool) -> Result<Outcome, Status> {
         self.settle_namespace(&mut object)?;
-        // What is no number is passed over, as upstream.
+        // What is not a number is passed over, as upstream.
         if object.resource_version().parse::<u64>().is_ok_and(|revision| revision != 0) {
             return Err(Status::bare_internal("resourceVersion should not be set on objects to be created"));
         }
@@ -101,7 +101,7 @@ impl Target<'_> {
         }
         if !fields_managed {
             // What the server itself adds from here on belongs to nobody.
-            crate::apply::track(self, None, &mut object);
+            crate::field_ownership::track(self, None, &mut object);
         }
         self.mutate(Operation::Create, &mut object, None).await?;
 
@@ -208,7 +208,7 @@ impl Target<'_> {
     async fn try_update(&self, entry: &Arc<Entry>, change: &dyn Change) -> Result<Option<Outcome>, Status> {
         let shown = conversion::entry(self.server, self.kind, entry.clone()).await?;
         let old = self.server.read(self.kind, &shown)?;
-        let Some(mut new) = change.apply(&old)? else {
+        let Some(mut new) = change.new_object(&old)? else {
             self.unchanged(entry).await?;
             return Ok(Some(Outcome { object: old, created: false }));
         };
@@ -218,7 +218,7 @@ impl Target<'_> {
             dedup_owners(new.metadata_mut(), self.context, "");
         }
         if !change.manages_fields() {
-            crate::apply::track(self, Some(&old), &mut new);
+            crate::field_ownership::track(self, Some(&old), &mut new);
         }
         self.mutate(Operation::Update, &mut new, Some(&old)).await?;
         self.restore_metadata(&mut new, &old);
@@ -242,7 +242,7 @@ impl Target<'_> {
         }
         check_depth(&new, Some(&old))?;
         let held = self.server.before_commit(self, &mut new, Some(&old))?;
-        new = apimachinery::apply::keep_times_if_equal(&old, new);
+        new = apimachinery::server_side_apply::keep_times_if_equal(&old, new);
         let conversion::Encoded { body, seen, schema } =
             match conversion::encode(self.server, self.kind, &new).await {
                 Ok(encoded) => encoded,
@@ -488,7 +488,7 @@ impl Target<'_> {
     pub async fn begin_answered(&self, gvk: &Gvk, object: &mut Value) -> Result<(), Status> {
         self.settle_namespace(object)?;
         self.wipe_system_metadata(object);
-        crate::apply::track_answered(gvk, self.subresource, &self.options.field_manager, object);
+        crate::field_ownership::track_answered(gvk, self.subresource, &self.options.field_manager, object);
         let options = self.admission_options(Operation::Create);
         let name = object.name().to_owned();
         let mut rounds = Rounds::default();
@@ -578,7 +578,7 @@ impl Target<'_> {
     /// Asks plug-ins and webhooks whether an object may be deleted.
     pub async fn admit_delete(&self, old: &Value, options: &Value) -> Result<(), Status> {
         let mut rounds = Rounds::default();
-        // Who deletes a collection names no object, and webhooks are told so.
+        // The deletion of a collection names no object, and webhooks are told so.
         let name = if self.context.info.verb == "deletecollection" { "" } else { self.name };
         let occasion = self.occasion(Operation::Delete, &self.kind.gvk, name, options);
         self.server.webhooks.mutate(&occasion, &mut None, Some(old), &mut rounds).await?;

@@ -47,7 +47,7 @@ fn charged(account: Option<&Arc<Account>>, bytes: Bytes) -> Bytes {
     }
 }
 
-/// Who an answer is for.
+/// The user that an answer is for.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Recipient {
     /// Administrators have none.
@@ -429,13 +429,13 @@ mod tests {
         let (sendings, account) = (Sendings::new(Duration::from_secs(30)), Account::within(100_000));
         let farewell = || Bytes::from_static(b"farewell");
         let (healthy, mut read) = sendings.queue(to(&account), farewell);
-        let (stalled, mut unread) = sendings.queue(to(&account), farewell);
+        let (stalled, mut pieces) = sendings.queue(to(&account), farewell);
         for outbox in [&healthy, &stalled] {
             outbox.push(vec![b'x'; 60_000].into());
         }
         assert!(healthy.room().now_or_never().is_none(), "nothing more is made for this user");
         // Both hand their first piece over; one client reads it and asks for more.
-        let held = next(&mut unread).flatten().unwrap().unwrap();
+        let held = next(&mut pieces).flatten().unwrap().unwrap();
         drop(next(&mut read).flatten().unwrap().unwrap());
         assert!(next(&mut read).is_none());
         stalled.push(vec![b'x'; 60_000].into());
@@ -443,8 +443,8 @@ mod tests {
         assert!(stalled.closed().now_or_never().is_some() && healthy.closed().now_or_never().is_none());
         assert_eq!(account.unsent(), 60_000);
         assert!(healthy.room().now_or_never().is_some());
-        assert_eq!(next(&mut unread).flatten().unwrap().unwrap(), "farewell");
-        assert!(next(&mut unread).unwrap().is_none());
+        assert_eq!(next(&mut pieces).flatten().unwrap().unwrap(), "farewell");
+        assert!(next(&mut pieces).unwrap().is_none());
         drop(held);
         assert_eq!(account.unsent(), 0);
     }

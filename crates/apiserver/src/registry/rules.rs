@@ -96,7 +96,7 @@ fn text(value: &Value, field: &str) -> String {
 
 /// Why a message could not be made.
 enum NoMessage {
-    /// There is none, or what came out is no message.
+    /// There is none, or what came out is not a message.
     Fallback,
     /// Nothing further may run.
     TooDear(String),

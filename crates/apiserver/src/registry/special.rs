@@ -86,7 +86,7 @@ impl Kind {
         self.is("minions")
     }
 
-    /// Says whether a subresource opens a connection. A websocket is opened with GET; what it allows is no mere reading.
+    /// Says whether a subresource opens a connection. A websocket is opened with GET; what it allows is not mere reading.
     pub fn opens_connection(&self, subresource: &str) -> bool {
         self.is("pods") && matches!(subresource, "exec" | "attach" | "portforward")
     }

@@ -67,7 +67,7 @@ async fn the_policy_says_what_is_recorded() {
     handle.stop().await;
 
     let events = read(&log);
-    let of = |resource: &str| -> Vec<&Value> {
+    let entries_of = |resource: &str| -> Vec<&Value> {
         events
             .iter()
             .filter(|event| {
@@ -75,7 +75,7 @@ async fn the_policy_says_what_is_recorded() {
             })
             .collect()
     };
-    let maps = of("configmaps");
+    let maps = entries_of("configmaps");
     assert_eq!(maps.len(), 2, "{events:#?}");
     let created = maps[0];
     assert_eq!(
@@ -94,7 +94,7 @@ async fn the_policy_says_what_is_recorded() {
         (&json!(409), &json!("AlreadyExists"))
     );
 
-    let secrets = of("secrets");
+    let secrets = entries_of("secrets");
     assert_eq!(secrets.len(), 2);
     assert_eq!(secrets[0]["impersonatedUser"]["username"], "eve");
     let narrow = json!({"impersonationConstraint": "impersonate:user-info"});
@@ -103,7 +103,7 @@ async fn the_policy_says_what_is_recorded() {
     assert_eq!(secrets[0]["annotations"]["authorization.k8s.io/decision"], "forbid");
     assert!(!std::fs::read_to_string(&log).expect("the log").contains("hidden"), "a secret is in the log");
 
-    let watches: Vec<&Value> = of("services");
+    let watches: Vec<&Value> = entries_of("services");
     assert_eq!(watches.len(), 1, "the list is of no interest");
     assert_eq!(watches[0]["stage"], "ResponseStarted");
     assert!(

@@ -41,7 +41,7 @@ async fn a_definition_brings_its_kind_and_takes_it_along() {
     api.post(DEFINITIONS, &definition()).await.expect(201);
     let path = format!("{DEFINITIONS}/widgets.example.com");
     api.until(&path, established).await;
-    // Who has seen "Established" finds the kind at once: in discovery, in the schemas, and in the store.
+    // After "Established" the kind is there at once: in discovery, in the schemas, and in the store.
     let resources = api.get("apis/example.com/v1").await.expect(200).json();
     assert_eq!(resources["resources"][0]["name"], "widgets");
     assert!(api.get("openapi/v3").await.expect(200).text().contains("apis/example.com/v1"));

@@ -75,7 +75,7 @@ async fn a_write_that_changes_nothing_is_not_acknowledged_before_the_disk_has_it
         let status = answer.json();
         assert_eq!((answer.code, &status["reason"]), (503, &json!("ServiceUnavailable")), "{status}");
     }
-    // Who only asks what a write would do waits for nothing.
+    // A dry run waits for nothing.
     api.put(&format!("{path}?dryRun=All"), &object).await.expect(200);
     faults.heal();
     handle.stop().await;

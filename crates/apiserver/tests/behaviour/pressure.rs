@@ -257,10 +257,10 @@ async fn finding_25_an_answer_that_nobody_reads_is_broken_off() {
     fill(&api, 10, 100_000).await;
     let lazy = Lazy::connect(&handle).await;
     for accept in ["application/yaml", "application/json"] {
-        let unread = lazy.get("bob", MAPS, accept).await;
-        assert_eq!(unread.status(), 200);
+        let answer = lazy.get("bob", MAPS, accept).await;
+        assert_eq!(answer.status(), 200);
         tokio::time::sleep(budgets.stall * 5).await;
-        let read = tokio::time::timeout(DEADLINE, unread.into_body().collect()).await;
+        let read = tokio::time::timeout(DEADLINE, answer.into_body().collect()).await;
         assert!(read.expect("an end").is_err(), "a part passes for the whole ({accept})");
     }
     let stranger = Api::stranger(&handle.kubeconfig).await;
@@ -274,9 +274,9 @@ async fn finding_25_unread_answers_hold_up_nobody_but_their_user() {
     let (handle, api) = start(Options { budgets, ..Options::default() }).await;
     fill(&api, 10, 100_000).await;
     let lazy = Lazy::connect(&handle).await;
-    let mut unread = Vec::new();
+    let mut answers = Vec::new();
     for _ in 0..3 {
-        unread.push(lazy.get("bob", MAPS, "application/yaml").await);
+        answers.push(lazy.get("bob", MAPS, "application/yaml").await);
     }
     let stranger = Api::stranger(&handle.kubeconfig).await;
     assert_eq!(ask(&stranger, "ann", MAPS).await, 200);
@@ -284,7 +284,7 @@ async fn finding_25_unread_answers_hold_up_nobody_but_their_user() {
     let served = async { while ask(&stranger, "bob", MAPS).await != 200 {} };
     tokio::time::timeout(DEADLINE, served).await.expect("the user is served again");
     let mut broken = 0;
-    for response in unread {
+    for response in answers {
         let read = tokio::time::timeout(DEADLINE, response.into_body().collect()).await;
         broken += usize::from(read.expect("an end").is_err());
     }

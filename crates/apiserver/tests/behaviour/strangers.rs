@@ -16,10 +16,8 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use testkit::tls;
 
 use crate::start_with;
 use crate::support::{Api, Call};
@@ -40,50 +38,28 @@ struct Issuer {
 
 impl Issuer {
     async fn start() -> Self {
-        let mut params = rcgen::CertificateParams::new(Vec::new()).expect("no names are valid names");
-        params.subject_alt_names.push(rcgen::SanType::IpAddress([127, 0, 0, 1].into()));
-        let key = rcgen::KeyPair::generate().expect("a key");
-        let cert = params.self_signed(&key).expect("a certificate");
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = rustls::ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .expect("usual protocol versions")
-            .with_no_client_auth()
-            .with_single_cert(
-                vec![CertificateDer::from_pem_slice(cert.pem().as_bytes()).expect("a certificate")],
-                PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).expect("a key"),
-            )
-            .expect("a certificate with its key");
-        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let url = format!("https://127.0.0.1:{}", listener.local_addr().expect("an address").port());
+        let listener = tls::Listener::bind(&[], &[]).await;
+        let url = format!("https://127.0.0.1:{}", listener.address.port());
         let keys: Arc<Mutex<Vec<(String, rcgen::KeyPair)>>> = Arc::default();
         let reads = Arc::new(AtomicUsize::new(0));
-        let issuer =
-            Self { url: url.clone(), authority: cert.pem(), keys: keys.clone(), reads: reads.clone() };
+        let authority = listener.certificate.clone();
+        let issuer = Self { url: url.clone(), authority, keys: keys.clone(), reads: reads.clone() };
         issuer.turn("first");
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let (acceptor, url, keys, reads) =
-                    (acceptor.clone(), url.clone(), keys.clone(), reads.clone());
-                tokio::spawn(async move {
-                    let Ok(stream) = acceptor.accept(stream).await else { return };
-                    let service = service_fn(move |request: Request<Incoming>| {
-                        let answer = match request.uri().path() {
-                            "/keys" => {
-                                reads.fetch_add(1, Ordering::SeqCst);
-                                key_set(&keys.lock())
-                            }
-                            _ => json!({"issuer": url, "jwks_uri": format!("{url}/keys")}),
-                        };
-                        async move {
-                            Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(answer.to_string()))))
-                        }
-                    });
-                    let _ = hyper::server::conn::http1::Builder::new()
-                        .serve_connection(TokioIo::new(stream), service)
-                        .await;
-                });
+        listener.serve(move |stream| {
+            let (url, keys, reads) = (url.clone(), keys.clone(), reads.clone());
+            let service = service_fn(move |request: Request<Incoming>| {
+                let answer = match request.uri().path() {
+                    "/keys" => {
+                        reads.fetch_add(1, Ordering::SeqCst);
+                        key_set(&keys.lock())
+                    }
+                    _ => json!({"issuer": url, "jwks_uri": format!("{url}/keys")}),
+                };
+                async move { Ok::<_, Infallible>(Response::new(Full::new(Bytes::from(answer.to_string())))) }
+            });
+            async move {
+                let connection = hyper::server::conn::http1::Builder::new();
+                let _ = connection.serve_connection(TokioIo::new(stream), service).await;
             }
         });
         issuer

@@ -132,22 +132,12 @@ impl Suite {
 
     /// Sends again and again until both answer as wanted.
     pub(crate) async fn until(&self, call: &Call, wanted: impl Fn(&Answer) -> bool) {
-        let deadline = tokio::time::Instant::now() + crate::support::DEADLINE;
-        loop {
+        testkit::eventually(format!("{} {} gets the wanted answer", call.method, call.path), async || {
             let (theirs, ours) = self.both(call).await;
-            if wanted(&theirs) && wanted(&ours) {
-                return;
-            }
-            assert!(
-                tokio::time::Instant::now() < deadline,
-                "{} {} did not get the wanted answer, but\n{}\n{}",
-                call.method,
-                call.path,
-                theirs.text(),
-                ours.text()
-            );
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
+            let reached = wanted(&theirs) && wanted(&ours);
+            if reached { Ok(()) } else { Err(format!("{}\n{}", theirs.text(), ours.text())) }
+        })
+        .await;
     }
 
     /// Sends to both and does not look at the answers: for setting up and clearing away.

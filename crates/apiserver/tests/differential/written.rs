@@ -364,7 +364,7 @@ async fn updates(suite: &mut Suite) {
     suite.compare("written reserved name", &call).await;
 }
 
-/// Who writes policies has to be allowed to read the parameters they name.
+/// The writer of a policy has to be allowed to read the parameters it names.
 async fn readers(suite: &mut Suite) {
     let rbac = "apis/rbac.authorization.k8s.io/v1";
     let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "author"}});

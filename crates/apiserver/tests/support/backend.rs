@@ -3,7 +3,6 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use futures::StreamExt;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -12,11 +11,9 @@ use hyper::body::{Bytes, Frame, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
+use testkit::tls;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
 
 pub(crate) const GROUP: &str = "things.example.com";
 
@@ -24,33 +21,13 @@ type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
 /// Starts the server; it ends with the test.
 pub(crate) async fn start() -> SocketAddr {
-    let key = rcgen::KeyPair::generate().expect("a key");
-    let params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).expect("a valid name");
-    let cert = params.self_signed(&key).expect("a certificate");
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("usual protocol versions")
-        .with_no_client_auth()
-        .with_single_cert(
-            vec![CertificateDer::from_pem_slice(cert.pem().as_bytes()).expect("a certificate")],
-            PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).expect("a key"),
-        )
-        .expect("a certificate with its key");
-    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("an address");
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let acceptor = acceptor.clone();
-            tokio::spawn(async move {
-                let Ok(stream) = acceptor.accept(stream).await else { return };
-                let _ = hyper::server::conn::http1::Builder::new()
-                    .serve_connection(TokioIo::new(stream), service_fn(answer))
-                    .with_upgrades()
-                    .await;
-            });
-        }
+    let listener = tls::Listener::bind(&["localhost"], &[]).await;
+    let address = listener.address;
+    listener.serve(async |stream| {
+        let _ = hyper::server::conn::http1::Builder::new()
+            .serve_connection(TokioIo::new(stream), service_fn(answer))
+            .with_upgrades()
+            .await;
     });
     address
 }

@@ -8,16 +8,13 @@
 pub(crate) mod backend;
 pub(crate) mod webhook;
 
-use std::time::Duration;
-
 use http::{HeaderMap, Request};
 use http_body_util::BodyExt;
 use kube::client::Body;
-use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
+use kube::config::AuthInfo;
 use serde_json::Value;
 
-/// Long enough for a machine that is busy with other things; nothing here waits that long when all is well.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) use testkit::DEADLINE;
 
 /// One server, as one user sees it.
 #[derive(Clone)]
@@ -43,7 +40,7 @@ pub(crate) struct Call {
     pub(crate) content_type: String,
     pub(crate) accept: String,
     pub(crate) headers: Vec<(String, String)>,
-    /// A token to be shown; who sends it must not have a certificate, which would count first.
+    /// A token to be shown. Its sender must not have a certificate, which would count first.
     pub(crate) bearer: Option<String>,
 }
 
@@ -105,19 +102,19 @@ impl Call {
 
 impl Api {
     pub(crate) async fn from_kubeconfig(text: &str) -> Self {
-        Self::from_config(config(text).await)
+        Self::from_config(testkit::config(text).await)
     }
 
     /// As [`Api::from_kubeconfig`], for who wants to see the refusals that clients are told to try again.
     pub(crate) async fn without_retries(kubeconfig: &str) -> Self {
-        let mut config = config(kubeconfig).await;
+        let mut config = testkit::config(kubeconfig).await;
         config.default_retry = false;
         Self::from_config(config)
     }
 
     /// Knows the server, but shows no credential by itself.
     pub(crate) async fn stranger(kubeconfig: &str) -> Self {
-        let mut config = config(kubeconfig).await;
+        let mut config = testkit::config(kubeconfig).await;
         config.auth_info = AuthInfo::default();
         Self::from_config(config)
     }
@@ -171,32 +168,14 @@ impl Api {
         self.send(&Call::new("DELETE", path)).await
     }
 
-    /// Asks again and again until the answer is as wanted. Between two looks it yields to the server's tasks and the
-    /// timer; how often it looks is of no consequence for the result.
+    /// Asks again and again until the answer is as wanted.
     pub(crate) async fn until(&self, path: &str, wanted: impl Fn(&Answer) -> bool) -> Answer {
-        let mut last = None;
-        let look = async {
-            loop {
-                let answer = self.get(path).await;
-                if wanted(&answer) {
-                    return answer;
-                }
-                last = Some(answer);
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        match tokio::time::timeout(DEADLINE, look).await {
-            Ok(answer) => answer,
-            Err(_) => panic!("{path} did not become as wanted; last answer: {last:?}"),
-        }
-    }
-}
-
-async fn config(kubeconfig: &str) -> kube::Config {
-    let config = Kubeconfig::from_yaml(kubeconfig).expect("a valid kubeconfig");
-    kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default())
+        testkit::eventually(format!("{path} is as wanted"), async || {
+            let answer = self.get(path).await;
+            if wanted(&answer) { Ok(answer) } else { Err(format!("{answer:?}")) }
+        })
         .await
-        .expect("a kubeconfig with a context")
+    }
 }
 
 impl Answer {

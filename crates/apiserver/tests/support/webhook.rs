@@ -12,10 +12,8 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use testkit::tls;
 
 /// The names its certificate is valid for, besides 127.0.0.1.
 pub(crate) const NAMES: [&str; 2] = ["hook.hooks.svc", "localhost"];
@@ -49,37 +47,16 @@ pub(crate) async fn https<F>(
 where
     F: Future<Output = Result<Response<Full<Bytes>>, Infallible>> + Send + 'static,
 {
-    let names: Vec<String> = NAMES.iter().map(|name| (*name).to_owned()).collect();
-    let mut params = rcgen::CertificateParams::new(names).expect("valid names");
-    params.subject_alt_names.push(rcgen::SanType::IpAddress([127, 0, 0, 1].into()));
-    let key = rcgen::KeyPair::generate().expect("a key");
-    let cert = params.self_signed(&key).expect("a certificate");
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("usual protocol versions")
-        .with_no_client_auth()
-        .with_single_cert(
-            vec![CertificateDer::from_pem_slice(cert.pem().as_bytes()).expect("a certificate")],
-            PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).expect("a key"),
-        )
-        .expect("a certificate with its key");
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let address = listener.local_addr().expect("an address");
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            let (acceptor, answer) = (acceptor.clone(), answer.clone());
-            tokio::spawn(async move {
-                let Ok(stream) = acceptor.accept(stream).await else { return };
-                let _ = auto::Builder::new(TokioExecutor::new())
-                    .serve_connection(TokioIo::new(stream), service_fn(answer))
-                    .await;
-            });
+    let listener = tls::Listener::bind(&NAMES, &["h2", "http/1.1"]).await;
+    let (address, certificate) = (listener.address, listener.certificate.clone());
+    listener.serve(move |stream| {
+        let answer = answer.clone();
+        async move {
+            let connection = auto::Builder::new(TokioExecutor::new());
+            let _ = connection.serve_connection(TokioIo::new(stream), service_fn(answer)).await;
         }
     });
-    (address, cert.pem())
+    (address, certificate)
 }
 
 async fn answer(

@@ -8,6 +8,21 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+/// A program to measure.
+pub(crate) struct Build {
+    pub(crate) name: &'static str,
+    pub(crate) program: PathBuf,
+}
+
+/// Returns what is measured: this build, and beside it the one that `KARMADA_BENCH_BEFORE` names, so that a change
+/// is compared with what was before it in one run.
+pub(crate) fn builds() -> Vec<Build> {
+    let before = std::env::var_os("KARMADA_BENCH_BEFORE")
+        .map(|program| Build { name: "karmada-rs before", program: program.into() });
+    let now = Build { name: "karmada-rs", program: env!("CARGO_BIN_EXE_karmada").into() };
+    before.into_iter().chain([now]).collect()
+}
+
 /// A `karmada server` that ends with the benchmark.
 pub(crate) struct Ours {
     pub(crate) child: Child,
@@ -17,16 +32,16 @@ pub(crate) struct Ours {
 }
 
 impl Ours {
-    pub(crate) fn start() -> Result<Self> {
+    pub(crate) fn start(build: &Build) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let data = dir.path().join("data");
         let started = Instant::now();
-        let child = Command::new(env!("CARGO_BIN_EXE_karmada"))
+        let child = Command::new(&build.program)
             .args(["--log", "warn", "server", "--bind", "127.0.0.1:0", "--data-dir"])
             .arg(&data)
             .stdin(Stdio::null())
             .spawn()
-            .context("cannot start karmada")?;
+            .with_context(|| format!("cannot start {}", build.program.display()))?;
         let kubeconfig = data.join("karmada.kubeconfig");
         while !kubeconfig.exists() {
             if started.elapsed() > Duration::from_secs(60) {
@@ -55,7 +70,7 @@ pub(crate) async fn client(kubeconfig: &Path) -> Result<kube::Client> {
 /// Reads a number that may be set to something else than usual.
 pub(crate) fn number(variable: &str, usual: usize) -> Result<usize> {
     match std::env::var(variable) {
-        Ok(text) => text.parse().with_context(|| format!("{variable} is no number: {text}")),
+        Ok(text) => text.parse().with_context(|| format!("{variable} is not a number: {text}")),
         Err(_) => Ok(usual),
     }
 }

@@ -23,7 +23,7 @@ pub(super) struct Memory {
     pub(super) members: Vec<PathBuf>,
     /// Nodes of each simulated member.
     pub(super) nodes: u16,
-    /// The sample was created once. Who deletes it does not want it back.
+    /// The sample was created once. A user who deletes it does not want it back.
     pub(super) sample: bool,
 }
 

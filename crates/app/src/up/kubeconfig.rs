@@ -5,6 +5,7 @@
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use apimachinery::yaml;
 use serde_json::{Value, json};
 
 /// How one member is reached: what a kubeconfig says about its current context.
@@ -32,7 +33,7 @@ impl Entry {
 
     /// Reads the current context of a kubeconfig that lies in `folder`.
     pub(super) fn parse(text: &str, folder: &Path) -> anyhow::Result<Self> {
-        let config: Value = serde_saphyr::from_str(text).context("it is no YAML")?;
+        let config: Value = yaml::from_str(text).context("it is not YAML")?;
         let context = config["current-context"].as_str().unwrap_or("");
         if context.is_empty() {
             bail!("it has no current context");
@@ -75,14 +76,14 @@ fn label(context: &str) -> String {
 
 /// Adds contexts to a kubeconfig; its own stay first and current.
 pub(super) fn combine(control: &str, members: &[Entry]) -> anyhow::Result<String> {
-    let mut config: Value = serde_saphyr::from_str(control).context("our own kubeconfig is malformed")?;
+    let mut config: Value = yaml::from_str(control).context("our own kubeconfig is malformed")?;
     for member in members {
         let name = &member.name;
         push(&mut config, "clusters", json!({"name": name, "cluster": member.cluster}));
         push(&mut config, "users", json!({"name": name, "user": member.user}));
         push(&mut config, "contexts", json!({"name": name, "context": {"cluster": name, "user": name}}));
     }
-    Ok(apimachinery::yaml::write(&config))
+    Ok(yaml::write(&config))
 }
 
 fn push(config: &mut Value, list: &str, item: Value) {
@@ -111,7 +112,7 @@ mod tests {
     #[test]
     fn a_kubeconfig_without_what_it_needs_is_refused() {
         let cases = [
-            ("{".to_owned(), "no YAML"),
+            ("{".to_owned(), "not YAML"),
             ("{}".to_owned(), "no current context"),
             ("current-context: a".to_owned(), "no context called"),
             (MINE.replace("name: prod", "name: other"), "no cluster called"),
@@ -138,7 +139,7 @@ mod tests {
         let control = MINE.replace("admin@Prod.EU", "karmada-apiserver");
         let text =
             combine(&control, &[Entry::parse(MINE, Path::new("/")).expect("usable")]).expect("combined");
-        let config: Value = serde_saphyr::from_str(&text).expect("YAML");
+        let config: Value = yaml::from_str(&text).expect("YAML");
         assert_eq!(config["current-context"], "karmada-apiserver");
         let names: Vec<_> =
             config["contexts"].as_array().expect("a list").iter().map(|c| &c["name"]).collect();

@@ -41,11 +41,7 @@ pub(super) async fn create(client: &Client) -> anyhow::Result<()> {
 
 fn objects() -> anyhow::Result<Vec<DynamicObject>> {
     YAML.split("\n---\n")
-        .map(|document| {
-            let object: serde_json::Value =
-                serde_saphyr::from_str(document).context("the sample is malformed")?;
-            serde_json::from_value(object).context("the sample is malformed")
-        })
+        .map(|document| apimachinery::yaml::from_str(document).context("the sample is malformed"))
         .collect()
 }
 

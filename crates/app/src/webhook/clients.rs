@@ -1,4 +1,4 @@
-//! Who may ask for a review: whoever shows a certificate of the API server.
+//! Reviews are for callers that show a certificate of the API server.
 
 use std::path::Path;
 use std::sync::Arc;

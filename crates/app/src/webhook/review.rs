@@ -11,14 +11,14 @@ use rustls::pki_types::CertificateDer;
 use serde_json::{Value, json};
 
 use super::clients::Clients;
-use crate::surroundings::{Surroundings, Writer};
+use crate::environment::{Environment, Writer};
 
 /// Judges reviews.
 #[derive(Debug)]
 pub(super) struct Reviewer {
     settings: Settings,
-    surroundings: Arc<Surroundings>,
-    /// Who may ask; anybody if there is nothing that a review could write.
+    environment: Arc<Environment>,
+    /// The callers that may ask; anybody may if there is nothing that a review could write.
     clients: Option<Clients>,
 }
 
@@ -26,7 +26,7 @@ impl Reviewer {
     /// Refuses settings under which a review writes, unless it is known who asks.
     pub(super) fn new(
         settings: Settings,
-        surroundings: Arc<Surroundings>,
+        environment: Arc<Environment>,
         clients: Option<Clients>,
     ) -> anyhow::Result<Self> {
         let gate = features::FEDERATED_QUOTA_ENFORCEMENT;
@@ -37,7 +37,7 @@ impl Reviewer {
                 gate.name
             );
         }
-        Ok(Self { settings, surroundings, clients })
+        Ok(Self { settings, environment, clients })
     }
 
     /// Says whether TLS has to ask callers for certificates.
@@ -107,8 +107,8 @@ impl Reviewer {
             Act::Validate(_) => {
                 let dry_run = review["dryRun"].as_bool().unwrap_or_default();
                 let writer = writer(&review["userInfo"]);
-                let around = &self.surroundings;
-                around.validate(hook, &request, object, &self.settings, &writer, dry_run).await?;
+                let environment = &self.environment;
+                environment.validate(hook, &request, object, &self.settings, &writer, dry_run).await?;
                 Ok(None)
             }
         }

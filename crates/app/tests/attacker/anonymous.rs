@@ -136,7 +136,7 @@ pub(crate) async fn oversized_heads(stage: &Stage) -> Verdict {
     Ok(seen.join("; "))
 }
 
-/// Bytes that are no HTTP, and no TLS.
+/// Bytes that are neither HTTP nor TLS.
 pub(crate) async fn garbage(stage: &Stage) -> Verdict {
     let door = &stage.plane.door;
     for bytes in [

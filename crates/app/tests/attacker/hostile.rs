@@ -6,11 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use base64::Engine as _;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
+use testkit::tls;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 
 pub(crate) const GROUP: &str = "things.example.com";
 /// As much as an endless answer has at most, so that a test ends.
@@ -54,36 +53,17 @@ pub(crate) struct Hostile {
 
 impl Hostile {
     pub(crate) async fn start() -> Self {
-        let key = rcgen::KeyPair::generate().expect("a key");
-        let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).expect("a valid name");
-        params.subject_alt_names.push(rcgen::SanType::IpAddress([127, 0, 0, 1].into()));
-        let cert = params.self_signed(&key).expect("a certificate");
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = rustls::ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .expect("usual protocol versions")
-            .with_no_client_auth()
-            .with_single_cert(
-                vec![CertificateDer::from_pem_slice(cert.pem().as_bytes()).expect("a certificate")],
-                PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).expect("a key"),
-            )
-            .expect("a certificate with its key");
-        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let address = listener.local_addr().expect("an address");
+        let listener = tls::Listener::bind(&["localhost"], &[]).await;
+        let (address, certificate) = (listener.address, listener.certificate.clone());
         let (seen, tunnelled) = (Arc::default(), Arc::default());
         let served = Served { address, seen: Arc::clone(&seen), tunnelled: Arc::clone(&tunnelled) };
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let (acceptor, served) = (acceptor.clone(), served.clone());
-                tokio::spawn(async move {
-                    if let Ok(stream) = acceptor.accept(stream).await {
-                        let _ = served.answer(stream).await;
-                    }
-                });
+        listener.serve(move |stream| {
+            let served = served.clone();
+            async move {
+                let _ = served.answer(stream).await;
             }
         });
-        let bundle = base64::engine::general_purpose::STANDARD.encode(cert.pem());
+        let bundle = base64::engine::general_purpose::STANDARD.encode(certificate);
         Self { address, bundle, seen, tunnelled }
     }
 

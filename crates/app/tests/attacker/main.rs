@@ -32,7 +32,7 @@ use plane::MEMORY_MIB;
 use stage::{Stage, Verdict};
 use table::{Attack, How, attacks};
 
-/// No attack may keep the test waiting for longer. What the server paces takes its time on a slow machine.
+/// No attack may keep the test waiting for longer. What the server throttles takes its time on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What came of an attack.
@@ -70,7 +70,7 @@ async fn others_are_served_whatever_attackers_do() {
         }
         outcomes
     };
-    let common = async {
+    let in_turn = async {
         let mut stage = first.clone();
         let mut outcomes = Vec::new();
         for (attack, play) in shared {
@@ -81,7 +81,7 @@ async fn others_are_served_whatever_attackers_do() {
         }
         outcomes
     };
-    let (mut outcomes, beside, apart) = futures::join!(common, beside, apart);
+    let (mut outcomes, beside, apart) = futures::join!(in_turn, beside, apart);
     outcomes.extend(beside);
     outcomes.extend(apart);
     let failed: Vec<&str> = outcomes

@@ -92,7 +92,7 @@ pub(crate) async fn numbers(stage: &Stage) -> Verdict {
     door.send("nobody", "POST", REVIEW, long).await.refused()
 }
 
-/// Protobuf that promises more than it has, nests without end, or is no protobuf.
+/// Protobuf that promises more than it has, nests without end, or is not protobuf.
 pub(crate) async fn protobuf(stage: &Stage) -> Verdict {
     let door = &stage.plane.door;
     let wrap = |inner: &[u8]| [b"k8s\x00", inner].concat();

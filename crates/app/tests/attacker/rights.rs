@@ -176,7 +176,7 @@ pub(crate) async fn masters_by_csr(stage: &Stage) -> Verdict {
     Ok("refused each".to_owned())
 }
 
-/// Who asks cannot approve, nor say who asked.
+/// A client can neither approve its own request nor say that somebody else asked.
 pub(crate) async fn own_approval(stage: &Stage) -> Verdict {
     let door = &stage.plane.door;
     let pem = csr(DnValue::Utf8String("askers".to_owned()), "system:admin");
@@ -204,7 +204,7 @@ pub(crate) async fn own_approval(stage: &Stage) -> Verdict {
     Ok("403, and the status of a new request is dropped".to_owned())
 }
 
-/// Requests that are no requests, and lifetimes beyond all calendars.
+/// Requests that are not requests, and lifetimes beyond all calendars.
 pub(crate) async fn odd_csrs(stage: &Stage) -> Verdict {
     let door = &stage.plane.door;
     let pem = csr(DnValue::Utf8String("askers".to_owned()), "asker");

@@ -146,7 +146,7 @@ impl Door {
         self.raw_within(bytes, 4 * PATIENCE).await
     }
 
-    /// Posts again while the server says that it is too much at once: what is paced is not refused.
+    /// Posts again while the server says that it is too much at once: a throttled request is not a refused one.
     pub(crate) async fn post_patiently(&self, who: &str, path: &str, object: &Value) -> Answer {
         let began = std::time::Instant::now();
         loop {

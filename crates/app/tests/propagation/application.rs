@@ -27,7 +27,7 @@ fn object(value: Value) -> DynamicObject {
 }
 
 async fn an_application_is_divided_overridden_repaired_moved_and_removed(members: Members) {
-    let world = World::new("app", ControlPlane::ours(), &members.kubeconfigs()).await;
+    let world = World::new("app", ControlPlane::ours(), &members.places()).await;
     let (plane, namespace) = (world.plane.clone(), world.namespace.clone());
     let names = [world.members[0].name.as_str(), world.members[1].name.as_str()];
 
@@ -102,5 +102,5 @@ async fn an_application_is_divided_overridden_repaired_moved_and_removed(members
         until(&here, work.metadata.name.as_deref().expect("a name"), "no Work is left", |w| w.is_none())
             .await;
     }
-    world.leave();
+    world.leave().await;
 }

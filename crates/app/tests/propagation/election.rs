@@ -36,9 +36,9 @@ fn field<'a>(line: &'a str, name: &str) -> &'a str {
 /// speaks for them.
 async fn until_metrics(address: &str, wanted: &[&str]) {
     eventually("the metrics follow", async || {
-        let figures = metrics(address);
-        let missing: Vec<_> = wanted.iter().filter(|line| !figures.contains(**line)).collect();
-        if missing.is_empty() { Ok(()) } else { Err(format!("{missing:?} are missing in\n{figures}")) }
+        let text = metrics(address);
+        let missing: Vec<_> = wanted.iter().filter(|line| !text.contains(**line)).collect();
+        if missing.is_empty() { Ok(()) } else { Err(format!("{missing:?} are missing in\n{text}")) }
     })
     .await;
 }

@@ -7,6 +7,7 @@ use std::process::Command;
 use clusters::toolchain::{KARMADA, Toolchain};
 use kube::api::{Api, DynamicObject, ListParams, ObjectList, PostParams};
 use serde_json::{Value, json};
+use testkit::check::{self, Site, check};
 use testkit::{Kind, client, condition, eventually, install_tls, until, until_gone};
 
 use crate::plane::ControlPlane;
@@ -217,6 +218,14 @@ async fn the_official_karmadactl_works_as_on_the_original() {
     .await;
     let after = deployments().api(inside[0].clone(), NAMESPACE).get("legacy").await.expect("it is there");
     assert_eq!(uid(&after), before, "it was taken over, not replaced");
+
+    let there = names.iter().zip(&inside).zip(members.iter());
+    let member = |((name, client), cluster): ((&&str, &kube::Client), &clusters::Cluster)| {
+        // Lines about the cluster's account, and about what the test has made there.
+        Site::member(name, client.clone(), vec![cluster.audit_log()]).about(NAMESPACE)
+    };
+    let (plane_site, controllers) = (control.site(plane.clone()), control.controllers().to_owned());
+    check(&check::World { plane: plane_site, members: there.map(member).collect(), controllers }).await;
 
     // Unjoin: nothing of us is left in the member, nor of the member here.
     let (file, context) = (members[1].kubeconfig().to_string_lossy(), context(members[1].kubeconfig()));

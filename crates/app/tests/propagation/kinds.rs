@@ -19,14 +19,14 @@ on_real_and_simulated_members! {
 }
 
 async fn every_kind_goes_all_the_way_on_our_server(members: Members) {
-    every_kind(World::new("ours", ControlPlane::ours(), &members.kubeconfigs()).await).await;
+    every_kind(World::new("ours", ControlPlane::ours(), &members.places()).await).await;
 }
 
 async fn every_kind_goes_all_the_way_on_kube_apiserver(members: Members) {
     if !have_kubernetes() {
         return;
     }
-    every_kind(World::new("stock", ControlPlane::kubernetes().await, &members.kubeconfigs()).await).await;
+    every_kind(World::new("stock", ControlPlane::kubernetes().await, &members.places()).await).await;
 }
 
 async fn every_kind(world: World) {
@@ -53,11 +53,11 @@ async fn every_kind(world: World) {
         let gone = "the namespace leaves the members";
         until_gone(&world.in_member(index, &namespaces), &world.namespace, gone).await;
     }
-    world.leave();
+    world.leave().await;
 }
 
-fn policy_kind(of: &Kind) -> Kind {
-    if of.namespaced {
+fn policy_kind(kind: &Kind) -> Kind {
+    if kind.namespaced {
         Kind::namespaced("policy.karmada.io", "v1alpha1", "PropagationPolicy", "propagationpolicies")
     } else {
         let plural = "clusterpropagationpolicies";
@@ -65,16 +65,16 @@ fn policy_kind(of: &Kind) -> Kind {
     }
 }
 
-fn override_kind(of: &Kind) -> Kind {
-    if of.namespaced {
+fn override_kind(kind: &Kind) -> Kind {
+    if kind.namespaced {
         Kind::namespaced("policy.karmada.io", "v1alpha1", "OverridePolicy", "overridepolicies")
     } else {
         Kind::cluster("policy.karmada.io", "v1alpha1", "ClusterOverridePolicy", "clusteroverridepolicies")
     }
 }
 
-fn binding_kind(of: &Kind) -> Kind {
-    if of.namespaced {
+fn binding_kind(kind: &Kind) -> Kind {
+    if kind.namespaced {
         Kind::namespaced("work.karmada.io", "v1alpha2", "ResourceBinding", "resourcebindings")
     } else {
         Kind::cluster("work.karmada.io", "v1alpha2", "ClusterResourceBinding", "clusterresourcebindings")

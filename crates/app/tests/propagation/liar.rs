@@ -65,7 +65,7 @@ impl Liar {
                 });
             }
         });
-        // Without TLS, and so without a client certificate: who he is, the liar knows himself.
+        // Without TLS, and so without a client certificate: the liar needs none to know who asks.
         let kubeconfig = folder.join("liar.kubeconfig");
         let text = json!({"apiVersion": "v1", "kind": "Config", "current-context": "liar",
             "clusters": [{"name": "liar", "cluster": {"server": format!("http://{address}")}}],

@@ -13,6 +13,7 @@ mod kinds;
 mod liar;
 mod members;
 mod plane;
+mod real_pods;
 mod requests;
 mod sight;
 mod trouble;

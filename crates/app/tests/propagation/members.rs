@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use clusters::toolchain::{MEMBER_RECIPES, Toolchain};
+use testkit::check::AUDIT_POLICY;
 
 /// Nodes of each simulated member: as many as a real one has.
 const NODES: usize = 3;
@@ -41,16 +42,23 @@ impl Members {
         let dir = tempfile::tempdir().expect("a folder for the test");
         let mut options = sim::Options::new(count, NODES);
         options.data_dir = Some(dir.path().join("members"));
+        let policy = dir.path().join("audit-policy.json");
+        std::fs::write(&policy, AUDIT_POLICY).expect("a policy");
+        options.audit_policy = Some(policy);
         let fleet = sim::start(options).await.expect("simulated members");
         Some(Self::Simulated { fleet, _dir: dir })
     }
 
-    pub(crate) fn kubeconfigs(&self) -> Vec<PathBuf> {
+    /// Returns where the members are.
+    pub(crate) fn places(&self) -> Vec<Place> {
         match self {
-            Self::Real(members) => members.iter().map(|member| member.kubeconfig().to_path_buf()).collect(),
+            Self::Real(members) => members.iter().map(Place::real).collect(),
             Self::Simulated { fleet, .. } => {
-                let paths = fleet.members().iter().map(|member| member.kubeconfig_path.clone());
-                paths.map(|path| path.expect("a member with files has a kubeconfig")).collect()
+                let place = |member: &sim::Member| Place {
+                    kubeconfig: member.kubeconfig_path.clone().expect("a member with files has a kubeconfig"),
+                    audit_log: member.audit_log.clone(),
+                };
+                fleet.members().iter().map(place).collect()
             }
         }
     }
@@ -73,6 +81,19 @@ impl Members {
                 fleet.heal_all(&fleet.members()[index].name).expect("healed");
             }
         }
+    }
+}
+
+/// Where a member is reached, and where what was done to it is written down.
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub(crate) kubeconfig: PathBuf,
+    pub(crate) audit_log: Option<PathBuf>,
+}
+
+impl Place {
+    pub(crate) fn real(cluster: &clusters::Cluster) -> Self {
+        Self { kubeconfig: cluster.kubeconfig().to_path_buf(), audit_log: Some(cluster.audit_log()) }
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clusters::{ClusterOptions, Fleet, FleetOptions};
 use kube::api::{Api, DynamicObject, PostParams};
 use serde_json::Value;
+use testkit::check::{CONTROLLERS, Site};
 use testkit::{Kind, Process, Server, client, run, until};
 
 /// The binary under test.
@@ -41,7 +42,7 @@ impl ControlPlane {
 
     /// Starts `karmada server` with the controllers of a list.
     pub(crate) fn server(controllers: &'static str) -> Self {
-        let server = Server::start(KARMADA, &["--controllers", controllers]);
+        let server = Server::audited(KARMADA, &["--controllers", controllers]);
         Self { kubeconfig: server.kubeconfig(), role: Role::Server(server), controllers }
     }
 
@@ -65,6 +66,20 @@ impl ControlPlane {
         let mut plane = Self { kubeconfig, role, controllers: SHARING };
         plane.start();
         plane
+    }
+
+    /// Returns which controllers run, as `--controllers` says it.
+    pub(crate) fn controllers(&self) -> &'static str {
+        self.controllers
+    }
+
+    /// Returns what has to be known to check it at the end of a test. Controllers on a kube-apiserver write in the name of the
+    /// administrator, as the test does, so that its log cannot tell who it was.
+    pub(crate) fn site(&self, client: kube::Client) -> Site {
+        match &self.role {
+            Role::Server(server) => Site::plane(client, CONTROLLERS, server.audit_logs()),
+            Role::Controllers { .. } => Site::plane(client, CONTROLLERS, Vec::new()),
+        }
     }
 
     /// Starts the process again.

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use testkit::{DEADLINE, Inventory, Kind, assert_kept, at, client, condition, install_tls, inventory, until};
 
 use crate::cases;
-use crate::members::have_kubernetes;
+use crate::members::{Place, have_kubernetes};
 use crate::plane::ControlPlane;
 
 use crate::world::World;
@@ -33,14 +33,14 @@ mod real {
     #[tokio::test(flavor = "multi_thread")]
     async fn neither_a_second_look_nor_a_restart_with_a_thousand_templates_writes_anything() {
         let Some(audited) = super::Audited::start(&super::MEMBERS).await else { return };
-        let kubeconfigs = super::MEMBERS.map(|name| audited.cluster(name).kubeconfig().to_path_buf());
+        let places = super::MEMBERS.map(|name| audited.place(name));
         let witnesses = super::MEMBERS.map(|name| audited.witness(name, super::TAG)).into();
         let away = audited.cluster(super::MEMBERS[0]);
         let blink = async {
             away.cut_off().await.expect("cut off");
             away.heal().await.expect("healed");
         };
-        super::silence(&audited, &kubeconfigs, witnesses, blink, super::TEMPLATES).await;
+        super::silence(&audited, &places, witnesses, blink, super::TEMPLATES).await;
         audited.end().await;
     }
 }
@@ -53,21 +53,21 @@ mod simulated {
         let Some(audited) = super::Audited::start(&[]).await else { return };
         let Some(members) = Members::simulated(Access::Exclusive, 3).await else { return };
         let mut witnesses = Vec::new();
-        for kubeconfig in members.kubeconfigs() {
-            witnesses.push(super::Witness::counters(&kubeconfig).await);
+        for place in members.places() {
+            witnesses.push(super::Witness::counters(&place.kubeconfig).await);
         }
         let blink = async {
             members.cut_off(0).await;
             members.heal(0).await;
         };
-        super::silence(&audited, &members.kubeconfigs(), witnesses, blink, super::FEW).await;
+        super::silence(&audited, &members.places(), witnesses, blink, super::FEW).await;
         audited.end().await;
     }
 }
 
 async fn silence(
     audited: &Audited,
-    members: &[PathBuf],
+    members: &[Place],
     mut witnesses: Vec<Witness>,
     blink: impl Future<Output = ()>,
     count: usize,
@@ -97,6 +97,7 @@ async fn silence(
     marker(&world, "marker-after").await;
     assert_silence(&witnesses, "a restart").await;
     assert_same(&before, &everything(&world).await, "a restart");
+    world.check().await;
 }
 
 /// Returns what there is in the control plane and in the members, of all kinds.
@@ -171,13 +172,20 @@ impl Audited {
         self.fleet.cluster(name).expect("a cluster of the fleet")
     }
 
+    fn place(&self, name: &str) -> Place {
+        Place {
+            kubeconfig: self.cluster(name).kubeconfig().to_path_buf(),
+            audit_log: Some(self.dir.path().join(name)),
+        }
+    }
+
     /// In members, the administrator is kwok, which keeps nodes and pods alive: only whoever has the name counts.
     fn witness(&self, name: &str, user: &'static str) -> Witness {
         Witness::Log { path: self.dir.path().join(name), user, marked: 0 }
     }
 }
 
-/// Who has seen every write to a cluster.
+/// Sees every write to a cluster.
 enum Witness {
     /// kube-apiserver's audit log.
     Log { path: PathBuf, user: &'static str, marked: usize },
@@ -224,7 +232,7 @@ impl Witness {
 /// Returns how many writes a simulated member has been asked for, by verb and resource.
 async fn writes(client: &kube::Client) -> BTreeMap<String, u64> {
     let request = http::Request::get("/metrics").body(Vec::new()).expect("a request");
-    let text = client.request_text(request).await.expect("the member's figures");
+    let text = client.request_text(request).await.expect("the member's metrics");
     let mut counts = BTreeMap::new();
     for line in text.lines().filter(|line| line.starts_with("apiserver_request_total{")) {
         let label = |name: &str| {
@@ -241,7 +249,7 @@ async fn writes(client: &kube::Client) -> BTreeMap<String, u64> {
         let count: f64 = line.rsplit(' ').next().and_then(|count| count.parse().ok()).expect("a count");
         *counts.entry(format!("{verb} {resource}")).or_default() += count as u64;
     }
-    assert!(!counts.is_empty(), "the figures show no write at all:\n{text}");
+    assert!(!counts.is_empty(), "the metrics show no write at all:\n{text}");
     counts
 }
 

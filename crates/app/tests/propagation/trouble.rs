@@ -51,7 +51,7 @@ async fn has(world: &World, member: usize, name: &str, wanted: &str, what: &str)
 }
 
 async fn a_dead_member_delays_nobody_and_catches_up(members: Members) {
-    let mut world = World::new("trouble", ControlPlane::ours(), &members.kubeconfigs()).await;
+    let mut world = World::new("trouble", ControlPlane::ours(), &members.places()).await;
     let all = ["kept", "changed", "new", "gone"];
     for name in ["kept", "changed", "gone"] {
         world.create(&config_maps(), config_map(name, "1")).await;
@@ -97,11 +97,11 @@ async fn a_dead_member_delays_nobody_and_catches_up(members: Members) {
     has(&world, 2, "kept", "1", "what was there is there").await;
     let now = world.until_inventory(2, &config_maps(), &["kept", "changed", "new"]).await;
     assert_kept(&before[2], &now, removed, "after the member's return");
-    world.leave();
+    world.leave().await;
 }
 
 async fn a_policy_that_wants_no_cluster_takes_its_objects_away(members: Members) {
-    let world = World::new("nowhere", ControlPlane::ours(), &members.kubeconfigs()).await;
+    let world = World::new("nowhere", ControlPlane::ours(), &members.places()).await;
     world.create(&config_maps(), config_map("wanted", "1")).await;
     world.create(&policies(), policy("wanted", &["wanted"], json!({}))).await;
     for member in 0..2 {
@@ -124,11 +124,11 @@ async fn a_policy_that_wants_no_cluster_takes_its_objects_away(members: Members)
     world.patch(&policies(), "wanted", &second).await;
     has(&world, 0, "wanted", "1", "it comes back").await;
     world.until_inventory(1, &config_maps(), &[]).await;
-    world.leave();
+    world.leave().await;
 }
 
 async fn templates_and_policies_deleted_in_any_order_leave_nothing_and_drift_is_repaired(members: Members) {
-    let world = World::new("order", ControlPlane::ours(), &members.kubeconfigs()).await;
+    let world = World::new("order", ControlPlane::ours(), &members.places()).await;
     let names = ["template-first", "policy-first", "together"];
     for name in names {
         world.create(&config_maps(), config_map(name, "1")).await;
@@ -170,5 +170,5 @@ async fn templates_and_policies_deleted_in_any_order_leave_nothing_and_drift_is_
         let binding = api::names::binding("ConfigMap", name);
         until_gone(&world.in_plane(&bindings()), &binding, "the binding goes").await;
     }
-    world.leave();
+    world.leave().await;
 }

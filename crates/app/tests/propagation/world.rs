@@ -1,19 +1,19 @@
 //! A control plane with its members.
 
-use std::path::PathBuf;
-
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::PartialObjectMeta;
 use serde_json::{Value, json};
+use testkit::check::{self, Site, check};
 use testkit::{Inventory, Kind, client, condition, eventually, inventory, run, until};
 
+use crate::members::Place;
 use crate::plane::{ControlPlane, KARMADA};
 
 /// A member as the tests see it: whatever has a kubeconfig.
 pub(crate) struct Member {
     pub(crate) name: String,
     pub(crate) client: kube::Client,
-    kubeconfig: PathBuf,
+    place: Place,
 }
 
 /// A control plane and its members.
@@ -28,18 +28,19 @@ pub(crate) struct World {
 
 impl World {
     /// Joins members, waits until they are ready, and makes a namespace.
-    pub(crate) async fn new(tag: &str, control: ControlPlane, kubeconfigs: &[PathBuf]) -> Self {
+    pub(crate) async fn new(tag: &str, control: ControlPlane, places: &[Place]) -> Self {
         let tag = format!("{tag}-{}", std::process::id());
         let plane = client(&control.kubeconfig).await;
         let mut members = Vec::new();
-        for (number, kubeconfig) in kubeconfigs.iter().enumerate() {
+        for (number, place) in places.iter().enumerate() {
             let name = format!("{tag}-m{}", number + 1);
-            let (control, member) = (control.kubeconfig.to_string_lossy(), kubeconfig.to_string_lossy());
+            let (control, member) =
+                (control.kubeconfig.to_string_lossy(), place.kubeconfig.to_string_lossy());
             let accounts = format!("accounts-{tag}");
             let join = ["join", &name, "--kubeconfig", &control, "--cluster-kubeconfig", &member];
             run(KARMADA, &[&join[..], &["--cluster-namespace", &accounts]].concat());
-            let client = client(kubeconfig).await;
-            members.push(Member { name, client, kubeconfig: kubeconfig.clone() });
+            let client = client(&place.kubeconfig).await;
+            members.push(Member { name, client, place: place.clone() });
         }
         let world = Self { control, plane, members, namespace: tag.clone(), tag };
         for member in &world.members {
@@ -110,14 +111,29 @@ impl World {
         .await
     }
 
-    /// Takes the members out of the control plane again.
-    pub(crate) fn leave(&self) {
+    /// Fails unless the control plane and its members keep the laws of every world, whatever the test has done to them.
+    pub(crate) async fn check(&self) {
+        let member = |member: &Member| {
+            let logs = member.place.audit_log.iter().cloned().collect();
+            Site::member(&member.name, member.client.clone(), logs).about(&self.tag)
+        };
+        check(&check::World {
+            plane: self.control.site(self.plane.clone()),
+            members: self.members.iter().map(member).collect(),
+            controllers: self.control.controllers().to_owned(),
+        })
+        .await;
+    }
+
+    /// Checks the world, and takes the members out of the control plane again.
+    pub(crate) async fn leave(&self) {
+        self.check().await;
         for member in &self.members {
             let control = self.control.kubeconfig.to_string_lossy();
-            let kubeconfig = member.kubeconfig.to_string_lossy();
+            let kubeconfig = member.place.kubeconfig.to_string_lossy();
             let accounts = format!("accounts-{}", self.tag);
             // Unlike `join`, `unjoin` takes the cluster's name for the context's unless told otherwise.
-            let file = kube::config::Kubeconfig::read_from(&member.kubeconfig).expect("a kubeconfig");
+            let file = kube::config::Kubeconfig::read_from(&member.place.kubeconfig).expect("a kubeconfig");
             let context = file.current_context.expect("a current context");
             let unjoin =
                 ["unjoin", &member.name, "--kubeconfig", &control, "--cluster-kubeconfig", &kubeconfig];

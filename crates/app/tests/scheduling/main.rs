@@ -11,5 +11,5 @@ use testkit::Server;
 /// Starts the control plane as a process of its own with these controllers, as `--controllers` names them.
 fn start(controllers: &str) -> Server {
     testkit::install_tls();
-    Server::start(env!("CARGO_BIN_EXE_karmada"), &["--controllers", controllers])
+    Server::audited(env!("CARGO_BIN_EXE_karmada"), &["--controllers", controllers])
 }

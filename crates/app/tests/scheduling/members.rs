@@ -1,10 +1,13 @@
 //! Every way to divide replicas on three real members: placed as expected, then following scale up, scale down, a
 //! cluster that joins, a label that changes, a taint that comes and goes.
 
+use std::path::PathBuf;
+
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
+use testkit::check::{self, Site, check};
 use testkit::{Server, client, object, resource, run, until};
 
 use crate::start;
@@ -15,6 +18,9 @@ const ACCOUNTS: [&str; 2] = ["--cluster-namespace", "sched-e2e-accounts"];
 
 /// The control plane, its members and a namespace.
 struct Plane {
+    client: kube::Client,
+    /// What the control plane has done, and what was done to each member.
+    logs: (Vec<PathBuf>, Vec<PathBuf>),
     control: String,
     clusters: Api<DynamicObject>,
     templates: Api<Deployment>,
@@ -40,6 +46,8 @@ impl Plane {
             apis.push(Api::namespaced(client(member.kubeconfig()).await, &namespace));
         }
         Self {
+            client: plane.clone(),
+            logs: (server.audit_logs(), members.iter().map(clusters::Cluster::audit_log).collect()),
             control: server.kubeconfig().to_string_lossy().into_owned(),
             clusters: Api::all_with(plane.clone(), &cluster),
             templates: Api::namespaced(plane.clone(), &namespace),
@@ -72,6 +80,19 @@ impl Plane {
                 && data["spec"]["taints"].as_array().is_none_or(Vec::is_empty)
         })
         .await;
+    }
+
+    /// Fails unless the control plane and its members keep the laws of every world.
+    async fn check(&self) {
+        let members = NAMES.iter().zip(&self.members).zip(&self.logs.1);
+        let member = |((name, api), log): ((&&str, &Api<Deployment>), &PathBuf)| {
+            // Other tests use the same members.
+            Site::member(name, api.clone().into_client(), vec![log.clone()]).about("sched-e2e")
+        };
+        let plane = Site::plane(self.client.clone(), check::CONTROLLERS, self.logs.0.clone());
+        let world =
+            check::World { plane, members: members.map(member).collect(), controllers: "*".to_owned() };
+        check(&world).await;
     }
 
     async fn change_cluster(&self, index: usize, patch: Value) {
@@ -248,6 +269,7 @@ async fn every_strategy_places_and_follows_what_changes() {
     plane.scale("late-static", 8).await;
     plane.runs("late-static", "scaled without the taint", [None, Some(2), Some(6)]).await;
 
+    plane.check().await;
     for name in [
         "duplicated",
         "static",
@@ -265,6 +287,7 @@ async fn every_strategy_places_and_follows_what_changes() {
         plane.templates.delete(name, &Default::default()).await.expect("the template is deleted");
         plane.runs(name, "removed", [None, None, None]).await;
     }
+    plane.check().await;
     for (index, member) in members.iter().enumerate() {
         let file = kube::config::Kubeconfig::read_from(member.kubeconfig()).expect("a kubeconfig");
         let context = file.current_context.expect("a current context");

@@ -217,7 +217,7 @@ async fn when_nothing_fits_everybody_is_told_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn reasons_are_for_whoever_may_read_them_and_figures_are_counted() {
+async fn reasons_are_for_whoever_may_read_them_and_attempts_are_counted() {
     let plane = Plane::start().await;
     plane.bind("fits", 6, by_room()).await;
     plane.bind("large", 99, by_room()).await;
@@ -262,11 +262,11 @@ async fn reasons_are_for_whoever_may_read_them_and_figures_are_counted() {
         r#"apiserver_request_total{"#,
     ];
     // An attempt is counted when it is over, a moment after its last write is seen.
-    let figures = eventually("the attempts are counted", async || {
-        let figures = plane.get("/metrics", "*/*").await.expect("metrics");
-        let missing: Vec<&str> = expected.into_iter().filter(|line| !figures.contains(line)).collect();
-        if missing.is_empty() { Ok(figures) } else { Err(format!("{missing:?} are missing in\n{figures}")) }
+    let metrics = eventually("the attempts are counted", async || {
+        let metrics = plane.get("/metrics", "*/*").await.expect("metrics");
+        let missing: Vec<&str> = expected.into_iter().filter(|line| !metrics.contains(line)).collect();
+        if missing.is_empty() { Ok(metrics) } else { Err(format!("{missing:?} are missing in\n{metrics}")) }
     })
     .await;
-    assert!(figures.ends_with("# EOF\n") && figures.matches("# EOF").count() == 1, "{figures}");
+    assert!(metrics.ends_with("# EOF\n") && metrics.matches("# EOF").count() == 1, "{metrics}");
 }

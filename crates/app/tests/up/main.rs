@@ -13,6 +13,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::json;
 
 use process::Up;
+use testkit::check::{self, Site};
 use testkit::{install_tls, until_gone};
 
 /// Clusters, replicas and images of the sample, as `examples/hello.yaml` wants them.
@@ -22,11 +23,30 @@ const WANTED: [(&str, i32, &str); 3] = [
     ("member3", 1, "registry.ap-south.example/nginx:1.29"),
 ];
 
-async fn deployments(up: &Up, context: Option<&str>) -> Api<Deployment> {
-    let file = Kubeconfig::read_from(up.data_dir().join("karmada.kubeconfig")).expect("a kubeconfig");
+fn kubeconfig(up: &Up) -> Kubeconfig {
+    Kubeconfig::read_from(up.data_dir().join("karmada.kubeconfig")).expect("a kubeconfig")
+}
+
+async fn client(up: &Up, context: Option<&str>) -> kube::Client {
     let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
-    let config = kube::Config::from_custom_kubeconfig(file, &options).await.expect("a usable context");
-    Api::namespaced(kube::Client::try_from(config).expect("a client"), "default")
+    let config =
+        kube::Config::from_custom_kubeconfig(kubeconfig(up), &options).await.expect("a usable context");
+    kube::Client::try_from(config).expect("a client")
+}
+
+async fn deployments(up: &Up, context: Option<&str>) -> Api<Deployment> {
+    Api::namespaced(client(up, context).await, "default")
+}
+
+/// Fails unless the control plane and its members keep the laws of every world. There are no audit logs to look into.
+async fn check(up: &Up) {
+    let mut members = Vec::new();
+    for context in kubeconfig(up).contexts.iter().skip(1) {
+        let client = client(up, Some(&context.name)).await;
+        members.push(Site::member(&context.name, client, Vec::new()));
+    }
+    let plane = Site::plane(client(up, None).await, check::CONTROLLERS, Vec::new());
+    check::check(&check::World { plane, members, controllers: "*".to_owned() }).await;
 }
 
 /// Follows the sample until it is as wanted.
@@ -77,6 +97,7 @@ async fn it_shows_the_sample_stops_goes_on_and_starts_over() {
     let scaled = Patch::Merge(json!({"spec": {"replicas": 12}}));
     template.patch("hello", &PatchParams::default(), &scaled).await.expect("scaled");
     until(&template, "all twelve replicas", |d| replicas(d) == 12 && ready(d) == 12).await;
+    check(&up).await;
     let said = up.interrupt();
     assert!(said.last().is_some_and(|line| line.contains("goes on from here")), "{said:#?}");
 
@@ -96,6 +117,7 @@ async fn it_shows_the_sample_stops_goes_on_and_starts_over() {
     let fresh = until(&template, "the sample anew", |d| replicas(d) == 6 && ready(d) == 6).await;
     assert_ne!(fresh.metadata.uid, first.metadata.uid, "another object");
     assert!(data.join("notes.txt").exists(), "what is not ours stays");
+    check(&up).await;
     up.interrupt();
 }
 
@@ -159,15 +181,14 @@ async fn it_takes_real_clusters_instead_and_leaves_them_joined() {
     up.until_it_says("Try, in another terminal");
     let template = deployments(&up, None).await;
     let first = until(&template, "the status of both members on the template", |d| ready(d) == 6).await;
-    let names: Vec<String> = {
-        let file = Kubeconfig::read_from(data.join("karmada.kubeconfig")).expect("a kubeconfig");
-        file.contexts.into_iter().map(|context| context.name).skip(1).collect()
-    };
+    let names: Vec<String> =
+        kubeconfig(&up).contexts.into_iter().map(|context| context.name).skip(1).collect();
     assert_eq!(names.len(), 2, "a context for each member: {names:?}");
     for name in &names {
         let member = deployments(&up, Some(name)).await;
         until(&member, "half of it in each", |d| replicas(d) == 3 && ready(d) == 3).await;
     }
+    check(&up).await;
     up.interrupt();
     let after: Vec<_> = kubeconfigs.iter().map(|path| std::fs::read(path).expect("a file")).collect();
     assert!(before == after, "the user's kubeconfigs are as they were");
@@ -183,5 +204,6 @@ async fn it_takes_real_clusters_instead_and_leaves_them_joined() {
         let member = deployments(&up, Some(name)).await;
         until_gone(&member, "hello", "it leaves the members").await;
     }
+    check(&up).await;
     up.interrupt();
 }

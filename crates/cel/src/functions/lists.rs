@@ -125,7 +125,7 @@ fn sum(list: &[Value]) -> Outcome {
     for item in rest {
         match super::operators::call(None, "_+_", &[total, item.clone()]) {
             Some(Ok(value)) => total = value,
-            // An error is no summand, and upstream says no more than that.
+            // An error is not a summand, and upstream says no more than that.
             _ => return bad("no such overload"),
         }
     }

@@ -184,7 +184,7 @@ fn address(ip: IpAddr, name: &str) -> Outcome {
 fn range(cidr: &IpNet, name: &str, args: &[Value]) -> Outcome {
     match (name, args) {
         ("containsIP", [Value::Ip(ip)]) => ok(Value::Bool(cidr.contains(ip))),
-        // Why the text is no address gets lost upstream.
+        // Why the text is not an address gets lost upstream.
         ("containsIP", [Value::String(text)]) => {
             parse(text).map_or_else(|_| bad("no such overload"), |ip| ok(Value::Bool(cidr.contains(&ip))))
         }

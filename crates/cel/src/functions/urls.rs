@@ -147,7 +147,7 @@ fn unescape(text: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Says why a text is no URL, if so.
+/// Says why a text is not a URL, if so.
 pub(super) fn complaint(text: &str) -> Option<String> {
     Url::parse(text).err().map(|why| format!("parse {text:?}: {why}"))
 }

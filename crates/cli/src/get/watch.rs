@@ -16,6 +16,7 @@ use crate::print::table::Growing;
 use crate::print::{Format, document};
 use crate::select::{Wanted, list_query, missing_namespace};
 use crate::server::{Server, query};
+use crate::terminal::paint;
 
 /// What one server tells.
 struct Told {
@@ -165,6 +166,8 @@ struct Screen<'a> {
     rows: Rows,
     headed: bool,
     documents: usize,
+    /// In the order in which they spoke first: each has its colour.
+    clusters: Vec<String>,
 }
 
 impl<'a> Screen<'a> {
@@ -176,6 +179,7 @@ impl<'a> Screen<'a> {
             rows: Rows::watching(),
             headed: false,
             documents: 0,
+            clusters: Vec::new(),
         }
     }
 
@@ -214,6 +218,14 @@ impl<'a> Screen<'a> {
             headers: !arguments.no_headers && !std::mem::replace(&mut self.headed, true),
             event: arguments.output_watch_events.then_some(told.event.as_str()),
         };
-        Ok(self.growing.add(&self.rows.lay_out(&shape)))
+        let index = self.clusters.iter().position(|name| *name == told.cluster).unwrap_or_else(|| {
+            self.clusters.push(told.cluster.clone());
+            self.clusters.len() - 1
+        });
+        // The cluster stands behind the name.
+        let column = usize::from(shape.event.is_some()) + usize::from(shape.namespaces) + 1;
+        Ok(self.growing.add(&self.rows.lay_out(&shape), &|i, cell| {
+            if i == column && cell == told.cluster { paint(cell, index) } else { cell.to_owned() }
+        }))
     }
 }

@@ -69,7 +69,7 @@ fn path_of(text: &str) -> anyhow::Result<Path> {
 }
 
 /// Splits at commas outside of brackets.
-fn split(text: &str) -> Vec<String> {
+pub(crate) fn split(text: &str) -> Vec<String> {
     let (mut parts, mut depth) = (vec![String::new()], 0);
     for c in text.chars() {
         match c {

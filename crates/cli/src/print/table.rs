@@ -7,20 +7,34 @@ const NARROWEST: usize = 6;
 
 /// Lays rows out; the last column is as long as it is.
 pub(crate) fn align(rows: &[Vec<String>]) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |text: &str| text.chars().count();
-    let widths: Vec<usize> = (0..columns)
-        .map(|i| rows.iter().filter_map(|row| row.get(i)).map(|cell| width(cell)).max().unwrap_or(0))
-        .collect();
-    lay(rows, &widths)
+    lay(rows, &widths(rows), false, &|_, cell| cell.to_owned())
 }
 
-fn lay(rows: &[Vec<String>], widths: &[usize]) -> String {
+/// Lays rows out with spaces behind the last column too, as `top` does.
+pub(crate) fn align_wide(rows: &[Vec<String>]) -> String {
+    lay(rows, &widths(rows), true, &|_, cell| cell.to_owned())
+}
+
+fn widths(rows: &[Vec<String>]) -> Vec<usize> {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |text: &str| text.chars().count();
+    (0..columns)
+        .map(|i| rows.iter().filter_map(|row| row.get(i)).map(|cell| width(cell)).max().unwrap_or(0))
+        .collect()
+}
+
+/// `paint` may dress a cell, by its column; what it adds takes no room.
+fn lay(
+    rows: &[Vec<String>],
+    widths: &[usize],
+    to_the_end: bool,
+    paint: &dyn Fn(usize, &str) -> String,
+) -> String {
     let mut out = String::new();
     for row in rows {
         for (i, cell) in row.iter().enumerate() {
-            out.push_str(cell);
-            if i + 1 < row.len() {
+            out.push_str(&paint(i, cell));
+            if to_the_end || i + 1 < row.len() {
                 let width = (widths.get(i).copied().unwrap_or(0) + GAP).max(NARROWEST);
                 out.extend(std::iter::repeat_n(' ', width - cell.chars().count()));
             }
@@ -37,14 +51,15 @@ pub(crate) struct Growing {
 }
 
 impl Growing {
-    pub(crate) fn add(&mut self, rows: &[Vec<String>]) -> String {
+    /// Adds rows; `paint` dresses cells by their column.
+    pub(crate) fn add(&mut self, rows: &[Vec<String>], paint: &dyn Fn(usize, &str) -> String) -> String {
         for row in rows {
             self.widths.resize(self.widths.len().max(row.len()), 0);
             for (width, cell) in self.widths.iter_mut().zip(row) {
                 *width = (*width).max(cell.chars().count());
             }
         }
-        lay(rows, &self.widths)
+        lay(rows, &self.widths, false, paint)
     }
 }
 
@@ -76,9 +91,17 @@ mod tests {
     fn columns_are_aligned_with_three_spaces() {
         assert_eq!(align(&[row(&["NAME", "AGE"]), row(&["longer", "1s"])]), "NAME     AGE\nlonger   1s\n");
         let mut growing = Growing::default();
-        assert_eq!(growing.add(&[row(&["abc", "x"])]), "abc   x\n");
-        assert_eq!(growing.add(&[row(&["a", "y"])]), "a     y\n");
-        assert_eq!(growing.add(&[row(&["abcdef", "y"])]), "abcdef   y\n");
+        let plain = |_: usize, cell: &str| cell.to_owned();
+        assert_eq!(growing.add(&[row(&["abc", "x"])], &plain), "abc   x\n");
+        assert_eq!(growing.add(&[row(&["a", "y"])], &plain), "a     y\n");
+        let loud = |i: usize, cell: &str| if i == 0 { format!("<{cell}>") } else { cell.to_owned() };
+        assert_eq!(
+            growing.add(&[row(&["ab", "y"])], &loud),
+            "<ab>    y\n",
+            "what dresses a cell takes no room"
+        );
+        assert_eq!(growing.add(&[row(&["abcdef", "y"])], &plain), "abcdef   y\n");
+        assert_eq!(align_wide(&[row(&["a", "b"])]), "a     b     \n");
     }
 
     #[test]

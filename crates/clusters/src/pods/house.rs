@@ -48,7 +48,8 @@ echo 1 > /proc/sys/net/ipv4/ip_forward
 
 const HUB: &str = r#"set -e
 ip link set lo up
-ip link add name hub type bridge
+# An address of its own: otherwise it would change whenever a link comes or goes, and members would lose their way for a while.
+ip link add name hub address 02:00:0a:3c:00:01 type bridge
 ip address add "$3/24" dev hub
 ip link set hub up
 echo 1 > /proc/sys/net/ipv4/ip_forward
@@ -149,7 +150,7 @@ impl Room {
         ("nsenter".into(), all)
     }
 
-    /// Runs `ip` or `tc` in the network inside.
+    /// Runs `ip` in the network inside.
     fn network(self, program: &str, line: &str) -> Result<(), Error> {
         let output = Command::new("nsenter")
             .args(["--target", &self.first.to_string(), "--net", "--", program])
@@ -198,16 +199,67 @@ pub(crate) fn set_link(hub: Room, index: usize, up: bool) -> Result<(), Error> {
     hub.network("ip", &format!("link set {} {}", port(index), if up { "up" } else { "down" }))
 }
 
-/// Makes what leaves the member's node slow, or lifts that. A kernel without the delaying queue gets a narrow one instead.
-pub(crate) fn set_delay(member: Room, delay_ms: Option<u64>) -> Result<(), Error> {
-    let Some(delay_ms) = delay_ms else {
-        let _ = member.network("tc", "qdisc delete dev eth0 root"); // there may be none
-        return Ok(());
-    };
-    let delayed = member.network("tc", &format!("qdisc replace dev eth0 root netem delay {delay_ms}ms"));
-    delayed.or_else(|_| {
-        member.network("tc", "qdisc replace dev eth0 root tbf rate 256kbit burst 16kb latency 2000ms")
-    })
+/// A long line between a member's link and the bridge: a program that passes every packet on late, in both directions. Not every kernel has the
+/// queue that delays packets (`netem`); tap devices are more common. Dropping it ends the program, and the member's link is cut until
+/// [`Line::remove`].
+#[derive(Debug)]
+pub(crate) struct Line {
+    _process: Process,
+}
+
+impl Line {
+    /// Leads the member's link over a new line.
+    pub(crate) async fn lay(
+        hub: Room,
+        index: usize,
+        delay_ms: u64,
+        program: &Path,
+        folder: &Path,
+    ) -> Result<Self, Error> {
+        if !Path::new(TUN).exists() {
+            let said = format!("there is no {TUN}; packets of real pods cannot be delayed on this kernel");
+            return Err(Error::Command { command: "slow".to_string(), said });
+        }
+        let (near, far, side) = (format!("late{index}a"), format!("late{index}b"), side_bridge(index));
+        let args = ["delay", &delay_ms.to_string(), &near, &far].map(String::from);
+        let (program, args) = hub.enter(&[], program, &args);
+        let (name, cluster) = ("delay".to_string(), port(index));
+        let launch = Launch { name, cluster, program, args, folder: folder.to_path_buf() };
+        let mut process = launch.start()?;
+        let started = Instant::now();
+        while hub.network("ip", &format!("link show {far}")).is_err() {
+            if let Some(status) = process.exited() {
+                return Err(launch.ended(status));
+            }
+            if started.elapsed() > START_DEADLINE {
+                let what = "a line that delays packets".to_string();
+                return Err(Error::Timeout { what, after: START_DEADLINE, seen: launch.log_tail(5) });
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        hub.network("ip", &format!("link add name {side} type bridge"))?;
+        hub.network("ip", &format!("link set {side} up"))?;
+        hub.network("ip", &format!("link set {near} master {side} up"))?;
+        hub.network("ip", &format!("link set {far} master hub up"))?;
+        hub.network("ip", &format!("link set {} master {side}", port(index)))?;
+        Ok(Self { _process: process })
+    }
+
+    /// Joins the member's link to the bridge directly, whether there was a line or not.
+    pub(crate) fn remove(line: Option<Self>, hub: Room, index: usize) -> Result<(), Error> {
+        hub.network("ip", &format!("link set {} master hub", port(index)))?;
+        drop(line);
+        let _ = hub.network("ip", &format!("link delete {}", side_bridge(index))); // there may be none
+        Ok(())
+    }
+}
+
+/// Where tap devices come from.
+const TUN: &str = "/dev/net/tun";
+
+/// The bridge between a member's link and its line.
+fn side_bridge(index: usize) -> String {
+    format!("side{index}")
 }
 
 /// Runs `work` on a thread that is in the network of `room`. What it opens stays there, whoever uses it.

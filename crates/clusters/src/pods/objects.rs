@@ -15,7 +15,12 @@ pub(super) const DNS_ADDRESS: &str = "10.96.0.10";
 
 /// Creates the objects; the servers' address is `node`, and `authority` signed the certificate of the metrics server.
 pub(crate) async fn create(client: &Client, node: &str, authority: &str) -> Result<(), Error> {
-    for object in all(node, authority) {
+    apply(client, &all(node, authority)).await
+}
+
+/// Creates `objects`, one after the other. A young cluster may refuse the first attempts.
+pub(crate) async fn apply(client: &Client, objects: &[Value]) -> Result<(), Error> {
+    for object in objects {
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_string();
         let kind = object["kind"].as_str().unwrap_or_default().to_string();
         let (group, version) = match object["apiVersion"].as_str().unwrap_or_default().split_once('/') {
@@ -29,7 +34,7 @@ pub(crate) async fn create(client: &Client, node: &str, authority: &str) -> Resu
         };
         until(&format!("{kind} {name} to be created"), START_DEADLINE, async || {
             let params = PatchParams::apply("clusters").force();
-            api.patch(&name, &params, &Patch::Apply(&object))
+            api.patch(&name, &params, &Patch::Apply(object))
                 .await
                 .map(|_| ())
                 .map_err(|error| error.to_string())

@@ -5,7 +5,7 @@
 //! `k8s.io/api => ./staging/src/k8s.io/api` in `v1.36.3` becomes `k8s.io/api => k8s.io/api v0.36.3`. Replacements by
 //! another module or version are repeated as they are.
 
-use super::recipe::Recipe;
+use super::recipe::{Recipe, StandIn};
 
 /// Returns the text of our go.mod for `recipe`, given the upstream module's go.mod.
 pub(super) fn module_file(recipe: &Recipe, upstream: &str) -> String {
@@ -14,7 +14,10 @@ pub(super) fn module_file(recipe: &Recipe, upstream: &str) -> String {
     if !recipe.module.is_empty() {
         text.push_str(&format!("\nrequire {} {}\n", recipe.module, recipe.version));
     }
-    let replacements = replacements(upstream, recipe.version);
+    let mut replacements = replacements(upstream, recipe.version);
+    replacements.extend(
+        recipe.stand_ins.iter().map(|each| format!("{} => ./{}", each.module, stand_in_folder(each))),
+    );
     if !replacements.is_empty() {
         text.push_str("\nreplace (\n");
         for line in replacements {
@@ -23,6 +26,11 @@ pub(super) fn module_file(recipe: &Recipe, upstream: &str) -> String {
         text.push_str(")\n");
     }
     text
+}
+
+/// Returns where a module of ours is, in the folder of the recipe.
+pub(super) fn stand_in_folder(stand_in: &StandIn) -> String {
+    format!("stand-ins/{}", stand_in.module.replace('/', "_"))
 }
 
 /// Returns a Go file that imports the packages, so that `go build -mod=mod` resolves them. It is never compiled.
@@ -55,7 +63,7 @@ fn replacements(upstream: &str, version: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::recipe::{ETCD, KUBERNETES, POD_PROGRAM};
+    use super::super::recipe::{ETCD, KARMADA_E2E, KUBERNETES, POD_PROGRAM};
     use super::*;
 
     const UPSTREAM: &str = "module k8s.io/kubernetes\n\ngo 1.26.0\n\nrequire (\n\tgithub.com/a/b v1.0.0\n)\n\nreplace (\n\tk8s.io/api => ./staging/src/k8s.io/api\n\tgithub.com/x/y => github.com/z/y v0.3.0 // pinned\n)\n\nreplace k8s.io/kms => ./staging/src/k8s.io/kms\n";
@@ -85,6 +93,12 @@ mod tests {
     #[test]
     fn a_program_of_our_own_requires_nothing() {
         assert_eq!(module_file(&POD_PROGRAM, ""), "module karmada-rs.test/pod-program\n\ngo 1.26.0\n");
+    }
+
+    #[test]
+    fn a_stand_in_takes_the_place_of_its_module() {
+        let text = module_file(&KARMADA_E2E, "module github.com/karmada-io/karmada\n\ngo 1.25.7\n");
+        assert!(text.contains("\tsigs.k8s.io/kind => ./stand-ins/sigs.k8s.io_kind\n"), "{text}");
     }
 
     #[test]

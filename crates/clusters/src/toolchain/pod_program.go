@@ -1,9 +1,11 @@
 // The one program in the images of real pods. The name by which it is called says what it does:
-// pause sleeps and reaps, nginx serves HTTP, nc talks TCP and UDP, curl and wget fetch.
+// pause sleeps and reaps, nginx serves HTTP, nc talks TCP and UDP, curl and wget fetch. Outside of pods it is called with the argument
+// "delay" and carries packets between two networks, late.
 package main
 
 import (
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -16,10 +18,15 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unsafe"
 )
 
 func main() {
 	arguments := os.Args[1:]
+	if len(arguments) == 4 && arguments[0] == "delay" {
+		check("delay", delay(arguments[1], arguments[2], arguments[3]))
+		return
+	}
 	switch filepath.Base(os.Args[0]) {
 	case "pause":
 		pause()
@@ -55,6 +62,77 @@ func pause() {
 		}
 	}()
 	<-ending()
+}
+
+// delay makes two tap devices and passes every packet from one to the other, that many milliseconds late. It says "ready" once they exist.
+func delay(milliseconds, first, second string) error {
+	count, err := strconv.Atoi(milliseconds)
+	if err != nil {
+		return err
+	}
+	late := time.Duration(count) * time.Millisecond
+	one, err := tap(first)
+	if err != nil {
+		return err
+	}
+	other, err := tap(second)
+	if err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	ends := make(chan error)
+	go func() { ends <- carry(one, other, late) }()
+	go func() { ends <- carry(other, one, late) }()
+	return <-ends
+}
+
+// tap makes a tap device; it lives as long as its file. The kernel computes checksums and cuts large segments before it hands packets out.
+func tap(name string) (*os.File, error) {
+	const ioctl, tapWithoutHeader = 0x400454ca, 0x0002 | 0x1000
+	descriptor, err := syscall.Open("/dev/net/tun", syscall.O_RDWR|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("/dev/net/tun: %w", err)
+	}
+	request := struct {
+		name  [16]byte
+		flags uint16
+		rest  [22]byte
+	}{flags: tapWithoutHeader}
+	copy(request.name[:15], name)
+	if _, _, code := syscall.Syscall(syscall.SYS_IOCTL, uintptr(descriptor), ioctl, uintptr(unsafe.Pointer(&request))); code != 0 {
+		return nil, fmt.Errorf("tap %s: %w", name, code)
+	}
+	return os.NewFile(uintptr(descriptor), name), nil
+}
+
+// carry passes packets on in their order. As on a real line, what does not fit in between is lost.
+func carry(from, to *os.File, late time.Duration) error {
+	type packet struct {
+		due   time.Time
+		bytes []byte
+	}
+	line := make(chan packet, 4096)
+	go func() {
+		for next := range line {
+			time.Sleep(time.Until(next.due))
+			to.Write(next.bytes) // the device may be down at the moment
+		}
+	}()
+	buffer := make([]byte, 64*1024)
+	for {
+		count, err := from.Read(buffer)
+		if errors.Is(err, syscall.EIO) {
+			time.Sleep(10 * time.Millisecond) // the device is not up yet
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		select {
+		case line <- packet{time.Now().Add(late), append([]byte(nil), buffer[:count]...)}:
+		default:
+		}
+	}
 }
 
 // serve answers on $PORT or 80: "/" tells its name, "/load?s=30" burns one core for 30 seconds. It logs a line per second and per request.

@@ -13,10 +13,20 @@ pub struct Recipe {
     pub(crate) builds: &'static [(&'static str, &'static str)],
     /// A test suite to be compiled, as program name and package.
     pub(crate) suite: Option<(&'static str, &'static str)>,
+    /// Modules of ours in the place of others: what upstream calls there is done in another way here.
+    pub(crate) stand_ins: &'static [StandIn],
     /// Set where upstream has no buildable main package in a module of its own: the text of our `main.go`.
     pub(crate) main: Option<&'static str>,
     /// Variables to stamp with the version at link time.
     pub(crate) stamps: &'static [&'static str],
+}
+
+/// A module of ours that has the name of another one.
+#[derive(Debug)]
+pub(crate) struct StandIn {
+    pub(crate) module: &'static str,
+    /// Paths within the module, and texts.
+    pub(crate) files: &'static [(&'static str, &'static str)],
 }
 
 /// A program in the cache.
@@ -39,6 +49,7 @@ pub static KUBERNETES: Recipe = Recipe {
         ("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
     ],
     suite: None,
+    stand_ins: &[],
     main: None,
     stamps: &["k8s.io/component-base/version", "k8s.io/client-go/pkg/version"],
 };
@@ -50,6 +61,7 @@ pub static ETCD: Recipe = Recipe {
     version: "v3.7.3",
     builds: &[("etcd", ".")],
     suite: None,
+    stand_ins: &[],
     main: Some(
         "// Runs etcd as a program of its own.\npackage main\n\nimport (\n\t\"os\"\n\n\t\"go.etcd.io/etcd/server/v3/etcdmain\"\n)\n\nfunc main() { etcdmain.Main(os.Args) }\n",
     ),
@@ -63,6 +75,7 @@ pub static KWOK: Recipe = Recipe {
     version: "v0.7.0",
     builds: &[("kwok", "sigs.k8s.io/kwok/cmd/kwok")],
     suite: None,
+    stand_ins: &[],
     main: None,
     stamps: &[],
 };
@@ -81,17 +94,34 @@ pub static KARMADA: Recipe = Recipe {
         ("karmada-agent", "github.com/karmada-io/karmada/cmd/agent"),
     ],
     suite: None,
+    stand_ins: &[],
     main: None,
     stamps: &["github.com/karmada-io/karmada/pkg/version"],
 };
 
-/// Karmada's own end-to-end suite, and the program that runs it in several processes.
+/// Karmada's own end-to-end suite, the program that runs it in several processes, and what its specs expect to find running.
+/// Where the suite makes clusters with kind, it asks whoever runs it for them.
 pub static KARMADA_E2E: Recipe = Recipe {
     name: "karmada-e2e",
     module: "github.com/karmada-io/karmada",
     version: "v1.17.1",
-    builds: &[("ginkgo", "github.com/onsi/ginkgo/v2/ginkgo")],
-    suite: Some(("karmada-e2e", "github.com/karmada-io/karmada/test/e2e/suites/base")),
+    builds: &[
+        ("ginkgo", "github.com/onsi/ginkgo/v2/ginkgo"),
+        ("karmada-scheduler-estimator", "github.com/karmada-io/karmada/cmd/scheduler-estimator"),
+        (
+            "karmada-interpreter-example",
+            "github.com/karmada-io/karmada/examples/customresourceinterpreter/webhook",
+        ),
+    ],
+    suite: Some(("karmada-suite", "github.com/karmada-io/karmada/test/e2e/suites/base")),
+    stand_ins: &[StandIn {
+        module: "sigs.k8s.io/kind",
+        files: &[
+            ("go.mod", "module sigs.k8s.io/kind\n\ngo 1.25.0\n"),
+            ("pkg/cluster/cluster.go", include_str!("kind/cluster.go")),
+            ("pkg/exec/exec.go", include_str!("kind/exec.go")),
+        ],
+    }],
     main: None,
     stamps: &[],
 };
@@ -103,6 +133,7 @@ pub static KUBERNETES_E2E: Recipe = Recipe {
     version: "v1.36.3",
     builds: &[("kubernetes-ginkgo", "github.com/onsi/ginkgo/v2/ginkgo")],
     suite: Some(("kubernetes-e2e", "k8s.io/kubernetes/test/e2e")),
+    stand_ins: &[],
     main: None,
     stamps: &[],
 };
@@ -114,6 +145,7 @@ pub static KUBERNETES_INTEGRATION: Recipe = Recipe {
     version: "v1.36.3",
     builds: &[],
     suite: None,
+    stand_ins: &[],
     main: None,
     stamps: &[],
 };
@@ -125,6 +157,7 @@ pub static HELM: Recipe = Recipe {
     version: "v3.22.0",
     builds: &[("helm", "helm.sh/helm/v3/cmd/helm")],
     suite: None,
+    stand_ins: &[],
     main: None,
     stamps: &[],
 };
@@ -139,6 +172,7 @@ pub static KUBERNETES_NODE: Recipe = Recipe {
         ("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"),
     ],
     suite: None,
+    stand_ins: &[],
     main: None,
     stamps: &["k8s.io/component-base/version", "k8s.io/client-go/pkg/version"],
 };
@@ -153,6 +187,7 @@ pub static CONTAINERD: Recipe = Recipe {
         ("containerd-shim-runc-v2", "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2"),
     ],
     suite: None,
+    stand_ins: &[],
     main: None,
     stamps: &[],
 };
@@ -164,6 +199,7 @@ pub static METRICS_SERVER: Recipe = Recipe {
     version: "v0.9.0",
     builds: &[("metrics-server", "sigs.k8s.io/metrics-server/cmd/metrics-server")],
     suite: None,
+    stand_ins: &[],
     main: None,
     stamps: &[],
 };
@@ -175,6 +211,7 @@ pub static COREDNS: Recipe = Recipe {
     version: "v1.15.0",
     builds: &[("coredns", ".")],
     suite: None,
+    stand_ins: &[],
     main: Some(include_str!("coredns.go")),
     stamps: &[],
 };
@@ -183,9 +220,10 @@ pub static COREDNS: Recipe = Recipe {
 pub static POD_PROGRAM: Recipe = Recipe {
     name: "pod-program",
     module: "",
-    version: "v1",
+    version: "v2",
     builds: &[("pod-program", ".")],
     suite: None,
+    stand_ins: &[],
     main: Some(include_str!("pod_program.go")),
     stamps: &[],
 };

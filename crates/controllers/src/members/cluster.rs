@@ -6,6 +6,9 @@
 //! `cluster-controller` in events, `cluster` in `--controllers`. A cluster that leaves keeps its finalizer until its
 //! execution namespace is gone, and with it its Works, and until no binding names it any more.
 
+#[cfg(test)]
+mod on_server;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +25,8 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams};
 use runtime::{Error, Guard, Key, Outcome, Reconcile, UNLIMITED, controller};
 
-use super::{Shared, Start, is_leaving, is_ready, monitor};
+use super::monitor::Monitor;
+use super::{Shared, Start, is_leaving, is_ready};
 
 const COMPONENT: &str = "cluster-controller";
 
@@ -44,10 +48,9 @@ pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
             of.registrations.push(cluster.to_owned());
         }
     });
-    let of = shared.clone();
+    let (of, monitor) = (shared.clone(), Monitor::subscribed(shared));
     Box::new(move || {
-        let watching = of.clone();
-        of.supervisor.keep("cluster-monitor", move || monitor::run(watching.clone()));
+        monitor.run();
         controller::run(&Arc::new(Controller(of.clone())), &of.registrations, UNLIMITED, &of.supervisor);
     })
 }

@@ -4,10 +4,10 @@
 //! Writes:  the Cluster's status: Ready and CompleteAPIEnablements conditions, kubernetesVersion, apiEnablements,
 //!          nodeSummary, resourceSummary.
 //!
-//! `cluster-status-controller`, `clusterStatus` in `--controllers`. One loop per cluster, so a member that does not
-//! answer holds up nobody. The Secret is read at every look: a new token is used from the next one on.
+//! `cluster-status-controller`, `clusterStatus` in `--controllers`. All clusters are looked at side by side, so a member that
+//! does not answer holds up nobody. The Secret is read at every look: a new token is used from the next one on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,11 +16,10 @@ use api::conditions::cluster as conditions;
 use api::labels::finalizers;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::Api;
 use member::{Health, Member, NodeRecord, PodRecord};
+use parking_lot::Mutex;
 use propagation::status::{condition, set_condition};
-use runtime::{Error, Guard};
-use tokio_util::sync::CancellationToken;
+use runtime::{Error, Outcome, Reconcile, UNLIMITED, controller};
 
 use super::metrics::METRICS;
 use super::readiness::{Readiness, Thresholds};
@@ -37,68 +36,33 @@ const MESSAGE_NOT_READY: &str = "cluster is reachable but health endpoint respon
 const MESSAGE_NOT_REACHABLE: &str = "cluster is not reachable";
 
 pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
-    let of = shared.clone();
+    let controller = Arc::new(Controller { shared: shared.clone(), memories: Mutex::default() });
+    let of = controller.clone();
     shared.mirrors.clusters.subscribe(move |change| {
         let name = &change.key.name;
         match change.new.as_deref() {
-            Some(new) => watch_over(&of, name, change.old.as_deref(), new),
-            None => {
-                if let Some(probe) = of.probes.lock().remove(name) {
-                    probe.stop.cancel();
+            Some(new) if is_wanted(&of.shared, new) => {
+                let old = change.old.as_deref().filter(|old| is_wanted(&of.shared, old));
+                if is_news(old, new) {
+                    of.shared.looks.push(name.clone());
                 }
+            }
+            Some(_) => drop(of.memories.lock().remove(name)),
+            None => {
+                of.memories.lock().remove(name);
                 METRICS.forget(name);
             }
         }
     });
-    // The loops start as clusters appear.
-    Box::new(|| {})
+    // One that does not answer holds up nobody: as many are looked at as there are.
+    Box::new(move || {
+        controller::run(&controller, &controller.shared.looks, UNLIMITED, &controller.shared.supervisor);
+    })
 }
 
-/// Starts, prods or ends the status loop of a cluster.
-fn watch_over(shared: &Arc<Shared>, name: &str, old: Option<&Cluster>, new: &Cluster) {
-    let wanted = shared.mine.has(new) && (new.spec.secret_ref.is_some() || shared.mine.needs_no_secret());
-    let mut probes = shared.probes.lock();
-    match steer(probes.contains_key(name), wanted, is_news(old, new)) {
-        Steer::Nothing => {}
-        Steer::Prod => {
-            if let Some(probe) = probes.get(name) {
-                probe.prod.notify_one();
-            }
-        }
-        Steer::End => {
-            if let Some(probe) = probes.remove(name) {
-                probe.stop.cancel();
-            }
-        }
-        Steer::Start => {
-            let probe = Probe { stop: shared.supervisor.token().child_token(), prod: Arc::default() };
-            probes.insert(name.to_owned(), probe.clone());
-            let (of, name) = (shared.clone(), name.to_owned());
-            let task = format!("cluster-status/{name}");
-            shared
-                .supervisor
-                .keep_until(task, probe.stop.clone(), move || run(of.clone(), name.clone(), probe.clone()));
-        }
-    }
-}
-
-/// What becomes of a status loop.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Steer {
-    Start,
-    /// Look at once.
-    Prod,
-    End,
-    Nothing,
-}
-
-fn steer(runs: bool, wanted: bool, news: bool) -> Steer {
-    match (runs, wanted) {
-        (false, true) => Steer::Start,
-        (true, true) if news => Steer::Prod,
-        (true, false) => Steer::End,
-        _ => Steer::Nothing,
-    }
+/// Returns whether the status of a cluster is ours to collect.
+fn is_wanted(shared: &Shared, cluster: &Cluster) -> bool {
+    shared.mine.has(cluster) && (cluster.spec.secret_ref.is_some() || shared.mine.needs_no_secret())
 }
 
 /// Returns whether a cluster changed in a way that may change its status. Its heartbeat does not.
@@ -109,29 +73,15 @@ fn is_news(old: Option<&Cluster>, new: &Cluster) -> bool {
     })
 }
 
-/// How a status loop is steered.
-#[derive(Clone)]
-pub(super) struct Probe {
-    stop: CancellationToken,
-    /// Ends the wait for the next look.
-    prod: Arc<tokio::sync::Notify>,
+struct Controller {
+    shared: Arc<Shared>,
+    /// What is remembered of each cluster.
+    memories: Mutex<HashMap<String, Memory>>,
 }
 
-async fn run(shared: Arc<Shared>, name: String, probe: Probe) {
-    let mut memory = Memory::default();
-    loop {
-        let wait = look(&shared, &name, &mut memory).await;
-        tokio::select! {
-            () = probe.stop.cancelled() => return,
-            () = probe.prod.notified() => {}
-            () = tokio::time::sleep(wait) => {}
-        }
-    }
-}
-
-/// What one loop remembers from look to look.
-#[derive(Default)]
-struct Memory {
+/// What is remembered of a cluster from look to look.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Memory {
     readiness: Readiness,
     /// The member did not answer last time.
     was_offline: bool,
@@ -147,7 +97,7 @@ enum Seen {
 
 /// What a look means.
 #[derive(Debug, PartialEq)]
-struct Judgement {
+pub(crate) struct Judgement {
     /// The condition to write.
     ready: Condition,
     /// Whether it is worth asking for version, APIs, nodes and pods.
@@ -183,60 +133,131 @@ impl Memory {
     }
 }
 
-/// Looks once; returns when to look again.
-async fn look(shared: &Arc<Shared>, name: &str, memory: &mut Memory) -> Duration {
-    let period = shared.timing.status_period;
-    let Some(cluster) = shared.cluster(name) else { return period };
-    // Before the cluster controller has taken note of the cluster, nobody would clean up after it.
-    if !cluster.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == finalizers::CLUSTER) {
-        return period;
+/// What is known after a look at a cluster.
+pub(crate) struct View {
+    cluster: Arc<Cluster>,
+    started: Instant,
+    memory: Memory,
+    thresholds: Thresholds,
+    /// None if it was not looked at.
+    seen: Option<Seen>,
+    member: Option<Arc<Member>>,
+    /// What it told of itself, if it was worth asking.
+    details: Option<Details>,
+}
+
+impl View {
+    fn judge(&self, memory: &mut Memory, now: Timestamp) -> Option<Judgement> {
+        let current = self.cluster.status.condition(conditions::READY);
+        self.seen.as_ref().map(|seen| memory.judge(current, seen, now, self.thresholds))
     }
-    let (now, started) = (Timestamp::now(), Instant::now());
-    let (seen, member) = match links::connect(shared, &cluster).await {
-        Err(error) => (Seen::NoConnection(error.to_string()), None),
-        Ok((member, new)) => {
-            if new {
-                shared.enqueue_works_of(name);
-            }
-            let health = tokio::time::timeout(PROBE_DEADLINE, member::probe(member.client()))
-                .await
-                .unwrap_or(Health::Offline);
-            (Seen::Health(health), Some(member))
+}
+
+/// What follows from a look.
+#[derive(Debug)]
+pub(crate) enum Plan {
+    Nothing(&'static str),
+    Write { memory: Memory, judgement: Judgement },
+}
+
+fn decide(view: &View, now: Timestamp) -> Plan {
+    let mut memory = view.memory.clone();
+    match view.judge(&mut memory, now) {
+        None => Plan::Nothing("the cluster controller has not taken note of it"),
+        Some(judgement) => Plan::Write { memory, judgement },
+    }
+}
+
+impl Reconcile for Controller {
+    type Key = String;
+    type View = View;
+    type Plan = Plan;
+
+    async fn observe(&self, name: &String) -> Result<Option<View>, Error> {
+        let shared = &self.shared;
+        let Some(cluster) = shared.cluster(name).filter(|cluster| is_wanted(shared, cluster)) else {
+            return Ok(None);
+        };
+        let (now, started, timing) = (Timestamp::now(), Instant::now(), &shared.timing);
+        let mut view = View {
+            started,
+            memory: self.memories.lock().get(name).cloned().unwrap_or_default(),
+            thresholds: Thresholds { success: timing.success_threshold, failure: timing.failure_threshold },
+            seen: None,
+            member: None,
+            details: None,
+            cluster,
+        };
+        // Before the cluster controller has taken note of the cluster, nobody would clean up after it.
+        if !view
+            .cluster
+            .metadata
+            .finalizers
+            .iter()
+            .flatten()
+            .any(|finalizer| finalizer == finalizers::CLUSTER)
+        {
+            return Ok(Some(view));
         }
-    };
-    let thresholds =
-        Thresholds { success: shared.timing.success_threshold, failure: shared.timing.failure_threshold };
-    let judgement = memory.judge(cluster.status.condition(conditions::READY), &seen, now, thresholds);
-    if let Some(member) = member.as_ref().filter(|_| judgement.back) {
-        // When a member returns, its keys are retried at once; their back-off is reset.
-        member.revive();
-        shared.enqueue_works_of(name);
+        match links::connect(shared, &view.cluster).await {
+            Err(error) => view.seen = Some(Seen::NoConnection(error.to_string())),
+            Ok((member, new)) => {
+                if new {
+                    shared.enqueue_works_of(name);
+                }
+                let health = tokio::time::timeout(PROBE_DEADLINE, member::probe(member.client())).await;
+                view.seen = Some(Seen::Health(health.unwrap_or(Health::Offline)));
+                view.member = Some(member);
+            }
+        }
+        let worth_asking = view.judge(&mut view.memory.clone(), now).is_some_and(|judged| judged.collect);
+        if let Some(member) = view.member.as_ref().filter(|_| worth_asking) {
+            view.details = Some(collect(member, &view.cluster, now).await);
+        }
+        Ok(Some(view))
     }
-    let details = match member.filter(|_| judgement.collect) {
-        Some(member) => Some(collect(&member, &cluster, now).await),
-        None => None,
-    };
-    for _ in 0..5 {
-        // Others write conditions of their own meanwhile: start from the newest state each time.
-        let Some(cluster) = shared.cluster(name) else { return period };
-        let status = updated(&cluster.status, judgement.ready.clone(), details.as_ref());
-        match write(shared, &cluster, &status).await {
-            Ok(()) => {
-                METRICS.looked(name, started, &status);
-                return period;
+
+    fn decide(view: &View, now: Timestamp) -> Plan {
+        decide(view, now)
+    }
+
+    async fn apply(&self, name: &String, view: View, plan: Plan) -> Result<Outcome, Error> {
+        let (shared, period) = (&self.shared, self.shared.timing.status_period);
+        let (memory, judgement) = match plan {
+            Plan::Write { memory, judgement } => (memory, judgement),
+            Plan::Nothing(why) => {
+                tracing::trace!(controller = CONTROLLER, cluster = name, why, "nothing to do");
+                return Ok(Outcome::After(period));
             }
-            Err(error) if error.is_conflict() => {
-                let Ok(fresh) = Api::<Cluster>::all(shared.client().clone()).get(name).await else { break };
-                shared.mirrors.clusters.note(fresh);
+        };
+        self.memories.lock().insert(name.clone(), memory);
+        if let Some(member) = view.member.as_ref().filter(|_| judgement.back) {
+            // When a member returns, its keys are retried at once; their back-off is reset.
+            member.revive();
+            shared.enqueue_works_of(name);
+        }
+        // Others write conditions of their own meanwhile: it starts from the newest state each time.
+        let Some(cluster) = shared.cluster(name) else { return Ok(Outcome::Done) };
+        let change = |cluster: &mut Cluster| {
+            cluster.status = updated(&cluster.status, judgement.ready.clone(), view.details.as_ref());
+            Ok(())
+        };
+        match shared.writer.change_status(cluster.as_ref(), change).await {
+            Ok(written) => {
+                let status = written.as_ref().map_or(&cluster.status, |written| &written.status);
+                METRICS.looked(name, view.started, status);
+                written.into_iter().for_each(|written| shared.mirrors.clusters.note(written));
+                Ok(Outcome::After(period))
             }
-            Err(error) if error.is_not_found() => return period,
+            Err(error) if error.is_not_found() => Ok(Outcome::Done),
             Err(error) => {
-                tracing::warn!(controller = CONTROLLER, cluster = name, %error, "cannot write the status");
-                break;
+                if !error.is_conflict() {
+                    tracing::warn!(controller = CONTROLLER, cluster = name, %error, "cannot write the status");
+                }
+                Ok(Outcome::After(period.min(Duration::from_secs(1))))
             }
         }
     }
-    period.min(Duration::from_secs(1))
 }
 
 fn ready(health: Health, now: Timestamp) -> Condition {
@@ -309,14 +330,6 @@ fn updated(status: &ClusterStatus, ready: Condition, details: Option<&Details>) 
         }
     }
     status
-}
-
-async fn write(shared: &Shared, cluster: &Cluster, status: &ClusterStatus) -> Result<(), Error> {
-    let wanted = Cluster { status: status.clone(), ..cluster.clone() };
-    if let Some(written) = shared.writer.update_status(cluster, &wanted, Guard::Version).await? {
-        shared.mirrors.clusters.note(written);
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -404,19 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn how_a_loop_is_steered() {
-        let cases = [
-            ((false, true, false), Steer::Start),
-            ((false, true, true), Steer::Start),
-            ((true, true, true), Steer::Prod),
-            ((true, true, false), Steer::Nothing),
-            ((true, false, false), Steer::End),
-            ((true, false, true), Steer::End),
-            ((false, false, true), Steer::Nothing),
-        ];
-        for ((runs, wanted, news), expected) in cases {
-            assert_eq!(steer(runs, wanted, news), expected, "runs {runs}, wanted {wanted}, news {news}");
-        }
+    fn which_changes_of_a_cluster_are_news() {
         let (old, heartbeat) = (cluster("m1", "True", json!({})), cluster("m1", "False", json!({})));
         assert!(is_news(None, &old) && !is_news(Some(&old), &heartbeat));
         assert!(is_news(Some(&old), &cluster("m1", "True", json!({ "metadata": { "generation": 2 } }))));

@@ -10,6 +10,8 @@
 //! own answer. Deletions are in [`super::removal`] alone.
 
 mod decide;
+#[cfg(test)]
+mod on_server;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -22,7 +24,7 @@ use interpreter::Operation;
 use jiff::Timestamp;
 use member::{Kind, Lookup, Member};
 use propagation::Object;
-use propagation::apply::{self, Decision};
+use propagation::delivery::{self, Decision};
 use runtime::Key;
 use serde_json::{Value, json};
 
@@ -68,7 +70,7 @@ pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
     shared.members.observe(Arc::new(move |change| {
         let Some(of) = weak.upgrade() else { return };
         let drifted = match (change.old, change.new) {
-            (Some(old), Some(new)) => apply::drifted(old, new),
+            (Some(old), Some(new)) => delivery::drifted(old, new),
             (Some(_), None) => true,
             // What is new to us is compared when its Work is looked at, which happens anyway.
             (None, _) => false,
@@ -236,14 +238,14 @@ async fn carry_out_one(
             continue;
         };
         let written = member.has_written(&kind, &key, wish, object.resource_version());
-        let judged = apply::decide(manifest, object, &shared.interpreter).await;
+        let judged = delivery::decide(manifest, object, &shared.interpreter).await;
         match decide::judge(object, judged, written, confirmed)? {
             Step::Keep { added_to } => return Ok(Carried { wrote: false, added_to }),
             Step::Confirm => {
                 member.note(&kind, &key, wish, object.resource_version());
                 return Ok(Carried { wrote: false, added_to: true });
             }
-            Step::Refuse => return Err(Error::Foreign(apply::foreign_message(manifest, member.name()))),
+            Step::Refuse => return Err(Error::Foreign(delivery::foreign_message(manifest, member.name()))),
             Step::Update(update) => {
                 let updated = member.update(&kind, &key, &update).await;
                 METRICS.updated(&updated, manifest, member.name());
@@ -266,7 +268,7 @@ async fn carry_out_one(
 
 /// Returns whether the member's object has more in it than the manifest, or cannot be judged.
 async fn added_to(shared: &Shared, manifest: &Value, object: &Value) -> bool {
-    !matches!(apply::decide(manifest, object, &shared.interpreter).await, Ok(Decision::Keep))
+    !matches!(delivery::decide(manifest, object, &shared.interpreter).await, Ok(Decision::Keep))
 }
 
 fn object_key(kind: &Kind, manifest: &Value) -> Key {
@@ -318,11 +320,11 @@ async fn let_go(shared: &Shared, member: &Member, manifest: &Value) -> Result<()
     let kind = shared.kinds.resolve(shared.client(), member, manifest.api_version(), manifest.kind()).await?;
     let key = object_key(&kind, manifest);
     let mut released = manifest.clone();
-    apply::release(&mut released);
+    delivery::release(&mut released);
     for _ in 0..ATTEMPTS {
         let Some(observed) = member.get(&kind, &key).await? else { return Ok(()) };
         // Without our mark it is no longer ours to touch.
-        let Decision::Update(update) = apply::decide(&released, &observed, &shared.interpreter).await? else {
+        let Decision::Update(update) = delivery::decide(&released, &observed, &shared.interpreter).await? else {
             return Ok(());
         };
         match member.update(&kind, &key, &update).await {

@@ -4,8 +4,10 @@
 
 use std::sync::Arc;
 
+use api::cluster::Cluster;
+use jiff::Timestamp;
 use member::Member;
-use runtime::{Outcome, UNLIMITED};
+use runtime::{Error, Outcome, Reconcile, UNLIMITED, controller};
 
 use super::{Shared, is_leaving, is_ready};
 use crate::MyClusters;
@@ -28,40 +30,59 @@ pub(super) fn keep(shared: &Arc<Shared>) {
             }
         }
     });
-    let of = shared.clone();
-    shared.links.spawn(UNLIMITED, &shared.supervisor, move |name: String| {
-        let of = of.clone();
-        async move { link(&of, &name).await }
-    });
+    controller::run(&Arc::new(Links(shared.clone())), &shared.links, UNLIMITED, &shared.supervisor);
 }
 
-/// Brings one connection up to date.
-async fn link(shared: &Shared, name: &str) -> Outcome {
-    let Some(cluster) = shared.my_cluster(name) else {
-        shared.members.remove(name);
-        return Outcome::Done;
-    };
-    match connect(shared, &cluster).await {
-        Ok((_, new)) => {
-            if new {
-                tracing::info!(cluster = name, "connected");
-                shared.enqueue_works_of(name);
+struct Links(Arc<Shared>);
+
+/// What becomes of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Plan {
+    /// The cluster is one of ours: it has one that is up to date.
+    Connect,
+    /// It is not, or not any more.
+    Disconnect,
+}
+
+impl Reconcile for Links {
+    type Key = String;
+    /// The cluster, if it is one of ours.
+    type View = Option<Arc<Cluster>>;
+    type Plan = Plan;
+
+    async fn observe(&self, name: &String) -> Result<Option<Self::View>, Error> {
+        Ok(Some(self.0.my_cluster(name)))
+    }
+
+    fn decide(cluster: &Self::View, _: Timestamp) -> Plan {
+        if cluster.is_some() { Plan::Connect } else { Plan::Disconnect }
+    }
+
+    async fn apply(&self, name: &String, cluster: Self::View, plan: Plan) -> Result<Outcome, Error> {
+        let shared = &self.0;
+        let (Plan::Connect, Some(cluster)) = (plan, cluster) else {
+            shared.members.remove(name);
+            return Ok(Outcome::Done);
+        };
+        match connect(shared, &cluster).await {
+            Ok((_, new)) => {
+                if new {
+                    tracing::info!(cluster = name, "connected");
+                    shared.enqueue_works_of(name);
+                }
+                Ok(Outcome::Done)
             }
-            Outcome::Done
-        }
-        // Join writes the Secret before the Cluster, others may do it the other way round.
-        Err(error) => {
-            tracing::debug!(cluster = name, %error, "no connection");
-            Outcome::Retry
+            // Join writes the Secret before the Cluster, others may do it the other way round.
+            Err(error) => {
+                tracing::debug!(cluster = name, %error, "no connection");
+                Ok(Outcome::Retry)
+            }
         }
     }
 }
 
 /// Returns the connection to a member, and whether it is new.
-pub(super) async fn connect(
-    shared: &Shared,
-    cluster: &api::cluster::Cluster,
-) -> member::Result<(Arc<Member>, bool)> {
+pub(super) async fn connect(shared: &Shared, cluster: &Cluster) -> member::Result<(Arc<Member>, bool)> {
     match &shared.mine {
         MyClusters::Push => shared.members.refresh(shared.client(), cluster).await,
         MyClusters::One { name, client } => Ok(shared.members.adopt(name, client)),

@@ -1,6 +1,6 @@
 //! Notices when the agent of a pull-mode cluster falls silent, and says so in the Ready condition.
 //!
-//! Watches: nothing; looks at the clusters and the agents' Leases every `Timing::monitor_period`.
+//! Watches: clusters in pull mode; looks at each and at its agent's Lease every `Timing::monitor_period`.
 //! Writes:  Ready = Unknown of clusters that have been silent for longer than the grace period.
 //!
 //! Push clusters are not touched: the controller that collects their status notices it.
@@ -17,7 +17,9 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
+use parking_lot::Mutex;
 use propagation::status::{condition, set_condition};
+use runtime::{Error, Outcome, Queue, Reconcile, UNLIMITED, controller};
 use serde_json::json;
 
 use super::Shared;
@@ -25,36 +27,99 @@ use super::Shared;
 const NEVER: &str = "Cluster status controller never posted cluster status.";
 const STOPPED: &str = "Cluster status controller stopped posting cluster status.";
 
-pub(super) async fn run(shared: Arc<Shared>) {
-    let mut signs: HashMap<String, Signs> = HashMap::new();
-    let mut ticks = tokio::time::interval(shared.timing.monitor_period);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            () = shared.supervisor.token().cancelled() => return,
-            _ = ticks.tick() => {}
-        }
-        let clusters = shared.mirrors.clusters.entries();
-        signs.retain(|name, _| clusters.iter().any(|(key, _)| key.name == *name));
-        for (key, cluster) in
-            clusters.iter().filter(|(_, cluster)| cluster.spec.sync_mode == ClusterSyncMode::Pull)
-        {
-            let leases = Api::<Lease>::namespaced(shared.client().clone(), NAMESPACE_CLUSTER);
-            let renewed = match leases.get_opt(&key.name).await {
-                Ok(lease) => lease.and_then(|lease| lease.spec?.renew_time).map(|time| time.0),
-                // What cannot be read is not silence.
-                Err(_) => continue,
-            };
-            let now = Timestamp::now();
-            let seen = signs.entry(key.name.clone()).or_insert_with(|| Signs::first(cluster, now));
-            let grace = Grace {
-                startup: shared.timing.startup_grace_period,
-                monitor: shared.timing.monitor_grace_period,
-            };
-            if let Some(verdict) = seen.step(cluster, renewed, now, grace) {
-                write(&shared, &key.name, cluster, verdict).await;
+/// Watches over the agents; runs along with the cluster controller.
+pub(super) struct Monitor {
+    shared: Arc<Shared>,
+    queue: Arc<Queue<String>>,
+    signs: Mutex<HashMap<String, Signs>>,
+}
+
+impl Monitor {
+    pub(super) fn subscribed(shared: &Arc<Shared>) -> Arc<Self> {
+        let (shared, queue) = (shared.clone(), Queue::new("cluster-monitor"));
+        let monitor = Arc::new(Self { shared, queue, signs: Mutex::default() });
+        let of = monitor.clone();
+        monitor.shared.mirrors.clusters.subscribe(move |change| {
+            let is_pull = |cluster: &Arc<Cluster>| cluster.spec.sync_mode == ClusterSyncMode::Pull;
+            match (&change.old, &change.new) {
+                (_, None) => drop(of.signs.lock().remove(&change.key.name)),
+                (old, Some(new)) if is_pull(new) && !old.as_ref().is_some_and(is_pull) => {
+                    of.queue.push(change.key.name.clone());
+                }
+                _ => {}
+            }
+        });
+        monitor
+    }
+
+    pub(super) fn run(self: &Arc<Self>) {
+        controller::run(self, &self.queue, UNLIMITED, &self.shared.supervisor);
+    }
+}
+
+/// What is known of a cluster in pull mode.
+pub(crate) struct View {
+    cluster: Arc<Cluster>,
+    /// When its agent last renewed its Lease; an error if that cannot be read.
+    renewed: Result<Option<Timestamp>, String>,
+    signs: Option<Signs>,
+    grace: Grace,
+}
+
+/// What follows from a look.
+#[derive(Debug)]
+pub(crate) enum Plan {
+    Nothing(&'static str),
+    /// Remember these signs of life, and write the condition if it has been silent for too long.
+    Note {
+        signs: Signs,
+        verdict: Option<Condition>,
+    },
+}
+
+fn decide(view: &View, now: Timestamp) -> Plan {
+    let Ok(renewed) = view.renewed else { return Plan::Nothing("what cannot be read is not silence") };
+    let mut signs = view.signs.clone().unwrap_or_else(|| Signs::first(&view.cluster, now));
+    let verdict = signs.step(&view.cluster, renewed, now, view.grace);
+    Plan::Note { signs, verdict }
+}
+
+impl Reconcile for Monitor {
+    type Key = String;
+    type View = View;
+    type Plan = Plan;
+
+    async fn observe(&self, name: &String) -> Result<Option<View>, Error> {
+        let shared = &self.shared;
+        let cluster = shared.cluster(name).filter(|cluster| cluster.spec.sync_mode == ClusterSyncMode::Pull);
+        let Some(cluster) = cluster else { return Ok(None) };
+        let leases = Api::<Lease>::namespaced(shared.client().clone(), NAMESPACE_CLUSTER);
+        let renewed = match leases.get_opt(name).await {
+            Ok(lease) => Ok(lease.and_then(|lease| lease.spec?.renew_time).map(|time| time.0)),
+            Err(error) => Err(error.to_string()),
+        };
+        let grace = Grace {
+            startup: shared.timing.startup_grace_period,
+            monitor: shared.timing.monitor_grace_period,
+        };
+        Ok(Some(View { cluster, renewed, signs: self.signs.lock().get(name).cloned(), grace }))
+    }
+
+    fn decide(view: &View, now: Timestamp) -> Plan {
+        decide(view, now)
+    }
+
+    async fn apply(&self, name: &String, view: View, plan: Plan) -> Result<Outcome, Error> {
+        match plan {
+            Plan::Nothing(why) => tracing::debug!(cluster = name, why, "the agent is not judged"),
+            Plan::Note { signs, verdict } => {
+                self.signs.lock().insert(name.clone(), signs);
+                if let Some(verdict) = verdict {
+                    write(&self.shared, name, &view.cluster, verdict).await;
+                }
             }
         }
+        Ok(Outcome::After(self.shared.timing.monitor_period))
     }
 }
 
@@ -65,8 +130,8 @@ struct Grace {
 }
 
 /// The signs of life of one cluster.
-#[derive(Debug)]
-struct Signs {
+#[derive(Debug, Clone)]
+pub(crate) struct Signs {
     last: Timestamp,
     ready: Option<Condition>,
     renewed: Option<Timestamp>,

@@ -16,7 +16,7 @@ pub(super) struct Thresholds {
 }
 
 /// What was observed last, and since when.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Readiness {
     last: Option<(String, Timestamp)>,
 }

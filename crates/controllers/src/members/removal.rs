@@ -6,7 +6,7 @@
 
 use api::labels::annotations::{WORK_NAME, WORK_NAMESPACE};
 use member::{Kind, Lookup, Member};
-use propagation::{Object, apply};
+use propagation::{Object, delivery};
 use runtime::Key;
 use serde_json::Value;
 
@@ -72,7 +72,7 @@ fn judge<'a>(observed: Option<&'a Value>, work: &Key) -> Verdict<'a> {
 
 /// An object without the Work's name is one that somebody stripped; our mark is enough then, as upstream.
 fn is_ours(object: &Value, work: &Key) -> bool {
-    apply::is_managed(object)
+    delivery::is_managed(object)
         && match (object.annotation(WORK_NAMESPACE), object.annotation(WORK_NAME)) {
             (Some(namespace), Some(name)) => namespace == work.namespace && name == work.name,
             _ => true,

@@ -7,6 +7,8 @@
 //! Which Works go is decided in `decide`; what a Work contains in `propagation::render`.
 
 mod decide;
+#[cfg(test)]
+mod on_server;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,7 +16,7 @@ use std::time::Instant;
 use api::cluster::Cluster;
 use api::events as reasons;
 use api::policy::{OverrideSpec, ResourceSelector};
-use api::work::{ClusterResourceBinding, ResourceBinding, TargetCluster, Work};
+use api::work::{ClusterResourceBinding, ResourceBinding, TargetCluster};
 use futures::future::join_all;
 use interpreter::Operation;
 use jiff::Timestamp;
@@ -57,6 +59,18 @@ impl Queues {
 }
 
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
+    let (namespaced, cluster, queues) = subscribed(plane);
+    let limit = removals::wire(plane, &queues);
+    Box::new(move || {
+        limit();
+        controller::run(&namespaced, &namespaced.queue, WORKERS, &namespaced.plane.supervisor);
+        controller::run(&cluster, &cluster.queue, WORKERS, &cluster.plane.supervisor);
+    })
+}
+
+type Both = (Arc<Controller<ResourceBinding>>, Arc<Controller<ClusterResourceBinding>>, Queues);
+
+fn subscribed(plane: &Arc<Plane>) -> Both {
     let namespaced = Controller::<ResourceBinding>::new(plane);
     let cluster = Controller::<ClusterResourceBinding>::new(plane);
     let queues = Queues { namespaced: namespaced.queue.clone(), cluster: cluster.queue.clone() };
@@ -99,18 +113,11 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     on_lessons(&plane.mirrors, move |lesson| {
         let (mirrors, asked) = (&of.mirrors, [Operation::ReviseReplica]);
         lesson.bindings(&mirrors.bindings, &asked).iter().for_each(|it| pushed.push(key(it.as_ref())));
-        lesson
-            .bindings(&mirrors.cluster_bindings, &asked)
-            .iter()
-            .for_each(|it| pushed.push(key(it.as_ref())));
+        let also = lesson.bindings(&mirrors.cluster_bindings, &asked);
+        also.iter().for_each(|it| pushed.push(key(it.as_ref())));
     });
 
-    let limit = removals::wire(plane, &queues);
-    Box::new(move || {
-        limit();
-        controller::run(&namespaced, &namespaced.queue, WORKERS, &namespaced.plane.supervisor);
-        controller::run(&cluster, &cluster.queue, WORKERS, &cluster.plane.supervisor);
-    })
+    (namespaced, cluster, queues)
 }
 
 /// Returns what placements look at in a cluster.
@@ -339,21 +346,22 @@ impl<B: StoredBinding> Reconcile for Controller<B> {
         let expected = expected_clusters(binding.spec());
         let left = works.iter().filter_map(|work| cluster_of(work)).filter(|name| !expected.contains(name));
         let left = left.map(|name| (name.to_owned(), place(name))).collect();
-        Ok(Some(View { binding, works, left }))
+        let mut view = View { binding, works, left, request: None };
+        if decide::is_limited(&view) {
+            view.request = Some(self.plane.removal_request(view.binding.as_ref()));
+        }
+        Ok(Some(view))
     }
 
-    fn decide(view: &View<B>, _: Timestamp) -> Plan {
-        decide::decide(view)
+    fn decide(view: &View<B>, now: Timestamp) -> Plan {
+        decide::decide(view, now)
     }
 
     async fn apply(&self, _: &BindingKey, view: View<B>, plan: Plan) -> Result<Outcome, Error> {
-        let mut deletions = plan.delete;
-        let limited: Vec<&Arc<Work>> =
-            plan.limited.iter().filter_map(|deletion| view.work(&deletion.work)).collect();
-        if !limited.is_empty() && self.plane.may_remove(view.binding.as_ref(), &limited).await? {
-            deletions.extend(plan.limited);
+        if let Some(permit) = plan.permit {
+            self.plane.note_removals(view.binding.as_ref(), permit, Timestamp::now()).await?;
         }
-        if let Err(error) = self.delete(&view, &deletions).await {
+        if let Err(error) = self.delete(&view, &plan.delete).await {
             self.warn(&view.binding, reasons::CLEANUP_WORK_FAILED, error.to_string());
             return Err(error);
         }

@@ -2,31 +2,35 @@
 //!
 //! Watches: ResourceBindings, templates that bindings depend on.
 //! Writes: the record of dependencies and the finalizer on the binding; attached bindings, their `requiredBy` and the
-//! label that names who requires them.
+//! label that names who requires them. What becomes of a binding and of those attached to it is decided in `decide`.
 
 mod decide;
+#[cfg(test)]
+mod on_server;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use api::config::DependentObjectReference;
 use api::events as reasons;
+use api::labels::RESOURCE_BINDING_PERMANENT_ID;
 use api::labels::finalizers::BINDING_DEPENDENCIES;
 use api::work::{ObjectReference, ResourceBinding};
 use interpreter::Operation;
+use jiff::Timestamp;
 use parking_lot::Mutex;
 use propagation::Object;
 use propagation::activation::specification_changed;
 use propagation::dependencies::{self, DependencyIndex};
-use runtime::{Error, Guard, Key, Queue};
+use runtime::events::about;
+use runtime::{Error, Guard, Key, Outcome, Queue, Reconcile, controller};
 use serde_json::Value;
 
 use crate::interpretation::on_lessons;
 
 use super::templates::TemplateKey;
 use super::{Plane, Start};
-use decide::{Attach, Next, is_attached, is_held};
-use runtime::events::about;
+use decide::{Attach, Attached, Detachments, Distribution, Needed, Next, Plan, View, Wanted, is_attached};
 
 const WORKERS: usize = 4;
 const COMPONENT: &str = "dependencies-distributor";
@@ -42,6 +46,14 @@ struct Distributor {
 }
 
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
+    let distributor = subscribed(plane);
+    plane.tell_panics(&distributor.queue, COMPONENT, &plane.mirrors.bindings);
+    Box::new(move || {
+        controller::run(&distributor, &distributor.queue, WORKERS, &distributor.plane.supervisor);
+    })
+}
+
+fn subscribed(plane: &Arc<Plane>) -> Arc<Distributor> {
     let distributor = Arc::new(Distributor {
         plane: Arc::clone(plane),
         queue: Queue::new("dependencies-distributor"),
@@ -89,13 +101,7 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
             of.queue.push(Key::of(binding.as_ref()));
         }
     });
-    Box::new(move || {
-        let of = Arc::clone(&distributor);
-        distributor.queue.spawn(WORKERS, &distributor.plane.supervisor, move |key: Key| {
-            let of = Arc::clone(&of);
-            async move { of.reconcile(&key).await }
-        });
-    })
+    distributor
 }
 
 impl Distributor {
@@ -117,97 +123,18 @@ impl Distributor {
             .collect()
     }
 
-    async fn reconcile(&self, key: &Key) -> Result<(), Error> {
-        let Some(binding) = self.binding(&key.namespace, &key.name) else { return Ok(()) };
-        match decide::next(&binding) {
-            Next::LetGo => return self.let_go(&binding).await,
-            Next::Nothing(why) => {
-                tracing::trace!(controller = COMPONENT, %key, why, "nothing to do");
-                return Ok(());
-            }
-            Next::Wait(what) => return Err(Error::Waiting(what)),
-            Next::Distribute => {}
+    async fn wanted(&self, template: &Value) -> Wanted {
+        let interpreter = &self.plane.interpreter;
+        if !interpreter.supports(&template.gvk(), Operation::InterpretDependency) {
+            return Wanted::Unsupported;
         }
-        let Some(template) = self.plane.templates.fetch(&binding.spec.resource).await? else {
-            return Err(Error::Waiting(format!("for the template of binding {}", key.name)));
-        };
-        if !self.plane.interpreter.supports(&template.gvk(), Operation::InterpretDependency) {
-            return Ok(());
+        match interpreter.get_dependencies(template).await {
+            Ok(wanted) => Wanted::These(wanted),
+            Err(source) => Wanted::Failed {
+                message: source.to_string(),
+                error: propagation::Error::Interpret { object: template.describe(), source }.to_string(),
+            },
         }
-        let wanted = self.dependencies(&template).await?;
-        let binding = self.record(&binding, &template, &wanted).await?;
-        let result = self.distribute(&binding, &wanted).await;
-        let subject = about(&binding);
-        match &result {
-            Ok(true) => {
-                let message = "Sync schedule results to dependencies succeed.";
-                let reason = reasons::SYNC_SCHEDULE_RESULT_TO_DEPENDENCIES_SUCCEED;
-                self.plane.events.normal(COMPONENT, &subject, reason, message);
-            }
-            Err(error) if !error.is_conflict() => {
-                let reason = reasons::SYNC_SCHEDULE_RESULT_TO_DEPENDENCIES_FAILED;
-                self.plane.events.warning(COMPONENT, &subject, reason, error.to_string());
-            }
-            _ => {}
-        }
-        result.map(drop)
-    }
-
-    async fn dependencies(&self, template: &Value) -> Result<Vec<DependentObjectReference>, Error> {
-        self.plane.interpreter.get_dependencies(template).await.map_err(|source| {
-            let message = source.to_string();
-            self.plane.events.warning(COMPONENT, template, reasons::GET_DEPENDENCIES_FAILED, message);
-            Error::decision(propagation::Error::Interpret { object: template.describe(), source })
-        })
-    }
-
-    /// Writes down what the template depends on, and holds the binding until it is let go.
-    async fn record(
-        &self,
-        binding: &ResourceBinding,
-        template: &Value,
-        wanted: &[DependentObjectReference],
-    ) -> Result<ResourceBinding, Error> {
-        let mut recorded = binding.clone();
-        dependencies::record(&mut recorded, wanted);
-        if !is_held(&recorded) {
-            recorded.metadata.finalizers.get_or_insert_default().push(BINDING_DEPENDENCIES.to_owned());
-        }
-        match self.plane.writer.derived().update(binding, &recorded, Guard::Fields).await? {
-            Some(written) => {
-                self.plane.mirrors.bindings.note(written.clone());
-                let message = format!("Get dependencies of {} succeed.", template.describe());
-                self.plane.events.normal(COMPONENT, template, reasons::GET_DEPENDENCIES_SUCCEED, message);
-                Ok(written)
-            }
-            None => Ok(recorded),
-        }
-    }
-
-    /// Returns whether anything had to be written.
-    async fn distribute(
-        &self,
-        binding: &ResourceBinding,
-        wanted: &[DependentObjectReference],
-    ) -> Result<bool, Error> {
-        let mut changed = false;
-        for attached in self.attached_to(binding) {
-            let object = self.plane.templates.get(&TemplateKey::of_reference(&attached.spec.resource));
-            let resource = &attached.spec.resource;
-            if dependencies::is_orphan(resource, wanted, object.as_deref()).map_err(Error::decision)? {
-                changed |= self.detach(&attached, binding).await?;
-            }
-        }
-        let mut errors = Vec::new();
-        for dependency in wanted {
-            for object in self.objects(dependency).await? {
-                match self.attach(binding, &object).await {
-                    Ok(written) => changed |= written,
-                    Err(error) => errors.push(error),
-                }
-            }
-        }
-        Error::join(errors).map(|()| changed)
     }
 
     /// Returns the objects that a dependency means and that exist; the others come through the watch.
@@ -234,22 +161,64 @@ impl Distributor {
         Ok(found)
     }
 
-    async fn attach(&self, binding: &ResourceBinding, object: &Value) -> Result<bool, Error> {
-        let wanted = dependencies::build_attached(binding, object);
-        let name = wanted.metadata.name.clone().unwrap_or_default();
-        let namespace = wanted.metadata.namespace.clone().unwrap_or_default();
-        let existing = self.binding(&namespace, &name);
-        let referrers = self.referrers(existing.as_deref().unwrap_or(&wanted), Some(binding));
-        let skipped = self.plane.templates.skip().skips(object);
-        let fresh_id = || uuid::Uuid::new_v4().to_string();
-        let plan = decide::attach(object, skipped, wanted, existing.as_deref(), &referrers, fresh_id)
-            .map_err(Error::decision)?;
+    fn needed(&self, binding: &ResourceBinding, object: Arc<Value>) -> Needed {
+        let built = dependencies::build_attached(binding, &object);
+        let existing = self.plane.mirrors.bindings.find(&Key::of(&built));
+        Needed {
+            skipped: self.plane.templates.skip().skips(&object),
+            referrers: self.referrers(existing.as_deref().unwrap_or(&built)),
+            existing,
+            object,
+        }
+    }
+
+    /// Returns the bindings that require `attached`, as far as they exist.
+    fn referrers(&self, attached: &ResourceBinding) -> Vec<Arc<ResourceBinding>> {
+        let all = attached.spec.required_by.iter();
+        all.filter_map(|referrer| self.binding(&referrer.namespace, &referrer.name)).collect()
+    }
+
+    /// Writes down what the template depends on, and holds the binding until it is let go.
+    async fn record(
+        &self,
+        binding: &ResourceBinding,
+        template: &Value,
+        recorded: &ResourceBinding,
+    ) -> Result<(), Error> {
         let (writer, mirror) = (self.plane.writer.derived(), &self.plane.mirrors.bindings);
-        match (plan, &existing) {
-            (Attach::Nothing(_), _) => Ok(false),
-            (Attach::Create(made), _) => writer.create(mirror, made.as_ref()).await.map(|()| true),
-            (Attach::Existing { update, disagreement }, Some(existing)) => {
-                self.tell_disagreement(existing, disagreement);
+        if writer.update_mirrored(mirror, binding, recorded, Guard::Fields).await? {
+            let message = format!("Get dependencies of {} succeed.", template.describe());
+            self.plane.events.normal(COMPONENT, template, reasons::GET_DEPENDENCIES_SUCCEED, message);
+        }
+        Ok(())
+    }
+
+    /// Returns whether anything had to be written.
+    async fn distribute(&self, plan: Distribution) -> Result<bool, Error> {
+        let mut changed = self.detach(plan.detach).await?;
+        let mut errors: Vec<Error> =
+            plan.errors.into_iter().map(|error| Error::Several(vec![error])).collect();
+        for attach in plan.attach {
+            match self.attach(attach).await {
+                Ok(written) => changed |= written,
+                Err(error) => errors.push(error),
+            }
+        }
+        Error::join(errors).map(|()| changed)
+    }
+
+    async fn attach(&self, plan: Attach) -> Result<bool, Error> {
+        let (writer, mirror) = (self.plane.writer.derived(), &self.plane.mirrors.bindings);
+        match plan {
+            Attach::Nothing(_) => Ok(false),
+            Attach::Create(mut made) => {
+                // Admission would give it an identity; control planes without our admission have bindings, too.
+                let labels = made.metadata.labels.get_or_insert_default();
+                labels.insert(RESOURCE_BINDING_PERMANENT_ID.to_owned(), uuid::Uuid::new_v4().to_string());
+                writer.create(mirror, made.as_ref()).await.map(|()| true)
+            }
+            Attach::Existing { existing, update, disagreement } => {
+                self.tell_disagreement(&existing, disagreement);
                 match update {
                     None => Ok(false),
                     Some(update) => {
@@ -257,15 +226,13 @@ impl Distributor {
                     }
                 }
             }
-            (Attach::Existing { .. }, None) => Ok(false),
         }
     }
 
     /// Says on what the policies behind an attached binding disagree, once for each disagreement. It may be another one
     /// while its result stays the same.
     fn tell_disagreement(&self, attached: &ResourceBinding, disagreement: Option<String>) {
-        let namespace = attached.metadata.namespace.as_deref().unwrap_or("");
-        let key = Key::new(namespace, attached.metadata.name.as_deref().unwrap_or(""));
+        let key = Key::of(attached);
         let mut told = self.told.lock();
         let Some(message) = disagreement else {
             told.remove(&key);
@@ -279,35 +246,103 @@ impl Distributor {
         told.insert(key, message);
     }
 
-    /// Returns the bindings that require `attached`, `also` being one of them.
-    fn referrers(
-        &self,
-        attached: &ResourceBinding,
-        also: Option<&ResourceBinding>,
-    ) -> Vec<Arc<ResourceBinding>> {
-        let mut found: Vec<Arc<ResourceBinding>> = also.into_iter().cloned().map(Arc::new).collect();
-        for referrer in &attached.spec.required_by {
-            found.extend(self.binding(&referrer.namespace, &referrer.name));
+    /// Detaches what is no longer needed; returns whether anything had to be written.
+    async fn detach(&self, plan: Detachments) -> Result<bool, Error> {
+        let mut changed = false;
+        for (attached, updated) in &plan.updates {
+            match self.plane.writer.derived().update(attached.as_ref(), updated, Guard::Version).await {
+                Err(error) if error.is_not_found() => {}
+                result => changed |= result?.is_some(),
+            }
         }
-        found
+        if plan.errors.is_empty() { Ok(changed) } else { Err(Error::Several(plan.errors)) }
     }
 
-    async fn detach(&self, attached: &ResourceBinding, binding: &ResourceBinding) -> Result<bool, Error> {
-        let referrers = self.referrers(attached, None);
-        let Some(updated) = decide::detach(attached, binding, &referrers).map_err(Error::decision)? else {
-            return Ok(false);
+    fn tell(&self, binding: &ResourceBinding, result: &Result<bool, Error>) {
+        let subject = about(binding);
+        match result {
+            Ok(true) => {
+                let message = "Sync schedule results to dependencies succeed.";
+                let reason = reasons::SYNC_SCHEDULE_RESULT_TO_DEPENDENCIES_SUCCEED;
+                self.plane.events.normal(COMPONENT, &subject, reason, message);
+            }
+            Err(error) if !error.is_conflict() => {
+                let reason = reasons::SYNC_SCHEDULE_RESULT_TO_DEPENDENCIES_FAILED;
+                self.plane.events.warning(COMPONENT, &subject, reason, error.to_string());
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Reconcile for Distributor {
+    type Key = Key;
+    type View = View;
+    type Plan = Plan;
+
+    async fn observe(&self, key: &Key) -> Result<Option<View>, Error> {
+        let Some(binding) = self.plane.mirrors.bindings.find(key) else { return Ok(None) };
+        let attached = self.attached_to(&binding).into_iter().map(|attached| Attached {
+            object: self.plane.templates.get(&TemplateKey::of_reference(&attached.spec.resource)),
+            referrers: self.referrers(&attached),
+            binding: attached,
+        });
+        let mut view = View {
+            attached: attached.collect(),
+            template: None,
+            wanted: Wanted::Unsupported,
+            needed: Vec::new(),
+            failures: Vec::new(),
+            binding,
         };
-        match self.plane.writer.derived().update(attached, &updated, Guard::Version).await {
-            Err(error) if error.is_not_found() => Ok(false),
-            result => Ok(result?.is_some()),
+        if decide::next(&view.binding) != Next::Distribute {
+            return Ok(Some(view));
         }
+        view.template = self.plane.templates.fetch(&view.binding.spec.resource).await?;
+        let Some(template) = &view.template else { return Ok(Some(view)) };
+        view.wanted = self.wanted(template).await;
+        if let Wanted::These(wanted) = &view.wanted {
+            for dependency in wanted {
+                match self.objects(dependency).await {
+                    Ok(objects) => {
+                        view.needed
+                            .extend(objects.into_iter().map(|object| self.needed(&view.binding, object)));
+                    }
+                    Err(error) => view.failures.push(error.to_string()),
+                }
+            }
+        }
+        Ok(Some(view))
     }
 
-    /// Detaches everything from a binding that no longer brings anything along, and stops holding it.
-    async fn let_go(&self, binding: &ResourceBinding) -> Result<(), Error> {
-        for attached in self.attached_to(binding) {
-            self.detach(&attached, binding).await?;
+    fn decide(view: &View, _: Timestamp) -> Plan {
+        decide::decide(view)
+    }
+
+    async fn apply(&self, key: &Key, view: View, plan: Plan) -> Result<Outcome, Error> {
+        match plan {
+            Plan::Nothing(why) => tracing::trace!(controller = COMPONENT, %key, why, "nothing to do"),
+            Plan::Wait(what) => return Err(Error::Waiting(what)),
+            Plan::LetGo(detachments) => {
+                self.detach(detachments).await?;
+                self.plane.writer.derived().release(view.binding.as_ref(), BINDING_DEPENDENCIES).await?;
+            }
+            Plan::Refuse { message, error } => {
+                if let Some(template) = &view.template {
+                    let reason = reasons::GET_DEPENDENCIES_FAILED;
+                    self.plane.events.warning(COMPONENT, template.as_ref(), reason, message);
+                }
+                return Err(Error::Several(vec![error]));
+            }
+            Plan::Distribute(plan) => {
+                if let Some(template) = &view.template {
+                    self.record(&view.binding, template, &plan.recorded).await?;
+                }
+                let result = self.distribute(*plan).await;
+                self.tell(&view.binding, &result);
+                result?;
+            }
         }
-        self.plane.writer.derived().release(binding, BINDING_DEPENDENCIES).await.map(drop)
+        Ok(Outcome::Done)
     }
 }

@@ -7,15 +7,19 @@
 //! What becomes of a template and of its binding is decided in `decide`.
 
 mod decide;
+#[cfg(test)]
+pub(super) mod on_server;
+mod touches;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use api::events as reasons;
 use api::policy::{ClusterPropagationPolicy, PropagationPolicy, PropagationSpec};
 use api::work::{ClusterResourceBinding, ResourceBinding};
 use interpreter::Operation;
+use jiff::Timestamp;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
@@ -26,7 +30,7 @@ use propagation::index::WaitingSet;
 use propagation::policies::{self as choosing, Choice, Policy, PolicyIndex};
 use propagation::{Binding, Object, Reference as _};
 use runtime::writer::tree_difference;
-use runtime::{Change, Error, Guard, Key, Mirror, Queue};
+use runtime::{Change, Error, Guard, Key, Mirror, Outcome, Queue, Reconcile, controller};
 use serde_json::Value;
 
 use crate::interpretation::{Lesson, on_lessons};
@@ -36,6 +40,8 @@ use super::mirrored;
 use super::templates::TemplateKey;
 use super::{BindingKey, Plane, Start, StoredBinding, bindings, policies};
 use decide::{Bind, Held, Plan, Touch, View};
+use policies::Policies;
+use touches::{Taken, Touches};
 
 const TEMPLATE_WORKERS: usize = 8;
 const POLICY_WORKERS: usize = 2;
@@ -54,7 +60,7 @@ pub(crate) struct Detector {
     /// Templates whose policy waits for override policies.
     blocked: Mutex<HashSet<TemplateKey>>,
     /// Why templates are in the queue.
-    touches: Mutex<HashMap<TemplateKey, Touch>>,
+    touches: Touches,
     /// Templates as they were when we claimed and bound them. The watch shows them once more, perhaps with a status
     /// that has come meanwhile; that is no news for the binding.
     bound: Mutex<HashMap<TemplateKey, Value>>,
@@ -62,7 +68,25 @@ pub(crate) struct Detector {
     claimed: Mutex<HashMap<String, BTreeSet<BindingKey>>>,
 }
 
+/// What is known of a template, and what was seen of it since it was last looked after.
+pub(crate) struct Looked {
+    view: View,
+    taken: Taken,
+}
+
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
+    let detector = subscribed(plane);
+    let (policies, cluster_policies) =
+        (Policies::<PropagationPolicy>::new(&detector), Policies::<ClusterPropagationPolicy>::new(&detector));
+    Box::new(move || {
+        let supervisor = &detector.plane.supervisor;
+        controller::run(&detector, &detector.templates, TEMPLATE_WORKERS, supervisor);
+        controller::run(&policies, &detector.policies, POLICY_WORKERS, supervisor);
+        controller::run(&cluster_policies, &detector.cluster_policies, POLICY_WORKERS, supervisor);
+    })
+}
+
+pub(super) fn subscribed(plane: &Arc<Plane>) -> Arc<Detector> {
     let detector = Arc::new(Detector {
         plane: Arc::clone(plane),
         templates: Queue::new("resource detector"),
@@ -72,7 +96,7 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
         cluster_policy_index: RwLock::default(),
         waiting: Mutex::default(),
         blocked: Mutex::default(),
-        touches: Mutex::default(),
+        touches: Touches::default(),
         bound: Mutex::default(),
         claimed: Mutex::default(),
     });
@@ -89,25 +113,7 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     policies::subscribe(&detector);
     let of = Arc::clone(&detector);
     on_lessons(&plane.mirrors, move |lesson| of.rules_changed(lesson));
-
-    Box::new(move || {
-        let supervisor = detector.plane.supervisor.clone();
-        let of = Arc::clone(&detector);
-        detector.templates.spawn(TEMPLATE_WORKERS, &supervisor, move |key: TemplateKey| {
-            let of = Arc::clone(&of);
-            async move { of.reconcile_template(key).await }
-        });
-        let of = Arc::clone(&detector);
-        detector.policies.spawn(POLICY_WORKERS, &supervisor, move |key: Key| {
-            let of = Arc::clone(&of);
-            async move { policies::reconcile(&of, &of.plane.mirrors.policies, &key).await }
-        });
-        let of = Arc::clone(&detector);
-        detector.cluster_policies.spawn(POLICY_WORKERS, &supervisor, move |key: Key| {
-            let of = Arc::clone(&of);
-            async move { policies::reconcile(&of, &of.plane.mirrors.cluster_policies, &key).await }
-        });
-    })
+    detector
 }
 
 /// Returns the ids of the policies that claim an object.
@@ -129,7 +135,7 @@ impl Detector {
     }
 
     fn push(&self, key: TemplateKey, touch: Touch) {
-        self.touches.lock().entry(key.clone()).or_default().add(touch);
+        self.touches.add(key.clone(), touch);
         self.templates.push(key);
     }
 
@@ -190,21 +196,12 @@ impl Detector {
         self.claimed.lock().get(policy_id).into_iter().flatten().cloned().collect()
     }
 
-    async fn reconcile_template(&self, key: TemplateKey) -> Result<(), Error> {
-        let touch = self.touches.lock().remove(&key).unwrap_or_default();
-        let result = self.carry_out(&key, touch).await;
-        if result.is_err() {
-            self.touches.lock().entry(key).or_default().add(touch);
-        }
-        result
-    }
-
     fn stop_waiting(&self, key: &TemplateKey) {
         let api_version = key.kind.api_version();
         self.waiting.lock().remove(&api_version, &key.kind.kind, &key.namespace, &key.name);
     }
 
-    fn observe(&self, key: &TemplateKey, touch: Touch) -> View {
+    fn look(&self, key: &TemplateKey, touch: Touch) -> View {
         let template = self.plane.templates.get(key);
         let held = template.as_deref().and_then(Claim::read).map(|claim| {
             let mirrors = &self.plane.mirrors;
@@ -222,31 +219,35 @@ impl Detector {
             (Some(template), None) => self.choose(template),
             _ => None,
         };
-        View { template, touch, held, choice }
+        let mut view = View { template, touch, held, choice, missing: Vec::new() };
+        view.missing = match view.policy() {
+            Some(Choice::Policy(policy)) => self.missing_overrides(policy.as_ref()),
+            Some(Choice::ClusterPolicy(policy)) => self.missing_overrides(policy.as_ref()),
+            None => Vec::new(),
+        };
+        view
     }
 
-    async fn carry_out(&self, key: &TemplateKey, touch: Touch) -> Result<(), Error> {
-        let mut view = self.observe(key, touch);
-        let mut plan = decide::decide(&view);
-        if let (Plan::Wait, Some(template)) = (&plan, &view.template) {
-            self.waiting.lock().insert(template);
-            // A policy that came between the two looks has not seen the template waiting.
-            view = self.observe(key, touch);
-            plan = decide::decide(&view);
-        }
-        if !matches!(plan, Plan::Wait) {
-            self.stop_waiting(key);
-        }
-        let Some(template) = &view.template else {
-            self.bound.lock().remove(key);
-            return Ok(());
-        };
+    /// Returns the override policies that a policy waits for and that do not exist.
+    fn missing_overrides<P: Policy>(&self, policy: &P) -> Vec<String> {
+        let overrides = self.plane.overrides.read();
+        let wanted = policy.spec().dependent_overrides.iter();
+        wanted.filter(|name| !overrides.contains(policy.namespace(), name)).cloned().collect()
+    }
+
+    async fn carry_out(
+        &self,
+        key: &TemplateKey,
+        template: &Value,
+        touch: Touch,
+        plan: Plan,
+    ) -> Result<(), Error> {
         match plan {
+            Plan::Forget | Plan::Wait => Ok(()),
             Plan::Nothing(why) => {
                 tracing::trace!(controller = COMPONENT, ?key, why, "nothing to do");
                 Ok(())
             }
-            Plan::Forget | Plan::Wait => Ok(()),
             Plan::Release(claim) => self.release(template, &claim).await,
             Plan::AskPolicy(Choice::Policy(policy)) => {
                 self.policies.push(Key::new(policy.namespace(), policy.name()));
@@ -256,8 +257,16 @@ impl Detector {
                 self.cluster_policies.push(Key::new("", policy.name()));
                 Ok(())
             }
-            Plan::Apply(Choice::Policy(policy)) => self.apply(template, policy.as_ref(), touch).await,
-            Plan::Apply(Choice::ClusterPolicy(policy)) => self.apply(template, policy.as_ref(), touch).await,
+            Plan::Block(missing) => {
+                self.blocked.lock().insert(key.clone());
+                Err(Error::Waiting(format!("for override policies {}", missing.join(", "))))
+            }
+            Plan::Apply { policy: Choice::Policy(policy), bind } => {
+                self.apply_policy(template, policy.as_ref(), touch, bind).await
+            }
+            Plan::Apply { policy: Choice::ClusterPolicy(policy), bind } => {
+                self.apply_policy(template, policy.as_ref(), touch, bind).await
+            }
         }
     }
 
@@ -268,20 +277,16 @@ impl Detector {
         choice
     }
 
-    async fn apply<P: Policy>(&self, template: &Value, policy: &P, touch: Touch) -> Result<(), Error> {
-        let key = TemplateKey::of(template);
-        let missing = {
-            let overrides = self.plane.overrides.read();
-            let wanted = policy.spec().dependent_overrides.iter();
-            wanted.filter(|name| !overrides.contains(policy.namespace(), name)).cloned().collect::<Vec<_>>()
-        };
-        if !missing.is_empty() {
-            self.blocked.lock().insert(key);
-            return Err(Error::Waiting(format!("for override policies {}", missing.join(", "))));
-        }
+    async fn apply_policy<P: Policy>(
+        &self,
+        template: &Value,
+        policy: &P,
+        touch: Touch,
+        bind: bool,
+    ) -> Result<(), Error> {
         let claim = Claim::of(policy).map_err(Error::decision)?;
         let started = Instant::now();
-        let result = self.claim_and_bind(template, policy, &claim, touch).await;
+        let result = self.claim_and_bind(template, policy, &claim, touch, bind).await;
         METRICS.applied(started, &result);
         match &result {
             Ok(true) => {
@@ -304,11 +309,12 @@ impl Detector {
         policy: &P,
         claim: &Claim,
         touch: Touch,
+        bind: bool,
     ) -> Result<bool, Error> {
         let version = template.resource_version();
         let Some(template) = self.claim(template, claim).await? else { return Ok(false) };
         let claimed_now = template.resource_version() != version;
-        if policy.is_lazy() && !touch.by_user {
+        if !bind {
             return Ok(false);
         }
         let priority_class = self.priority_class(policy.spec()).await?;
@@ -413,18 +419,17 @@ impl Detector {
         Ok(written)
     }
 
-    /// Takes a claim off the binding and then off the template, whose change brings it back into the queue.
+    /// Takes a claim off the template, whose change brings it back into the queue, and then off the binding: as long as
+    /// the binding carries it, a policy finds both again after a failure.
     pub(super) async fn release(&self, template: &Value, claim: &Claim) -> Result<(), Error> {
-        let name = api::names::binding(template.kind(), template.name());
-        let key = BindingKey { namespace: template.namespace().to_owned(), name };
-        self.release_binding(&key, claim).await?;
         let mut released = template.clone();
         if claim::release(&mut released, claim)
             && let Some(patch) = tree_difference(template, &released, Guard::Version)
         {
             self.plane.templates.patch(&TemplateKey::of(template), patch).await?;
         }
-        Ok(())
+        let name = api::names::binding(template.kind(), template.name());
+        self.release_binding(&BindingKey { namespace: template.namespace().to_owned(), name }, claim).await
     }
 
     pub(super) async fn release_binding(&self, key: &BindingKey, claim: &Claim) -> Result<(), Error> {
@@ -434,6 +439,39 @@ impl Detector {
         } else {
             release_binding(plane, &plane.mirrors.bindings, key, claim).await
         }
+    }
+}
+
+impl Reconcile for Detector {
+    type Key = TemplateKey;
+    type View = Looked;
+    type Plan = Plan;
+
+    async fn observe(&self, key: &TemplateKey) -> Result<Option<Looked>, Error> {
+        let taken = self.touches.take(key);
+        Ok(Some(Looked { view: self.look(key, taken.touch()), taken }))
+    }
+
+    fn decide(looked: &Looked, _: Timestamp) -> Plan {
+        decide::decide(&looked.view)
+    }
+
+    async fn apply(&self, key: &TemplateKey, looked: Looked, plan: Plan) -> Result<Outcome, Error> {
+        let Looked { view, taken } = looked;
+        match (&view.template, &plan) {
+            // A policy that came before the template began to wait has not seen it waiting: one more look.
+            (Some(template), Plan::Wait) if self.waiting.lock().insert(template) => {
+                return Ok(Outcome::After(Duration::ZERO));
+            }
+            (Some(_), Plan::Wait) => {}
+            _ => self.stop_waiting(key),
+        }
+        match &view.template {
+            Some(template) => self.carry_out(key, template, view.touch, plan).await?,
+            None => drop(self.bound.lock().remove(key)),
+        }
+        taken.settle();
+        Ok(Outcome::Done)
     }
 }
 
@@ -449,7 +487,8 @@ async fn release_binding<B: StoredBinding>(
         return Ok(());
     }
     debug_assert_eq!(bindings::key(binding.as_ref()), *key);
-    match plane.writer.derived().update(binding.as_ref(), &released, Guard::Version).await {
+    // The mirror learns of it at once: a policy that goes releases a template and its binding, and then the binding.
+    match plane.writer.derived().update_mirrored(mirror, binding.as_ref(), &released, Guard::Version).await {
         Err(error) if error.is_not_found() => Ok(()),
         result => result.map(drop),
     }

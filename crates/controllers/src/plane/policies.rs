@@ -5,6 +5,8 @@
 //! the policy's finalizer when nothing carries its claim any more. Bindings stay: what runs keeps running.
 
 mod decide;
+#[cfg(test)]
+mod on_server;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,17 +17,19 @@ use api::labels::{CLUSTER_PROPAGATION_POLICY_PERMANENT_ID, PROPAGATION_POLICY_PE
 use api::policy::{ClusterPropagationPolicy, PropagationPolicy};
 use api::work::ObjectReference;
 use apimachinery::gvk::Gvk;
+use jiff::Timestamp;
 use parking_lot::RwLock;
 use propagation::claim::{Claim, Holder};
 use propagation::policies::{Policy, PolicyIndex, Preemption, preemption};
 use propagation::{Binding, Object};
 use runtime::writer::Stored;
-use runtime::{Change, Error, Guard, Key, Mirror, Queue};
+use runtime::{Change, Error, Guard, Key, Mirror, Outcome, Queue, Reconcile};
 use serde_json::Value;
 
 use super::detector::{COMPONENT, Detector, describe, kind_of};
 use super::metrics::METRICS;
 use super::templates::TemplateKey;
+use crate::mirrors::Mirrors;
 use decide::{Step, View};
 
 /// What the reconcile needs to know of a policy besides what it says.
@@ -33,6 +37,7 @@ pub(crate) trait Kept: Policy + Stored {
     const FINALIZER: &'static str;
     const PERMANENT_ID: &'static str;
 
+    fn mirror(mirrors: &Mirrors) -> &Arc<Mirror<Self>>;
     fn queue(detector: &Detector) -> &Queue<Key>;
     fn index(detector: &Detector) -> &RwLock<PolicyIndex<Self>>;
 }
@@ -41,9 +46,14 @@ impl Kept for PropagationPolicy {
     const FINALIZER: &'static str = finalizers::PROPAGATION_POLICY;
     const PERMANENT_ID: &'static str = PROPAGATION_POLICY_PERMANENT_ID;
 
+    fn mirror(mirrors: &Mirrors) -> &Arc<Mirror<Self>> {
+        &mirrors.policies
+    }
+
     fn queue(detector: &Detector) -> &Queue<Key> {
         &detector.policies
     }
+
     fn index(detector: &Detector) -> &RwLock<PolicyIndex<Self>> {
         &detector.policy_index
     }
@@ -53,9 +63,14 @@ impl Kept for ClusterPropagationPolicy {
     const FINALIZER: &'static str = finalizers::CLUSTER_PROPAGATION_POLICY;
     const PERMANENT_ID: &'static str = CLUSTER_PROPAGATION_POLICY_PERMANENT_ID;
 
+    fn mirror(mirrors: &Mirrors) -> &Arc<Mirror<Self>> {
+        &mirrors.cluster_policies
+    }
+
     fn queue(detector: &Detector) -> &Queue<Key> {
         &detector.cluster_policies
     }
+
     fn index(detector: &Detector) -> &RwLock<PolicyIndex<Self>> {
         &detector.cluster_policy_index
     }
@@ -92,16 +107,39 @@ fn changed<P: Kept>(detector: &Detector, change: &Change<P>) {
     }
 }
 
-pub(super) async fn reconcile<P: Kept>(
-    detector: &Detector,
-    mirror: &Mirror<P>,
-    key: &Key,
-) -> Result<(), Error> {
-    let Some(view) = observe(detector, mirror, key) else { return Ok(()) };
-    for step in decide::decide(&view) {
-        carry_out(detector, view.policy.as_ref(), step).await?;
+/// Looks after the policies of one kind.
+pub(super) struct Policies<P> {
+    detector: Arc<Detector>,
+    mirror: Arc<Mirror<P>>,
+}
+
+impl<P: Kept> Policies<P> {
+    pub(super) fn new(detector: &Arc<Detector>) -> Arc<Self> {
+        let mirror = P::mirror(&detector.plane.mirrors).clone();
+        detector.plane.tell_panics(P::queue(detector), COMPONENT, &mirror);
+        Arc::new(Self { detector: detector.clone(), mirror })
     }
-    Ok(())
+}
+
+impl<P: Kept> Reconcile for Policies<P> {
+    type Key = Key;
+    type View = View<P>;
+    type Plan = Vec<Step>;
+
+    async fn observe(&self, key: &Key) -> Result<Option<View<P>>, Error> {
+        Ok(observe(&self.detector, &self.mirror, key))
+    }
+
+    fn decide(view: &View<P>, _: Timestamp) -> Vec<Step> {
+        decide::decide(view)
+    }
+
+    async fn apply(&self, _: &Key, view: View<P>, plan: Vec<Step>) -> Result<Outcome, Error> {
+        for step in plan {
+            carry_out(&self.detector, view.policy.as_ref(), step).await?;
+        }
+        Ok(Outcome::Done)
+    }
 }
 
 fn observe<P: Kept>(detector: &Detector, mirror: &Mirror<P>, key: &Key) -> Option<View<P>> {

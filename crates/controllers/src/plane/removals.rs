@@ -5,9 +5,13 @@
 //!
 //! What is at stake is counted from what there is, not from what has happened: before the first copy goes, all copies are
 //! known that the policies and clusters do not want any more. So a restart changes nothing: what is held says so on its
-//! policy. The rules are in `propagation::withdrawal`.
+//! policy. What is decided is in `decide`, by the rules of `propagation::withdrawal`.
 
-use std::collections::{BTreeMap, HashMap};
+mod decide;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -18,22 +22,22 @@ use api::labels::annotations::{
     REMOVALS_HELD,
 };
 use api::policy::{ClusterPropagationPolicy, Placement, PropagationPolicy};
-use api::work::Work;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference as Involved;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use parking_lot::Mutex;
-use propagation::withdrawal::{self, AtStake, Leftover, Limits, Losses, Recent, State, Verdict};
-use propagation::{Binding, directly_purged_clusters, expected_clusters};
+use propagation::Binding;
+use propagation::withdrawal::{self, AtStake, Limits, Recent, State};
 use runtime::events::about;
-use runtime::{Error, Key, Mirror, Outcome, Queue};
-use scheduler::affinity::is_wanted;
+use runtime::{Error, Key, Mirror, Outcome, Queue, Reconcile, controller};
 use serde_json::{Value, json};
 
 use super::bindings::{Queues, cluster_of, key};
 use super::{Plane, Start, StoredBinding};
+use decide::{Copies, Count, Next, Note, Survey};
+pub(super) use decide::{Permit, Request, permit};
 
 const COMPONENT: &str = "binding-controller";
 const WORKERS: usize = 2;
@@ -52,25 +56,6 @@ pub(super) struct Removals {
     survey: Mutex<Option<(u64, Instant, Arc<Survey>)>>,
     /// Held while notes are written, so that every policy gets one.
     holding: tokio::sync::Mutex<()>,
-}
-
-/// What would be taken away, by policy; the key of a cluster-wide policy has no namespace.
-#[derive(Default)]
-struct Survey {
-    copies: usize,
-    losses: HashMap<Key, Losses>,
-    clusters: HashMap<Key, std::collections::BTreeSet<String>>,
-}
-
-impl Survey {
-    fn at_stake(&self, policy: &Key) -> AtStake {
-        let losses = self.losses.get(policy);
-        AtStake {
-            templates: losses.map_or(0, BTreeMap::len),
-            copies: losses.map_or(0, |losses| losses.values().sum()),
-            clusters: self.clusters.get(policy).cloned().unwrap_or_default(),
-        }
-    }
 }
 
 impl Removals {
@@ -104,14 +89,42 @@ pub(super) fn wire(plane: &Arc<Plane>, bindings: &Queues) -> Start {
     plane.mirrors.clusters.subscribe(move |_| {
         of.removals.changes.fetch_add(1, Ordering::Relaxed);
     });
-    let plane = Arc::clone(plane);
-    Box::new(move || {
-        let supervisor = plane.supervisor.clone();
-        queue.spawn(WORKERS, &supervisor, move |policy: Key| {
-            let plane = Arc::clone(&plane);
-            async move { look_after(&plane, &policy).await }
-        });
-    })
+    let controller = Arc::new(Controller { plane: Arc::clone(plane) });
+    Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
+}
+
+/// Takes the note off a policy that has nothing to remove any more.
+struct Controller {
+    plane: Arc<Plane>,
+}
+
+impl Reconcile for Controller {
+    type Key = Key;
+    type View = Note;
+    type Plan = Next;
+
+    async fn observe(&self, policy: &Key) -> Result<Option<Note>, Error> {
+        let Some(found) = Found::of(&self.plane, policy) else { return Ok(None) };
+        let state = found.state();
+        let copies = if state == State::Free { 0 } else { self.plane.survey().at_stake(policy).copies };
+        Ok(Some(Note { state, copies }))
+    }
+
+    fn decide(note: &Note, _: Timestamp) -> Next {
+        decide::next(note)
+    }
+
+    async fn apply(&self, policy: &Key, _: Note, plan: Next) -> Result<Outcome, Error> {
+        match plan {
+            Next::Nothing(_) => Ok(Outcome::Done),
+            Next::Later => Ok(Outcome::After(LOOK)),
+            Next::Clear => {
+                let patch = json!({"metadata": {"annotations": {REMOVALS_HELD: null, ALLOW_REMOVALS: null}}});
+                annotate(&self.plane, policy, patch).await?;
+                Ok(Outcome::Done)
+            }
+        }
+    }
 }
 
 /// Has the bindings of a policy looked at.
@@ -125,22 +138,6 @@ fn push_all(plane: &Plane, queues: &Queues, policy: &Key) {
     }
     push(&plane.mirrors.bindings, queues, policy);
     push(&plane.mirrors.cluster_bindings, queues, policy);
-}
-
-/// Takes the note off a policy that has nothing to remove any more: the change was undone, or carried out.
-async fn look_after(plane: &Plane, policy: &Key) -> Outcome {
-    let Some(found) = Found::of(plane, policy) else { return Outcome::Done };
-    if found.state() == State::Free {
-        return Outcome::Done;
-    }
-    if plane.survey().at_stake(policy).copies > 0 {
-        return Outcome::After(LOOK);
-    }
-    let patch = json!({"metadata": {"annotations": {REMOVALS_HELD: null, ALLOW_REMOVALS: null}}});
-    match annotate(plane, policy, patch).await {
-        Ok(()) => Outcome::Done,
-        Err(error) => error.into(),
-    }
 }
 
 /// A policy of either scope.
@@ -213,65 +210,55 @@ async fn annotate(plane: &Plane, policy: &Key, patch: Value) -> Result<(), Error
 }
 
 impl Plane {
-    /// Returns whether copies of a binding may be taken away now; if not, their policy says so.
-    pub(super) async fn may_remove<B: StoredBinding>(
+    /// Returns what it depends on whether a binding may take copies away.
+    pub(super) fn removal_request<B: StoredBinding>(&self, binding: &B) -> Request {
+        let policy = policy_of(binding.metadata());
+        let state = |policy: &Key| Some((policy.clone(), Found::of(self, policy)?.state()));
+        let mut states: BTreeMap<Key, State> = policy.iter().filter_map(state).collect();
+        let recent = self.removals.recent.lock().losses(Timestamp::now());
+        let limits = self.removals.limits;
+        let survey = decide::needs_survey(limits, self.mirrors.works.len(), &recent).then(|| self.survey());
+        states.extend(survey.iter().flat_map(|survey| survey.losses.keys()).filter_map(state));
+        Request { template: key(binding).to_string(), policy, limits, recent, survey, states }
+    }
+
+    /// Notes what was decided about the copies of a binding: what goes counts, what is held is said on its policy.
+    pub(super) async fn note_removals<B: StoredBinding>(
         &self,
         binding: &B,
-        works: &[&Arc<Work>],
-    ) -> Result<bool, Error> {
-        let template = key(binding).to_string();
-        let policy = policy_of(binding.metadata());
-        let found = policy.as_ref().and_then(|policy| Found::of(self, policy));
-        let now = Timestamp::now();
-        match found.as_ref().map(Found::state) {
-            Some(State::Allowed) => return Ok(true),
-            Some(State::Held { .. }) => return Ok(false),
-            Some(State::Free) | None => {}
-        }
-        let (mut losses, mut copies) = (self.removals.recent.lock().losses(now), 0);
-        let limits = self.removals.limits;
-        // Few objects need no survey.
-        if self.mirrors.works.len() + losses.len() > limits.templates {
-            let survey = self.survey();
-            copies += losses.values().sum::<usize>() + survey.copies;
-            for (policy, lost) in &survey.losses {
-                if Found::of(self, policy).is_none_or(|found| found.state().is_news(now)) {
-                    for (template, count) in lost {
-                        *losses.entry(template.clone()).or_default() += count;
-                    }
-                }
+        permit: Permit,
+        now: Timestamp,
+    ) -> Result<(), Error> {
+        match permit {
+            Permit::Agreed | Permit::Held => {}
+            Permit::Within(copies) => {
+                self.removals.recent.lock().note(key(binding).to_string(), copies, now);
             }
-            let own = losses.entry(template.clone()).or_default();
-            *own = (*own).max(works.len());
-            if limits.exceeded(&losses, copies) {
-                self.hold(&survey, policy.as_ref(), now).await?;
-                if found.is_none() {
+            Permit::Hold { policies, unowned } => {
+                self.hold(&policies, now).await?;
+                if unowned {
                     let message = "Copies of this resource are held, since too many others would be removed at once, and \
                                    there is no policy on which to agree; a new policy for the resource can be asked.";
                     self.events.warning(COMPONENT, &about(binding), reasons::REMOVALS_HELD, message);
                 }
-                return Ok(false);
             }
         }
-        self.removals.recent.lock().note(template, works.len(), now);
-        Ok(true)
+        Ok(())
     }
 
-    /// Notes on every policy that would remove something that it is held, and on the one that asks.
-    async fn hold(&self, survey: &Survey, asking: Option<&Key>, now: Timestamp) -> Result<(), Error> {
+    /// Notes on policies what is held. Several bindings may ask at once; the first note stays.
+    async fn hold(&self, policies: &[(Key, AtStake)], now: Timestamp) -> Result<(), Error> {
         let _alone = self.removals.holding.lock().await;
-        let others = survey.losses.keys().filter(|policy| Some(*policy) != asking);
-        for policy in asking.into_iter().chain(others) {
+        for (policy, at_stake) in policies {
             let Some(found) = Found::of(self, policy).filter(|found| found.state() == State::Free) else {
                 continue;
             };
-            let at_stake = survey.at_stake(policy);
             let id = uuid::Uuid::new_v4().simple().to_string();
             let shown = match &found {
                 Found::Namespaced(_) => format!("propagationpolicy {} -n {}", policy.name, policy.namespace),
                 Found::Cluster(_) => format!("clusterpropagationpolicy {}", policy.name),
             };
-            let note = withdrawal::held_note(&id[..8], now, &shown, &at_stake);
+            let note = withdrawal::held_note(&id[..8], now, &shown, at_stake);
             annotate(self, policy, json!({"metadata": {"annotations": {REMOVALS_HELD: note}}})).await?;
             tracing::warn!(%policy, "removals are held: {note}");
             self.events.warning(COMPONENT, &found.subject(), reasons::REMOVALS_HELD, note);
@@ -289,73 +276,31 @@ impl Plane {
         {
             return Arc::clone(survey);
         }
-        let mut counting = Counting { plane: self, survey: Survey::default(), wanted: HashMap::new() };
-        counting.count_all(&self.mirrors.bindings);
-        counting.count_all(&self.mirrors.cluster_bindings);
-        let survey = Arc::new(counting.survey);
+        let mut count = Count::default();
+        self.count_all(&self.mirrors.bindings, &mut count);
+        self.count_all(&self.mirrors.cluster_bindings, &mut count);
+        let survey = Arc::new(count.finish());
         *cached = Some((changes, Instant::now(), Arc::clone(&survey)));
         survey
     }
-}
 
-struct Counting<'a> {
-    plane: &'a Plane,
-    survey: Survey,
-    /// Whether a policy wants a cluster: the same for all its bindings.
-    wanted: HashMap<(Key, String), bool>,
-}
-
-impl Counting<'_> {
-    fn count_all<B: Binding>(&mut self, mirror: &Mirror<B>) {
+    fn count_all<B: Binding>(&self, mirror: &Mirror<B>, count: &mut Count) {
         for binding in mirror.all() {
-            if binding.metadata().deletion_timestamp.is_none() {
-                self.count(binding.as_ref());
-            }
-        }
-    }
-
-    fn count<B: Binding>(&mut self, binding: &B) {
-        let works = self.plane.works.of(binding.permanent_id());
-        let present: Vec<&str> = works
-            .iter()
-            .filter(|work| work.metadata.deletion_timestamp.is_none())
-            .filter_map(|work| cluster_of(work))
-            .collect();
-        self.survey.copies += present.len();
-        let Some(own) = binding.spec().placement.as_ref() else { return };
-        // A policy that was deleted leaves its bindings as they are.
-        let policy = policy_of(binding.metadata()).unwrap_or_else(|| Key::new("", ""));
-        let found = Found::of(self.plane, &policy);
-        let placement = found.as_ref().map_or(own, Found::placement);
-        let (expected, purged) =
-            (expected_clusters(binding.spec()), directly_purged_clusters(binding.spec()));
-        let mut lost = 0;
-        for name in present {
-            let cluster = self.plane.mirrors.clusters.get("", name);
-            let place = (policy.clone(), name.to_owned());
-            let judge = || cluster.as_ref().is_none_or(|cluster| is_wanted(cluster, placement));
-            let wanted = match found {
-                Some(_) => *self.wanted.entry(place).or_insert_with(judge),
-                None => judge(),
-            };
-            // The policy knows first; what it says has not come to the binding yet.
-            if wanted && expected.contains(name) {
+            if binding.metadata().deletion_timestamp.is_some() {
                 continue;
             }
-            let leftover = Leftover {
-                cluster: cluster.as_deref(),
-                placement: Some(placement),
-                found_none: expected.is_empty(),
-                purged: purged.contains(name),
-                needed: false,
-            };
-            if withdrawal::judge(&leftover) == Verdict::Limited {
-                lost += 1;
-                self.survey.clusters.entry(policy.clone()).or_default().insert(name.to_owned());
-            }
-        }
-        if lost > 0 {
-            self.survey.losses.entry(policy).or_default().insert(key(binding).to_string(), lost);
+            let works = self.works.of(binding.permanent_id());
+            let present = works.iter().filter(|work| work.metadata.deletion_timestamp.is_none());
+            let names = present.filter_map(|work| cluster_of(work));
+            let policy = policy_of(binding.metadata()).unwrap_or_else(|| Key::new("", ""));
+            let found = Found::of(self, &policy);
+            count.add(&Copies {
+                template: key(binding.as_ref()).to_string(),
+                spec: binding.spec(),
+                policy,
+                placement: found.as_ref().map(Found::placement),
+                places: names.map(|name| (name.to_owned(), self.mirrors.clusters.get("", name))).collect(),
+            });
         }
     }
 }

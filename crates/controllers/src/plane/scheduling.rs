@@ -8,52 +8,51 @@
 //! overcommitment), one is finished before the next begins. A binding that could not be placed is woken by the cluster
 //! that changes that.
 //!
-//! Code map: `settings` what flags say · `obstacles` who waits for what · `conclude` writes results · `diagnoses` keeps
-//! the reasons of the last decisions · `estimating` asks the accurate estimators · `metrics` are what is measured.
+//! Code map: `decide` what becomes of a binding · `turns` whose turn it is · `conclude` writes results · `settings` what
+//! flags say · `obstacles` who waits for what · `diagnoses` keeps the reasons of the last decisions · `estimating` asks the
+//! accurate estimators · `metrics` are what is measured.
 
 mod conclude;
+mod decide;
 mod diagnoses;
 mod estimating;
 mod metrics;
 mod obstacles;
 mod settings;
+#[cfg(test)]
+mod tests;
+mod turns;
 
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Instant;
 
 use api::cluster::Cluster;
 use api::work::{ClusterResourceBinding, ResourceBinding, ResourceHealth};
-use futures::FutureExt;
 use jiff::Timestamp;
 use parking_lot::{Mutex, RwLock};
 use propagation::Binding;
-use runtime::supervisor::message;
-use runtime::{Change, Error, Guard, Mirror, Supervisor};
-use scheduler::outcome::{self, Retry};
-use scheduler::queue::{Item, Queue};
-use scheduler::trigger::{self, ChangedCluster, Next};
-use scheduler::{Assumptions, Attempt, Estimator, Fleet, Gates, Groups, Scheduler, Trial, World};
-use tokio::sync::{Notify, Semaphore};
-use tokio_util::sync::CancellationToken;
+use runtime::{Change, Error, Key, Mirror, Outcome, Reconcile, controller};
+use scheduler::queue::Queue;
+use scheduler::trigger::{self, ChangedCluster};
+use scheduler::{Gates, Scheduler};
+use tokio::sync::{Notify, OnceCell};
 
 use super::{Plane, Start, StoredBinding};
+use decide::{Known, Plan, Subject, View};
 pub use diagnoses::Diagnoses;
 pub use estimating::Estimating;
 use estimating::Estimators;
 use metrics::Incoming;
-use obstacles::{News, Obstacles, Seen};
+use obstacles::{News, Obstacles};
 pub use settings::Settings;
 
 /// How many bindings are worked on at once: enough to keep the server's group commits full.
 const AT_ONCE: usize = 64;
-/// How often a decision is made anew when someone else was faster.
-const ATTEMPTS: usize = 5;
 
 struct Controller {
     plane: Arc<Plane>,
     settings: Settings,
-    scheduler: Scheduler,
+    scheduler: Arc<Scheduler>,
     /// The source of events; there is one name per process.
     component: &'static str,
     /// What decisions are made from. Locked before `turns` where both are needed.
@@ -61,13 +60,8 @@ struct Controller {
     turns: Mutex<Turns>,
     wake: Notify,
     estimators: Option<Estimators>,
-}
-
-#[derive(Default)]
-struct Known {
-    fleet: Fleet,
-    groups: Groups,
-    assumptions: Assumptions,
+    /// Every estimator was tried once.
+    connected: OnceCell<()>,
 }
 
 #[derive(Default)]
@@ -104,16 +98,26 @@ impl Scheduled for ClusterResourceBinding {
 }
 
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
+    let controller = subscribed(plane);
+    Box::new(move || {
+        let supervisor = controller.plane.supervisor.clone();
+        controller.keep_connections(&supervisor);
+        controller::run(&controller, &controller, controller.at_once(), &supervisor);
+    })
+}
+
+fn subscribed(plane: &Arc<Plane>) -> Arc<Controller> {
     let settings = plane.scheduler.clone();
     let controller = Arc::new(Controller {
         plane: Arc::clone(plane),
-        scheduler: settings.scheduler(Gates::from(&plane.features)),
+        scheduler: Arc::new(settings.scheduler(Gates::from(&plane.features))),
         component: settings.name.clone().leak(),
         estimators: settings.estimating.clone().map(|using| Estimators::new(using, plane.client().clone())),
         settings,
         known: RwLock::default(),
         turns: Mutex::default(),
         wake: Notify::new(),
+        connected: OnceCell::new(),
     });
     let of = Arc::clone(&controller);
     plane.mirrors.bindings.subscribe(move |change| {
@@ -127,12 +131,7 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
         of.cluster_changed(change);
         of.estimators.iter().for_each(|estimators| estimators.cluster_changed(change));
     });
-    Box::new(move || {
-        let supervisor = controller.plane.supervisor.clone();
-        controller.keep_connections(&supervisor);
-        let (workers, places) = (supervisor.clone(), Arc::new(Semaphore::new(controller.at_once())));
-        supervisor.keep("scheduler", move || controller.clone().run(places.clone(), workers.clone()));
-    })
+    controller
 }
 
 impl Controller {
@@ -142,8 +141,8 @@ impl Controller {
         if gates.workload_affinity {
             let mut known = self.known.write();
             match &change.new {
-                Some(binding) => known.groups.see(binding),
-                None => known.groups.forget(&change.key.namespace, &change.key.name),
+                Some(binding) => Arc::make_mut(&mut known.groups).see(binding),
+                None => Arc::make_mut(&mut known.groups).forget(&change.key.namespace, &change.key.name),
             }
         }
         if gates.overcommit_protection
@@ -159,7 +158,7 @@ impl Controller {
                 let cluster = &item.cluster_name;
                 let before = change.old.as_ref().is_some_and(|old| healthy(old, cluster));
                 if healthy(new, cluster) && !before {
-                    known.assumptions.release(&key, cluster);
+                    Arc::make_mut(&mut known.assumptions).release(&key, cluster);
                 }
             }
         }
@@ -170,7 +169,7 @@ impl Controller {
         let Some(new) = &change.new else {
             if let Some(old) = &change.old {
                 let key = old.seen().key();
-                self.known.write().assumptions.forget(&key);
+                Arc::make_mut(&mut self.known.write().assumptions).forget(&key);
                 self.settings.diagnoses.forget(&key);
                 let mut turns = self.turns.lock();
                 turns.queue.forget(&key);
@@ -194,10 +193,10 @@ impl Controller {
     /// Takes up what changed in a cluster, and whoever that concerns.
     fn cluster_changed(&self, change: &Change<'_, Cluster>) {
         let Some(new) = &change.new else {
-            self.known.write().fleet.remove(&change.key.name);
+            Arc::make_mut(&mut self.known.write().fleet).remove(&change.key.name);
             return;
         };
-        self.known.write().fleet.upsert(Arc::clone(new));
+        Arc::make_mut(&mut self.known.write().fleet).upsert(Arc::clone(new));
         if change.initial {
             return;
         }
@@ -209,11 +208,11 @@ impl Controller {
         let any = ChangedCluster::of_any_kind(change.old.as_ref(), new);
         let waiting = self.turns.lock().obstacles.eased_by(news);
         for key in waiting {
-            match key.split_once('/') {
-                Some((namespace, name)) => {
-                    self.push_waiting(self.plane.mirrors.bindings.get(namespace, name), &any, now);
-                }
-                None => self.push_waiting(self.plane.mirrors.cluster_bindings.get("", &key), &any, now),
+            let key = turns::key_of(&key);
+            if key.namespace.is_empty() {
+                self.push_waiting(self.plane.mirrors.cluster_bindings.find(&key), &any, now);
+            } else {
+                self.push_waiting(self.plane.mirrors.bindings.find(&key), &any, now);
             }
         }
         let changed = match &change.old {
@@ -268,154 +267,83 @@ impl Controller {
         if gates.workload_affinity || gates.overcommit_protection { 1 } else { AT_ONCE }
     }
 
-    async fn run(self: Arc<Self>, places: Arc<Semaphore>, supervisor: Supervisor) {
-        let stop = supervisor.token();
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = self.first_connections() => {}
-        }
-        loop {
-            let place = tokio::select! {
-                () = stop.cancelled() => return,
-                place = Arc::clone(&places).acquire_owned() => place,
-            };
-            let Ok(place) = place else { return };
-            let Some(item) = self.next(stop).await else { return };
-            let controller = Arc::clone(&self);
-            supervisor.spawn(async move {
-                let attempt = AssertUnwindSafe(controller.process(&item)).catch_unwind();
-                let retry = attempt.await.unwrap_or_else(|panic| {
-                    let panic = message(panic.as_ref());
-                    tracing::error!(controller = "scheduler", key = item.key, panic, "an attempt panicked");
-                    metrics::panicked();
-                    Retry::Backoff
-                });
-                if retry != Retry::Never {
-                    metrics::incoming(Incoming::ScheduleAttemptFailure, 1);
-                }
-                controller.turns.lock().queue.done(item, retry, Timestamp::now());
-                controller.wake.notify_one();
-                drop(place);
-            });
+    fn find(&self, key: &Key) -> Option<Subject> {
+        let mirrors = &self.plane.mirrors;
+        if key.namespace.is_empty() {
+            mirrors.cluster_bindings.find(key).map(Subject::Cluster)
+        } else {
+            mirrors.bindings.find(key).map(Subject::Namespaced)
         }
     }
 
-    async fn next(&self, stop: &CancellationToken) -> Option<Item> {
-        loop {
-            let woken = self.wake.notified();
-            let tick = {
-                let (mut turns, now) = (self.turns.lock(), Timestamp::now());
-                turns.queue.tick(now);
-                let item = turns.queue.pop();
-                metrics::pending(turns.queue.pending());
-                if item.is_some() {
-                    return item;
-                }
-                turns.queue.next_tick().map(|at| at.duration_since(now).unsigned_abs())
-            };
-            let ticked = async {
-                match tick {
-                    Some(wait) => tokio::time::sleep(wait).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                () = stop.cancelled() => return None,
-                () = woken => {}
-                () = ticked => {}
-            }
+    fn tell_panic(&self, key: &Key, panic: &str) {
+        let mirrors = &self.plane.mirrors;
+        if key.namespace.is_empty() {
+            self.plane.tell_panic(self.component, &mirrors.cluster_bindings, key, panic);
+        } else {
+            self.plane.tell_panic(self.component, &mirrors.bindings, key, panic);
         }
     }
 
-    async fn process(&self, item: &Item) -> Retry {
-        let result = match item.key.split_once('/') {
-            Some((namespace, name)) => self.schedule(&self.plane.mirrors.bindings, namespace, name).await,
-            None => self.schedule(&self.plane.mirrors.cluster_bindings, "", &item.key).await,
-        };
-        match result {
-            Ok(retry) => retry,
-            Err(error) => {
-                tracing::debug!(controller = "scheduler", key = item.key, %error, "will be tried again");
-                Retry::Backoff
-            }
-        }
+    /// Brings a binding in the mirror up to date; returns whether it still exists. The mirror may not know yet what was
+    /// faster than us.
+    async fn look_up<B: Scheduled>(&self, mirror: &Mirror<B>, key: &Key) -> Result<bool, Error> {
+        let newer = self.plane.writer.api::<B>(&key.namespace).get_opt(&key.name).await?;
+        Ok(newer.map(|newer| mirror.note(newer)).is_some())
     }
+}
 
-    async fn schedule<B: Scheduled>(
-        &self,
-        mirror: &Mirror<B>,
-        namespace: &str,
-        name: &str,
-    ) -> Result<Retry, Error> {
-        let Some(binding) = mirror.get(namespace, name) else { return Ok(Retry::Never) };
-        let mut binding = (*binding).clone();
-        for _ in 0..ATTEMPTS {
-            match self.schedule_once(mirror, &binding).await {
-                Err(error) if error.is_conflict() => {}
-                result => return result,
-            }
-            // The mirror may not know yet what was faster than us.
-            let api = self.plane.writer.api::<B>(namespace);
-            let Some(newer) = api.get_opt(name).await? else { return Ok(Retry::Never) };
-            binding = newer;
-        }
-        Ok(Retry::Backoff)
-    }
+impl Reconcile for Controller {
+    type Key = Key;
+    type View = View;
+    type Plan = Plan;
 
-    async fn schedule_once<B: Scheduled>(&self, mirror: &Mirror<B>, binding: &B) -> Result<Retry, Error> {
-        let now = Timestamp::now();
-        let next = trigger::next(binding.seen(), &self.known.read().fleet, self.scheduler.gates());
-        match next {
-            Next::Schedule(trigger) => {
-                let started = Instant::now();
-                let attempt = self.decide(binding, now).await;
-                let (written, result) = self.conclude(binding, trigger, attempt, now).await;
-                // Whoever was faster than us is no failure: the decision is made anew at once.
-                if !result.as_ref().is_err_and(Error::is_conflict) {
-                    metrics::attempted(trigger, started.elapsed(), !matches!(result, Ok(Retry::Never)));
-                }
-                // Whoever looks next, we ourselves above all, need not wait for the watch.
-                written.into_iter().for_each(|written| mirror.note(written));
-                result
-            }
-            Next::Deleting(message) => {
-                self.tell(binding, &outcome::deleting(&message));
-                Ok(Retry::Never)
-            }
-            Next::NoPlacement(message) => {
-                tracing::warn!(controller = "scheduler", message);
-                Ok(Retry::Backoff)
-            }
-            Next::NoteGeneration(generation) => {
-                let mut noted = binding.clone();
-                noted.status_mut().scheduler_observed_generation = generation;
-                let written = self.plane.writer.update_status(binding, &noted, Guard::Fields).await?;
-                written.into_iter().for_each(|written| mirror.note(written));
-                Ok(Retry::Never)
-            }
-            Next::Nothing => Ok(Retry::Never),
-        }
-    }
-
-    /// Tries one affinity term after the other; says, too, which changes of clusters it could know of.
-    async fn decide<B: Scheduled>(&self, binding: &B, now: Timestamp) -> (Attempt, Seen) {
+    async fn observe(&self, key: &Key) -> Result<Option<View>, Error> {
+        let started = Instant::now();
+        let Some(subject) = self.find(key) else { return Ok(None) };
         let seen = self.turns.lock().obstacles.seen();
-        let (spec, status) = (binding.spec(), binding.status());
-        let mut trial = Trial::new(spec, status);
-        while let Some(term) = trial.term() {
-            let answers = self.ask(spec, term, now).await;
-            let estimators: Vec<&dyn Estimator> =
-                answers.iter().map(|answers| answers as &dyn Estimator).collect();
-            let known = self.known.read();
-            let world = World {
-                fleet: &known.fleet,
-                workloads: &known.groups,
-                assumptions: &known.assumptions,
-                estimators: &estimators,
-                now,
-            };
-            trial.step(&self.scheduler, world, spec, status);
+        let mut view = View {
+            subject,
+            scheduler: self.scheduler.clone(),
+            known: self.known.read().clone(),
+            answers: self.estimators.is_some().then(Default::default),
+            seen,
+            started,
+        };
+        let now = Timestamp::now();
+        while let Some(term) = decide::unanswered(&view, now) {
+            let answer = self.ask(&view, &term, now).await;
+            view.answers.get_or_insert_default().insert(term, answer);
+            // An answer may take a while.
+            view.known = self.known.read().clone();
         }
-        (trial.finish(), seen)
+        Ok(Some(view))
+    }
+
+    fn decide(view: &View, now: Timestamp) -> Plan {
+        decide::decide(view, now)
+    }
+
+    async fn apply(&self, _: &Key, view: View, plan: Plan) -> Result<Outcome, Error> {
+        // What the decision was made from is let go, so that news need not be put into a copy of it.
+        let View { subject, seen, started, .. } = view;
+        let attempt = conclude::Made { plan, seen, started };
+        match subject {
+            Subject::Namespaced(binding) => {
+                self.carry_out(&self.plane.mirrors.bindings, binding.as_ref(), attempt).await
+            }
+            Subject::Cluster(binding) => {
+                self.carry_out(&self.plane.mirrors.cluster_bindings, binding.as_ref(), attempt).await
+            }
+        }
+    }
+
+    async fn refresh(&self, key: &Key) -> Result<bool, Error> {
+        let mirrors = &self.plane.mirrors;
+        if key.namespace.is_empty() {
+            self.look_up(&mirrors.cluster_bindings, key).await
+        } else {
+            self.look_up(&mirrors.bindings, key).await
+        }
     }
 }

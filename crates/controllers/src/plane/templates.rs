@@ -227,6 +227,22 @@ impl Templates {
 
     fn start(self: &Arc<Self>, gvk: Gvk, resource: ApiResource, namespaced: bool, supervisor: &Supervisor) {
         tracing::debug!(kind = %gvk, "watched");
+        let mirror = self.mirror(&gvk);
+        let kind = Kind { resource, namespaced, mirror, stop: supervisor.token().child_token() };
+        self.kinds.write().insert(gvk, kind.clone());
+        let api = Api::<DynamicObject>::all_with(self.client.clone(), &kind.resource);
+        let name = format!("mirror/{}", kind.resource.plural);
+        supervisor.keep_until(name, kind.stop.clone(), move || {
+            let (Kind { resource, mirror, stop, .. }, api) = (kind.clone(), api.clone());
+            async move {
+                let convert = |object| Mirrored::new(tree(object, &resource));
+                mirror.follow(api, watcher::Config::default(), stop, convert).await;
+            }
+        });
+    }
+
+    /// Returns a new mirror of a kind, whose changes are told to the subscribers.
+    fn mirror(self: &Arc<Self>, gvk: &Gvk) -> Arc<Mirror<Mirrored>> {
         let mirror = Arc::new(Mirror::default());
         let templates = Arc::clone(self);
         let defines_kinds = matches!(gvk.kind.as_str(), "CustomResourceDefinition" | "APIService");
@@ -248,17 +264,31 @@ impl Templates {
                 told(&change);
             }
         });
-        let kind = Kind { resource, namespaced, mirror, stop: supervisor.token().child_token() };
-        self.kinds.write().insert(gvk, kind.clone());
-        let api = Api::<DynamicObject>::all_with(self.client.clone(), &kind.resource);
-        let name = format!("mirror/{}", kind.resource.plural);
-        supervisor.keep_until(name, kind.stop.clone(), move || {
-            let (Kind { resource, mirror, stop, .. }, api) = (kind.clone(), api.clone());
-            async move {
-                let convert = |object| Mirrored::new(tree(object, &resource));
-                mirror.follow(api, watcher::Config::default(), stop, convert).await;
-            }
-        });
+        mirror
+    }
+}
+
+#[cfg(test)]
+impl Templates {
+    /// Learns of a kind without asking the server, and without following its objects.
+    pub(crate) fn learn(self: &Arc<Self>, group: &str, version: &str, kind: &str, namespaced: bool) {
+        let resource = ApiResource::from_gvk(&kube::api::GroupVersionKind::gvk(group, version, kind));
+        let mirror = self.mirror(&Gvk::new(group, version, kind));
+        let kind_of = Kind { resource, namespaced, mirror, stop: CancellationToken::new() };
+        self.kinds.write().insert(Gvk::new(group, version, kind), kind_of);
+    }
+
+    /// Puts in a template as the server has it.
+    pub(crate) fn note(&self, template: &Value) {
+        let kind = self.kind(&template.gvk()).expect("a kind that was learned of");
+        let key = runtime::Key::new(template.namespace(), template.name());
+        kind.mirror.put(&key, template.resource_version(), Arc::new(Mirrored::new(template.clone())));
+    }
+
+    /// Forgets a template.
+    pub(crate) fn forget(&self, template: &Value) {
+        let kind = self.kind(&template.gvk()).expect("a kind that was learned of");
+        kind.mirror.remove(&runtime::Key::new(template.namespace(), template.name()), 0);
     }
 }
 

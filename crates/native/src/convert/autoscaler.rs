@@ -77,7 +77,7 @@ pub fn hide_annotations(metadata: &mut Value) {
     }
 }
 
-/// Puts back those annotations of v1 that are part of the status: who writes the object does not write them.
+/// Puts back those annotations of v1 that are part of the status: writers of the object do not write them.
 pub(crate) fn restore_status_annotations(new: &mut Map<String, Value>, old: &Value) {
     for name in [CURRENT_METRICS, CONDITIONS] {
         let stored = old.pointer("/metadata/annotations").and_then(|annotations| annotations.get(name));
@@ -156,23 +156,23 @@ fn cpu_target(percentage: Value) -> Value {
 }
 
 fn spec_to_v1(metric: &Value) -> Value {
-    metric_with(metric, |source, of| {
-        let target = &of["target"];
+    metric_with(metric, |source, from| {
+        let target = &from["target"];
         match source {
             "object" => json!({
-                "target": of["describedObject"], "metricName": of["metric"]["name"], "selector": of["metric"]["selector"],
+                "target": from["describedObject"], "metricName": from["metric"]["name"], "selector": from["metric"]["selector"],
                 "targetValue": target["value"], "averageValue": target["averageValue"],
             }),
             "pods" => json!({
-                "metricName": of["metric"]["name"], "selector": of["metric"]["selector"],
+                "metricName": from["metric"]["name"], "selector": from["metric"]["selector"],
                 "targetAverageValue": target["averageValue"],
             }),
             "external" => json!({
-                "metricName": of["metric"]["name"], "metricSelector": of["metric"]["selector"],
+                "metricName": from["metric"]["name"], "metricSelector": from["metric"]["selector"],
                 "targetValue": target["value"], "targetAverageValue": target["averageValue"],
             }),
             _ => json!({
-                "name": of["name"], "container": of["container"],
+                "name": from["name"], "container": from["container"],
                 "targetAverageUtilization": target["averageUtilization"], "targetAverageValue": target["averageValue"],
             }),
         }
@@ -180,62 +180,62 @@ fn spec_to_v1(metric: &Value) -> Value {
 }
 
 fn spec_to_v2(metric: &Value) -> Value {
-    metric_with(metric, |source, of| match source {
+    metric_with(metric, |source, from| match source {
         "object" => {
             // v1 cannot leave its value out and prints "0", which v2 would refuse beside an average.
-            let average = &of["averageValue"];
-            let value = if average.is_null() || of["targetValue"] != "0" {
-                of["targetValue"].clone()
+            let average = &from["averageValue"];
+            let value = if average.is_null() || from["targetValue"] != "0" {
+                from["targetValue"].clone()
             } else {
                 Value::Null
             };
             let kind = if average.is_null() { "Value" } else { "AverageValue" };
             json!({
-                "describedObject": of["target"],
-                "metric": {"name": of["metricName"], "selector": of["selector"]},
+                "describedObject": from["target"],
+                "metric": {"name": from["metricName"], "selector": from["selector"]},
                 "target": {"type": kind, "value": value, "averageValue": average},
             })
         }
         "pods" => json!({
-            "metric": {"name": of["metricName"], "selector": of["selector"]},
-            "target": {"type": "AverageValue", "averageValue": of["targetAverageValue"]},
+            "metric": {"name": from["metricName"], "selector": from["selector"]},
+            "target": {"type": "AverageValue", "averageValue": from["targetAverageValue"]},
         }),
         "external" => {
-            let kind = if of["targetValue"].is_null() { "AverageValue" } else { "Value" };
+            let kind = if from["targetValue"].is_null() { "AverageValue" } else { "Value" };
             json!({
-                "metric": {"name": of["metricName"], "selector": of["metricSelector"]},
-                "target": {"type": kind, "value": of["targetValue"], "averageValue": of["targetAverageValue"]},
+                "metric": {"name": from["metricName"], "selector": from["metricSelector"]},
+                "target": {"type": kind, "value": from["targetValue"], "averageValue": from["targetAverageValue"]},
             })
         }
         _ => {
-            let utilization = &of["targetAverageUtilization"];
+            let utilization = &from["targetAverageUtilization"];
             let kind = if utilization.is_null() { "AverageValue" } else { "Utilization" };
             let target = json!({
-                "type": kind, "averageUtilization": utilization, "averageValue": of["targetAverageValue"],
+                "type": kind, "averageUtilization": utilization, "averageValue": from["targetAverageValue"],
             });
-            resource(source, of, "target", target)
+            resource(source, from, "target", target)
         }
     })
 }
 
 fn status_to_v1(metric: &Value) -> Value {
-    metric_with(metric, |source, of| {
-        let current = &of["current"];
+    metric_with(metric, |source, from| {
+        let current = &from["current"];
         match source {
             "object" => json!({
-                "target": of["describedObject"], "metricName": of["metric"]["name"], "selector": of["metric"]["selector"],
+                "target": from["describedObject"], "metricName": from["metric"]["name"], "selector": from["metric"]["selector"],
                 "currentValue": current["value"], "averageValue": current["averageValue"],
             }),
             "pods" => json!({
-                "metricName": of["metric"]["name"], "selector": of["metric"]["selector"],
+                "metricName": from["metric"]["name"], "selector": from["metric"]["selector"],
                 "currentAverageValue": current["averageValue"],
             }),
             "external" => json!({
-                "metricName": of["metric"]["name"], "metricSelector": of["metric"]["selector"],
+                "metricName": from["metric"]["name"], "metricSelector": from["metric"]["selector"],
                 "currentValue": current["value"], "currentAverageValue": current["averageValue"],
             }),
             _ => json!({
-                "name": of["name"], "container": of["container"],
+                "name": from["name"], "container": from["container"],
                 "currentAverageUtilization": current["averageUtilization"], "currentAverageValue": current["averageValue"],
             }),
         }
@@ -243,34 +243,34 @@ fn status_to_v1(metric: &Value) -> Value {
 }
 
 fn status_to_v2(metric: &Value) -> Value {
-    metric_with(metric, |source, of| match source {
+    metric_with(metric, |source, from| match source {
         "object" => json!({
-            "describedObject": of["target"],
-            "metric": {"name": of["metricName"], "selector": of["selector"]},
-            "current": {"value": of["currentValue"], "averageValue": of["averageValue"]},
+            "describedObject": from["target"],
+            "metric": {"name": from["metricName"], "selector": from["selector"]},
+            "current": {"value": from["currentValue"], "averageValue": from["averageValue"]},
         }),
         "pods" => json!({
-            "metric": {"name": of["metricName"], "selector": of["selector"]},
-            "current": {"averageValue": of["currentAverageValue"]},
+            "metric": {"name": from["metricName"], "selector": from["selector"]},
+            "current": {"averageValue": from["currentAverageValue"]},
         }),
         "external" => json!({
-            "metric": {"name": of["metricName"], "selector": of["metricSelector"]},
-            "current": {"value": of["currentValue"], "averageValue": of["currentAverageValue"]},
+            "metric": {"name": from["metricName"], "selector": from["metricSelector"]},
+            "current": {"value": from["currentValue"], "averageValue": from["currentAverageValue"]},
         }),
         _ => {
             let current = json!({
-                "averageUtilization": of["currentAverageUtilization"], "averageValue": of["currentAverageValue"],
+                "averageUtilization": from["currentAverageUtilization"], "averageValue": from["currentAverageValue"],
             });
-            resource(source, of, "current", current)
+            resource(source, from, "current", current)
         }
     })
 }
 
 /// The two resource sources differ by the container's name alone.
-fn resource(source: &str, of: &Value, name: &str, value: Value) -> Value {
-    let mut result = json!({"name": of["name"], name: value});
+fn resource(source: &str, from: &Value, name: &str, value: Value) -> Value {
+    let mut result = json!({"name": from["name"], name: value});
     if source == "containerResource" {
-        result["container"] = of["container"].clone();
+        result["container"] = from["container"].clone();
     }
     result
 }
@@ -279,8 +279,8 @@ fn resource(source: &str, of: &Value, name: &str, value: Value) -> Value {
 fn metric_with(metric: &Value, rewrite: impl Fn(&str, &Value) -> Value) -> Value {
     let mut result = json!({"type": metric["type"]});
     for source in ["object", "pods", "resource", "containerResource", "external"] {
-        if let Some(of) = metric.get(source).filter(|of| !of.is_null()) {
-            let mut rewritten = rewrite(source, of);
+        if let Some(from) = metric.get(source).filter(|from| !from.is_null()) {
+            let mut rewritten = rewrite(source, from);
             if source == "resource"
                 && let Some(fields) = rewritten.as_object_mut()
             {

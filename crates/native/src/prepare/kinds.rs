@@ -265,7 +265,7 @@ fn text_of(value: &Value, key: &str) -> String {
     Node::from(value).at(key).text().to_owned()
 }
 
-/// Who asks is what the authenticator says, never what the request says.
+/// The requester is whom the authenticator names, never whom the request names.
 fn csr_identity(root: &mut Object, ctx: &Context<'_>) {
     let Some(spec) = ensure(root, "spec") else { return };
     for field in ["username", "uid", "groups", "extra"] {

@@ -1,6 +1,6 @@
 //! Certificate signing requests: what may be asked for, and what each of their endpoints may change.
 //!
-//! Does not look into the request itself beyond its PEM envelope: who parses certificates also checks signatures.
+//! Does not look into the request itself beyond its PEM envelope: what parses certificates also checks signatures.
 
 use apimachinery::field::{Error, Errors, Path};
 use apimachinery::names;
@@ -128,7 +128,7 @@ fn of_type<'a>(root: Node<'a>, wanted: &str) -> Vec<Node<'a>> {
     conditions.filter(|condition| condition.at("type").text() == wanted).collect()
 }
 
-/// Says why what a signer wrote is no chain of certificates; nothing at all is fine.
+/// Says why what a signer wrote is not a chain of certificates; nothing at all is fine.
 fn certificates(data: &[u8]) -> Result<(), String> {
     if data.is_empty() {
         return Ok(());

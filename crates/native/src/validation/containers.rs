@@ -16,7 +16,7 @@ pub(super) fn regular(errors: &mut Errors, spec: Node<'_>, volumes: &[&str], pat
     let mut seen: Vec<&str> = Vec::new();
     for (index, container) in containers.items().enumerate() {
         let path = path.index(index);
-        common(errors, container, volumes, &path);
+        container_fields(errors, container, volumes, &path);
         let name = container.at("name").text();
         if seen.contains(&name) {
             errors.push(Error::duplicate(&path.child("name"), name));
@@ -35,7 +35,7 @@ pub(super) fn init(errors: &mut Errors, spec: Node<'_>, volumes: &[&str], path: 
         spec.at("containers").items().map(|container| container.at("name").text()).collect();
     for (index, container) in spec.at("initContainers").items().enumerate() {
         let at = path.index(index);
-        common(errors, container, volumes, &at);
+        container_fields(errors, container, volumes, &at);
         restart_policy(errors, container, &at);
         let name = container.at("name").text();
         if seen.contains(&name) {
@@ -67,7 +67,8 @@ fn restart_policy(errors: &mut Errors, container: Node<'_>, path: &Path) {
     );
 }
 
-fn common(errors: &mut Errors, container: Node<'_>, volumes: &[&str], path: &Path) {
+/// Checks what regular and init containers are checked for alike.
+fn container_fields(errors: &mut Errors, container: Node<'_>, volumes: &[&str], path: &Path) {
     let name = container.at("name").text();
     if name.is_empty() {
         errors.push(Error::required(&path.child("name"), ""));

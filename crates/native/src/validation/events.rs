@@ -10,7 +10,7 @@ use super::check::{self, complaints};
 use super::node::Node;
 
 /// What holds for every event, new or changed.
-pub(super) fn common(errors: &mut Errors, root: Node<'_>, is_core: bool) {
+pub(super) fn event(errors: &mut Errors, root: Node<'_>, is_core: bool) {
     let [object, reporter, note] = if is_core {
         ["involvedObject", "reportingComponent", "message"]
     } else {

@@ -29,7 +29,8 @@ pub(super) fn disruption_budget(errors: &mut Errors, root: Node<'_>) {
     );
 }
 
-const QUOTA_NAMES: [&str; 19] = [
+/// What a quota of a namespace may count, besides huge pages.
+pub const QUOTA_NAMES: [&str; 19] = [
     "cpu",
     "memory",
     "ephemeral-storage",
@@ -176,7 +177,7 @@ pub(super) fn limit_range(errors: &mut Errors, root: Node<'_>) {
 /// min ≤ defaultRequest ≤ default ≤ max, as far as they are given.
 fn limit_order(errors: &mut Errors, item: Node<'_>, resource: &str, kind: &str, path: &Path) {
     let defaults_count = kind != "Pod";
-    let of = |list: &str| {
+    let amount = |list: &str| {
         Some(item.at(list).at(resource))
             .filter(|node| node.exists() && (defaults_count || !matches!(list, "default" | "defaultRequest")))
     };
@@ -189,7 +190,7 @@ fn limit_order(errors: &mut Errors, item: Node<'_>, resource: &str, kind: &str, 
         ("min", "min", "default", "default", "default", "min"),
         ("default", "default", "max", "max", "default", "max"),
     ] {
-        if let (Some(low), Some(high)) = (of(first), of(second))
+        if let (Some(low), Some(high)) = (amount(first), amount(second))
             && check::quantity(low) > check::quantity(high)
         {
             let text = format!(
@@ -197,11 +198,11 @@ fn limit_order(errors: &mut Errors, item: Node<'_>, resource: &str, kind: &str, 
                 low.text(),
                 high.text()
             );
-            let value = of(shown).map_or("", Node::text);
+            let value = amount(shown).map_or("", Node::text);
             errors.push(Error::invalid(&path.child(at).key(resource), value, text));
         }
     }
-    if let Some(ratio) = of("maxLimitRequestRatio")
+    if let Some(ratio) = amount("maxLimitRequestRatio")
         && check::quantity(ratio).milli_value() < 1000
     {
         let text = format!("ratio {} is less than 1", ratio.text());

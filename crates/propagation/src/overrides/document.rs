@@ -174,7 +174,7 @@ impl Tree for Document {
     }
 }
 
-/// The members of an object in their order, their values unread.
+/// The members of an object in their order, their values not parsed yet.
 struct Members<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'de> Deserialize<'de> for Members<'de> {

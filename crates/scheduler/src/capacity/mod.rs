@@ -132,7 +132,7 @@ fn free_of(summary: &ResourceSummary, name: &str) -> Option<Quantity> {
     Some(free)
 }
 
-/// Returns an amount of a list; one that is no quantity counts as absent, since the API refuses such objects.
+/// Returns an amount of a list; one that is not a quantity counts as absent, since the API refuses such objects.
 fn quantity_of(list: &ResourceList, name: &str) -> Option<Quantity> {
     Quantity::parse(&list.get(name)?.0).ok()
 }

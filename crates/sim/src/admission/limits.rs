@@ -118,8 +118,8 @@ struct Asked<'a> {
     limit: &'a dyn Fn(&str) -> Option<Quantity>,
 }
 
-fn quantity(of: &Value, resource: &str) -> Option<Quantity> {
-    Quantity::parse(of.get(resource)?.as_str()?).ok()
+fn quantity(amounts: &Value, resource: &str) -> Option<Quantity> {
+    Quantity::parse(amounts.get(resource)?.as_str()?).ok()
 }
 
 fn faults_of_pod(pod: &Value, limits: &[Value]) -> Vec<String> {

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::controllers::quotas::{counts, covers};
-use crate::hands::Hands;
+use crate::executor::Executor;
 use crate::kinds;
 use crate::objects::{Object, list};
 use crate::view::Objects;
@@ -43,20 +43,20 @@ impl Quotas {
         let has_quota =
             server.store.snapshot("resourcequotas").iter().any(|entry| entry.name.starts_with(&prefix));
         let Some(object) = attributes.object.as_deref().filter(|_| has_quota) else { return Ok(()) };
-        let hands = Hands::new(&server);
-        let of = &attributes.kind.resource;
-        let refuse = |why: String| Status::forbidden(of, attributes.name, &why);
-        let quotas = hands.list(kinds::Kind::Quota, attributes.namespace);
+        let executor = Executor::new(&server);
+        let resource_kind = &attributes.kind.resource;
+        let refuse = |why: String| Status::forbidden(resource_kind, attributes.name, &why);
+        let quotas = executor.list(kinds::Kind::Quota, attributes.namespace);
         // All have to agree before one is charged.
         for quota in &quotas {
-            charge(quota, of, object, attributes.old).map_err(refuse)?;
+            charge(quota, resource_kind, object, attributes.old).map_err(refuse)?;
         }
         if attributes.dry_run {
             return Ok(());
         }
         for quota in &quotas {
             let refused = Mutex::new(None);
-            let change = |quota: &Value| match charge(quota, of, object, attributes.old) {
+            let change = |quota: &Value| match charge(quota, resource_kind, object, attributes.old) {
                 Ok(used) => {
                     *refused.lock() = None;
                     used.map(|used| {
@@ -70,7 +70,8 @@ impl Quotas {
                     None
                 }
             };
-            match hands.write_status(kinds::Kind::Quota, attributes.namespace, quota.name(), change).await {
+            match executor.write_status(kinds::Kind::Quota, attributes.namespace, quota.name(), change).await
+            {
                 Err(status) if status.reason == "NotFound" => continue,
                 other => other?,
             }
@@ -105,21 +106,21 @@ impl Admit for Quotas {
 /// object cannot come.
 fn charge(
     quota: &Value,
-    of: &GroupResource,
+    resource_kind: &GroupResource,
     new: &Value,
     old: Option<&Value>,
 ) -> Result<Option<Value>, String> {
-    let is_pod = of.group.is_empty() && of.resource == "pods";
-    if !covers(quota, of, new) {
+    let is_pod = resource_kind.group.is_empty() && resource_kind.resource == "pods";
+    if !covers(quota, resource_kind, new) {
         return Ok(None);
     }
     let Some(hard) = quota.pointer("/status/hard").and_then(Value::as_object) else { return Ok(None) };
     // An object that comes into the scope of the quota is new to it.
-    let counted = old.filter(|old| covers(quota, of, old));
+    let counted = old.filter(|old| covers(quota, resource_kind, old));
     let mut asked: BTreeMap<&str, Quantity> = BTreeMap::new();
     for resource in hard.keys() {
-        let Some(amount) = counts(of, new, resource) else { continue };
-        let before = counted.and_then(|old| counts(of, old, resource)).unwrap_or(Quantity::ZERO);
+        let Some(amount) = counts(resource_kind, new, resource) else { continue };
+        let before = counted.and_then(|old| counts(resource_kind, old, resource)).unwrap_or(Quantity::ZERO);
         asked.insert(resource, amount - before);
     }
     if asked.is_empty() {
@@ -133,7 +134,7 @@ fn charge(
     if asked.is_empty() {
         return Ok(None);
     }
-    let amount = |of: &Value, resource: &str| Quantity::parse(of.get(resource)?.as_str()?).ok();
+    let amount = |amounts: &Value, resource: &str| Quantity::parse(amounts.get(resource)?.as_str()?).ok();
     let mut used = quota.pointer("/status/used").cloned().unwrap_or_else(|| json!({}));
     let unknown: Vec<&str> = asked.keys().copied().filter(|each| amount(&used, each).is_none()).collect();
     if !unknown.is_empty() {

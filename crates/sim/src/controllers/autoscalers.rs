@@ -19,7 +19,7 @@ use crate::view::View;
 const SOURCE: &str = "horizontal-pod-autoscaler";
 
 pub(crate) fn decide(view: &View<'_>, scaler: &Value) -> Vec<Step> {
-    let mut steps = vec![Step::Again(view.pace.autoscale)];
+    let mut steps = vec![Step::Again(view.delays.autoscale)];
     let space = scaler.namespace();
     let reference = &scaler["spec"]["scaleTargetRef"];
     let kind = Kind::of(text(reference, "/apiVersion"), text(reference, "/kind"));

@@ -74,9 +74,9 @@ pub(crate) fn decide(
     match stage {
         Stage::Waiting | Stage::Over => Vec::new(),
         Stage::Starting => {
-            // Between one and two times the pace, always the same for the same pod.
-            let wanted =
-                view.pace.start + view.pace.start.mul_f64(f64::from(hash::number(pod.uid()) % 1000) / 1000.0);
+            // Between one and two times the delay, always the same for the same pod.
+            let wanted = view.delays.start
+                + view.delays.start.mul_f64(f64::from(hash::number(pod.uid()) % 1000) / 1000.0);
             match wanted.checked_sub(since) {
                 Some(left) if !left.is_zero() => vec![Step::Again(left)],
                 _ => vec![Step::status(Kind::Pod, pod, running(pod, view.now, &places))],
@@ -87,7 +87,7 @@ pub(crate) fn decide(
             if !works {
                 return Vec::new();
             }
-            match view.pace.work.checked_sub(since) {
+            match view.delays.work.checked_sub(since) {
                 Some(left) if !left.is_zero() => vec![Step::Again(left)],
                 _ => vec![Step::status(Kind::Pod, pod, succeeded(pod, view.now))],
             }
@@ -96,7 +96,7 @@ pub(crate) fn decide(
             let once = pod.controller().is_some_and(|owner| owner["kind"] == "Job")
                 || text(pod, "/spec/restartPolicy") == "Never";
             if once {
-                return match view.pace.start.checked_sub(since) {
+                return match view.delays.start.checked_sub(since) {
                     Some(left) if !left.is_zero() => vec![Step::Again(left)],
                     _ => vec![Step::status(Kind::Pod, pod, failed(pod, view.now, &places))],
                 };

@@ -26,7 +26,7 @@ pub(crate) fn decide(view: &View<'_>, quota: &Value) -> Vec<Step> {
         known.insert(kind.resource().2, objects);
     }
     for resource in hard.keys() {
-        let measured = known.iter().flat_map(|(plural, objects)| {
+        let counted = known.iter().flat_map(|(plural, objects)| {
             let resource_of = GroupResource::new("", *plural);
             objects.iter().filter_map(move |object| counts(&resource_of, object, resource))
         });
@@ -34,7 +34,7 @@ pub(crate) fn decide(view: &View<'_>, quota: &Value) -> Vec<Step> {
             Some(other) if !known.contains_key(other.resource.as_str()) || !other.group.is_empty() => {
                 view.objects.count(&other.group, &other.resource, space).to_string()
             }
-            _ => sum(measured).to_string(),
+            _ => sum(counted).to_string(),
         };
         used.insert(resource.clone(), json!(amount));
     }
@@ -84,17 +84,17 @@ fn compute(resource: &str) -> Option<(&'static str, &str)> {
 }
 
 /// Returns how much an object counts for a quota's resource; `None` if it has nothing to do with it.
-pub(crate) fn counts(of: &GroupResource, object: &Value, resource: &str) -> Option<Quantity> {
+pub(crate) fn counts(counted: &GroupResource, object: &Value, resource: &str) -> Option<Quantity> {
     let one = Quantity::from_scaled(1, 0);
-    if generic(resource).as_ref() == Some(of) {
-        let finished_pod = of.group.is_empty() && of.resource == "pods" && is_finished(object);
+    if generic(resource).as_ref() == Some(counted) {
+        let finished_pod = counted.group.is_empty() && counted.resource == "pods" && is_finished(object);
         // Named as such, finished pods count as any other object.
         return Some(if finished_pod && resource == "pods" { Quantity::ZERO } else { one });
     }
-    if !of.group.is_empty() {
+    if !counted.group.is_empty() {
         return None;
     }
-    match (of.resource.as_str(), resource) {
+    match (counted.resource.as_str(), resource) {
         ("services", "services.loadbalancers") => {
             Some(if text(object, "/spec/type") == "LoadBalancer" { one } else { Quantity::ZERO })
         }
@@ -153,15 +153,17 @@ pub(crate) fn pod_amount(pod: &Value, field: &str, resource: &str) -> Quantity {
 }
 
 /// Says whether a quota is about an object, by its scopes: all of them have to take it. Only pods and claims have scopes.
-pub(crate) fn covers(quota: &Value, of: &GroupResource, object: &Value) -> bool {
-    let takes =
-        |scope: &str, operator: &str, values: &[Value]| match (of.group.as_str(), of.resource.as_str()) {
-            ("", "pods") => in_scope(object, scope, operator, values),
-            ("", "persistentvolumeclaims") => {
-                scope == "VolumeAttributesClass" && selects(&attribute_classes(object), operator, values)
-            }
-            _ => false,
-        };
+pub(crate) fn covers(quota: &Value, counted: &GroupResource, object: &Value) -> bool {
+    let takes = |scope: &str, operator: &str, values: &[Value]| match (
+        counted.group.as_str(),
+        counted.resource.as_str(),
+    ) {
+        ("", "pods") => in_scope(object, scope, operator, values),
+        ("", "persistentvolumeclaims") => {
+            scope == "VolumeAttributesClass" && selects(&attribute_classes(object), operator, values)
+        }
+        _ => false,
+    };
     list(quota, "/spec/scopes").iter().all(|scope| takes(scope.as_str().unwrap_or(""), "Exists", &[]))
         && list(quota, "/spec/scopeSelector/matchExpressions").iter().all(|expression| {
             takes(text(expression, "/scopeName"), text(expression, "/operator"), list(expression, "/values"))
@@ -309,22 +311,22 @@ mod tests {
     fn an_init_container_counts_if_it_asks_for_more() {
         let mut pod = pod("a", "1");
         pod["spec"]["initContainers"] = json!([{"resources": {"requests": {"cpu": "3"}}}]);
-        let of = GroupResource::new("", "pods");
-        assert_eq!(counts(&of, &pod, "cpu").expect("counted").to_string(), "3");
-        assert_eq!(counts(&of, &pod, "memory").expect("counted").to_string(), "1Gi");
+        let pods = GroupResource::new("", "pods");
+        assert_eq!(counts(&pods, &pod, "cpu").expect("counted").to_string(), "3");
+        assert_eq!(counts(&pods, &pod, "memory").expect("counted").to_string(), "1Gi");
     }
 
     #[test]
     fn services_and_claims_have_resources_of_their_own() {
         let service = json!({"spec": {"type": "LoadBalancer", "ports": [{"port": 80}, {"port": 81}]}});
-        let of = GroupResource::new("", "services");
-        assert_eq!(counts(&of, &service, "services.nodeports").expect("counted").to_string(), "2");
-        assert_eq!(counts(&of, &service, "services.loadbalancers").expect("counted").to_string(), "1");
+        let services = GroupResource::new("", "services");
+        assert_eq!(counts(&services, &service, "services.nodeports").expect("counted").to_string(), "2");
+        assert_eq!(counts(&services, &service, "services.loadbalancers").expect("counted").to_string(), "1");
         let claim =
             json!({"spec": {"storageClassName": "fast", "resources": {"requests": {"storage": "2Gi"}}}});
-        let of = GroupResource::new("", "persistentvolumeclaims");
+        let claims = GroupResource::new("", "persistentvolumeclaims");
         let fast = "fast.storageclass.storage.k8s.io/requests.storage";
-        assert_eq!(counts(&of, &claim, fast).expect("counted").to_string(), "2Gi");
-        assert_eq!(counts(&of, &claim, "slow.storageclass.storage.k8s.io/requests.storage"), None);
+        assert_eq!(counts(&claims, &claim, fast).expect("counted").to_string(), "2Gi");
+        assert_eq!(counts(&claims, &claim, "slow.storageclass.storage.k8s.io/requests.storage"), None);
     }
 }

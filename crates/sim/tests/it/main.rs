@@ -1,8 +1,8 @@
 //! Simulated clusters as their users see them, and held against real ones.
 
 mod behaviour;
-mod figures;
 mod like_real;
+mod metrics;
 mod normal;
 mod site;
 mod trouble;

@@ -9,8 +9,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-/// Generous: the machine may be busy with everything else.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(300);
+pub(crate) use testkit::DEADLINE;
 
 /// The kinds that are looked at: group, version, kind, plural.
 pub(crate) const KINDS: [(&str, &str, &str, &str); 17] = [
@@ -61,9 +60,7 @@ impl Site {
     }
 
     async fn at(kubeconfig: &str) -> Self {
-        let config = kube::config::Kubeconfig::from_yaml(kubeconfig).expect("a kubeconfig");
-        let mut config =
-            kube::Config::from_custom_kubeconfig(config, &Default::default()).await.expect("a usable one");
+        let mut config = testkit::config(kubeconfig).await;
         // A refusal is what a test wants to see.
         config.default_retry = false;
         Self { client: Client::try_from(config).expect("a client") }
@@ -106,8 +103,11 @@ impl Site {
         what: &str,
         wanted: impl Fn(&Value) -> bool,
     ) -> Value {
-        let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
-        self.follow(kind, namespace, config, &format!("{name} does not {what}"), wanted).await
+        let value = |object: &DynamicObject| serde_json::to_value(object).expect("an object is plain data");
+        let what = format!("{kind} in {namespace} shall {what}");
+        let reached = |found: Option<&DynamicObject>| found.is_some_and(|found| wanted(&value(found)));
+        let found = testkit::until(&self.api(kind, namespace), name, what, reached).await;
+        value(&found.expect("it was wanted to exist"))
     }
 
     /// Follows all objects of a kind until one of them is as wanted.
@@ -118,18 +118,7 @@ impl Site {
         what: &str,
         wanted: impl Fn(&Value) -> bool,
     ) -> Value {
-        let none = format!("none does {what}");
-        self.follow(kind, namespace, watcher::Config::default(), &none, wanted).await
-    }
-
-    async fn follow(
-        &self,
-        kind: &str,
-        namespace: &str,
-        config: watcher::Config,
-        complaint: &str,
-        wanted: impl Fn(&Value) -> bool,
-    ) -> Value {
+        let config = watcher::Config::default();
         let mut changes =
             watcher(self.api(kind, namespace), config).default_backoff().applied_objects().boxed();
         let mut last = Value::Null;
@@ -143,7 +132,7 @@ impl Site {
             }
         })
         .await;
-        assert!(found.is_ok(), "{kind} in {namespace}: {complaint}; the last one seen: {last:#}");
+        assert!(found.is_ok(), "{kind} in {namespace}: none does {what}; the last one seen: {last:#}");
         last
     }
 

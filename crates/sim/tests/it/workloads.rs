@@ -83,7 +83,7 @@ async fn a_job_completes_and_its_pods_are_let_go() {
 #[tokio::test]
 async fn an_autoscaler_follows_the_load() {
     let mut options = sim::Options::new(1, 3);
-    options.pace.autoscale = std::time::Duration::from_millis(200);
+    options.delays.autoscale = std::time::Duration::from_millis(200);
     let fleet = sim::start(options).await.expect("a simulated member");
     let site = Site::simulated(&fleet.members()[0]).await;
     site.namespace("test").await;

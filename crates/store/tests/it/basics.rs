@@ -278,7 +278,7 @@ async fn concurrent_creators_of_one_name_have_one_winner() {
 }
 
 #[tokio::test]
-async fn figures_tell_what_is_there() {
+async fn statistics_tell_what_is_there() {
     let store = open();
     let _watch = store.watch("c", 1).unwrap();
     set(&store, "c", "a", "123").await;

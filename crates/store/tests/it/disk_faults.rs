@@ -21,7 +21,7 @@ async fn refused_then_recovered(trouble: fn(&Faults)) {
     trouble(&faults);
     assert!(is_read_only(store.commit(put("c", "a", Expect::Any, "refused")).await));
     assert!(is_read_only(store.commit(put("c", "a", Expect::Any, "refused").buffered()).await));
-    let reason = store.stats().read_only.expect("figures tell the reason");
+    let reason = store.stats().read_only.expect("the statistics tell the reason");
     assert!(reason.contains("store.redb"), "{reason}");
     assert_eq!(store.get("c", "a").unwrap().head.value, "1", "reads go on");
     assert_eq!(show_events(&soon(watch.next()).await.unwrap()), ["3 b: - -> buffered"], "watches go on");

@@ -74,6 +74,12 @@ impl Entry {
     fn is_on(&self, resource: &str) -> bool {
         self.target.resource == resource
     }
+
+    /// Returns the object as the log shows it: the answer, or what was sent where the answer has only metadata, as of writers
+    /// that do not want more. What was sent may be a part of the object.
+    fn shown(&self) -> &Value {
+        if self.answered["spec"].is_object() { &self.answered } else { &self.sent }
+    }
 }
 
 impl Target {
@@ -151,7 +157,7 @@ pub fn objects_deleted_though_wanted(
 /// Whether a Work has ever had a manifest of this object.
 fn holds(plane: &[&Entry], work: &Target, object: &Target) -> bool {
     plane.iter().filter(|entry| entry.target == *work).any(|entry| {
-        let manifests = entry.answered["spec"]["workload"]["manifests"].as_array();
+        let manifests = entry.shown()["spec"]["workload"]["manifests"].as_array();
         manifests.into_iter().flatten().any(|manifest| {
             let metadata = &manifest["metadata"];
             // Requests name the plural: of `Policy` they say `policies`.
@@ -175,7 +181,9 @@ pub fn works_deleted_though_wanted(plane: &[Vec<Entry>], writer: &str) -> Vec<St
         let before = &all[..number];
         let of_work = |entry: &&&Entry| entry.target == deleted.target;
         let born = before.iter().rposition(|entry| of_work(&entry) && entry.verb == "create").unwrap_or(0);
-        let Some(work) = before.iter().rfind(of_work).map(|entry| &entry.answered) else {
+        // The last that shows manifests: of what became of them later, the log has parts.
+        let is_whole = |entry: &&&Entry| of_work(entry) && entry.shown()["spec"]["workload"].is_object();
+        let Some(work) = before.iter().rfind(is_whole).map(|entry| entry.shown()) else {
             continue;
         };
         // Works of owners go with their owners.
@@ -188,7 +196,7 @@ pub fn works_deleted_though_wanted(plane: &[Vec<Entry>], writer: &str) -> Vec<St
         let of_template = |entry: &&Entry| is_of_template(entry, work);
         let given_up = before[born..].iter().any(|entry| {
             if of_binding(entry) {
-                entry.verb == "delete" || !wants(&entry.answered, cluster)
+                entry.verb == "delete" || !wants(entry.shown(), cluster)
             } else {
                 // A whole collection, a namespace, a cluster, or the template itself: what hangs on it goes without a word.
                 entry.verb == "deletecollection"
@@ -207,11 +215,14 @@ pub fn works_deleted_though_wanted(plane: &[Vec<Entry>], writer: &str) -> Vec<St
     complaints
 }
 
-/// Whether an answer shows a binding that wants a cluster. A status alone does not say.
+/// Whether a binding, or the part of it that was written, wants a cluster. A part that does not say leaves it as it was.
 fn wants(binding: &Value, cluster: &str) -> bool {
     let going = binding["metadata"]["deletionTimestamp"].is_string();
     let evicting = evicting_clusters(binding).any(|evicting| evicting == cluster);
-    binding["spec"].is_null() || (!going && !evicting && wanted_clusters(binding).contains(&cluster))
+    let tells = ["clusters", "requiredBy"].iter().any(|field| binding["spec"].get(field).is_some());
+    // A whole binding without either wants no cluster; it has its object.
+    let whole = binding["spec"]["resource"].is_object();
+    !going && !evicting && (!(tells || whole) || wanted_clusters(binding).contains(&cluster))
 }
 
 fn is_above(entry: &Entry, cluster: &str, namespace: &str) -> bool {

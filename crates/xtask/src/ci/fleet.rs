@@ -81,6 +81,16 @@ impl Fleet {
 
     /// As `start`, with other clusters than the usual ones.
     pub(crate) fn of(workspace: &Workspace, programs: &Programs, wanted: &[&str]) -> Result<Option<Self>> {
+        Self::at(workspace, programs, wanted, &format!("ci-{}", std::process::id()))
+    }
+
+    /// As `of`, in the folder called `folder`: a program that has several fleets needs several.
+    pub(crate) fn at(
+        workspace: &Workspace,
+        programs: &Programs,
+        wanted: &[&str],
+        folder: &str,
+    ) -> Result<Option<Self>> {
         if !programs.available {
             eprintln!("********************************************************************************");
             eprintln!("** No Go toolchain: tests that need real clusters are LEFT OUT.               **");
@@ -89,7 +99,7 @@ impl Fleet {
         }
         programs.wait()?;
         // A socket's path may have 108 bytes, so not somewhere deep in the target folder.
-        let dir = Toolchain::from_env()?.root().join("run").join(format!("ci-{}", std::process::id()));
+        let dir = Toolchain::from_env()?.root().join("run").join(folder);
         // The supervisor gets SIGTERM when we die, however that happens, and then takes the clusters and the folder with it.
         let supervisor = Command::new("setpriv")
             .args(["--pdeathsig", "TERM", "--"])

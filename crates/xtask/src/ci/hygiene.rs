@@ -1,5 +1,5 @@
 //! Every source file says what it is for, none is too long to be read, unsafe code stays where it is, handlers of the API server
-//! do not compare the names of kinds, and every test that the security page names exists.
+//! do not compare the names of kinds, and every test and file exists that the pages name which count on them.
 
 use std::{
     fs,
@@ -26,7 +26,7 @@ const DATA: &[&str] = &[
 ];
 
 /// The files that may have unsafe code: a system call and a call of the allocator that no crate hides.
-const UNSAFE: &[&str] = &["crates/app/src/memory.rs", "crates/apiserver/src/aside.rs"];
+const UNSAFE: &[&str] = &["crates/app/src/memory.rs", "crates/apiserver/src/background.rs"];
 
 /// The API server asks its registry what is particular about a kind; this is where it does so.
 const SERVER: &str = "crates/apiserver/src/";
@@ -77,6 +77,7 @@ pub(super) fn check(context: &Context) -> Result<()> {
     }
     complaints.extend(stale_permissions(&context.workspace.root));
     complaints.extend(unknown_tests(&context.workspace.root)?);
+    complaints.extend(unknown_files(&context.workspace.root)?);
     if complaints.is_empty() {
         return Ok(());
     }
@@ -117,21 +118,53 @@ fn lifts_unsafe(text: &str) -> bool {
     ["allow", "expect", "warn"].iter().any(|word| text.contains(&format!("[{word}(unsafe{}", "_code")))
 }
 
-/// The page whose promises name their tests: `path/below/crates.rs::name`, or `attack: name` for a line of the attacker's
+/// The pages whose promises name their tests: `path/below/crates.rs::name`, or `attack: name` for a line of the attacker's
 /// table.
-const PROMISES: &str = "docs/operations/security.md";
+const PROMISES: &[&str] = &["docs/operations/security.md", "docs/reference/defects.md"];
 const ATTACKS: &str = "app/tests/attacker/table.rs";
 
-/// Returns the tests that the security page names and that do not exist.
+/// Returns the tests that pages name and that do not exist.
 fn unknown_tests(root: &Path) -> Result<Vec<String>> {
-    let page = root.join(PROMISES);
-    let text = fs::read_to_string(&page).with_context(|| format!("cannot read {}", page.display()))?;
     let crates = root.join("crates");
     let read = |path: &str| fs::read_to_string(crates.join(path)).unwrap_or_default();
-    let unknown = named_tests(&text).into_iter().filter(|(file, mark)| !read(file).contains(mark));
-    Ok(unknown
-        .map(|(file, mark)| format!("{PROMISES} names a test that does not exist: {mark} in {file}"))
-        .collect())
+    let mut complaints = Vec::new();
+    for page in PROMISES {
+        let text = fs::read_to_string(root.join(page)).with_context(|| format!("cannot read {page}"))?;
+        let unknown = named_tests(&text).into_iter().filter(|(file, mark)| !read(file).contains(mark));
+        complaints.extend(
+            unknown.map(|(file, mark)| format!("{page} names a test that does not exist: {mark} in {file}")),
+        );
+    }
+    Ok(complaints)
+}
+
+/// The map of the code, and the recipes: what they name by its path is there.
+const MAPS: &[&str] = &["ARCHITECTURE.md", "docs/contributing.md"];
+
+/// Where a path of a map may begin: at the root, among the crates, among a crate's sources, or where its table says.
+const BEGINNINGS: &[&str] = &["", "crates", "crates/controllers/src"];
+
+/// Returns the files that maps name and that do not exist.
+fn unknown_files(root: &Path) -> Result<Vec<String>> {
+    let mut complaints = Vec::new();
+    for page in MAPS {
+        let text = fs::read_to_string(root.join(page)).with_context(|| format!("cannot read {page}"))?;
+        let unknown = named_files(&text)
+            .into_iter()
+            .filter(|path| !BEGINNINGS.iter().any(|beginning| root.join(beginning).join(path).exists()));
+        complaints.extend(unknown.map(|path| format!("{page} names a file that does not exist: {path}")));
+    }
+    Ok(complaints)
+}
+
+/// Returns the paths of source files, and of folders, that a page names: what is quoted, has a slash in it and ends as they do.
+fn named_files(page: &str) -> Vec<&str> {
+    let quoted = page.split('`').skip(1).step_by(2);
+    let is_path = |name: &&str| {
+        let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c));
+        plain && name.contains('/') && (name.ends_with(".rs") || name.ends_with(".md") || name.ends_with('/'))
+    };
+    quoted.filter(is_path).collect()
 }
 
 /// Returns the tests that a page names: the file, and what stands in it if the test exists.
@@ -219,15 +252,44 @@ mod tests {
         let expected = expected.map(|(file, mark)| (file.to_string(), mark.to_string()));
         assert_eq!(named_tests(page), expected);
         let root = tempfile::tempdir().expect("a folder for the test");
-        for (path, text) in
-            [(PROMISES, page), ("crates/app/tests/attacker/table.rs", "x \"roles: binding\", y")]
-        {
-            let path = root.path().join(path);
-            fs::create_dir_all(path.parent().expect("a parent")).expect("create");
-            fs::write(path, text).expect("write");
+        for (path, text) in [
+            (PROMISES[0], page),
+            (PROMISES[1], "`store/tests/it/crash.rs::another`"),
+            ("crates/app/tests/attacker/table.rs", "x \"roles: binding\", y"),
+        ] {
+            write(root.path(), path, text);
         }
-        let complaints = unknown_tests(root.path()).expect("a page");
-        assert!(complaints.len() == 1 && complaints[0].contains("nothing_is_lost"), "{complaints:?}");
+        let complaints = unknown_tests(root.path()).expect("pages");
+        assert!(complaints.len() == 2, "{complaints:?}");
+        assert!(
+            complaints[0].contains("nothing_is_lost") && complaints[1].contains("another"),
+            "{complaints:?}"
+        );
+    }
+
+    fn write(root: &Path, path: &str, text: &str) {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("create");
+        fs::write(path, text).expect("write");
+    }
+
+    #[test]
+    fn a_file_that_a_map_names_is_looked_for() {
+        let map = "`store/src/lib.rs`, `plane/there.rs` and `plane/gone.rs` in `crates/store/`; `a/b` and `lib.rs` are no paths";
+        let root = tempfile::tempdir().expect("a folder for the test");
+        for (path, text) in [
+            (MAPS[0], map),
+            (MAPS[1], "`crates/gone/`"),
+            ("crates/store/src/lib.rs", ""),
+            ("crates/controllers/src/plane/there.rs", ""),
+        ] {
+            write(root.path(), path, text);
+        }
+        let expected = [
+            "ARCHITECTURE.md names a file that does not exist: plane/gone.rs",
+            "docs/contributing.md names a file that does not exist: crates/gone/",
+        ];
+        assert_eq!(unknown_files(root.path()).expect("maps"), expected);
     }
 
     #[test]

@@ -269,7 +269,7 @@ impl Webhooks {
         place.note_patch(occasion.context, list);
         let Some(object) = object else { return Ok(false) };
         let changed = **object != patched;
-        crate::apply::keep_readable(occasion.context, object, &mut patched);
+        crate::field_ownership::keep_readable(occasion.context, object, &mut patched);
         **object = patched;
         Ok(changed)
     }

@@ -8,7 +8,7 @@ use api::labels::finalizers;
 use api::work::Work;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use propagation::apply::{self, Decision};
+use propagation::delivery::{self, Decision};
 use propagation::status::{condition, set_condition};
 use serde_json::Value;
 
@@ -174,12 +174,12 @@ pub(super) fn judge(
     written: bool,
     confirmed: bool,
 ) -> propagation::Result<Step> {
-    if written && apply::is_managed(observed) {
+    if written && delivery::is_managed(observed) {
         return Ok(Step::Keep { added_to: !matches!(decision, Ok(Decision::Keep)) });
     }
     Ok(match decision? {
         Decision::Keep => Step::Keep { added_to: false },
-        Decision::Update(update) if confirmed && apply::covers(observed, &update) => Step::Confirm,
+        Decision::Update(update) if confirmed && delivery::covers(observed, &update) => Step::Confirm,
         Decision::Update(update) => Step::Update(update),
         Decision::Foreign => Step::Refuse,
     })

@@ -5,9 +5,12 @@ use std::sync::Arc;
 
 use api::cluster::Cluster;
 use api::work::Work;
+use jiff::Timestamp;
 use propagation::withdrawal::{self, Leftover, Verdict};
 use propagation::{Binding, check_scope, directly_purged_clusters, expected_clusters};
 use runtime::Key;
+
+use crate::plane::removals::{Permit, Request, permit};
 
 /// What is known of a binding.
 pub(crate) struct View<B> {
@@ -16,6 +19,8 @@ pub(crate) struct View<B> {
     pub(super) works: Vec<Arc<Work>>,
     /// The clusters it does not ask for any more and that have a Work.
     pub(super) left: BTreeMap<String, Place>,
+    /// What it depends on whether copies may be taken away; looked for only if [`is_limited`] says so.
+    pub(super) request: Option<Request>,
 }
 
 /// A cluster that a binding does not ask for any more.
@@ -36,8 +41,10 @@ impl<B> View<B> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(super) delete: Vec<Deletion>,
-    /// These go unless too many others would go at the same time.
+    /// These would go, and stay as long as they are held.
     pub(super) limited: Vec<Deletion>,
+    /// Whether those that are limited go.
+    pub(super) permit: Option<Permit>,
     /// A cluster in which a dependency stays until what needs it has left; looked at again later.
     pub(super) waiting: Option<String>,
     pub(super) then: Then,
@@ -75,10 +82,34 @@ pub(super) enum Then {
     Refuse(String),
 }
 
-pub(super) fn decide<B: Binding>(view: &View<B>) -> Plan {
+pub(super) fn decide<B: Binding>(view: &View<B>, now: Timestamp) -> Plan {
+    let mut plan = without_limit(view);
+    if let Some(request) = &view.request
+        && !plan.limited.is_empty()
+    {
+        let permit = permit(request, plan.limited.len(), now);
+        if permit.is_granted() {
+            plan.delete.append(&mut plan.limited);
+        }
+        plan.permit = Some(permit);
+    }
+    plan
+}
+
+/// Returns whether Works would go that stay if too many others go at the same time.
+pub(super) fn is_limited<B: Binding>(view: &View<B>) -> bool {
+    !without_limit(view).limited.is_empty()
+}
+
+fn without_limit<B: Binding>(view: &View<B>) -> Plan {
     let View { binding, works, .. } = view;
-    let mut plan =
-        Plan { delete: Vec::new(), limited: Vec::new(), waiting: None, then: Then::Nothing("it goes") };
+    let mut plan = Plan {
+        delete: Vec::new(),
+        limited: Vec::new(),
+        permit: None,
+        waiting: None,
+        then: Then::Nothing("it goes"),
+    };
     if binding.metadata().deletion_timestamp.is_some() {
         let held = binding.metadata().finalizers.iter().flatten().any(|finalizer| finalizer == B::FINALIZER);
         if !held {
@@ -145,7 +176,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::fixtures::{self, deleting, merged, work};
+    use crate::fixtures::{self, at, deleting, merged, work};
 
     /// Decides about a binding whose leftover Works are in clusters with this readiness; none if they are not known.
     fn plan_in(ready: Option<&str>, needed: bool, binding: Value, works: Vec<Arc<Work>>) -> Plan {
@@ -156,7 +187,7 @@ mod tests {
         let left =
             works.iter().filter_map(|work| cluster_of(work)).map(|name| (name.to_owned(), place(name)));
         let left = left.collect();
-        decide(&View { binding: Arc::new(fixtures::binding(binding)), works, left })
+        decide(&View { binding: Arc::new(fixtures::binding(binding)), works, left, request: None }, at(100))
     }
 
     fn plan(binding: Value, works: Vec<Arc<Work>>) -> Plan {

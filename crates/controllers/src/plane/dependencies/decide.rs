@@ -1,14 +1,18 @@
 //! What becomes of a binding that brings others along, and of those. Pure.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use api::config::DependentObjectReference;
+use api::labels::DEPENDED_BY_PREFIX;
 use api::labels::finalizers::BINDING_DEPENDENCIES;
-use api::labels::{DEPENDED_BY_PREFIX, RESOURCE_BINDING_PERMANENT_ID};
 use api::work::ResourceBinding;
 use propagation::{Binding, Object, check_scope, dependencies};
 use serde_json::Value;
 
-/// What becomes of a binding.
+use crate::plane::templates::TemplateKey;
+
+/// What becomes of a binding, as far as it says itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Next {
     /// It brings nothing along any more: what is attached is detached, and the binding is no longer held.
@@ -57,67 +61,202 @@ pub(super) fn is_news(old: Option<&ResourceBinding>, new: &ResourceBinding) -> b
     }
 }
 
+/// What is known of a binding that may bring others along.
+pub(crate) struct View {
+    pub(super) binding: Arc<ResourceBinding>,
+    /// What it is about; looked for only if something is to be distributed.
+    pub(super) template: Option<Arc<Value>>,
+    /// What the template needs.
+    pub(super) wanted: Wanted,
+    /// The bindings that are attached to it.
+    pub(super) attached: Vec<Attached>,
+    /// The objects that are needed and exist.
+    pub(super) needed: Vec<Needed>,
+    /// Why some could not be looked for.
+    pub(super) failures: Vec<String>,
+}
+
+/// What a template needs, as far as the interpreter can tell.
+#[derive(Debug)]
+pub(super) enum Wanted {
+    /// Nobody can tell for this kind.
+    Unsupported,
+    /// The answer, by reference.
+    These(Vec<DependentObjectReference>),
+    /// The interpreter failed: what it said, and the same with the object it was about.
+    Failed { message: String, error: String },
+}
+
+/// A binding that is attached to another one.
+pub(super) struct Attached {
+    pub(super) binding: Arc<ResourceBinding>,
+    /// What it is about, if that still exists.
+    pub(super) object: Option<Arc<Value>>,
+    /// All bindings that require it, as far as they exist.
+    pub(super) referrers: Vec<Arc<ResourceBinding>>,
+}
+
+/// An object that a template needs.
+pub(super) struct Needed {
+    pub(super) object: Arc<Value>,
+    /// It is one of those that are never propagated.
+    pub(super) skipped: bool,
+    /// The binding it has already.
+    pub(super) existing: Option<Arc<ResourceBinding>>,
+    /// The other bindings that require it, as far as they exist.
+    pub(super) referrers: Vec<Arc<ResourceBinding>>,
+}
+
+/// What is to be done.
+#[derive(Debug)]
+pub(crate) enum Plan {
+    Nothing(&'static str),
+    Wait(String),
+    /// What is attached is detached, and the binding is no longer held.
+    LetGo(Detachments),
+    /// Nobody knows what the template needs; users are told.
+    Refuse {
+        message: String,
+        error: String,
+    },
+    Distribute(Box<Distribution>),
+}
+
+/// Bindings that are no longer needed: as they are, and as they are to be.
+#[derive(Debug, Default)]
+pub(crate) struct Detachments {
+    pub(super) updates: Vec<(Arc<ResourceBinding>, ResourceBinding)>,
+    /// Why others stay.
+    pub(super) errors: Vec<String>,
+}
+
+/// What follows from a binding whose template needs others.
+#[derive(Debug)]
+pub(crate) struct Distribution {
+    /// The binding with the record of what its template needs, held until it is let go.
+    pub(super) recorded: ResourceBinding,
+    pub(super) detach: Detachments,
+    pub(super) attach: Vec<Attach>,
+    /// Why some objects are not brought along.
+    pub(super) errors: Vec<String>,
+}
+
+pub(super) fn decide(view: &View) -> Plan {
+    match next(&view.binding) {
+        Next::LetGo => Plan::LetGo(detach_all(&view.attached, &view.binding, |_| Ok(true))),
+        Next::Nothing(why) => Plan::Nothing(why),
+        Next::Wait(what) => Plan::Wait(what),
+        Next::Distribute if view.template.is_none() => {
+            let name = view.binding.metadata.name.as_deref().unwrap_or("");
+            Plan::Wait(format!("for the template of binding {name}"))
+        }
+        Next::Distribute => match &view.wanted {
+            Wanted::Unsupported => Plan::Nothing("nobody knows what its kind needs"),
+            Wanted::Failed { message, error } => {
+                Plan::Refuse { message: message.clone(), error: error.clone() }
+            }
+            Wanted::These(wanted) => Plan::Distribute(Box::new(distribute(view, wanted))),
+        },
+    }
+}
+
+fn distribute(view: &View, wanted: &[DependentObjectReference]) -> Distribution {
+    let recorded = record(&view.binding, wanted);
+    let orphan = |attached: &Attached| {
+        dependencies::is_orphan(&attached.binding.spec.resource, wanted, attached.object.as_deref())
+    };
+    let detach = detach_all(&view.attached, &recorded, orphan);
+    let (mut attach, mut errors, mut seen) = (Vec::new(), view.failures.clone(), BTreeSet::new());
+    for needed in &view.needed {
+        let planned = self::attach(&recorded, needed);
+        match planned {
+            // A name and a selector may mean the same object.
+            Ok(Attach::Nothing(_)) => {}
+            Ok(planned) if seen.insert(TemplateKey::of(&needed.object)) => attach.push(planned),
+            Ok(_) => {}
+            Err(error) => errors.push(error.to_string()),
+        }
+    }
+    Distribution { recorded, detach, attach, errors }
+}
+
+/// Returns the binding with the record of what its template needs, and held until it is let go.
+fn record(binding: &ResourceBinding, wanted: &[DependentObjectReference]) -> ResourceBinding {
+    let mut recorded = binding.clone();
+    dependencies::record(&mut recorded, wanted);
+    if !is_held(&recorded) {
+        recorded.metadata.finalizers.get_or_insert_default().push(BINDING_DEPENDENCIES.to_owned());
+    }
+    recorded
+}
+
 /// What becomes of the binding of an object that another one needs.
 #[derive(Debug, PartialEq)]
-pub(super) enum Attach {
+pub(crate) enum Attach {
     Nothing(&'static str),
+    /// It gets one; an identity comes with it.
     Create(Box<ResourceBinding>),
-    /// It exists; this is how it is to be, if anything changes, and on what the policies behind it disagree.
+    /// It has one; this is how it is to be, if anything changes, and on what the policies behind it disagree.
     Existing {
+        existing: Arc<ResourceBinding>,
         update: Option<Box<ResourceBinding>>,
         disagreement: Option<String>,
     },
 }
 
-/// Decides about the binding of an object that `binding` needs. `referrers` are the bindings that need it, as far as they are
-/// known.
-pub(super) fn attach(
-    object: &Value,
-    skipped: bool,
-    mut wanted: ResourceBinding,
-    existing: Option<&ResourceBinding>,
-    referrers: &[Arc<ResourceBinding>],
-    fresh_id: impl FnOnce() -> String,
-) -> propagation::Result<Attach> {
-    if object.is_deleting() {
+/// Decides about the binding of an object that `binding` needs.
+fn attach(binding: &ResourceBinding, needed: &Needed) -> propagation::Result<Attach> {
+    if needed.object.is_deleting() {
         return Ok(Attach::Nothing("the object goes"));
     }
-    if skipped {
+    if needed.skipped {
         return Ok(Attach::Nothing("the object is not propagated"));
     }
+    let mut wanted = dependencies::build_attached(binding, &needed.object);
     check_scope(&wanted)?;
-    let find = |namespace: &str, name: &str| find(referrers, namespace, name);
-    let Some(existing) = existing else {
+    let known = std::iter::once(binding).chain(needed.referrers.iter().map(AsRef::as_ref));
+    let known: Vec<&ResourceBinding> = known.collect();
+    let find = |namespace: &str, name: &str| find(&known, namespace, name);
+    let Some(existing) = &needed.existing else {
         let built = wanted.clone();
         dependencies::attach(&mut wanted, &built, find)?;
-        let labels = wanted.metadata.labels.get_or_insert_default();
-        labels.insert(RESOURCE_BINDING_PERMANENT_ID.to_owned(), fresh_id());
         return Ok(Attach::Create(Box::new(wanted)));
     };
-    let mut updated = existing.clone();
+    let mut updated = existing.as_ref().clone();
     let (changed, disagreement) = dependencies::attach(&mut updated, &wanted, find)?;
-    Ok(Attach::Existing { update: changed.then(|| Box::new(updated)), disagreement })
+    let update = changed.then(|| Box::new(updated));
+    Ok(Attach::Existing { existing: existing.clone(), update, disagreement })
+}
+
+/// Returns how attached bindings are to be that `from` no longer needs.
+fn detach_all(
+    attached: &[Attached],
+    from: &ResourceBinding,
+    goes: impl Fn(&Attached) -> propagation::Result<bool>,
+) -> Detachments {
+    let mut all = Detachments::default();
+    for one in attached {
+        match goes(one).and_then(|goes| if goes { detach(one, from) } else { Ok(None) }) {
+            Ok(None) => {}
+            Ok(Some(updated)) => all.updates.push((one.binding.clone(), updated)),
+            Err(error) => all.errors.push(error.to_string()),
+        }
+    }
+    all
 }
 
 /// Returns how an attached binding is to be when `from` no longer needs it; nothing if it is so already.
-pub(super) fn detach(
-    attached: &ResourceBinding,
-    from: &ResourceBinding,
-    referrers: &[Arc<ResourceBinding>],
-) -> propagation::Result<Option<ResourceBinding>> {
+fn detach(attached: &Attached, from: &ResourceBinding) -> propagation::Result<Option<ResourceBinding>> {
     let namespace = from.metadata.namespace.as_deref().unwrap_or("");
     let name = from.metadata.name.as_deref().unwrap_or("");
-    let mut updated = attached.clone();
-    let find = |namespace: &str, name: &str| find(referrers, namespace, name);
+    let mut updated = attached.binding.as_ref().clone();
+    let known: Vec<&ResourceBinding> = attached.referrers.iter().map(AsRef::as_ref).collect();
+    let find = |namespace: &str, name: &str| find(&known, namespace, name);
     Ok(dependencies::detach(&mut updated, namespace, name, find)?.then_some(updated))
 }
 
-fn find<'a>(
-    referrers: &'a [Arc<ResourceBinding>],
-    namespace: &str,
-    name: &str,
-) -> Option<&'a ResourceBinding> {
-    referrers.iter().map(AsRef::as_ref).find(|known| {
+fn find<'a>(known: &[&'a ResourceBinding], namespace: &str, name: &str) -> Option<&'a ResourceBinding> {
+    known.iter().copied().find(|known| {
         let metadata = Binding::metadata(*known);
         metadata.namespace.as_deref() == Some(namespace) && metadata.name.as_deref() == Some(name)
     })
@@ -194,18 +333,21 @@ mod tests {
         merged(base, otherwise)
     }
 
-    fn attached(
-        object: &Value,
-        existing: Option<&ResourceBinding>,
-        skipped: bool,
-    ) -> propagation::Result<Attach> {
-        let app = app(json!({}));
-        let wanted = dependencies::build_attached(&app, object);
-        attach(object, skipped, wanted, existing, &[Arc::new(app)], || "fresh".to_owned())
+    fn needed(object: Value, existing: Option<&ResourceBinding>) -> Needed {
+        Needed {
+            object: Arc::new(object),
+            skipped: false,
+            existing: existing.cloned().map(Arc::new),
+            referrers: Vec::new(),
+        }
+    }
+
+    fn attached(object: Value, existing: Option<&ResourceBinding>) -> propagation::Result<Attach> {
+        attach(&app(json!({})), &needed(object, existing))
     }
 
     fn made() -> ResourceBinding {
-        match attached(&map(json!({})), None, false) {
+        match attached(map(json!({})), None) {
             Ok(Attach::Create(binding)) => *binding,
             other => panic!("{other:?}"),
         }
@@ -214,19 +356,44 @@ mod tests {
     #[test]
     fn what_an_object_that_is_needed_gets() {
         let made = made();
-        assert_eq!(made.permanent_id(), "fresh");
         assert_eq!(made.spec.required_by[0].clusters[0].name, "m1");
-        let again = attached(&map(json!({})), Some(&made), false);
-        assert!(matches!(again, Ok(Attach::Existing { update: None, disagreement: None })), "{again:?}");
+        let again = attached(map(json!({})), Some(&made));
+        assert!(matches!(again, Ok(Attach::Existing { update: None, disagreement: None, .. })), "{again:?}");
         let mut stale = made.clone();
         stale.spec.required_by[0].clusters.clear();
-        let update = attached(&map(json!({})), Some(&stale), false);
+        let update = attached(map(json!({})), Some(&stale));
         let Ok(Attach::Existing { update: Some(update), .. }) = update else { panic!("{update:?}") };
         assert_eq!(update.spec.required_by, made.spec.required_by);
-        let going = attached(&map(deleting()), None, false);
+        let going = attached(map(deleting()), None);
         assert!(matches!(going, Ok(Attach::Nothing("the object goes"))), "{going:?}");
-        let skipped = attached(&map(json!({})), None, true);
+        let skipped = attach(&app(json!({})), &Needed { skipped: true, ..needed(map(json!({})), None) });
         assert!(matches!(skipped, Ok(Attach::Nothing("the object is not propagated"))), "{skipped:?}");
+        let elsewhere = attached(map(json!({ "metadata": { "namespace": "other" } })), None);
+        assert!(elsewhere.is_err(), "objects of other namespaces are not brought along: {elsewhere:?}");
+    }
+
+    #[test]
+    fn policies_that_disagree_are_told_of() {
+        let other = app(json!({
+            "metadata": { "name": "other-deployment" },
+            "spec": { "conflictResolution": "Overwrite", "clusters": [{ "name": "m2" }] },
+        }));
+        let Ok(Attach::Create(first)) = attach(&other, &needed(map(json!({})), None)) else { panic!("made") };
+        let second = Needed { referrers: vec![Arc::new(other)], ..needed(map(json!({})), Some(&first)) };
+        let Ok(Attach::Existing { update: Some(update), disagreement: Some(told), .. }) =
+            attach(&app(json!({})), &second)
+        else {
+            panic!("both need it, and disagree")
+        };
+        assert!(told.contains("ConflictResolution conflicted"), "{told}");
+        let clusters: Vec<&str> =
+            update.spec.required_by.iter().map(|by| by.clusters[0].name.as_str()).collect();
+        assert_eq!(clusters.len(), 2, "{clusters:?}");
+        let unknown = Needed { referrers: Vec::new(), ..second };
+        assert!(
+            matches!(attach(&app(json!({})), &unknown), Err(propagation::Error::NoReferrer { .. })),
+            "one that is not known yet is waited for"
+        );
     }
 
     #[test]
@@ -234,17 +401,150 @@ mod tests {
         let mut old = made();
         let owner = json!([{ "apiVersion": "v1", "kind": "ConfigMap", "name": "web", "uid": "old", "controller": true }]);
         old.metadata.owner_references = Some(fixtures::read(owner));
-        assert!(matches!(
-            attached(&map(json!({})), Some(&old), false),
-            Err(propagation::Error::ForeignOwner { .. })
-        ));
+        assert!(matches!(attached(map(json!({})), Some(&old)), Err(propagation::Error::ForeignOwner { .. })));
+    }
+
+    fn alone(binding: ResourceBinding) -> Attached {
+        Attached { binding: Arc::new(binding), object: Some(Arc::new(map(json!({})))), referrers: Vec::new() }
     }
 
     #[test]
     fn what_is_no_longer_needed_is_detached_once() {
         let (app, made) = (app(json!({})), made());
-        let detached = detach(&made, &app, &[]).unwrap().expect("it changes");
+        let detached = detach(&alone(made), &app).unwrap().expect("it changes");
         assert!(detached.spec.required_by.is_empty() && !is_attached(&detached));
-        assert_eq!(detach(&detached, &app, &[]).unwrap(), None);
+        assert_eq!(detach(&alone(detached), &app).unwrap(), None);
+    }
+
+    fn reference(name: &str) -> DependentObjectReference {
+        fixtures::read(
+            json!({ "apiVersion": "v1", "kind": "ConfigMap", "namespace": "default", "name": name }),
+        )
+    }
+
+    fn view(otherwise: Value, wanted: Wanted) -> View {
+        View {
+            binding: Arc::new(app(otherwise)),
+            template: Some(Arc::new(json!({ "apiVersion": "apps/v1", "kind": "Deployment" }))),
+            wanted,
+            attached: Vec::new(),
+            needed: Vec::new(),
+            failures: Vec::new(),
+        }
+    }
+
+    fn words(plan: &Plan) -> String {
+        match plan {
+            Plan::Nothing(why) => format!("nothing: {why}"),
+            Plan::Wait(what) => format!("wait {what}"),
+            Plan::LetGo(all) => format!("let go, detach {}, {} errors", all.updates.len(), all.errors.len()),
+            Plan::Refuse { message, error } => format!("refuse: {message} ({error})"),
+            Plan::Distribute(all) => format!(
+                "detach {}, attach {}, {} errors",
+                all.detach.updates.len(),
+                all.attach.len(),
+                all.detach.errors.len() + all.errors.len()
+            ),
+        }
+    }
+
+    #[test]
+    fn what_follows_from_what_a_template_needs() {
+        let these = |names: &[&str]| Wanted::These(names.iter().map(|name| reference(name)).collect());
+        let failed = || Wanted::Failed { message: "m".to_owned(), error: "e".to_owned() };
+        let letting_go = || json!({ "spec": { "propagateDeps": false } });
+        let foreign = || map(json!({ "metadata": { "namespace": "other" } }));
+        let cases = [
+            ("nothing", view(json!({}), these(&[])), "detach 0, attach 0, 0 errors"),
+            (
+                "nobody knows",
+                view(json!({}), Wanted::Unsupported),
+                "nothing: nobody knows what its kind needs",
+            ),
+            ("the interpreter failed", view(json!({}), failed()), "refuse: m (e)"),
+            (
+                "the template is not there",
+                View { template: None, ..view(json!({}), these(&["web"])) },
+                "wait for the template of binding app-deployment",
+            ),
+            (
+                "one that exists",
+                View { needed: vec![needed(map(json!({})), None)], ..view(json!({}), these(&["web"])) },
+                "detach 0, attach 1, 0 errors",
+            ),
+            (
+                "the same one twice",
+                View {
+                    needed: vec![needed(map(json!({})), None), needed(map(json!({})), None)],
+                    ..view(json!({}), these(&["web", "web"]))
+                },
+                "detach 0, attach 1, 0 errors",
+            ),
+            (
+                "one that goes is not brought along",
+                View { needed: vec![needed(map(deleting()), None)], ..view(json!({}), these(&["web"])) },
+                "detach 0, attach 0, 0 errors",
+            ),
+            (
+                "one that must not be brought along does not keep others back",
+                View {
+                    needed: vec![needed(foreign(), None), needed(map(json!({})), None)],
+                    ..view(json!({}), these(&["web"]))
+                },
+                "detach 0, attach 1, 1 errors",
+            ),
+            (
+                "neither does one that could not be looked for",
+                View {
+                    needed: vec![needed(map(json!({})), None)],
+                    failures: vec!["kind X is not known".to_owned()],
+                    ..view(json!({}), these(&["web"]))
+                },
+                "detach 0, attach 1, 1 errors",
+            ),
+            (
+                "one that is still needed stays attached",
+                View { attached: vec![alone(made())], ..view(json!({}), these(&["web"])) },
+                "detach 0, attach 0, 0 errors",
+            ),
+            (
+                "one that is no longer needed is detached",
+                View { attached: vec![alone(made())], ..view(json!({}), these(&["else"])) },
+                "detach 1, attach 0, 0 errors",
+            ),
+            (
+                "all are detached when nothing is brought along any more",
+                View { attached: vec![alone(made())], ..view(letting_go(), these(&["web"])) },
+                "let go, detach 1, 0 errors",
+            ),
+            (
+                "what was detached before is left alone",
+                View {
+                    attached: vec![alone(
+                        detach(&alone(made()), &app(json!({}))).unwrap().expect("it changes"),
+                    )],
+                    ..view(letting_go(), Wanted::Unsupported)
+                },
+                "let go, detach 0, 0 errors",
+            ),
+            (
+                "it has no clusters to follow",
+                view(json!({ "spec": { "clusters": [] } }), these(&["web"])),
+                "nothing: it has no clusters to follow",
+            ),
+        ];
+        for (name, view, expected) in cases {
+            assert_eq!(words(&decide(&view)), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_a_template_needs_is_recorded_and_the_binding_held() {
+        let plan = decide(&view(json!({}), Wanted::These(vec![reference("web")])));
+        let Plan::Distribute(all) = plan else { panic!("{plan:?}") };
+        assert!(is_held(&all.recorded));
+        assert_eq!(dependencies::parse(&all.recorded).unwrap(), [reference("web")]);
+        let again = record(&all.recorded, &[reference("web")]);
+        assert_eq!(again, all.recorded, "held once");
     }
 }

@@ -48,6 +48,18 @@ pub(super) struct View {
     pub(super) held: Option<Held>,
     /// Which policy it would get if nobody did.
     pub(super) choice: Option<Choice>,
+    /// The override policies that its policy waits for and that do not exist.
+    pub(super) missing: Vec<String>,
+}
+
+impl View {
+    /// Returns the policy that it has, or would get.
+    pub(super) fn policy(&self) -> Option<&Choice> {
+        match &self.held {
+            Some(held) => held.policy.as_ref(),
+            None => self.choice.as_ref(),
+        }
+    }
 }
 
 /// A claim on a template, and the policy behind it.
@@ -59,7 +71,7 @@ pub(super) struct Held {
 
 /// What becomes of a template.
 #[derive(Debug)]
-pub(super) enum Plan {
+pub(crate) enum Plan {
     /// It is gone: nothing is remembered of it.
     Forget,
     /// Nothing, for this reason.
@@ -70,8 +82,14 @@ pub(super) enum Plan {
     Release(Claim),
     /// Its policy no longer selects it, and releases it itself.
     AskPolicy(Choice),
-    /// This policy claims and binds it.
-    Apply(Choice),
+    /// Its policy waits for these override policies.
+    Block(Vec<String>),
+    /// This policy claims it.
+    Apply {
+        policy: Choice,
+        /// The binding follows. A lazy policy waits until a user touches the template.
+        bind: bool,
+    },
 }
 
 pub(super) fn decide(view: &View) -> Plan {
@@ -84,7 +102,7 @@ pub(super) fn decide(view: &View) -> Plan {
         return Plan::Nothing("another controller claims it");
     }
     let Some(held) = &view.held else {
-        return view.choice.clone().map_or(Plan::Wait, Plan::Apply);
+        return view.choice.as_ref().map_or(Plan::Wait, |policy| apply(view, policy));
     };
     let Some(policy) = held.policy.clone() else { return Plan::Release(held.claim.clone()) };
     let (going, selects) = match &policy {
@@ -94,12 +112,23 @@ pub(super) fn decide(view: &View) -> Plan {
     match (going, selects) {
         // A policy that goes takes its claims off first, which brings the template back here.
         (true, _) => Plan::Nothing("its policy goes"),
-        (false, true) => Plan::Apply(policy),
+        (false, true) => apply(view, &policy),
         // One that no longer selects the template releases it itself: only the binding tells whether it is this
         // template or the same object under another API group that the policy once claimed.
         (false, false) if view.touch.fresh => Plan::Nothing("its policy no longer selects it"),
         (false, false) => Plan::AskPolicy(policy),
     }
+}
+
+fn apply(view: &View, policy: &Choice) -> Plan {
+    if !view.missing.is_empty() {
+        return Plan::Block(view.missing.clone());
+    }
+    let lazy = match policy {
+        Choice::Policy(policy) => policy.is_lazy(),
+        Choice::ClusterPolicy(policy) => policy.is_lazy(),
+    };
+    Plan::Apply { policy: policy.clone(), bind: view.touch.by_user || !lazy }
 }
 
 /// What becomes of the binding of a template.
@@ -188,7 +217,9 @@ mod tests {
             Plan::Wait => "wait".to_owned(),
             Plan::Release(claim) => format!("release {}", claim.id),
             Plan::AskPolicy(choice) => format!("ask {}", name(choice)),
-            Plan::Apply(choice) => format!("apply {}", name(choice)),
+            Plan::Block(missing) => format!("wait for {}", missing.join(", ")),
+            Plan::Apply { policy, bind: true } => format!("apply {}", name(policy)),
+            Plan::Apply { policy, bind: false } => format!("claim for {}", name(policy)),
         }
     }
 
@@ -271,9 +302,45 @@ mod tests {
             ),
         ];
         for (name, template, touch, held, choice, expected) in cases {
-            let plan = decide(&View { template, touch, held, choice });
+            let plan = decide(&View { template, touch, held, choice, missing: Vec::new() });
             assert_eq!(words(&plan), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn what_a_policy_waits_for() {
+        let lazy = || json!({ "spec": { "activationPreference": "Lazy" } });
+        let (by_user, by_us) = (Touch { by_user: true, fresh: true }, Touch { by_user: false, fresh: true });
+        let by = |otherwise: Value| Some(Choice::Policy(policy(otherwise)));
+        let by_cluster = |otherwise: Value| Some(Choice::ClusterPolicy(cluster_policy(otherwise)));
+        let missing = || vec!["o1".to_owned(), "o2".to_owned()];
+        let cases = [
+            ("nothing", by(json!({})), by_us, vec![], "apply p"),
+            ("a lazy policy: for a user", by(lazy()), by_us, vec![], "claim for p"),
+            ("a lazy policy, and a user came", by(lazy()), by_user, vec![], "apply p"),
+            ("a lazy cluster policy: for a user", by_cluster(lazy()), by_us, vec![], "claim for c"),
+            ("a lazy cluster policy, and a user came", by_cluster(lazy()), by_user, vec![], "apply c"),
+            ("override policies", by(json!({})), by_user, missing(), "wait for o1, o2"),
+            ("override policies before a user", by(lazy()), by_us, missing(), "wait for o1, o2"),
+        ];
+        for (name, choice, touch, missing, expected) in cases {
+            let template = Some(Arc::new(template(json!({}))));
+            let chosen = View { template, touch, held: None, choice: choice.clone(), missing };
+            assert_eq!(words(&decide(&chosen)), expected, "{name}");
+            assert!(chosen.policy().is_some(), "{name}");
+            let held = View { held: Some(Held { claim: claim(), policy: choice }), choice: None, ..chosen };
+            assert_eq!(words(&decide(&held)), expected, "{name}, claimed already");
+            assert!(held.policy().is_some(), "{name}");
+        }
+        let left = View {
+            template: Some(Arc::new(template(json!({})))),
+            touch: by_user,
+            held: Some(Held { claim: claim(), policy: None }),
+            choice: by(json!({})),
+            missing: missing(),
+        };
+        assert_eq!(words(&decide(&left)), "release id", "a policy that is gone waits for nothing");
+        assert!(left.policy().is_none());
     }
 
     #[test]

@@ -50,9 +50,10 @@ pub(super) fn decide<P: Policy>(view: &View<P>) -> Vec<Step> {
         if view.has_identity {
             view.claimed.iter().for_each(|template| add(Step::Release(TemplateKey::of(template))));
             for (key, template) in &view.bound {
-                add(Step::ReleaseBinding(key.clone()));
-                // A template of a kind that is no longer among the selectors still carries the claim.
+                // A template of a kind that is no longer among the selectors still carries the claim. It comes first: once
+                // the binding is released, nothing leads to the template any more.
                 template.iter().for_each(|template| add(Step::Release(TemplateKey::of(template))));
+                add(Step::ReleaseBinding(key.clone()));
             }
         }
         add(Step::LetGo);
@@ -185,10 +186,10 @@ mod tests {
                 },
                 vec![
                     Step::Release(key("ConfigMap", "c")),
-                    Step::ReleaseBinding(binding("a")),
                     Step::Release(key("ConfigMap", "a")),
-                    Step::ReleaseBinding(binding("s")),
+                    Step::ReleaseBinding(binding("a")),
                     Step::Release(key("Secret", "s")),
+                    Step::ReleaseBinding(binding("s")),
                     Step::LetGo,
                 ],
             ),

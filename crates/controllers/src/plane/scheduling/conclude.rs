@@ -1,4 +1,7 @@
-//! Writes what came of an attempt: the result, the condition, events; and remembers it for later decisions.
+//! Carries plans out: writes the result, the condition, events; and remembers it for later decisions.
+
+use std::sync::Arc;
+use std::time::Instant;
 
 use api::conditions::binding as conditions;
 use api::labels::annotations::APPLIED_PLACEMENT;
@@ -6,50 +9,78 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use propagation::Binding;
 use propagation::status::{condition, set_condition};
-use scheduler::Attempt;
+use runtime::events::about;
+use runtime::{Error, Guard, Mirror, Outcome};
 use scheduler::outcome::{self, Conclusion, Retry, WriteError};
 use scheduler::trigger::Trigger;
 
-use runtime::{Error, Guard};
-
+use super::decide::{Decided, Plan};
 use super::obstacles::Seen;
-use super::{Controller, Scheduled};
-use runtime::events::about;
+use super::{Controller, Scheduled, metrics, turns};
+
+/// What was decided about a binding, and what it was decided from.
+pub(super) struct Made {
+    pub(super) plan: Plan,
+    /// Which changes of clusters it could know of.
+    pub(super) seen: Seen,
+    pub(super) started: Instant,
+}
 
 impl Controller {
-    /// Writes what came of an attempt; returns the binding as it now is, if anything was written, and how to go on.
-    pub(super) async fn conclude<B: Scheduled>(
+    pub(super) async fn carry_out<B: Scheduled>(
         &self,
+        mirror: &Mirror<B>,
         binding: &B,
-        trigger: Trigger,
-        (attempt, seen): (Attempt, Seen),
-        now: Timestamp,
-    ) -> (Option<B>, Result<Retry, Error>) {
-        let result = outcome::result(binding.seen(), &attempt);
-        let mut placed = None;
-        let mut write_errors = Vec::new();
-        if let Some(result) = &result {
-            match self
-                .plane
-                .writer
-                .derived()
-                .update(binding, &with_result(binding, result), Guard::Version)
-                .await
-            {
-                Ok(written) => placed = written,
-                Err(error) if error.is_conflict() => return (None, Err(error)),
-                Err(Error::Api(error)) => write_errors.push(refusal(&error)),
-                Err(error) => return (None, Err(error)),
+        made: Made,
+    ) -> Result<Outcome, Error> {
+        match made.plan {
+            Plan::Nothing => Ok(Outcome::Done),
+            Plan::TellDeleting(event) => {
+                self.tell(binding, &event);
+                Ok(Outcome::Done)
             }
-            if let Some(written) = &placed {
-                self.remember(binding, written, result);
+            Plan::NoPlacement(message) => {
+                tracing::warn!(controller = "scheduler", message);
+                Ok(Outcome::Retry)
+            }
+            Plan::NoteGeneration(generation) => {
+                let mut noted = binding.clone();
+                noted.status_mut().scheduler_observed_generation = generation;
+                let written = self.plane.writer.update_status(binding, &noted, Guard::Fields).await?;
+                written.into_iter().for_each(|written| mirror.note(written));
+                Ok(Outcome::Done)
+            }
+            Plan::Conclude(decided) => {
+                let trigger = decided.trigger;
+                let (written, result) = self.conclude(binding, *decided, made.seen).await;
+                // Whoever was faster than us is no failure: the decision is made anew at once.
+                if !result.as_ref().is_err_and(Error::is_conflict) {
+                    let failed = !matches!(result, Ok(Retry::Never));
+                    metrics::attempted(trigger, made.started.elapsed(), failed);
+                }
+                // Whoever looks next, we ourselves above all, need not wait for the watch.
+                written.into_iter().for_each(|written| mirror.note(written));
+                result.map(turns::outcome)
             }
         }
-        let conclusion = outcome::conclude(binding.seen(), &attempt, &write_errors);
-        let affinity = result.as_ref().and_then(|result| result.affinity_name.clone());
-        let moved = placed.is_some();
-        let current = placed.as_ref().unwrap_or(binding);
-        let observed = observe(current, &conclusion, affinity.as_deref(), trigger, moved, now);
+    }
+
+    /// Writes what came of an attempt; returns the binding as it now is, if anything was written, and how to go on.
+    async fn conclude<B: Scheduled>(
+        &self,
+        binding: &B,
+        decided: Decided,
+        seen: Seen,
+    ) -> (Option<B>, Result<Retry, Error>) {
+        let Decided { trigger, attempt, result, at: now } = decided;
+        let (mut placed, refusals) = match self.write_result(binding, result.as_ref()).await {
+            Ok(written) => written,
+            Err(error) => return (None, Err(error)),
+        };
+        let (moved, current) = (placed.is_some(), placed.as_ref().unwrap_or(binding));
+        let conclusion = outcome::conclude(binding.seen(), &attempt, &refusals);
+        let affinity = result.as_ref().and_then(|result| result.affinity_name.as_deref());
+        let observed = observe(current, &conclusion, affinity, trigger, moved, now);
         let noted = observed.status() != current.status();
         let key = binding.seen().key();
         let failure = attempt.result.as_ref().err().map(|failure| failure.cause);
@@ -79,17 +110,37 @@ impl Controller {
         (placed, Ok(conclusion.retry))
     }
 
+    /// Writes the clusters; returns the binding as it now is, if that was written, and what the API said if it was refused.
+    async fn write_result<B: Scheduled>(
+        &self,
+        binding: &B,
+        result: Option<&outcome::Result>,
+    ) -> Result<(Option<B>, Vec<WriteError>), Error> {
+        let Some(result) = result else { return Ok((None, Vec::new())) };
+        let writer = self.plane.writer.derived();
+        match writer.update(binding, &with_result(binding, result), Guard::Version).await {
+            Ok(written) => {
+                written.iter().for_each(|written| self.remember(binding, written, result));
+                Ok((written, Vec::new()))
+            }
+            Err(error) if error.is_conflict() => Err(error),
+            Err(Error::Api(error)) => Ok((None, vec![refusal(&error)])),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Keeps what decisions about other bindings have to know before the watch tells it.
     fn remember<B: Scheduled>(&self, old: &B, written: &B, result: &outcome::Result) {
         let (gates, Some(binding)) = (self.scheduler.gates(), written.namespaced()) else { return };
         if gates.workload_affinity {
-            self.known.write().groups.assign(binding);
+            Arc::make_mut(&mut self.known.write().groups).assign(binding);
         }
         if gates.overcommit_protection {
             let (key, now) = (written.seen().key(), Timestamp::now());
             let mut known = self.known.write();
-            known.assumptions.collect_garbage(now);
-            known.assumptions.assume(&key, old.spec(), &result.clusters, now);
+            let assumptions = Arc::make_mut(&mut known.assumptions);
+            assumptions.collect_garbage(now);
+            assumptions.assume(&key, old.spec(), &result.clusters, now);
         }
     }
 

@@ -3,16 +3,14 @@
 use std::sync::Arc;
 
 use api::cluster::{Cluster, ClusterSyncMode};
-use api::work::ResourceBindingSpec;
 use estimator::{Client, Options, Question, Want, Workload};
 use futures::future::join_all;
 use jiff::Timestamp;
-use runtime::Change;
-use scheduler::World;
+use runtime::{Change, Error, Outcome, Queue, Reconcile, Supervisor, controller};
 use scheduler::estimator::{Collected, Unavailable};
 
 use super::Controller;
-use runtime::{Outcome, Queue, Supervisor};
+use super::decide::View;
 
 /// The name by which upstream registers it.
 const NAME: &str = "scheduler-estimator";
@@ -48,84 +46,119 @@ impl Estimators {
 impl Controller {
     /// Makes and ends connections as clusters come and go.
     pub(super) fn keep_connections(self: &Arc<Self>, supervisor: &Supervisor) {
-        let Some(estimators) = &self.estimators else { return };
-        let controller = Arc::clone(self);
-        estimators.queue.spawn(AT_ONCE, supervisor, move |cluster: String| {
-            let controller = Arc::clone(&controller);
-            async move { controller.connect(&cluster).await }
-        });
+        if let Some(estimators) = &self.estimators {
+            let connections = Arc::new(Connections(self.clone()));
+            controller::run(&connections, &estimators.queue, AT_ONCE, supervisor);
+        }
     }
 
     /// Waits until every estimator was tried once: the first decisions shall know them.
     pub(super) async fn first_connections(&self) {
         if self.estimators.is_some() {
-            let clusters = self.plane.mirrors.clusters.all();
-            let names = clusters.iter().filter_map(|cluster| cluster.metadata.name.as_deref());
-            join_all(names.map(|name| self.connect(name))).await;
+            self.connected.get_or_init(|| self.connect_all()).await;
         }
     }
 
-    async fn connect(&self, cluster: &str) -> Outcome {
-        let Some(estimators) = &self.estimators else { return Outcome::Done };
-        match self.plane.mirrors.clusters.get("", cluster) {
-            None => {
-                estimators.client.disconnect(cluster);
-                Outcome::Done
-            }
-            Some(found) if estimators.skip_pull_mode && found.spec.sync_mode == ClusterSyncMode::Pull => {
-                Outcome::Done
-            }
-            Some(_) => match estimators.client.connect(cluster).await {
-                Ok(()) => Outcome::Done,
-                Err(error) => Outcome::Failed { conflict: false, error: error.to_string() },
-            },
+    async fn connect_all(&self) {
+        let clusters = self.plane.mirrors.clusters.all();
+        let names = clusters.iter().filter_map(|cluster| cluster.metadata.name.as_deref());
+        join_all(names.map(|name| self.connect(name))).await;
+    }
+
+    /// Brings the connection to one estimator up to date; failures are tried again by the queue.
+    async fn connect(&self, cluster: &str) {
+        let Some(estimators) = &self.estimators else { return };
+        let found = self.plane.mirrors.clusters.get("", cluster);
+        if decide(found.as_deref(), estimators.skip_pull_mode) == Plan::Connect
+            && let Err(error) = estimators.client.connect(cluster).await
+        {
+            tracing::debug!(controller = "scheduler", cluster, %error, "no estimator");
         }
     }
 
     /// Asks the estimators of the clusters that could take the binding; none when there is nothing to ask.
-    pub(super) async fn ask(
-        &self,
-        spec: &ResourceBindingSpec,
-        term: &str,
-        now: Timestamp,
-    ) -> Option<Collected> {
+    pub(super) async fn ask(&self, view: &View, term: &str, now: Timestamp) -> Option<Collected> {
         let estimators = self.estimators.as_ref()?;
-        if spec.replicas == 0 && spec.components.is_empty() {
-            return None;
-        }
-        let clusters: Vec<(String, Vec<Workload>)> = {
-            let known = self.known.read();
-            let world = World {
-                fleet: &known.fleet,
-                workloads: &known.groups,
-                assumptions: &known.assumptions,
-                estimators: &[],
-                now,
-            };
-            let assumed = |name: &str| {
-                let all = known.assumptions.on(name, now).into_iter();
-                all.map(|one| Workload {
-                    namespace: one.namespace.clone(),
-                    components: one.components.clone(),
-                })
-                .collect()
-            };
-            let feasible = self.scheduler.feasible(world, spec, term);
-            feasible.into_iter().map(|name| (name.to_owned(), assumed(name))).collect()
-        };
-        if clusters.is_empty() {
-            return None;
-        }
-        let want = if self.scheduler.counts_sets(spec) {
-            Want::Sets(spec.components.clone())
-        } else {
-            Want::Replicas(spec.replica_requirements.clone())
-        };
-        let question = Question { resource: spec.resource.clone(), want, clusters };
+        let question = question(view, term, now)?;
         let answers = estimators.client.max_available(&question).await.map_err(|error| {
             tracing::debug!(controller = "scheduler", %error, "estimators are left out");
             Unavailable(error.to_string())
         });
         Some(Collected { name: NAME.to_owned(), answers })
     }
+}
+
+/// Keeps the connections to the estimators.
+struct Connections(Arc<Controller>);
+
+/// What becomes of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Plan {
+    Connect,
+    Disconnect,
+    /// It is left as it is: clusters in pull mode may have an estimator that cannot be reached from here.
+    Nothing,
+}
+
+fn decide(cluster: Option<&Cluster>, skip_pull_mode: bool) -> Plan {
+    match cluster {
+        None => Plan::Disconnect,
+        Some(found) if skip_pull_mode && found.spec.sync_mode == ClusterSyncMode::Pull => Plan::Nothing,
+        Some(_) => Plan::Connect,
+    }
+}
+
+impl Reconcile for Connections {
+    type Key = String;
+    /// The cluster, and whether those in pull mode are passed over.
+    type View = (Option<Arc<Cluster>>, bool);
+    type Plan = Plan;
+
+    async fn observe(&self, cluster: &String) -> Result<Option<Self::View>, Error> {
+        let Some(estimators) = &self.0.estimators else { return Ok(None) };
+        Ok(Some((self.0.plane.mirrors.clusters.get("", cluster), estimators.skip_pull_mode)))
+    }
+
+    fn decide((cluster, skip_pull_mode): &Self::View, _: Timestamp) -> Plan {
+        decide(cluster.as_deref(), *skip_pull_mode)
+    }
+
+    async fn apply(&self, cluster: &String, _: Self::View, plan: Plan) -> Result<Outcome, Error> {
+        let Some(estimators) = &self.0.estimators else { return Ok(Outcome::Done) };
+        match plan {
+            Plan::Nothing => {}
+            Plan::Disconnect => estimators.client.disconnect(cluster),
+            Plan::Connect => {
+                if let Err(error) = estimators.client.connect(cluster).await {
+                    return Ok(Outcome::Failed { conflict: false, error: error.to_string() });
+                }
+            }
+        }
+        Ok(Outcome::Done)
+    }
+}
+
+/// Returns what there is to ask about an affinity term.
+fn question(view: &View, term: &str, now: Timestamp) -> Option<Question> {
+    let (spec, known) = (view.subject.seen().spec, &view.known);
+    if spec.replicas == 0 && spec.components.is_empty() {
+        return None;
+    }
+    let assumed = |name: &str| {
+        let all = known.assumptions.on(name, now).into_iter();
+        all.map(|one| Workload { namespace: one.namespace.clone(), components: one.components.clone() })
+            .collect()
+    };
+    let feasible = view.scheduler.feasible(known.world(&[], now), spec, term);
+    let clusters: Vec<(String, Vec<Workload>)> =
+        feasible.into_iter().map(|name| (name.to_owned(), assumed(name))).collect();
+    if clusters.is_empty() {
+        return None;
+    }
+    let want = if view.scheduler.counts_sets(spec) {
+        Want::Sets(spec.components.clone())
+    } else {
+        Want::Replicas(spec.replica_requirements.clone())
+    };
+    Some(Question { resource: spec.resource.clone(), want, clusters })
 }

@@ -166,10 +166,34 @@ fn a_work_that_is_deleted_although_it_is_wanted_is_noticed() {
     let complaint = "works karmada-es-m1/nginx-687f7fb96f was deleted at 2026-01-01T00:00:04.000000Z although \
         ResourceBinding default/nginx-deployment has wanted m1 all the time";
     assert_eq!(lost(&log), [complaint]);
-    // That it was unwanted before the Work was made is no excuse.
+    // It does not count that it was unwanted before the Work was made.
     let mut log = Log::default();
     log.binding(1, &[]).binding(2, &["m1"]).work(3, "create").work(4, "delete");
     assert_eq!(lost(&log).len(), 1);
+}
+
+/// A log of a server whose clients do not ask for more than metadata.
+fn terse(patched: Value) -> Log {
+    let mut log = Log::default();
+    let metadata = json!({"kind": "PartialObjectMetadata", "metadata": {"name": "x"}});
+    log.binding(1, &["m1"]).work(2, "create");
+    let binding = ("resourcebindings", "default", "nginx-deployment");
+    log.add(3, US, "patch", binding, json!({"spec": patched}), metadata.clone());
+    let work = ("works", "karmada-es-m1", "nginx-687f7fb96f");
+    log.add(4, US, "patch", work, json!({"metadata": {"labels": {"a": "b"}}}), metadata.clone());
+    log.add(5, US, "delete", work, Value::Null, metadata);
+    log
+}
+
+#[test]
+fn answers_without_content_are_made_up_for_by_what_was_sent() {
+    for still_wanted in [json!({"replicas": 2}), json!({"clusters": [{"name": "m1"}, {"name": "m2"}]})] {
+        assert_eq!(lost(&terse(still_wanted.clone())).len(), 1, "{still_wanted}");
+    }
+    let evicting = json!({"gracefulEvictionTasks": [{"fromCluster": "m1"}]});
+    for given_up in [json!({"clusters": [{"name": "m2"}]}), json!({"clusters": null}), evicting] {
+        assert_eq!(lost(&terse(given_up.clone())), Vec::<String>::new(), "{given_up}");
+    }
 }
 
 #[test]

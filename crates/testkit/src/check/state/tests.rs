@@ -197,6 +197,12 @@ fn a_finalizer_without_its_controller_is_noticed() {
     breaks(off, &[complaint, complaint]);
     let few = |state: &mut State| state.controllers = "execution,cluster".to_owned();
     breaks(few, &["has karmada.io/binding-controller, but binding does not run"]);
+    // Then Works are made by hand, and need no wish.
+    let by_hand = |state: &mut State| {
+        few(state);
+        state.plane.retain(|object| object["kind"] != "ResourceBinding");
+    };
+    breaks(by_hand, &[]);
     let strange = |state: &mut State| {
         of(state, "Deployment")["metadata"]["finalizers"] =
             json!(["karmada.io/execution-controller", "other.io/own"]);
@@ -230,8 +236,8 @@ fn replicas_that_do_not_add_up_are_noticed() {
         of(state, "Deployment")["status"] = deployment(4, 3)["status"].clone();
     };
     breaks(short, &["ResourceBinding default/nginx-deployment wants 4 replicas and divides 3"]);
-    let unread = |state: &mut State| of(state, "Deployment")["spec"]["replicas"] = 5.into();
-    breaks(unread, &["ResourceBinding default/nginx-deployment wants 4 replicas, its template 5"]);
+    let unseen = |state: &mut State| of(state, "Deployment")["spec"]["replicas"] = 5.into();
+    breaks(unseen, &["ResourceBinding default/nginx-deployment wants 4 replicas, its template 5"]);
     let unrendered = |state: &mut State| {
         state.plane[4] = work("m1", 2);
         state.members.get_mut("m1").expect("a member")[0]["spec"]["replicas"] = 2.into();

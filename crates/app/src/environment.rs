@@ -1,0 +1,231 @@
+//! What admission rules look at besides the object, and what they charge: the world around the pure rules.
+//!
+//! Used by both shells, the plug-in of the server and the webhook server.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use admission::{Act, Denial, Hook, Reading, Request, Settings, Wants};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use kube::Client;
+use kube::api::{Api, DynamicObject, ListParams, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use serde_json::Value;
+use tokio::sync::SetOnce;
+
+/// How often a charge is tried when others charge the same quotas, and how long we wait in between. As upstream.
+const TRIES: usize = 5;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// The group of those who may do everything.
+const MASTERS: &str = "system:masters";
+
+/// The user who makes a write.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Writer {
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    pub(crate) groups: Vec<String>,
+    pub(crate) extra: BTreeMap<String, Vec<String>>,
+}
+
+/// Access to the control plane; the client may come later than the first question.
+#[derive(Default)]
+pub(crate) struct Environment {
+    client: SetOnce<Client>,
+}
+
+impl std::fmt::Debug for Environment {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Environment").field("connected", &self.client.initialized()).finish()
+    }
+}
+
+impl Environment {
+    /// Says how the control plane is reached. Questions that came earlier have been waiting for this.
+    pub(crate) fn connect(&self, client: Client) {
+        if self.client.set(client).is_err() {
+            tracing::warn!("admission was connected twice");
+        }
+    }
+
+    /// Asks a validating rule, and charges quotas if it agrees.
+    pub(crate) async fn validate(
+        &self,
+        hook: &Hook,
+        request: &Request<'_>,
+        object: &Value,
+        settings: &Settings,
+        writer: &Writer,
+        dry_run: bool,
+    ) -> Result<(), Denial> {
+        let Act::Validate(judge) = hook.act else { return Ok(()) };
+        self.check_rights(hook, request, object, writer).await?;
+        let wants = hook.wants(request, object, settings);
+        if wants == Wants::Nothing {
+            return judge(request, object, settings, &[]).map(|_| ());
+        }
+        let client = self.client.wait().await.clone();
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        let whom = format!("RB {}/{name}", request.namespace);
+        let mut last = String::new();
+        for attempt in 0..TRIES {
+            if attempt > 0 {
+                tokio::time::sleep(PAUSE).await;
+            }
+            let seen = look(&client, wants, request.namespace).await?;
+            let charges = judge(request, object, settings, &seen)?;
+            let quotas: Vec<Value> = charges.into_iter().map(|charge| charge.quota).collect();
+            match charge(&client, &quotas, dry_run).await {
+                Ok(()) => return Ok(()),
+                Err(kube::Error::Api(status)) if status.code == 409 => last = status.message.clone(),
+                Err(error) => {
+                    let text = format!("permanent error updating FRQ statuses for {whom}: {}", words(&error));
+                    return Err(Denial::internal(format!("Internal error occurred: {text}")));
+                }
+            }
+        }
+        Err(Denial::internal(format!(
+            "Internal error occurred: failed to apply FederatedResourceQuota updates after multiple retries for \
+             {whom}: {last}"
+        )))
+    }
+}
+
+impl Environment {
+    /// Refuses a write that would make the control plane read what the writer may not read.
+    async fn check_rights(
+        &self,
+        hook: &Hook,
+        request: &Request<'_>,
+        object: &Value,
+        writer: &Writer,
+    ) -> Result<(), Denial> {
+        if writer.groups.iter().any(|group| group == MASTERS) {
+            return Ok(());
+        }
+        for reading in hook.rights(request, object)? {
+            let client = self.client.wait().await;
+            let resource = resource_of(client, &reading).await?;
+            if !may_get(client, writer, &resource, &reading).await? {
+                let scope = match reading.namespace.as_str() {
+                    "" => "at the cluster scope".to_owned(),
+                    namespace => format!("in the namespace {namespace:?}"),
+                };
+                return Err(Denial::forbidden(format!(
+                    "{} names {} {:?}, but user {:?} cannot get resource {:?} in API group {:?} {scope}; only those \
+                     who may read an object may have the control plane read it",
+                    reading.field, reading.kind, reading.name, writer.name, resource.plural, resource.group,
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the resource of an object that is named by its kind.
+async fn resource_of(client: &Client, reading: &Reading) -> Result<ApiResource, Denial> {
+    let (group, version) = reading.api_version.split_once('/').unwrap_or(("", &reading.api_version));
+    let gvk = GroupVersionKind::gvk(group, version, &reading.kind);
+    match kube::discovery::pinned_kind(client, &gvk).await {
+        Ok((resource, _)) => Ok(resource),
+        Err(kube::Error::Discovery(_)) => Err(unknown_kind(reading)),
+        Err(kube::Error::Api(status)) if status.code == 404 => Err(unknown_kind(reading)),
+        Err(error) => Err(Denial::internal(format!("Internal error occurred: {}", words(&error)))),
+    }
+}
+
+fn unknown_kind(reading: &Reading) -> Denial {
+    Denial::forbidden(format!(
+        "{} names an object of kind {:?} in version {:?}, which is not served here",
+        reading.field, reading.kind, reading.api_version
+    ))
+}
+
+async fn may_get(
+    client: &Client,
+    writer: &Writer,
+    resource: &ApiResource,
+    reading: &Reading,
+) -> Result<bool, Denial> {
+    let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let review = SubjectAccessReview {
+        spec: SubjectAccessReviewSpec {
+            user: text(&writer.name),
+            uid: text(&writer.uid),
+            groups: Some(writer.groups.clone()),
+            extra: Some(writer.extra.clone()),
+            resource_attributes: Some(ResourceAttributes {
+                verb: text("get"),
+                group: text(&resource.group),
+                version: text(&resource.version),
+                resource: text(&resource.plural),
+                namespace: text(&reading.namespace),
+                name: text(&reading.name),
+                ..ResourceAttributes::default()
+            }),
+            ..SubjectAccessReviewSpec::default()
+        },
+        ..SubjectAccessReview::default()
+    };
+    let answer = Api::<SubjectAccessReview>::all(client.clone())
+        .create(&PostParams::default(), &review)
+        .await
+        .map_err(|error| Denial::internal(format!("Internal error occurred: {}", words(&error))))?;
+    Ok(answer.status.is_some_and(|status| status.allowed && status.denied != Some(true)))
+}
+
+async fn look(client: &Client, wants: Wants, namespace: &str) -> Result<Vec<Value>, Denial> {
+    let (objects, what) = match wants {
+        Wants::Nothing => return Ok(Vec::new()),
+        Wants::Customizations => (
+            Api::all_with(
+                client.clone(),
+                &resource(
+                    api::config::GROUP,
+                    "ResourceInterpreterCustomization",
+                    "resourceinterpretercustomizations",
+                ),
+            ),
+            "ResourceInterpreterCustomizations",
+        ),
+        Wants::Quotas => (quotas(client, namespace), "FederatedResourceQuotas"),
+    };
+    let list = objects.list(&ListParams::default()).await.map_err(|error| {
+        Denial::internal(format!("Internal error occurred: failed to list {what}: {}", words(&error)))
+    })?;
+    list.items.iter().map(|object| serde_json::to_value(object).map_err(unreadable)).collect()
+}
+
+/// Writes the new usage of quotas, one after the other.
+async fn charge(client: &Client, charged: &[Value], dry_run: bool) -> Result<(), kube::Error> {
+    let parameters = PostParams { dry_run, ..PostParams::default() };
+    for quota in charged {
+        let object: DynamicObject = serde_json::from_value(quota.clone()).map_err(kube::Error::SerdeError)?;
+        let namespace = object.metadata.namespace.clone().unwrap_or_default();
+        let name = object.metadata.name.clone().unwrap_or_default();
+        quotas(client, &namespace).replace_status(&name, &parameters, &object).await?;
+    }
+    Ok(())
+}
+
+fn quotas(client: &Client, namespace: &str) -> Api<DynamicObject> {
+    let kind = resource(api::policy::GROUP, "FederatedResourceQuota", "federatedresourcequotas");
+    Api::namespaced_with(client.clone(), namespace, &kind)
+}
+
+fn resource(group: &str, kind: &str, plural: &str) -> ApiResource {
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, "v1alpha1", kind), plural)
+}
+
+fn unreadable(error: serde_json::Error) -> Denial {
+    Denial::internal(format!("Internal error occurred: {error}"))
+}
+
+/// Returns what the server said, without the client's wrapping.
+fn words(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => other.to_string(),
+    }
+}

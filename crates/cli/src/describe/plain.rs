@@ -1,0 +1,104 @@
+//! Any object, field by field, in words.
+
+use serde_json::Value;
+
+use super::words::Page;
+
+pub(super) fn any(page: &mut Page, object: &Value) {
+    let metadata = &object["metadata"];
+    page.pair(0, "Name", text(&metadata["name"]));
+    page.pair(0, "Namespace", text(&metadata["namespace"]));
+    page.labels("Labels", &metadata["labels"]);
+    page.annotations("Annotations", &metadata["annotations"]);
+    let mut rest = object.clone();
+    if let Some(map) = rest["metadata"].as_object_mut() {
+        for known in ["name", "namespace", "labels", "annotations", "managedFields"] {
+            map.remove(known);
+        }
+    }
+    fields(page, 0, &rest);
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or("")
+}
+
+fn fields(page: &mut Page, level: usize, object: &Value) {
+    let mut entries: Vec<(String, &Value)> =
+        object.as_object().into_iter().flatten().map(|(key, value)| (title(key), value)).collect();
+    entries.sort_by(|one, other| one.0.cmp(&other.0));
+    for (key, value) in entries {
+        match value {
+            Value::Object(_) => {
+                page.line(level, format!("{key}:"));
+                fields(page, level + 1, value);
+            }
+            Value::Array(items) => {
+                page.line(level, format!("{key}:"));
+                for item in items {
+                    if item.is_object() {
+                        fields(page, level + 1, item);
+                    } else {
+                        page.line(level + 1, apimachinery::jsonpath::print(item));
+                    }
+                }
+            }
+            Value::Null => page.pair(level, &key, "<nil>"),
+            other => page.pair(level, &key, apimachinery::jsonpath::print(other)),
+        }
+    }
+}
+
+/// `resourceVersion` becomes `Resource Version`; what has other signs stays.
+fn title(key: &str) -> String {
+    if !key.chars().all(|c| c.is_ascii_alphanumeric()) {
+        return key.to_owned();
+    }
+    let mut out = String::new();
+    let characters: Vec<char> = key.chars().collect();
+    for (i, c) in characters.iter().enumerate() {
+        let before = i.checked_sub(1).and_then(|i| characters.get(i));
+        let next_lower = characters.get(i + 1).is_some_and(char::is_ascii_lowercase);
+        let starts =
+            c.is_ascii_uppercase() && before.is_some_and(|before| !before.is_ascii_uppercase() || next_lower);
+        if starts {
+            out.push(' ');
+        }
+        out.push(if i == 0 { c.to_ascii_uppercase() } else { *c });
+    }
+    // Abbreviations that kubectl knows.
+    out.split(' ')
+        .map(|word| match word {
+            "Uid" => "UID".to_owned(),
+            "Api" => "API".to_owned(),
+            "Url" => "URL".to_owned(),
+            "Ip" => "IP".to_owned(),
+            other => other.to_owned(),
+        })
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_object_is_told_in_words() {
+        let object = json!({"apiVersion": "policy.karmada.io/v1alpha1", "kind": "PropagationPolicy",
+            "metadata": {"name": "n", "namespace": "ns", "labels": {"a": "1", "b": "2"}, "uid": "u", "managedFields": []},
+            "spec": {"preemption": "Never", "clusterNames": ["m1", "m2"], "list": [{"x": 1}]}});
+        let mut page = Page::default();
+        any(&mut page, &object);
+        assert_eq!(
+            page.finish(),
+            "Name:         n\nNamespace:    ns\nLabels:       a=1\n              b=2\nAnnotations:  <none>\n\
+             API Version:  policy.karmada.io/v1alpha1\nKind:         PropagationPolicy\nMetadata:\n  UID:  u\nSpec:\n  \
+             Cluster Names:\n    m1\n    m2\n  List:\n    X:         1\n  Preemption:  Never\n"
+        );
+        assert_eq!(title("creationTimestamp"), "Creation Timestamp");
+        assert_eq!(title("app.io/x"), "app.io/x");
+    }
+}

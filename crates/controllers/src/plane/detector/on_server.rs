@@ -1,0 +1,266 @@
+//! The detector on a server: claims, bindings, and what is not written twice.
+
+use http::Method;
+use k8s_openapi::api::core::v1::ConfigMap;
+use serde_json::json;
+
+use super::*;
+use crate::fixtures::{merged, read};
+use crate::world::World;
+
+pub(crate) struct Test {
+    pub(crate) world: World,
+    pub(crate) detector: Arc<Detector>,
+}
+
+impl Test {
+    pub(crate) async fn new() -> Self {
+        let world = World::new().await;
+        let detector = subscribed(&world.plane);
+        Self { world, detector }
+    }
+
+    /// Creates a policy with an identity that selects ConfigMaps.
+    pub(crate) async fn policy(&self, name: &str, otherwise: Value) -> Arc<PropagationPolicy> {
+        let base = json!({
+            "metadata": {
+                "name": name, "namespace": self.world.namespace,
+                "labels": { "propagationpolicy.karmada.io/permanent-id": self.world.own(name) },
+            },
+            "spec": { "resourceSelectors": [{ "apiVersion": "v1", "kind": "ConfigMap" }], "placement": {} },
+        });
+        self.world.put(&self.world.environment.mirrors.policies, merged(base, otherwise)).await
+    }
+
+    pub(crate) fn key(&self, name: &str) -> TemplateKey {
+        let kind = apimachinery::gvk::Gvk::new("", "v1", "ConfigMap");
+        TemplateKey { kind, namespace: self.world.namespace.clone(), name: name.to_owned() }
+    }
+
+    pub(crate) async fn once(&self, name: &str) -> Outcome {
+        self.world.once(self.detector.as_ref(), &self.key(name)).await
+    }
+
+    /// Has the templates see a ConfigMap as it now is.
+    pub(crate) async fn see(&self, name: &str) -> Value {
+        let api = self.world.api::<ConfigMap>(&self.world.namespace);
+        self.world.know(api.get(name).await.expect("it exists"))
+    }
+
+    pub(crate) async fn stored_binding(&self, name: &str) -> Option<ResourceBinding> {
+        let api = self.world.api::<ResourceBinding>(&self.world.namespace);
+        api.get_opt(&format!("{name}-configmap")).await.expect("the server answers")
+    }
+
+    pub(crate) fn claimed_by(&self, metadata: &ObjectMeta) -> Option<String> {
+        let labels = metadata.labels.as_ref()?;
+        labels.get("propagationpolicy.karmada.io/permanent-id").cloned()
+    }
+
+    pub(crate) async fn end(self) {
+        self.world.supervisor.stop().await;
+    }
+}
+
+const CLAIM: &str = "PATCH */configmaps/web";
+const BIND: &str = "POST */resourcebindings";
+
+#[tokio::test]
+async fn a_template_is_claimed_and_bound_once() {
+    let test = Test::new().await;
+    test.policy("p", json!({})).await;
+    test.world.template("web", json!({})).await;
+    test.world.writes();
+    assert_eq!(test.once("web").await, Outcome::Done);
+    assert_eq!(test.world.writes(), [CLAIM, BIND]);
+    let binding = test.stored_binding("web").await.expect("a binding");
+    assert_eq!(test.claimed_by(&binding.metadata), Some(test.world.own("p")));
+    assert!(!Binding::permanent_id(&binding).is_empty());
+    assert!(test.world.event("ApplyPolicySucceed").await.contains("Apply policy"));
+
+    // The watch shows our own claim, and then a status, and then a change of its data.
+    let seen = test.see("web").await;
+    assert_eq!(binding.spec.resource.resource_version, seen["metadata"]["resourceVersion"]);
+    assert_eq!(test.detector.templates.waiting(), [test.key("web")]);
+    assert_eq!(test.once("web").await, Outcome::Done);
+    assert_eq!(test.world.writes(), [""; 0]);
+    let made: ConfigMap = read(seen);
+    test.world.know(test.world.patch(&made, json!({ "data": { "k": "w" } })).await);
+    assert_eq!(test.once("web").await, Outcome::Done);
+    assert_eq!(test.world.writes(), ["PATCH */resourcebindings/web-configmap"]);
+    assert_eq!(test.once("web").await, Outcome::Done);
+    assert_eq!(test.world.writes(), [""; 0]);
+    test.end().await;
+}
+
+#[tokio::test]
+async fn a_template_that_nobody_selects_waits_and_is_looked_at_once_more() {
+    let test = Test::new().await;
+    test.world.template("web", json!({})).await;
+    test.world.writes();
+    assert_eq!(test.once("web").await, Outcome::After(Duration::ZERO), "a policy may have come meanwhile");
+    assert_eq!(test.once("web").await, Outcome::Done);
+    assert_eq!(test.world.writes(), [""; 0]);
+    assert_eq!(test.detector.waiting.lock().len(), 1);
+    // What was seen of it is still known when a policy comes.
+    let policy = test.policy("p", json!({ "spec": { "activationPreference": "Lazy" } })).await;
+    assert_eq!(test.detector.policies.waiting(), [Key::of(policy.as_ref())]);
+    assert_eq!(test.once("web").await, Outcome::Done);
+    assert!(test.detector.waiting.lock().is_empty());
+    test.end().await;
+}
+
+#[tokio::test]
+async fn a_lazy_policy_claims_at_once_and_binds_when_a_user_comes() {
+    let test = Test::new().await;
+    test.policy("p", json!({ "spec": { "activationPreference": "Lazy" } })).await;
+    let template = test.world.template("web", json!({})).await;
+    // As if the policy had brought it up.
+    test.detector.touches.take(&test.key("web")).settle();
+    test.detector.push_for_policy(test.key("web"), true);
+    test.world.writes();
+    assert_eq!(test.once("web").await, Outcome::Done);
+    assert_eq!(test.world.writes(), [CLAIM]);
+    let claimed = test.see("web").await;
+    assert_eq!(test.once("web").await, Outcome::Done);
+    assert_eq!(test.world.writes(), [""; 0], "our own claim is not a user's touch");
+    assert_ne!(claimed, template);
+    test.world.know(test.world.patch(&read::<ConfigMap>(claimed), json!({ "data": { "k": "w" } })).await);
+    assert_eq!(test.once("web").await, Outcome::Done);
+    assert_eq!(test.world.writes(), [BIND]);
+    test.end().await;
+}
+
+#[tokio::test]
+async fn what_fails_keeps_what_was_seen() {
+    let test = Test::new().await;
+    test.policy("p", json!({ "spec": { "activationPreference": "Lazy" } })).await;
+    test.world.template("web", json!({})).await;
+    test.world.refuse(Method::POST, "/resourcebindings", 500, "InternalError");
+    let outcome = test.once("web").await;
+    assert!(matches!(outcome, Outcome::Failed { conflict: false, .. }), "{outcome:?}");
+    assert!(test.world.event("ApplyPolicyFailed").await.contains("refused: InternalError"));
+    assert!(test.stored_binding("web").await.is_none());
+    assert_eq!(test.once("web").await, Outcome::Done, "a user has touched it, and that is not forgotten");
+    assert!(test.stored_binding("web").await.is_some());
+    test.end().await;
+}
+
+#[tokio::test]
+async fn a_template_that_vanished_or_goes_gets_nothing() {
+    let test = Test::new().await;
+    test.policy("p", json!({})).await;
+    let template = test.world.template("web", json!({})).await;
+    let api = test.world.api::<ConfigMap>(&test.world.namespace);
+    api.delete("web", &kube::api::DeleteParams::default()).await.expect("deleted");
+    assert_eq!(test.once("web").await, Outcome::Done, "it is gone before it is claimed");
+    assert!(test.stored_binding("web").await.is_none());
+    test.world.plane.templates.forget(&template);
+    test.detector.bound.lock().insert(test.key("web"), template);
+    assert_eq!(test.once("web").await, Outcome::Done);
+    assert!(test.detector.bound.lock().is_empty(), "nothing is remembered of it");
+    test.end().await;
+}
+
+#[tokio::test]
+async fn a_policy_that_waits_for_override_policies_holds_its_templates_back() {
+    let test = Test::new().await;
+    test.policy("p", json!({ "spec": { "dependentOverrides": ["o1"] } })).await;
+    test.world.template("web", json!({})).await;
+    test.world.writes();
+    let expected = "waiting for override policies o1".to_owned();
+    assert_eq!(test.once("web").await, Outcome::Failed { error: expected, conflict: false });
+    assert_eq!(test.world.writes(), [""; 0]);
+    let own = json!({
+        "metadata": { "name": "o1", "namespace": test.world.namespace },
+        "spec": { "resourceSelectors": [], "overrideRules": [] },
+    });
+    test.world.put(&test.world.environment.mirrors.override_policies, own).await;
+    assert_eq!(test.detector.templates.waiting(), [test.key("web")], "it is brought up");
+    assert!(test.detector.blocked.lock().is_empty());
+    assert_eq!(test.once("web").await, Outcome::Done);
+    assert!(test.stored_binding("web").await.is_some());
+    test.end().await;
+}
+
+#[tokio::test]
+async fn the_claim_of_a_policy_that_is_gone_is_taken_off() {
+    let test = Test::new().await;
+    let policy = test.policy("p", json!({})).await;
+    test.world.template("web", json!({})).await;
+    assert_eq!(test.once("web").await, Outcome::Done);
+    test.see("web").await;
+    assert_eq!(test.detector.bindings_of(&test.world.own("p")).len(), 1);
+    test.world.environment.mirrors.policies.remove(&Key::of(policy.as_ref()), 0);
+    test.world.writes();
+    assert_eq!(test.once("web").await, Outcome::Done);
+    assert_eq!(test.world.writes(), [CLAIM, "PATCH */resourcebindings/web-configmap"]);
+    let released = test.see("web").await;
+    assert!(Claim::read(&released).is_none());
+    let binding = test.stored_binding("web").await.expect("it stays: what runs keeps running");
+    assert_eq!(test.claimed_by(&binding.metadata), None);
+    test.world.environment.mirrors.bindings.note(binding);
+    assert!(test.detector.bindings_of(&test.world.own("p")).is_empty());
+    test.end().await;
+}
+
+#[tokio::test]
+async fn a_binding_that_vanished_is_made_again_and_one_that_goes_is_waited_for() {
+    let test = Test::new().await;
+    test.policy("p", json!({})).await;
+    test.world.template("web", json!({})).await;
+    assert_eq!(test.once("web").await, Outcome::Done);
+    test.see("web").await;
+    assert_eq!(test.once("web").await, Outcome::Done);
+    let mirror = &test.world.environment.mirrors.bindings;
+    let binding = test.stored_binding("web").await.expect("a binding");
+    let api = test.world.api::<ResourceBinding>(&test.world.namespace);
+    let held = json!({ "metadata": { "finalizers": ["example.io/held"] } });
+    test.world.patch(&binding, held).await;
+    api.delete("web-configmap", &kube::api::DeleteParams::default()).await.expect("told to go");
+    mirror.note(test.stored_binding("web").await.expect("held"));
+    let made: ConfigMap = read(test.see("web").await);
+    test.world.know(test.world.patch(&made, json!({ "data": { "k": "w" } })).await);
+    let expected = "waiting for binding web-configmap to go".to_owned();
+    assert_eq!(test.once("web").await, Outcome::Failed { error: expected, conflict: false });
+    test.world.patch(&binding, json!({ "metadata": { "finalizers": null } })).await;
+    mirror.remove(&Key::of(&binding), 0);
+    assert!(test.detector.templates.waiting().contains(&test.key("web")), "it comes up again");
+    assert_eq!(test.once("web").await, Outcome::Done);
+    let again = test.stored_binding("web").await.expect("a new one");
+    assert_ne!(again.metadata.uid, binding.metadata.uid);
+    test.end().await;
+}
+
+#[tokio::test]
+async fn a_template_of_a_cluster_policy_and_without_namespace_is_bound_cluster_wide() {
+    let test = Test::new().await;
+    let name = test.world.own("target");
+    test.world.namespace(&name).await;
+    let policy: Arc<ClusterPropagationPolicy> = test
+        .world
+        .put(
+            &test.world.environment.mirrors.cluster_policies,
+            json!({
+                "metadata": {
+                    "name": test.world.own("c"),
+                    "labels": { "clusterpropagationpolicy.karmada.io/permanent-id": test.world.own("c") },
+                },
+                "spec": {
+                    "resourceSelectors": [{ "apiVersion": "v1", "kind": "Namespace", "name": name }],
+                    "placement": {}, "schedulePriority": { "priorityClassSource": "KubePriorityClass", "priorityClassName": "none" },
+                },
+            }),
+        )
+        .await;
+    let namespace: k8s_openapi::api::core::v1::Namespace =
+        test.world.api("").get(&name).await.expect("it exists");
+    let key = TemplateKey::of(&test.world.know(namespace));
+    assert_eq!(test.world.once(test.detector.as_ref(), &key).await, Outcome::Done);
+    let binding = test.world.api::<ClusterResourceBinding>("").get(&format!("{name}-namespace")).await;
+    let labels = binding.expect("a binding").metadata.labels.unwrap_or_default();
+    let id = labels.get("clusterpropagationpolicy.karmada.io/permanent-id");
+    assert_eq!(id, Some(&test.world.own("c")));
+    assert_eq!(test.detector.cluster_policies.waiting(), [Key::of(policy.as_ref())]);
+    test.end().await;
+}
