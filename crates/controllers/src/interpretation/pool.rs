@@ -127,6 +127,12 @@ impl Pool {
         }
     }
 
+    /// Returns how many take the slow lane.
+    #[cfg(test)]
+    pub(super) fn slow(&self) -> usize {
+        self.slow_subjects.lock().len()
+    }
+
     /// Forgets who was slow: the rules have changed.
     pub(super) fn forget(&self) {
         self.slow_subjects.lock().clear();

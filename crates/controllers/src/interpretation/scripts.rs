@@ -132,4 +132,76 @@ mod tests {
         let expected = "customization c: InterpretHealth: <string>:2: attempt to index a non-table object(nil) with key 'b'";
         assert!(error.as_ref().is_err_and(|error| error.starts_with(expected)), "{error:?}");
     }
+
+    /// How long honest scripts take with and without neighbours that loop, and how long a task of the runtime waits for its turn.
+    /// Prints; a machine that is busy with other things would fail any bound.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    #[ignore = "measures: cargo test -p controllers --lib -- --ignored neighbours --nocapture"]
+    async fn honest_scripts_beside_hostile_neighbours() {
+        use std::time::{Duration, Instant};
+
+        let mirror = Arc::new(Mirror::default());
+        let scripts = Arc::new(Scripts::new(&mirror));
+        let deeds = [
+            "while true do end",
+            "local s = 'x' while true do s = s .. s end",
+            "local t = {} for i = 1, 1e9 do t[i] = i end",
+            "string.find(string.format('%0900000d', 0), '.-.-.-.-.-.-.-.-x')",
+            "local function f() return 1 + f() end f()",
+        ];
+        for index in 0..200 {
+            let script = format!("function InterpretHealth(o) {} end", deeds[index % deeds.len()]);
+            let kind = format!("Hostile{index}");
+            let customization = read(json!({ "metadata": { "name": kind }, "spec": {
+                "target": { "apiVersion": "example.io/v1", "kind": kind },
+                "customizations": { "healthInterpretation": { "luaScript": script } },
+            } }));
+            mirror.put(&Key::new("", kind), &(index + 10).to_string(), Arc::new(customization));
+        }
+        put(&mirror, "1000", "function InterpretHealth(o) return o.spec.ok end");
+        let measure = async |label: &str| {
+            let (mut answers, mut turns) = (Vec::new(), Vec::new());
+            for _ in 0..400 {
+                let started = Instant::now();
+                let answer = scripts.ask(Question::Health { object: widget() }).await;
+                assert_eq!(answer.and_then(interpreter::Answer::into_health), Ok(true));
+                answers.push(started.elapsed());
+                let started = Instant::now();
+                tokio::spawn(async {}).await.expect("no panic");
+                turns.push(started.elapsed());
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            let p99 = |times: &mut Vec<Duration>| {
+                times.sort();
+                times[times.len() * 99 / 100]
+            };
+            println!("{label}: p99 of a script {:?}, of a turn {:?}", p99(&mut answers), p99(&mut turns));
+        };
+        assert!(scripts.supports(&Gvk::new("example.io", "v1", "Widget"), Operation::InterpretHealth));
+        measure("alone").await;
+        let neighbours: Vec<_> = (0..200)
+            .map(|index| {
+                let scripts = scripts.clone();
+                tokio::spawn(async move {
+                    loop {
+                        let mut object = widget();
+                        object["kind"] = format!("Hostile{index}").into();
+                        let answer = scripts.ask(Question::Health { object }).await;
+                        assert!(answer.is_err());
+                        // A key that fails rests before it is tried again.
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                    }
+                })
+            })
+            .collect();
+        // Each that takes long is found out once; then they share one thread that yields to all others.
+        let (started, mut known) = (Instant::now(), usize::MAX);
+        while known != scripts.pool.slow() {
+            known = scripts.pool.slow();
+            tokio::time::sleep(Duration::from_secs(5)).await;
+        }
+        println!("{known} neighbours were found to be slow within {:?}", started.elapsed());
+        measure("beside 200 that loop").await;
+        neighbours.iter().for_each(tokio::task::JoinHandle::abort);
+    }
 }

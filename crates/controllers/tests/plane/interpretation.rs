@@ -26,7 +26,7 @@ fn script(text: &str) -> Value {
 
 async fn replicas_become(plane: &Plane, expected: i32) {
     let bindings: Api<ResourceBinding> = plane.api();
-    eventually(&format!("a binding of {expected} replicas"), || async {
+    until_some(&format!("a binding of {expected} replicas"), || async {
         let binding = bindings.get_opt("nginx-deployment").await.ok()??;
         (binding.spec.replicas == expected).then_some(())
     })
@@ -46,7 +46,7 @@ async fn a_customization_decides_is_followed_and_is_forgotten() {
     let rules = json!({ "replicaResource": script(doubles), "replicaRevision": script(revises) });
     plane.create(&customizations, customization("doubles", rules)).await;
     replicas_become(&plane, 4).await;
-    eventually("a Work as the script revises it", || async {
+    until_some("a Work as the script revises it", || async {
         let work = plane.work("m1", WORK).await?;
         let spec = &work.spec.workload.manifests[0]["spec"];
         (spec["paused"] == true && spec["replicas"] == 4).then_some(())
@@ -65,7 +65,7 @@ async fn a_customization_decides_is_followed_and_is_forgotten() {
         .await
         .expect("the customization is accepted");
     let events: Api<Event> = plane.api();
-    let message = eventually("users are told of the script that fails", || async {
+    let message = until_some("users are told of the script that fails", || async {
         let events = events.list(&ListParams::default()).await.ok()?.items;
         events.into_iter().find(|event| event.reason.as_deref() == Some("GetReplicasFailed"))?.message
     })
@@ -78,7 +78,7 @@ async fn a_customization_decides_is_followed_and_is_forgotten() {
         customizations.delete(name, &DeleteParams::default()).await.expect("it goes");
         replicas_become(&plane, replicas).await;
     }
-    eventually("a Work as the built-in rules revise it", || async {
+    until_some("a Work as the built-in rules revise it", || async {
         let work = plane.work("m1", WORK).await?;
         (work.spec.workload.manifests[0]["spec"].get("paused").is_none()).then_some(())
     })
@@ -176,13 +176,13 @@ async fn a_webhook_decides_and_a_customization_goes_before_it() {
     plane.create(&plane.api::<PropagationPolicy>(), with_dependencies).await;
     plane.create(&plane.api::<Deployment>(), deployment(2)).await;
     replicas_become(&plane, 7).await;
-    eventually("a Work as the webhook revises it", || async {
+    until_some("a Work as the webhook revises it", || async {
         let work = plane.work("m1", WORK).await?;
         (work.spec.workload.manifests[0]["spec"]["paused"] == true).then_some(())
     })
     .await;
     let events: Api<Event> = plane.api();
-    let message = eventually("users are told of the operation that fails", || async {
+    let message = until_some("users are told of the operation that fails", || async {
         let events = events.list(&ListParams::default()).await.ok()?.items;
         events.into_iter().find(|event| event.reason.as_deref() == Some("GetDependenciesFailed"))?.message
     })
@@ -218,20 +218,71 @@ async fn a_webhook_that_does_not_answer_holds_up_nothing_but_its_own_kind() {
     for index in 0..24 {
         plane.create::<ConfigMap>(&plane.api(), config_map(&format!("map-{index}"), "g")).await;
     }
-    eventually("the hook is asked by as many as may ask at once", || async {
+    until_some("the hook is asked by as many as may ask at once", || async {
         (webhook.asked.load(Ordering::SeqCst) == 16).then_some(())
     })
     .await;
     plane.create(&plane.api::<PropagationPolicy>(), policy(&["m1"])).await;
     plane.create(&plane.api::<Deployment>(), deployment(2)).await;
-    eventually("a Work of the Deployment", || plane.work("m1", WORK)).await;
+    until_some("a Work of the Deployment", || plane.work("m1", WORK)).await;
     assert_eq!(webhook.asked.load(Ordering::SeqCst), 16, "the hook has not answered yet");
 
     webhook.doors.add_permits(1000);
     let bindings: Api<ResourceBinding> = plane.api();
-    eventually("all objects have their bindings", || async {
+    until_some("all objects have their bindings", || async {
         (bindings.list(&ListParams::default()).await.ok()?.items.len() == 25).then_some(())
     })
     .await;
+    plane.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_parts_that_a_script_lists_are_scheduled_as_a_set() {
+    let mut plane = Plane::start().await;
+    plane.stop_controllers().await;
+    let gate = api::features::MULTIPLE_POD_TEMPLATES_SCHEDULING;
+    let features = controllers::Settings::default().features.with(gate, true);
+    plane.run_with(controllers::Settings { features, ..controllers::Settings::default() });
+
+    let definitions: Api<CustomResourceDefinition> = Api::all(plane.client.clone());
+    let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+    let definition = json!({ "metadata": { "name": "widgets.example.io" }, "spec": {
+        "group": "example.io", "scope": "Namespaced",
+        "names": { "plural": "widgets", "singular": "widget", "kind": "Widget", "listKind": "WidgetList" },
+        "versions": [{ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": schema } }],
+    } });
+    plane.create(&definitions, definition).await;
+    let parts = "function GetComponents(o)\n return {\n  {name = 'leader', replicas = 1, replicaRequirements = {resourceRequest = {cpu = '0.1'}}},\n  \
+                 {name = 'worker', replicas = o.spec.size},\n }\nend";
+    let mut widgets = customization("widgets", json!({ "componentResource": script(parts) }));
+    widgets["spec"]["target"] = json!({ "apiVersion": "example.io/v1", "kind": "Widget" });
+    plane.create::<ResourceInterpreterCustomization>(&Api::all(plane.client.clone()), widgets).await;
+    let mut one_cluster = policy(&["m1", "m2"]);
+    one_cluster["spec"]["resourceSelectors"] = json!([{ "apiVersion": "example.io/v1", "kind": "Widget" }]);
+    one_cluster["spec"]["placement"]["spreadConstraints"] =
+        json!([{ "spreadByField": "cluster", "minGroups": 1, "maxGroups": 1 }]);
+    plane.create(&plane.api::<PropagationPolicy>(), one_cluster).await;
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("example.io", "v1", "Widget"));
+    let api: Api<DynamicObject> = Api::namespaced_with(plane.client.clone(), "default", &resource);
+    let widget = DynamicObject::new("a", &resource).data(json!({ "spec": { "size": 3 } }));
+    until_some("the definition is served", || async {
+        api.create(&PostParams::default(), &widget).await.ok()
+    })
+    .await;
+    let bindings: Api<ResourceBinding> = plane.api();
+    let binding = until_some("a binding with a cluster", || async {
+        let binding = bindings.get_opt("a-widget").await.ok()??;
+        (!binding.spec.clusters.is_empty()).then_some(binding)
+    })
+    .await;
+    let parts: Vec<(&str, i32)> =
+        binding.spec.components.iter().map(|part| (part.name.as_str(), part.replicas)).collect();
+    assert_eq!(parts, [("leader", 1), ("worker", 3)]);
+    let spec = serde_json::to_value(&binding.spec).expect("plain data");
+    assert_eq!(spec["components"][0]["replicaRequirements"]["resourceRequest"]["cpu"], "100m");
+    assert_eq!(binding.spec.clusters.len(), 1);
+    let placed: Vec<(&str, i32)> =
+        binding.spec.clusters[0].components.iter().map(|part| (part.name.as_str(), part.replicas)).collect();
+    assert_eq!(placed, [("leader", 1), ("worker", 3)]);
     plane.stop().await;
 }
