@@ -558,7 +558,10 @@ fn a_foreign_object_is_touched_only_with_permission() {
     let mut observed = in_member(&desired);
     observed["metadata"]["labels"].as_object_mut().expect("a map").remove("karmada.io/managed");
     let interpreter = Interpreter::native();
-    assert_eq!(done(delivery::decide(&desired, &observed, &interpreter)).expect("a decision"), Decision::Foreign);
+    assert_eq!(
+        done(delivery::decide(&desired, &observed, &interpreter)).expect("a decision"),
+        Decision::Foreign
+    );
     desired["metadata"]["annotations"]["work.karmada.io/conflict-resolution"] = "overwrite".into();
     assert!(matches!(
         done(delivery::decide(&desired, &observed, &interpreter)).expect("a decision"),
@@ -836,13 +839,16 @@ fn the_class_of_a_pod_stays_in_the_status_of_its_template() {
     let items: Vec<_> =
         serde_json::from_value(json!([{"clusterName": "m1", "status": {"phase": "Running"}}]))
             .expect("items");
-    let updated = status::update_template(&pod, &items, &world.interpreter, now()).expect("a result");
+    let updated = done(status::update_template(&pod, &items, &world.interpreter, now())).expect("a result");
     let updated = updated.expect("a new status");
     assert_eq!(
         (&updated["status"]["phase"], &updated["status"]["qosClass"]),
         (&json!("Running"), &json!("BestEffort"))
     );
-    assert_eq!(status::update_template(&updated, &items, &world.interpreter, now()).expect("a result"), None);
+    assert_eq!(
+        done(status::update_template(&updated, &items, &world.interpreter, now())).expect("a result"),
+        None
+    );
 }
 
 #[test]

@@ -324,7 +324,8 @@ async fn let_go(shared: &Shared, member: &Member, manifest: &Value) -> Result<()
     for _ in 0..ATTEMPTS {
         let Some(observed) = member.get(&kind, &key).await? else { return Ok(()) };
         // Without our mark it is no longer ours to touch.
-        let Decision::Update(update) = delivery::decide(&released, &observed, &shared.interpreter).await? else {
+        let Decision::Update(update) = delivery::decide(&released, &observed, &shared.interpreter).await?
+        else {
             return Ok(());
         };
         match member.update(&kind, &key, &update).await {
