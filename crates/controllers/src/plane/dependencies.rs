@@ -189,6 +189,8 @@ impl Distributor {
         if writer.update_mirrored(mirror, binding, recorded, Guard::Fields).await? {
             let message = format!("Get dependencies of {} succeed.", template.describe());
             self.plane.events.normal(COMPONENT, template, reasons::GET_DEPENDENCIES_SUCCEED, message);
+            // What came between the look and this write was not known to be needed then, so nobody was told of it.
+            self.queue.push(Key::of(binding));
         }
         Ok(())
     }

@@ -259,8 +259,10 @@ async fn the_parts_that_a_script_lists_are_scheduled_as_a_set() {
     plane.create::<ResourceInterpreterCustomization>(&Api::all(plane.client.clone()), widgets).await;
     let mut one_cluster = policy(&["m1", "m2"]);
     one_cluster["spec"]["resourceSelectors"] = json!([{ "apiVersion": "example.io/v1", "kind": "Widget" }]);
-    one_cluster["spec"]["placement"]["spreadConstraints"] =
-        json!([{ "spreadByField": "cluster", "minGroups": 1, "maxGroups": 1 }]);
+    one_cluster["spec"]["placement"] = json!({
+        "clusterAffinity": { "clusterNames": ["m1", "m2"] },
+        "spreadConstraints": [{ "spreadByField": "cluster", "minGroups": 1, "maxGroups": 1 }],
+    });
     plane.create(&plane.api::<PropagationPolicy>(), one_cluster).await;
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("example.io", "v1", "Widget"));
     let api: Api<DynamicObject> = Api::namespaced_with(plane.client.clone(), "default", &resource);

@@ -79,8 +79,6 @@ const KNOWN: &[(&str, &str, &str)] = &[
     ("karmadactl", "register testing", "not there yet: pull mode"),
     ("mcs", "", "not there yet: services across clusters"),
     ("remedy", "", "not there yet: Remedy"),
-    ("resourceinterpreter", "interpreter webhook testing", "not there yet: interpreter webhooks"),
-    ("resourceinterpreter", "interpreter customization testing", "not there yet: interpreter customizations"),
     ("search", "", "not there yet: search and proxy"),
     ("workloadrebalancer", "", "not there yet: WorkloadRebalancer"),
     ("metrics", "", "looks for Karmada's components in a host cluster; ours is one process"),
