@@ -12,7 +12,7 @@ use runtime::{Events, Key, Mirror, Queue, Supervisor, Writer};
 use crate::interpretation;
 use crate::mirrors::Mirrors;
 use crate::plane::scheduling;
-use crate::{Context, MyClusters, Timing};
+use crate::{Context, MyClusters, Timing, failover};
 
 /// The reason of the event about an object whose reconcile panicked. Upstream has none.
 const RECONCILE_PANICKED: &str = "ReconcilePanicked";
@@ -29,6 +29,7 @@ pub(crate) struct Environment {
     pub(crate) mine: MyClusters,
     pub(crate) timing: Timing,
     pub(crate) scheduler: scheduling::Settings,
+    pub(crate) failover: failover::Settings,
 }
 
 impl Environment {
@@ -45,6 +46,7 @@ impl Environment {
             mine: context.clusters.clone(),
             timing: context.settings.timing.clone(),
             scheduler: context.scheduler.clone(),
+            failover: context.settings.failover.clone(),
         }
     }
 

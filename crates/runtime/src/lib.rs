@@ -22,6 +22,7 @@
 pub mod controller;
 pub mod election;
 pub mod events;
+pub mod locks;
 pub mod metrics;
 pub mod mirror;
 pub mod place;
@@ -35,6 +36,7 @@ pub mod writer;
 
 pub use controller::Reconcile;
 pub use events::Events;
+pub use locks::{KeyLock, KeyLocks};
 pub use mirror::{Change, Key, Mirror};
 pub use queue::{Outcome, Queue, UNLIMITED};
 pub use supervisor::Supervisor;

@@ -13,6 +13,7 @@ use crate::workspace::{Workspace, cargo};
 /// What can be compared: its name, the programs it needs, and the test that does it.
 static COMPARISONS: &[(&str, &Recipe, &[&str], &str)] = &[
     ("scheduler", &KARMADA, &["karmada-scheduler"], "scheduling_original"),
+    ("webhook", &KARMADA, &["karmada-webhook"], "admission"),
     (
         "server",
         &KARMADA,
@@ -20,6 +21,7 @@ static COMPARISONS: &[(&str, &Recipe, &[&str], &str)] = &[
         "original",
     ),
     ("helm", &HELM, &["helm"], "helm"),
+    ("cli", &KARMADA, &["karmadactl"], "up"),
 ];
 
 /// Needs a program of ours around the original's packages, and no cluster.

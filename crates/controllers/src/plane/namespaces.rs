@@ -3,6 +3,9 @@
 //! Watches: Namespaces, Clusters that appear, ClusterOverridePolicies that select namespaces.
 //! Writes: one Work per namespace and cluster, owned by the Namespace: when it goes, they go.
 
+#[cfg(test)]
+mod on_server;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -29,6 +32,11 @@ fn namespace_kind() -> Gvk {
 }
 
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
+    let (controller, queue) = subscribed(plane);
+    Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
+}
+
+fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<String>>) {
     let queue = Queue::new("namespace-sync-controller");
 
     let pushed = Arc::clone(&queue);
@@ -71,8 +79,7 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
         }
     });
 
-    let controller = Arc::new(Controller { plane: plane.clone() });
-    Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
+    (Arc::new(Controller { plane: plane.clone() }), queue)
 }
 
 struct Controller {

@@ -4,6 +4,9 @@
 //! Writes: the binding's `aggregatedStatus` and `FullyApplied` condition; the template's status, as the interpreter
 //! has it.
 
+#[cfg(test)]
+mod on_server;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -43,6 +46,16 @@ struct Controller<B> {
 }
 
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
+    let (namespaced, cluster) = subscribed(plane);
+    Box::new(move || {
+        controller::run(&namespaced, &namespaced.queue, WORKERS, &namespaced.plane.supervisor);
+        controller::run(&cluster, &cluster.queue, WORKERS, &cluster.plane.supervisor);
+    })
+}
+
+type Both = (Arc<Controller<ResourceBinding>>, Arc<Controller<ClusterResourceBinding>>);
+
+fn subscribed(plane: &Arc<Plane>) -> Both {
     let namespaced = Controller::<ResourceBinding>::new(plane);
     let cluster = Controller::<ClusterResourceBinding>::new(plane);
     let queues = (namespaced.queue.clone(), cluster.queue.clone());
@@ -55,10 +68,7 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
             queue.push(binding);
         }
     });
-    Box::new(move || {
-        controller::run(&namespaced, &namespaced.queue, WORKERS, &namespaced.plane.supervisor);
-        controller::run(&cluster, &cluster.queue, WORKERS, &cluster.plane.supervisor);
-    })
+    (namespaced, cluster)
 }
 
 /// Returns whether a change of a Work may change what its binding reports.

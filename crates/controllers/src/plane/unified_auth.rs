@@ -8,6 +8,9 @@
 //! `unifiedAuth` in `--controllers`. A cluster without an impersonator's secret is left alone. What the proxy does with
 //! it is not decided here.
 
+#[cfg(test)]
+mod on_server;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -54,6 +57,35 @@ struct Bound {
 }
 
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
+    let authenticator = subscribed(plane);
+    let (of, client) = (authenticator, plane.client().clone());
+    Box::new(move || {
+        let (supervisor, stop) = (of.plane.supervisor.clone(), of.plane.supervisor.token().clone());
+        let (seen, api) = (of.clone(), Api::<ClusterRole>::all(client.clone()));
+        let stopping = stop.clone();
+        supervisor.keep("mirror/clusterroles of proxies", move || {
+            let (seen, api, stop) = (seen.clone(), api.clone(), stopping.clone());
+            async move { seen.roles.follow(api, watcher::Config::default(), stop, |role| reach(&role)).await }
+        });
+        let (seen, api) = (of.clone(), Api::<ClusterRoleBinding>::all(client.clone()));
+        let stopping = stop.clone();
+        supervisor.keep("mirror/clusterrolebindings of proxies", move || {
+            let (seen, api, stop) = (seen.clone(), api.clone(), stopping.clone());
+            async move { seen.bindings.follow(api, watcher::Config::default(), stop, bound).await }
+        });
+        let workers = supervisor.clone();
+        supervisor.spawn(async move {
+            // A subject that has not been seen yet must not lose access.
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = async { tokio::join!(of.roles.complete(), of.bindings.complete()); } => {}
+            }
+            controller::run(&of, &of.queue, WORKERS, &workers);
+        });
+    })
+}
+
+fn subscribed(plane: &Arc<Plane>) -> Arc<Authenticator> {
     let authenticator = Arc::new(Authenticator {
         plane: Arc::clone(plane),
         queue: Queue::new("unified-auth-controller"),
@@ -103,31 +135,7 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
         }
     });
 
-    let (of, client) = (Arc::clone(&authenticator), plane.client().clone());
-    Box::new(move || {
-        let (supervisor, stop) = (of.plane.supervisor.clone(), of.plane.supervisor.token().clone());
-        let (seen, api) = (of.clone(), Api::<ClusterRole>::all(client.clone()));
-        let stopping = stop.clone();
-        supervisor.keep("mirror/clusterroles of proxies", move || {
-            let (seen, api, stop) = (seen.clone(), api.clone(), stopping.clone());
-            async move { seen.roles.follow(api, watcher::Config::default(), stop, |role| reach(&role)).await }
-        });
-        let (seen, api) = (of.clone(), Api::<ClusterRoleBinding>::all(client.clone()));
-        let stopping = stop.clone();
-        supervisor.keep("mirror/clusterrolebindings of proxies", move || {
-            let (seen, api, stop) = (seen.clone(), api.clone(), stopping.clone());
-            async move { seen.bindings.follow(api, watcher::Config::default(), stop, bound).await }
-        });
-        let workers = supervisor.clone();
-        supervisor.spawn(async move {
-            // A subject that has not been seen yet must not lose access.
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = async { tokio::join!(of.roles.complete(), of.bindings.complete()); } => {}
-            }
-            controller::run(&of, &of.queue, WORKERS, &workers);
-        });
-    })
+    authenticator
 }
 
 impl Authenticator {
