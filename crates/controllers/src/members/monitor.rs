@@ -75,7 +75,7 @@ pub(crate) enum Plan {
     Nothing(&'static str),
     /// Remember these signs of life, and write the condition if it has been silent for too long.
     Note {
-        signs: Signs,
+        signs: Box<Signs>,
         verdict: Option<Condition>,
     },
 }
@@ -84,7 +84,7 @@ fn decide(view: &View, now: Timestamp) -> Plan {
     let Ok(renewed) = view.renewed else { return Plan::Nothing("what cannot be read is not silence") };
     let mut signs = view.signs.clone().unwrap_or_else(|| Signs::first(&view.cluster, now));
     let verdict = signs.step(&view.cluster, renewed, now, view.grace);
-    Plan::Note { signs, verdict }
+    Plan::Note { signs: Box::new(signs), verdict }
 }
 
 impl Reconcile for Monitor {
@@ -116,7 +116,7 @@ impl Reconcile for Monitor {
         match plan {
             Plan::Nothing(why) => tracing::debug!(cluster = name, why, "the agent is not judged"),
             Plan::Note { signs, verdict } => {
-                self.signs.lock().insert(name.clone(), signs);
+                self.signs.lock().insert(name.clone(), *signs);
                 if let Some(verdict) = verdict {
                     write(&self.shared, name, &view.cluster, verdict).await;
                 }

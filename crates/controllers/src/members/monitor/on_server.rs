@@ -26,7 +26,7 @@ fn what_follows_from_a_look() {
         let Plan::Note { signs, .. } = decide(&view(ready, Ok(renewed), None), at(second)) else {
             panic!("signs")
         };
-        Some(signs)
+        Some(*signs)
     };
     // Ready, renewed, what was seen before, now; then: the reason of the verdict.
     let cases = [
@@ -88,7 +88,7 @@ impl Test {
 async fn a_silent_agent_is_noticed_and_told_once() {
     let test = Test::new(json!({ "spec": { "syncMode": "Pull" } })).await;
     let again = Outcome::After(Timing::default().monitor_period);
-    assert_eq!(test.monitor.queue.waiting(), [test.name.clone()]);
+    assert_eq!(test.monitor.queue.waiting(), std::slice::from_ref(&test.name));
     test.world.writes();
     assert_eq!(test.once().await, again, "the first look");
     assert_eq!(test.world.writes(), [""; 0]);
@@ -124,6 +124,6 @@ async fn clusters_in_push_mode_are_left_alone() {
     let cluster = test.world.environment.mirrors.clusters.get("", &test.name).expect("known");
     let pulls = test.world.patch(cluster.as_ref(), json!({ "spec": { "syncMode": "Pull" } })).await;
     test.world.environment.mirrors.clusters.note(pulls);
-    assert_eq!(test.monitor.queue.waiting(), [test.name.clone()], "it changed its mode");
+    assert_eq!(test.monitor.queue.waiting(), std::slice::from_ref(&test.name), "it changed its mode");
     test.world.supervisor.stop().await;
 }
