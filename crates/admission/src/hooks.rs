@@ -202,7 +202,7 @@ pub static HOOKS: [Hook; 26] = [
         "/mutate-propagationpolicy",
         PROPAGATION,
         Act::Mutate(|request, object, means| {
-            propagation::mutate::<PropagationPolicy>(request, object, means.fresh_id)
+            propagation::mutate::<PropagationPolicy>(request, object, means)
         }),
     ),
     rule(
@@ -210,7 +210,7 @@ pub static HOOKS: [Hook; 26] = [
         "/mutate-clusterpropagationpolicy",
         CLUSTER_PROPAGATION,
         Act::Mutate(|request, object, means| {
-            propagation::mutate::<ClusterPropagationPolicy>(request, object, means.fresh_id)
+            propagation::mutate::<ClusterPropagationPolicy>(request, object, means)
         }),
     ),
     rule(

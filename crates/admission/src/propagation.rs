@@ -4,6 +4,7 @@ use apimachinery::field::{Error, Errors, Path};
 use apimachinery::names;
 use serde_json::Value;
 
+use ::propagation::eviction::older_purge_mode;
 use api::Kind;
 use api::policy::{
     ApplicationFailoverBehavior, FailoverBehavior, PreemptionBehavior, Propagation, PropagationSpec,
@@ -12,7 +13,8 @@ use api::policy::{
 
 use crate::placement;
 use crate::request::{
-    Denial, Operation, Request, add_finalizer, deny_if_any, invalid, label, set_label, set_spec_with, spec,
+    Denial, Means, Operation, Request, add_finalizer, deny_if_any, invalid, label, set_label, set_spec_with,
+    spec,
 };
 
 /// How long a failover waits for the new copy unless told otherwise, in seconds.
@@ -21,17 +23,37 @@ const DEFAULT_GRACE_PERIOD: i32 = 600;
 pub(crate) fn mutate<P: Propagation>(
     request: &Request<'_>,
     object: &mut Value,
-    fresh_id: &mut dyn FnMut() -> String,
+    means: &mut Means<'_>,
 ) -> Result<(), Denial> {
     let mut policy: PropagationSpec = spec(object)?;
+    rename_purge_modes(&mut policy, &mut means.warnings);
     fill(&mut policy, if <P as Kind>::NAMESPACED { request.namespace } else { "" });
     set_spec_with(object, &policy, &["resourceSelectors"]);
     if request.operation == Operation::Create {
         // A supplied ID is replaced: two policies with one ID would fight for the same resources.
-        set_label(object, P::PERMANENT_ID, fresh_id());
+        set_label(object, P::PERMANENT_ID, (means.fresh_id)());
         add_finalizer(object, P::FINALIZER);
     }
     Ok(())
+}
+
+/// Takes the purge modes of Karmada up to v1.18 as what they are called now, and says so.
+fn rename_purge_modes(policy: &mut PropagationSpec, warnings: &mut Vec<String>) {
+    let Some(failover) = &mut policy.failover else { return };
+    let modes = [
+        ("application", failover.application.as_mut().and_then(|behaviour| behaviour.purge_mode.as_mut())),
+        ("cluster", failover.cluster.as_mut().and_then(|behaviour| behaviour.purge_mode.as_mut())),
+    ];
+    for (of, mode) in modes {
+        if let Some(mode) = mode
+            && let Some(renamed) = older_purge_mode(mode.as_str())
+        {
+            warnings.push(format!(
+                "spec.failover.{of}.purgeMode: {mode} is deprecated and stored as {renamed}; use {renamed}"
+            ));
+            *mode = renamed;
+        }
+    }
 }
 
 /// Fills in what the user left to the system.
@@ -276,6 +298,32 @@ mod tests {
         assert_eq!(object["metadata"]["labels"][CLUSTER_PROPAGATION_POLICY_PERMANENT_ID], "fresh");
         assert!(object["spec"]["resourceSelectors"][0].get("namespace").is_none());
         assert_eq!(object["spec"]["placement"], json!({}), "an empty placement is written out");
+    }
+
+    #[test]
+    fn older_purge_modes_are_renamed_with_a_warning() {
+        let older = |application: &str, cluster: &str| {
+            let behaviour = json!({ "decisionConditions": {}, "purgeMode": application });
+            let failover = json!({ "application": behaviour, "cluster": { "purgeMode": cluster } });
+            let mut object = policy(json!({ "resourceSelectors": [], "failover": failover }));
+            let request = request(Operation::Update, "PropagationPolicy", "ns", None);
+            let mut fresh_id = || panic!("no ID is needed");
+            let mut means = means(&mut fresh_id);
+            mutate(&request, &mut object, &mut means).unwrap();
+            let modes =
+                ["application", "cluster"].map(|of| object["spec"]["failover"][of]["purgeMode"].clone());
+            (modes, object["spec"]["failover"]["application"]["gracePeriodSeconds"].clone(), means.warnings)
+        };
+        let (modes, grace, warnings) = older("Graciously", "Immediately");
+        assert_eq!((modes, grace), ([json!("Gracefully"), json!("Directly")], json!(600)));
+        assert_eq!(
+            warnings,
+            [
+                "spec.failover.application.purgeMode: Graciously is deprecated and stored as Gracefully; use Gracefully",
+                "spec.failover.cluster.purgeMode: Immediately is deprecated and stored as Directly; use Directly",
+            ]
+        );
+        assert_eq!(older("Never", "Directly").2, [""; 0]);
     }
 
     #[test]

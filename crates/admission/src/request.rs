@@ -56,6 +56,8 @@ pub struct Means<'a> {
     pub now: Timestamp,
     /// Returns a new random UUID each time it is called; permanent IDs are made of them.
     pub fresh_id: &'a mut dyn FnMut() -> String,
+    /// What the user is told although the write is accepted; rules add to it.
+    pub warnings: Vec<String>,
 }
 
 /// Why a write is refused.
@@ -181,5 +183,5 @@ pub(crate) fn canonical(amount: &mut Quantity) {
 #[cfg(test)]
 pub(crate) fn means(fresh_id: &mut dyn FnMut() -> String) -> Means<'_> {
     static SETTINGS: std::sync::LazyLock<Settings> = std::sync::LazyLock::new(Settings::default);
-    Means { settings: &SETTINGS, now: Timestamp::UNIX_EPOCH, fresh_id }
+    Means { settings: &SETTINGS, now: Timestamp::UNIX_EPOCH, fresh_id, warnings: Vec::new() }
 }

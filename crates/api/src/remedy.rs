@@ -32,8 +32,8 @@ record! {
     pub struct RemedySpec {
         /// The clusters this is about; absent means all.
         "clusterAffinity" optional cluster_affinity: Option<ClusterAffinity>;
-        /// When to act: any of these is enough; absent means always.
-        "decisionMatches" optional decision_matches: Vec<DecisionMatch>;
+        /// When to act: any of these is enough; absent means always, an empty list never.
+        "decisionMatches" optional decision_matches: Option<Vec<DecisionMatch>>;
         /// What to do. TrafficControl is the only action: it takes traffic away from the cluster.
         "actions" optional actions: Vec<String>;
     }

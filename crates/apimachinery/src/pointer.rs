@@ -1,6 +1,7 @@
-//! Reading trees by JSON pointer, with Go's zero values for what is absent or of another type.
+//! Reading trees by JSON pointer, with Go's zero values for what is absent or of another type; and writing fields of whatever is
+//! there, without a panic if that is not an object.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 pub fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or("")
@@ -19,6 +20,26 @@ pub fn list<'a>(value: &'a Value, pointer: &str) -> &'a [Value] {
     value.pointer(pointer).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
+/// Sets a field. Anything but an object becomes one.
+pub fn set(value: &mut Value, field: &str, content: Value) {
+    fields(value).insert(field.to_owned(), content);
+}
+
+/// Returns the object in a field. Anything but an object becomes one.
+pub fn object_at<'a>(value: &'a mut Value, field: &str) -> &'a mut Value {
+    let found = fields(value).entry(field).or_insert(Value::Null);
+    fields(found);
+    found
+}
+
+fn fields(value: &mut Value) -> &mut Map<String, Value> {
+    if !value.is_object() {
+        *value = Value::Object(Map::new());
+    }
+    let Value::Object(fields) = value else { unreachable!("it was made an object") };
+    fields
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -32,5 +53,20 @@ mod tests {
         assert_eq!((number(&value, "/a/number"), number(&value, "/a/text")), (Some(3), None));
         assert!(flag(&value, "/a/flag") && !flag(&value, "/a/text"));
         assert_eq!((list(&value, "/a/list").len(), list(&value, "/a/text").len()), (1, 0));
+    }
+
+    #[test]
+    fn fields_are_set_whatever_was_there() {
+        let mut value = json!({"status": null, "spec": 3, "a": {"b": 1}});
+        for field in ["status", "spec", "a", "new"] {
+            set(object_at(&mut value, field), "x", json!(2));
+        }
+        assert_eq!(
+            value,
+            json!({"status": {"x": 2}, "spec": {"x": 2}, "a": {"b": 1, "x": 2}, "new": {"x": 2}})
+        );
+        let mut text = json!("text");
+        set(&mut text, "x", json!(1));
+        assert_eq!(text, json!({"x": 1}));
     }
 }

@@ -9,6 +9,8 @@
 //!
 //! `write` is the way back.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
+
 use std::collections::{BTreeMap, HashSet};
 
 use granit_parser::{Event, Options, Parser, ScalarStyle};
@@ -118,8 +120,8 @@ impl<'a> Loader<'a> {
     fn new(text: &'a str) -> Self {
         let mut options = Options::default();
         // Beyond our own limit, so that there is one error for depth.
-        options.flow_nesting_limit = 2 * MAX_DEPTH;
-        options.block_nesting_limit = 2 * MAX_DEPTH;
+        options.flow_nesting_limit = MAX_DEPTH.saturating_mul(2);
+        options.block_nesting_limit = MAX_DEPTH.saturating_mul(2);
         options.set_emit_comments(false);
         Self {
             parser: Parser::new_from_str_with_options(text.strip_prefix('\u{feff}').unwrap_or(text), options),
@@ -172,9 +174,9 @@ impl<'a> Loader<'a> {
                 self.anchors.insert(anchor, id);
             }
             match open.last() {
-                Some(parent) => match &mut self.nodes[*parent].kind {
-                    Kind::Sequence(children) | Kind::Mapping(children) => children.push(id),
-                    Kind::Scalar(_) | Kind::Alias(_) => unreachable!("only collections are open"),
+                Some(parent) => match self.nodes.get_mut(*parent).map(|node| &mut node.kind) {
+                    Some(Kind::Sequence(children) | Kind::Mapping(children)) => children.push(id),
+                    _ => unreachable!("only collections are open"),
                 },
                 None => root = Some(id),
             }
@@ -190,7 +192,7 @@ impl<'a> Loader<'a> {
 
     fn convert(&self, root: NodeId) -> Result<Document, Error> {
         let mut converter = Converter {
-            nodes: &self.nodes,
+            nodes: Arena(&self.nodes),
             duplicates: Vec::new(),
             expanding: HashSet::new(),
             decoded: 0,
@@ -202,8 +204,26 @@ impl<'a> Loader<'a> {
     }
 }
 
+/// The nodes of a document that was read.
+#[derive(Clone, Copy)]
+struct Arena<'a>(&'a [Node]);
+
+impl<'a> Arena<'a> {
+    #[expect(
+        clippy::indexing_slicing,
+        reason = "ids are given with the nodes; converting starts when all are there"
+    )]
+    fn at(self, id: NodeId) -> &'a Node {
+        &self.0[id]
+    }
+
+    fn kind(self, id: NodeId) -> &'a Kind {
+        &self.at(id).kind
+    }
+}
+
 struct Converter<'a> {
-    nodes: &'a [Node],
+    nodes: Arena<'a>,
     duplicates: Vec<String>,
     /// Aliases being expanded, to notice one that contains itself.
     expanding: HashSet<NodeId>,
@@ -217,24 +237,24 @@ impl Converter<'_> {
     fn value(&mut self, id: NodeId, depth: usize) -> Result<Value, Error> {
         self.count()?;
         let nodes = self.nodes;
-        if matches!(nodes[id].kind, Kind::Sequence(_) | Kind::Mapping(_)) && depth >= MAX_DEPTH {
+        if matches!(nodes.kind(id), Kind::Sequence(_) | Kind::Mapping(_)) && depth >= MAX_DEPTH {
             return Err(TooDeep.into());
         }
-        match &nodes[id].kind {
+        match nodes.kind(id) {
             Kind::Scalar(scalar) => {
-                self.charge(NODE_BYTES + scalar.len())?;
+                self.charge(scalar.len())?;
                 scalar.to_value()
             }
             Kind::Sequence(items) => {
-                self.charge(NODE_BYTES)?;
+                self.charge(0)?;
                 items
                     .iter()
-                    .map(|item| self.value(*item, depth + 1))
+                    .map(|item| self.value(*item, depth.saturating_add(1)))
                     .collect::<Result<_, _>>()
                     .map(Value::Array)
             }
             Kind::Mapping(children) => {
-                self.charge(NODE_BYTES)?;
+                self.charge(0)?;
                 let mut entries = Map::new();
                 self.mapping(children, &mut entries, depth)?;
                 Ok(Value::Object(entries))
@@ -251,16 +271,16 @@ impl Converter<'_> {
         }
     }
 
-    /// Charges what is about to be made, if an alias makes it.
-    fn charge(&mut self, bytes: usize) -> Result<(), Error> {
+    /// Charges a node with so many bytes of text, which is about to be made, if an alias makes it.
+    fn charge(&mut self, text: usize) -> Result<(), Error> {
         if self.expanding.is_empty() {
             return Ok(());
         }
-        self.charge_alias(bytes)
+        self.charge_alias(text)
     }
 
-    fn charge_alias(&mut self, bytes: usize) -> Result<(), Error> {
-        self.aliased_bytes = self.aliased_bytes.saturating_add(bytes);
+    fn charge_alias(&mut self, text: usize) -> Result<(), Error> {
+        self.aliased_bytes = self.aliased_bytes.saturating_add(NODE_BYTES).saturating_add(text);
         if self.aliased_bytes > MAX_ALIASED_BYTES {
             return Err(excessive());
         }
@@ -271,9 +291,9 @@ impl Converter<'_> {
     fn count(&mut self) -> Result<(), Error> {
         const LOW: f64 = 400_000.0;
         const HIGH: f64 = 4_000_000.0;
-        self.decoded += 1;
+        self.decoded = self.decoded.saturating_add(1);
         if !self.expanding.is_empty() {
-            self.aliased += 1;
+            self.aliased = self.aliased.saturating_add(1);
         }
         let decoded = self.decoded as f64;
         let allowed = if decoded <= LOW {
@@ -297,16 +317,16 @@ impl Converter<'_> {
     ) -> Result<(), Error> {
         let nodes = self.nodes;
         for pair in children.chunks_exact(2) {
-            let [key, value] = [pair[0], pair[1]];
-            if matches!(&nodes[key].kind, Kind::Scalar(scalar) if scalar.is_merge()) {
+            let &[key, value] = pair else { continue };
+            if matches!(nodes.kind(key), Kind::Scalar(scalar) if scalar.is_merge()) {
                 self.merge(value, entries, depth)?;
                 continue;
             }
             let (name, shown) = self.key(key)?;
-            let line = nodes[value].line;
-            let value = self.value(value, depth + 1)?;
+            let line = nodes.at(value).line;
+            let value = self.value(value, depth.saturating_add(1))?;
             if entries.insert(name, value).is_some() {
-                self.charge(NODE_BYTES + shown.len())?;
+                self.charge(shown.len())?;
                 self.duplicates.push(format!("line {line}: key {shown} already set in map"));
             }
         }
@@ -316,9 +336,9 @@ impl Converter<'_> {
     /// Returns a key as JSON needs it and as the report of a repetition prints it.
     fn key(&mut self, id: NodeId) -> Result<(String, String), Error> {
         let nodes = self.nodes;
-        match &nodes[id].kind {
+        match nodes.kind(id) {
             Kind::Scalar(scalar) => {
-                self.charge(NODE_BYTES + 2 * scalar.len())?;
+                self.charge(scalar.len().saturating_mul(2))?;
                 Ok(match scalar.to_value()? {
                     Value::String(text) => {
                         let shown = go::quote(&text);
@@ -335,8 +355,8 @@ impl Converter<'_> {
             }
             Kind::Alias(target) => {
                 // The key itself, as it is printed, and a report of its repetition.
-                if let Kind::Scalar(scalar) = &nodes[*target].kind {
-                    self.charge_alias(NODE_BYTES + 3 * scalar.len())?;
+                if let Kind::Scalar(scalar) = nodes.kind(*target) {
+                    self.charge_alias(scalar.len().saturating_mul(3))?;
                 }
                 self.key(*target)
             }
@@ -352,25 +372,25 @@ impl Converter<'_> {
         }
         self.count()?;
         let nodes = self.nodes;
-        match &nodes[id].kind {
+        match nodes.kind(id) {
             Kind::Mapping(children) => self.mapping(children, entries, depth),
             Kind::Alias(target) => {
-                let Kind::Mapping(children) = &nodes[*target].kind else {
+                let Kind::Mapping(children) = nodes.kind(*target) else {
                     return Err(Error::Content(WANTED.to_owned()));
                 };
                 if !self.expanding.insert(id) {
                     return Err(Error::Content("anchor value contains itself".to_owned()));
                 }
-                self.mapping(children, entries, depth + 1)?;
+                self.mapping(children, entries, depth.saturating_add(1))?;
                 self.expanding.remove(&id);
                 Ok(())
             }
             Kind::Sequence(items) => {
                 for item in items.iter().rev() {
-                    if !matches!(&nodes[*item].kind, Kind::Mapping(_) | Kind::Alias(_)) {
+                    if !matches!(nodes.kind(*item), Kind::Mapping(_) | Kind::Alias(_)) {
                         return Err(Error::Content(WANTED.to_owned()));
                     }
-                    self.merge(*item, entries, depth + 1)?;
+                    self.merge(*item, entries, depth.saturating_add(1))?;
                 }
                 Ok(())
             }

@@ -4,7 +4,11 @@
 //! The member is asked with the impersonator's token and the caller's name and groups, so that the member's own rules
 //! decide what the caller may do there. Which names may be taken on is the business of the `unifiedAuth` controller.
 //!
+//! What is asked there, and with which headers, is [`apiserver::http::onward`].
+//!
 //! `karmadactl get --operation-scope members` and everything else that looks into members goes this way.
+
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,24 +16,17 @@ use std::sync::Arc;
 use api::cluster::Cluster;
 use apimachinery::gvk::GroupResource;
 use apimachinery::status::Status;
-use apiserver::auth::User;
 use apiserver::handlers::context::Context;
-use apiserver::http::{Body, pass};
+use apiserver::http::{Body, onward, pass};
 use apiserver::registry::Kind;
 use apiserver::server::Server;
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONNECTION, HOST, HeaderName, HeaderValue, UPGRADE};
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
 use member::Connection;
 use parking_lot::Mutex;
 use serde::Deserialize as _;
-
-const IMPERSONATE_USER: HeaderName = HeaderName::from_static("impersonate-user");
-const IMPERSONATE_GROUP: HeaderName = HeaderName::from_static("impersonate-group");
-/// Groups that every member gives by itself.
-const EVERYBODY: [&str; 2] = ["system:authenticated", "system:unauthenticated"];
 
 /// The way to members, with a client for each that was asked for.
 #[derive(Default)]
@@ -57,10 +54,10 @@ impl ClusterProxy {
         let upgrade = context.take_upgrade();
         let mut request = Request::new(kube::client::Body::from(body));
         *request.method_mut() = context.method.clone();
-        let target = target(&context.info.path, context.query.raw())?;
+        let target = onward::target(&context.info, context.query.raw())?;
         *request.uri_mut() =
             target.parse().map_err(|_| Status::bad_request(format!("invalid path {target:?}")))?;
-        *request.headers_mut() = headers(&context.headers, &context.user, upgrade.is_some())?;
+        *request.headers_mut() = onward::headers(&context.headers, &context.user, upgrade.is_some())?;
         let response = client.send(request).await.map_err(|error| unreachable(name, &error))?;
         match upgrade {
             Some(caller) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
@@ -123,94 +120,4 @@ fn unreachable(cluster: &str, error: &kube::Error) -> Status {
         cause = source;
     }
     bare(format!("error trying to reach cluster {cluster}: {cause}"))
-}
-
-/// Returns what the member is asked for: what follows `clusters/<name>/proxy`, and the query.
-fn target(path: &str, query: &str) -> Result<String, Status> {
-    // /apis/cluster.karmada.io/v1alpha1/clusters/<name>/proxy/<rest>
-    let rest = path.trim_start_matches('/').splitn(7, '/').nth(6).unwrap_or("");
-    pass::check_path(rest)?;
-    Ok(match query {
-        "" => format!("/{rest}"),
-        query => format!("/{rest}?{query}"),
-    })
-}
-
-/// Returns the caller's headers with the caller's name instead of credentials. A name or group that no header can carry is
-/// an error: without it, the member would take the caller for somebody else, or for the impersonator.
-fn headers(given: &HeaderMap, user: &User, upgrading: bool) -> Result<HeaderMap, Status> {
-    let mut headers = HeaderMap::new();
-    for (name, value) in given {
-        let text = name.as_str();
-        let credential = name == AUTHORIZATION
-            || name == HOST
-            || text.starts_with("x-remote-")
-            || text.starts_with("impersonate-");
-        // The client library gives the body its length.
-        if !credential && !pass::is_hop_by_hop(text) && text != "content-length" {
-            headers.append(name.clone(), value.clone());
-        }
-    }
-    if upgrading && let Some(protocol) = given.get(UPGRADE) {
-        headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
-        headers.insert(UPGRADE, protocol.clone());
-    }
-    headers.insert(IMPERSONATE_USER, pass::identity("user name", &user.name)?);
-    for group in user.groups.iter().filter(|group| !EVERYBODY.contains(&group.as_str())) {
-        headers.append(IMPERSONATE_GROUP, pass::identity("group", group)?);
-    }
-    Ok(headers)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_follows_the_proxy_is_asked_of_the_member_as_it_was_written() {
-        let base = "/apis/cluster.karmada.io/v1alpha1/clusters/m1/proxy";
-        let asked = |rest: &str, query: &str| target(&format!("{base}{rest}"), query).unwrap();
-        assert_eq!(asked("", ""), "/");
-        assert_eq!(asked("/api/v1/pods", "watch=true&limit=5"), "/api/v1/pods?watch=true&limit=5");
-        assert_eq!(asked("/api/v1/a%2Fb/", ""), "/api/v1/a%2Fb/");
-        for rest in ["/..", "/api/v1/../../metrics", "/api/%2e%2e/metrics", "/api%2f..%2fmetrics"] {
-            assert_eq!(target(&format!("{base}{rest}"), "").unwrap_err().code, 400, "{rest}");
-        }
-    }
-
-    #[test]
-    fn no_part_of_an_identity_is_dropped() {
-        let user = User { name: "jörg".to_owned(), groups: vec!["bücher".to_owned()], ..User::default() };
-        let sent = headers(&HeaderMap::new(), &user, false).unwrap();
-        assert_eq!(sent["impersonate-user"].as_bytes(), "jörg".as_bytes());
-        assert_eq!(sent["impersonate-group"].as_bytes(), "bücher".as_bytes());
-        for odd in ["", "two\nlines", "admin "] {
-            let name = User { name: odd.to_owned(), ..User::default() };
-            let group = User { groups: vec![odd.to_owned()], ..user.clone() };
-            for user in [name, group] {
-                assert_eq!(headers(&HeaderMap::new(), &user, false).unwrap_err().code, 400, "{user:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn the_member_sees_the_caller_and_none_of_the_credentials() {
-        let mut given = HeaderMap::new();
-        given.insert("authorization", HeaderValue::from_static("Bearer secret"));
-        given.insert("impersonate-user", HeaderValue::from_static("admin"));
-        given.insert("accept", HeaderValue::from_static("application/json"));
-        given.insert("upgrade", HeaderValue::from_static("websocket"));
-        let groups = vec!["dev".to_owned(), "system:authenticated".to_owned()];
-        let user = User { name: "jane".to_owned(), groups, ..User::default() };
-        let sent = headers(&given, &user, false).unwrap();
-        assert!(!sent.contains_key("authorization") && !sent.contains_key("upgrade"));
-        assert_eq!(sent.get_all("impersonate-user").iter().collect::<Vec<_>>(), ["jane"]);
-        assert_eq!(sent.get_all("impersonate-group").iter().collect::<Vec<_>>(), ["dev"]);
-        assert_eq!(sent["accept"], "application/json");
-        let switching = headers(&given, &user, true).unwrap();
-        assert_eq!(
-            (switching["connection"].as_bytes(), switching["upgrade"].as_bytes()),
-            (&b"Upgrade"[..], &b"websocket"[..])
-        );
-    }
 }

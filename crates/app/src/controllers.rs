@@ -22,8 +22,8 @@ use tokio_util::sync::CancellationToken;
 use apiserver::server::Check;
 
 use crate::observability::{self, Topic};
-use crate::scheduling;
 use crate::signals::Signals;
+use crate::{failover, scheduling};
 
 /// How long controllers may take to end.
 const GOODBYE: Duration = Duration::from_secs(10);
@@ -116,6 +116,8 @@ pub(crate) struct Chosen {
     skipped_propagating_namespaces: Vec<String>,
     #[command(flatten)]
     clusters: Clusters,
+    #[command(flatten)]
+    failover: failover::Failover,
     /// Removals of copies are held when more templates than this lose copies within a minute, and more than
     /// --removal-limit-percent of all copies are lost. The policy says how to let them go.
     #[arg(long, value_name = "COUNT", default_value_t = 50)]
@@ -189,16 +191,21 @@ impl Clusters {
 /// What the command line chooses if it says nothing.
 impl Default for Chosen {
     fn default() -> Self {
-        #[derive(clap::Parser)]
-        struct Nothing {
-            #[command(flatten)]
-            chosen: Chosen,
-        }
-        <Nothing as clap::Parser>::parse_from(["karmada"]).chosen
+        Self::by(&[])
     }
 }
 
 impl Chosen {
+    /// Returns what flags that are known to be right choose.
+    pub(crate) fn by(flags: &[&str]) -> Self {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            chosen: Chosen,
+        }
+        <Line as clap::Parser>::parse_from(["karmada"].iter().chain(flags)).chosen
+    }
+
     /// Returns the features that are on.
     pub(crate) fn features(&self) -> anyhow::Result<Features> {
         Features::parse(&self.feature_gates).context("--feature-gates cannot be understood")
@@ -206,7 +213,13 @@ impl Chosen {
 
     /// Returns which of upstream's components this stands for.
     fn component(&self) -> &'static str {
-        if self.controllers.is_only("scheduler") { "karmada-scheduler" } else { "karmada-controller-manager" }
+        if self.controllers.is_only("scheduler") {
+            "karmada-scheduler"
+        } else if self.controllers.is_only("descheduler") {
+            "karmada-descheduler"
+        } else {
+            "karmada-controller-manager"
+        }
     }
 
     fn settings(&self) -> anyhow::Result<Settings> {
@@ -215,7 +228,13 @@ impl Chosen {
             .context("--skipped-propagating-apis or --skipped-propagating-namespaces cannot be understood")?;
         let removals =
             Limits { templates: self.removal_limit_templates, percent: self.removal_limit_percent };
-        Ok(Settings { features: self.features()?, skip, timing: self.clusters.timing()?, removals })
+        Ok(Settings {
+            features: self.features()?,
+            skip,
+            timing: self.clusters.timing()?,
+            removals,
+            failover: self.failover.settings()?,
+        })
     }
 }
 
@@ -413,11 +432,17 @@ mod tests {
     fn what_is_not_said_is_as_upstream_has_it() {
         let chosen = parsed(&[]).expect("defaults");
         assert_eq!(chosen.clusters.timing().expect("good defaults"), Timing::default());
+        let failover = chosen.failover.settings().expect("good defaults");
+        assert_eq!(failover, controllers::failover::Settings::default());
         assert_eq!(
             (chosen.controllers.clone(), chosen.component()),
             (Selection::default(), "karmada-controller-manager")
         );
         assert_eq!(parsed(&["--controllers", "scheduler"]).expect("one").component(), "karmada-scheduler");
+        assert_eq!(
+            parsed(&["--controllers", "descheduler"]).expect("one").component(),
+            "karmada-descheduler"
+        );
     }
 
     /// Upstream's flags that we have, and their defaults.
@@ -452,6 +477,13 @@ mod tests {
         ("scheduler-estimator-key-file", ""),
         ("scheduler-estimator-ca-file", ""),
         ("insecure-skip-estimator-verify", "false"),
+        ("enable-taint-manager", "true"),
+        ("enable-no-execute-taint-eviction", "false"),
+        ("no-execute-taint-eviction-purge-mode", "Gracefully"),
+        ("resource-eviction-rate", "0.5"),
+        ("graceful-eviction-timeout", "10m"),
+        ("descheduling-interval", "2m"),
+        ("unschedulable-threshold", "5m"),
     ];
 
     /// Returns the flags of `karmada controllers` with their defaults.
@@ -493,8 +525,9 @@ mod tests {
                     text.lines().filter_map(|line| line.split_once("//").map(|(_, comment)| comment))
                 {
                     let words = comment.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
-                    let flags =
-                        words.filter_map(|word| word.strip_prefix("--").filter(|flag| !flag.is_empty()));
+                    let flags = words.filter_map(|word| {
+                        word.strip_prefix("--").filter(|flag| !flag.starts_with('-') && !flag.is_empty())
+                    });
                     named.extend(flags.map(|flag| (flag.to_owned(), entry.display().to_string())));
                 }
             }

@@ -6,7 +6,9 @@ mod cluster_proxy;
 mod controllers;
 mod crds;
 mod environment;
+mod estimator;
 mod extension;
+mod failover;
 mod licenses;
 mod memory;
 mod observability;
@@ -50,6 +52,7 @@ enum Command {
     Controllers(Box<controllers::Arguments>),
     Sim(sim::Arguments),
     Webhook(webhook::Arguments),
+    Estimator(estimator::Arguments),
     Backup(backup::Arguments),
     Crds(crds::Arguments),
     #[command(flatten)]
@@ -102,6 +105,7 @@ fn main() -> ExitCode {
             Command::Controllers(arguments) => controllers::run(*arguments).await,
             Command::Sim(arguments) => sim::run(arguments).await,
             Command::Webhook(arguments) => webhook::run(arguments).await,
+            Command::Estimator(arguments) => estimator::run(arguments).await,
             Command::Backup(arguments) => backup::run(arguments).await,
             Command::Crds(arguments) => crds::run(arguments),
             Command::Cli(command) => cli::run(command, "karmada").await,

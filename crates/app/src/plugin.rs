@@ -68,14 +68,20 @@ impl Karmada {
     fn change(&self, attributes: &mut Attributes<'_>) -> Result<(), Status> {
         let Some(object) = attributes.object.take() else { return Ok(()) };
         let mut fresh_id = || uuid::Uuid::new_v4().to_string();
-        let mut means =
-            Means { settings: &self.settings, now: jiff::Timestamp::now(), fresh_id: &mut fresh_id };
+        let mut means = Means {
+            settings: &self.settings,
+            now: jiff::Timestamp::now(),
+            fresh_id: &mut fresh_id,
+            warnings: Vec::new(),
+        };
         let result = admission::hooks_for(&request(attributes)).try_for_each(|hook| match hook.act {
             Act::Mutate(act) => act(&request(attributes), object, &mut means)
                 .map_err(|denial| refused(hook, attributes, denial)),
             Act::Validate(_) => Ok(()),
         });
+        let warnings = means.warnings;
         attributes.object = Some(object);
+        attributes.warnings.extend(warnings);
         result
     }
 
@@ -326,14 +332,19 @@ mod tests {
             let client = client.clone();
             async move { client.send(request).await.expect("an answer") }
         };
-        let rebalancer = json!({
-            "apiVersion": "apps.karmada.io/v1alpha1", "kind": "WorkloadRebalancer", "metadata": { "name": "w" },
-            "spec": { "workloads": [{ "apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "namespace": "default" }] },
+        let ingress = json!({
+            "apiVersion": "networking.karmada.io/v1alpha1", "kind": "MultiClusterIngress", "metadata": { "name": "w" },
+            "spec": { "defaultBackend": { "service": { "name": "web", "port": { "number": 80 } } } },
         });
-        let answer = create("/apis/apps.karmada.io/v1alpha1/workloadrebalancers", rebalancer).await;
+        let path = "/apis/networking.karmada.io/v1alpha1/namespaces/default/multiclusteringresses";
+        let answer = create(path, ingress).await;
         assert_eq!(answer.status(), 201);
         let warning = answer.headers().get("warning").and_then(|value| value.to_str().ok()).unwrap_or("");
-        assert!(warning.contains("karmada-rs does not act on WorkloadRebalancer yet: the controller workloadRebalancer is missing"), "{warning}");
+        assert!(
+            warning
+                .contains("karmada-rs does not act on MultiClusterIngress yet: a provider for it is missing"),
+            "{warning}"
+        );
         let policy = serde_json::to_value(policy("p", json!({}))).expect("a policy");
         let answer =
             create("/apis/policy.karmada.io/v1alpha1/namespaces/default/propagationpolicies", policy).await;

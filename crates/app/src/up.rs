@@ -52,7 +52,20 @@ pub(crate) struct Arguments {
     /// Leave the sample application out.
     #[arg(long)]
     no_sample: bool,
+    /// Move workloads away from clusters that fail, within seconds; see the guide to failover.
+    #[arg(long)]
+    failover: bool,
 }
+
+/// What `--failover` stands for: the flags that a server needs for it, and thresholds for a rehearsal.
+const FAILOVER: [&str; 6] = [
+    "--feature-gates=Failover=true,StatefulFailoverInjection=true",
+    "--enable-no-execute-taint-eviction",
+    "--cluster-status-update-frequency=2s",
+    "--cluster-success-threshold=4s",
+    "--cluster-failure-threshold=4s",
+    "--cluster-monitor-period=2s",
+];
 
 /// How long a start waits for members or pods before it goes on without them: real clusters may be slow or away.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -194,14 +207,18 @@ fn plan(arguments: &Arguments, asked: Option<&Members>, directory: &Directory) -
 }
 
 async fn start_plane(arguments: &Arguments) -> anyhow::Result<Plane> {
+    let chosen = if arguments.failover { Chosen::by(&FAILOVER) } else { Chosen::default() };
     let setup = Setup {
         server: apiserver::Options {
             data_dir: Some(arguments.data_dir.clone()),
             bind: arguments.bind,
             ..apiserver::Options::default()
         },
-        rules: admission::Settings::default(),
-        chosen: Chosen::default(),
+        rules: admission::Settings {
+            features: chosen.features()?,
+            allow_no_execute_taint_policy: arguments.failover,
+        },
+        chosen,
     };
     Plane::start(setup).await.map_err(|error| {
         let in_use = matches!(error.downcast_ref(), Some(apiserver::Error::Listen(error))

@@ -3,6 +3,8 @@
 //! Serves every path of the table of rules, `/convert` for the two versions of bindings, and health. Names, paths,
 //! ports and flags are those of karmada-webhook.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
+
 mod certificates;
 mod clients;
 mod configuration;

@@ -9,9 +9,9 @@ mod cases;
 #[path = "admission/targets.rs"]
 mod targets;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use cases::File;
 use targets::Target;
@@ -51,6 +51,46 @@ fn compare(outcomes: &BTreeMap<String, BTreeMap<String, Value>>) {
         }
     }
     assert!(differences.is_empty(), "{} differences:\n{}", differences.len(), differences.join("\n"));
+}
+
+/// Returns where two outcomes differ, as JSON pointers: the smallest parts that both have and that are not the same, and what
+/// only one of them has.
+fn differing(one: &Value, other: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    match (one, other) {
+        (Value::Object(one), Value::Object(other)) => {
+            let keys: BTreeSet<&String> = one.keys().chain(other.keys()).collect();
+            for key in keys {
+                let token = key.replace('~', "~0").replace('/', "~1");
+                match (one.get(key), other.get(key)) {
+                    (Some(one), Some(other)) => {
+                        found.extend(
+                            differing(one, other).into_iter().map(|below| format!("/{token}{below}")),
+                        );
+                    }
+                    _ => found.push(format!("/{token}")),
+                }
+            }
+        }
+        (Value::Array(one), Value::Array(other)) if one.len() == other.len() => {
+            for (index, (one, other)) in one.iter().zip(other).enumerate() {
+                found.extend(differing(one, other).into_iter().map(|below| format!("/{index}{below}")));
+            }
+        }
+        _ if one == other => {}
+        _ => found.push(String::new()),
+    }
+    found
+}
+
+#[test]
+fn differences_are_told_by_field() {
+    let ours = json!({"refused": {"code": 422, "causes": [{"a": 1}, {"a": 2}], "x/y": 1}});
+    let theirs = json!({"refused": {"code": 400, "causes": [{"a": 1}, {"a": 3}], "more": []}});
+    let found = differing(&ours, &theirs);
+    assert_eq!(found, ["/refused/causes/1/a", "/refused/code", "/refused/more", "/refused/x~1y"]);
+    assert!(differing(&ours, &ours).is_empty());
+    assert_eq!(differing(&ours, &json!({"stored": {}})), ["/refused", "/stored"]);
 }
 
 #[test]
@@ -96,15 +136,30 @@ async fn a_kube_apiserver_with_our_webhook_gives_the_expected_answers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs the original karmada-webhook; run by hand when rules change"]
+#[ignore = "needs the original karmada-webhook; run `cargo xtask compare webhook`"]
 async fn the_original_webhook_gives_the_expected_answers() {
     let Some(target) = Target::kube_apiserver(targets::Webhook::Original).await else { return };
-    let files: Vec<File> = cases::read_all()
-        .into_iter()
-        .filter(|file| !OWN_SERVERS.contains(&file.name.as_str()))
-        .map(|file| file.without_differences())
-        .collect();
-    let outcomes = run(&target, &files).await;
-    compare(&outcomes);
+    let files: Vec<File> =
+        cases::read_all().into_iter().filter(|file| !OWN_SERVERS.contains(&file.name.as_str())).collect();
+    let mut outcomes = run(&target, &files).await;
+    let mut wrong = Vec::new();
+    for file in &files {
+        let expected = cases::read_expected(&file.name);
+        for case in &file.cases {
+            let Some(differs) = &case.differs else { continue };
+            let theirs = outcomes.get_mut(&file.name).and_then(|outcomes| outcomes.remove(&case.name));
+            let (ours, theirs) = (&expected[&case.name], theirs.expect("the case was run"));
+            let found = differing(ours, &theirs);
+            if found != differs.at {
+                let (name, at, why) = (&case.name, &differs.at, &differs.why);
+                wrong.push(format!(
+                    "{}/{name} should differ at {at:?} ({why}), and does at {found:?}\n  ours     {ours}\n  original {theirs}",
+                    file.name
+                ));
+            }
+        }
+    }
     target.end().await;
+    assert!(wrong.is_empty(), "{} known differences are other ones:\n{}", wrong.len(), wrong.join("\n"));
+    compare(&outcomes);
 }

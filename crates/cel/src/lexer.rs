@@ -1,6 +1,8 @@
 //! Words of an expression, cut as ANTLR cuts them by cel-go's grammar: the longest match wins, and what fits nothing is
 //! reported and skipped, so that one odd character does not hide the next mistake.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
+
 use crate::Issue;
 
 /// A word: what it is, and where it stands.
@@ -9,6 +11,36 @@ pub(crate) struct Token {
     pub(crate) kind: u8,
     pub(crate) start: usize,
     pub(crate) end: usize,
+}
+
+/// The words of an expression, in order.
+#[derive(Debug)]
+pub(crate) struct Words<'a> {
+    source: &'a str,
+    tokens: Vec<Token>,
+}
+
+impl<'a> Words<'a> {
+    /// Returns the word at a place. Behind the last word there is only the end.
+    pub(crate) fn at(&self, place: usize) -> Token {
+        let end = Token { kind: kind::EOF, start: self.source.len(), end: self.source.len() };
+        self.tokens.get(place).copied().unwrap_or(end)
+    }
+
+    /// Returns the place so many words further, at most the end.
+    pub(crate) fn further(&self, place: usize, by: usize) -> usize {
+        place.saturating_add(by).min(self.tokens.len())
+    }
+
+    /// Returns the source from the beginning of one word to the end of another.
+    pub(crate) fn text(&self, first: Token, last: Token) -> &'a str {
+        self.source.get(first.start..last.end).unwrap_or_default()
+    }
+
+    /// Returns what stands between two words.
+    pub(crate) fn between(&self, first: Token, second: Token) -> &'a str {
+        self.source.get(first.end..second.start).unwrap_or_default()
+    }
 }
 
 /// Kinds of words, numbered as in cel-go's grammar: messages list what was expected in this order.
@@ -101,12 +133,15 @@ pub(crate) fn name(kind: u8) -> String {
     }
 }
 
-/// Splits an expression into words, the last of which is its end; adds what is none to the issues.
-pub(crate) fn split(source: &str, issues: &mut Vec<Issue>) -> Vec<Token> {
+/// Splits an expression into words; adds the rest to the issues.
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "lengths of parts of one text add up to less than that text"
+)]
+pub(crate) fn split<'a>(source: &'a str, issues: &mut Vec<Issue>) -> Words<'a> {
     let mut tokens = Vec::new();
     let mut at = 0;
-    while at < source.len() {
-        let rest = &source[at..];
+    while let Some(rest) = source.get(at..).filter(|rest| !rest.is_empty()) {
         let blank = rest.len() - rest.trim_start_matches(['\t', ' ', '\r', '\n', '\u{c}']).len();
         if blank > 0 {
             at += blank;
@@ -118,14 +153,14 @@ pub(crate) fn split(source: &str, issues: &mut Vec<Issue>) -> Vec<Token> {
         } else {
             // The character that did not fit any more belongs to what is reported, and is skipped with it.
             let mut end = (at + stuck(rest)).min(source.len());
-            end += source[end..].chars().next().map_or(0, char::len_utf8);
-            let message = format!("Syntax error: token recognition error at: '{}'", &source[at..end]);
+            end += source.get(end..).and_then(|rest| rest.chars().next()).map_or(0, char::len_utf8);
+            let odd = source.get(at..end).unwrap_or_default();
+            let message = format!("Syntax error: token recognition error at: '{odd}'");
             issues.push(Issue::at(at, message));
             at = end;
         }
     }
-    tokens.push(Token { kind: kind::EOF, start: source.len(), end: source.len() });
-    tokens
+    Words { source, tokens }
 }
 
 fn longest(rest: &str) -> Option<(u8, usize)> {
@@ -140,7 +175,7 @@ fn word(rest: &str) -> Option<(u8, usize)> {
         return None;
     }
     let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
-    let kind = match &rest[..end] {
+    let kind = match rest.get(..end).unwrap_or_default() {
         "in" => kind::IN,
         "true" => kind::TRUE,
         "false" => kind::FALSE,
@@ -150,17 +185,30 @@ fn word(rest: &str) -> Option<(u8, usize)> {
     Some((kind, end))
 }
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "lengths of parts of one text add up to less than that text"
+)]
 fn escaped_word(rest: &str) -> Option<(u8, usize)> {
     let end = escaped_end(rest)?;
-    (end > 1 && rest[end..].starts_with('`')).then_some((kind::ESCAPED_IDENT, end + 1))
+    (end > 1 && rest.get(end..).is_some_and(|rest| rest.starts_with('`')))
+        .then_some((kind::ESCAPED_IDENT, end + 1))
 }
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "lengths of parts of one text add up to less than that text"
+)]
 fn escaped_end(rest: &str) -> Option<usize> {
     let inner = rest.strip_prefix('`')?;
     let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '/' | ' ');
     Some(1 + inner.find(|c: char| !letter(c)).unwrap_or(inner.len()))
 }
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "lengths of parts of one text add up to less than that text"
+)]
 fn number(rest: &str) -> Option<(u8, usize)> {
     let bytes = rest.as_bytes();
     let digits = |from: usize, digit: fn(&u8) -> bool| {
@@ -191,14 +239,24 @@ fn number(rest: &str) -> Option<(u8, usize)> {
     Some(if end > whole { (kind::FLOAT, end) } else { unsigned(whole) })
 }
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "lengths of parts of one text add up to less than that text"
+)]
 fn bytes(rest: &str) -> Option<(u8, usize)> {
     let inner = rest.strip_prefix(['b', 'B'])?;
     text(inner).map(|(_, length)| (kind::BYTES, length + 1))
 }
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "lengths of parts of one text add up to less than that text"
+)]
 fn text(rest: &str) -> Option<(u8, usize)> {
-    let (raw, start) = if rest.starts_with(['r', 'R']) { (true, 1) } else { (false, 0) };
-    let body = &rest[start..];
+    let (raw, start, body) = match rest.strip_prefix(['r', 'R']) {
+        Some(body) => (true, 1, body),
+        None => (false, 0, rest),
+    };
     let mut best = None;
     for quote in ["\"", "'", "\"\"\"", "'''"] {
         if body.starts_with(quote)
@@ -211,10 +269,14 @@ fn text(rest: &str) -> Option<(u8, usize)> {
 }
 
 /// Finds the end of a text behind its closing quotes, or where it cannot go on.
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "lengths of parts of one text add up to less than that text"
+)]
 fn closed(body: &str, quote: &str, raw: bool) -> Result<usize, usize> {
     let mut at = quote.len();
     loop {
-        let rest = &body[at..];
+        let rest = body.get(at..).unwrap_or_default();
         if rest.starts_with(quote) {
             return Ok(at + quote.len());
         }
@@ -228,6 +290,10 @@ fn closed(body: &str, quote: &str, raw: bool) -> Result<usize, usize> {
 }
 
 /// Returns the length of an escape sequence, or where it goes wrong.
+#[expect(
+    clippy::arithmetic_side_effects,
+    reason = "lengths of parts of one text add up to less than that text"
+)]
 fn escape(rest: &str) -> Result<usize, usize> {
     const HEX: fn(&u8) -> bool = u8::is_ascii_hexdigit;
     const OCTAL: fn(&u8) -> bool = |byte| matches!(byte, b'0'..=b'7');
@@ -264,22 +330,22 @@ mod tests {
 
     fn words(source: &str) -> (Vec<String>, Vec<String>) {
         let mut issues = Vec::new();
-        let tokens = split(source, &mut issues);
-        let words = tokens.iter().map(|token| source[token.start..token.end].to_owned()).collect();
+        let split = split(source, &mut issues);
+        let words = split.tokens.iter().map(|token| split.text(*token, *token).to_owned()).collect();
         (words, issues.into_iter().map(|issue| issue.message).collect())
     }
 
     #[test]
     fn the_longest_word_wins() {
-        assert_eq!(words("a<=b").0, ["a", "<=", "b", ""]);
-        assert_eq!(words("1.5e3u 0x1fu .5 1.x").0, ["1.5e3", "u", "0x1fu", ".5", "1", ".", "x", ""]);
-        assert_eq!(words("br'a' rb'a' '''a'b'''").0, ["br'a'", "rb", "'a'", "'''a'b'''", ""]);
+        assert_eq!(words("a<=b").0, ["a", "<=", "b"]);
+        assert_eq!(words("1.5e3u 0x1fu .5 1.x").0, ["1.5e3", "u", "0x1fu", ".5", "1", ".", "x"]);
+        assert_eq!(words("br'a' rb'a' '''a'b'''").0, ["br'a'", "rb", "'a'", "'''a'b'''"]);
     }
 
     #[test]
     fn what_is_no_word_is_skipped_with_the_character_behind_it() {
         let (left, issues) = words("a & b # 'x");
-        assert_eq!(left, ["a", "b", ""]);
+        assert_eq!(left, ["a", "b"]);
         let odd = |text: &str| format!("Syntax error: token recognition error at: '{text}'");
         assert_eq!(issues, [odd("& "), odd("#"), odd("'x")]);
         assert_eq!(words(r"'a\q'").1, [odd(r"'a\q"), odd("'")]);

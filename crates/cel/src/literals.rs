@@ -1,5 +1,7 @@
 //! The values of numbers and texts as they are written in an expression.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
+
 use crate::value::Value;
 
 /// What a literal is, or why it is none.
@@ -12,7 +14,7 @@ pub(crate) fn int(sign: &str, text: &str) -> Read {
 }
 
 pub(crate) fn uint(text: &str) -> Read {
-    let text = &text[..text.len() - 1];
+    let text = text.strip_suffix(['u', 'U']).unwrap_or(text);
     let (digits, radix) = text.strip_prefix("0x").map_or((text, 10), |digits| (digits, 16));
     u64::from_str_radix(digits, radix).map(Value::Uint).map_err(|_| "invalid uint literal")
 }
@@ -30,7 +32,7 @@ pub(crate) fn text(quoted: &str) -> Read {
 }
 
 pub(crate) fn bytes(quoted: &str) -> Read {
-    Ok(Value::Bytes(unquote(&quoted[1..], true)?.into()))
+    Ok(Value::Bytes(unquote(quoted.strip_prefix(['b', 'B']).unwrap_or(quoted), true)?.into()))
 }
 
 fn unquote(quoted: &str, is_bytes: bool) -> Result<Vec<u8>, &'static str> {
@@ -38,7 +40,7 @@ fn unquote(quoted: &str, is_bytes: bool) -> Result<Vec<u8>, &'static str> {
     let (raw, quoted) = quoted.strip_prefix(['r', 'R']).map_or((false, quoted.as_str()), |rest| (true, rest));
     let long = quoted.len() >= 6 && (quoted.starts_with("'''") || quoted.starts_with("\"\"\""));
     let quote = if long { 3 } else { 1 };
-    let inner = &quoted[quote..quoted.len() - quote];
+    let inner = quoted.get(quote..quoted.len().saturating_sub(quote)).ok_or("unable to unescape string")?;
     if raw {
         return Ok(inner.as_bytes().to_vec());
     }
@@ -71,7 +73,7 @@ fn unquote(quoted: &str, is_bytes: bool) -> Result<Vec<u8>, &'static str> {
                 let mut code = first;
                 for _ in 0..length {
                     let digit = chars.next().and_then(|c| c.to_digit(radix));
-                    code = code.wrapping_mul(radix) + digit.ok_or("unable to unescape string")?;
+                    code = code.wrapping_mul(radix).wrapping_add(digit.ok_or("unable to unescape string")?);
                 }
                 if is_bytes {
                     out.push(code as u8);

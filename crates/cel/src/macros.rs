@@ -1,6 +1,8 @@
 //! Macros: calls that become something else before anybody looks at types. They expand into what cel-go expands them into,
 //! since that is what is checked, counted and evaluated.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
+
 use crate::ast::{ACCUMULATOR, Entry, Expr, Field, Fold, Kind};
 use crate::parser::{Parser, call};
 use crate::value::Value;
@@ -129,7 +131,7 @@ impl Maker<'_, '_> {
         let names = if args.len() == 2 {
             two(&args)?
         } else {
-            (one(&args[0], "argument must be a simple name")?, None)
+            (one(variable(&args), "argument must be a simple name")?, None)
         };
         let (init, condition, step, result);
         match name {
@@ -186,7 +188,7 @@ impl Maker<'_, '_> {
     }
 
     fn map(&mut self, range: Expr, mut args: Vec<Expr>) -> Result<Expr, Wrong> {
-        let name = one(&args[0], "argument is not an identifier")?;
+        let name = one(variable(&args), "argument is not an identifier")?;
         let body = args.pop().expect("map has a body");
         let filter = if args.len() == 2 { args.pop() } else { None };
         let step = self.append(body);
@@ -194,7 +196,7 @@ impl Maker<'_, '_> {
     }
 
     fn filter(&mut self, range: Expr, mut args: Vec<Expr>) -> Result<Expr, Wrong> {
-        let name = one(&args[0], "argument is not an identifier")?;
+        let name = one(variable(&args), "argument is not an identifier")?;
         let filter = args.pop();
         let item = args.pop().expect("filter has a variable");
         let step = self.append(item);
@@ -222,8 +224,9 @@ impl Maker<'_, '_> {
 
     fn opt_map(&mut self, name: &str, target: Expr, mut args: Vec<Expr>) -> Result<Expr, Wrong> {
         let body = args.pop().expect("there is a body");
-        let Kind::Ident(variable) = &args[0].kind else {
-            return Err((args[0].id, format!("{name}() variable name must be a simple identifier")));
+        let named = variable(&args);
+        let Kind::Ident(variable) = &named.kind else {
+            return Err((named.id, format!("{name}() variable name must be a simple identifier")));
         };
         let copy = self.copy(&target);
         let asked = self.method(target, "hasValue", Vec::new());
@@ -316,15 +319,21 @@ fn one(expr: &Expr, otherwise: &str) -> Result<String, Wrong> {
     }
 }
 
+/// Returns the argument that names the variable.
+fn variable(args: &[Expr]) -> &Expr {
+    args.first().expect("the number of arguments chose the macro")
+}
+
 fn two(args: &[Expr]) -> Result<Names, Wrong> {
     let plain = |expr: &Expr| match &expr.kind {
         Kind::Ident(name) => Ok(name.clone()),
         _ => Err((expr.id, "argument must be a simple name".to_owned())),
     };
-    let (first, second) = (plain(&args[0])?, plain(&args[1])?);
+    let [one_of_them, other, ..] = args else { unreachable!("the number of arguments chose the macro") };
+    let (first, second) = (plain(one_of_them)?, plain(other)?);
     if first == second {
-        return Err((args[1].id, format!("duplicate variable name: {first}")));
+        return Err((other.id, format!("duplicate variable name: {first}")));
     }
     let message = "argument must be a simple name";
-    Ok((one(&args[0], message)?, Some(one(&args[1], message)?)))
+    Ok((one(one_of_them, message)?, Some(one(other, message)?)))
 }

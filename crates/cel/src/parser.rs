@@ -3,9 +3,11 @@
 //! In: the source. Out: the expression, or everything that is wrong with its form. Where the words do not follow the grammar,
 //! this parser only notices it: [`crate::syntax`] finds the words that cel-go has for it. Macros are in [`crate::macros`].
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
+
 use crate::Issue;
 use crate::ast::{Ast, Entry, Expr, Field, Id, Kind};
-use crate::lexer::{self, Token, kind};
+use crate::lexer::{self, Token, Words, kind};
 use crate::literals;
 use crate::macros;
 use crate::syntax;
@@ -47,9 +49,9 @@ pub(crate) fn parse(source: &str) -> Result<Ast, Vec<Issue>> {
         return Err(vec![Issue::nowhere(message)]);
     }
     let mut issues = Vec::new();
-    let tokens = lexer::split(source, &mut issues);
+    let words = lexer::split(source, &mut issues);
     let mut parser =
-        Parser { source, tokens, at: 0, depths: [0; 3], offsets: Vec::new(), issues: Vec::new() };
+        Parser { words, at: 0, depths: Depths::default(), offsets: Vec::new(), issues: Vec::new() };
     let parsed = parser
         .condition()
         .and_then(|built| if parser.peek() == kind::EOF { Ok(built) } else { Err(Stop::Syntax) });
@@ -60,7 +62,7 @@ pub(crate) fn parse(source: &str) -> Result<Ast, Vec<Issue>> {
                 return Ok(Ast { root: built.expr, offsets: parser.offsets });
             }
         }
-        Err(Stop::Syntax) => syntax::explain(source, &parser.tokens, &mut issues),
+        Err(Stop::Syntax) => syntax::explain(&parser.words, &mut issues),
         Err(Stop::TooDeep(message)) => {
             issues.extend(parser.issues);
             issues.push(Issue::nowhere(message));
@@ -91,12 +93,28 @@ enum Rule {
     Sum,
 }
 
+/// How deep it is in each of them.
+#[derive(Default)]
+struct Depths {
+    expression: usize,
+    relation: usize,
+    sum: usize,
+}
+
+impl Depths {
+    fn of(&mut self, rule: Rule) -> &mut usize {
+        match rule {
+            Rule::Expression => &mut self.expression,
+            Rule::Relation => &mut self.relation,
+            Rule::Sum => &mut self.sum,
+        }
+    }
+}
+
 pub(crate) struct Parser<'a> {
-    source: &'a str,
-    tokens: Vec<Token>,
+    words: Words<'a>,
     at: usize,
-    /// How deep it is in expressions, relations and sums.
-    depths: [usize; 3],
+    depths: Depths,
     offsets: Vec<usize>,
     issues: Vec<Issue>,
 }
@@ -104,12 +122,13 @@ pub(crate) struct Parser<'a> {
 impl Parser<'_> {
     /// Makes a number for a node at a place in the source.
     pub(crate) fn id(&mut self, offset: usize) -> Id {
+        let id = self.offsets.len();
         self.offsets.push(offset);
-        self.offsets.len() - 1
+        id
     }
 
     pub(crate) fn offset(&self, id: Id) -> usize {
-        self.offsets[id]
+        self.offsets.get(id).copied().unwrap_or_default()
     }
 
     pub(crate) fn node(&mut self, offset: usize, kind: Kind) -> Expr {
@@ -123,7 +142,7 @@ impl Parser<'_> {
     }
 
     fn ahead(&self, by: usize) -> Token {
-        self.tokens[(self.at + by).min(self.tokens.len() - 1)]
+        self.words.at(self.words.further(self.at, by))
     }
 
     fn peek(&self) -> u8 {
@@ -132,7 +151,7 @@ impl Parser<'_> {
 
     fn next(&mut self) -> Token {
         let token = self.ahead(0);
-        self.at = (self.at + 1).min(self.tokens.len() - 1);
+        self.at = self.words.further(self.at, 1);
         token
     }
 
@@ -145,7 +164,7 @@ impl Parser<'_> {
     }
 
     fn text(&self, token: Token) -> &str {
-        &self.source[token.start..token.end]
+        self.words.text(token, token)
     }
 
     /// One more selection, call on a value or operator around what was built.
@@ -153,16 +172,18 @@ impl Parser<'_> {
         if inside >= MAX_DEPTH {
             return Err(Stop::TooDeep("max recursion depth exceeded".to_owned()));
         }
-        Ok(Built { expr, depth: inside + 1 })
+        Ok(Built { expr, depth: inside.saturating_add(1) })
     }
 
     fn deeper(&mut self, rule: Rule, run: impl FnOnce(&mut Self) -> Parsed) -> Parsed {
-        self.depths[rule as usize] += 1;
-        if self.depths[rule as usize] > MAX_NESTING {
+        let depth = self.depths.of(rule);
+        *depth = depth.saturating_add(1);
+        if *depth > MAX_NESTING {
             return Err(Stop::TooDeep(format!("expression recursion limit exceeded: {MAX_DEPTH}")));
         }
         let built = run(self);
-        self.depths[rule as usize] -= 1;
+        let depth = self.depths.of(rule);
+        *depth = depth.saturating_sub(1);
         built
     }
 
@@ -193,18 +214,14 @@ impl Parser<'_> {
         };
         let first = operand(self)?;
         let mut depth = first.depth;
-        let (mut terms, mut signs) = (vec![Some(first.expr)], Vec::new());
+        let (mut terms, mut signs) = (vec![first.expr], Vec::new());
         while let Some(token) = self.take(sign) {
             let next = operand(self)?;
             depth = depth.max(next.depth);
-            terms.push(Some(next.expr));
+            terms.push(next.expr);
             signs.push(self.id(token.start));
         }
-        if signs.is_empty() {
-            let expr = terms.pop().flatten().expect("there is one term");
-            return Ok(Built { expr, depth });
-        }
-        let expr = balanced(function, &mut terms, &signs, 0, signs.len() - 1);
+        let expr = balanced(function, &mut terms.into_iter(), &signs);
         Ok(Built { expr, depth })
     }
 
@@ -263,12 +280,12 @@ impl Parser<'_> {
             kind::MINUS if !is_literal(self) => "-_",
             _ => return self.member(),
         };
-        let mut count = 0;
+        let mut even = true;
         while self.take(first.kind).is_some() {
-            count += 1;
+            even = !even;
         }
         let Built { expr, depth } = self.member()?;
-        if count % 2 == 0 {
+        if even {
             return Ok(Built { expr, depth });
         }
         let expr = self.node(first.start, call(function, vec![expr]));
@@ -376,15 +393,16 @@ impl Parser<'_> {
         let start = self.ahead(0).start;
         let dot = if self.take(kind::DOT).is_some() { "." } else { "" };
         let word = self.expect(kind::IDENT)?;
-        let mut length = 0;
-        while self.ahead(length).kind == kind::DOT && self.ahead(length + 1).kind == kind::IDENT {
-            length += 2;
+        let (mut length, mut last) = (0_usize, word);
+        while self.ahead(length).kind == kind::DOT
+            && let part = self.ahead(length.saturating_add(1))
+            && part.kind == kind::IDENT
+        {
+            (length, last) = (length.saturating_add(2), part);
         }
         if self.ahead(length).kind == kind::LBRACE {
-            let last = if length == 0 { word } else { self.ahead(length - 1) };
-            let words: String =
-                self.source[word.start..last.end].chars().filter(|c| !c.is_whitespace()).collect();
-            self.at += length;
+            let words: String = self.words.text(word, last).chars().filter(|c| !c.is_whitespace()).collect();
+            self.at = self.words.further(self.at, length);
             return self.object(format!("{dot}{words}"));
         }
         let text = self.text(word).to_owned();
@@ -468,12 +486,13 @@ pub(crate) fn call(function: &str, args: Vec<Expr>) -> Kind {
     Kind::Call { target: None, function: function.to_owned(), args }
 }
 
-fn balanced(function: &str, terms: &mut [Option<Expr>], signs: &[Id], low: usize, high: usize) -> Expr {
-    let middle = (low + high).div_ceil(2);
-    let mut term = |at: usize| terms[at].take().expect("every term is used once");
-    let left = if middle == low { Some(term(middle)) } else { None };
-    let right = if middle == high { Some(term(middle + 1)) } else { None };
-    let left = left.unwrap_or_else(|| balanced(function, terms, signs, low, middle - 1));
-    let right = right.unwrap_or_else(|| balanced(function, terms, signs, middle + 1, high));
-    Expr { id: signs[middle], kind: call(function, vec![left, right]) }
+/// Puts terms together by signs, of which there is one less: the sign in the middle is the root.
+fn balanced(function: &str, terms: &mut impl Iterator<Item = Expr>, signs: &[Id]) -> Expr {
+    let (left, rest) = signs.split_at(signs.len() / 2);
+    let Some((sign, right)) = rest.split_first() else {
+        return terms.next().expect("there is one term more than signs");
+    };
+    let left = balanced(function, terms, left);
+    let right = balanced(function, terms, right);
+    Expr { id: *sign, kind: call(function, vec![left, right]) }
 }

@@ -5,8 +5,10 @@
 //! (leave out a word, assume a missing one, skip to something known), so that the same mistakes lead to the same messages. At
 //! each point it knows which words may come next in its own rule and, by the rules it was called from, after it.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
+
 use crate::Issue;
-use crate::lexer::{self, Token, kind};
+use crate::lexer::{self, Token, Words, kind};
 use crate::parser;
 
 /// A set of kinds of words; [`END`] says that the rule may end here.
@@ -16,6 +18,11 @@ const END: Set = 1 << 63;
 /// So often it tries to go on after mistakes.
 const MAX_RECOVERIES: usize = 30;
 
+#[expect(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "kinds are below 64, and the place is below the length; constant functions have no iterators"
+)]
 const fn set(kinds: &[u8]) -> Set {
     let mut all = 0;
     let mut at = 0;
@@ -57,10 +64,9 @@ const SUMS: Set = set(&[kind::PLUS, kind::MINUS]);
 const SUFFIXES: Set = set(&[kind::DOT, kind::LBRACKET]) | END;
 
 /// Adds what is wrong with the words to the issues.
-pub(crate) fn explain(source: &str, tokens: &[Token], issues: &mut Vec<Issue>) {
+pub(crate) fn explain(words: &Words<'_>, issues: &mut Vec<Issue>) {
     let mut walk = Walk {
-        source,
-        tokens,
+        words,
         at: 0,
         issues,
         callers: Vec::new(),
@@ -89,8 +95,7 @@ enum Failure {
 type Step = Result<(), Failure>;
 
 struct Walk<'a> {
-    source: &'a str,
-    tokens: &'a [Token],
+    words: &'a Words<'a>,
     at: usize,
     issues: &'a mut Vec<Issue>,
     /// What may follow, in the rules that called the current one.
@@ -108,15 +113,15 @@ struct Walk<'a> {
 /// The machinery.
 impl Walk<'_> {
     fn ahead(&self, by: usize) -> u8 {
-        self.tokens[(self.at + by).min(self.tokens.len() - 1)].kind
+        self.words.at(self.words.further(self.at, by)).kind
     }
 
     fn is(&self, by: usize, kinds: Set) -> bool {
-        kinds & (1 << self.ahead(by)) != 0
+        kinds & set(&[self.ahead(by)]) != 0
     }
 
     fn consume(&mut self) {
-        self.at = (self.at + 1).min(self.tokens.len() - 1);
+        self.at = self.words.further(self.at, 1);
     }
 
     fn matched(&mut self) {
@@ -162,10 +167,10 @@ impl Walk<'_> {
         if std::mem::replace(&mut self.recovering, true) {
             return;
         }
-        let first = self.tokens[self.at];
+        let first = self.word();
         if let Failure::NoWay(until) = failure {
-            let last = self.tokens[(self.at + until).min(self.tokens.len() - 1)];
-            let text = if first.kind == kind::EOF { "<EOF>".to_owned() } else { self.words(self.at, *until) };
+            let last = self.words.at(self.words.further(self.at, *until));
+            let text = if first.kind == kind::EOF { "<EOF>".to_owned() } else { self.source(*until) };
             self.tell(last.start, reserved(format!("no viable alternative at input {}", quoted(&text))));
         } else if let Failure::Mismatch(expected) = failure {
             self.tell(
@@ -175,16 +180,22 @@ impl Walk<'_> {
         }
     }
 
-    /// Returns the source from one word to another, without what is not a word.
-    fn words(&self, from: usize, count: usize) -> String {
-        let mut text = String::new();
-        for pair in self.tokens[from..].windows(2).take(count) {
-            text.push_str(&self.source[pair[0].start..pair[0].end]);
-            let between = &self.source[pair[0].end..pair[1].start];
+    /// Returns the next word.
+    fn word(&self) -> Token {
+        self.words.at(self.at)
+    }
+
+    /// Returns the source of the next word and so many behind it, without what is not a word.
+    fn source(&self, count: usize) -> String {
+        let mut word = self.word();
+        let mut text = self.words.text(word, word).to_owned();
+        for place in self.at..self.words.further(self.at, count) {
+            let next = self.words.at(self.words.further(place, 1));
+            let between = self.words.between(word, next);
             text.push_str(if between.trim().is_empty() { between } else { "" });
+            text.push_str(self.words.text(next, next));
+            word = next;
         }
-        let last = self.tokens[(from + count).min(self.tokens.len() - 1)];
-        text.push_str(&self.source[last.start..last.end]);
         text
     }
 
@@ -194,16 +205,16 @@ impl Walk<'_> {
 
     /// Returns how messages show the next word.
     fn shown(&self) -> String {
-        let token = self.tokens[self.at];
-        quoted(if token.kind == kind::EOF { "<EOF>" } else { &self.source[token.start..token.end] })
+        let token = self.word();
+        quoted(if token.kind == kind::EOF { "<EOF>" } else { self.words.text(token, token) })
     }
 
     fn count_recovery(&mut self) -> Step {
-        self.recoveries += 1;
+        self.recoveries = self.recoveries.saturating_add(1);
         if self.recoveries <= MAX_RECOVERIES {
             return Ok(());
         }
-        let at = self.tokens[self.at].start;
+        let at = self.word().start;
         self.tell(at, format!("error recovery attempt limit exceeded: {MAX_RECOVERIES}"));
         Err(Failure::GiveUp)
     }
@@ -251,7 +262,7 @@ impl Walk<'_> {
         if self.is(0, self.expected(after)) {
             if !std::mem::replace(&mut self.recovering, true) {
                 let message = format!("missing {} at {}", listed(self.expected(kinds)), self.shown());
-                self.tell(self.tokens[self.at].start, message);
+                self.tell(self.word().start, message);
             }
             return Ok(());
         }
@@ -273,7 +284,7 @@ impl Walk<'_> {
         if !std::mem::replace(&mut self.recovering, true) {
             let expected = listed(self.expected(next));
             let message = format!("extraneous input {} expecting {expected}", self.shown());
-            self.tell(self.tokens[self.at].start, message);
+            self.tell(self.word().start, message);
         }
     }
 
@@ -298,7 +309,11 @@ impl Walk<'_> {
     /// Takes a word that may be missing, before something else.
     fn maybe(&mut self, state: u32, kind: u8, otherwise: Set) -> Step {
         self.sync(state, set(&[kind]) | otherwise)?;
-        if self.ahead(0) == kind { self.take(state + 1, set(&[kind]), otherwise) } else { Ok(()) }
+        if self.ahead(0) == kind {
+            self.take(state.saturating_add(1), set(&[kind]), otherwise)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -410,7 +425,7 @@ impl Walk<'_> {
                     self.take(78, set(&[kind::DOT]), QUESTION | FIELD)?;
                     self.maybe(79, kind::QUESTION, FIELD)?;
                     self.call(81, SUFFIXES, |this| {
-                        let at = this.tokens[this.at].start;
+                        let at = this.word().start;
                         this.field().inspect_err(|_| this.later.push(Issue::at(at, "unsupported ident kind")))
                     })?;
                 }
@@ -456,12 +471,12 @@ impl Walk<'_> {
     ) -> Step {
         let ending = set(&[kind::COMMA, close]);
         self.take(state, set(&[open]), first | ending)?;
-        self.sync(state + 1, first | ending)?;
+        self.sync(state.saturating_add(1), first | ending)?;
         if self.is(0, first) {
-            self.call(state + 2, ending, inside)?;
+            self.call(state.saturating_add(2), ending, inside)?;
         }
-        self.maybe(state + 3, kind::COMMA, set(&[close]))?;
-        self.take(state + 5, set(&[close]), END)
+        self.maybe(state.saturating_add(3), kind::COMMA, set(&[close]))?;
+        self.take(state.saturating_add(5), set(&[close]), END)
     }
 
     fn name(&mut self) -> Step {
@@ -469,24 +484,26 @@ impl Walk<'_> {
         if dot == 1 && self.ahead(1) != kind::IDENT {
             return Err(Failure::NoWay(1));
         }
-        let mut end = dot + 1;
-        while self.ahead(end) == kind::DOT && self.ahead(end + 1) == kind::IDENT {
-            end += 2;
+        // The words of the name, a dot in front aside.
+        let mut length = 1_usize;
+        let ahead = |this: &Self, by: usize| this.ahead(by.saturating_add(dot));
+        while ahead(self, length) == kind::DOT && ahead(self, length.saturating_add(1)) == kind::IDENT {
+            length = length.saturating_add(2);
         }
         if dot == 1 {
             self.take(110, set(&[kind::DOT]), set(&[kind::IDENT]))?;
         }
-        if self.ahead(end - dot) == kind::LBRACE {
-            for _ in 0..end - dot {
+        if self.ahead(length) == kind::LBRACE {
+            for _ in 0..length {
                 self.take(111, set(&[kind::IDENT, kind::DOT]), set(&[kind::LBRACE]))?;
             }
             return self.braced(112, [kind::LBRACE, kind::RBRACE], QUESTION | FIELD, Self::fields);
         }
-        let word = self.tokens[self.at];
+        let word = self.word();
         self.take(118, set(&[kind::IDENT]), END)?;
         let found = self.later.len();
         let rest = if self.ahead(0) == kind::LPAREN { self.arguments(END) } else { Ok(()) };
-        let name = &self.source[word.start..word.end];
+        let name = self.words.text(word, word);
         if parser::RESERVED.contains(&name) {
             // Nobody looks at the arguments of what cannot be called.
             self.later.truncate(found);
@@ -574,7 +591,7 @@ fn quoted(text: &str) -> String {
 
 fn listed(kinds: Set) -> String {
     let names: Vec<String> =
-        (0..64).filter(|kind| kinds & !END & (1 << kind) != 0).map(lexer::name).collect();
+        (0..64).filter(|kind| kinds & !END & set(&[*kind]) != 0).map(lexer::name).collect();
     if let [one] = names.as_slice() { one.clone() } else { format!("{{{}}}", names.join(", ")) }
 }
 

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::clusters::Scope;
 use crate::discovery::Resource;
+use crate::failure::misused;
 use crate::output;
 use crate::print::table::align;
 use crate::print::{Format, pretty};
@@ -23,6 +24,9 @@ use crate::server::Connection;
   # Print the types of one API group
   karmadactl api-resources --api-group=policy.karmada.io")]
 pub struct Arguments {
+    /// Nothing is expected here.
+    #[arg(hide = true)]
+    pub words: Vec<String>,
     #[command(flatten)]
     pub connection: Connection,
     #[command(flatten)]
@@ -55,10 +59,19 @@ pub struct Arguments {
 
 /// Prints the types.
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let format = Format::parse(&arguments.output, false)?;
-    if matches!(format, Format::JsonPath(_) | Format::JsonPathAsJson(_) | Format::Columns(_)) {
-        bail!("--output {} is not available", arguments.output);
+    if !arguments.words.is_empty() {
+        return Err(misused(
+            "api-resources",
+            &format!("unexpected arguments: [{}]", arguments.words.join(" ")),
+        ));
     }
+    if !matches!(arguments.output.as_str(), "" | "json" | "yaml" | "name" | "wide") {
+        bail!(
+            "unable to match a printer suitable for the output format {}, allowed formats are: json,name,wide,yaml",
+            apimachinery::go::quote(&arguments.output)
+        );
+    }
+    let format = Format::parse(&arguments.output, false)?;
     if !matches!(arguments.sort_by.as_str(), "" | "name" | "kind") {
         bail!("--sort-by accepts only name or kind");
     }

@@ -3,6 +3,7 @@
 use clap::Args;
 
 use crate::clusters::Scope;
+use crate::failure::misused;
 use crate::output;
 use crate::server::Connection;
 
@@ -15,6 +16,9 @@ use crate::server::Connection;
   # Print the supported API versions of cluster member1
   karmadactl api-versions --operation-scope=members --cluster=member1")]
 pub struct Arguments {
+    /// Nothing is expected here.
+    #[arg(hide = true)]
+    pub words: Vec<String>,
     #[command(flatten)]
     pub connection: Connection,
     #[command(flatten)]
@@ -23,6 +27,12 @@ pub struct Arguments {
 
 /// Prints them in order.
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    if !arguments.words.is_empty() {
+        return Err(misused(
+            "api-versions",
+            &format!("unexpected arguments: [{}]", arguments.words.join(" ")),
+        ));
+    }
     let plane = arguments.connection.plane().await?;
     let server = plane.scoped(&arguments.scope).await?;
     let mut versions = server.discovery().await?.versions.clone();

@@ -40,6 +40,9 @@ pub(crate) const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-config
 pub struct Arguments {
     #[command(flatten)]
     pub place: Namespaced,
+    /// Nothing is expected here.
+    #[arg(hide = true)]
+    pub words: Vec<String>,
     #[command(flatten)]
     pub files: Files,
     /// Propagate the resources to all member clusters.
@@ -82,6 +85,9 @@ pub struct Arguments {
 /// Applies everything.
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let dry_run = arguments.dry_run.get()?;
+    if !arguments.words.is_empty() {
+        return Err(failure::misused("apply", &format!("Unexpected args: [{}]", arguments.words.join(" "))));
+    }
     if arguments.files.is_empty() {
         bail!("must specify one of -f and -k");
     }
@@ -108,8 +114,16 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     };
     let manifests = arguments.files.read().await?;
     let plane = arguments.place.plane().await?;
-    let clusters =
-        if arguments.cluster.is_empty() { Vec::new() } else { plane.select(&arguments.cluster).await? };
+    let clusters = if arguments.cluster.is_empty() {
+        Vec::new()
+    } else {
+        plane.select(&arguments.cluster).await.map_err(|error| {
+            match error.to_string().strip_prefix("clusters don't exist: ") {
+                Some(names) if !names.contains(',') => anyhow::anyhow!("cluster {}", absent(names)),
+                _ => error,
+            }
+        })?
+    };
     let propagated = arguments.all_clusters || !clusters.is_empty();
     let work = Work { arguments: &arguments, plane: &plane, dry_run, validation, seen: RefCell::default() };
     let mut failures = Vec::new();
@@ -122,7 +136,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         if let Err(error) = work.with_policy(manifest.object, propagated, &clusters).await {
             failures.push(match error.downcast::<Refusal>() {
                 Ok(refusal) => refusal.into(),
-                Err(error) => error.context(format!("error when applying {source}")),
+                Err(error) => failure::in_source(error, "applying", &source),
             });
         }
     }
@@ -132,6 +146,14 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         arguments.removal.prune(&plane, arguments.selector.as_deref(), dry_run, &seen).await?;
     }
     Failures::check(failures)
+}
+
+/// `nowhere does not exist`, with the hint behind it.
+fn absent(names: &str) -> String {
+    match names.split_once(';') {
+        Some((name, hint)) => format!("{name} does not exist;{hint}"),
+        None => format!("{names} does not exist"),
+    }
 }
 
 struct Work<'a> {
@@ -237,10 +259,11 @@ impl Work<'_> {
         let last = live["metadata"]["annotations"][LAST_APPLIED].as_str();
         let last: Value = last.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
         if last.is_null() {
+            let program = crate::program::shown();
             output::warn(&format!(
-                "Warning: resource {}/{name} is missing the {LAST_APPLIED} annotation which is required by kubectl apply. \
-                 kubectl apply should only be used on resources created declaratively by either kubectl create \
-                 --save-config or kubectl apply. The missing annotation will be patched automatically.",
+                "Warning: resource {}/{name} is missing the {LAST_APPLIED} annotation which is required by {program} apply. \
+                 {program} apply should only be used on resources created declaratively by either {program} create \
+                 --save-config or {program} apply. The missing annotation will be patched automatically.",
                 resource.plural
             ));
         }

@@ -277,7 +277,9 @@ impl<'a> Typed<'a> {
         let named = self.flag("cluster").or_else(|| self.flag("clusters"));
         let always_member = matches!(self.path.first().map(String::as_str), Some("logs" | "top" | "promote"));
         let scope = self.flag("operation-scope").unwrap_or("");
-        if !always_member && !matches!(scope, "members" | "all") && !(scope.is_empty() && named.is_some()) {
+        let asks_members =
+            always_member || matches!(scope, "members" | "all") || (scope.is_empty() && named.is_some());
+        if !asks_members {
             let server = plane.server.clone();
             return Some((plane, server));
         }

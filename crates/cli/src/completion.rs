@@ -72,7 +72,7 @@ if [ "$funcstack[1]" = "_FUNCTION" ]; then _FUNCTION; fi
 
 const FISH: &str = r#"# fish completion for NAME
 function __FUNCTION_complete
-    set -l words (commandline --tokens-expanded --cut-at-cursor 2>/dev/null; or commandline -opc)
+    set -l words (commandline -opc)
     set -l current (commandline -ct)
     set -l lines ($words[1] __complete -- $words[2..-1] $current 2>/dev/null)
     if contains -- :files $lines

@@ -53,7 +53,7 @@ async fn change(what: What, closed: bool) -> anyhow::Result<()> {
     let name = match &what.cluster[..] {
         [] => anyhow::bail!("cluster name is required"),
         [name] => name,
-        _ => anyhow::bail!("more than one cluster name is not allowed"),
+        _ => anyhow::bail!("more than one cluster name is not supported"),
     };
     let plane = what.connection.plane().await?;
     let path = format!("/apis/cluster.karmada.io/v1alpha1/clusters/{}", segment(name));

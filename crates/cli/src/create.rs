@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::apply::remembered;
 use crate::discovery::Resource;
-use crate::failure::{Failures, Refusal, misused};
+use crate::failure::{self, Failures, Refusal, misused};
 use crate::manifests::Files;
 use crate::print::{DryRun, DryRunFlag, Output, Validation};
 use crate::select::Query;
@@ -81,6 +81,7 @@ pub struct Common {
 
 /// Ways to create without a file.
 #[derive(Debug, Clone, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one in the life of the process")]
 pub enum Generator {
     Clusterrole(rights::ClusterRole),
     Clusterrolebinding(rights::ClusterRoleBinding),
@@ -272,9 +273,7 @@ async fn files(arguments: &Arguments) -> anyhow::Result<()> {
         if let Err(error) = one(common, &plane, &asked, object).await {
             failures.push(match error.downcast::<Refusal>() {
                 Ok(refusal) => refusal.when("creating", &source),
-                Err(error) => {
-                    error.context(format!("error when creating {}", apimachinery::go::quote(&source)))
-                }
+                Err(error) => failure::in_source(error, "creating", &source),
             });
         }
     }

@@ -108,7 +108,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         bail!("unexpected -o output mode: {}. We only support '-o name'", arguments.output);
     }
     if arguments.all && arguments.selector.is_some() {
-        bail!("cannot set --all and --selector at the same time");
+        bail!("setting 'all' parameter but found a non empty selector.");
     }
     if arguments.force && options["gracePeriodSeconds"] == 0 {
         output::warn(
@@ -127,6 +127,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         fields: arguments.field_selector.clone(),
         all: arguments.all,
         ignore_not_found: arguments.ignore_not_found || arguments.all,
+        deleting: true,
         ..Query::default()
     };
     let (items, mut failures) = asked.items(&plane.server).await?;

@@ -329,18 +329,17 @@ fn indented(text: &str, spaces: usize) -> String {
     let space = " ".repeat(spaces);
     let mut out = String::new();
     for line in text.lines() {
-        // What is indented already is laid out already.
-        if line.starts_with([' ', '\t']) {
-            out.push_str(&format!("{space}{}\n", line.trim_end()));
-            continue;
-        }
-        let mut row = String::new();
+        // The first line keeps its own indent.
+        let own = line.len() - line.trim_start().len();
+        let mut row = line[..own].to_owned();
+        let mut fresh = true;
         for word in line.split_whitespace() {
-            if !row.is_empty() && row.chars().count() + 1 + word.chars().count() > WIDTH {
+            if !fresh && row.chars().count() + 1 + word.chars().count() > WIDTH {
                 out.push_str(&format!("{space}{row}\n"));
                 row.clear();
+                fresh = true;
             }
-            if !row.is_empty() {
+            if !std::mem::replace(&mut fresh, false) {
                 row.push(' ');
             }
             row.push_str(word);

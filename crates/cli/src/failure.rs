@@ -48,11 +48,19 @@ impl Refusal {
     fn told(&self) -> String {
         if self.reason() == "Invalid" {
             let details = &self.status["details"];
-            let head = format!(
-                "The {} {} is invalid",
-                details["kind"].as_str().unwrap_or(""),
-                apimachinery::go::quote(details["name"].as_str().unwrap_or(""))
-            );
+            let filled = |key: &str| details[key].as_str().is_some_and(|text| !text.is_empty());
+            let none = details["causes"].as_array().is_none_or(Vec::is_empty);
+            let head = if filled("kind") || filled("name") {
+                format!(
+                    "The {} {} is invalid",
+                    details["kind"].as_str().unwrap_or(""),
+                    apimachinery::go::quote(details["name"].as_str().unwrap_or(""))
+                )
+            } else if none {
+                format!("The request is invalid: {}", self.message())
+            } else {
+                "The request is invalid".to_owned()
+            };
             let causes: Vec<String> = details["causes"].as_array().into_iter().flatten().map(cause).collect();
             return match &causes[..] {
                 [] => head,
@@ -165,6 +173,18 @@ pub(crate) fn with_hint(error: anyhow::Error, hint: &str) -> anyhow::Error {
             refusal.into()
         }
         Err(error) => error,
+    }
+}
+
+/// Says with which file something went wrong.
+pub(crate) fn in_source(error: anyhow::Error, doing: &str, source: &str) -> anyhow::Error {
+    let text = format!("{error:#}");
+    match text.split_once(": no matches for kind ") {
+        // A type that nobody knows is told with its file.
+        Some((head, rest)) if text.starts_with("resource mapping not found") => {
+            anyhow::anyhow!("{head} from {}: no matches for kind {rest}", apimachinery::go::quote(source))
+        }
+        _ => error.context(format!("error when {doing} {}", apimachinery::go::quote(source))),
     }
 }
 

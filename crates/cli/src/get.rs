@@ -9,13 +9,13 @@ use clap::Args;
 use serde_json::Value;
 
 use crate::clusters::Members;
-use crate::discovery::Resource;
+use crate::discovery::{Discovery, Resource};
 use crate::failure::{self, Failures};
 use crate::manifests::Files;
 use crate::output;
 use crate::print::table::align;
 use crate::print::{Format, document};
-use crate::select::{Wanted, Words, list_query, missing_namespace, typed};
+use crate::select::{Wanted, Words, list_query, missing_namespace, typed, unfit};
 use crate::server::{CONTROL_PLANE, Namespaced, Plane, Server};
 
 mod rows;
@@ -167,11 +167,19 @@ pub(super) struct Asked {
     all_namespaces: bool,
     labels: Option<String>,
     fields: Option<String>,
+    /// What the words mean in every cluster, if they are Kubernetes' own types: then members need not be asked for theirs.
+    guess: Option<Vec<(Wanted, Option<String>)>>,
+}
+
+/// Returns whether every cluster has types of this group.
+fn is_native(group: &str) -> bool {
+    !group.contains('.') || group.ends_with(".k8s.io")
 }
 
 impl Asked {
     async fn new(arguments: &Arguments, plane: &Plane) -> anyhow::Result<Self> {
-        let words = Words::parse(&arguments.resources)?;
+        let place = if arguments.operation_scope == "members" { "" } else { "cluster(Karmada): " };
+        let words = Words::parse(&arguments.resources).map_err(|error| anyhow!("{place}{error}"))?;
         let mut objects = Vec::new();
         if !arguments.files.is_empty() {
             if !arguments.resources.is_empty() {
@@ -188,7 +196,17 @@ impl Asked {
         if words.named() && arguments.all_namespaces {
             bail!("a resource cannot be retrieved by name across all namespaces");
         }
+        let namespace = (!arguments.all_namespaces).then(|| plane.namespace.clone());
+        let guess = match arguments.operation_scope.as_str() {
+            "members" | "all" if objects.is_empty() => match plane.server.discovery().await {
+                Ok(discovery) => guess(&words, discovery)
+                    .map(|wanted| wanted.into_iter().map(|wanted| (wanted, namespace.clone())).collect()),
+                Err(_) => None,
+            },
+            _ => None,
+        };
         Ok(Self {
+            guess,
             words,
             objects,
             namespace: plane.namespace.clone(),
@@ -224,6 +242,15 @@ impl Asked {
     }
 }
 
+/// Says what the words mean by the control plane's own types, if all clusters have these.
+fn guess(words: &Words, discovery: &Discovery) -> Option<Vec<Wanted>> {
+    // What a category holds may be another thing in each cluster.
+    let single =
+        |(type_, _): &(String, Option<String>)| discovery.expand(type_).is_ok_and(|found| found.len() == 1);
+    let wanted = words.pairs.iter().all(single).then(|| words.resolve(discovery).ok()).flatten()?;
+    wanted.iter().all(|wanted| is_native(&wanted.resource.group)).then_some(wanted)
+}
+
 /// Says where something went wrong.
 fn in_cluster(server: &Server, error: anyhow::Error) -> anyhow::Error {
     anyhow!("cluster({}): {error:#}", server.name)
@@ -236,14 +263,30 @@ struct Given {
 }
 
 async fn ask(server: &Server, asked: &Asked, accept: &str, whole: bool, ignore_not_found: bool) -> Given {
-    let mut given = Given { answers: Vec::new(), failures: Vec::new() };
-    let wanted = match asked.on(server).await {
-        Ok(wanted) => wanted,
-        Err(error) => {
-            given.failures.push(error);
+    if !server.is_control_plane()
+        && let Some(wanted) = asked.guess.clone()
+    {
+        let given = fetch(server, asked, wanted, accept, whole, ignore_not_found).await;
+        if given.failures.is_empty() {
             return given;
         }
-    };
+        // Whatever went wrong: the cluster may have other types, and knows best what is wrong.
+    }
+    match asked.on(server).await {
+        Ok(wanted) => fetch(server, asked, wanted, accept, whole, ignore_not_found).await,
+        Err(error) => Given { answers: Vec::new(), failures: vec![error] },
+    }
+}
+
+async fn fetch(
+    server: &Server,
+    asked: &Asked,
+    wanted: Vec<(Wanted, Option<String>)>,
+    accept: &str,
+    whole: bool,
+    ignore_not_found: bool,
+) -> Given {
+    let mut given = Given { answers: Vec::new(), failures: Vec::new() };
     let include = if whole { "&includeObject=Object" } else { "" };
     for (Wanted { resource, name }, namespace) in wanted {
         let named = name.is_some();
@@ -256,7 +299,9 @@ async fn ask(server: &Server, asked: &Asked, accept: &str, whole: bool, ignore_n
                     Err(error) => Err(missing_namespace(server, &resource, namespace, error).await),
                 }
             }
-            None => pages(server, &resource.collection(namespace.as_deref()), asked, accept, include).await,
+            None => pages(server, &resource.collection(namespace.as_deref()), asked, accept, include)
+                .await
+                .map_err(|e| unfit(&resource, asked.labels.as_deref(), asked.fields.as_deref(), e)),
         };
         match answers {
             Ok(answers) => {
@@ -314,6 +359,7 @@ async fn tables(
         }
     }
     let several = groups.len() > 1;
+    let namespaced = groups.iter().any(|(resource, _)| resource.namespaced);
     groups.retain(|(_, rows)| !rows.is_empty());
     groups.sort_by_key(|(resource, _)| resource.go_text());
     let mut text = String::new();
@@ -338,13 +384,13 @@ async fn tables(
     }
     output::print(&text);
     if text.is_empty() && failures.is_empty() && !arguments.ignore_not_found {
-        nothing(asked);
+        nothing(asked, namespaced);
     }
     Failures::check(failures)
 }
 
-fn nothing(asked: &Asked) {
-    if asked.all_namespaces {
+fn nothing(asked: &Asked, namespaced: bool) {
+    if asked.all_namespaces || !namespaced {
         output::warn("No resources found");
     } else {
         output::warn(&format!("No resources found in {} namespace.", asked.namespace));
@@ -426,6 +472,37 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn only_types_that_all_clusters_have_are_guessed() {
+        for (group, native) in
+            [("", true), ("apps", true), ("networking.k8s.io", true), ("policy.karmada.io", false)]
+        {
+            assert_eq!(is_native(group), native, "{group}");
+        }
+        let resource = |group: &str, plural: &str, categories: &[&str]| Resource {
+            group: group.into(),
+            version: "v1".into(),
+            plural: plural.into(),
+            categories: categories.iter().map(|name| (*name).to_owned()).collect(),
+            ..Resource::default()
+        };
+        let discovery = Discovery {
+            resources: vec![
+                resource("", "pods", &["all"]),
+                resource("apps", "deployments", &["all"]),
+                resource("x.io", "things", &[]),
+            ],
+            versions: Vec::new(),
+        };
+        let guessed = |words: &str| {
+            let words =
+                Words::parse(&words.split(' ').map(str::to_owned).collect::<Vec<_>>()).expect("words");
+            guess(&words, &discovery).map(|wanted| wanted.len())
+        };
+        assert_eq!((guessed("pods"), guessed("pods,deployments a")), (Some(1), Some(2)));
+        assert_eq!((guessed("all"), guessed("things"), guessed("nothing")), (None, None, None));
+    }
 
     #[test]
     fn values_are_put_in_order_by_what_they_are() {

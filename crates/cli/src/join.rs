@@ -33,7 +33,7 @@ use crate::clients::{self, ControlArguments};
   karmadactl join member1 --cluster-kubeconfig=member1.kubeconfig")]
 pub struct JoinArguments {
     /// Name of the cluster.
-    #[arg(value_name = "CLUSTER_NAME")]
+    #[arg(value_name = "CLUSTER_NAME", default_value = "", hide_default_value = true)]
     pub name: String,
     #[command(flatten)]
     pub control: ControlArguments,

@@ -4,6 +4,7 @@
 //! of `karmada`. They all reach the control plane and its members through `server`, find out what is meant through
 //! `select`, and print through `print`.
 
+mod addons;
 mod annotate;
 mod api_resources;
 mod api_versions;
@@ -16,6 +17,7 @@ mod completion;
 mod cordon;
 mod cp;
 mod create;
+mod deinit;
 mod delete;
 mod describe;
 mod diff;
@@ -25,6 +27,7 @@ mod exec;
 mod explain;
 mod failure;
 mod get;
+mod init;
 mod join;
 mod label;
 mod logs;
@@ -55,7 +58,7 @@ pub use clients::{ControlArguments, config};
 pub use completion::script;
 pub use failure::told;
 pub use join::{JoinArguments, enrol, join};
-pub use program::{alone, is_command, normalize, refuse};
+pub use program::{alone, command, is_command, normalize, refuse};
 pub use unjoin::{UnjoinArguments, unjoin};
 
 /// A command of the CLI.
@@ -66,6 +69,9 @@ pub enum Command {
     Create(Box<create::Arguments>),
     Edit(Box<edit::Arguments>),
     Delete(Box<delete::Arguments>),
+    Init(Box<init::Arguments>),
+    Deinit(deinit::Arguments),
+    Addons(Box<addons::Arguments>),
     Join(JoinArguments),
     Unjoin(UnjoinArguments),
     Token(token::Arguments),
@@ -121,6 +127,9 @@ pub async fn run(command: Command, program: &str) -> anyhow::Result<()> {
         Command::Complete(arguments) => complete::run(arguments).await,
         Command::Get(arguments) => get::run(*arguments).await,
         Command::Delete(arguments) => delete::run(*arguments).await,
+        Command::Init(arguments) => init::run(*arguments).await,
+        Command::Deinit(arguments) => deinit::run(arguments).await,
+        Command::Addons(arguments) => addons::run(&arguments),
         Command::Join(arguments) => join(arguments).await,
         Command::Unjoin(arguments) => unjoin(arguments).await,
         Command::Token(arguments) => token::run(arguments, program).await,

@@ -182,6 +182,13 @@ impl Arguments {
             ([], false) => bail!(
                 "expected 'logs [-f] [-p] (POD | TYPE/NAME) [-c CONTAINER]'.\nPOD or TYPE/NAME is a required argument for the logs command"
             ),
+            ([_, _, _, ..], false) => {
+                return Err(failure::misused(
+                    "logs",
+                    "expected 'logs [-f] [-p] (POD | TYPE/NAME) [-c CONTAINER] (-C CLUSTER)'.\nPOD or TYPE/NAME is a required \
+                     argument for the logs command",
+                ));
+            }
             ([_, ..], true) => bail!("only a selector (-l) or a POD name is allowed"),
             ([_, container], false) if self.container.is_empty() => self.container = container.clone(),
             ([] | [_], _) => {}

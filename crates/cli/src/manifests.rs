@@ -46,7 +46,8 @@ impl Files {
         const NAMES: [&str; 3] = ["kustomization.yaml", "kustomization.yml", "Kustomization"];
         if !NAMES.iter().any(|name| Path::new(folder).join(name).is_file()) {
             bail!(
-                "unable to find one of 'kustomization.yaml', 'kustomization.yml' or 'Kustomization' in directory '{folder}'"
+                "unable to find one of 'kustomization.yaml', 'kustomization.yml' or 'Kustomization' in directory '{}'",
+                std::path::absolute(folder).unwrap_or_else(|_| folder.into()).display()
             );
         }
         bail!(

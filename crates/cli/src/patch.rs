@@ -92,8 +92,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
                     && dry_run == DryRun::None
                     || without_bookkeeping(&object) == without_bookkeeping(&item.object);
                 let done = if same { "patched (no change)" } else { "patched" };
-                let mode = if same { DryRun::None } else { dry_run };
-                arguments.output.tell(&item.resource, &object, done, mode)?;
+                // A rehearsal reads as upstream's: like the real thing.
+                arguments.output.tell(&item.resource, &object, done, DryRun::None)?;
             }
             Err(error) => failures.push(error),
         }

@@ -190,11 +190,10 @@ async fn relay(stream: TcpStream, way: &Way) -> anyhow::Result<()> {
             message = receive.next() => match message {
                 Some(Ok(Message::Binary(bytes))) => match bytes.split_first() {
                     Some((&channel @ (0 | 1), _)) if !std::mem::replace(&mut begun[usize::from(channel)], true) => {}
-                    Some((&0, rest)) => {
-                        if write.write_all(rest).await.is_err() {
-                            return Ok(());
-                        }
-                    }
+                    Some((&0, rest)) => match write.write_all(rest).await {
+                        Ok(()) => {}
+                        Err(_) => return Ok(()),
+                    },
                     Some((&1, rest)) if !rest.is_empty() => bail!("{}", String::from_utf8_lossy(rest).trim()),
                     _ => {}
                 },

@@ -164,14 +164,17 @@ fn strip_managed_fields(object: &mut Value) {
 impl Output {
     pub(crate) fn format(&self) -> anyhow::Result<Option<Format>> {
         let Some(text) = self.output.as_deref().filter(|text| !text.is_empty()) else { return Ok(None) };
-        let format = Format::parse(text, false)?;
-        if matches!(format, Format::Table { .. } | Format::Columns(_)) {
+        let fits = |format: &Format| !matches!(format, Format::Table { .. } | Format::Columns(_));
+        let kind = text.split('=').next().unwrap_or(text);
+        let known = ["json", "yaml", "name", "jsonpath", "jsonpath-as-json", "jsonpath-file"].contains(&kind);
+        let format = if known { Some(Format::parse(text, false)?).filter(fits) } else { None };
+        let Some(format) = format else {
             bail!(
                 "unable to match a printer suitable for the output format {}, allowed formats are: \
                  json,jsonpath,jsonpath-as-json,jsonpath-file,name,yaml",
                 apimachinery::go::quote(text)
             );
-        }
+        };
         Ok(Some(format))
     }
 
@@ -262,7 +265,10 @@ impl Validation {
             "strict" | "true" => "Strict",
             "warn" => "Warn",
             "ignore" | "false" => "Ignore",
-            other => bail!("invalid - validate option {}", apimachinery::go::quote(other)),
+            other => bail!(
+                "invalid - validate option {}; must be one of: strict (or true), warn, ignore (or false)",
+                apimachinery::go::quote(other)
+            ),
         })
     }
 }

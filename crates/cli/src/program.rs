@@ -96,6 +96,11 @@ pub(crate) fn alone_command(shown: &str) -> clap::Command {
     named(command, shown)
 }
 
+/// Returns the program's commands and flags, for whoever makes pages of them.
+pub fn command() -> clap::Command {
+    alone_command("karmadactl")
+}
+
 /// Makes examples call the program by its name.
 fn named(command: clap::Command, shown: &str) -> clap::Command {
     let command = match command.get_after_help().map(ToString::to_string) {
@@ -239,8 +244,29 @@ pub fn refuse(error: &clap::Error, root: &clap::Command, arguments: &[OsString],
         output::print(&error.render().to_string());
         return ExitCode::SUCCESS;
     }
+    if matches!(
+        error.kind(),
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand
+    ) {
+        // Whoever names a group of commands is shown the group.
+        let mut command = root.clone();
+        command.build();
+        let words: Vec<&str> = arguments.iter().skip(1).filter_map(|word| word.to_str()).collect();
+        output::print(&help_of(&mut command, &words));
+        return if words.first() == Some(&"create") { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    }
     output::warn(&complaint(error, root, arguments, shown));
     ExitCode::FAILURE
+}
+
+/// Returns the help of the innermost command that the words name.
+fn help_of(command: &mut clap::Command, words: &[&str]) -> String {
+    if let Some((word, rest)) = words.split_first()
+        && let Some(inner) = command.find_subcommand_mut(word)
+    {
+        return help_of(inner, rest);
+    }
+    command.render_help().to_string()
 }
 
 fn complaint(error: &clap::Error, root: &clap::Command, arguments: &[OsString], shown: &str) -> String {
@@ -310,9 +336,6 @@ fn complaint(error: &clap::Error, root: &clap::Command, arguments: &[OsString], 
             let source = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
             let value = apimachinery::go::quote(&context(ContextKind::InvalidValue));
             format!("error: invalid argument {value} for \"{short}{long}\" flag: {source}{usage}")
-        }
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
-            error.render().to_string()
         }
         _ => {
             let text = error.render().to_string();

@@ -79,10 +79,15 @@ pub(crate) async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
     let format = match arguments.output.as_str() {
         "" => None,
         "json" | "yaml" => Some(Format::parse(&arguments.output, false)?),
-        other => bail!("invalid output option: {other}; it is one of json and yaml"),
+        _ => bail!("invalid output format: supported formats are json and yaml"),
     };
     let plane = arguments.place.plane().await?;
-    let member = plane.member(&arguments.cluster).await?;
+    let member = plane.member(&arguments.cluster).await.map_err(|error| {
+        if failure::is_not_found(&error) {
+            return anyhow!("failed to get Factory of the member cluster. err: {error}");
+        }
+        error
+    })?;
     // A glob or selector stands for one name from here on.
     arguments.cluster = member.name.clone();
     let member = match &arguments.cluster_kubeconfig {

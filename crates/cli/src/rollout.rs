@@ -12,11 +12,13 @@ use crate::failure::Failures;
 use crate::manifests::Files;
 use crate::output;
 use crate::select::{Item, Query};
-use crate::server::{Namespaced, Server};
+use crate::server::{Connection, Namespaced, Server};
 
 /// Follow the rollout of a workload.
 #[derive(Debug, Clone, Args)]
 pub struct Arguments {
+    #[command(flatten)]
+    pub connection: Connection,
     #[command(subcommand)]
     pub command: Command,
 }

@@ -37,9 +37,10 @@ impl Words {
                     if word.contains('/') {
                         bail!("arguments in resource/name form may not have more than one slash");
                     }
+                    let program = crate::program::shown();
                     bail!(
                         "there is no need to specify a resource type as a separate argument when passing arguments in \
-                         resource/name form (e.g. 'kubectl get resource/<resource_name>' instead of 'kubectl get \
+                         resource/name form (e.g. '{program} get resource/<resource_name>' instead of '{program} get \
                          resource resource/<resource_name>'"
                     );
                 };
@@ -117,6 +118,8 @@ pub(crate) struct Query {
     pub(crate) all: bool,
     pub(crate) ignore_not_found: bool,
     pub(crate) subresource: Option<String>,
+    /// What is to be deleted and is missing is told by its own name, and with its file.
+    pub(crate) deleting: bool,
 }
 
 impl Query {
@@ -135,7 +138,15 @@ impl Query {
                 let resource = discovery.of(&manifest.object)?;
                 let namespace = self.namespace_of(resource, &manifest.object)?;
                 let name = manifest.object["metadata"]["name"].as_str().unwrap_or("").to_owned();
+                let before = failures.len();
                 self.fetch(server, resource, &namespace, &name, &mut items, &mut failures).await;
+                if self.deleting && failures.len() > before {
+                    let missing = failures.pop().map(|error| match error.downcast::<failure::Refusal>() {
+                        Ok(refusal) => refusal.when("deleting", &manifest.source),
+                        Err(error) => error,
+                    });
+                    failures.extend(missing);
+                }
             }
             return Ok((items, failures));
         }
@@ -164,7 +175,11 @@ impl Query {
                 }
                 None => {
                     let path = resource.collection((!self.all_namespaces).then_some(self.namespace.as_str()));
-                    match list(server, &path, self.labels.as_deref(), self.fields.as_deref()).await {
+                    let (labels, fields) = (self.labels.as_deref(), self.fields.as_deref());
+                    match list(server, &path, labels, fields)
+                        .await
+                        .map_err(|e| unfit(&resource, labels, fields, e))
+                    {
                         Ok(found) => items.extend(
                             found.into_iter().map(|object| Item::new(&resource, typed(object, &resource))),
                         ),
@@ -185,7 +200,12 @@ impl Query {
         items: &mut Vec<Item>,
         failures: &mut Vec<anyhow::Error>,
     ) {
-        match get(server, resource, namespace, name, self.subresource.as_deref()).await {
+        let found = if self.deleting {
+            server.get(&resource.path(namespace, name)).await
+        } else {
+            get(server, resource, namespace, name, self.subresource.as_deref()).await
+        };
+        match found {
             Ok(object) => items.push(Item::new(resource, object)),
             Err(error) if self.ignore_not_found && failure::is_not_found(&error) => {}
             Err(error) => failures.push(error),
@@ -250,6 +270,30 @@ pub(crate) async fn missing_namespace(
         }
     }
     error
+}
+
+/// Says of what a list could not be had, if what was asked for is to blame.
+pub(crate) fn unfit(
+    resource: &Resource,
+    labels: Option<&str>,
+    fields: Option<&str>,
+    error: anyhow::Error,
+) -> anyhow::Error {
+    match error.downcast::<failure::Refusal>() {
+        Ok(mut refusal) if matches!(refusal.reason(), "BadRequest" | "NotFound") => {
+            let quote = |text: Option<&str>| apimachinery::go::quote(text.unwrap_or(""));
+            refusal.status["message"] = format!(
+                "Unable to find {} that match label selector {}, field selector {}: {refusal}",
+                apimachinery::go::quote(&resource.go_text()),
+                quote(labels),
+                quote(fields)
+            )
+            .into();
+            refusal.into()
+        }
+        Ok(refusal) => refusal.into(),
+        Err(error) => error,
+    }
 }
 
 /// Lists a collection, in pieces of 500 as kubectl does.

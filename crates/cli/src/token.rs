@@ -24,6 +24,8 @@ const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
 /// Manage bootstrap tokens for joining member clusters to Karmada.
 #[derive(Debug, Clone, Args)]
 pub struct Arguments {
+    #[command(flatten)]
+    pub connection: Connection,
     #[command(subcommand)]
     pub command: Action,
 }

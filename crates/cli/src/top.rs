@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::clusters::Members;
-use crate::failure::{self, Ended};
+use crate::failure::{self, Ended, misused};
 use crate::output;
 use crate::print::table::align_wide;
 use crate::select::list;
@@ -19,11 +19,14 @@ use crate::server::{Connection, Namespaced, Plane, Server, segment};
 /// Display resource (CPU/memory) usage of member clusters.
 #[derive(Debug, Clone, Args)]
 pub struct Arguments {
+    #[command(flatten)]
+    pub connection: Connection,
     #[command(subcommand)]
     pub command: Command,
 }
 
 #[derive(Debug, Clone, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one in the life of the process")]
 pub enum Command {
     #[command(visible_aliases = ["pods", "po"])]
     Pod(Pods),
@@ -149,9 +152,6 @@ impl Shape {
         if !names.is_empty() && (self.selector.is_some() || fields.is_some()) {
             bail!("only one of NAME or selector can be provided");
         }
-        if names.len() > 1 {
-            bail!("only one NAME can be provided, got {}", names.len());
-        }
         Ok(())
     }
 
@@ -176,9 +176,13 @@ async fn has_metrics(member: &Server) -> anyhow::Result<()> {
 }
 
 /// Prints what went wrong in each cluster.
-fn finish(failures: Vec<(String, anyhow::Error)>) -> anyhow::Result<()> {
+fn finish(mut failures: Vec<(String, anyhow::Error)>) -> anyhow::Result<()> {
     if failures.is_empty() {
         return Ok(());
+    }
+    if failures.len() == 1 {
+        let (cluster, error) = failures.remove(0);
+        bail!("cluster({cluster}): {error:#}");
     }
     for (cluster, error) in failures {
         output::warn(&format!("cluster({cluster}): {error:#}"));
@@ -203,6 +207,9 @@ where
 }
 
 async fn pods(arguments: &Pods) -> anyhow::Result<()> {
+    if arguments.name.len() > 1 {
+        return Err(misused("top pod", "pod [NAME | -l label]"));
+    }
     arguments.shape.check(&arguments.name, arguments.field_selector.as_deref())?;
     let plane = arguments.place.plane().await?;
     let members = arguments.shape.members(&plane).await?;
@@ -330,6 +337,9 @@ struct Node {
 }
 
 async fn nodes(arguments: &Nodes) -> anyhow::Result<()> {
+    if arguments.name.len() > 1 {
+        return Err(misused("top node", "node [NAME | -l label]"));
+    }
     arguments.shape.check(&arguments.name, None)?;
     let plane = arguments.connection.plane().await?;
     let members = arguments.shape.members(&plane).await?;

@@ -27,7 +27,7 @@ use crate::clients::{self, ControlArguments};
   karmadactl unjoin member1")]
 pub struct UnjoinArguments {
     /// Name of the cluster.
-    #[arg(value_name = "CLUSTER_NAME")]
+    #[arg(value_name = "CLUSTER_NAME", default_value = "", hide_default_value = true)]
     pub name: String,
     #[command(flatten)]
     pub control: ControlArguments,

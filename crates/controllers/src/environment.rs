@@ -11,7 +11,7 @@ use runtime::{Events, Key, Mirror, Queue, Supervisor, Writer};
 
 use crate::mirrors::Mirrors;
 use crate::plane::scheduling;
-use crate::{Context, MyClusters, Timing};
+use crate::{Context, MyClusters, Timing, failover};
 
 /// The reason of the event about an object whose reconcile panicked. Upstream has none.
 const RECONCILE_PANICKED: &str = "ReconcilePanicked";
@@ -28,6 +28,7 @@ pub(crate) struct Environment {
     pub(crate) mine: MyClusters,
     pub(crate) timing: Timing,
     pub(crate) scheduler: scheduling::Settings,
+    pub(crate) failover: failover::Settings,
 }
 
 impl Environment {
@@ -43,6 +44,7 @@ impl Environment {
             mine: context.clusters.clone(),
             timing: context.settings.timing.clone(),
             scheduler: context.scheduler.clone(),
+            failover: context.settings.failover.clone(),
         }
     }
 

@@ -6,9 +6,10 @@
 //!
 //! The control-plane side (`plane`) turns templates and policies into bindings, placements and Works, and collects
 //! their status. The member side (`members`) registers clusters, carries Works out and reports what became of them.
-//! The two meet at the Work.
+//! The two meet at the Work. `failover` moves workloads away from clusters that have failed.
 
 mod environment;
+pub mod failover;
 #[cfg(test)]
 mod fixtures;
 pub mod members;
@@ -48,6 +49,8 @@ pub struct Settings {
     pub timing: Timing,
     /// `--removal-limit-templates` and `--removal-limit-percent`
     pub removals: propagation::withdrawal::Limits,
+    /// The flags of evictions.
+    pub failover: failover::Settings,
 }
 
 impl Default for Settings {
@@ -57,6 +60,7 @@ impl Default for Settings {
             skip: SkipRules::with_defaults(),
             timing: Timing::default(),
             removals: propagation::withdrawal::Limits::default(),
+            failover: failover::Settings::default(),
         }
     }
 }

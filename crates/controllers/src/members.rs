@@ -22,6 +22,8 @@ mod removal;
 mod summary;
 pub(crate) mod work_status;
 
+pub(crate) use cluster::taints_message;
+
 use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -32,7 +34,7 @@ use api::labels::annotations::{TEMPLATE_UID, WORK_NAME, WORK_NAMESPACE};
 use api::work::ObjectReference;
 use member::{Kinds, ObservedChange};
 use propagation::{Object, Reference as _};
-use runtime::{Key, Queue, Throttle};
+use runtime::{Key, KeyLocks, Queue, Throttle};
 use serde_json::Value;
 
 use crate::environment::Environment;
@@ -60,6 +62,8 @@ pub(crate) struct Shared {
     reports: Arc<Queue<Key>>,
     /// When the status of a Work was last written.
     throttle: Throttle<Key>,
+    /// The status of a Work has two writers, which look and write one after the other.
+    status_locks: KeyLocks<Key>,
     /// Clusters whose status is to be looked at.
     looks: Arc<Queue<String>>,
 }
@@ -87,9 +91,13 @@ impl Shared {
             executions: Queue::new("execution-controller"),
             reports: Queue::new("work-status"),
             throttle: Throttle::default(),
+            status_locks: KeyLocks::default(),
             looks: Queue::new("cluster-status-controller"),
         });
-        if ["cluster", "clusterStatus", "execution", "workStatus"].iter().any(|name| chosen.contains(name)) {
+        if ["cluster", "clusterStatus", "descheduler", "execution", "workStatus"]
+            .iter()
+            .any(|name| chosen.contains(name))
+        {
             links::keep(&shared);
         }
         shared

@@ -6,8 +6,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use api::apps::WorkloadRebalancer;
 use api::cluster::Cluster;
-use api::policy::{ClusterOverridePolicy, ClusterPropagationPolicy, OverridePolicy, PropagationPolicy};
+use api::policy::{
+    ClusterOverridePolicy, ClusterPropagationPolicy, ClusterTaintPolicy, OverridePolicy, PropagationPolicy,
+};
+use api::remedy::Remedy;
 use api::work::{ClusterResourceBinding, ResourceBinding, Work};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::runtime::watcher;
@@ -103,6 +107,9 @@ mirrors! {
     ClusterPolicies, "ClusterPropagationPolicy", cluster_policies: ClusterPropagationPolicy = Mirror::default(), all;
     OverridePolicies, "OverridePolicy", override_policies: OverridePolicy = Mirror::default(), all;
     ClusterOverridePolicies, "ClusterOverridePolicy", cluster_override_policies: ClusterOverridePolicy = Mirror::default(), all;
+    TaintPolicies, "ClusterTaintPolicy", taint_policies: ClusterTaintPolicy = Mirror::default(), all;
+    Rebalancers, "WorkloadRebalancer", rebalancers: WorkloadRebalancer = Mirror::default(), all;
+    Remedies, "Remedy", remedies: Remedy = Mirror::default(), all;
     Bindings, "ResourceBinding", bindings: ResourceBinding = Mirror::default(), all;
     ClusterBindings, "ClusterResourceBinding", cluster_bindings: ClusterResourceBinding = Mirror::default(), all;
 }

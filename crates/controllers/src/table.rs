@@ -5,6 +5,7 @@
 
 use api::features::{self, Features, Gate};
 
+use crate::failover;
 use crate::members::{self, Shared};
 use crate::mirrors::Watch;
 use crate::plane::{self, Plane};
@@ -190,20 +191,24 @@ pub const TABLE: &[Declaration] = &[
         Some(features::FEDERATED_QUOTA_ENFORCEMENT),
         NONE,
     ),
-    missing(
-        "gracefulEviction",
-        "takes a workload out of a cluster once its replacement is healthy",
-        true,
-        Some(features::GRACEFUL_EVICTION),
-        NONE,
-    ),
-    missing(
-        "applicationFailover",
-        "moves a workload away that stays unhealthy in a cluster",
-        true,
-        Some(features::FAILOVER),
-        NONE,
-    ),
+    Declaration {
+        name: "gracefulEviction",
+        about: "a workload that leaves a cluster is taken out once its replacement is healthy, or has been waited for long enough",
+        default: true,
+        gate: None,
+        watches: &[Watch::Bindings, Watch::ClusterBindings],
+        writes: "spec.gracefulEvictionTasks of the binding",
+        status: present("failover/graceful.rs", Wire::Plane(failover::graceful::wire)),
+    },
+    Declaration {
+        name: "applicationFailover",
+        about: "a workload leaves a cluster in which it stays unhealthy for longer than its policy tolerates",
+        default: true,
+        gate: None,
+        watches: &[Watch::Bindings, Watch::ClusterBindings],
+        writes: "spec.clusters and spec.gracefulEvictionTasks of the binding",
+        status: present("failover/application.rs", Wire::Plane(failover::application::wire)),
+    },
     missing(
         "federatedHorizontalPodAutoscaler",
         "scales workloads over several clusters by their load",
@@ -253,28 +258,34 @@ pub const TABLE: &[Declaration] = &[
         Some(features::MULTI_CLUSTER_SERVICE),
         NONE,
     ),
-    missing(
-        "remedy",
-        "lets a Remedy act on a cluster's condition",
-        true,
-        None,
-        &[("remedy.karmada.io", "Remedy")],
-    ),
-    missing(
-        "workloadRebalancer",
-        "has workloads scheduled anew on request",
-        true,
-        None,
-        &[("apps.karmada.io", "WorkloadRebalancer")],
-    ),
+    Declaration {
+        name: "remedy",
+        about: "a Cluster's status has the actions that its conditions call for, as Remedies say",
+        default: true,
+        gate: None,
+        watches: &[Watch::Clusters, Watch::Remedies],
+        writes: "status.remedyActions of Cluster",
+        status: present("failover/remedy.rs", Wire::Plane(failover::remedy::wire)),
+    },
+    Declaration {
+        name: "workloadRebalancer",
+        about: "workloads that a WorkloadRebalancer names are placed afresh once, and the WorkloadRebalancer goes when its time is over",
+        default: true,
+        gate: None,
+        watches: &[Watch::Rebalancers, Watch::Bindings, Watch::ClusterBindings],
+        writes: "spec.rescheduleTriggeredAt of the binding; status of WorkloadRebalancer",
+        status: present("failover/rebalancer.rs", Wire::Plane(failover::rebalancer::wire)),
+    },
     missing("agentcsrapproving", "approves the certificate requests of agents", true, None, NONE),
-    missing(
-        "clustertaintpolicy",
-        "taints clusters by their conditions",
-        true,
-        Some(features::FAILOVER),
-        &[("policy.karmada.io", "ClusterTaintPolicy")],
-    ),
+    Declaration {
+        name: "clustertaintpolicy",
+        about: "a Cluster has the taints that ClusterTaintPolicies give it for its conditions",
+        default: true,
+        gate: Some(features::FAILOVER),
+        watches: &[Watch::Clusters, Watch::TaintPolicies],
+        writes: "taints of Cluster",
+        status: present("failover/taint_policy.rs", Wire::Plane(failover::taint_policy::wire)),
+    },
     Declaration {
         name: "resource-detector",
         about: "a template that a policy selects is claimed by it and has a binding",
@@ -309,6 +320,24 @@ pub const TABLE: &[Declaration] = &[
         watches: &[Watch::Bindings, Watch::ClusterBindings, Watch::Clusters],
         writes: "spec.clusters and the Scheduled condition of the binding",
         status: present("plane/scheduling.rs", Wire::Plane(plane::scheduling::wire)),
+    },
+    Declaration {
+        name: "taint-manager",
+        about: "a workload leaves a cluster whose NoExecute taints it does not tolerate, with `--enable-no-execute-taint-eviction`",
+        default: true,
+        gate: Some(features::FAILOVER),
+        watches: &[Watch::Clusters, Watch::Bindings, Watch::ClusterBindings],
+        writes: "spec.clusters and spec.gracefulEvictionTasks of the binding",
+        status: present("failover/taint_manager.rs", Wire::Plane(failover::taint_manager::wire)),
+    },
+    Declaration {
+        name: "descheduler",
+        about: "replicas that find no node in a cluster are placed in another one",
+        default: false,
+        gate: None,
+        watches: &[Watch::Bindings, Watch::Clusters],
+        writes: "spec.clusters of the ResourceBinding",
+        status: present("failover/descheduler.rs", Wire::Members(failover::descheduler::wire)),
     },
 ];
 
@@ -346,7 +375,7 @@ pub fn page() -> String {
          Generated from `crates/controllers/src/table.rs`; do not edit. To refresh it: `cargo test -p controllers --lib` with\n\
          `KARMADA_RS_REFRESH=1`.\n\n\
          `--controllers` takes these names, as upstream's flag: `*` for all that are on by default, `name` to switch one on,\n\
-         `-name` to switch one off. The last three have no name in upstream, where they cannot be switched.\n\n\
+         `-name` to switch one off. The last five have no name in upstream, where they cannot be switched.\n\n\
          ## What runs\n\n\
          | Name | Keeps true | Watches | Writes | Gate | File |\n|---|---|---|---|---|---|\n",
     );
@@ -429,7 +458,8 @@ mod tests {
             "workStatus",
             "workloadRebalancer",
         ];
-        let ours = ["dependencies-distributor", "resource-detector", "scheduler"];
+        let ours =
+            ["dependencies-distributor", "descheduler", "resource-detector", "scheduler", "taint-manager"];
         assert_eq!(names, upstream.into_iter().chain(ours).collect());
     }
 
@@ -470,10 +500,13 @@ mod tests {
             "ClusterOverridePolicy",
             "ClusterPropagationPolicy",
             "ClusterResourceBinding",
+            "ClusterTaintPolicy",
             "OverridePolicy",
             "PropagationPolicy",
+            "Remedy",
             "ResourceBinding",
             "Work",
+            "WorkloadRebalancer",
         ];
         for (group, kind) in known {
             let (without, acted_on) =

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use api::work;
 use apimachinery::quantity::Quantity;
 use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
 use prost::Message;
 
 /// The service's full name.
@@ -249,6 +250,63 @@ fn toleration(toleration: &core::Toleration) -> Vec<u8> {
     .encode_to_vec()
 }
 
+impl ReplicaRequirements {
+    /// Returns the amounts that are asked for.
+    pub fn request(&self) -> api::policy::ResourceList {
+        amounts(&self.resource_request_bytes)
+    }
+}
+
+impl ComponentReplicaRequirements {
+    /// Returns the amounts that are asked for.
+    pub fn request(&self) -> api::policy::ResourceList {
+        amounts(&self.resource_request_bytes)
+    }
+}
+
+impl NodeClaim {
+    /// Returns what it says. An affinity that cannot be read fits no node, and a toleration that cannot be read tolerates nothing.
+    pub fn read(&self) -> work::NodeClaim {
+        let requirements = |list: Vec<NodeSelectorRequirement>| {
+            let read = |one: NodeSelectorRequirement| core::NodeSelectorRequirement {
+                key: one.key.unwrap_or_default(),
+                operator: one.operator.unwrap_or_default(),
+                values: Some(one.values),
+            };
+            (!list.is_empty()).then(|| list.into_iter().map(read).collect())
+        };
+        let affinity = (!self.node_affinity_bytes.is_empty()).then(|| {
+            let read = NodeSelectorMessage::decode(self.node_affinity_bytes.as_slice()).unwrap_or_default();
+            let term = |term: NodeSelectorTerm| core::NodeSelectorTerm {
+                match_expressions: requirements(term.match_expressions),
+                match_fields: requirements(term.match_fields),
+            };
+            core::NodeSelector { node_selector_terms: read.terms.into_iter().map(term).collect() }
+        });
+        let toleration = |bytes: &Vec<u8>| {
+            let read = TolerationMessage::decode(bytes.as_slice()).ok()?;
+            Some(core::Toleration {
+                key: read.key,
+                operator: read.operator,
+                value: read.value,
+                effect: read.effect,
+                toleration_seconds: read.toleration_seconds,
+            })
+        };
+        work::NodeClaim {
+            hard_node_affinity: affinity,
+            node_selector: self.node_selector.clone().into_iter().collect(),
+            tolerations: self.tolerations_bytes.iter().filter_map(toleration).collect(),
+        }
+    }
+}
+
+fn amounts(bytes: &HashMap<String, Vec<u8>>) -> api::policy::ResourceList {
+    let read = |bytes: &[u8]| QuantityMessage::decode(bytes).ok()?.text;
+    let amounts = bytes.iter().filter_map(|(name, bytes)| Some((name.clone(), Amount(read(bytes)?))));
+    amounts.collect()
+}
+
 /// Text that is not a quantity is sent as it is: the service will say so.
 fn quantities(list: &api::policy::ResourceList) -> HashMap<String, Vec<u8>> {
     let encode = |text: &str| {
@@ -270,6 +328,7 @@ mod tests {
             serde_json::from_value(json!({"resourceRequest": {"cpu": "1000m"}, "namespace": "ns"})).unwrap();
         let message = ReplicaRequirements::from(&needs);
         assert_eq!(message.resource_request_bytes["cpu"], [0x0a, 1, b'1']);
+        assert_eq!(message.request()["cpu"].0, "1");
         assert_eq!(message.encode_to_vec(), b"\x1a\x02ns\x2a\x0a\x0a\x03cpu\x12\x03\x0a\x011");
     }
 
@@ -285,5 +344,13 @@ mod tests {
         assert_eq!(message.node_selector["disk"], "ssd");
         assert_eq!(message.node_affinity_bytes, b"\x0a\x0c\x0a\x0a\x0a\x01z\x12\x02In\x1a\x01a");
         assert_eq!(message.tolerations_bytes, [b"\x0a\x01k\x12\x06Exists\x1a\x00\x22\x00".to_vec()]);
+        let read = message.read();
+        assert_eq!(
+            (&read.node_selector, &read.hard_node_affinity),
+            (&claim.node_selector, &claim.hard_node_affinity)
+        );
+        assert_eq!(read.tolerations[0].key.as_deref(), Some("k"));
+        let broken = NodeClaim { node_affinity_bytes: vec![0xff], ..NodeClaim::default() }.read();
+        assert_eq!(broken.hard_node_affinity.map(|affinity| affinity.node_selector_terms), Some(Vec::new()));
     }
 }

@@ -1,15 +1,15 @@
 //! How the way to an estimator is secured: plain text without a CA, as upstream, else TLS with an optional client
-//! certificate.
-//!
-//! Certificates are read and checked as those of the control plane are: by `kube`.
+//! certificate. The client's certificates are read and checked as those of the control plane are: by `kube`. The service has
+//! its own configuration: TLS 1.3, and callers that have to show a certificate where an authority for them is given.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kube::client::ConfigExt as _;
-use rustls::ClientConfig;
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 /// Files, by upstream's flags.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub enum Error {
     NoCertificate(PathBuf),
     #[error("cannot set up TLS to estimators")]
     Setup(#[source] Box<kube::Error>),
+    #[error("cannot set up TLS of the estimator: {0}")]
+    Server(String),
 }
 
 impl Tls {
@@ -55,12 +57,62 @@ impl Tls {
 
     fn authorities(&self) -> Result<Vec<Vec<u8>>, Error> {
         let Some(path) = &self.ca else { return Ok(Vec::new()) };
-        let failed = |source| Error::File { path: path.clone(), source };
-        let read = CertificateDer::pem_file_iter(path).map_err(failed)?;
-        let all: Vec<CertificateDer<'_>> = read.collect::<Result<_, _>>().map_err(failed)?;
-        if all.is_empty() {
-            return Err(Error::NoCertificate(path.clone()));
-        }
+        let all = certificates(path)?;
         Ok(all.iter().map(|certificate| certificate.to_vec()).collect())
     }
+}
+
+/// Files of the service, by upstream's flags.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ServerTls {
+    /// `--grpc-auth-cert-file`
+    pub certificate: Option<PathBuf>,
+    /// `--grpc-auth-key-file`
+    pub key: Option<PathBuf>,
+    /// `--grpc-client-ca-file`
+    pub client_ca: Option<PathBuf>,
+    /// `--insecure-skip-grpc-client-verify`
+    pub skip_client_verification: bool,
+}
+
+impl ServerTls {
+    /// Returns the configuration of the service; none for plain text. Callers have to show a certificate of the authority, if
+    /// there is one and it is not to be skipped. Versions before TLS 1.3 are not spoken, as upstream.
+    ///
+    /// # Errors
+    /// If a file cannot be read, or certificate and key do not belong together.
+    pub fn server_config(&self) -> Result<Option<Arc<ServerConfig>>, Error> {
+        let (Some(certificate), Some(key)) = (&self.certificate, &self.key) else { return Ok(None) };
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let failed = |error: rustls::Error| Error::Server(error.to_string());
+        let builder = ServerConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(failed)?;
+        let builder = match self.client_ca.as_ref().filter(|_| !self.skip_client_verification) {
+            None => builder.with_no_client_auth(),
+            Some(path) => {
+                let mut roots = RootCertStore::empty();
+                for authority in certificates(path)? {
+                    roots.add(authority).map_err(failed)?;
+                }
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+                    .build()
+                    .map_err(|error| Error::Server(error.to_string()))?;
+                builder.with_client_cert_verifier(verifier)
+            }
+        };
+        let key =
+            PrivateKeyDer::from_pem_file(key).map_err(|source| Error::File { path: key.clone(), source })?;
+        let mut config = builder.with_single_cert(certificates(certificate)?, key).map_err(failed)?;
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Ok(Some(Arc::new(config)))
+    }
+}
+
+/// Reads the certificates of a file; there has to be one.
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let failed = |source| Error::File { path: path.to_owned(), source };
+    let read = CertificateDer::pem_file_iter(path).map_err(failed)?;
+    let all: Vec<CertificateDer<'static>> = read.collect::<Result<_, _>>().map_err(failed)?;
+    if all.is_empty() { Err(Error::NoCertificate(path.to_owned())) } else { Ok(all) }
 }

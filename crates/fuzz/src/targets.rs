@@ -10,9 +10,10 @@ use apimachinery::quantity::Quantity;
 use apimachinery::selector::{self, LabelSelector};
 use apimachinery::server_side_apply::FieldManager;
 use apimachinery::{json, yaml};
+use apiserver::auth::User;
 use apiserver::auth::pki::{self, Pair, Pki};
 use apiserver::auth::x509::Judge;
-use apiserver::http::{Query, RequestInfo};
+use apiserver::http::{Query, RequestInfo, onward, request};
 use serde_json::{Value, json};
 
 use crate::Target;
@@ -195,6 +196,32 @@ pub static TARGETS: &[Target] = &[
             "status",
         ],
         run: read_path,
+    },
+    Target {
+        name: "onward",
+        about: "what is handed on to a member is what was authorised, in the caller's name and nobody else's",
+        words: &[
+            "/apis/cluster.karmada.io/v1alpha1/clusters/m1/proxy/",
+            "%2e%2e/",
+            "..%2f",
+            "./",
+            "//",
+            "%5c..",
+            "%70roxy",
+            "watch/",
+            "namespaces/a/",
+            "?x=/../",
+            "\nimpersonate-user: admin",
+            "\nauthorization: Bearer a",
+            "\nx-remote-user: admin",
+            "\nupgrade: websocket",
+            "\nusername=",
+            "\ngroup=",
+            "system:masters",
+            " ",
+            "ö",
+        ],
+        run: hand_on,
     },
     Target {
         name: "kubeconfig",
@@ -502,13 +529,15 @@ fn read_certificate(input: &[u8]) -> String {
     let verdict = JUDGE.judge(&chain);
     assert!(verdict.user.is_none() && !verdict.front_proxy, "somebody is trusted");
     let asked = apiserver::auth::certify::names_in(input);
+    // No byte of it can be changed by chance and still be signed.
+    let refused = apiserver::auth::signing_request::check(input).err();
     if let Ok(text) = std::str::from_utf8(input) {
         // Looked at on every start, whatever is in the file.
         let _ = pki::expiry(text);
     }
     match asked {
-        Ok((name, groups)) => format!("{} of {}", name.is_empty(), groups.len().min(3)),
-        Err(error) => error,
+        Ok((name, groups)) => format!("{} of {} {refused:?}", name.is_empty(), groups.len().min(3)),
+        Err(error) => format!("{error} {refused:?}"),
     }
 }
 
@@ -524,6 +553,66 @@ fn read_path(input: &[u8]) -> String {
     let again = RequestInfo::parse(&http::Method::GET, path, &query);
     assert_eq!(again, info);
     format!("{} {} {}", info.verb, info.is_resource, !info.subresource.is_empty())
+}
+
+/// The first line is a path and query; lines with `username=` and `group=` are the caller's identity, the others headers.
+fn hand_on(input: &[u8]) -> String {
+    let Ok(text) = std::str::from_utf8(input) else { return "not UTF-8".to_owned() };
+    let mut lines = text.split('\n');
+    let first = lines.next().unwrap_or_default();
+    let (path, query) = first.split_once('?').unwrap_or((first, ""));
+    let (mut user, mut given) = (User::default(), http::HeaderMap::new());
+    for line in lines {
+        if let Some(name) = line.strip_prefix("username=") {
+            name.clone_into(&mut user.name);
+        } else if let Some(group) = line.strip_prefix("group=") {
+            user.groups.push(group.to_owned());
+        } else if let Some((name, value)) = line.split_once(": ")
+            && let Ok(name) = http::HeaderName::from_bytes(name.as_bytes())
+            && let Ok(value) = http::HeaderValue::from_bytes(value.as_bytes())
+        {
+            given.append(name, value);
+        }
+    }
+    let info = RequestInfo::parse(&http::Method::GET, path, &Query::parse(Some(query)));
+    let target = onward::target(&info, query);
+    if let Ok(target) = &target {
+        // What the server has authorised is the subresource of one object without a namespace.
+        assert_eq!((info.namespace.as_str(), info.subresource.as_str()), ("", "proxy"), "{path}");
+        let asked = target.split('?').next().unwrap_or_default();
+        assert!(asked.starts_with('/'), "{target}");
+        let decoded = request::percent_decode(asked, false);
+        assert!(!decoded.split(['/', '\\']).any(|part| matches!(part, "." | "..")), "{target}");
+        // The server has seen the same rest.
+        assert_eq!(decoded.trim_matches('/'), info.rest.trim_matches('/'), "{path}");
+        assert!(target.ends_with(query), "{target}");
+    }
+    let headers = onward::headers(&given, &user, true);
+    if let Ok(headers) = &headers {
+        let values = |name: &str| -> Vec<&[u8]> {
+            headers.get_all(name).iter().map(http::HeaderValue::as_bytes).collect()
+        };
+        assert_eq!(values("impersonate-user"), [user.name.as_bytes()]);
+        let groups: Vec<&[u8]> = user
+            .groups
+            .iter()
+            .filter(|group| !matches!(group.as_str(), "system:authenticated" | "system:unauthenticated"))
+            .map(|group| group.as_bytes())
+            .collect();
+        assert_eq!(values("impersonate-group"), groups);
+        let foreign = |name: &str| {
+            let ours = matches!(name, "impersonate-user" | "impersonate-group");
+            name.starts_with("x-remote-")
+                || (name.starts_with("impersonate-") && !ours)
+                || name == "authorization"
+        };
+        assert!(!headers.keys().any(|name| foreign(name.as_str())), "{headers:?}");
+    }
+    format!(
+        "{:?} {:?}",
+        target.map_err(|status| status.code).is_ok(),
+        headers.map_err(|status| status.code).is_ok()
+    )
 }
 
 fn write_kubeconfig(input: &[u8]) -> String {

@@ -247,6 +247,11 @@ pub fn admission_rule(rule: &Value, path: &Path) -> Errors {
     errors
 }
 
+/// Returns the DER of a certificate signing request, if it is in the envelope it should be in.
+pub fn signing_request(pem: &[u8]) -> Option<Vec<u8>> {
+    certificates::body(pem)
+}
+
 /// Returns which names objects of a native kind may have.
 pub fn name_rule(gvk: &Gvk) -> NameRule {
     match (gvk.group.as_str(), gvk.kind.as_str()) {

@@ -8,7 +8,8 @@
 //! 3. [`dependencies`] attaches what the template needs beside it;
 //! 4. [`render`] makes one Work per chosen cluster, with [`overrides`] having the last word;
 //! 5. [`delivery`] decides what to write into the member, keeping what the member owns;
-//! 6. [`status`] brings the members' reports back to the binding and the template.
+//! 6. [`status`] brings the members' reports back to the binding and the template;
+//! 7. [`eviction`] takes it out of a cluster that has failed, [`withdrawal`] out of one that is not asked for any more.
 //!
 //! Templates and manifests are `serde_json::Value`; Karmada's own kinds are the types of the `api` crate.
 //! There is no clock, no randomness and no IO here. Functions that would change an object say whether they did,
@@ -20,6 +21,7 @@ pub mod claim;
 pub mod delivery;
 pub mod dependencies;
 mod error;
+pub mod eviction;
 pub mod index;
 mod object;
 pub mod overrides;

@@ -21,6 +21,7 @@
 pub mod controller;
 pub mod election;
 pub mod events;
+pub mod locks;
 pub mod metrics;
 pub mod mirror;
 pub mod queue;
@@ -33,6 +34,7 @@ pub mod writer;
 
 pub use controller::Reconcile;
 pub use events::Events;
+pub use locks::{KeyLock, KeyLocks};
 pub use mirror::{Change, Key, Mirror};
 pub use queue::{Outcome, Queue, UNLIMITED};
 pub use supervisor::Supervisor;

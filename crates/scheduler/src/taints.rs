@@ -19,17 +19,7 @@ impl Taint {
     }
 
     pub(crate) fn tolerated_by(&self, toleration: &Toleration) -> bool {
-        let given = |text: &Option<String>| text.clone().unwrap_or_default();
-        let (key, effect) = (given(&toleration.key), given(&toleration.effect));
-        if (!effect.is_empty() && effect != self.effect) || (!key.is_empty() && key != self.key) {
-            return false;
-        }
-        match toleration.operator.as_deref().unwrap_or_default() {
-            "" | "Equal" => given(&toleration.value) == self.value,
-            "Exists" => true,
-            // Comparison operators exist in Kubernetes behind a gate that Karmada does not open.
-            _ => false,
-        }
+        placement::taints::tolerates(toleration, &self.key, &self.value, &self.effect)
     }
 }
 

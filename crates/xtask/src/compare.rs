@@ -11,6 +11,7 @@ use crate::workspace::cargo;
 /// What can be compared: its name, the programs it needs, and the test that does it.
 static COMPARISONS: &[(&str, &Recipe, &[&str], &str)] = &[
     ("scheduler", &KARMADA, &["karmada-scheduler"], "scheduling_original"),
+    ("webhook", &KARMADA, &["karmada-webhook"], "admission"),
     (
         "server",
         &KARMADA,
@@ -18,6 +19,7 @@ static COMPARISONS: &[(&str, &Recipe, &[&str], &str)] = &[
         "original",
     ),
     ("helm", &HELM, &["helm"], "helm"),
+    ("cli", &KARMADA, &["karmadactl"], "up"),
 ];
 
 pub(crate) fn run(name: Option<&str>) -> Result<()> {

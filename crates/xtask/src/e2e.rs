@@ -24,7 +24,10 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use clusters::toolchain::{KARMADA, KARMADA_E2E, Toolchain};
 
-use self::fixtures::{Server, Workshop};
+use self::{
+    fixtures::{Server, Workshop},
+    report::Chosen,
+};
 use crate::{
     ci::fleet::{Fleet, Programs},
     clusters::PROGRAM,
@@ -88,7 +91,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let toolchain = Toolchain::from_env()?;
     let programs = Programs::build_in_background(arguments.pods);
     toolchain.ensure(&[&KARMADA_E2E])?;
-    let lab = workspace.target.join("e2e");
+    // Beside a run that goes on, if need be.
+    let lab = workspace.target.join(if arguments.list { "e2e-list" } else { "e2e" });
     // What an earlier run left would be taken for a control plane with members.
     let _ = fs::remove_dir_all(&lab);
     fs::create_dir_all(lab.join("gopath/bin")).context("cannot make a folder for the run")?;
@@ -132,13 +136,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         fleet: fleet.dir(),
         members,
     };
-    let _estimators = workshop.estimators()?;
+    let _estimators = workshop.estimators(&workspace.program("karmada"))?;
     let _interpreter = workshop.interpreter()?;
     // In the fleet's folder, whose path is short: a socket's may have 108 bytes.
     let socket = fleet.dir().join("kind.sock");
     kind::serve(&socket, workspace, arguments.pods)?;
     run_specs(arguments, &toolchain, &lab, &server.kubeconfig, &socket)?;
-    report::judge(&report::read(&lab.join("report.json"))?, arguments.pods)
+    let chosen = Chosen { pods: arguments.pods, all: arguments.all };
+    report::judge(&report::read(&lab.join("report.json"))?, chosen)
 }
 
 fn build(what: &[&str]) -> Result<()> {

@@ -1,5 +1,6 @@
 //! The project's own commands: `cargo xtask ci`, `cargo xtask clusters …`, `cargo xtask bench …`, `cargo xtask compare …`,
-//! `cargo xtask e2e`, `cargo xtask pods`, `cargo xtask conformance`, `cargo xtask integration`, `cargo xtask fuzz`, `cargo xtask licenses`.
+//! `cargo xtask e2e`, `cargo xtask pods`, `cargo xtask conformance`, `cargo xtask integration`, `cargo xtask fuzz`, `cargo xtask licenses`,
+//! `cargo xtask dist`.
 //!
 //! Kept small on purpose: it compiles in seconds, and whatever needs the async stack is a program of its own that is called.
 
@@ -9,6 +10,7 @@ mod clusters;
 mod compare;
 mod conformance;
 mod dependencies;
+mod dist;
 mod e2e;
 mod fuzz;
 mod integration;
@@ -62,6 +64,12 @@ enum Verb {
     },
     /// Write the licences of what is inside of the binary into the file that it contains.
     Licenses,
+    /// Write what packages hold beside the binary: man pages and completions.
+    Dist {
+        /// Where to.
+        #[arg(default_value = "target/dist/share")]
+        folder: std::path::PathBuf,
+    },
     /// Compare a part of ours with the original, or list what can be compared.
     Compare {
         /// The part's name; without it, all are listed.
@@ -76,6 +84,7 @@ fn main() -> ExitCode {
         Verb::Bench { name, arguments } => bench::run(name.as_deref(), &arguments),
         Verb::Fuzz { arguments } => fuzz::run(&arguments),
         Verb::Compare { name } => compare::run(name.as_deref()),
+        Verb::Dist { folder } => dist::run(&folder),
         Verb::Licenses => licenses::run(),
         Verb::Pods => pods::run(),
         Verb::E2e(arguments) => e2e::run(&arguments),

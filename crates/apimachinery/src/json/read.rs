@@ -111,20 +111,34 @@ impl Reader<'_> {
         self.bytes.get(self.position).copied()
     }
 
+    /// Goes one byte on.
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "called behind a byte that was seen: never beyond the length of the bytes"
+    )]
+    fn advance(&mut self) {
+        self.position += 1;
+    }
+
+    /// Returns the bytes from a place that was passed up to here.
+    fn since(&self, start: usize) -> &[u8] {
+        self.bytes.get(start..self.position).unwrap_or_default()
+    }
+
     fn next_token(&mut self) -> Option<u8> {
         while let Some(byte) = self.peek() {
             if !matches!(byte, b' ' | b'\t' | b'\r' | b'\n') {
                 return Some(byte);
             }
-            self.position += 1;
+            self.advance();
         }
         None
     }
 
     fn value(&mut self, depth: usize) -> Result<Value, Error> {
         match self.next_token().ok_or(Error::End)? {
-            b'{' => self.object(depth + 1),
-            b'[' => self.array(depth + 1),
+            b'{' => self.object(depth.saturating_add(1)),
+            b'[' => self.array(depth.saturating_add(1)),
             b'"' => self.string().map(Value::String),
             b't' => self.literal("true", Value::Bool(true)),
             b'f' => self.literal("false", Value::Bool(false)),
@@ -138,10 +152,10 @@ impl Reader<'_> {
         if depth > MAX_DEPTH {
             return Err(TooDeep.into());
         }
-        self.position += 1;
+        self.advance();
         let mut entries = Map::new();
         if self.next_token().ok_or(Error::End)? == b'}' {
-            self.position += 1;
+            self.advance();
             return Ok(Value::Object(entries));
         }
         loop {
@@ -156,7 +170,7 @@ impl Reader<'_> {
             }
             let key = self.string()?;
             match self.next_token().ok_or(Error::End)? {
-                b':' => self.position += 1,
+                b':' => self.advance(),
                 byte => return Err(Error::Syntax { byte, context: "after object key" }),
             }
             if entries.contains_key(&key) {
@@ -171,9 +185,9 @@ impl Reader<'_> {
             let Some(Step::Key(key)) = self.path.pop() else { unreachable!("the step pushed above") };
             entries.insert(key, value);
             match self.next_token().ok_or(Error::End)? {
-                b',' => self.position += 1,
+                b',' => self.advance(),
                 b'}' => {
-                    self.position += 1;
+                    self.advance();
                     return Ok(Value::Object(entries));
                 }
                 byte => return Err(Error::Syntax { byte, context: "after object key:value pair" }),
@@ -185,10 +199,10 @@ impl Reader<'_> {
         if depth > MAX_DEPTH {
             return Err(TooDeep.into());
         }
-        self.position += 1;
+        self.advance();
         let mut items = Vec::new();
         if self.next_token().ok_or(Error::End)? == b']' {
-            self.position += 1;
+            self.advance();
             return Ok(Value::Array(items));
         }
         loop {
@@ -197,9 +211,9 @@ impl Reader<'_> {
             self.path.pop();
             items.push(value);
             match self.next_token().ok_or(Error::End)? {
-                b',' => self.position += 1,
+                b',' => self.advance(),
                 b']' => {
-                    self.position += 1;
+                    self.advance();
                     return Ok(Value::Array(items));
                 }
                 byte => return Err(Error::Syntax { byte, context: "after array element" }),
@@ -243,7 +257,7 @@ impl Reader<'_> {
             if byte != expected {
                 return Err(Error::Syntax { byte, context: literal_context(word, index) });
             }
-            self.position += 1;
+            self.advance();
         }
         Ok(value)
     }
@@ -252,30 +266,29 @@ impl Reader<'_> {
         let start = self.position;
         let mut integral = true;
         if self.peek() == Some(b'-') {
-            self.position += 1;
+            self.advance();
         }
         match self.peek().ok_or(Error::End)? {
-            b'0' => self.position += 1,
+            b'0' => self.advance(),
             b'1'..=b'9' => self.digits(),
             byte => return Err(Error::Syntax { byte, context: "in numeric literal" }),
         }
         if self.peek() == Some(b'.') {
             integral = false;
-            self.position += 1;
+            self.advance();
             self.expect_digit("after decimal point in numeric literal")?;
             self.digits();
         }
         if matches!(self.peek(), Some(b'e' | b'E')) {
             integral = false;
-            self.position += 1;
+            self.advance();
             if matches!(self.peek(), Some(b'+' | b'-')) {
-                self.position += 1;
+                self.advance();
             }
             self.expect_digit("in exponent of numeric literal")?;
             self.digits();
         }
-        let text =
-            std::str::from_utf8(&self.bytes[start..self.position]).expect("digits and signs are ASCII");
+        let text = std::str::from_utf8(self.since(start)).expect("digits and signs are ASCII");
         if integral && let Ok(integer) = text.parse::<i64>() {
             return Ok(Value::from(integer));
         }
@@ -285,7 +298,7 @@ impl Reader<'_> {
 
     fn digits(&mut self) {
         while self.peek().is_some_and(|byte| byte.is_ascii_digit()) {
-            self.position += 1;
+            self.advance();
         }
     }
 
@@ -298,14 +311,14 @@ impl Reader<'_> {
 
     /// Reads a string; the position is at its opening quote.
     fn string(&mut self) -> Result<String, Error> {
-        self.position += 1;
+        self.advance();
         let mut text: Vec<u8> = Vec::new();
         let mut start = self.position;
         loop {
             match self.peek().ok_or(Error::End)? {
                 b'"' => {
-                    text.extend_from_slice(&self.bytes[start..self.position]);
-                    self.position += 1;
+                    text.extend_from_slice(self.since(start));
+                    self.advance();
                     // Bytes that are not UTF-8 become the replacement character, as in Go.
                     return Ok(match String::from_utf8(text) {
                         Ok(text) => text,
@@ -313,21 +326,21 @@ impl Reader<'_> {
                     });
                 }
                 b'\\' => {
-                    text.extend_from_slice(&self.bytes[start..self.position]);
-                    self.position += 1;
+                    text.extend_from_slice(self.since(start));
+                    self.advance();
                     let character = self.escape()?;
                     text.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
                     start = self.position;
                 }
                 byte if byte < b' ' => return Err(Error::Syntax { byte, context: "in string literal" }),
-                _ => self.position += 1,
+                _ => self.advance(),
             }
         }
     }
 
     fn escape(&mut self) -> Result<char, Error> {
         let byte = self.peek().ok_or(Error::End)?;
-        self.position += 1;
+        self.advance();
         Ok(match byte {
             b'"' | b'\\' | b'/' => char::from(byte),
             b'b' => '\u{8}',
@@ -337,17 +350,18 @@ impl Reader<'_> {
             b't' => '\t',
             b'u' => {
                 let unit = self.hex()?;
-                if !(0xd800..0xe000).contains(&unit) {
-                    return Ok(char::from_u32(unit).unwrap_or(char::REPLACEMENT_CHARACTER));
+                if let Some(character) = char::from_u32(u32::from(unit)) {
+                    return Ok(character);
                 }
                 // A surrogate needs its other half; a lone one becomes the replacement character.
-                if unit < 0xdc00 && self.bytes[self.position..].starts_with(b"\\u") {
+                let rest = self.bytes.get(self.position..).unwrap_or_default();
+                if rest.starts_with(b"\\u") {
                     let before = self.position;
-                    self.position += 2;
+                    self.advance();
+                    self.advance();
                     let low = self.hex()?;
-                    if (0xdc00..0xe000).contains(&low) {
-                        let code = 0x10000 + ((unit - 0xd800) << 10) + (low - 0xdc00);
-                        return Ok(char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER));
+                    if let Some(Ok(character)) = char::decode_utf16([unit, low]).next() {
+                        return Ok(character);
                     }
                     self.position = before;
                 }
@@ -357,15 +371,15 @@ impl Reader<'_> {
         })
     }
 
-    fn hex(&mut self) -> Result<u32, Error> {
-        let mut value = 0;
+    fn hex(&mut self) -> Result<u16, Error> {
+        let mut value: u16 = 0;
         for _ in 0..4 {
             let byte = self.peek().ok_or(Error::End)?;
-            let digit = char::from(byte)
-                .to_digit(16)
-                .ok_or(Error::Syntax { byte, context: "in \\u hexadecimal character escape" })?;
-            value = value * 16 + digit;
-            self.position += 1;
+            let digit = char::from(byte).to_digit(16).and_then(|digit| u16::try_from(digit).ok());
+            let digit =
+                digit.ok_or(Error::Syntax { byte, context: "in \\u hexadecimal character escape" })?;
+            value = value << 4 | digit;
+            self.advance();
         }
         Ok(value)
     }

@@ -60,8 +60,8 @@ fn write_indented(value: &Value, level: usize, out: &mut String) {
                 if index > 0 {
                     out.push(',');
                 }
-                line(level + 1, out);
-                write_indented(item, level + 1, out);
+                line(level.saturating_add(1), out);
+                write_indented(item, level.saturating_add(1), out);
             }
             line(level, out);
             out.push(']');
@@ -72,10 +72,10 @@ fn write_indented(value: &Value, level: usize, out: &mut String) {
                 if index > 0 {
                     out.push(',');
                 }
-                line(level + 1, out);
+                line(level.saturating_add(1), out);
                 write_string(key, out);
                 out.push_str(": ");
-                write_indented(item, level + 1, out);
+                write_indented(item, level.saturating_add(1), out);
             }
             line(level, out);
             out.push('}');
@@ -109,14 +109,14 @@ fn write_string(text: &str, out: &mut String) {
             0..=0x1f => {
                 out.push_str(&text[start..index]);
                 out.push_str(&format!("\\u{byte:04x}"));
-                start = index + 1;
+                start = index.saturating_add(1);
                 continue;
             }
             _ => continue,
         };
         out.push_str(&text[start..index]);
         out.push_str(escaped);
-        start = index + 1;
+        start = index.saturating_add(1);
     }
     out.push_str(&text[start..]);
     out.push('"');

@@ -123,7 +123,7 @@ struct Counter(usize);
 
 impl std::io::Write for Counter {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0 += bytes.len();
+        self.0 = self.0.saturating_add(bytes.len());
         Ok(bytes.len())
     }
 
@@ -250,7 +250,7 @@ impl<T: Tree> Patcher<T> {
             return Ok(());
         }
         // One past the end may be named, and for insertion -1 is that place.
-        let index = index(&key, items.len() + 1).ok_or_else(|| bad_index(op, path, &key))?;
+        let index = index(&key, items.len().saturating_add(1)).ok_or_else(|| bad_index(op, path, &key))?;
         items.insert(index, value);
         Ok(())
     }
@@ -333,7 +333,7 @@ impl<T: Tree> Patcher<T> {
 
 /// Checks that a value may stand at a path.
 fn fits<T: Tree>(path: &str, value: &T) -> Result<(), TooDeep> {
-    if tokens(path).count() + value.depth() > MAX_DEPTH { Err(TooDeep) } else { Ok(()) }
+    if tokens(path).count().saturating_add(value.depth()) > MAX_DEPTH { Err(TooDeep) } else { Ok(()) }
 }
 
 /// Returns the escaped tokens of a path. What stands before the first slash is passed over.

@@ -315,7 +315,7 @@ fn merge_list<S: Schema>(
         if delete_list {
             return Ok(original.into_iter().filter(|item| !patch.contains(item)).collect());
         }
-        let mut merged: Vec<Value> = Vec::with_capacity(original.len() + patch.len());
+        let mut merged: Vec<Value> = Vec::with_capacity(original.len().saturating_add(patch.len()));
         for item in original.iter().chain(&patch) {
             if !merged.contains(item) {
                 merged.push(item.clone());

@@ -72,8 +72,8 @@ fn resolve(text: &str) -> Result<Value, Error> {
             return Err(Error::Number("+Inf".to_owned()));
         }
         "-.inf" | "-.Inf" | "-.INF" => return Err(Error::Number("-Inf".to_owned())),
-        _ => match text.as_bytes()[0] {
-            b'+' | b'-' | b'0'..=b'9' | b'.' => {
+        _ => match text.as_bytes().first() {
+            Some(b'+' | b'-' | b'0'..=b'9' | b'.') => {
                 number(text).unwrap_or_else(|| Value::String(text.to_owned()))
             }
             _ => Value::String(text.to_owned()),
@@ -84,10 +84,9 @@ fn resolve(text: &str) -> Result<Value, Error> {
 /// Integers in every base Go knows, then floats; underscores between digits are ignored.
 fn number(text: &str) -> Option<Value> {
     let plain = if text.starts_with('.') { text.to_owned() } else { text.replace('_', "") };
-    let (negative, digits) = match plain.as_bytes().first()? {
-        b'-' => (true, &plain[1..]),
-        b'+' => (false, &plain[1..]),
-        _ => (false, plain.as_str()),
+    let (negative, digits) = match plain.strip_prefix('-') {
+        Some(digits) => (true, digits),
+        None => (false, plain.strip_prefix('+').unwrap_or(&plain)),
     };
     if !text.starts_with('.')
         && let Some(integer) = integer(digits, negative)
@@ -102,13 +101,14 @@ fn number(text: &str) -> Option<Value> {
 }
 
 fn integer(digits: &str, negative: bool) -> Option<Value> {
-    let prefix = digits.get(..2).unwrap_or_default().to_ascii_lowercase();
-    let (digits, base) = match prefix.as_str() {
-        "0x" => (&digits[2..], 16),
-        "0o" => (&digits[2..], 8),
-        "0b" => (&digits[2..], 2),
-        _ if digits.len() > 1 && digits.starts_with('0') => (&digits[1..], 8),
-        _ => (digits, 10),
+    let (digits, base) = match digits.split_at_checked(2) {
+        Some(("0x" | "0X", digits)) => (digits, 16),
+        Some(("0o" | "0O", digits)) => (digits, 8),
+        Some(("0b" | "0B", digits)) => (digits, 2),
+        _ => match digits.strip_prefix('0') {
+            Some(octal) if !octal.is_empty() => (octal, 8),
+            _ => (digits, 10),
+        },
     };
     if digits.is_empty() || digits.starts_with(['+', '-']) {
         return None;
@@ -131,8 +131,8 @@ fn integer(digits: &str, negative: bool) -> Option<Value> {
 
 /// `(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?`
 fn is_float(text: &str) -> bool {
-    let (mantissa, exponent) = match text.find(['e', 'E']) {
-        Some(index) => (&text[..index], Some(&text[index + 1..])),
+    let (mantissa, exponent) = match text.split_once(['e', 'E']) {
+        Some((mantissa, exponent)) => (mantissa, Some(exponent)),
         None => (text, None),
     };
     let all_digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());

@@ -40,7 +40,7 @@ fn object(out: &mut String, map: &serde_json::Map<String, Value>, level: usize, 
         match value {
             Value::Object(map) if !map.is_empty() => {
                 out.push('\n');
-                object(out, map, level + 2, false);
+                object(out, map, level.saturating_add(2), false);
             }
             Value::Array(items) if !items.is_empty() => {
                 out.push('\n');
@@ -62,8 +62,8 @@ fn list(out: &mut String, items: &[Value], level: usize, mut inline: bool) {
         }
         out.push_str("- ");
         match item {
-            Value::Object(map) if !map.is_empty() => object(out, map, level + 2, true),
-            Value::Array(items) if !items.is_empty() => list(out, items, level + 2, true),
+            Value::Object(map) if !map.is_empty() => object(out, map, level.saturating_add(2), true),
+            Value::Array(items) if !items.is_empty() => list(out, items, level.saturating_add(2), true),
             other => {
                 leaf(out, other, level);
                 out.push('\n');
@@ -91,15 +91,15 @@ struct Shape {
 }
 
 fn shape(text: &str) -> Shape {
-    let characters: Vec<char> = text.chars().collect();
-    let blank = |c: Option<&char>| c.is_none_or(|c| matches!(c, ' ' | '\t' | '\n' | '\r'));
+    let mut characters = text.chars().peekable();
+    let blank = |c: Option<char>| c.is_none_or(|c| matches!(c, ' ' | '\t' | '\n' | '\r'));
     let breaks = |c: char| c == '\n';
     let mut plain = !text.starts_with("---") && !text.starts_with("...");
     let (mut space_break, mut break_space, mut special) = (false, false, false);
-    let (mut previous_space, mut previous_break) = (false, false);
-    for (i, &c) in characters.iter().enumerate() {
-        let next_blank = blank(characters.get(i + 1));
-        if i == 0 {
+    let mut previous = None;
+    while let Some(c) = characters.next() {
+        let next_blank = blank(characters.peek().copied());
+        if previous.is_none() {
             let indicator = matches!(
                 c,
                 '#' | ','
@@ -121,15 +121,16 @@ fn shape(text: &str) -> Shape {
             plain &= !(indicator || matches!(c, '?' | ':' | '-') && next_blank);
         } else {
             plain &= !(c == ':' && next_blank);
-            plain &= !(c == '#' && blank(characters.get(i - 1)));
+            plain &= !(c == '#' && blank(previous));
         }
         // Other line breaks would be read as this one.
         special |= !breaks(c) && (c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}'));
         plain &= !breaks(c);
-        space_break |= previous_space && breaks(c);
-        break_space |= previous_break && c == ' ';
-        (previous_space, previous_break) = (c == ' ', breaks(c));
+        space_break |= previous == Some(' ') && breaks(c);
+        break_space |= previous.is_some_and(breaks) && c == ' ';
+        previous = Some(c);
     }
+    let previous_space = previous == Some(' ');
     let ends_blank = text.starts_with(' ') || previous_space;
     Shape {
         plain: plain && !ends_blank && !special,
@@ -167,8 +168,8 @@ fn timestamp(text: &str) -> bool {
     let number = |part: Option<&str>, most: usize| {
         part.is_some_and(|part| (1..=most).contains(&part.len()) && part.bytes().all(|c| c.is_ascii_digit()))
     };
-    let (date, time) = match text.find(['T', 't', ' ']) {
-        Some(at) => (&text[..at], Some(&text[at + 1..])),
+    let (date, time) = match text.split_once(['T', 't', ' ']) {
+        Some((date, time)) => (date, Some(time)),
         None => (text, None),
     };
     let mut parts = date.split('-');
@@ -181,7 +182,7 @@ fn timestamp(text: &str) -> bool {
         return false;
     }
     let Some(time) = time else { return true };
-    let clock = time.find(['Z', '+', '-']).map_or(time, |at| &time[..at]);
+    let clock = time.split(['Z', '+', '-']).next().unwrap_or(time);
     let mut parts = clock.split('.').next().unwrap_or("").split(':');
     number(parts.next(), 2) && number(parts.next(), 2) && number(parts.next(), 2) && parts.next().is_none()
 }
@@ -199,7 +200,7 @@ fn literal(text: &str, level: usize) -> String {
     for line in text.strip_suffix('\n').unwrap_or(text).split('\n') {
         out.push('\n');
         if !line.is_empty() {
-            indent(&mut out, level + 2);
+            indent(&mut out, level.saturating_add(2));
             out.push_str(line);
         }
     }

@@ -229,6 +229,8 @@ impl Record {
             if let Some(fields) = status.as_object_mut() {
                 fields.remove("kind");
                 fields.remove("apiVersion");
+                // A Status that tells of a success has none.
+                fields.insert("code".to_owned(), code.into());
             }
             self.event["responseStatus"] = status;
         }

@@ -17,6 +17,7 @@ pub mod pki;
 pub mod rbac;
 pub(crate) mod renewal;
 pub mod serving;
+pub mod signing_request;
 pub(crate) mod subject;
 pub mod tokens;
 pub mod user;

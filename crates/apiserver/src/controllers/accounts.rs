@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use apimachinery::object::Object;
+use apimachinery::pointer;
 use apimachinery::status::Status;
 use base64::Engine;
 use serde_json::{Value, json};
@@ -89,12 +90,13 @@ async fn publish_ca(actor: &Actor, namespace: &str) -> Result<(), Status> {
     };
     let current: Value = serde_json::from_slice(&published.value).unwrap_or_default();
     let registry = server.registry.load_full();
-    let (false, Some(kind)) = (current["data"] == data, registry.find("", "v1", "configmaps")) else {
+    let (false, Some(kind)) = (current.get("data") == Some(&data), registry.find("", "v1", "configmaps"))
+    else {
         return Ok(());
     };
     let change = |old: &Value| {
         let mut new = old.clone();
-        new["data"] = data.clone();
+        pointer::set(&mut new, "data", data.clone());
         (new != *old).then_some(new)
     };
     actor.update(kind, namespace, ROOT_CA, "", change).await.map(|_| ())
@@ -163,18 +165,15 @@ async fn fill(actor: &Actor, entry: &Arc<Entry>) {
     let result = actor
         .update(&kind, namespace, name, "", |old| {
             let mut new = old.clone();
-            if !new["data"].is_object() {
-                new["data"] = json!({});
-            }
-            let data = &mut new["data"];
+            let data = pointer::object_at(&mut new, "data");
             for (key, text) in [("token", token.as_str()), ("ca.crt", &ca), ("namespace", namespace)] {
                 if data.get(key).is_none() {
-                    data[key] = json!(encode(text));
+                    pointer::set(data, key, json!(encode(text)));
                 }
             }
             let metadata = new.metadata_mut();
             let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
-            annotations[UID] = json!(uid);
+            pointer::set(annotations, UID, json!(uid));
             Some(new)
         })
         .await;

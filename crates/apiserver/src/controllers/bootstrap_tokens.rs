@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use apimachinery::pointer;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -87,7 +88,7 @@ async fn sign(actor: &Actor, now: Timestamp) {
     }
     let (namespace, name) = object::split_key(CLUSTER_INFO);
     let change = |old: &Value| {
-        let kubeconfig = old["data"]["kubeconfig"].as_str()?;
+        let kubeconfig = old.pointer("/data/kubeconfig")?.as_str()?;
         let wanted: BTreeMap<String, String> = tokens(server)
             .into_iter()
             .filter(|(_, token)| token.signs && !token.is_expired(now))
@@ -97,7 +98,7 @@ async fn sign(actor: &Actor, now: Timestamp) {
         data.retain(|key, _| !key.starts_with(SIGNATURE));
         data.extend(wanted.into_iter().map(|(key, value)| (key, json!(value))));
         let mut new = old.clone();
-        new["data"] = data.into();
+        pointer::set(&mut new, "data", data.into());
         (new != *old).then_some(new)
     };
     if let Err(status) = actor.update(&kind, namespace, name, "", change).await {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apimachinery::object::Object;
+use apimachinery::pointer;
 use base64::Engine;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -58,8 +59,8 @@ pub(super) async fn run(server: Arc<Server>) {
 }
 
 fn has(request: &Value, condition: &str) -> bool {
-    let list = request["status"]["conditions"].as_array();
-    list.into_iter().flatten().any(|known| known["type"] == condition && known["status"] != "False")
+    let mut list = pointer::list(request, "/status/conditions").iter();
+    list.any(|known| pointer::text(known, "/type") == condition && pointer::text(known, "/status") != "False")
 }
 
 async fn settle(actor: &Actor, name: &str) {
@@ -68,8 +69,8 @@ async fn settle(actor: &Actor, name: &str) {
     let Some(kind) = registry.find("certificates.k8s.io", "v1", COLLECTION).cloned() else { return };
     let Some(entry) = server.store.get(COLLECTION, name) else { return };
     let Some(request) = server.read_or_warn(&kind, &entry) else { return };
-    let issued = request["status"]["certificate"].as_str().is_some_and(|text| !text.is_empty());
-    if issued || has(&request, "Denied") || has(&request, "Failed") {
+    let issued = pointer::text(&request, "/status/certificate");
+    if !issued.is_empty() || has(&request, "Denied") || has(&request, "Failed") {
         return;
     }
     let now = Timestamp::now();
@@ -79,8 +80,8 @@ async fn settle(actor: &Actor, name: &str) {
             let mut new = old.clone();
             match &outcome {
                 Ok(certificate) => {
-                    new["status"]["certificate"] =
-                        json!(base64::engine::general_purpose::STANDARD.encode(certificate));
+                    let encoded = base64::engine::general_purpose::STANDARD.encode(certificate);
+                    pointer::set(pointer::object_at(&mut new, "status"), "certificate", encoded.into());
                 }
                 Err(why) => add_condition(&mut new, "Failed", "SignerValidationFailure", why, now),
             }
@@ -103,26 +104,26 @@ async fn settle(actor: &Actor, name: &str) {
 }
 
 fn add_condition(request: &mut Value, kind: &str, reason: &str, message: &str, now: Timestamp) {
-    let mut list = request["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let mut list = pointer::list(request, "/status/conditions").to_vec();
     list.push(json!({"type": kind, "status": "True", "reason": reason, "message": message,
         "lastUpdateTime": second(now), "lastTransitionTime": second(now)}));
-    request["status"]["conditions"] = list.into();
+    pointer::set(pointer::object_at(request, "status"), "conditions", list.into());
 }
 
 fn asked(request: &Value) -> Result<Asked, String> {
     let pem = base64::engine::general_purpose::STANDARD
-        .decode(request["spec"]["request"].as_str().unwrap_or(""))
+        .decode(pointer::text(request, "/spec/request"))
         .map_err(|error| error.to_string())?;
     Asked::read(&pem).map_err(|error| error.to_string())
 }
 
 fn usages(request: &Value) -> Vec<&str> {
-    request["spec"]["usages"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+    pointer::list(request, "/spec/usages").iter().filter_map(Value::as_str).collect()
 }
 
 /// Returns the certificate, or why there is none; `None` for signers that are not ours.
 fn sign(server: &Server, request: &Value, now: Timestamp) -> Option<Result<String, String>> {
-    let signer = request["spec"]["signerName"].as_str().unwrap_or("");
+    let signer = pointer::text(request, "/spec/signerName");
     if !matches!(
         signer,
         "kubernetes.io/kube-apiserver-client"
@@ -136,7 +137,7 @@ fn sign(server: &Server, request: &Value, now: Timestamp) -> Option<Result<Strin
     let issue = || {
         let asked = asked(request)?;
         check(signer, &asked, &usages)?;
-        let lifetime = match request["spec"]["expirationSeconds"].as_i64() {
+        let lifetime = match pointer::number(request, "/spec/expirationSeconds") {
             Some(seconds) => SignedDuration::from_secs(seconds).clamp(SHORTEST, LIFETIME),
             None => LIFETIME,
         };
@@ -205,7 +206,7 @@ fn check(signer: &str, asked: &Asked, usages: &[&str]) -> Result<(), String> {
 
 /// Returns why a request is approved without a human: a node asks for its own client certificate and may.
 fn approves(server: &Server, request: &Value) -> Option<&'static str> {
-    if request["spec"]["signerName"] != "kubernetes.io/kube-apiserver-client-kubelet" {
+    if pointer::text(request, "/spec/signerName") != "kubernetes.io/kube-apiserver-client-kubelet" {
         return None;
     }
     let asked = asked(request).ok()?;
@@ -256,16 +257,14 @@ async fn clean(actor: &Actor, now: Timestamp) {
 }
 
 fn is_stale(request: &Value, now: Timestamp) -> bool {
-    let older = |time: &Value, than: SignedDuration| {
-        time.as_str()
-            .and_then(|text| text.parse::<Timestamp>().ok())
-            .is_some_and(|time| now.duration_since(time) > than)
+    let older = |time: &str, than: SignedDuration| {
+        time.parse::<Timestamp>().is_ok_and(|time| now.duration_since(time) > than)
     };
-    let conditions = request["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let conditions = pointer::list(request, "/status/conditions");
     if conditions.is_empty() {
-        return older(&request["metadata"]["creationTimestamp"], KEEP_PENDING);
+        return older(pointer::text(request, "/metadata/creationTimestamp"), KEEP_PENDING);
     }
-    conditions.iter().any(|condition| older(&condition["lastUpdateTime"], KEEP_ANSWERED))
+    conditions.iter().any(|condition| older(pointer::text(condition, "/lastUpdateTime"), KEEP_ANSWERED))
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use std::time::Duration;
 use apimachinery::conditions;
 use apimachinery::crd::{self, Condition, Naming};
 use apimachinery::object::Object;
+use apimachinery::pointer;
 use apimachinery::status::Status;
 use futures::future::{join_all, try_join_all};
 use jiff::Timestamp;
@@ -95,11 +96,11 @@ async fn install_one(actor: &Actor, definition: &Value) -> Result<(), Status> {
     if let (Some(kind), Some(entry)) = (definition_kind(&registry), server.store.get(COLLECTION, name)) {
         let spec = definition.get("spec").cloned().unwrap_or_default();
         let stored = server.read(&kind, &entry)?;
-        if !contains(&stored["spec"], &spec) {
+        if !contains(stored.get("spec").unwrap_or(&Value::Null), &spec) {
             actor
                 .update(&kind, "", name, "", |old| {
                     let mut new = old.clone();
-                    new["spec"] = spec.clone();
+                    pointer::set(&mut new, "spec", spec.clone());
                     Some(new)
                 })
                 .await?;
@@ -324,8 +325,8 @@ async fn settle(actor: &Actor, names: &Names, name: &str) {
             finalizers.push(FINALIZER.to_owned());
             new.set_finalizers(finalizers);
         }
-        let status = &mut new["status"];
-        status["acceptedNames"] = naming.accepted.clone();
+        let status = pointer::object_at(&mut new, "status");
+        pointer::set(status, "acceptedNames", naming.accepted.clone());
         let [names_accepted, established] = naming.conditions.clone();
         set_condition(status, names_accepted, now);
         // If accepted, it is served by the time this is written, so that there is nothing to install.
@@ -458,7 +459,7 @@ async fn write_removal(actor: &Actor, kind: &Arc<Kind>, name: &str, condition: &
             if !finalizers.iter().any(|own| own == FINALIZER) {
                 return None;
             }
-            set_condition(&mut new["status"], condition.clone(), now);
+            set_condition(pointer::object_at(&mut new, "status"), condition.clone(), now);
             if done {
                 finalizers.retain(|own| own != FINALIZER);
                 new.set_finalizers(finalizers);

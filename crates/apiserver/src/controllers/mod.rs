@@ -2,7 +2,7 @@
 //! instead of lists and watches, and write like any other client.
 
 // Most of what is read here comes from outside. In tests a panic is how a failure is told.
-#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::unwrap_used))]
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
 
 pub(crate) mod accounts;
 mod bootstrap_tokens;

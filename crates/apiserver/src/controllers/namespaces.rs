@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use apimachinery::conditions;
 use apimachinery::object::Object;
+use apimachinery::pointer;
 use jiff::Timestamp;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -282,7 +283,7 @@ impl Left {
 fn with_conditions(old: &Value, conditions: &[Value], now: Timestamp) -> Value {
     let mut new = old.clone();
     for condition in conditions {
-        conditions::set(&mut new["status"], condition.clone(), &second(now));
+        conditions::set(pointer::object_at(&mut new, "status"), condition.clone(), &second(now));
     }
     new
 }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use apimachinery::gvk::Gvk;
+use apimachinery::pointer;
 use cel::{Decl, Program, Type};
 use serde_json::{Value, json};
 
@@ -43,18 +44,17 @@ async fn look(actor: &Actor, name: &str) {
     let Some(kind) = registry.find("admissionregistration.k8s.io", "v1", POLICIES).cloned() else { return };
     let result = actor
         .update(&kind, "", name, "status", |old| {
-            let generation = &old["metadata"]["generation"];
+            let generation = old.pointer("/metadata/generation").unwrap_or(&Value::Null);
             if old.pointer("/status/observedGeneration") == Some(generation) {
                 return None;
             }
             let warnings = check(&registry, &old["spec"]);
-            let mut checking = json!({});
-            if !warnings.is_empty() {
-                checking["expressionWarnings"] = json!(warnings);
-            }
+            let checking =
+                if warnings.is_empty() { json!({}) } else { json!({ "expressionWarnings": warnings }) };
             let mut new = old.clone();
-            new["status"]["observedGeneration"] = generation.clone();
-            new["status"]["typeChecking"] = checking;
+            let status = pointer::object_at(&mut new, "status");
+            pointer::set(status, "observedGeneration", generation.clone());
+            pointer::set(status, "typeChecking", checking);
             Some(new)
         })
         .await;

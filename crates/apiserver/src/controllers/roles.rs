@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use apimachinery::pointer;
 use apimachinery::selector::LabelSelector;
 use serde_json::Value;
 
@@ -63,7 +64,8 @@ async fn aggregate(actor: &Actor) {
         let result = actor
             .update(&kind, "", &name, "", |old| {
                 let mut new = old.clone();
-                new["rules"] = if rules.is_empty() { Value::Null } else { rules.clone().into() };
+                let gathered = if rules.is_empty() { Value::Null } else { rules.clone().into() };
+                pointer::set(&mut new, "rules", gathered);
                 Some(new)
             })
             .await;

@@ -4,6 +4,7 @@ pub mod body;
 pub mod front;
 pub mod listener;
 pub mod negotiate;
+pub mod onward;
 pub mod pass;
 pub mod request;
 pub mod respond;

@@ -1,5 +1,7 @@
 //! What a request asks for, read from its method, path and query alone.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
+
 use apimachinery::names;
 use apimachinery::selector::{FieldSelector, LabelSelector};
 use http::Method;
@@ -55,20 +57,19 @@ pub fn percent_decode(text: &str, plus_is_space: bool) -> Cow<'_, str> {
     if !text.bytes().any(|byte| byte == b'%' || (plus_is_space && byte == b'+')) {
         return Cow::Borrowed(text);
     }
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut index = 0;
-    while index < bytes.len() {
-        let hex = (bytes[index] == b'%').then(|| bytes.get(index + 1..index + 3)).flatten();
-        if let Some(byte) =
-            hex.and_then(|hex| std::str::from_utf8(hex).ok()).and_then(|hex| u8::from_str_radix(hex, 16).ok())
-        {
-            out.push(byte);
-            index += 3;
-            continue;
-        }
-        out.push(if plus_is_space && bytes[index] == b'+' { b' ' } else { bytes[index] });
-        index += 1;
+    let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let mut rest = text.as_bytes();
+    let mut out = Vec::with_capacity(rest.len());
+    while let Some((first, after)) = rest.split_first() {
+        let escaped = match (first, after) {
+            (b'%', [high, low, tail @ ..]) => {
+                digit(high).zip(digit(low)).map(|(high, low)| (high << 4 | low, tail))
+            }
+            _ => None,
+        };
+        let (byte, tail) = escaped.unwrap_or((*first, after));
+        out.push(if escaped.is_none() && plus_is_space && byte == b'+' { b' ' } else { byte });
+        rest = tail;
     }
     Cow::Owned(String::from_utf8_lossy(&out).into_owned())
 }
@@ -112,8 +113,9 @@ impl RequestInfo {
             _ => return info,
         };
         let Some(version) = version else { return info };
-        let mut rest: Vec<&str> = parts.collect();
-        if rest.is_empty() || rest == [""] {
+        let parts: Vec<&str> = parts.collect();
+        let mut rest = parts.as_slice();
+        if matches!(rest, [] | [""]) {
             return info;
         }
         info.is_resource = true;
@@ -128,27 +130,22 @@ impl RequestInfo {
             _ => "",
         };
         let mut deprecated_watch = false;
-        if rest[0] == "watch" && rest.len() > 1 {
+        if let ["watch", after @ ..] = rest
+            && !after.is_empty()
+        {
             deprecated_watch = true;
-            rest.remove(0);
+            rest = after;
         }
-        if rest[0] == "namespaces" && rest.len() > 1 {
-            info.namespace = rest[1].to_owned();
+        if let ["namespaces", namespace, after @ ..] = rest {
+            info.namespace = (*namespace).to_owned();
             // `namespaces/x/status` and `/finalize` are parts of the Namespace itself.
-            if rest.len() > 2 && !matches!(rest[2], "status" | "finalize") {
-                rest.drain(..2);
+            if !matches!(after, [] | ["status" | "finalize", ..]) {
+                rest = after;
             }
         }
-        info.resource = rest[0].to_owned();
-        if let Some(name) = rest.get(1) {
-            info.name = (*name).to_owned();
-        }
-        if let Some(subresource) = rest.get(2) {
-            info.subresource = (*subresource).to_owned();
-        }
-        if rest.len() > 3 {
-            info.rest = rest[3..].join("/");
-        }
+        let part = |place: usize| rest.get(place).copied().unwrap_or_default().to_owned();
+        (info.resource, info.name, info.subresource) = (part(0), part(1), part(2));
+        info.rest = rest.get(3..).unwrap_or_default().join("/");
         if info.resource == "namespaces" {
             info.namespace = info.name.clone();
         }
@@ -304,5 +301,6 @@ mod tests {
     fn broken_escapes_are_kept() {
         assert_eq!(percent_decode("a%2Fb%zz%2", false), "a/b%zz%2");
         assert_eq!(percent_decode("a+b", true), "a b");
+        assert_eq!(percent_decode("%+1%2e%-1%2g+%", true), "% 1.%-1%2g %");
     }
 }

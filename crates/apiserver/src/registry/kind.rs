@@ -132,6 +132,13 @@ impl Kind {
         match &self.source {
             Source::Native => {
                 let mut errors = native::validation::create(&self.gvk, object);
+                if self.asks_for_a_certificate()
+                    && let Some(error) = crate::auth::signing_request::check_object(object)
+                {
+                    // Where the check of its envelope stands: behind the metadata.
+                    let place = errors.iter().take_while(|error| error.field.starts_with("metadata")).count();
+                    errors.insert(place, error);
+                }
                 errors.extend(crate::admission::policy_check::check(&self.gvk, object, None));
                 if self.is_definition() {
                     errors.extend(apimachinery::crd::validate(object));

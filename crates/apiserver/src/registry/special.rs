@@ -71,6 +71,11 @@ impl Kind {
         self.is("pods")
     }
 
+    /// Says whether objects carry a request for a certificate, which its own key has signed.
+    pub fn asks_for_a_certificate(&self) -> bool {
+        self.is("certificatesigningrequests")
+    }
+
     /// Says whether objects name a priority class that becomes a number.
     pub fn has_priority(&self) -> bool {
         self.is("pods")
@@ -175,6 +180,7 @@ mod tests {
         assert!(kind("", "LimitRange").needs_no_name());
         assert!(kind("", "Service").holds_addresses());
         assert!(kind("", "Node").is_tainted_at_first());
+        assert!(kind("certificates.k8s.io", "CertificateSigningRequest").asks_for_a_certificate());
         assert!(kind("", "ReplicationController").selects_by_map());
         assert!(kind("", "ComponentStatus").computes_tables());
         let pods = kind("", "Pod");

@@ -54,6 +54,7 @@ async fn the_policy_says_what_is_recorded() {
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "seen"}, "data": {"a": "b"}});
     api.post("api/v1/namespaces/default/configmaps", &map).await.expect(201);
     api.post("api/v1/namespaces/default/configmaps", &map).await.expect(409);
+    api.delete("api/v1/namespaces/default/configmaps/seen").await.expect(200);
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "quiet"}, "stringData": {"a": "hidden"}});
     let mut call = Call::new("POST", "api/v1/namespaces/default/secrets").json(&secret);
     call.headers.push(("impersonate-user".to_owned(), "eve".to_owned()));
@@ -76,7 +77,7 @@ async fn the_policy_says_what_is_recorded() {
             .collect()
     };
     let maps = entries_of("configmaps");
-    assert_eq!(maps.len(), 2, "{events:#?}");
+    assert_eq!(maps.len(), 3, "{events:#?}");
     let created = maps[0];
     assert_eq!(
         (&created["stage"], &created["level"], &created["verb"]),
@@ -92,6 +93,11 @@ async fn the_policy_says_what_is_recorded() {
     assert_eq!(
         (&maps[1]["responseStatus"]["code"], &maps[1]["responseStatus"]["reason"]),
         (&json!(409), &json!("AlreadyExists"))
+    );
+    // The answer to a deletion is a Status without a code.
+    assert_eq!(
+        (&maps[2]["responseStatus"]["code"], &maps[2]["responseStatus"]["status"]),
+        (&json!(200), &json!("Success"))
     );
 
     let secrets = entries_of("secrets");

@@ -71,6 +71,45 @@ async fn a_request_that_a_signer_does_not_sign_fails_with_the_reason() {
 }
 
 #[tokio::test]
+async fn what_is_no_request_is_refused_when_it_is_written() {
+    let (handle, api) = start().await;
+    let signer = "kubernetes.io/kube-apiserver-client";
+    let encode = |bytes: &[u8]| base64::engine::general_purpose::STANDARD.encode(bytes);
+    let envelope = |der: &[u8]| {
+        let (begin, end) = ("-----BEGIN CERTIFICATE REQUEST-----", "-----END CERTIFICATE REQUEST-----");
+        encode(format!("{begin}\n{}\n{end}\n", encode(der)).as_bytes())
+    };
+    // As kube-apiserver v1.36.3 answered.
+    let garbage = envelope(b"\x30\x04\x30\x05\x02\x01");
+    let mut odd = object("odd", signer, &garbage);
+    odd["spec"]["expirationSeconds"] = json!(5);
+    let refused = api.post(REQUESTS, &odd).await.expect(422);
+    assert_eq!(
+        refused.at("/message"),
+        format!(
+            "CertificateSigningRequest.certificates.k8s.io \"odd\" is invalid: [spec.request: Invalid value: {garbage:?}: \
+             asn1: syntax error: data truncated, spec.expirationSeconds: Invalid value: 5: may not specify a duration less \
+             than 600 seconds (10 minutes)]"
+        )
+    );
+    // A request whose name was changed after it was signed.
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let mut params = rcgen::CertificateParams::new(Vec::new()).expect("no names are valid names");
+    params.distinguished_name.push(rcgen::DnType::CommonName, "jane");
+    let mut der = params.serialize_request(&key).expect("a request").der().to_vec();
+    api.post(REQUESTS, &object("fine", signer, &envelope(&der))).await.expect(201);
+    let place = der.windows(4).position(|window| window == b"jane").expect("the name");
+    der[place] = b'k';
+    let refused = api.post(REQUESTS, &object("changed", signer, &envelope(&der))).await.expect(422);
+    assert!(
+        refused.at("/message").ends_with(": x509: ECDSA verification failure"),
+        "{}",
+        refused.at("/message")
+    );
+    handle.stop().await;
+}
+
+#[tokio::test]
 async fn nobody_becomes_an_administrator_by_request() {
     let (handle, api) = start().await;
     use rcgen::string::{BmpString, PrintableString, TeletexString};

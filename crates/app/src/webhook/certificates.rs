@@ -109,7 +109,11 @@ fn validity(params: &mut CertificateParams) {
     let from = today.yesterday().unwrap_or(today);
     let date = |date: jiff::civil::Date, years: i16| {
         // The 28th exists in every month.
-        rcgen::date_time_ymd(i32::from(date.year() + years), date.month() as u8, date.day().min(28) as u8)
+        rcgen::date_time_ymd(
+            i32::from(date.year().saturating_add(years)),
+            date.month() as u8,
+            date.day().min(28) as u8,
+        )
     };
     params.not_before = date(from, 0);
     params.not_after = date(today, YEARS);

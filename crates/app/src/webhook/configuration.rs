@@ -1,6 +1,7 @@
 //! The objects that make an API server call the webhook server, from the table of rules.
 
 use admission::{HOOKS, Hook, Operation, Scope};
+use apimachinery::pointer;
 use serde_json::{Value, json};
 
 use super::review::encode_base64;
@@ -60,7 +61,8 @@ fn entry(hook: &Hook, url: &str, authority: &str) -> Value {
         "timeoutSeconds": hook.timeout_seconds,
     });
     if let Some(label) = hook.selects_label() {
-        entry["objectSelector"] = json!({ "matchExpressions": [{ "key": label, "operator": "Exists" }] });
+        let selector = json!({ "matchExpressions": [{ "key": label, "operator": "Exists" }] });
+        pointer::set(&mut entry, "objectSelector", selector);
     }
     entry
 }

@@ -104,8 +104,8 @@ async fn serve(
     match reviewer.answer(&path, &body).await {
         None => plain(StatusCode::NOT_FOUND, "404 page not found"),
         Some(answer) => {
-            let allowed = &answer["response"]["allowed"];
-            tracing::debug!(path, %allowed, "reviewed");
+            let allowed = answer.pointer("/response/allowed").and_then(serde_json::Value::as_bool);
+            tracing::debug!(path, allowed, "reviewed");
             let mut response = Response::new(Full::new(Bytes::from(answer.to_string())));
             response
                 .headers_mut()

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use admission::{Act, Denial, HOOKS, Home, Hook, Means, Operation, Request, Settings};
 use api::features;
 use api::work::conversion;
+use apimachinery::pointer;
 use apimachinery::status::Status;
 use base64::Engine as _;
 use rustls::pki_types::CertificateDer;
@@ -61,34 +62,30 @@ impl Reviewer {
             Ok(review) => review,
             Err(error) => return Some(response("", Err(Denial::unreadable(error.to_string())))),
         };
-        let request = &review["request"];
-        let uid = request["uid"].as_str().unwrap_or_default();
+        let request = review.get("request").unwrap_or(&Value::Null);
+        let uid = pointer::text(request, "/uid");
         let verdict = self.judge(hook, request).await.map_err(|denial| as_of(hook, request, denial));
         Some(response(uid, verdict))
     }
 
-    /// Returns the patch that the rule wants, if any.
-    async fn judge(&self, hook: &Hook, review: &Value) -> Result<Option<Value>, Denial> {
-        let text = |value: &'_ Value| value.as_str().unwrap_or_default().to_owned();
-        let operation = match review["operation"].as_str() {
-            Some("CREATE") => Operation::Create,
-            Some("UPDATE") => Operation::Update,
-            Some("DELETE") => Operation::Delete,
+    /// Returns what the rule wants of an object that it accepts.
+    async fn judge(&self, hook: &Hook, review: &Value) -> Result<Accepted, Denial> {
+        let text = |field: &str| pointer::text(review, field);
+        let operation = match text("/operation") {
+            "CREATE" => Operation::Create,
+            "UPDATE" => Operation::Update,
+            "DELETE" => Operation::Delete,
             other => {
-                let other = other.unwrap_or_default();
                 return Err(Denial::unreadable(format!("operation {other:?} is not known")));
             }
         };
-        let (group, version, kind) =
-            (text(&review["kind"]["group"]), text(&review["kind"]["version"]), text(&review["kind"]["kind"]));
-        let namespace = text(&review["namespace"]);
-        let old = Some(&review["oldObject"]).filter(|old| old.is_object());
-        let request =
-            Request { operation, group: &group, version: &version, kind: &kind, namespace: &namespace, old };
-        if !hook.sees(operation, &group, &kind) {
-            return Ok(None);
+        let (group, version, kind) = (text("/kind/group"), text("/kind/version"), text("/kind/kind"));
+        let old = review.get("oldObject").filter(|old| old.is_object());
+        let request = Request { operation, group, version, kind, namespace: text("/namespace"), old };
+        if !hook.sees(operation, group, kind) {
+            return Ok(Accepted::default());
         }
-        let object = &review["object"];
+        let object = review.get("object").unwrap_or(&Value::Null);
         if operation != Operation::Delete && !object.is_object() {
             return Err(Denial::unreadable("there is no content to decode"));
         }
@@ -96,36 +93,48 @@ impl Reviewer {
             Act::Mutate(act) => {
                 let mut changed = object.clone();
                 let mut fresh_id = || uuid::Uuid::new_v4().to_string();
-                let mut means =
-                    Means { settings: &self.settings, now: jiff::Timestamp::now(), fresh_id: &mut fresh_id };
+                let mut means = Means {
+                    settings: &self.settings,
+                    now: jiff::Timestamp::now(),
+                    fresh_id: &mut fresh_id,
+                    warnings: Vec::new(),
+                };
                 act(&request, &mut changed, &mut means)?;
                 let patch = json_patch::diff(object, &changed);
                 let patch =
                     serde_json::to_value(&patch).map_err(|error| Denial::internal(error.to_string()))?;
-                Ok(patch.as_array().is_some_and(|steps| !steps.is_empty()).then_some(patch))
+                let patch = patch.as_array().is_some_and(|steps| !steps.is_empty()).then_some(patch);
+                Ok(Accepted { patch, warnings: means.warnings })
             }
             Act::Validate(_) => {
-                let dry_run = review["dryRun"].as_bool().unwrap_or_default();
-                let writer = writer(&review["userInfo"]);
+                let dry_run = pointer::flag(review, "/dryRun");
+                let writer = writer(review.get("userInfo").unwrap_or(&Value::Null));
                 let environment = &self.environment;
                 environment.validate(hook, &request, object, &self.settings, &writer, dry_run).await?;
-                Ok(None)
+                Ok(Accepted::default())
             }
         }
     }
 }
 
+/// What a rule wants of an object that it accepts.
+#[derive(Debug, Default)]
+struct Accepted {
+    patch: Option<Value>,
+    warnings: Vec<String>,
+}
+
 /// Reads who writes, as the API server has found out.
 fn writer(user: &Value) -> Writer {
-    let text = |name: &str| user[name].as_str().unwrap_or_default().to_owned();
+    let text = |field: &str| pointer::text(user, field).to_owned();
     let list = |value: &Value| -> Vec<String> {
-        value.as_array().into_iter().flatten().filter_map(|item| Some(item.as_str()?.to_owned())).collect()
+        pointer::list(value, "").iter().filter_map(|item| Some(item.as_str()?.to_owned())).collect()
     };
-    let extra = user["extra"].as_object().into_iter().flatten();
+    let extra = user.get("extra").and_then(Value::as_object).into_iter().flatten();
     Writer {
-        name: text("username"),
-        uid: text("uid"),
-        groups: list(&user["groups"]),
+        name: text("/username"),
+        uid: text("/uid"),
+        groups: user.get("groups").map(list).unwrap_or_default(),
         extra: extra.map(|(key, values)| (key.clone(), list(values))).collect(),
     }
 }
@@ -135,27 +144,36 @@ fn as_of(hook: &Hook, request: &Value, denial: Denial) -> Denial {
     if hook.home != Home::ApiServer || denial.causes.is_empty() {
         return denial;
     }
-    let name = request["name"].as_str().unwrap_or_default();
+    let name = pointer::text(request, "/name");
     let message = Status::invalid(hook.group, hook.kind, name, &denial.causes).message;
     Denial { message, ..denial }
 }
 
-fn response(uid: &str, verdict: Result<Option<Value>, Denial>) -> Value {
-    let mut answer = json!({ "uid": uid, "allowed": verdict.is_ok() });
-    match verdict {
-        Ok(None) => answer["status"] = json!({ "metadata": {}, "code": 200 }),
-        Ok(Some(patch)) => {
-            answer["patch"] = encode_base64(patch.to_string().as_bytes()).into();
-            answer["patchType"] = "JSONPatch".into();
+fn response(uid: &str, verdict: Result<Accepted, Denial>) -> Value {
+    let answer = match verdict {
+        Ok(Accepted { patch, warnings }) => {
+            let mut answer = json!({ "uid": uid, "allowed": true });
+            match patch {
+                None => pointer::set(&mut answer, "status", json!({ "metadata": {}, "code": 200 })),
+                Some(patch) => {
+                    let patch = encode_base64(patch.to_string().as_bytes());
+                    pointer::set(&mut answer, "patch", patch.into());
+                    pointer::set(&mut answer, "patchType", "JSONPatch".into());
+                }
+            }
+            if !warnings.is_empty() {
+                pointer::set(&mut answer, "warnings", warnings.into());
+            }
+            answer
         }
         Err(denial) => {
             let mut status = json!({ "metadata": {}, "code": denial.code, "message": denial.message });
             if let Some(reason) = denial.reason {
-                status["reason"] = reason.into();
+                pointer::set(&mut status, "reason", reason.into());
             }
-            answer["status"] = status;
+            json!({ "uid": uid, "allowed": false, "status": status })
         }
-    }
+    };
     json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer })
 }
 
@@ -165,29 +183,22 @@ pub(super) fn encode_base64(bytes: &[u8]) -> String {
 
 fn convert(body: &[u8]) -> Value {
     let review: Value = serde_json::from_slice(body).unwrap_or_default();
-    let request = &review["request"];
-    let wanted = request["desiredAPIVersion"].as_str().unwrap_or_default();
-    let objects = request["objects"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let converted: Result<Vec<Value>, String> = objects
+    let wanted = pointer::text(&review, "/request/desiredAPIVersion");
+    let converted: Result<Vec<Value>, String> = pointer::list(&review, "/request/objects")
         .iter()
         .map(|object| {
-            if object["apiVersion"] == wanted {
+            if object.get("apiVersion").is_some_and(|version| version == wanted) {
                 return Err(format!("conversion is not allowed between same type {wanted}"));
             }
             conversion::convert(object, wanted).map_err(|error| chain(&error))
         })
         .collect();
-    let mut answer = json!({ "uid": request["uid"] });
-    match converted {
-        Ok(objects) => {
-            answer["convertedObjects"] = objects.into();
-            answer["result"] = json!({ "metadata": {}, "status": "Success" });
-        }
-        Err(message) => {
-            answer["convertedObjects"] = json!([]);
-            answer["result"] = json!({ "metadata": {}, "status": "Failure", "message": message });
-        }
-    }
+    let (objects, result) = match converted {
+        Ok(objects) => (objects, json!({ "metadata": {}, "status": "Success" })),
+        Err(message) => (Vec::new(), json!({ "metadata": {}, "status": "Failure", "message": message })),
+    };
+    let answer =
+        json!({ "uid": review.pointer("/request/uid"), "convertedObjects": objects, "result": result });
     json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "response": answer })
 }
 

@@ -3,7 +3,8 @@
 //! A file has a `base` object, objects that exist `before`, and `cases`. A case is the base with a merge patch `with`, or
 //! an `object` of its own; its name is the case's unless it has one. Then, if given, `status` is written, and `update` (a
 //! merge patch) is sent as a whole object, or the object is deleted (`delete: true`). `look` names a quota whose usage is
-//! part of the outcome. `differs` says why the original answers otherwise; such cases are not run on it.
+//! part of the outcome. `differs` says why the original answers otherwise, and in which fields of the outcome (`at`): in these, and in
+//! no others.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -24,7 +25,16 @@ pub(crate) struct Case {
     pub(crate) update: Option<Value>,
     pub(crate) delete: bool,
     pub(crate) look: Option<String>,
-    differs: bool,
+    pub(crate) differs: Option<Differs>,
+}
+
+/// Where the original answers otherwise.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Differs {
+    pub(crate) why: String,
+    /// JSON pointers into the outcome.
+    pub(crate) at: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -46,14 +56,7 @@ struct WrittenCase {
     update: Option<Value>,
     delete: bool,
     look: Option<String>,
-    differs: Option<String>,
-}
-
-impl File {
-    pub(crate) fn without_differences(mut self) -> Self {
-        self.cases.retain(|case| !case.differs);
-        self
-    }
+    differs: Option<Differs>,
 }
 
 fn folder() -> PathBuf {
@@ -100,7 +103,7 @@ fn read(path: PathBuf) -> File {
                 update: case.update,
                 delete: case.delete,
                 look: case.look,
-                differs: case.differs.is_some(),
+                differs: case.differs,
             }
         })
         .collect();

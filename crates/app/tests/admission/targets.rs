@@ -168,7 +168,12 @@ impl Target {
             if matches!(webhook, Webhook::Original) {
                 let hooks = object["webhooks"].as_array_mut().expect("a list of hooks");
                 let own = ["cluster.karmada.io", "resourceregistry.karmada.io"];
-                hooks.retain(|hook| !own.iter().any(|name| hook["name"] == *name));
+                // A rule of ours alone: it asks what the writer may read.
+                let ours = "/validate-clusterresourcebinding";
+                let is_ours = |hook: &Value| {
+                    hook["clientConfig"]["url"].as_str().is_some_and(|url| url.ends_with(ours))
+                };
+                hooks.retain(|hook| !own.iter().any(|name| hook["name"] == *name) && !is_ours(hook));
             }
             let plural = object["kind"].as_str().unwrap_or_default().to_lowercase() + "s";
             target.post(&format!("/apis/admissionregistration.k8s.io/v1/{plural}"), &object).await;

@@ -293,29 +293,42 @@ async fn leave(stage: &Stage, name: &str) {
         .await;
 }
 
+/// Waits until the hostile member has been asked for something, and gives it time to answer. A member that was never asked
+/// has shown nothing.
+async fn asked(stage: &Stage, path: &str, time: Duration) -> Verdict {
+    let began = Instant::now();
+    while stage.hostile.seen(path).is_empty() {
+        if began.elapsed() > crate::wire::PATIENCE {
+            return Err("the member was never asked".to_owned());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    tokio::time::sleep(time).await;
+    Ok(format!("asked {} times", stage.hostile.seen(path).len()))
+}
+
 /// Its lists do not end.
 pub(crate) async fn member_never_ends(stage: &Stage) -> Verdict {
     cluster(stage, "endless", "endless").await;
-    tokio::time::sleep(Duration::from_secs(8)).await;
-    let asked = stage.hostile.seen("/endless/").len();
+    let asked = asked(stage, "/endless/", Duration::from_secs(8)).await;
     leave(stage, "endless").await;
-    if asked == 0 { Err("the member was never asked".to_owned()) } else { Ok(format!("asked {asked} times")) }
+    asked
 }
 
 /// Its answers unpack to a gigabyte each.
 pub(crate) async fn member_bombs(stage: &Stage) -> Verdict {
     cluster(stage, "bomb", "bomb").await;
-    tokio::time::sleep(Duration::from_secs(4)).await;
+    let asked = asked(stage, "/bomb/", Duration::from_secs(4)).await;
     leave(stage, "bomb").await;
-    Ok(format!("asked {} times", stage.hostile.seen("/bomb/").len()))
+    asked
 }
 
 /// Its answers are nested without end.
 pub(crate) async fn member_nests(stage: &Stage) -> Verdict {
     cluster(stage, "deep", "deep").await;
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    let asked = asked(stage, "/deep/", Duration::from_secs(3)).await;
     leave(stage, "deep").await;
-    Ok(format!("asked {} times", stage.hostile.seen("/deep/").len()))
+    asked
 }
 
 /// It sends the control plane elsewhere, token and all.

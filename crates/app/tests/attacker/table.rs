@@ -1,6 +1,6 @@
 //! The table of attacks: name, finding or CVE, who attacks, what should come of it, and the function that plays it.
 //!
-//! Findings are written as in the changelog's list of mended findings (`F1` is the first); the rest is what Kubernetes',
+//! Findings are written as in the list of `docs/operations/security.md` (`F1` is the first); the rest is what Kubernetes',
 //! Karmada's and HTTP/2's own history suggests.
 
 use std::pin::Pin;

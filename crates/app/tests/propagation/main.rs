@@ -8,6 +8,7 @@
 mod application;
 mod cases;
 mod election;
+mod failover;
 mod karmadactl;
 mod kinds;
 mod liar;

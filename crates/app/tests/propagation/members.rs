@@ -74,6 +74,13 @@ impl Members {
         }
     }
 
+    /// Has pods with these labels crash; simulated members only.
+    pub(crate) fn fail_pods(&self, index: usize, labels: &str) {
+        let Self::Simulated { fleet, .. } = self else { panic!("only simulated pods crash on demand") };
+        let trouble = sim::Trouble::PodsFailing(labels.to_owned());
+        fleet.trouble(&fleet.members()[index].name, &trouble).expect("pods that crash");
+    }
+
     pub(crate) async fn heal(&self, index: usize) {
         match self {
             Self::Real(members) => members[index].heal().await.expect("healed"),

@@ -42,7 +42,12 @@ impl ControlPlane {
 
     /// Starts `karmada server` with the controllers of a list.
     pub(crate) fn server(controllers: &'static str) -> Self {
-        let server = Server::audited(KARMADA, &["--controllers", controllers]);
+        Self::with(controllers, &[])
+    }
+
+    /// Starts `karmada server` with the controllers of a list and further flags.
+    pub(crate) fn with(controllers: &'static str, flags: &[&str]) -> Self {
+        let server = Server::audited(KARMADA, &[&["--controllers", controllers], flags].concat());
         Self { kubeconfig: server.kubeconfig(), role: Role::Server(server), controllers }
     }
 

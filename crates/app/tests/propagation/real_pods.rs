@@ -5,7 +5,6 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -16,6 +15,7 @@ use testkit::process::Speaks;
 use testkit::{Kind, Process, eventually, install_tls, until};
 use tokio::sync::{Mutex, MutexGuard};
 
+use crate::members::Place;
 use crate::plane::ControlPlane;
 use crate::world::World;
 
@@ -44,9 +44,13 @@ impl Stage {
         let fleet = Fleet::start(FleetOptions::pods(members)).await;
         let fleet = fleet.unwrap_or_else(|error| panic!("{}", error.chain()));
         let seconds = started.elapsed().as_secs_f32();
-        let kubeconfigs: Vec<PathBuf> =
-            fleet.clusters().map(|cluster| cluster.kubeconfig().to_path_buf()).collect();
-        let world = World::new("pods", ControlPlane::server("*"), &kubeconfigs).await;
+        let place = |cluster: clusters::Cluster| Place {
+            kubeconfig: cluster.kubeconfig().to_path_buf(),
+            // These members keep none.
+            audit_log: None,
+        };
+        let places: Vec<Place> = fleet.clusters().map(place).collect();
+        let world = World::new("pods", ControlPlane::server("*"), &places).await;
         Some(Self { world, fleet, seconds, _machine: machine })
     }
 
@@ -121,7 +125,7 @@ impl Stage {
 
     /// Ends everything; the next test has the machine to itself.
     async fn end(self) {
-        self.world.leave();
+        self.world.leave().await;
         self.fleet.down().await.unwrap_or_else(|error| panic!("{}", error.chain()));
     }
 }

@@ -7,7 +7,7 @@
 //! original's result is what both continue from, so that one difference is not counted twice. Events are compared through
 //! the bindings: each side has to have told what its bindings say, in upstream's words.
 //!
-//! What may differ, and is counted:
+//! What may differ is counted, excuse by excuse and field by field (`tally::EXCUSES`); a full run fails for what never did:
 //! - *reasons*: which reason is reported for a cluster that several filters reject is random in the original.
 //! - *order*: clusters that keep their replicas while others grow come last, in random order, in the original.
 //! - *cause*: a lack of room had the reason `SchedulerError` in v1.17.1; it is `Unschedulable` since.
@@ -90,6 +90,7 @@ async fn both_schedulers_decide_alike() {
     assert!(differences.is_empty(), "{}", differences.join("\n"));
     if first == 0 && fleets >= SIZES.len() {
         assert!(tally.missing().is_empty(), "never came up: {:?}", tally.missing());
+        assert!(tally.unused().is_empty(), "may differ and never did: {:?}", tally.unused());
     }
 }
 

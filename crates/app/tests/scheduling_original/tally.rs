@@ -15,7 +15,7 @@ struct Outcome {
     affinity: Value,
     status: Value,
     reason: Value,
-    message: String,
+    message: Value,
 }
 
 impl Outcome {
@@ -28,9 +28,71 @@ impl Outcome {
             affinity: binding["status"]["schedulerObservingAffinityName"].clone(),
             status: scheduled["status"].clone(),
             reason: scheduled["reason"].clone(),
-            message: scheduled["message"].as_str().unwrap_or_default().to_owned(),
+            message: scheduled["message"].clone(),
         }
     }
+
+    fn text(&self) -> &str {
+        self.message.as_str().unwrap_or_default()
+    }
+
+    fn field(&self, name: &str) -> &Value {
+        match name {
+            "clusters" => &self.clusters,
+            "applied" => &self.applied,
+            "affinity" => &self.affinity,
+            "status" => &self.status,
+            "reason" => &self.reason,
+            "message" => &self.message,
+            _ => panic!("no field {name}"),
+        }
+    }
+
+    fn field_mut(&mut self, name: &str) -> &mut Value {
+        match name {
+            "clusters" => &mut self.clusters,
+            "applied" => &mut self.applied,
+            "affinity" => &mut self.affinity,
+            "status" => &mut self.status,
+            "reason" => &mut self.reason,
+            "message" => &mut self.message,
+            _ => panic!("no field {name}"),
+        }
+    }
+}
+
+/// What may differ, and in which fields. A full run fails for what never does.
+const EXCUSES: &[(&str, &[&str])] = &[
+    ("cause", &["reason"]),
+    ("reasons", &["message"]),
+    ("order", &["clusters"]),
+    ("sums", &["clusters", "applied", "status", "reason", "message"]),
+];
+
+/// Returns the fields that differ and may, each with its excuse.
+fn excuses(theirs: &Outcome, ours: &Outcome) -> Vec<(&'static str, &'static str)> {
+    let holds = |excuse: &str| match excuse {
+        "cause" => {
+            ours.reason == "Unschedulable"
+                && theirs.reason == "SchedulerError"
+                && ours.message == theirs.message
+        }
+        "reasons" => same_but_for_reasons(ours.text(), theirs.text()),
+        "order" => sorted(&ours.clusters) == sorted(&theirs.clusters),
+        // Nothing that can be added up is negative.
+        "sums" => theirs.text().contains("Clusters available replicas -") && ours.status == "True",
+        _ => false,
+    };
+    let mut excused: Vec<(&str, &str)> = Vec::new();
+    for (excuse, fields) in EXCUSES.iter().filter(|(excuse, _)| holds(excuse)) {
+        for field in *fields {
+            let told = excused.iter().any(|(_, excused)| excused == field);
+            if !told && ours.field(field) != theirs.field(field) {
+                excused.push((excuse, field));
+            }
+        }
+    }
+    excused
 }
 
 /// One line of the summary.
@@ -48,10 +110,8 @@ pub(crate) struct Tally {
     outcomes: BTreeMap<String, usize>,
     /// Decisions by what they were about.
     facts: BTreeMap<String, Count>,
-    reasons: usize,
-    order: usize,
-    cause: usize,
-    sums: usize,
+    /// What was allowed to differ and did: how often, by excuse and field.
+    excused: BTreeMap<(&'static str, &'static str), usize>,
     pub(crate) differences: Vec<String>,
 }
 
@@ -71,25 +131,10 @@ impl Tally {
         let (theirs, mut ours) = (Outcome::of(original), Outcome::of(ours));
         let reason = theirs.reason.as_str().unwrap_or("nothing to do").to_owned();
         *self.outcomes.entry(reason).or_default() += 1;
-        if ours.reason == "Unschedulable"
-            && theirs.reason == "SchedulerError"
-            && ours.message == theirs.message
-        {
-            self.cause += 1;
-            ours.reason = theirs.reason.clone();
-        }
-        if ours.message != theirs.message && same_but_for_reasons(&ours.message, &theirs.message) {
-            self.reasons += 1;
-            ours.message = theirs.message.clone();
-        }
-        if ours.clusters != theirs.clusters && sorted(&ours.clusters) == sorted(&theirs.clusters) {
-            self.order += 1;
-            ours.clusters = theirs.clusters.clone();
-        }
-        // Nothing that can be added up is negative.
-        if theirs.message.contains("Clusters available replicas -") && ours.status == "True" {
-            self.sums += 1;
-            ours = theirs.clone();
+        for excuse in excuses(&theirs, &ours) {
+            *self.excused.entry(excuse).or_default() += 1;
+            let (_, field) = excuse;
+            *ours.field_mut(field) = theirs.field(field).clone();
         }
         let differ = ours != theirs;
         for fact in facts(input) {
@@ -110,11 +155,9 @@ impl Tally {
 
     /// Returns the whole result as text.
     pub(crate) fn summary(&self) -> String {
-        let Self { decisions, outcomes, facts, reasons, order, cause, sums, differences } = self;
+        let Self { decisions, outcomes, facts, excused, differences } = self;
         let mut text = format!(
-            "{decisions} decisions: {outcomes:?}; \
-             allowed to differ: {reasons} in reasons, {order} in order, {cause} in cause, {sums} in sums; \
-             {} differ\n",
+            "{decisions} decisions: {outcomes:?}; allowed to differ, by excuse and field: {excused:?}; {} differ\n",
             differences.len()
         );
         let _ = writeln!(text, "{:62} decisions  placed  failed  differ", "");
@@ -122,6 +165,12 @@ impl Tally {
             let _ = writeln!(text, "{fact:62} {decisions:9} {placed:7} {failed:7} {differ:7}");
         }
         text
+    }
+
+    /// Returns what may differ and never did: excuses that are needed no more, field by field.
+    pub(crate) fn unused(&self) -> Vec<(&'static str, &'static str)> {
+        let all = EXCUSES.iter().flat_map(|(excuse, fields)| fields.iter().map(|field| (*excuse, *field)));
+        all.filter(|excuse| !self.excused.contains_key(excuse)).collect()
     }
 
     /// Returns what never came up though it should have.
@@ -254,4 +303,52 @@ fn same_but_for_reasons(one: &str, other: &str) -> bool {
         Some((head.to_owned(), counts.sum::<Option<usize>>()?))
     };
     parse(one).is_some() && parse(one) == parse(other)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn binding(clusters: Value, status: &str, reason: &str, message: &str) -> Value {
+        json!({"metadata": {"annotations": {}}, "spec": {"clusters": clusters},
+            "status": {"conditions": [{"type": "Scheduled", "status": status, "reason": reason, "message": message}]}})
+    }
+
+    fn compared(original: &Value, ours: &Value) -> Tally {
+        let mut tally = Tally::default();
+        let at = "here".to_owned();
+        tally.compare(&Input { at, binding: &json!({}), clusters: &[], change: "new" }, original, ours);
+        tally
+    }
+
+    #[test]
+    fn an_excuse_covers_its_own_fields_and_no_others() {
+        let (a, b) = (json!({"name": "a"}), json!({"name": "b"}));
+        let success = |clusters: Value, reason: &str| binding(clusters, "True", reason, "fine");
+        let original = success(json!([a, b]), "Success");
+        let order = compared(&original, &success(json!([b, a]), "Success"));
+        assert!(order.differences.is_empty() && order.excused.contains_key(&("order", "clusters")));
+        assert!(
+            !order.unused().contains(&("order", "clusters")) && order.unused().contains(&("cause", "reason"))
+        );
+        let more = compared(&original, &success(json!([b, a]), "Another"));
+        assert_eq!(more.differences.len(), 1);
+        let sums =
+            binding(json!([a]), "False", "Unschedulable", "Clusters available replicas -5 are not enough");
+        let mut ours = success(json!([a, b]), "Success");
+        assert!(compared(&sums, &ours).differences.is_empty());
+        ours["status"]["schedulerObservingAffinityName"] = json!("group");
+        assert_eq!(compared(&sums, &ours).differences.len(), 1, "the group is excused by nothing");
+    }
+
+    #[test]
+    fn nothing_is_unused_once_all_has_differed() {
+        let mut tally = Tally::default();
+        for (excuse, fields) in EXCUSES {
+            tally.excused.extend(fields.iter().map(|field| ((*excuse, *field), 1)));
+        }
+        assert!(tally.unused().is_empty());
+    }
 }

@@ -43,6 +43,68 @@ impl Terminal {
     }
 }
 
+/// An editor that is typed into: at a pseudo-terminal, a word is read and put where another one is.
+fn edited(terminal: &Terminal) {
+    let line = format!(
+        "KUBE_EDITOR='read word; f() {{ sed -i \"s/note: hi/note: $word/\" \"$1\"; }}; f' {} --kubeconfig {} edit cm motd",
+        terminal.program.display(),
+        terminal.kubeconfig.display()
+    );
+    let mut child = Command::new("script")
+        .args(["--quiet", "--return", "--command", &line, "/dev/null"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("script, of util-linux, runs");
+    std::io::Write::write_all(child.stdin.as_mut().expect("a pipe"), b"typed\n").expect("typed");
+    let output = child.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("configmap/motd edited"), "{said}");
+    assert_eq!(terminal.ok("get cm motd -o jsonpath={.metadata.annotations.note}"), "typed");
+    // An editor that changes nothing ends it quietly.
+    let quiet = Command::new(&terminal.program)
+        .arg("--kubeconfig")
+        .arg(&terminal.kubeconfig)
+        .args(["edit", "cm", "motd"])
+        .env("KUBE_EDITOR", "true")
+        .output()
+        .expect("it runs");
+    assert!(quiet.status.success());
+    assert_eq!(String::from_utf8_lossy(&quiet.stderr), "Edit cancelled, no changes made.\n");
+}
+
+/// The commands beyond upstream's: several clusters at once, by name, glob and label.
+fn reached(terminal: &Terminal) {
+    let eu = terminal.ok("get deploy -s members -C topology.kubernetes.io/region=eu-west --no-headers");
+    assert!(eu.lines().count() == 1 && eu.contains("member1"), "{eu}");
+    assert!(terminal.refused("top pod -C membre1").contains("did you mean member1?"));
+    assert!(terminal.refused("describe deploy -s members -C member*").contains("this command takes one"));
+    let ready = terminal.ok("wait deploy/hello --for=condition=Available -C member1,member2 --timeout=60s");
+    assert_eq!(ready.lines().count(), 2, "{ready}");
+    assert!(ready.contains("member1: deployment.apps/hello condition met\n"), "{ready}");
+    assert!(
+        terminal
+            .refused("wait deploy/hello --for=condition=Nothing --timeout=0s")
+            .contains("timed out waiting")
+    );
+    let done = terminal.ok("rollout status deploy/hello -C member*");
+    assert_eq!(done.matches("deployment \"hello\" successfully rolled out").count(), 3, "{done}");
+    assert_eq!(terminal.ok("scale deploy/hello --replicas=7"), "deployment.apps/hello scaled\n");
+    assert_eq!(terminal.ok("get deploy hello -o jsonpath={.spec.replicas}"), "7");
+    let wrong = terminal.refused("scale deploy/hello --replicas=9 --current-replicas=1");
+    assert!(wrong.contains("Expected replicas to be 1, was 7"), "{wrong}");
+    assert!(terminal.ok("top pod").lines().count() > 1 && terminal.ok("top node").contains("member3"));
+    let folder = terminal.kubeconfig.parent().expect("a folder");
+    let file = folder.join("diff.yaml");
+    std::fs::write(&file, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: motd}\ndata: {a: changed}\n")
+        .expect("a file");
+    let (status, out, _) = terminal.run(&format!("diff -f {}", file.display()));
+    assert_eq!(status, Some(1), "{out}");
+    assert!(out.contains("-  a: one\n") && out.contains("+  a: changed\n"), "{out}");
+    assert_eq!(terminal.ok("get cm motd -o jsonpath={.data.a}"), "one", "nothing changed");
+    assert!(terminal.ok("explain pp.spec.placement").contains("clusterAffinity"));
+}
+
 const MANIFEST: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: motd}\ndata: {a: one, b: two}\n";
 
 #[test]
@@ -89,6 +151,8 @@ fn the_commands_of_the_cli_work_on_a_running_control_plane() {
     );
     assert_eq!(terminal.ok("get cm -l tier=web -o jsonpath={.items[*].data.c}"), "z");
     assert!(terminal.ok("describe cm motd").starts_with("Name:         motd\n"));
+    edited(&terminal);
+    reached(&terminal);
     assert_eq!(terminal.ok("delete cm motd"), "configmap \"motd\" deleted from default namespace\n");
     assert!(terminal.refused("delete cm motd").contains("configmaps \"motd\" not found"));
 

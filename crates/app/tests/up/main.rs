@@ -1,8 +1,11 @@
 //! `karmada up` as a user runs it, without a terminal: the whole picture, its end, the next start, a fresh one, and what is
-//! said when it cannot be.
+//! said when it cannot be. Besides, a server that is killed.
 
 mod commands;
+mod killed;
+mod original;
 mod process;
+mod terminal;
 
 use std::net::TcpListener;
 

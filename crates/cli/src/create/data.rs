@@ -125,7 +125,8 @@ pub struct Sources {
 
 impl Sources {
     fn read(&self) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
-        if !self.from_env_file.is_empty() && !(self.from_file.is_empty() && self.from_literal.is_empty()) {
+        let has_other_sources = !self.from_file.is_empty() || !self.from_literal.is_empty();
+        if has_other_sources && !self.from_env_file.is_empty() {
             bail!("from-env-file cannot be combined with from-file or from-literal");
         }
         let mut entries = Vec::new();
@@ -291,11 +292,14 @@ impl ConfigMap {
 /// Create a secret with specified type.
 #[derive(Debug, Clone, Args)]
 pub struct Secret {
+    #[command(flatten)]
+    pub common: Common,
     #[command(subcommand)]
     pub command: SecretCommand,
 }
 
 #[derive(Debug, Clone, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one in the life of the process")]
 pub enum SecretCommand {
     Generic(Generic),
     DockerRegistry(DockerRegistry),

@@ -9,11 +9,14 @@ use super::{Common, Made, Name};
 /// Create a service using a specified subcommand.
 #[derive(Debug, Clone, Args)]
 pub struct Service {
+    #[command(flatten)]
+    pub common: Common,
     #[command(subcommand)]
     pub command: ServiceCommand,
 }
 
 #[derive(Debug, Clone, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one in the life of the process")]
 pub enum ServiceCommand {
     Clusterip(ClusterIp),
     Externalname(ExternalName),
@@ -318,8 +321,8 @@ impl Ingress {
 
     /// Rules of the same host become one, and so do hosts with the same secret.
     fn rules(&self) -> anyhow::Result<(Vec<Value>, Vec<Value>)> {
-        let (mut rules, mut tls): (Vec<(String, Vec<Value>)>, Vec<(String, Vec<String>)>) =
-            (Vec::new(), Vec::new());
+        let mut rules: Vec<(String, Vec<Value>)> = Vec::new();
+        let mut tls: Vec<(String, Vec<String>)> = Vec::new();
         for text in &self.rule {
             let Some(rule) = Rule::parse(text) else {
                 bail!(

@@ -139,7 +139,8 @@ pub(super) fn quota(page: &mut Page, object: &Value) {
 
 fn amounts(page: &mut Page, quota: &Value, level: usize) {
     page.line(level, "Resource\tUsed\tHard");
-    page.line(level, "--------\t----\t----");
+    // One ruler is shorter, inside of a namespace.
+    page.line(level, if level == 0 { "--------\t----\t----" } else { "--------\t---\t---" });
     for (name, hard) in sorted(&quota["status"]["hard"]) {
         page.line(level, format!("{name}\t{}\t{hard}", shown(&quota["status"]["used"][&name], "0")));
     }

@@ -49,34 +49,47 @@ fn fields(page: &mut Page, level: usize, object: &Value) {
     }
 }
 
-/// `resourceVersion` becomes `Resource Version`; what has other signs stays.
+/// `resourceVersion` becomes `Resource Version`; what has other signs than letters and dashes stays.
 fn title(key: &str) -> String {
-    if !key.chars().all(|c| c.is_ascii_alphanumeric()) {
+    if !key.chars().all(|c| c.is_alphabetic() || c == '-') {
         return key.to_owned();
     }
-    let mut out = String::new();
-    let characters: Vec<char> = key.chars().collect();
-    for (i, c) in characters.iter().enumerate() {
-        let before = i.checked_sub(1).and_then(|i| characters.get(i));
-        let next_lower = characters.get(i + 1).is_some_and(char::is_ascii_lowercase);
-        let starts =
-            c.is_ascii_uppercase() && before.is_some_and(|before| !before.is_ascii_uppercase() || next_lower);
-        if starts {
-            out.push(' ');
+    let class = |c: char| {
+        if c.is_lowercase() {
+            0
+        } else if c.is_uppercase() {
+            1
+        } else {
+            2
         }
-        out.push(if i == 0 { c.to_ascii_uppercase() } else { *c });
+    };
+    let mut words: Vec<String> = Vec::new();
+    for c in key.chars() {
+        match words.last_mut() {
+            Some(word) if word.chars().last().is_some_and(|last| class(last) == class(c)) => word.push(c),
+            _ => words.push(c.to_string()),
+        }
     }
-    // Abbreviations that kubectl knows.
-    out.split(' ')
-        .map(|word| match word {
-            "Uid" => "UID".to_owned(),
-            "Api" => "API".to_owned(),
-            "Url" => "URL".to_owned(),
-            "Ip" => "IP".to_owned(),
-            other => other.to_owned(),
-        })
-        .collect::<Vec<_>>()
-        .join(" ")
+    // The last capital of several begins the next word.
+    for i in 0..words.len().saturating_sub(1) {
+        let upper = words[i].chars().all(char::is_uppercase);
+        if upper
+            && words[i + 1].starts_with(char::is_lowercase)
+            && let Some(last) = words[i].pop()
+        {
+            words[i + 1].insert(0, last);
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    let shown = words.iter().map(|word| match word.to_uppercase().as_str() {
+        // Abbreviations that kubectl knows.
+        known @ ("API" | "URL" | "UID" | "OSB" | "GUID") => known.to_owned(),
+        _ => {
+            let mut letters = word.chars();
+            letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
+        }
+    });
+    shown.collect::<Vec<String>>().join(" ")
 }
 
 #[cfg(test)]
@@ -100,5 +113,8 @@ mod tests {
         );
         assert_eq!(title("creationTimestamp"), "Creation Timestamp");
         assert_eq!(title("app.io/x"), "app.io/x");
+        assert_eq!(title("ephemeral-storage"), "Ephemeral - Storage");
+        assert_eq!(title("apiVersion"), "API Version");
+        assert_eq!(title("podIPs"), "Pod I Ps", "kubectl's own way");
     }
 }

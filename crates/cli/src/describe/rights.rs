@@ -15,12 +15,27 @@ fn texts(list: &Value) -> Vec<String> {
 }
 
 /// One line of a role: its resources or paths, the names, the verbs.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, PartialEq, Eq)]
 struct Line {
     resource: String,
     paths: Vec<String>,
     names: Vec<String>,
     verbs: Vec<String>,
+}
+
+impl Line {
+    /// Go's text of the rule; lines come in its order.
+    fn key(&self) -> String {
+        let (plural, part) = self.resource.split_once('/').unwrap_or((&self.resource, ""));
+        let (plural, group) = plural.split_once('.').unwrap_or((plural, ""));
+        let resource = if part.is_empty() { plural.to_owned() } else { format!("{plural}/{part}") };
+        format!(
+            "&PolicyRule{{Verbs:[{}],APIGroups:[{group}],Resources:[{resource}],ResourceNames:[{}],NonResourceURLs:[{}],}}",
+            self.verbs.join(" "),
+            self.names.join(" "),
+            self.paths.join(" ")
+        )
+    }
 }
 
 pub(super) fn role(page: &mut Page, object: &Value) {
@@ -72,7 +87,7 @@ fn lines(rules: &Value) -> Vec<Line> {
             }
         }
     }
-    lines.sort();
+    lines.sort_by_key(Line::key);
     lines
 }
 
@@ -112,10 +127,10 @@ mod tests {
         assert_eq!(
             told,
             [
-                "[\"/x\"][] get",
-                "deployments.apps[][] get list",
-                "deployments.apps/scale[][] get",
                 "pods[][\"a\"] *",
+                "deployments.apps[][] get list",
+                "[\"/x\"][] get",
+                "deployments.apps/scale[][] get",
             ]
         );
     }

@@ -107,7 +107,6 @@ pub static KARMADA_E2E: Recipe = Recipe {
     version: "v1.17.1",
     builds: &[
         ("ginkgo", "github.com/onsi/ginkgo/v2/ginkgo"),
-        ("karmada-scheduler-estimator", "github.com/karmada-io/karmada/cmd/scheduler-estimator"),
         (
             "karmada-interpreter-example",
             "github.com/karmada-io/karmada/examples/customresourceinterpreter/webhook",

@@ -303,7 +303,8 @@ fn taints(cluster: &Cluster, now: Timestamp) -> Option<Vec<Taint>> {
     (taints != cluster.spec.taints).then_some(taints)
 }
 
-fn taints_message(taints: &[Taint]) -> String {
+/// Returns the taints of a cluster as upstream tells of them in events.
+pub(crate) fn taints_message(taints: &[Taint]) -> String {
     if taints.is_empty() {
         return "cluster now does not have taints".to_owned();
     }

@@ -39,7 +39,8 @@ const MESSAGE_NOT_READY: &str = "cluster is reachable but health endpoint respon
 const MESSAGE_NOT_REACHABLE: &str = "cluster is not reachable";
 
 pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
-    let controller = Arc::new(Controller { shared: shared.clone(), memories: Mutex::default() });
+    let controller =
+        Arc::new(Controller { shared: shared.clone(), memories: Mutex::default(), began: Instant::now() });
     let of = controller.clone();
     shared.mirrors.clusters.subscribe(move |change| {
         let name = &change.key.name;
@@ -80,6 +81,8 @@ struct Controller {
     shared: Arc<Shared>,
     /// What is remembered of each cluster.
     memories: Mutex<HashMap<String, Memory>>,
+    /// Since when this process has been looking.
+    began: Instant,
 }
 
 /// What is remembered of a cluster from look to look.
@@ -110,11 +113,13 @@ pub(crate) struct Judgement {
 }
 
 impl Memory {
+    /// `now` is written, and `at` is counted: the time since the first look, by a clock that does not jump.
     fn judge(
         &mut self,
         current: Option<&Condition>,
         seen: &Seen,
         now: Timestamp,
+        at: Duration,
         thresholds: Thresholds,
     ) -> Judgement {
         let observed = match seen {
@@ -130,7 +135,7 @@ impl Memory {
             back = self.was_offline && *health == Health::Healthy;
             self.was_offline = *health == Health::Offline;
         }
-        let ready = self.readiness.adjust(current, observed, now, thresholds);
+        let ready = self.readiness.adjust(current, observed, at, thresholds);
         let collect = *seen == Seen::Health(Health::Healthy) && ready.status == "True";
         Judgement { ready, collect, back }
     }
@@ -140,6 +145,8 @@ impl Memory {
 pub(crate) struct View {
     cluster: Arc<Cluster>,
     started: Instant,
+    /// For how long this process has been looking.
+    at: Duration,
     memory: Memory,
     thresholds: Thresholds,
     /// None if it was not looked at.
@@ -152,7 +159,7 @@ pub(crate) struct View {
 impl View {
     fn judge(&self, memory: &mut Memory, now: Timestamp) -> Option<Judgement> {
         let current = self.cluster.status.condition(conditions::READY);
-        self.seen.as_ref().map(|seen| memory.judge(current, seen, now, self.thresholds))
+        self.seen.as_ref().map(|seen| memory.judge(current, seen, now, self.at, self.thresholds))
     }
 }
 
@@ -184,6 +191,7 @@ impl Reconcile for Controller {
         let (now, started, timing) = (Timestamp::now(), Instant::now(), &shared.timing);
         let mut view = View {
             started,
+            at: self.began.elapsed(),
             memory: self.memories.lock().get(name).cloned().unwrap_or_default(),
             thresholds: Thresholds { success: timing.success_threshold, failure: timing.failure_threshold },
             seen: None,
@@ -343,6 +351,10 @@ mod tests {
     use super::*;
     use crate::fixtures::{at, cluster};
 
+    fn secs(secs: u64) -> Duration {
+        Duration::from_secs(secs)
+    }
+
     const THRESHOLDS: Thresholds =
         Thresholds { success: Duration::from_secs(30), failure: Duration::from_secs(30) };
 
@@ -394,7 +406,7 @@ mod tests {
         for (name, current, was_offline, seen, (status, reason, collect, back)) in cases {
             let mut memory = Memory { was_offline, ..Memory::default() };
             let current = current.map(|status| condition("Ready", status, "r", "", at(0)));
-            let judged = memory.judge(current.as_ref(), &seen, at(100), THRESHOLDS);
+            let judged = memory.judge(current.as_ref(), &seen, at(100), secs(100), THRESHOLDS);
             assert_eq!(
                 (judged.ready.status.as_str(), judged.ready.reason.as_str()),
                 (status, reason),
@@ -412,10 +424,12 @@ mod tests {
     #[test]
     fn a_member_that_is_well_but_not_believed_yet_is_not_asked_for_more() {
         let mut memory = Memory::default();
-        let first = memory.judge(None, &Seen::Health(Health::Offline), at(0), THRESHOLDS);
-        let next = memory.judge(Some(&first.ready), &Seen::Health(Health::Healthy), at(10), THRESHOLDS);
+        let first = memory.judge(None, &Seen::Health(Health::Offline), at(0), secs(0), THRESHOLDS);
+        let next =
+            memory.judge(Some(&first.ready), &Seen::Health(Health::Healthy), at(10), secs(10), THRESHOLDS);
         assert_eq!((next.ready.status.as_str(), next.collect, next.back), ("False", false, true));
-        let later = memory.judge(Some(&next.ready), &Seen::Health(Health::Healthy), at(40), THRESHOLDS);
+        let later =
+            memory.judge(Some(&next.ready), &Seen::Health(Health::Healthy), at(40), secs(40), THRESHOLDS);
         assert_eq!((later.ready.status.as_str(), later.collect, later.back), ("True", true, false));
     }
 

@@ -135,6 +135,10 @@ async fn carry_out_and_tell(shared: &Shared, member: &Member, key: &Key, work: &
     let (applied, outcome) = carry_out(shared, member, key, work).await;
     drop(permit);
     METRICS.carried(started, outcome == Outcome::Done);
+    // What was reported of the Work while it was carried out counts as reported.
+    let _alone = shared.status_locks.of(key).await;
+    let newer = work_status::newer_status(shared, key, work).map(|status| Work { status, ..work.clone() });
+    let work = newer.as_ref().unwrap_or(work);
     // What the member answered tells the state of the objects as well: one write instead of two.
     let news = match shared.enabled.work_status && applied.status == "True" {
         true => work_status::news(shared, member, key, work).await,

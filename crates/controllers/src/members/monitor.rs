@@ -3,7 +3,8 @@
 //! Watches: clusters in pull mode; looks at each and at its agent's Lease every `Timing::monitor_period`.
 //! Writes:  Ready = Unknown of clusters that have been silent for longer than the grace period.
 //!
-//! Push clusters are not touched: the controller that collects their status notices it.
+//! Silence is counted with a clock that does not jump, from the first look of this process on: neither a correction of the
+//! system's time nor a restart is silence. Push clusters are not touched: the controller that collects their status notices it.
 
 #[cfg(test)]
 mod on_server;
@@ -24,6 +25,7 @@ use parking_lot::Mutex;
 use propagation::status::{condition, set_condition};
 use runtime::{Error, Outcome, Queue, Reconcile, UNLIMITED, controller};
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::Shared;
 
@@ -67,6 +69,8 @@ pub(crate) struct View {
     renewed: Result<Option<Timestamp>, String>,
     signs: Option<Signs>,
     grace: Grace,
+    /// The time of the look, by a clock that does not jump.
+    at: Instant,
 }
 
 /// What follows from a look.
@@ -75,16 +79,16 @@ pub(crate) enum Plan {
     Nothing(&'static str),
     /// Remember these signs of life, and write the condition if it has been silent for too long.
     Note {
-        signs: Box<Signs>,
-        verdict: Option<Condition>,
+        signs: Signs,
+        verdict: Option<Box<Condition>>,
     },
 }
 
 fn decide(view: &View, now: Timestamp) -> Plan {
     let Ok(renewed) = view.renewed else { return Plan::Nothing("what cannot be read is not silence") };
-    let mut signs = view.signs.clone().unwrap_or_else(|| Signs::first(&view.cluster, now));
-    let verdict = signs.step(&view.cluster, renewed, now, view.grace);
-    Plan::Note { signs: Box::new(signs), verdict }
+    let mut signs = view.signs.clone().unwrap_or_else(|| Signs::first(&view.cluster, now, view.at));
+    let verdict = signs.step(&view.cluster, renewed, (now, view.at), view.grace);
+    Plan::Note { signs, verdict: verdict.map(Box::new) }
 }
 
 impl Reconcile for Monitor {
@@ -105,7 +109,8 @@ impl Reconcile for Monitor {
             startup: shared.timing.startup_grace_period,
             monitor: shared.timing.monitor_grace_period,
         };
-        Ok(Some(View { cluster, renewed, signs: self.signs.lock().get(name).cloned(), grace }))
+        let signs = self.signs.lock().get(name).cloned();
+        Ok(Some(View { cluster, renewed, signs, grace, at: Instant::now() }))
     }
 
     fn decide(view: &View, now: Timestamp) -> Plan {
@@ -116,9 +121,9 @@ impl Reconcile for Monitor {
         match plan {
             Plan::Nothing(why) => tracing::debug!(cluster = name, why, "the agent is not judged"),
             Plan::Note { signs, verdict } => {
-                self.signs.lock().insert(name.clone(), *signs);
+                self.signs.lock().insert(name.clone(), signs);
                 if let Some(verdict) = verdict {
-                    write(&self.shared, name, &view.cluster, verdict).await;
+                    write(&self.shared, name, &view.cluster, *verdict).await;
                 }
             }
         }
@@ -135,17 +140,19 @@ struct Grace {
 /// The signs of life of one cluster.
 #[derive(Debug, Clone)]
 pub(crate) struct Signs {
-    last: Timestamp,
+    last: Instant,
     ready: Option<Condition>,
     renewed: Option<Timestamp>,
 }
 
 impl Signs {
     /// A cluster without Ready condition counts from its creation, any other from the first look.
-    fn first(cluster: &Cluster, now: Timestamp) -> Self {
+    fn first(cluster: &Cluster, now: Timestamp, at: Instant) -> Self {
         let ready = cluster.status.condition(conditions::READY).cloned();
-        let created = cluster.metadata.creation_timestamp.as_ref().map(|time| time.0);
-        Self { last: if ready.is_none() { created.unwrap_or(now) } else { now }, ready, renewed: None }
+        let created = cluster.metadata.creation_timestamp.as_ref().filter(|_| ready.is_none());
+        let age = created.map(|created| now.duration_since(created.0)).filter(|age| age.is_positive());
+        let last = age.and_then(|age| at.checked_sub(age.unsigned_abs())).unwrap_or(at);
+        Self { last, ready, renewed: None }
     }
 
     /// Takes a look; returns the condition to write if the cluster has been silent for too long.
@@ -153,20 +160,20 @@ impl Signs {
         &mut self,
         cluster: &Cluster,
         renewed: Option<Timestamp>,
-        now: Timestamp,
+        (now, at): (Timestamp, Instant),
         grace: Grace,
     ) -> Option<Condition> {
         let ready = cluster.status.condition(conditions::READY);
         if self.ready.as_ref() != ready {
             self.ready = ready.cloned();
-            self.last = now;
+            self.last = at;
         }
         if renewed > self.renewed {
             self.renewed = renewed;
-            self.last = now;
+            self.last = at;
         }
         let patience = if ready.is_none() { grace.startup } else { grace.monitor };
-        if now.duration_since(self.last).unsigned_abs() <= patience {
+        if at.saturating_duration_since(self.last) <= patience {
             return None;
         }
         match ready {
@@ -217,12 +224,26 @@ mod tests {
         cluster
     }
 
+    /// The two clocks, which agree.
+    struct Clocks(Instant);
+
+    impl Clocks {
+        fn new() -> Self {
+            Self(Instant::now() + Duration::from_secs(10_000))
+        }
+
+        fn at(&self, second: i64) -> (Timestamp, Instant) {
+            (at(second), self.0 + Duration::from_secs(second.unsigned_abs()))
+        }
+    }
+
     #[test]
     fn a_cluster_that_never_reported_becomes_unknown_after_the_startup_grace() {
-        let silent = cluster(None);
-        let mut signs = Signs::first(&silent, at(10));
-        assert_eq!(signs.step(&silent, None, at(60), GRACE), None);
-        let verdict = signs.step(&silent, None, at(61), GRACE).unwrap();
+        let (silent, clocks) = (cluster(None), Clocks::new());
+        let (now, seen) = clocks.at(10);
+        let mut signs = Signs::first(&silent, now, seen);
+        assert_eq!(signs.step(&silent, None, clocks.at(60), GRACE), None);
+        let verdict = signs.step(&silent, None, clocks.at(61), GRACE).unwrap();
         assert_eq!(
             (verdict.status.as_str(), verdict.reason.as_str()),
             ("Unknown", "ClusterStatusNeverUpdated")
@@ -231,14 +252,25 @@ mod tests {
 
     #[test]
     fn a_lease_keeps_a_cluster_alive_and_silence_makes_it_unknown_once() {
-        let ready = cluster(Some("True"));
-        let mut signs = Signs::first(&ready, at(0));
-        assert_eq!(signs.step(&ready, Some(at(30)), at(30), GRACE), None);
-        assert_eq!(signs.step(&ready, Some(at(30)), at(70), GRACE), None);
-        let verdict = signs.step(&ready, Some(at(30)), at(71), GRACE).unwrap();
+        let (ready, clocks) = (cluster(Some("True")), Clocks::new());
+        let (now, seen) = clocks.at(0);
+        let mut signs = Signs::first(&ready, now, seen);
+        assert_eq!(signs.step(&ready, Some(at(30)), clocks.at(30), GRACE), None);
+        assert_eq!(signs.step(&ready, Some(at(30)), clocks.at(70), GRACE), None);
+        let verdict = signs.step(&ready, Some(at(30)), clocks.at(71), GRACE).unwrap();
         assert_eq!(verdict.reason, "ClusterStatusUnknown");
         let unknown = cluster(Some("Unknown"));
-        assert_eq!(signs.step(&unknown, Some(at(30)), at(72), GRACE), None);
-        assert_eq!(signs.step(&unknown, Some(at(30)), at(172), GRACE), None);
+        assert_eq!(signs.step(&unknown, Some(at(30)), clocks.at(72), GRACE), None);
+        assert_eq!(signs.step(&unknown, Some(at(30)), clocks.at(172), GRACE), None);
+    }
+
+    #[test]
+    fn a_clock_that_jumps_is_not_silence() {
+        let (ready, clocks) = (cluster(Some("True")), Clocks::new());
+        let (now, seen) = clocks.at(0);
+        let mut signs = Signs::first(&ready, now, seen);
+        let next = clocks.at(5).1;
+        assert_eq!(signs.step(&ready, Some(at(0)), (at(86_400), next), GRACE), None);
+        assert_eq!(signs.step(&ready, Some(at(0)), (at(-86_400), next), GRACE), None);
     }
 }

@@ -1,11 +1,10 @@
 //! Makes the Ready condition of a cluster calm: a change has to last before it is believed.
 //!
-//! In: the current condition, what was just observed, the time. Out: the condition to write. A short hiccup of a
-//! member thus moves no workload.
+//! In: the current condition, what was just observed, for how long this process has been looking. Out: the condition to
+//! write. A short hiccup of a member thus moves no workload, and neither does a restart or a system clock that jumps.
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 /// How long a change has to last.
@@ -15,33 +14,36 @@ pub(super) struct Thresholds {
     pub(super) failure: Duration,
 }
 
-/// What was observed last, and since when.
+/// What was observed last, and since when, counted from the first look.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Readiness {
-    last: Option<(String, Timestamp)>,
+    last: Option<(String, Duration)>,
 }
 
 impl Readiness {
-    /// Returns the condition to write. The very first observation is believed at once, and so is a change from
-    /// Unknown to False, which are the same to the workloads.
+    /// Returns the condition to write. The very first observation is believed at once, unless it says that a ready cluster is
+    /// not: before a restart somebody else saw it ready. A change from Unknown to False is believed at once, too: the two are the
+    /// same to the workloads.
     pub(super) fn adjust(
         &mut self,
         current: Option<&Condition>,
         observed: Condition,
-        now: Timestamp,
+        at: Duration,
         thresholds: Thresholds,
     ) -> Condition {
-        let Some((status, since)) = &mut self.last else {
-            self.last = Some((observed.status.clone(), now));
-            return observed;
-        };
+        let first = self.last.is_none();
+        let (status, since) = self.last.get_or_insert_with(|| (observed.status.clone(), at));
         if *status != observed.status {
             *status = observed.status.clone();
-            *since = now;
+            *since = at;
+        }
+        let was_ready = current.is_some_and(|current| current.status == "True");
+        if first && !was_ready {
+            return observed;
         }
         let Some(current) = current else { return observed };
         let threshold = if observed.status == "True" { thresholds.success } else { thresholds.failure };
-        let lasted = now.duration_since(*since).unsigned_abs();
+        let lasted = at.saturating_sub(*since);
         if (observed.status == "True") != (current.status == "True") && lasted < threshold {
             return current.clone();
         }
@@ -51,6 +53,7 @@ impl Readiness {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
     use propagation::status::condition;
 
     use super::*;
@@ -58,14 +61,14 @@ mod tests {
     const THRESHOLDS: Thresholds =
         Thresholds { success: Duration::from_secs(30), failure: Duration::from_secs(30) };
 
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).unwrap()
+    fn at(second: u64) -> Duration {
+        Duration::from_secs(second)
     }
 
     /// Feeds observations (second, status) and compares what is written after each.
     #[track_caller]
-    fn check(current: Option<&str>, steps: &[(i64, &str, &str)]) {
-        let ready = |status: &str| condition("Ready", status, "r", "", at(0));
+    fn check(current: Option<&str>, steps: &[(u64, &str, &str)]) {
+        let ready = |status: &str| condition("Ready", status, "r", "", Timestamp::UNIX_EPOCH);
         let mut readiness = Readiness::default();
         let mut current = current.map(ready);
         for (second, observed, written) in steps {
@@ -76,9 +79,11 @@ mod tests {
     }
 
     #[test]
-    fn the_first_observation_is_believed_at_once() {
+    fn the_first_observation_is_believed_at_once_unless_it_takes_readiness_away() {
         check(None, &[(0, "True", "True")]);
-        check(Some("True"), &[(0, "False", "False")]);
+        check(None, &[(0, "False", "False")]);
+        check(Some("False"), &[(0, "True", "True")]);
+        check(Some("True"), &[(0, "False", "True"), (29, "False", "True"), (30, "False", "False")]);
     }
 
     #[test]
@@ -121,7 +126,7 @@ mod tests {
     #[test]
     fn unknown_becomes_false_at_once() {
         let mut readiness = Readiness::default();
-        let ready = |status: &str| condition("Ready", status, "r", "", at(0));
+        let ready = |status: &str| condition("Ready", status, "r", "", Timestamp::UNIX_EPOCH);
         readiness.adjust(None, ready("True"), at(0), THRESHOLDS);
         let adjusted = readiness.adjust(Some(&ready("Unknown")), ready("False"), at(1), THRESHOLDS);
         assert_eq!(adjusted.status, "False");

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use api::conditions::work as conditions;
 use api::labels::annotations::{WORK_NAME, WORK_NAMESPACE};
-use api::work::{ManifestStatus, ResourceHealth, Work};
+use api::work::{ManifestStatus, ResourceHealth, Work, WorkStatus};
 use api::{events, names};
 use jiff::Timestamp;
 use member::Member;
@@ -135,6 +135,11 @@ impl Reconcile for Controller {
             Plan::Retry => return Ok(Outcome::Retry),
             Plan::Write(reports) => reports,
         };
+        let _alone = shared.status_locks.of(key).await;
+        if newer_status(shared, key, &view.work).is_some() {
+            // Reported meanwhile, perhaps the same and perhaps something newer: another look tells.
+            return Ok(Outcome::After(Duration::ZERO));
+        }
         let patch = json!({ "status": { "manifestStatuses": reports } });
         match shared.writer.patch_status(view.work.as_ref(), patch).await {
             Ok(answer) => {
@@ -147,6 +152,16 @@ impl Reconcile for Controller {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Returns the status of a Work that has been written since the Work was looked at. The caller holds the lock of the status.
+pub(super) fn newer_status(shared: &Shared, key: &Key, work: &Work) -> Option<WorkStatus> {
+    let seen = work.metadata.resource_version.as_deref().unwrap_or("");
+    if shared.mirrors.works.revision(&key.namespace, &key.name).to_string() == seen {
+        return None;
+    }
+    let now = shared.mirrors.works.find(key)?;
+    (now.status != work.status).then(|| now.status.clone())
 }
 
 /// The state of a Work's objects that is not in the Work yet.
@@ -270,6 +285,7 @@ fn path(object: &Value) -> String {
 mod tests {
     use super::*;
     use crate::fixtures::{deleting, merged as with, read, work};
+    use crate::world::World;
 
     fn status(ordinal: i32, replicas: i64) -> ManifestStatus {
         read(json!({
@@ -298,6 +314,30 @@ mod tests {
         for (name, otherwise, pause, reports, expected) in cases {
             assert_eq!(decide(&View { work: work("m1", otherwise), pause, reports }), expected, "{name}");
         }
+    }
+
+    /// The execution controller reports as well.
+    #[tokio::test]
+    async fn what_was_reported_between_the_look_and_the_write_is_looked_at_again() {
+        let world = World::agent().await;
+        let cluster = world.cluster("m1", json!({})).await;
+        let shared = world.members(&["execution", "workStatus"]);
+        let seen = world.work(&cluster, json!({})).await;
+        let (key, reports) = (Key::of(seen.as_ref()), vec![status(0, 2)]);
+        let view = || View { work: seen.clone(), pause: None, reports: Some(reports.clone()) };
+        let controller = Controller(shared);
+        world.writes();
+        let other = controller.0.status_locks.of(&key).await;
+        let waiting = controller.apply(&key, view(), decide(&view()));
+        let report = async {
+            let answer = controller.0.writer.patch_status(seen.as_ref(), said(&[status(0, 2)])).await;
+            controller.0.mirrors.works.note(answer.expect("the other one reports"));
+            drop(other);
+        };
+        let (outcome, ()) = futures::join!(waiting, report);
+        assert_eq!(outcome.expect("no error"), Outcome::After(Duration::ZERO));
+        assert_eq!(world.writes().len(), 1, "of two that have the same to say, one does");
+        world.supervisor.stop().await;
     }
 
     #[test]

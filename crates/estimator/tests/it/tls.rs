@@ -11,13 +11,13 @@ use crate::client::{half_a_core, question};
 use crate::service::{Estimator, control_plane, serve};
 
 /// An authority with its certificate in a file.
-struct Authority {
+pub(crate) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     dir: tempfile::TempDir,
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
@@ -26,7 +26,7 @@ impl Authority {
         Self { issuer, dir }
     }
 
-    fn file(&self) -> PathBuf {
+    pub(crate) fn file(&self) -> PathBuf {
         self.dir.path().join("ca.pem")
     }
 
@@ -38,9 +38,9 @@ impl Authority {
     }
 
     /// The same as files, for a client.
-    fn issue_files(&self, name: &str) -> (PathBuf, PathBuf) {
+    pub(crate) fn issue_files(&self, name: &str) -> (PathBuf, PathBuf) {
         let (certificate, key) = self.issue(name);
-        let files = ["cert.pem", "key.pem"].map(|file| self.dir.path().join(file));
+        let files = ["cert", "key"].map(|file| self.dir.path().join(format!("{name}-{file}.pem")));
         std::fs::write(&files[0], certificate).unwrap();
         std::fs::write(&files[1], key).unwrap();
         files.into()

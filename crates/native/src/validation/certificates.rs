@@ -1,6 +1,6 @@
 //! Certificate signing requests: what may be asked for, and what each of their endpoints may change.
 //!
-//! Does not look into the request itself beyond its PEM envelope: what parses certificates also checks signatures.
+//! Does not look into the request itself beyond its PEM envelope: the server, which has keys and signatures, does.
 
 use apimachinery::field::{Error, Errors, Path};
 use apimachinery::names;
@@ -41,8 +41,7 @@ const USAGES: [&str; 23] = [
 pub(super) fn request(errors: &mut Errors, root: Node<'_>, old: Option<Node<'_>>) {
     let (spec, path) = (root.at("spec"), Path::new("spec"));
     let request = spec.at("request");
-    let block = pem::first(&decoded(request));
-    if block.is_none_or(|(block, _)| block.label != "CERTIFICATE REQUEST") {
+    if body(&decoded(request)).is_none() {
         let text = "PEM block type must be CERTIFICATE REQUEST";
         let shown = if !request.exists() { Value::Null } else { request.text().into() };
         errors.push(Error::invalid(&path.child("request"), shown, text));
@@ -117,6 +116,14 @@ pub(super) fn update(errors: &mut Errors, new: Node<'_>, old: Node<'_>, subresou
             errors.push(Error::forbidden(&at, "updates may not modify existing certificate content"));
         }
     }
+}
+
+/// Returns the DER of the request in a PEM envelope.
+pub(super) fn body(pem: &[u8]) -> Option<Vec<u8>> {
+    pem::first(pem)
+        .map(|(block, _)| block)
+        .filter(|block| block.label == "CERTIFICATE REQUEST")
+        .map(|block| block.bytes)
 }
 
 fn decoded(value: Node<'_>) -> Vec<u8> {

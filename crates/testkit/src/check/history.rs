@@ -57,6 +57,10 @@ impl Entry {
         if target.name.is_empty() {
             target.name = text(&line["responseObject"]["metadata"]["name"]).to_owned();
         }
+        // A request for a namespace is a request in that namespace; the object itself is in none.
+        if target.resource == "namespaces" {
+            target.namespace.clear();
+        }
         let query = text(&line["requestURI"]).split_once('?').map_or("", |(_, query)| query);
         let manager = query.split('&').find_map(|pair| pair.strip_prefix("fieldManager=")).unwrap_or("");
         Some(Self {
@@ -122,7 +126,7 @@ pub fn repeated_writes(place: &str, run: &[Entry], writer: &str) -> Vec<String> 
     complaints
 }
 
-/// Returns the objects that controllers deleted in a member although no Work of theirs had been deleted before.
+/// Returns the objects that controllers deleted in a member although neither their Work nor their template had been deleted before.
 pub fn objects_deleted_though_wanted(
     cluster: &str,
     member: &[Vec<Entry>],
@@ -141,11 +145,14 @@ pub fn objects_deleted_though_wanted(
             let work = entry.is_on("works")
                 && entry.target.namespace == space
                 && holds(&in_plane, &entry.target, &deleted.target);
-            entry.verb == "delete" && (whole || work)
+            // With the template, or its namespace, the server itself deletes what they own, and no log tells of that.
+            let template = entry.target == deleted.target
+                || (entry.is_on("namespaces") && entry.target.name == deleted.target.namespace);
+            entry.verb == "delete" && (whole || work || template)
         });
         if !allowed {
             complaints.push(format!(
-                "{cluster}: {} was deleted at {} although nobody had deleted its Work",
+                "{cluster}: {} was deleted at {} although nobody had deleted its Work or template",
                 deleted.target.key(),
                 deleted.at
             ));

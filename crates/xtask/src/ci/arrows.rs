@@ -26,7 +26,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     // The machinery of controllers. It knows the Kubernetes API and nothing of what any controller decides.
     ("runtime", &["api", "apimachinery"]),
     ("member", &["api", "apimachinery", "runtime"]),
-    ("estimator", &["api", "apimachinery", "workloads"]),
+    ("estimator", &["api", "apimachinery", "runtime"]),
     (
         "controllers",
         &[

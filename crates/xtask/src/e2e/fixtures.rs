@@ -1,4 +1,4 @@
-//! What runs beside the suite: our control plane, Karmada's estimators, and its example of an interpreter webhook.
+//! What runs beside the suite: our control plane and estimators, and Karmada's example of an interpreter webhook.
 //!
 //! Each is a process that ends with us, however we end.
 
@@ -77,17 +77,16 @@ pub(super) struct Server {
 impl Server {
     pub(super) fn start(program: &Path, lab: &Path) -> Result<Self> {
         let (data, log) = (lab.join("data"), lab.join("server.log"));
-        let arguments = ["server", "--bind", "127.0.0.1:0", "--allow-no-execute-taint-policy"]
-            .into_iter()
-            .chain([
-                "--enable-scheduler-estimator",
-                "--feature-gates",
-                "AllAlpha=true,AllBeta=true",
-                "--data-dir",
-            ])
-            .map(String::from)
-            .chain([data.display().to_string()])
-            .collect::<Vec<_>>();
+        let arguments = [
+            "server",
+            "--bind=127.0.0.1:0",
+            "--allow-no-execute-taint-policy",
+            "--enable-no-execute-taint-eviction",
+            "--enable-scheduler-estimator",
+            "--feature-gates=AllAlpha=true,AllBeta=true",
+            &format!("--data-dir={}", data.display()),
+        ]
+        .map(String::from);
         let mut process = Running::start(program, &arguments, &[], &log)?;
         process.wait("karmada server", &log, || {
             fs::read_to_string(&log).unwrap_or_default().contains("ready")
@@ -108,22 +107,21 @@ pub(super) struct Workshop<'a> {
 }
 
 impl Workshop<'_> {
-    /// Starts one of Karmada's scheduler estimators for each member, and tells the control plane where they are.
-    pub(super) fn estimators(&self) -> Result<Vec<Running>> {
-        let program = self.toolchain.path(&KARMADA_E2E.program("karmada-scheduler-estimator"));
+    /// Starts `karmada estimator` for each member, and tells the control plane where they are.
+    pub(super) fn estimators(&self, program: &Path) -> Result<Vec<Running>> {
         let mut running = Vec::new();
         for member in self.members {
             let port = free_port()?;
             let log = self.lab.join(format!("estimator-{member}.log"));
             let arguments = [
+                "estimator".to_string(),
                 format!("--cluster-name={member}"),
                 format!("--kubeconfig={}", self.member(member).display()),
+                "--bind-address=127.0.0.1".to_string(),
                 format!("--server-port={port}"),
-                "--metrics-bind-address=0".to_string(),
-                "--health-probe-bind-address=0".to_string(),
                 "--feature-gates=AllAlpha=true,AllBeta=true".to_string(),
             ];
-            let mut process = Running::start(&program, &arguments, &[], &log)?;
+            let mut process = Running::start(program, &arguments, &[], &log)?;
             process.wait(&format!("the estimator of {member}"), &log, || listens(port))?;
             running.push(process);
             self.apply(self.kubeconfig, &estimator_service(member, port).to_string())?;
@@ -192,7 +190,7 @@ fn estimator_service(member: &str, port: u16) -> Value {
         "metadata": {"name": format!("karmada-scheduler-estimator-{member}"), "namespace": "karmada-system"},
         "spec": {
             "type": "ExternalName",
-            "externalName": "localhost",
+            "externalName": "127.0.0.1",
             "ports": [{"name": "grpc", "port": ESTIMATOR_PORT, "targetPort": port}],
         },
     })

@@ -20,6 +20,9 @@ enum Outcome {
     LeftOut(&'static str),
 }
 
+/// Says all that there is to say, so such specs are only counted.
+const NOT_ASKED_FOR: &str = "not asked for";
+
 /// Reads a report of ginkgo.
 pub(super) fn read(path: &Path) -> Result<Value> {
     let text = fs::read_to_string(path)
@@ -27,10 +30,17 @@ pub(super) fn read(path: &Path) -> Result<Value> {
     serde_json::from_str(&text).context("the report is not readable")
 }
 
+/// What was run: on which members, and whether all files were chosen.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Chosen {
+    pub(super) pods: bool,
+    pub(super) all: bool,
+}
+
 /// Prints the score, and fails unless everything is as it is listed.
-pub(super) fn judge(report: &Value, pods: bool) -> Result<()> {
-    let outcomes = outcomes(report, pods);
-    println!("{}", score(&outcomes));
+pub(super) fn judge(report: &Value, chosen: Chosen) -> Result<()> {
+    let outcomes = outcomes(report, chosen.pods);
+    println!("{}", score(&outcomes, chosen.all));
     let named = |wanted: &Outcome| {
         let specs = outcomes.iter().filter(|(_, outcome)| outcome == wanted);
         specs.map(|(spec, _)| format!("{}: {}", spec.file, spec.name)).collect::<Vec<_>>()
@@ -54,8 +64,8 @@ pub(super) fn judge(report: &Value, pods: bool) -> Result<()> {
     Ok(())
 }
 
-/// Returns the score as text. Files of which nothing was chosen are not part of it.
-fn score(outcomes: &[(Spec, Outcome)]) -> String {
+/// Returns the score as text. Unless `all`, files of which nothing was run are not part of it.
+fn score(outcomes: &[(Spec, Outcome)], all: bool) -> String {
     let mut files: BTreeMap<&str, [usize; 4]> = BTreeMap::new();
     for (spec, outcome) in outcomes {
         let counts = files.entry(&spec.file).or_default();
@@ -66,7 +76,7 @@ fn score(outcomes: &[(Spec, Outcome)]) -> String {
             Outcome::LeftOut(_) => 3,
         }] += 1;
     }
-    files.retain(|_, [passed, failed, known, _]| *passed + *failed + *known > 0);
+    files.retain(|_, [passed, failed, ..]| all || *passed + *failed > 0);
     let mut text =
         format!("{:<36} {:>6} {:>6} {:>6} {:>8}\n", "file", "passed", "failed", "known", "left out");
     let mut sums = [0; 4];
@@ -86,7 +96,9 @@ fn score(outcomes: &[(Spec, Outcome)]) -> String {
         for (spec, outcome) in outcomes.iter().filter(|(spec, _)| files.contains_key(spec.file.as_str())) {
             match outcome {
                 Outcome::Known(reason) if pick => reasons.entry(reason).or_default(),
-                Outcome::LeftOut(reason) if !pick => reasons.entry(reason).or_default(),
+                Outcome::LeftOut(reason) if !pick && *reason != NOT_ASKED_FOR => {
+                    reasons.entry(reason).or_default()
+                }
                 _ => continue,
             }
             .push(format!("{}: {}", spec.file, spec.name));
@@ -119,7 +131,7 @@ fn outcomes(report: &Value, pods: bool) -> Vec<(Spec, Outcome)> {
             (_, Expected::PassesOnPods) if !run && !pods => {
                 Outcome::LeftOut("needs real pods: run with --pods")
             }
-            _ if !run => Outcome::LeftOut("not asked for"),
+            _ if !run => Outcome::LeftOut(NOT_ASKED_FOR),
             _ => Outcome::Failed,
         };
         outcomes.push((spec, outcome));
@@ -216,26 +228,30 @@ mod tests {
             entry("karmadactl", "It", "speaks", "passed"),
             entry("other", "It", "elsewhere", "skipped"),
         ]);
-        let text = score(&outcomes(&report, false));
+        let text = score(&outcomes(&report, false), false);
         let line = |start: &str| {
             let found = text.lines().find(|line| line.starts_with(start)).unwrap_or_default();
             found.split_whitespace().skip(1).map(String::from).collect::<Vec<_>>()
         };
         assert_eq!(line("a "), ["1", "1", "0", "1"]);
-        assert_eq!(line("metrics "), ["0", "0", "1", "0"]);
-        assert_eq!(line("other "), Vec::<String>::new(), "nothing of this file was chosen");
+        assert_eq!(line("metrics "), Vec::<String>::new(), "nothing of this file was run");
         assert!(
-            text.contains("2 of 6 specs passed, 1 failed, 1 are known to fail, 2 were left out"),
+            text.contains("2 of 5 specs passed, 1 failed, 0 are known to fail, 2 were left out"),
             "{text}"
         );
         assert!(
             text.contains("needs real pods: run with --pods\n  karmadactl: Some testing should get logs")
         );
+        let all = score(&outcomes(&report, false), true);
+        assert!(all.contains("2 of 7 specs passed, 1 failed, 1 are known to fail, 3 were left out"), "{all}");
+        assert!(all.contains("ours is one process\n  metrics: Some testing looks elsewhere"), "{all}");
     }
 
     #[test]
     fn a_failure_and_a_listed_spec_that_passes_are_both_errors() {
-        let judge = |entries: &[Value]| judge(&report(entries), false).map_err(|error| error.to_string());
+        let judge = |entries: &[Value]| {
+            judge(&report(entries), Chosen { pods: false, all: false }).map_err(|error| error.to_string())
+        };
         assert_eq!(judge(&[entry("a", "It", "works", "passed")]), Ok(()));
         let failed = judge(&[entry("a", "It", "works", "passed"), entry("a", "It", "breaks", "panicked")]);
         assert!(failed.is_err_and(|said| said.contains("a: Some testing breaks")));

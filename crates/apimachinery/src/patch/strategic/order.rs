@@ -59,7 +59,7 @@ pub(super) fn arrange(
     }
     named.sort_by_key(|item| position(wanted, item, key));
     others.sort_by_key(|item| position(server, item, key));
-    let mut woven = Vec::with_capacity(named.len() + others.len());
+    let mut woven = Vec::with_capacity(named.len().saturating_add(others.len()));
     let mut named = named.into_iter().peekable();
     let mut others = others.into_iter().peekable();
     loop {

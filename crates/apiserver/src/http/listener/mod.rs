@@ -33,7 +33,7 @@ use guests::{Active, Guests, Slot};
 
 /// One connection of client-go carries all watches of a process.
 const MAX_STREAMS: u32 = 1000;
-/// How long connections may take to end once the server stops.
+/// How long connections may take to end once they or the server are told to.
 const GOODBYE: Duration = Duration::from_secs(5);
 /// How often and at which distance a port that another program has is tried: five seconds in all.
 const BIND_TRIES: u32 = 100;
@@ -58,6 +58,8 @@ pub struct Settings {
     pub first_request: Duration,
     /// How long a connection stays open without a request.
     pub idle: Duration,
+    /// How long a connection that is to end for having been idle may take to do so.
+    pub goodbye: Duration,
     /// How often HTTP/2 peers are asked whether they are still there, and how long they may take to answer.
     pub ping: Duration,
     pub pong: Duration,
@@ -84,6 +86,7 @@ impl Settings {
             handshake: Duration::from_secs(10),
             first_request: Duration::from_secs(32),
             idle: Duration::from_secs(120),
+            goodbye: GOODBYE,
             ping: Duration::from_secs(30),
             pong: Duration::from_secs(20),
         }
@@ -322,7 +325,7 @@ async fn drive<C>(
         () = guest.dismissed() => return,
         () = guest.bored(settings) => {
             end(connection.as_mut());
-            tokio::time::timeout(GOODBYE, connection).await.unwrap_or(Ok(()))
+            tokio::time::timeout(settings.goodbye, connection).await.unwrap_or(Ok(()))
         }
         () = stop.cancelled() => {
             end(connection.as_mut());

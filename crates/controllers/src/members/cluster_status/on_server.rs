@@ -19,7 +19,7 @@ impl Test {
         let world = World::agent().await;
         let shared = world.members(&["clusterStatus"]);
         let name = world.cluster("m1", otherwise).await;
-        let controller = Controller { shared, memories: Mutex::default() };
+        let controller = Controller { shared, memories: Mutex::default(), began: Instant::now() };
         Self { world, controller, name }
     }
 
@@ -106,6 +106,7 @@ fn what_follows_from_a_look() {
     let view = |seen: Option<Seen>, was_offline: bool| View {
         cluster: Arc::new(crate::fixtures::cluster("m1", "False", json!({}))),
         started: Instant::now(),
+        at: Duration::ZERO,
         memory: Memory { was_offline, ..Memory::default() },
         thresholds: Thresholds { success: Duration::ZERO, failure: Duration::ZERO },
         seen,

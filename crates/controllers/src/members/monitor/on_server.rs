@@ -1,5 +1,7 @@
 //! Agents that fall silent, on a server.
 
+use std::sync::LazyLock;
+
 use http::Method;
 use runtime::Key;
 use serde_json::Value;
@@ -9,7 +11,10 @@ use crate::fixtures::{at, cluster};
 use crate::world::World;
 use crate::{Settings, Timing};
 
-fn view(ready: &str, renewed: Result<Option<i64>, String>, signs: Option<Signs>) -> View {
+/// When second 0 was on the clock that does not jump.
+static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+fn view(ready: &str, renewed: Result<Option<i64>, String>, signs: Option<Signs>, second: u64) -> View {
     let pull = json!({ "spec": { "syncMode": "Pull" }, "metadata": { "creationTimestamp": "1970-01-01T00:00:00Z" } });
     let grace = Grace { startup: Duration::from_secs(60), monitor: Duration::from_secs(40) };
     View {
@@ -17,20 +22,20 @@ fn view(ready: &str, renewed: Result<Option<i64>, String>, signs: Option<Signs>)
         renewed: renewed.map(|second| second.map(at)),
         signs,
         grace,
+        at: *BEGAN + Duration::from_secs(second),
     }
 }
 
 #[test]
 fn what_follows_from_a_look() {
-    let seen = |ready: &str, renewed: Option<i64>, second: i64| {
-        let Plan::Note { signs, .. } = decide(&view(ready, Ok(renewed), None), at(second)) else {
-            panic!("signs")
-        };
-        Some(*signs)
+    let seen = |ready: &str, renewed: Option<i64>, second: u32| {
+        let view = view(ready, Ok(renewed), None, second.into());
+        let Plan::Note { signs, .. } = decide(&view, at(second.into())) else { panic!("signs") };
+        Some(signs)
     };
     // Ready, renewed, what was seen before, now; then: the reason of the verdict.
     let cases = [
-        ("the first look", "True", Ok(None), None, 500, Some(None)),
+        ("the first look", "True", Ok(None), None, 500_u32, Some(None)),
         ("it never reported, and is young", "", Ok(None), None, 60, Some(None)),
         ("it never reported", "", Ok(None), None, 61, Some(Some("ClusterStatusNeverUpdated"))),
         ("silent, not for long", "True", Ok(Some(0)), seen("True", Some(0), 0), 40, Some(None)),
@@ -41,7 +46,7 @@ fn what_follows_from_a_look() {
         ("the Lease cannot be read", "True", Err("e".to_owned()), seen("True", Some(0), 0), 500, None),
     ];
     for (name, ready, renewed, signs, second, expected) in cases {
-        let found = match decide(&view(ready, renewed, signs), at(second)) {
+        let found = match decide(&view(ready, renewed, signs, u64::from(second)), at(second.into())) {
             Plan::Nothing(_) => None,
             Plan::Note { verdict, .. } => Some(verdict.map(|verdict| verdict.reason)),
         };

@@ -135,7 +135,7 @@ fn unfounded(plane: &Log, member: Vec<Entry>) -> Vec<String> {
 fn an_object_that_is_deleted_although_its_work_was_not_is_noticed() {
     let mut plane = Log::default();
     plane.work(1, "create");
-    let complaint = "m1: deployments default/nginx was deleted at 2026-01-01T00:00:03.000000Z although nobody had deleted its Work";
+    let complaint = "m1: deployments default/nginx was deleted at 2026-01-01T00:00:03.000000Z although nobody had deleted its Work or template";
     assert_eq!(unfounded(&plane, deletion(3, AGENT)), [complaint]);
     assert_eq!(unfounded(&plane, deletion(3, "anna")), Vec::<String>::new(), "somebody in the member");
     plane.work(5, "delete");
@@ -153,6 +153,17 @@ fn the_deletion_of_another_work_does_not_count() {
     let mut plane = Log::default();
     plane.add(1, "anna", "delete", ("clusters", "", "m1"), Value::Null, Value::Null);
     assert_eq!(unfounded(&plane, deletion(3, AGENT)), Vec::<String>::new(), "the cluster leaves");
+    for (resource, namespace, name, wrong) in [
+        ("deployments", "default", "nginx", 0),
+        ("namespaces", "default", "default", 0),
+        ("deployments", "default", "other", 1),
+        ("namespaces", "other", "other", 1),
+    ] {
+        let mut plane = Log::default();
+        plane.work(1, "create");
+        plane.add(2, "anna", "delete", (resource, namespace, name), Value::Null, Value::Null);
+        assert_eq!(unfounded(&plane, deletion(3, AGENT)).len(), wrong, "{resource} {name}");
+    }
 }
 
 fn lost(log: &Log) -> Vec<String> {

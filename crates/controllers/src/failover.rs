@@ -1,0 +1,63 @@
+//! Failover: workloads leave clusters that have failed, or in which they have failed, and come back to nothing worse.
+//!
+//! Code map: `settings` what flags say · `taint_manager` evicts what does not tolerate the taints of its cluster, `outage` stops
+//! that when too many clusters are lost at once, `pace` limits how fast it happens · `application` evicts what stays unhealthy ·
+//! `graceful` ends evictions · `taint_policy` taints clusters by their conditions, `remedy` says what else to do about them ·
+//! `rebalancer` has workloads placed afresh, `descheduler` those that find no node · `metrics` are what is measured.
+
+pub(crate) mod application;
+pub(crate) mod descheduler;
+pub(crate) mod graceful;
+mod metrics;
+mod outage;
+mod pace;
+pub(crate) mod rebalancer;
+pub(crate) mod remedy;
+mod settings;
+pub(crate) mod taint_manager;
+pub(crate) mod taint_policy;
+
+use api::work::GracefulEvictionTask;
+use propagation::Binding;
+use runtime::events::about;
+use runtime::{Error, Events};
+
+pub use descheduler::Settings as Descheduler;
+pub use settings::Settings;
+
+/// The reason of the event about a workload that begins to leave a cluster. Upstream tells only of the end.
+const EVICTING: &str = "EvictingWorkloadFromCluster";
+
+/// Tells users that a workload begins to leave a cluster, and why.
+fn tell_begin<B: Binding>(
+    events: &Events,
+    component: &'static str,
+    binding: &B,
+    task: &GracefulEvictionTask,
+) {
+    let message = format!("Evicting from cluster {}: {}.", task.from_cluster, task.message);
+    events.normal(component, &about(binding), EVICTING, message.clone());
+    events.normal(component, &binding.spec().resource, EVICTING, message);
+}
+
+/// Tells users how an eviction ended, or that it could not be written.
+fn tell_end<B: Binding>(
+    events: &Events,
+    component: &'static str,
+    binding: &B,
+    cluster: &str,
+    result: Result<&str, &Error>,
+) {
+    use api::events::{EVICT_WORKLOAD_FROM_CLUSTER_FAILED, EVICT_WORKLOAD_FROM_CLUSTER_SUCCEED, event_type};
+    let (reason, message) = match result {
+        Ok(why) => {
+            (EVICT_WORKLOAD_FROM_CLUSTER_SUCCEED, format!("Evict from cluster {cluster} succeed: {why}."))
+        }
+        Err(error) if error.is_conflict() => return,
+        Err(error) => {
+            (EVICT_WORKLOAD_FROM_CLUSTER_FAILED, format!("Evict from cluster {cluster} failed: {error}."))
+        }
+    };
+    events.emit(component, &about(binding), event_type(reason), reason, message.clone());
+    events.emit(component, &binding.spec().resource, event_type(reason), reason, message);
+}

@@ -1,0 +1,390 @@
+//! Evicts workloads from clusters in which they have been unhealthy for longer than their policy tolerates.
+//!
+//! Watches: both kinds of bindings with `spec.failover.application` (any change: health is part of their status).
+//! Writes:  `spec.clusters` and `spec.gracefulEvictionTasks` of bindings.
+//!
+//! How long a workload has been unhealthy is counted from when this process saw it first, with a clock that does not jump.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::constants::{
+    EVICTION_APPLICATION_FAILURE, EVICTION_PRODUCER_BINDING_FAILOVER,
+    EVICTION_PRODUCER_CLUSTER_BINDING_FAILOVER,
+};
+use api::features;
+use api::policy::{ApplicationFailoverBehavior, PurgeMode};
+use api::work::{ClusterResourceBinding, GracefulEvictionTask, ResourceBinding, ResourceHealth};
+use apimachinery::gvk::Gvk;
+use interpreter::Operation;
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use propagation::Binding;
+use propagation::eviction::{self, purge_mode};
+use runtime::{Change, Error, Guard, Key, Mirror, Outcome, Queue, Reconcile, controller};
+use tokio::time::Instant;
+
+use super::{tell_begin, tell_end};
+use crate::plane::{Plane, StoredBinding};
+use crate::table::Start;
+
+const WORKERS: usize = 5;
+/// How long a workload may be unhealthy if the policy says nothing; the default of the field.
+const TOLERATION: i32 = 300;
+
+struct Controller<B> {
+    plane: Arc<Plane>,
+    mirror: Arc<Mirror<B>>,
+    queue: Arc<Queue<Key>>,
+    /// Since when bindings are unhealthy in clusters.
+    since: Mutex<HashMap<Key, BTreeMap<String, Instant>>>,
+}
+
+pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
+    let namespaced = Controller::<ResourceBinding>::new(plane);
+    let cluster = Controller::<ClusterResourceBinding>::new(plane);
+    Box::new(move || {
+        controller::run(&namespaced, &namespaced.queue, WORKERS, &namespaced.plane.supervisor);
+        controller::run(&cluster, &cluster.queue, WORKERS, &cluster.plane.supervisor);
+    })
+}
+
+impl<B: StoredBinding> Controller<B> {
+    fn new(plane: &Arc<Plane>) -> Arc<Self> {
+        let (queue, mirror) = (Queue::new(component::<B>()), B::mirror(&plane.mirrors).clone());
+        plane.tell_panics(&queue, component::<B>(), &mirror);
+        let pushed = queue.clone();
+        mirror.subscribe(move |change| {
+            if is_news(change) {
+                pushed.push(change.key.clone());
+            }
+        });
+        Arc::new(Self { plane: plane.clone(), mirror, queue, since: Mutex::default() })
+    }
+}
+
+fn component<B: Binding>() -> &'static str {
+    if B::NAMESPACED {
+        EVICTION_PRODUCER_BINDING_FAILOVER
+    } else {
+        EVICTION_PRODUCER_CLUSTER_BINDING_FAILOVER
+    }
+}
+
+fn behaviour<B: Binding>(binding: &B) -> Option<&ApplicationFailoverBehavior> {
+    binding.spec().failover.as_ref()?.application.as_ref()
+}
+
+/// Returns whether a binding fails over by its health, or did so before this change.
+fn is_news<B: Binding>(change: &Change<'_, B>) -> bool {
+    [&change.old, &change.new].into_iter().flatten().any(|binding| behaviour(binding.as_ref()).is_some())
+}
+
+/// A binding, and for how long it has been unhealthy where.
+pub(crate) struct View<B> {
+    binding: Arc<B>,
+    unhealthy_for: BTreeMap<String, Duration>,
+    /// Somebody can tell whether resources of this kind are healthy.
+    has_health: bool,
+    /// The gate GracefulEviction is open.
+    graceful: bool,
+    /// The gate StatefulFailoverInjection is open.
+    preserve: bool,
+}
+
+/// What is to be done.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Plan {
+    evict: Vec<GracefulEvictionTask>,
+    /// Clusters in which it is unhealthy; time is counted for these, and for no others.
+    watch: Vec<String>,
+    /// Look again after this time.
+    again: Option<Duration>,
+    /// Why somebody who is to be evicted is not.
+    refused: Option<String>,
+}
+
+fn decide<B: Binding>(view: &View<B>) -> Plan {
+    let mut plan = Plan::default();
+    let binding = view.binding.as_ref();
+    let (spec, status) = (binding.spec(), binding.status());
+    let Some(behaviour) = behaviour(binding) else { return plan };
+    // A namespaced workload takes its dependencies along, or would not work elsewhere.
+    let complete = !B::NAMESPACED || spec.propagate_deps;
+    if binding.metadata().deletion_timestamp.is_some() || !view.has_health || !complete {
+        return plan;
+    }
+    let seconds = behaviour.decision_conditions.toleration_seconds.unwrap_or(TOLERATION);
+    let toleration = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+    let is_there = |cluster: &str| spec.clusters.iter().any(|target| target.name == cluster);
+    let leaves = |cluster: &str| spec.graceful_eviction_tasks.iter().any(|task| task.from_cluster == cluster);
+    for item in &status.aggregated_status {
+        let cluster = item.cluster_name.as_str();
+        if item.health != Some(ResourceHealth::Unhealthy) || !is_there(cluster) || leaves(cluster) {
+            continue;
+        }
+        let lasted = view.unhealthy_for.get(cluster).copied().unwrap_or_default();
+        match toleration.checked_sub(lasted).filter(|left| !left.is_zero()) {
+            Some(left) => {
+                plan.watch.push(cluster.to_owned());
+                plan.again = Some(plan.again.map_or(left, |again| again.min(left)));
+            }
+            None => match task(view, behaviour, cluster, seconds) {
+                Ok(task) => plan.evict.push(task),
+                Err(why) => {
+                    plan.watch.push(cluster.to_owned());
+                    plan.refused = Some(why);
+                }
+            },
+        }
+    }
+    plan
+}
+
+fn task<B: Binding>(
+    view: &View<B>,
+    behaviour: &ApplicationFailoverBehavior,
+    cluster: &str,
+    seconds: i32,
+) -> Result<GracefulEvictionTask, String> {
+    let binding = view.binding.as_ref();
+    let mode = purge_mode(behaviour.purge_mode.as_ref());
+    let gracefully = mode == PurgeMode::Gracefully;
+    if gracefully && !view.graceful {
+        return Err("purgeMode Gracefully needs the feature gate GracefulEviction".to_owned());
+    }
+    let state = behaviour.state_preservation.as_ref().filter(|_| view.preserve);
+    let state = state.filter(|state| !state.rules.is_empty());
+    let preserved =
+        state.map(|state| eviction::preserved_state(state, cluster, &binding.status().aggregated_status));
+    let preserved = preserved.transpose().map_err(|error| error.to_string())?;
+    let before = binding.spec().clusters.iter().map(|target| target.name.clone());
+    Ok(GracefulEvictionTask {
+        from_cluster: cluster.to_owned(),
+        suppress_deletion: (mode == PurgeMode::Never).then_some(true),
+        grace_period_seconds: behaviour.grace_period_seconds.filter(|_| gracefully),
+        purge_mode: Some(mode),
+        reason: EVICTION_APPLICATION_FAILURE.to_owned(),
+        message: format!("it has been unhealthy there for longer than {seconds}s"),
+        producer: component::<B>().to_owned(),
+        clusters_before_failover: if preserved.is_some() { before.collect() } else { Vec::new() },
+        preserved_label_state: preserved.unwrap_or_default(),
+        ..GracefulEvictionTask::default()
+    })
+}
+
+impl<B: StoredBinding> Reconcile for Controller<B> {
+    type Key = Key;
+    type View = View<B>;
+    type Plan = Plan;
+
+    async fn observe(&self, key: &Key) -> Result<Option<View<B>>, Error> {
+        let Some(binding) = self.mirror.find(key) else {
+            self.since.lock().remove(key);
+            return Ok(None);
+        };
+        let now = Instant::now();
+        let since = self.since.lock().get(key).cloned().unwrap_or_default();
+        let resource = &binding.spec().resource;
+        let kind = Gvk::from_api_version(&resource.api_version, &resource.kind);
+        Ok(Some(View {
+            unhealthy_for: since
+                .into_iter()
+                .map(|(cluster, since)| (cluster, now.saturating_duration_since(since)))
+                .collect(),
+            has_health: self.plane.interpreter.supports(&kind, Operation::InterpretHealth),
+            graceful: self.plane.features.enabled(features::GRACEFUL_EVICTION),
+            preserve: self.plane.features.enabled(features::STATEFUL_FAILOVER_INJECTION),
+            binding,
+        }))
+    }
+
+    fn decide(view: &View<B>, _: Timestamp) -> Plan {
+        decide(view)
+    }
+
+    async fn apply(&self, key: &Key, view: View<B>, plan: Plan) -> Result<Outcome, Error> {
+        // Until the eviction is written, what it has waited for counts.
+        let leaving = plan.evict.iter().map(|task| task.from_cluster.clone());
+        self.count(key, &plan.watch.iter().cloned().chain(leaving).collect::<Vec<_>>());
+        let (plane, binding) = (&self.plane, view.binding.as_ref());
+        if !plan.evict.is_empty() {
+            let mut evicted = binding.clone();
+            for task in &plan.evict {
+                eviction::evict(evicted.spec_mut(), task.clone());
+            }
+            let result = plane.writer.update_mirrored(&self.mirror, binding, &evicted, Guard::Version).await;
+            for task in &plan.evict {
+                match &result {
+                    Ok(_) => tell_begin(&plane.events, component::<B>(), binding, task),
+                    Err(error) => {
+                        tell_end(&plane.events, component::<B>(), binding, &task.from_cluster, Err(error));
+                    }
+                }
+            }
+            result?;
+            self.count(key, &plan.watch);
+        }
+        if let Some(why) = plan.refused {
+            return Err(Error::Waiting(format!("to evict: {why}")));
+        }
+        Ok(plan.again.map_or(Outcome::Done, Outcome::After))
+    }
+}
+
+impl<B: StoredBinding> Controller<B> {
+    /// Counts the time for these clusters and forgets all others.
+    fn count(&self, key: &Key, watch: &[String]) {
+        let mut all = self.since.lock();
+        if watch.is_empty() {
+            all.remove(key);
+            return;
+        }
+        let (since, now) = (all.entry(key.clone()).or_default(), Instant::now());
+        since.retain(|cluster, _| watch.contains(cluster));
+        for cluster in watch {
+            since.entry(cluster.clone()).or_insert(now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::fixtures::{self, deleting, merged};
+
+    /// A binding in m1 and m2 that tolerates 30 s, of which these clusters report this health.
+    fn view(items: &[(&str, &str)], application: Value, otherwise: Value) -> View<ResourceBinding> {
+        let items: Vec<Value> = items
+            .iter()
+            .map(|(cluster, health)| json!({ "clusterName": cluster, "health": health, "status": { "replicas": 2 } }))
+            .collect();
+        let application = merged(
+            json!({ "decisionConditions": { "tolerationSeconds": 30 }, "purgeMode": "Directly" }),
+            application,
+        );
+        let base = json!({
+            "spec": {
+                "propagateDeps": true, "failover": { "application": application },
+                "clusters": [{ "name": "m1", "replicas": 2 }, { "name": "m2", "replicas": 1 }],
+            },
+            "status": { "aggregatedStatus": items },
+        });
+        View {
+            binding: Arc::new(fixtures::binding(merged(base, otherwise))),
+            unhealthy_for: BTreeMap::new(),
+            has_health: true,
+            graceful: true,
+            preserve: true,
+        }
+    }
+
+    fn lasting(mut view: View<ResourceBinding>, cluster: &str, seconds: u64) -> View<ResourceBinding> {
+        view.unhealthy_for.insert(cluster.to_owned(), Duration::from_secs(seconds));
+        view
+    }
+
+    fn none() -> Value {
+        json!({})
+    }
+
+    fn evicted(plan: &Plan) -> Vec<&str> {
+        plan.evict.iter().map(|task| task.from_cluster.as_str()).collect()
+    }
+
+    #[test]
+    fn who_is_evicted_and_when() {
+        let ill = || view(&[("m1", "Unhealthy"), ("m2", "Healthy")], none(), none());
+        let both = || view(&[("m1", "Unhealthy"), ("m2", "Unhealthy")], none(), none());
+        let secs = |secs: u64| Some(Duration::from_secs(secs));
+        let leaving = json!({ "spec": { "gracefulEvictionTasks": [{ "fromCluster": "m1", "reason": "R", "producer": "P" }] } });
+        let elsewhere = json!({ "spec": { "clusters": [{ "name": "m2" }] } });
+        let alone = json!({ "spec": { "propagateDeps": false } });
+        let with = |otherwise: Value| lasting(view(&[("m1", "Unhealthy")], none(), otherwise), "m1", 30);
+        let at_once = json!({ "decisionConditions": { "tolerationSeconds": 0 } });
+        let unsaid = json!({ "decisionConditions": { "tolerationSeconds": null } });
+        let dull = View { has_health: false, ..lasting(ill(), "m1", 30) };
+        let cases = [
+            ("first sighting", ill(), vec![], vec!["m1"], secs(30)),
+            ("still tolerated", lasting(ill(), "m1", 20), vec![], vec!["m1"], secs(10)),
+            ("not any longer", lasting(ill(), "m1", 30), vec!["m1"], vec![], None),
+            ("one of two", lasting(both(), "m1", 30), vec!["m1"], vec!["m2"], secs(30)),
+            ("at once", view(&[("m1", "Unhealthy")], at_once, none()), vec!["m1"], vec![], None),
+            (
+                "five minutes by default",
+                view(&[("m1", "Unhealthy")], unsaid, none()),
+                vec![],
+                vec!["m1"],
+                secs(300),
+            ),
+            (
+                "nobody knows",
+                lasting(view(&[("m1", "Unknown")], none(), none()), "m1", 30),
+                vec![],
+                vec![],
+                None,
+            ),
+            (
+                "it has recovered",
+                lasting(view(&[("m1", "Healthy")], none(), none()), "m1", 30),
+                vec![],
+                vec![],
+                None,
+            ),
+            ("it leaves already", with(leaving), vec![], vec![], None),
+            ("it is not placed there", with(elsewhere), vec![], vec![], None),
+            ("without its dependencies", with(alone), vec![], vec![], None),
+            ("the binding goes", with(deleting()), vec![], vec![], None),
+            (
+                "the policy does not ask for it",
+                with(json!({ "spec": { "failover": null } })),
+                vec![],
+                vec![],
+                None,
+            ),
+            ("a kind without health", dull, vec![], vec![], None),
+        ];
+        for (name, view, leave, watch, again) in cases {
+            let plan = decide(&view);
+            let watched: Vec<&str> = plan.watch.iter().map(String::as_str).collect();
+            assert_eq!((evicted(&plan), watched, plan.again), (leave, watch, again), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_becomes_of_the_old_copy() {
+        let task = |application: Value| {
+            let plan = decide(&lasting(view(&[("m1", "Unhealthy")], application, none()), "m1", 30));
+            let task = plan.evict.first().cloned().expect("a task");
+            (task.purge_mode.expect("a mode"), task.suppress_deletion, task.grace_period_seconds)
+        };
+        let mode = |mode: &str| json!({ "purgeMode": mode, "gracePeriodSeconds": 60 });
+        assert_eq!(task(mode("Directly")), (PurgeMode::Directly, None, None));
+        assert_eq!(task(mode("Immediately")), (PurgeMode::Directly, None, None));
+        assert_eq!(task(mode("Gracefully")), (PurgeMode::Gracefully, None, Some(60)));
+        assert_eq!(task(mode("Graciously")), (PurgeMode::Gracefully, None, Some(60)));
+        assert_eq!(task(mode("Never")), (PurgeMode::Never, Some(true), None));
+        assert_eq!(task(json!({ "purgeMode": null })), (PurgeMode::Gracefully, None, None));
+        let mut closed = lasting(view(&[("m1", "Unhealthy")], mode("Gracefully"), none()), "m1", 30);
+        closed.graceful = false;
+        let plan = decide(&closed);
+        assert!(plan.evict.is_empty() && plan.refused.is_some_and(|why| why.contains("GracefulEviction")));
+    }
+
+    #[test]
+    fn state_goes_with_the_task() {
+        let rules = |path: &str| json!({ "statePreservation": { "rules": [{ "aliasLabelName": "n", "jsonPath": path }] } });
+        let ill = |path: &str| lasting(view(&[("m1", "Unhealthy")], rules(path), none()), "m1", 30);
+        let task = decide(&ill("{.replicas}")).evict.remove(0);
+        assert_eq!(task.preserved_label_state, [("n".to_owned(), "2".to_owned())].into());
+        assert_eq!(task.clusters_before_failover, ["m1", "m2"]);
+        let closed = decide(&View { preserve: false, ..ill("{.replicas}") }).evict.remove(0);
+        assert!(closed.preserved_label_state.is_empty() && closed.clusters_before_failover.is_empty());
+        let missing = decide(&ill("{.gone}"));
+        assert!(missing.evict.is_empty() && missing.refused.is_some(), "{missing:?}");
+        assert_eq!(missing.watch, ["m1"], "what it has waited for still counts");
+    }
+}

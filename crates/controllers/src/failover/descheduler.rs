@@ -1,0 +1,298 @@
+//! Takes replicas out of clusters in which they cannot be scheduled, so that the scheduler places them elsewhere.
+//!
+//! Watches: ResourceBindings, Clusters; looks at the bindings every `Settings::interval`. Asks members for pods that wait.
+//! Writes:  `spec.clusters` of ResourceBindings: fewer replicas.
+//!
+//! `descheduler` in `--controllers`, off unless named; upstream has a program of its own for it (`karmada-descheduler`), and
+//! `karmada controllers --controllers=descheduler` is one, too. Members are asked directly; upstream needs an estimator for each.
+//! A cluster that cannot be asked keeps its replicas, and so do clusters in pull mode.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::events::{DESCHEDULE_BINDING_FAILED, DESCHEDULE_BINDING_SUCCEED};
+use api::policy::{ReplicaDivisionPreference, ReplicaSchedulingType};
+use api::work::{ResourceBinding, TargetCluster};
+use estimator::unschedulable;
+use futures::future::join_all;
+use jiff::Timestamp;
+use propagation::eviction::applied_placement;
+use runtime::events::about;
+use runtime::{Error, Guard, Key, Outcome, Queue, Reconcile, controller};
+
+use crate::members::Shared;
+use crate::table::Start;
+
+const COMPONENT: &str = "karmada-descheduler";
+/// One after the other, as upstream: the scheduler shall see the room that the first one found before the next one looks.
+const WORKERS: usize = 1;
+/// How long a member may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What can be chosen about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// `--descheduling-interval`
+    pub interval: Duration,
+    /// `--unschedulable-threshold`
+    pub threshold: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { interval: Duration::from_secs(120), threshold: Duration::from_secs(300) }
+    }
+}
+
+struct Controller {
+    shared: Arc<Shared>,
+}
+
+pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
+    let controller = Arc::new(Controller { shared: shared.clone() });
+    Box::new(move || {
+        let queue: Arc<Queue<Key>> = Queue::new(COMPONENT);
+        let (of, pushed) = (controller.shared.clone(), queue.clone());
+        controller.shared.supervisor.keep("descheduler", move || look(of.clone(), pushed.clone()));
+        controller::run(&controller, &queue, WORKERS, &controller.shared.supervisor);
+    })
+}
+
+/// Looks at all bindings again and again.
+async fn look(shared: Arc<Shared>, queue: Arc<Queue<Key>>) {
+    // An interval of zero would never rest.
+    let interval = shared.failover.descheduler.interval.max(Duration::from_secs(1));
+    loop {
+        tokio::select! {
+            () = shared.supervisor.token().cancelled() => return,
+            () = tokio::time::sleep(interval) => {}
+        }
+        for binding in shared.mirrors.bindings.all().iter().filter(|binding| is_candidate(binding)) {
+            queue.push(Key::of(binding.as_ref()));
+        }
+    }
+}
+
+/// Returns whether replicas of a binding can be moved by their number alone: a Deployment that is divided by the room there is.
+fn is_candidate(binding: &ResourceBinding) -> bool {
+    let resource = &binding.spec.resource;
+    if resource.api_version != "apps/v1" || resource.kind != "Deployment" {
+        return false;
+    }
+    let strategy = applied_placement(binding).and_then(|placement| placement.replica_scheduling);
+    strategy.is_some_and(|strategy| {
+        let by_room =
+            || strategy.weight_preference.as_ref().is_some_and(|weights| weights.dynamic_weight.is_some());
+        strategy.replica_scheduling_type == Some(ReplicaSchedulingType::Divided)
+            && match strategy.replica_division_preference {
+                Some(ReplicaDivisionPreference::Aggregated) => true,
+                Some(ReplicaDivisionPreference::Weighted) => by_room(),
+                _ => false,
+            }
+    })
+}
+
+/// Returns how many replicas are ready in a cluster; −1 if that is not known.
+fn ready(binding: &ResourceBinding, cluster: &str) -> i32 {
+    let items = &binding.status.aggregated_status;
+    let item = items.iter().find(|item| item.cluster_name == cluster);
+    let ready = item.and_then(|item| item.status.as_ref()?.get("readyReplicas")?.as_i64());
+    ready.map_or(-1, |ready| i32::try_from(ready).unwrap_or(i32::MAX))
+}
+
+/// A binding, and how many of its replicas find no node where.
+pub(crate) struct View {
+    binding: Arc<ResourceBinding>,
+    unschedulable: BTreeMap<String, i32>,
+}
+
+/// What is to be done.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Plan {
+    /// The clusters with fewer replicas; nothing if all may stay.
+    clusters: Option<Vec<TargetCluster>>,
+    /// How many leave which cluster.
+    taken: Vec<(String, i32)>,
+}
+
+fn decide(view: &View) -> Plan {
+    let mut plan = Plan::default();
+    let mut clusters = view.binding.spec.clusters.clone();
+    for target in &mut clusters {
+        let stuck = view.unschedulable.get(&target.name).copied().unwrap_or(0);
+        if stuck <= 0 || target.replicas < stuck {
+            continue;
+        }
+        let (before, ready) = (target.replicas, ready(&view.binding, &target.name));
+        let mut after = before - stuck;
+        // What runs is not taken away, whatever the count of those that wait says.
+        if after < ready && ready <= before {
+            after = ready;
+        }
+        if after < before {
+            target.replicas = after;
+            plan.taken.push((target.name.clone(), before - after));
+        }
+    }
+    plan.clusters = (!plan.taken.is_empty()).then_some(clusters);
+    plan
+}
+
+fn message(taken: &[(String, i32)]) -> String {
+    let each = taken.iter().map(|(cluster, count)| format!("{count} replica(s) in cluster({cluster})"));
+    let total: i64 = taken.iter().map(|(_, count)| i64::from(*count)).sum();
+    let each: Vec<String> = each.collect();
+    format!("Binding has been descheduled, {}, {total} total descheduled replica(s)", each.join(", "))
+}
+
+impl Reconcile for Controller {
+    type Key = Key;
+    type View = View;
+    type Plan = Plan;
+
+    async fn observe(&self, key: &Key) -> Result<Option<View>, Error> {
+        let Some(binding) = self.shared.mirrors.bindings.find(key) else { return Ok(None) };
+        if binding.metadata.deletion_timestamp.is_some() {
+            return Ok(None);
+        }
+        let targets = binding.spec.clusters.iter();
+        let lacking = targets.filter(|target| ready(&binding, &target.name) < target.replicas);
+        let asked = join_all(lacking.map(|target| self.ask(&binding, &target.name))).await;
+        let unschedulable: BTreeMap<String, i32> = asked.into_iter().flatten().collect();
+        Ok((!unschedulable.is_empty()).then_some(View { binding, unschedulable }))
+    }
+
+    fn decide(view: &View, _: Timestamp) -> Plan {
+        decide(view)
+    }
+
+    async fn apply(&self, _: &Key, view: View, plan: Plan) -> Result<Outcome, Error> {
+        let Some(clusters) = plan.clusters else { return Ok(Outcome::Done) };
+        let (shared, binding) = (&self.shared, view.binding.as_ref());
+        let mut fewer = binding.clone();
+        fewer.spec.clusters = clusters;
+        let mirror = &shared.mirrors.bindings;
+        let written = shared.writer.update_mirrored(mirror, binding, &fewer, Guard::Version).await;
+        let (reason, message) = match &written {
+            Ok(_) => (DESCHEDULE_BINDING_SUCCEED, message(&plan.taken)),
+            Err(error) if error.is_conflict() => return Ok(Outcome::Done),
+            Err(error) => (DESCHEDULE_BINDING_FAILED, error.to_string()),
+        };
+        let kind = api::events::event_type(reason);
+        shared.events.emit(COMPONENT, &about(binding), kind, reason, message.clone());
+        shared.events.emit(COMPONENT, &binding.spec.resource, kind, reason, message);
+        written.map(|_| Outcome::Done)
+    }
+}
+
+impl Controller {
+    /// Asks a member how many replicas find no node; nothing if it cannot be asked.
+    async fn ask(&self, binding: &ResourceBinding, cluster: &str) -> Option<(String, i32)> {
+        let member = self.shared.members.get(cluster)?;
+        let threshold = self.shared.failover.descheduler.threshold;
+        let asked =
+            unschedulable::replicas(member.client(), &binding.spec.resource, threshold, Timestamp::now());
+        match tokio::time::timeout(PATIENCE, asked).await {
+            Ok(Ok(count)) => Some((cluster.to_owned(), count)),
+            Ok(Err(error)) => {
+                tracing::debug!(controller = COMPONENT, cluster, %error, "left out");
+                None
+            }
+            Err(_) => {
+                tracing::debug!(controller = COMPONENT, cluster, "left out: no answer in time");
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::fixtures::{binding, merged};
+
+    fn placed(replicas: &[(&str, i32, Option<i64>)], otherwise: Value) -> ResourceBinding {
+        let clusters: Vec<Value> =
+            replicas.iter().map(|(name, count, _)| json!({ "name": name, "replicas": count })).collect();
+        let items: Vec<Value> = replicas
+            .iter()
+            .map(|(name, _, ready)| json!({ "clusterName": name, "status": { "readyReplicas": ready } }))
+            .collect();
+        let base = json!({ "spec": { "clusters": clusters }, "status": { "aggregatedStatus": items } });
+        binding(merged(base, otherwise))
+    }
+
+    #[test]
+    fn how_many_replicas_leave() {
+        let cases = [
+            ("none waits", vec![("m1", 10, Some(6))], vec![("m1", 0)], vec![]),
+            ("those that wait", vec![("m1", 10, Some(5))], vec![("m1", 5)], vec![("m1", 5)]),
+            ("what is ready stays", vec![("m1", 10, Some(6))], vec![("m1", 5)], vec![("m1", 4)]),
+            (
+                "nothing is known of those that are ready",
+                vec![("m1", 10, None)],
+                vec![("m1", 5)],
+                vec![("m1", 5)],
+            ),
+            ("more wait than there are", vec![("m1", 3, Some(0))], vec![("m1", 4)], vec![]),
+            ("all of them", vec![("m1", 3, Some(0))], vec![("m1", 3)], vec![("m1", 3)]),
+            ("more are ready than asked for", vec![("m1", 3, Some(5))], vec![("m1", 2)], vec![("m1", 2)]),
+            (
+                "a cluster that was not asked",
+                vec![("m1", 3, Some(0)), ("m2", 3, Some(1))],
+                vec![("m2", 2)],
+                vec![("m2", 2)],
+            ),
+        ];
+        for (name, replicas, stuck, expected) in cases {
+            let unschedulable = stuck.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
+            let view = View { binding: Arc::new(placed(&replicas, json!({}))), unschedulable };
+            let plan = decide(&view);
+            let taken: Vec<(&str, i32)> =
+                plan.taken.iter().map(|(name, count)| (name.as_str(), *count)).collect();
+            assert_eq!(taken, expected, "{name}");
+            let before: i32 = replicas.iter().map(|(_, count, _)| count).sum();
+            let after = plan.clusters.map(|all| all.iter().map(|target| target.replicas).sum::<i32>());
+            let lost: i32 = expected.iter().map(|(_, count)| count).sum();
+            assert_eq!(after, (lost > 0).then_some(before - lost), "{name}");
+        }
+    }
+
+    #[test]
+    fn whose_replicas_may_leave() {
+        let strategy = |strategy: Value| {
+            let resource = json!({ "apiVersion": "apps/v1", "kind": "Deployment" });
+            json!({ "spec": { "resource": resource, "placement": { "replicaScheduling": strategy } } })
+        };
+        let divided = |more: Value| strategy(merged(json!({ "replicaSchedulingType": "Divided" }), more));
+        let dynamic = json!({ "replicaDivisionPreference": "Weighted",
+            "weightPreference": { "dynamicWeight": "AvailableReplicas" } });
+        let fixed = json!({ "replicaDivisionPreference": "Weighted", "weightPreference": { "staticWeightList": [] } });
+        let aggregated = || divided(json!({ "replicaDivisionPreference": "Aggregated" }));
+        let job = json!({ "spec": { "resource": { "apiVersion": "batch/v1", "kind": "Job" } } });
+        let cases = [
+            ("aggregated", aggregated(), true),
+            ("by room", divided(dynamic), true),
+            ("by fixed weights", divided(fixed), false),
+            ("weighted without weights", divided(json!({ "replicaDivisionPreference": "Weighted" })), false),
+            ("duplicated", strategy(json!({ "replicaSchedulingType": "Duplicated" })), false),
+            ("no strategy", strategy(Value::Null), false),
+            ("another kind", merged(aggregated(), job), false),
+        ];
+        for (name, otherwise, expected) in cases {
+            assert_eq!(is_candidate(&binding(otherwise)), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn it_is_told_as_upstream_tells_it() {
+        let taken = [("m1".to_owned(), 2), ("m2".to_owned(), 1)];
+        assert_eq!(
+            message(&taken),
+            "Binding has been descheduled, 2 replica(s) in cluster(m1), 1 replica(s) in cluster(m2), 3 total descheduled replica(s)"
+        );
+    }
+}

@@ -1,0 +1,201 @@
+//! How many clusters are lost, since when, and whether that is too many to be true.
+//!
+//! A control plane that loses sight of most of its clusters at once has probably lost its own network. Moving everything to the
+//! few clusters that are left would do more harm than waiting, so evictions stop, as Kubernetes stops them for a zone.
+//!
+//! Time is counted from when this process saw that a cluster was lost or tainted, with a clock that does not jump. What happened
+//! before a restart or a change of the leader, and a correction of the system's time, thus never count as silence of a cluster.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use api::cluster::Cluster;
+use api::conditions::cluster::READY;
+use k8s_openapi::api::core::v1::Taint;
+use propagation::eviction::drives_out;
+use tokio::time::Instant;
+
+/// When too many clusters are lost. Both must be reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Limits {
+    pub(super) percent: u8,
+    pub(super) clusters: usize,
+}
+
+/// What this process has seen of the clusters.
+#[derive(Debug, Default)]
+pub(super) struct Sight {
+    clusters: BTreeMap<String, Seen>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    lost: bool,
+    /// Lost, or not lost, since then; at the latest since this process has seen the cluster.
+    since: Instant,
+    /// The taints that drive out, by what tells them apart, and since when.
+    taints: BTreeMap<TaintId, Instant>,
+}
+
+/// A taint that was taken away and set again has another time, and counts anew.
+type TaintId = (String, String, Option<String>);
+
+fn id(taint: &Taint) -> TaintId {
+    let time = taint.time_added.as_ref().map(|time| time.0.to_string());
+    (taint.key.clone(), taint.value.clone().unwrap_or_default(), time)
+}
+
+/// How many clusters are lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Loss {
+    pub(super) lost: usize,
+    pub(super) all: usize,
+}
+
+impl Loss {
+    /// Returns whether so many are lost that the control plane itself is the suspect.
+    pub(super) fn exceeds(self, limits: Limits) -> bool {
+        self.lost >= limits.clusters.max(1)
+            && self.lost.saturating_mul(100) >= self.all.saturating_mul(usize::from(limits.percent))
+    }
+}
+
+/// Returns whether a cluster is lost. One that leaves, or has not reported yet, is not.
+pub(super) fn is_lost(cluster: &Cluster) -> bool {
+    cluster.metadata.deletion_timestamp.is_none()
+        && cluster.status.condition(READY).is_some_and(|ready| ready.status != "True")
+}
+
+impl Sight {
+    /// Takes note of a cluster; returns whether something changed that counts for evictions.
+    pub(super) fn note(&mut self, name: &str, cluster: Option<&Cluster>, now: Instant) -> bool {
+        let Some(cluster) = cluster.filter(|cluster| cluster.metadata.deletion_timestamp.is_none()) else {
+            return self.clusters.remove(name).is_some();
+        };
+        let (known, lost) = (self.clusters.contains_key(name), is_lost(cluster));
+        let seen = self.clusters.entry(name.to_owned()).or_insert_with(|| Seen {
+            lost,
+            since: now,
+            taints: BTreeMap::new(),
+        });
+        let turned = seen.lost != lost;
+        if turned {
+            (seen.lost, seen.since) = (lost, now);
+        }
+        let before: BTreeSet<TaintId> = seen.taints.keys().cloned().collect();
+        let taints = cluster.spec.taints.iter().filter(|taint| drives_out(taint)).map(id);
+        seen.taints = taints
+            .map(|id| {
+                let since = seen.taints.get(&id).copied().unwrap_or(now);
+                (id, since)
+            })
+            .collect();
+        !known || turned || !before.iter().eq(seen.taints.keys())
+    }
+
+    /// Begins to count anew. While too many clusters were lost, what was seen of them proves nothing.
+    pub(super) fn count_anew(&mut self, now: Instant) {
+        for seen in self.clusters.values_mut() {
+            seen.since = now;
+            seen.taints.values_mut().for_each(|since| *since = now);
+        }
+    }
+
+    /// Returns for how long a cluster has been lost, or not lost, as far as this process has seen it.
+    pub(super) fn unchanged_for(&self, cluster: &str, now: Instant) -> Duration {
+        let since = self.clusters.get(cluster).map(|seen| seen.since);
+        since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
+    }
+
+    /// Returns for how long a taint has been seen.
+    pub(super) fn tainted_for(&self, cluster: &str, taint: &Taint, now: Instant) -> Duration {
+        let since = self.clusters.get(cluster).and_then(|seen| seen.taints.get(&id(taint)));
+        since.map_or(Duration::ZERO, |since| now.saturating_duration_since(*since))
+    }
+
+    pub(super) fn loss(&self) -> Loss {
+        Loss { lost: self.clusters.values().filter(|seen| seen.lost).count(), all: self.clusters.len() }
+    }
+
+    /// Returns the names of the clusters that are lost.
+    pub(super) fn lost(&self) -> Vec<String> {
+        self.clusters.iter().filter(|(_, seen)| seen.lost).map(|(name, _)| name.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::fixtures::{cluster, deleting};
+
+    #[test]
+    fn when_too_many_clusters_are_lost() {
+        let limits = Limits { percent: 55, clusters: 3 };
+        let cases = [
+            (0, 0, false),
+            (1, 2, false),
+            (2, 2, false),
+            (2, 3, false),
+            (3, 3, true),
+            (3, 5, true),
+            (3, 6, false),
+            (4, 5, true),
+            (54, 100, false),
+            (55, 100, true),
+        ];
+        for (lost, all, expected) in cases {
+            assert_eq!(Loss { lost, all }.exceeds(limits), expected, "{lost} of {all}");
+        }
+        let hasty = Limits { percent: 0, clusters: 0 };
+        assert!(!Loss { lost: 0, all: 5 }.exceeds(hasty), "nothing is lost");
+    }
+
+    fn tainted(ready: &str, time: &str) -> Cluster {
+        let taint = json!({ "key": "k", "effect": "NoExecute", "timeAdded": time });
+        cluster("m1", ready, json!({ "spec": { "taints": [taint, { "key": "k", "effect": "NoSchedule" }] } }))
+    }
+
+    #[test]
+    fn time_counts_from_when_it_was_seen() {
+        let (mut sight, start, secs) = (Sight::default(), Instant::now(), Duration::from_secs);
+        let lost = tainted("False", "2020-01-01T00:00:00Z");
+        assert!(sight.note("m1", Some(&lost), start));
+        assert!(!sight.note("m1", Some(&lost), start + secs(5)), "nothing new");
+        let taint = lost.spec.taints[0].clone();
+        let seen = |sight: &Sight, taint: &Taint, at: Instant| {
+            (sight.unchanged_for("m1", at), sight.tainted_for("m1", taint, at))
+        };
+        assert_eq!(seen(&sight, &taint, start + secs(7)), (secs(7), secs(7)));
+        assert_eq!(sight.unchanged_for("m2", start + secs(7)), secs(0));
+        // It comes back, and the taint stays.
+        assert!(sight.note("m1", Some(&tainted("True", "2020-01-01T00:00:00Z")), start + secs(8)));
+        assert_eq!(seen(&sight, &taint, start + secs(9)), (secs(1), secs(9)));
+        // A taint that was set anew counts anew, and so does the loss.
+        let again = tainted("Unknown", "2020-01-02T00:00:00Z");
+        assert!(sight.note("m1", Some(&again), start + secs(10)));
+        assert_eq!(seen(&sight, &again.spec.taints[0], start + secs(11)), (secs(1), secs(1)));
+        sight.count_anew(start + secs(20));
+        assert_eq!(seen(&sight, &again.spec.taints[0], start + secs(21)), (secs(1), secs(1)));
+    }
+
+    #[test]
+    fn which_clusters_are_lost() {
+        let mut sight = Sight::default();
+        let clusters: [(&str, &str, Value); 5] = [
+            ("well", "True", json!({})),
+            ("unwell", "False", json!({})),
+            ("silent", "Unknown", json!({})),
+            ("new", "", json!({})),
+            ("leaving", "False", deleting()),
+        ];
+        for (name, ready, otherwise) in clusters {
+            sight.note(name, Some(&cluster(name, ready, otherwise)), Instant::now());
+        }
+        assert_eq!(sight.lost(), ["silent", "unwell"]);
+        assert_eq!(sight.loss(), Loss { lost: 2, all: 4 });
+        assert!(sight.note("silent", None, Instant::now()));
+        assert_eq!(sight.loss(), Loss { lost: 1, all: 3 });
+    }
+}

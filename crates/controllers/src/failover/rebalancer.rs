@@ -1,0 +1,346 @@
+//! Has workloads placed afresh on request, and removes the request when it has served its time.
+//!
+//! Watches: WorkloadRebalancers (that they appear or ask for something else), both kinds of bindings.
+//! Writes:  `spec.rescheduleTriggeredAt` of bindings; the status of WorkloadRebalancers; deletes those whose time is over.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::apps::{
+    ObjectReference, ObservedWorkload, REFERENCED_BINDING_NOT_FOUND, RebalanceResult, WorkloadRebalancer,
+    WorkloadRebalancerStatus,
+};
+use api::work::{ClusterResourceBinding, ResourceBinding};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::Api;
+use kube::api::{DeleteParams, Preconditions};
+use runtime::{Change, Error, Guard, Key, Outcome, Queue, Reconcile, controller};
+
+use crate::plane::{Plane, StoredBinding};
+use crate::table::Start;
+
+const COMPONENT: &str = "workload-rebalancer";
+const WORKERS: usize = 5;
+
+struct Controller {
+    plane: Arc<Plane>,
+}
+
+pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
+    let queue: Arc<Queue<String>> = Queue::new(COMPONENT);
+    let pushed = queue.clone();
+    plane.mirrors.rebalancers.subscribe(move |change| {
+        if is_news(change) {
+            pushed.push(change.key.name.clone());
+        }
+    });
+    let controller = Arc::new(Controller { plane: plane.clone() });
+    Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
+}
+
+fn is_news(change: &Change<'_, WorkloadRebalancer>) -> bool {
+    match (&change.old, &change.new) {
+        (Some(old), Some(new)) => old.spec != new.spec,
+        (None, Some(_)) => true,
+        _ => false,
+    }
+}
+
+/// A request and the bindings of the workloads that it names.
+pub(crate) struct View {
+    rebalancer: Arc<WorkloadRebalancer>,
+    found: Vec<Found>,
+}
+
+/// The binding of a workload.
+struct Found {
+    workload: ObjectReference,
+    /// When it was last asked to be placed afresh; nothing if there is no binding.
+    triggered: Option<Option<Timestamp>>,
+}
+
+/// What is to be done.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Plan {
+    /// Workloads whose bindings are to be placed afresh.
+    trigger: Vec<ObjectReference>,
+    /// The status if all of them can be asked.
+    status: WorkloadRebalancerStatus,
+    /// The time of the request is over after this time; now, if it is zero.
+    delete_after: Option<Duration>,
+}
+
+/// By which the results are sorted.
+fn rank(workload: &ObjectReference) -> String {
+    let ObjectReference { api_version, kind, namespace, name } = workload;
+    format!("{api_version} {kind} {namespace} {name}")
+}
+
+fn decide(view: &View, now: Timestamp) -> Plan {
+    let (spec, old) = (&view.rebalancer.spec, &view.rebalancer.status);
+    let created = view.rebalancer.metadata.creation_timestamp.as_ref().map(|time| time.0);
+    // What was done stays in the list, also if it is not asked for any more.
+    let kept = old.observed_workloads.iter().filter(|one| {
+        spec.workloads.contains(&one.workload) || one.result == Some(RebalanceResult::Successful)
+    });
+    let mut observed: Vec<ObservedWorkload> = kept.cloned().collect();
+    for workload in &spec.workloads {
+        if !observed.iter().any(|one| one.workload == *workload) {
+            observed.push(ObservedWorkload { workload: workload.clone(), ..ObservedWorkload::default() });
+        }
+    }
+    observed.sort_by_key(|one| rank(&one.workload));
+    let mut trigger = Vec::new();
+    for one in observed.iter_mut().filter(|one| one.result.is_none()) {
+        let found = view.found.iter().find(|found| found.workload == one.workload);
+        match found.and_then(|found| found.triggered) {
+            None => {
+                one.result = Some(RebalanceResult::Failed);
+                one.reason = REFERENCED_BINDING_NOT_FOUND.to_owned();
+            }
+            Some(triggered) => {
+                one.result = Some(RebalanceResult::Successful);
+                if triggered < created {
+                    trigger.push(one.workload.clone());
+                }
+            }
+        }
+    }
+    let mut status = WorkloadRebalancerStatus {
+        observed_workloads: observed,
+        observed_generation: view.rebalancer.metadata.generation.unwrap_or_default(),
+        finish_time: old.finish_time.clone(),
+    };
+    if status != *old || status.finish_time.is_none() {
+        status.finish_time = Some(Time(Timestamp::from_second(now.as_second()).unwrap_or(now)));
+    }
+    let ends = spec.ttl_seconds_after_finished.zip(status.finish_time.as_ref()).map(|(ttl, finished)| {
+        let left = SignedDuration::from_secs(ttl.into()).saturating_sub(now.duration_since(finished.0));
+        left.max(SignedDuration::ZERO).unsigned_abs()
+    });
+    Plan { trigger, status, delete_after: ends }
+}
+
+impl Reconcile for Controller {
+    type Key = String;
+    type View = View;
+    type Plan = Plan;
+
+    async fn observe(&self, name: &String) -> Result<Option<View>, Error> {
+        let Some(rebalancer) = self.plane.mirrors.rebalancers.get("", name) else { return Ok(None) };
+        if rebalancer.metadata.deletion_timestamp.is_some() {
+            return Ok(None);
+        }
+        let mut found = Vec::new();
+        for workload in &rebalancer.spec.workloads {
+            let triggered = if workload.namespace.is_empty() {
+                self.triggered::<ClusterResourceBinding>(workload).await?
+            } else {
+                self.triggered::<ResourceBinding>(workload).await?
+            };
+            found.push(Found { workload: workload.clone(), triggered });
+        }
+        Ok(Some(View { rebalancer, found }))
+    }
+
+    fn decide(view: &View, now: Timestamp) -> Plan {
+        decide(view, now)
+    }
+
+    async fn apply(&self, name: &String, view: View, plan: Plan) -> Result<Outcome, Error> {
+        let (plane, rebalancer) = (&self.plane, view.rebalancer.as_ref());
+        let mut status = plan.status;
+        let mut errors = Vec::new();
+        for workload in &plan.trigger {
+            let asked = if workload.namespace.is_empty() {
+                self.trigger::<ClusterResourceBinding>(workload, rebalancer).await
+            } else {
+                self.trigger::<ResourceBinding>(workload, rebalancer).await
+            };
+            if let Err(error) = asked {
+                errors.push(error);
+                // It is open still, and the request is not finished.
+                let open = status.observed_workloads.iter_mut().find(|one| one.workload == *workload);
+                open.into_iter().for_each(|one| one.result = None);
+                status.finish_time.clone_from(&rebalancer.status.finish_time);
+            }
+        }
+        let mut version = rebalancer.metadata.resource_version.clone();
+        if status != rebalancer.status {
+            let mut noted = rebalancer.clone();
+            noted.status = status;
+            if let Some(written) = plane.writer.update_status(rebalancer, &noted, Guard::Version).await? {
+                version.clone_from(&written.metadata.resource_version);
+                plane.mirrors.rebalancers.note(written);
+            }
+        }
+        Error::join(errors)?;
+        match plan.delete_after {
+            None => Ok(Outcome::Done),
+            Some(left) if !left.is_zero() => Ok(Outcome::After(left)),
+            Some(_) => {
+                let seen = Preconditions { uid: rebalancer.metadata.uid.clone(), resource_version: version };
+                let parameters = DeleteParams { preconditions: Some(seen), ..DeleteParams::background() };
+                let all = Api::<WorkloadRebalancer>::all(plane.client().clone());
+                match all.delete(name, &parameters).await {
+                    Err(kube::Error::Api(status)) if status.code == 404 => Ok(Outcome::Done),
+                    result => result.map(|_| Outcome::Done).map_err(Error::from),
+                }
+            }
+        }
+    }
+}
+
+impl Controller {
+    /// Returns the binding of a workload. What is not in the copy may exist all the same, and "not found" is final: the
+    /// server is asked.
+    async fn binding<B: StoredBinding>(&self, workload: &ObjectReference) -> Result<Option<Arc<B>>, Error> {
+        let name = api::names::binding(&workload.kind, &workload.name);
+        let key = Key::new(workload.namespace.clone(), name);
+        if let Some(known) = B::mirror(&self.plane.mirrors).find(&key) {
+            return Ok(Some(known));
+        }
+        Ok(self.plane.writer.api::<B>(&key.namespace).get_opt(&key.name).await?.map(Arc::new))
+    }
+
+    async fn triggered<B: StoredBinding>(
+        &self,
+        workload: &ObjectReference,
+    ) -> Result<Option<Option<Timestamp>>, Error> {
+        let found = self.binding::<B>(workload).await?;
+        Ok(found.map(|binding| binding.spec().reschedule_triggered_at.as_ref().map(|time| time.0)))
+    }
+
+    async fn trigger<B: StoredBinding>(
+        &self,
+        workload: &ObjectReference,
+        rebalancer: &WorkloadRebalancer,
+    ) -> Result<(), Error> {
+        let Some(binding) = self.binding::<B>(workload).await? else { return Ok(()) };
+        let mut asked = binding.as_ref().clone();
+        asked.spec_mut().reschedule_triggered_at.clone_from(&rebalancer.metadata.creation_timestamp);
+        let mirror = B::mirror(&self.plane.mirrors);
+        self.plane.writer.update_mirrored(mirror, &binding, &asked, Guard::Version).await.map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::fixtures::{at, merged, read};
+
+    fn reference(kind: &str, namespace: &str, name: &str) -> Value {
+        json!({ "apiVersion": "apps/v1", "kind": kind, "namespace": namespace, "name": name })
+    }
+
+    /// A request of second 100 for a Deployment, one that is missing, and a ClusterRole.
+    fn rebalancer(otherwise: Value) -> Arc<WorkloadRebalancer> {
+        let base = json!({
+            "metadata": { "name": "r", "generation": 1, "creationTimestamp": "1970-01-01T00:01:40Z" },
+            "spec": { "workloads": [
+                reference("Deployment", "default", "web"),
+                reference("Deployment", "default", "gone"),
+                reference("ClusterRole", "", "reader"),
+            ] },
+        });
+        Arc::new(read(merged(base, otherwise)))
+    }
+
+    fn view(otherwise: Value, triggered: Option<i64>) -> View {
+        let rebalancer = rebalancer(otherwise);
+        let found = rebalancer.spec.workloads.iter().map(|workload| Found {
+            workload: workload.clone(),
+            triggered: (workload.name != "gone").then(|| triggered.map(at)),
+        });
+        View { found: found.collect(), rebalancer }
+    }
+
+    fn results(plan: &Plan) -> Vec<String> {
+        let one = |one: &ObservedWorkload| {
+            let result = one.result.as_ref().map_or("", |result| result.as_str());
+            format!("{} {result} {}", one.workload.name, one.reason).trim_end().to_owned()
+        };
+        plan.status.observed_workloads.iter().map(one).collect()
+    }
+
+    fn triggered(plan: &Plan) -> Vec<&str> {
+        plan.trigger.iter().map(|workload| workload.name.as_str()).collect()
+    }
+
+    #[test]
+    fn workloads_are_placed_afresh_once() {
+        let all = ["reader Successful", "gone Failed ReferencedBindingNotFound", "web Successful"];
+        let cases = [
+            ("never asked", None, vec!["reader", "web"]),
+            ("asked before", Some(99), vec!["reader", "web"]),
+            ("asked already", Some(100), vec![]),
+            ("asked by a later request", Some(101), vec![]),
+        ];
+        for (name, before, expected) in cases {
+            let plan = decide(&view(json!({}), before), at(200));
+            assert_eq!(
+                (triggered(&plan), results(&plan)),
+                (expected, all.map(str::to_owned).to_vec()),
+                "{name}"
+            );
+            assert_eq!(plan.status.finish_time, Some(Time(at(200))), "{name}");
+            assert_eq!((plan.status.observed_generation, plan.delete_after), (1, None), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_was_done_is_not_done_again() {
+        let done = decide(&view(json!({}), None), at(200)).status;
+        let status = json!({ "status": serde_json::to_value(&done).expect("a status") });
+        let again = decide(&view(status.clone(), None), at(300));
+        assert_eq!((again.trigger.len(), &again.status), (0, &done));
+        // An edited list keeps what was done, and forgets what failed.
+        let edited = merged(
+            status,
+            json!({ "metadata": { "generation": 2 }, "spec": { "workloads": [reference("Deployment", "default", "new")] } }),
+        );
+        let plan = decide(&view(edited, None), at(400));
+        assert_eq!(triggered(&plan), ["new"]);
+        assert_eq!(results(&plan), ["reader Successful", "new Successful", "web Successful"]);
+        assert_eq!(plan.status.finish_time, Some(Time(at(400))));
+    }
+
+    #[test]
+    fn a_request_goes_when_its_time_is_over() {
+        let done = decide(&view(json!({}), None), at(200)).status;
+        let finished = json!({ "status": serde_json::to_value(&done).expect("a status") });
+        let ttl = |seconds: i32| json!({ "spec": { "ttlSecondsAfterFinished": seconds } });
+        let left = |otherwise: Value, second: i64| decide(&view(otherwise, None), at(second)).delete_after;
+        assert_eq!(left(merged(finished.clone(), ttl(5)), 202), Some(Duration::from_secs(3)));
+        assert_eq!(left(merged(finished.clone(), ttl(5)), 205), Some(Duration::ZERO));
+        assert_eq!(left(merged(finished.clone(), ttl(5)), 900), Some(Duration::ZERO));
+        assert_eq!(left(finished, 900), None);
+        assert_eq!(left(ttl(5), 200), Some(Duration::from_secs(5)), "it is finished now");
+    }
+
+    #[test]
+    fn which_changes_count() {
+        let key = Key::new("", "r");
+        let ttl = || json!({ "spec": { "ttlSecondsAfterFinished": 5 } });
+        let status = || json!({ "status": { "observedGeneration": 1 } });
+        let cases = [
+            ("it is new", None, Some(json!({})), true),
+            ("it asks for something else", Some(json!({})), Some(ttl()), true),
+            ("its status changed", Some(json!({})), Some(status()), false),
+            ("it is gone", Some(json!({})), None, false),
+        ];
+        for (name, old, new, expected) in cases {
+            let change = Change {
+                key: &key,
+                old: old.map(rebalancer),
+                new: new.map(rebalancer),
+                ours: false,
+                initial: false,
+            };
+            assert_eq!(is_news(&change), expected, "{name}");
+        }
+    }
+}
