@@ -28,6 +28,7 @@ mod explain;
 mod failure;
 mod get;
 mod init;
+mod interpret;
 mod join;
 mod label;
 mod logs;
@@ -86,6 +87,7 @@ pub enum Command {
     Cp(Box<cp::Arguments>),
     Describe(Box<describe::Arguments>),
     Apply(Box<apply::Arguments>),
+    Interpret(Box<interpret::Arguments>),
     Promote(Box<promote::Arguments>),
     Top(Box<top::Arguments>),
     Patch(Box<patch::Arguments>),
@@ -139,6 +141,7 @@ pub async fn run(command: Command, program: &str) -> anyhow::Result<()> {
         Command::Logs(arguments) => logs::run(*arguments).await,
         Command::Describe(arguments) => describe::run(*arguments).await,
         Command::Apply(arguments) => apply::run(*arguments).await,
+        Command::Interpret(arguments) => interpret::run(*arguments).await,
         Command::Promote(arguments) => promote::run(*arguments).await,
         Command::Patch(arguments) => patch::run(*arguments).await,
         Command::Label(arguments) => label::run(*arguments).await,

@@ -238,7 +238,7 @@ async fn dependencies(plane: &Plane, member: &Server, object: &Value) -> anyhow:
     output::line("use default interpreter");
     let control = plane.server.discovery().await?;
     let mut done: Vec<(Resource, String, String)> = Vec::new();
-    for needed in interpreter.get_dependencies(object)? {
+    for needed in interpreter.get_dependencies(object).await? {
         let reference = json!({ "apiVersion": needed.api_version, "kind": needed.kind, "metadata": { "name": needed.name } });
         let result = async {
             let resource = control.of(&reference)?.clone();

@@ -9,6 +9,7 @@ use member::Members;
 use runtime::events::about;
 use runtime::{Events, Key, Mirror, Queue, Supervisor, Writer};
 
+use crate::interpretation;
 use crate::mirrors::Mirrors;
 use crate::plane::scheduling;
 use crate::{Context, MyClusters, Timing, failover};
@@ -33,13 +34,14 @@ pub(crate) struct Environment {
 
 impl Environment {
     pub(crate) fn new(context: &Context) -> Self {
+        let mirrors = Mirrors::default();
         Self {
             events: Events::new(context.writer.client().clone(), &context.supervisor),
             writer: context.writer.clone(),
             supervisor: context.supervisor.clone(),
-            interpreter: context.interpreter.clone(),
+            interpreter: interpretation::interpreter(&mirrors, context.writer.client().clone()),
             features: context.settings.features.clone(),
-            mirrors: Mirrors::default(),
+            mirrors,
             members: context.members.clone(),
             mine: context.clusters.clone(),
             timing: context.settings.timing.clone(),

@@ -12,6 +12,7 @@ mod environment;
 pub mod failover;
 #[cfg(test)]
 mod fixtures;
+mod interpretation;
 pub mod members;
 mod mirrors;
 mod my_clusters;
@@ -26,7 +27,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api::features::Features;
-use interpreter::Interpreter;
 use kube::Client;
 use member::Members;
 use propagation::skip::SkipRules;
@@ -76,8 +76,6 @@ pub struct Context {
     pub supervisor: Supervisor,
     /// Connections to the members, shared by all controllers.
     pub members: Arc<Members>,
-    /// What resources mean, for all controllers.
-    pub interpreter: Interpreter,
     /// Which clusters this process looks after.
     pub clusters: MyClusters,
     /// How the scheduler is set up.
@@ -92,7 +90,6 @@ impl Context {
             writer: Writer::new(client),
             members: Arc::new(Members::new(supervisor.clone())),
             supervisor,
-            interpreter: Interpreter::built_in([]),
             clusters: MyClusters::default(),
             scheduler: plane::scheduling::Settings::default(),
         }

@@ -32,12 +32,14 @@ use api::cluster::Cluster;
 use api::conditions;
 use api::labels::annotations::{TEMPLATE_UID, WORK_NAME, WORK_NAMESPACE};
 use api::work::ObjectReference;
+use interpreter::Operation;
 use member::{Kinds, ObservedChange};
 use propagation::{Object, Reference as _};
 use runtime::{Key, KeyLocks, Queue, Throttle};
 use serde_json::Value;
 
 use crate::environment::Environment;
+use crate::interpretation::on_lessons;
 use crate::table::Start;
 
 /// Which controllers of this side run: what one reports along with its own writes, the other need not.
@@ -123,6 +125,27 @@ impl Shared {
                 self.reports.push(key);
             }
         }
+    }
+
+    /// Has Works looked at whose objects may be interpreted differently for these operations now.
+    fn on_lessons(self: &Arc<Self>, operations: &'static [Operation], queue: fn(&Self) -> &Arc<Queue<Key>>) {
+        let shared = Arc::clone(self);
+        on_lessons(&self.mirrors, move |lesson| {
+            let lesson = lesson.clone();
+            let shared_by_task = Arc::clone(&shared);
+            // Works lie packed in their mirror, and there are many: looking at all takes a while.
+            shared.supervisor.spawn(async move {
+                let shared = shared_by_task;
+                for key in shared.mirrors.works.keys(|_| true) {
+                    let work = shared.mirrors.works.find(&key);
+                    let mut manifests = work.iter().flat_map(|work| &work.spec.workload.manifests);
+                    if manifests.any(|manifest| lesson.concerns(&manifest.gvk(), operations)) {
+                        queue(&shared).push(key);
+                    }
+                    tokio::task::consume_budget().await;
+                }
+            });
+        });
     }
 
     /// Says something about the template of a manifest; nothing if the manifest does not tell which it is.

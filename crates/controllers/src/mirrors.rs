@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use api::apps::WorkloadRebalancer;
 use api::cluster::Cluster;
+use api::config::{ResourceInterpreterCustomization, ResourceInterpreterWebhookConfiguration};
 use api::policy::{
     ClusterOverridePolicy, ClusterPropagationPolicy, ClusterTaintPolicy, OverridePolicy, PropagationPolicy,
 };
@@ -112,6 +113,10 @@ mirrors! {
     Remedies, "Remedy", remedies: Remedy = Mirror::default(), all;
     Bindings, "ResourceBinding", bindings: ResourceBinding = Mirror::default(), all;
     ClusterBindings, "ClusterResourceBinding", cluster_bindings: ClusterResourceBinding = Mirror::default(), all;
+    Customizations, "ResourceInterpreterCustomization",
+        customizations: ResourceInterpreterCustomization = Mirror::default(), all;
+    InterpreterWebhooks, "ResourceInterpreterWebhookConfiguration",
+        interpreter_webhooks: ResourceInterpreterWebhookConfiguration = Mirror::default(), all;
 }
 
 fn all<K: Stored>(client: Client, _: &MyClusters) -> Part<K> {

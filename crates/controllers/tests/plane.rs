@@ -20,6 +20,9 @@ use serde_json::{Value, json};
 use testkit::embedded::Embedded;
 use testkit::until_some;
 
+#[path = "plane/interpretation.rs"]
+mod interpretation;
+
 /// A control plane with its controllers.
 struct Plane {
     server: Embedded,

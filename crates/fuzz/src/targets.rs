@@ -1,5 +1,7 @@
 //! The targets: what is tried, and what must hold.
 
+mod scripts;
+
 use std::sync::{Arc, LazyLock};
 
 use apimachinery::depth::{self, MAX_DEPTH};
@@ -196,6 +198,52 @@ pub static TARGETS: &[Target] = &[
             "status",
         ],
         run: read_path,
+    },
+    Target {
+        name: "lua",
+        about: "a script is refused or ends within its bounds, and what it makes keeps to the depth",
+        words: &[
+            "function f(a, ...) ",
+            " end ",
+            "local t = {} ",
+            "return ",
+            "while true do ",
+            "for i = 1, 9 do ",
+            "for k, v in pairs(o) do ",
+            "if a then ",
+            "goto x ",
+            "::x::",
+            "o.status",
+            "[[",
+            "--[==[",
+            "'\\x",
+            "0x",
+            "string.find('aaa', 'a-b')",
+            "string.format('%5.2f', 1)",
+            "kube.accuratePodRequirements(o)",
+            "pcall(error, {})",
+            "..",
+            "#t",
+            "{1, a = 2, [3] = 4}",
+        ],
+        run: scripts::run,
+    },
+    Target {
+        name: "lua-values",
+        about: "a value that has been through Lua once stays the same the second time",
+        words: &[
+            "{}",
+            "[]",
+            "[null,1]",
+            "9007199254740993",
+            "1e300",
+            "-0.0",
+            "{\"1\":1}",
+            "\"\\u0000\"",
+            "null",
+            "[",
+        ],
+        run: scripts::convert,
     },
     Target {
         name: "onward",

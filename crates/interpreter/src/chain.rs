@@ -4,7 +4,9 @@
 //! that fails ends the operation: falling through to another opinion about the same kind would make a broken
 //! customisation look like a working default.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use api::config::DependentObjectReference;
 use api::work::{AggregatedStatusItem, Component};
@@ -13,21 +15,14 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::native::Native;
-use crate::{Error, Operation, Replicas, Result, ThirdParty, verify_dependencies};
+use crate::{Answer, Error, Operation, Question, Replicas, Result, ThirdParty, verify_dependencies};
 
-/// A source of interpretation rules.
+/// A source of rules that answers at once, without waiting for anything.
 ///
-/// An operation is called only for kinds that [`Layer::supports`] affirmed; the default bodies therefore
-/// answer "no rule" and a layer overrides those it offers. Methods are synchronous, since rendering and
-/// deciding are: a layer that waits for the network says so by [`Layer::blocks`], and callers then run the
-/// operation where waiting is allowed.
-pub trait Layer: Send + Sync {
+/// An operation is called only for kinds that [`Rulebook::supports`] affirmed; the default bodies therefore
+/// answer "no rule" and a rulebook overrides those it offers.
+pub trait Rulebook: Send + Sync {
     fn supports(&self, kind: &Gvk, operation: Operation) -> bool;
-
-    /// Returns whether calls may wait for something outside the process.
-    fn blocks(&self) -> bool {
-        false
-    }
 
     fn get_replicas(&self, object: &Value) -> Result<Replicas> {
         Err(no_rule(object, Operation::InterpretReplica))
@@ -68,15 +63,56 @@ pub trait Layer: Send + Sync {
     }
 }
 
+/// An answer that is on its way.
+pub type Pending<'a> = Pin<Box<dyn Future<Output = Result<Answer>> + Send + 'a>>;
+
+/// A layer before the built-in rules. Its answer may take time: a script runs on another thread, a webhook in another
+/// process. Whoever asks waits without keeping a thread.
+pub trait Layer: Send + Sync {
+    /// Returns whether it has a rule. Only then it is asked.
+    fn supports(&self, kind: &Gvk, operation: Operation) -> bool;
+
+    fn ask(&self, question: Question) -> Pending<'_>;
+}
+
+/// A rulebook as a layer of its own, answering on the thread of the one who asks.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct AtOnce<R>(pub R);
+
+impl<R: Rulebook> Layer for AtOnce<R> {
+    fn supports(&self, kind: &Gvk, operation: Operation) -> bool {
+        self.0.supports(kind, operation)
+    }
+
+    fn ask(&self, question: Question) -> Pending<'_> {
+        Box::pin(std::future::ready(question.put_to(&self.0)))
+    }
+}
+
+/// Returns what a future gives that does not wait for anything, as those of the built-in rules; nothing if it would wait.
+pub fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
+    match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => Some(value),
+        Poll::Pending => None,
+    }
+}
+
 /// Refuses what a layer made if it nests too deep for everybody after it.
 fn accept(made: Value) -> Result<Value> {
     apimachinery::depth::accept(made).map_err(|error| Error::Layer(error.to_string()))
 }
 
-/// The layers in order, native rules last. Cheap to clone.
+/// The layers in order, then the built-in rules. Cheap to clone.
 #[derive(Clone)]
 pub struct Interpreter {
     layers: Arc<[Arc<dyn Layer>]>,
+    third_party: bool,
+}
+
+/// Who answers.
+enum Source<'a> {
+    Layer(&'a dyn Layer),
+    BuiltIn(&'static dyn Rulebook),
 }
 
 impl Interpreter {
@@ -88,79 +124,137 @@ impl Interpreter {
     /// Returns an interpreter that asks `layers` first, then the third-party rules, then the native ones: Karmada's
     /// order, with customizations and webhooks as `layers`.
     pub fn built_in(layers: impl IntoIterator<Item = Arc<dyn Layer>>) -> Self {
-        let third_party: Arc<dyn Layer> = Arc::new(ThirdParty);
-        Self::with_layers(layers.into_iter().chain([third_party]))
+        Self { layers: layers.into_iter().collect(), third_party: true }
     }
 
     /// Returns an interpreter that asks `layers` in the given order, then the native rules.
     pub fn with_layers(layers: impl IntoIterator<Item = Arc<dyn Layer>>) -> Self {
-        let native: Arc<dyn Layer> = Arc::new(Native);
-        Self { layers: layers.into_iter().chain([native]).collect() }
+        Self { layers: layers.into_iter().collect(), third_party: false }
     }
 
     /// Returns whether any layer has a rule: what Karmada calls an enabled hook.
     pub fn supports(&self, kind: &Gvk, operation: Operation) -> bool {
-        self.layer(kind, operation).is_some()
-    }
-
-    /// Returns whether answering may wait for something outside the process.
-    pub fn blocks(&self, kind: &Gvk, operation: Operation) -> bool {
-        self.layer(kind, operation).is_some_and(|layer| layer.blocks())
+        self.source(kind, operation).is_some()
     }
 
     /// Returns the desired replicas and what each of them needs.
-    pub fn get_replicas(&self, object: &Value) -> Result<Replicas> {
-        self.answer(object, Operation::InterpretReplica)?.get_replicas(object)
+    pub async fn get_replicas(&self, object: &Value) -> Result<Replicas> {
+        match self.answering(object, Operation::InterpretReplica)? {
+            Source::BuiltIn(rules) => rules.get_replicas(object),
+            Source::Layer(layer) => {
+                layer.ask(Question::Replicas { object: object.clone() }).await?.into_replicas()
+            }
+        }
     }
 
     /// Returns the pod templates of a workload that has several.
-    pub fn get_components(&self, object: &Value) -> Result<Vec<Component>> {
-        self.answer(object, Operation::InterpretComponent)?.get_components(object)
+    pub async fn get_components(&self, object: &Value) -> Result<Vec<Component>> {
+        match self.answering(object, Operation::InterpretComponent)? {
+            Source::BuiltIn(rules) => rules.get_components(object),
+            Source::Layer(layer) => {
+                layer.ask(Question::Components { object: object.clone() }).await?.into_components()
+            }
+        }
     }
 
     /// Returns the object with its replica count set, where it has one.
-    pub fn revise_replica(&self, object: Value, replicas: i64) -> Result<Value> {
-        accept(self.answer(&object, Operation::ReviseReplica)?.revise_replica(object, replicas)?)
+    pub async fn revise_replica(&self, object: Value, replicas: i64) -> Result<Value> {
+        accept(match self.answering(&object, Operation::ReviseReplica)? {
+            Source::BuiltIn(rules) => rules.revise_replica(object, replicas)?,
+            Source::Layer(layer) => layer.ask(Question::Revise { object, replicas }).await?.into_object()?,
+        })
     }
 
     /// Returns the desired object with what the member cluster owns taken over from the observed one.
-    pub fn retain(&self, desired: Value, observed: &Value) -> Result<Value> {
-        accept(self.answer(&desired, Operation::Retain)?.retain(desired, observed)?)
+    pub async fn retain(&self, desired: Value, observed: &Value) -> Result<Value> {
+        accept(match self.answering(&desired, Operation::Retain)? {
+            Source::BuiltIn(rules) => rules.retain(desired, observed)?,
+            Source::Layer(layer) => {
+                let observed = observed.clone();
+                layer.ask(Question::Retain { desired, observed }).await?.into_object()?
+            }
+        })
     }
 
     /// Returns the template with the members' reports summed up in its status.
-    pub fn aggregate_status(
+    pub async fn aggregate_status(
         &self,
         object: Value,
         items: &[AggregatedStatusItem],
         now: Timestamp,
     ) -> Result<Value> {
-        accept(self.answer(&object, Operation::AggregateStatus)?.aggregate_status(object, items, now)?)
+        accept(match self.answering(&object, Operation::AggregateStatus)? {
+            Source::BuiltIn(rules) => rules.aggregate_status(object, items, now)?,
+            Source::Layer(layer) => {
+                let items = items.to_vec();
+                layer.ask(Question::Aggregate { object, items, now }).await?.into_object()?
+            }
+        })
     }
 
     /// Returns what is worth reporting of a member object's status; `None` when there is nothing yet.
-    pub fn reflect_status(&self, object: &Value) -> Result<Option<Value>> {
-        self.answer(object, Operation::InterpretStatus)?.reflect_status(object)?.map(accept).transpose()
+    pub async fn reflect_status(&self, object: &Value) -> Result<Option<Value>> {
+        let status = match self.answering(object, Operation::InterpretStatus)? {
+            Source::BuiltIn(rules) => rules.reflect_status(object)?,
+            Source::Layer(layer) => {
+                layer.ask(Question::Status { object: object.clone() }).await?.into_status()?
+            }
+        };
+        status.map(accept).transpose()
     }
 
     /// Returns whether a member object is healthy.
-    pub fn interpret_health(&self, object: &Value) -> Result<bool> {
-        self.answer(object, Operation::InterpretHealth)?.interpret_health(object)
+    pub async fn interpret_health(&self, object: &Value) -> Result<bool> {
+        match self.answering(object, Operation::InterpretHealth)? {
+            Source::BuiltIn(rules) => rules.interpret_health(object),
+            Source::Layer(layer) => {
+                layer.ask(Question::Health { object: object.clone() }).await?.into_health()
+            }
+        }
     }
 
     /// Returns what the object needs beside it; the list is verified, whichever layer gave it.
-    pub fn get_dependencies(&self, object: &Value) -> Result<Vec<DependentObjectReference>> {
-        let dependencies = self.answer(object, Operation::InterpretDependency)?.get_dependencies(object)?;
+    pub async fn get_dependencies(&self, object: &Value) -> Result<Vec<DependentObjectReference>> {
+        let dependencies = match self.answering(object, Operation::InterpretDependency)? {
+            Source::BuiltIn(rules) => rules.get_dependencies(object)?,
+            Source::Layer(layer) => {
+                layer.ask(Question::Dependencies { object: object.clone() }).await?.into_dependencies()?
+            }
+        };
         verify_dependencies(&dependencies)?;
         Ok(dependencies)
     }
 
-    fn layer(&self, kind: &Gvk, operation: Operation) -> Option<&dyn Layer> {
-        self.layers.iter().find(|layer| layer.supports(kind, operation)).map(AsRef::as_ref)
+    /// Answers a question, whatever it is about.
+    pub async fn ask(&self, question: Question) -> Result<Answer> {
+        Ok(match question {
+            Question::Replicas { object } => Answer::Replicas(self.get_replicas(&object).await?),
+            Question::Components { object } => Answer::Components(self.get_components(&object).await?),
+            Question::Revise { object, replicas } => {
+                Answer::Object(self.revise_replica(object, replicas).await?)
+            }
+            Question::Retain { desired, observed } => Answer::Object(self.retain(desired, &observed).await?),
+            Question::Aggregate { object, items, now } => {
+                Answer::Object(self.aggregate_status(object, &items, now).await?)
+            }
+            Question::Status { object } => Answer::Status(self.reflect_status(&object).await?),
+            Question::Health { object } => Answer::Health(self.interpret_health(&object).await?),
+            Question::Dependencies { object } => Answer::Dependencies(self.get_dependencies(&object).await?),
+        })
     }
 
-    fn answer(&self, object: &Value, operation: Operation) -> Result<&dyn Layer> {
-        self.layer(&kind_of(object), operation).ok_or_else(|| no_rule(object, operation))
+    fn source(&self, kind: &Gvk, operation: Operation) -> Option<Source<'_>> {
+        if let Some(layer) = self.layers.iter().find(|layer| layer.supports(kind, operation)) {
+            return Some(Source::Layer(layer.as_ref()));
+        }
+        if self.third_party && ThirdParty.supports(kind, operation) {
+            return Some(Source::BuiltIn(&ThirdParty));
+        }
+        Native.supports(kind, operation).then_some(Source::BuiltIn(&Native))
+    }
+
+    fn answering(&self, object: &Value, operation: Operation) -> Result<Source<'_>> {
+        self.source(&kind_of(object), operation).ok_or_else(|| no_rule(object, operation))
     }
 }
 
@@ -185,18 +279,22 @@ mod tests {
     /// Answers health for Deployments only, always with an error or a fixed verdict.
     struct Fixed(Result<bool>);
 
-    impl Layer for Fixed {
+    impl Rulebook for Fixed {
         fn supports(&self, kind: &Gvk, operation: Operation) -> bool {
             kind.kind == "Deployment" && operation == Operation::InterpretHealth
-        }
-
-        fn blocks(&self) -> bool {
-            true
         }
 
         fn interpret_health(&self, _object: &Value) -> Result<bool> {
             self.0.clone()
         }
+    }
+
+    fn fixed(verdict: Result<bool>) -> Arc<dyn Layer> {
+        Arc::new(AtOnce(Fixed(verdict)))
+    }
+
+    fn now<T>(future: impl Future<Output = T>) -> T {
+        at_once(future).expect("no layer here waits for anything")
     }
 
     fn deployment() -> Value {
@@ -205,39 +303,48 @@ mod tests {
 
     #[test]
     fn an_earlier_layer_beats_the_native_rule_for_the_operation_it_offers_and_no_other() {
-        let chain = Interpreter::with_layers([Arc::new(Fixed(Ok(true))) as Arc<dyn Layer>]);
-        assert_eq!(Interpreter::native().interpret_health(&deployment()), Ok(false));
-        assert_eq!(chain.interpret_health(&deployment()), Ok(true));
-        assert_eq!(chain.get_replicas(&deployment()).map(|replicas| replicas.count), Ok(0));
+        let chain = Interpreter::with_layers([fixed(Ok(true))]);
+        assert_eq!(now(Interpreter::native().interpret_health(&deployment())), Ok(false));
+        assert_eq!(now(chain.interpret_health(&deployment())), Ok(true));
+        assert_eq!(now(chain.get_replicas(&deployment())).map(|replicas| replicas.count), Ok(0));
     }
 
     #[test]
     fn third_party_kinds_are_known_unless_a_layer_before_them_answers() {
         let set = json!({"apiVersion": "apps.kruise.io/v1alpha1", "kind": "CloneSet", "metadata": {"generation": 2},
             "spec": {"replicas": 4, "template": {"spec": {}}}, "status": {"observedGeneration": 1}});
-        assert!(Interpreter::native().get_replicas(&set).is_err());
-        let chain = Interpreter::built_in([Arc::new(Fixed(Ok(true))) as Arc<dyn Layer>]);
-        assert_eq!(chain.get_replicas(&set).map(|replicas| replicas.count), Ok(4));
-        assert_eq!(chain.interpret_health(&set), Ok(false));
-        assert_eq!(chain.interpret_health(&deployment()), Ok(true));
+        assert!(now(Interpreter::native().get_replicas(&set)).is_err());
+        let chain = Interpreter::built_in([fixed(Ok(true))]);
+        assert_eq!(now(chain.get_replicas(&set)).map(|replicas| replicas.count), Ok(4));
+        assert_eq!(now(chain.interpret_health(&set)), Ok(false));
+        assert_eq!(now(chain.interpret_health(&deployment())), Ok(true));
     }
 
     #[test]
     fn a_failing_layer_ends_the_operation() {
         let broken = Error::Layer("boom".into());
-        let chain = Interpreter::with_layers([
-            Arc::new(Fixed(Err(broken.clone()))) as Arc<dyn Layer>,
-            Arc::new(Fixed(Ok(true))),
-        ]);
-        assert_eq!(chain.interpret_health(&deployment()), Err(broken));
+        let chain = Interpreter::with_layers([fixed(Err(broken.clone())), fixed(Ok(true))]);
+        assert_eq!(now(chain.interpret_health(&deployment())), Err(broken));
     }
 
     #[test]
-    fn only_the_answering_layer_decides_whether_a_call_may_wait() {
-        let chain = Interpreter::with_layers([Arc::new(Fixed(Ok(true))) as Arc<dyn Layer>]);
-        let kind = kind_of(&deployment());
-        assert!(chain.blocks(&kind, Operation::InterpretHealth));
-        assert!(!chain.blocks(&kind, Operation::Retain));
+    fn a_layer_that_answers_another_question_is_an_error() {
+        struct Confused;
+
+        impl Layer for Confused {
+            fn supports(&self, _: &Gvk, _: Operation) -> bool {
+                true
+            }
+
+            fn ask(&self, _: Question) -> Pending<'_> {
+                Box::pin(std::future::ready(Ok(Answer::Health(true))))
+            }
+        }
+
+        let chain = Interpreter::built_in([Arc::new(Confused) as Arc<dyn Layer>]);
+        assert_eq!(now(chain.interpret_health(&deployment())), Ok(true));
+        let error = Error::Layer("the layer answered another question".into());
+        assert_eq!(now(chain.get_replicas(&deployment())), Err(error));
     }
 
     #[test]
@@ -246,17 +353,17 @@ mod tests {
         let native = Interpreter::native();
         let text = |error: Error| error.to_string();
         assert_eq!(
-            native.get_replicas(&gadget).map_err(text),
+            now(native.get_replicas(&gadget)).map_err(text),
             Err("default InterpretReplica interpreter for \"example.io/v1, Kind=Gadget\" not found".into())
         );
         assert_eq!(
-            native.get_dependencies(&gadget).map_err(text),
+            now(native.get_dependencies(&gadget)).map_err(text),
             Err("default interpreter for operation InterpretDependency not found".into())
         );
         assert_eq!(
-            native.get_components(&gadget).map_err(text),
+            now(native.get_components(&gadget)).map_err(text),
             Err("interface GetComponents not implemented yet".into())
         );
-        assert_eq!(native.reflect_status(&gadget), Ok(None));
+        assert_eq!(now(native.reflect_status(&gadget)), Ok(None));
     }
 }

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use crate::chain::{kind_of, no_rule};
 use crate::lua::{Argument, Limits, Returned, ReturnedValue, Script, decode};
-use crate::{Error, Layer, Operation, Replicas, Result, verify_dependencies};
+use crate::{Error, Operation, Replicas, Result, Rulebook, verify_dependencies};
 
 /// What time it is: scripts may ask, and must end in time.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -183,14 +183,9 @@ fn table(returned: Returned, what: &str) -> std::result::Result<Value, String> {
     }
 }
 
-impl Layer for Customizations {
+impl Rulebook for Customizations {
     fn supports(&self, kind: &Gvk, operation: Operation) -> bool {
         self.current().by_kind.get(kind).is_some_and(|rules| rules.contains_key(&operation))
-    }
-
-    /// A script may compute for up to a second.
-    fn blocks(&self) -> bool {
-        true
     }
 
     fn get_replicas(&self, object: &Value) -> Result<Replicas> {

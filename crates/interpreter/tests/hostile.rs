@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use api::config::ResourceInterpreterCustomization;
-use interpreter::{Customizations, Error, Layer as _, Limit};
+use interpreter::{Customizations, Error, Limit, Rulebook as _};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 

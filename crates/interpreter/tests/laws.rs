@@ -1,7 +1,8 @@
 //! Laws that hold for any object.
 
 use api::work::AggregatedStatusItem;
-use interpreter::{Interpreter, prune};
+use interpreter::native::Native;
+use interpreter::{Rulebook as _, prune};
 use jiff::Timestamp;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -111,7 +112,7 @@ proptest! {
 
     #[test]
     fn sums_do_not_depend_on_the_order_of_clusters(reports in prop::collection::vec(report(), 0..5)) {
-        let native = Interpreter::native();
+        let native = Native;
         let forward = items(reports);
         let mut backward = forward.clone();
         backward.reverse();
@@ -125,7 +126,7 @@ proptest! {
 
     #[test]
     fn aggregating_again_changes_nothing(reports in prop::collection::vec(report(), 0..5)) {
-        let native = Interpreter::native();
+        let native = Native;
         let items = items(reports);
         for template in kinds() {
             let aggregate = |object: Value| {
@@ -138,7 +139,7 @@ proptest! {
 
     #[test]
     fn retaining_again_changes_nothing(desired in object(), observed in object()) {
-        let native = Interpreter::native();
+        let native = Native;
         for kind in ["ServiceAccount", "Service", "Secret", "PersistentVolumeClaim"] {
             let (mut desired, mut observed) = (desired.clone(), observed.clone());
             for object in [&mut desired, &mut observed] {

@@ -1,4 +1,5 @@
 //! Compares our answers with those of the original, recorded once (`tests/oracle`) for objects and scripts of our own.
+//! `cargo xtask compare interpreter` asks the original again, and with `UPDATE_GOLDEN=1` records what it says.
 //!
 //! A case of `testdata/original/*.jsonl` is one line: what was asked, and `answer`: its output, its error, or that the
 //! original has no rule. Where we differ on purpose, `differences.json` names the case and says why.
@@ -11,7 +12,7 @@ use api::config::ResourceInterpreterCustomization;
 use api::work::AggregatedStatusItem;
 use apimachinery::gvk::Gvk;
 use apimachinery::quantity::Quantity;
-use interpreter::{Customizations, Interpreter, Layer, Operation, ThirdParty};
+use interpreter::{AtOnce, Customizations, Interpreter, Layer, Operation, ThirdParty, at_once};
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -59,9 +60,9 @@ fn ours(case: &Case) -> Said {
         Some(customizations) => {
             let layer = Customizations::new(Arc::new(now));
             layer.load(customizations);
-            Arc::new(layer)
+            Arc::new(AtOnce(layer))
         }
-        None => Arc::new(ThirdParty),
+        None => Arc::new(AtOnce(ThirdParty)),
     };
     let operation: Operation = case.operation.parse().expect("a known operation");
     let subject = if case.desired.is_null() { &case.observed } else { &case.desired };
@@ -70,21 +71,28 @@ fn ours(case: &Case) -> Said {
         return Said::NoRule;
     }
     let chain = Interpreter::with_layers([layer]);
-    let output = match operation {
-        Operation::InterpretReplica => chain
-            .get_replicas(subject)
-            .map(|replicas| json!({"replica": replicas.count, "requires": replicas.requirements})),
-        Operation::InterpretComponent => chain.get_components(subject).map(|components| json!(components)),
-        Operation::ReviseReplica => chain.revise_replica(subject.clone(), case.replicas),
-        Operation::Retain => chain.retain(case.desired.clone(), &case.observed),
-        Operation::AggregateStatus => {
-            chain.aggregate_status(subject.clone(), case.items.as_deref().unwrap_or_default(), now())
+    let answer = async {
+        match operation {
+            Operation::InterpretReplica => chain
+                .get_replicas(subject)
+                .await
+                .map(|replicas| json!({"replica": replicas.count, "requires": replicas.requirements})),
+            Operation::InterpretComponent => {
+                chain.get_components(subject).await.map(|components| json!(components))
+            }
+            Operation::ReviseReplica => chain.revise_replica(subject.clone(), case.replicas).await,
+            Operation::Retain => chain.retain(case.desired.clone(), &case.observed).await,
+            Operation::AggregateStatus => {
+                chain
+                    .aggregate_status(subject.clone(), case.items.as_deref().unwrap_or_default(), now())
+                    .await
+            }
+            Operation::InterpretStatus => chain.reflect_status(subject).await.map(|status| json!(status)),
+            Operation::InterpretHealth => chain.interpret_health(subject).await.map(Value::from),
+            Operation::InterpretDependency => chain.get_dependencies(subject).await.map(|found| json!(found)),
         }
-        Operation::InterpretStatus => chain.reflect_status(subject).map(|status| json!(status)),
-        Operation::InterpretHealth => chain.interpret_health(subject).map(Value::from),
-        Operation::InterpretDependency => chain.get_dependencies(subject).map(|found| json!(found)),
     };
-    match output {
+    match at_once(answer).expect("no layer here waits for anything") {
         Ok(output) => Said::Output(output),
         Err(interpreter::Error::Script { message, .. }) => Said::Error(message),
         Err(error) => Said::Error(error.to_string()),
@@ -218,4 +226,69 @@ fn operations_of_customizations_answer_as_on_the_original() {
 #[test]
 fn third_party_kinds_are_understood_as_on_the_original() {
     check("third_party.jsonl");
+}
+
+/// Asks the original itself, a program that reads cases and writes answers, one line each.
+#[test]
+#[ignore = "needs the original: cargo xtask compare interpreter"]
+fn the_original_says_what_was_recorded() {
+    use std::io::Write as _;
+    use std::process::{Command, Stdio};
+
+    let oracle = std::env::var("KARMADA_RS_INTERPRETER_ORACLE").expect("the path of the original");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/original");
+    let mut changed = Vec::new();
+    for file in ["lua.jsonl", "operations.jsonl", "third_party.jsonl"] {
+        let recorded = std::fs::read_to_string(folder.join(file)).expect("a readable file of cases");
+        let mut cases: Vec<Value> =
+            recorded.lines().map(|line| serde_json::from_str(line).expect("a case")).collect();
+        let asked: String = cases
+            .iter()
+            .map(|case| {
+                let mut question = case.clone();
+                question.as_object_mut().expect("an object").remove("answer");
+                format!("{question}\n")
+            })
+            .collect();
+        let mut child = Command::new(&oracle)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the original starts");
+        let mut input = child.stdin.take().expect("piped");
+        let feeding = std::thread::spawn(move || input.write_all(asked.as_bytes()));
+        let output = child.wait_with_output().expect("the original answers");
+        feeding.join().expect("no panic").expect("the original reads");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let answers: Vec<Value> =
+            text.lines().map(|line| serde_json::from_str(line).expect("an answer")).collect();
+        assert_eq!(answers.len(), cases.len(), "{file}: an answer to each case");
+        for (case, mut answer) in cases.iter_mut().zip(answers) {
+            // Where it was is not part of the record: our scripts run without Go's functions around them.
+            let text = answer["error"].as_str().unwrap_or_default();
+            if let Some((error, _)) = text.split_once("\nstack traceback:") {
+                answer["error"] = Value::from(error.to_owned());
+            }
+            let said = |answer: &Value| {
+                let answer: Answer = serde_json::from_value(answer.clone()).expect("an answer");
+                let operation = case["operation"].as_str().unwrap_or_default();
+                let said = match (answer.error, answer.disabled) {
+                    // Addresses are different each time.
+                    (Some(error), _) => Said::Error(error.split("0x").next().unwrap_or_default().to_owned()),
+                    (None, true) => Said::NoRule,
+                    (None, false) => Said::Output(answer.output),
+                };
+                plain(said, operation)
+            };
+            if said(&case["answer"]) != said(&answer) {
+                changed.push(format!("{file}: {}: {} became {answer}", case["name"], case["answer"]));
+                case["answer"] = answer;
+            }
+        }
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            let text: String = cases.iter().map(|case| format!("{case}\n")).collect();
+            std::fs::write(folder.join(file), text).expect("the cases can be written");
+        }
+    }
+    assert!(changed.is_empty(), "{} answers differ from the record:\n{}", changed.len(), changed.join("\n"));
 }

@@ -41,7 +41,7 @@ pub enum Change {
 /// Returns the binding that the template should have.
 ///
 /// `B` is ResourceBinding for namespaced templates and ClusterResourceBinding for the others.
-pub fn build<B: Binding>(inputs: &Inputs<'_>) -> Result<B> {
+pub async fn build<B: Binding>(inputs: &Inputs<'_>) -> Result<B> {
     let Inputs { template, policy, claim, .. } = inputs;
     let mut binding = B::default();
     *binding.metadata_mut() = ObjectMeta {
@@ -64,7 +64,7 @@ pub fn build<B: Binding>(inputs: &Inputs<'_>) -> Result<B> {
         suspension: merge_suspension(None, policy),
         ..ResourceBindingSpec::default()
     };
-    interpret_replicas(inputs, &mut spec)?;
+    interpret_replicas(inputs, &mut spec).await?;
     if B::NAMESPACED {
         spec.workload_affinity_groups = affinity_groups(inputs);
         spec.schedule_priority = schedule_priority(inputs)?;
@@ -148,20 +148,20 @@ fn merge_suspension(existing: Option<Suspension>, policy: &PropagationSpec) -> O
     }
 }
 
-fn interpret_replicas(inputs: &Inputs<'_>, spec: &mut ResourceBindingSpec) -> Result<()> {
+async fn interpret_replicas(inputs: &Inputs<'_>, spec: &mut ResourceBindingSpec) -> Result<()> {
     let Inputs { template, interpreter, features, .. } = inputs;
     let kind = template.gvk();
     let failed = |source| Error::Interpret { object: template.describe(), source };
     if features.enabled(features::MULTIPLE_POD_TEMPLATES_SCHEDULING)
         && interpreter.supports(&kind, Operation::InterpretComponent)
     {
-        spec.components = interpreter.get_components(template).map_err(failed)?;
+        spec.components = interpreter.get_components(template).await.map_err(failed)?;
         return Ok(());
     }
     if !interpreter.supports(&kind, Operation::InterpretReplica) {
         return Ok(());
     }
-    let replicas = interpreter.get_replicas(template).map_err(failed)?;
+    let replicas = interpreter.get_replicas(template).await.map_err(failed)?;
     spec.replicas = replicas.count;
     spec.replica_requirements = replicas.requirements;
     if features.enabled(features::RESOURCE_QUOTA_ESTIMATE)

@@ -51,27 +51,27 @@ pub fn foreign_message(desired: &Value, cluster: &str) -> String {
 ///
 /// Upstream does not repeat the interpreter's retention on the copy it compares with, so that every Service with
 /// a cluster IP is written on each pass; here it is repeated, and a second pass writes nothing.
-pub fn decide(desired: &Value, observed: &Value, interpreter: &Interpreter) -> Result<Decision> {
+pub async fn decide(desired: &Value, observed: &Value, interpreter: &Interpreter) -> Result<Decision> {
     if !is_managed(observed) && desired.annotation(CONFLICT_RESOLUTION) != Some(CONFLICT_OVERWRITE) {
         return Ok(Decision::Foreign);
     }
-    let wanted = retain(desired.clone(), observed, interpreter)?;
+    let wanted = retain(desired.clone(), observed, interpreter).await?;
     // An observed object that cannot be pruned or retained from is simply not equal.
     let mut present = observed.clone();
     let same = prune(&mut present).is_ok()
-        && retain(present, observed, interpreter).is_ok_and(|present| equivalent(&present, &wanted));
+        && retain(present, observed, interpreter).await.is_ok_and(|present| equivalent(&present, &wanted));
     Ok(if same { Decision::Keep } else { Decision::Update(wanted) })
 }
 
 /// Returns the desired object with everything taken over that the member owns.
-pub fn retain(mut desired: Value, observed: &Value, interpreter: &Interpreter) -> Result<Value> {
+pub async fn retain(mut desired: Value, observed: &Value, interpreter: &Interpreter) -> Result<Value> {
     let kind = desired.gvk();
     retain_generic(&mut desired, observed);
     if !interpreter.supports(&kind, Operation::Retain) {
         return Ok(desired);
     }
     let object = desired.describe();
-    interpreter.retain(desired, observed).map_err(|source| Error::Interpret { object, source })
+    interpreter.retain(desired, observed).await.map_err(|source| Error::Interpret { object, source })
 }
 
 fn retain_generic(desired: &mut Value, observed: &Value) {

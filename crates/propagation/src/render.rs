@@ -67,15 +67,16 @@ impl<'a, B: Binding> Renderer<'a, B> {
         &self.targets
     }
 
-    /// Renders the Work for one target. A failure concerns this cluster only.
+    /// Renders the Work for one target from its revised template. A failure concerns this cluster only.
     pub fn render(
         &self,
         target: &TargetCluster,
+        revised: Value,
         cluster: &Cluster,
         overrides: &Overrides,
     ) -> Result<Rendered> {
         let spec = self.binding.spec();
-        let mut manifest = self.revise_replicas(target)?;
+        let mut manifest = revised;
         self.set_completions(&mut manifest, &target.name)?;
         let applied = overrides.apply(&mut manifest, cluster).map_err(|failure| {
             // The failure also tells what was applied before it, which is worth events.
@@ -117,9 +118,12 @@ impl<'a, B: Binding> Renderer<'a, B> {
         Ok(Rendered { work, applied })
     }
 
+    /// Returns the template with the replicas of one target: what [`Renderer::render`] begins with. This is the part that
+    /// may have to wait for a script or a webhook.
+    ///
     /// The scheduler's count always wins over the template's, for duplicated workloads too: otherwise a scale-up
     /// would bypass quotas and a suspended queue.
-    fn revise_replicas(&self, target: &TargetCluster) -> Result<Value> {
+    pub async fn revise(&self, target: &TargetCluster) -> Result<Value> {
         let template = self.template.clone();
         if !self.binding.spec().is_workload()
             || !self.interpreter.supports(&template.gvk(), Operation::ReviseReplica)
@@ -128,6 +132,7 @@ impl<'a, B: Binding> Renderer<'a, B> {
         }
         self.interpreter
             .revise_replica(template, i64::from(target.replicas))
+            .await
             .map_err(|source| Error::Interpret { object: self.template.describe(), source })
     }
 

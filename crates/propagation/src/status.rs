@@ -159,7 +159,7 @@ pub fn update_binding<'a, B: Binding>(
 
 /// Returns the template with the members' reports in its status, or `None` when its kind has no rule for that or
 /// its status is right already.
-pub fn update_template(
+pub async fn update_template(
     template: &Value,
     items: &[AggregatedStatusItem],
     interpreter: &Interpreter,
@@ -170,6 +170,7 @@ pub fn update_template(
     }
     let mut updated = interpreter
         .aggregate_status(template.clone(), items, now)
+        .await
         .map_err(|source| Error::Interpret { object: template.describe(), source })?;
     keep_class(template, &mut updated);
     Ok((updated.get("status") != template.get("status")).then_some(updated))
@@ -196,14 +197,15 @@ pub struct Report {
 ///
 /// Errors: the status cannot be reflected, or the Work does not contain the object. A failing health
 /// interpretation is not an error: health is then unknown.
-pub fn report(work: &Work, observed: &Value, interpreter: &Interpreter) -> Result<Report> {
+pub async fn report(work: &Work, observed: &Value, interpreter: &Interpreter) -> Result<Report> {
     let object = observed.reference();
     let ordinal = ordinal(work, &object)?;
     let status = interpreter
         .reflect_status(observed)
+        .await
         .map_err(|source| Error::Interpret { object: observed.describe(), source })?;
     let (health, health_error) = if interpreter.supports(&observed.gvk(), Operation::InterpretHealth) {
-        match interpreter.interpret_health(observed) {
+        match interpreter.interpret_health(observed).await {
             Ok(true) => (ResourceHealth::Healthy, None),
             Ok(false) => (ResourceHealth::Unhealthy, None),
             Err(error) => (ResourceHealth::Unknown, Some(error.to_string())),

@@ -6,7 +6,7 @@ use api::cluster::Cluster;
 use api::features::{self, Features};
 use api::policy::{ClusterPropagationPolicy, ConflictResolution, PropagationPolicy};
 use api::work::{ClusterResourceBinding, ResourceBinding, TargetCluster, Work};
-use interpreter::Interpreter;
+use interpreter::{Interpreter, at_once};
 use jiff::Timestamp;
 use propagation::binding::{self, Change, Inputs};
 use propagation::claim::Claim;
@@ -76,19 +76,24 @@ impl World {
     }
 
     fn build(&self) -> Result<ResourceBinding, Error> {
-        binding::build(&Inputs {
+        done(binding::build(&Inputs {
             template: &self.template,
             policy: &self.policy.spec,
             claim: &self.claim(),
             interpreter: &self.interpreter,
             features: &self.features,
             priority_class: self.priority_class,
-        })
+        }))
     }
 
     fn update(&self, existing: &mut ResourceBinding) -> Result<Change, Error> {
         binding::update(existing, &self.build()?, &self.policy.spec, &self.claim())
     }
+}
+
+/// Native rules answer at once.
+fn done<T>(future: impl Future<Output = T>) -> T {
+    at_once(future).expect("nothing here waits")
 }
 
 fn json_of(value: impl serde::Serialize) -> Value {
@@ -142,14 +147,14 @@ fn a_cluster_scoped_template_gets_a_cluster_binding() {
     }))
     .expect("a policy");
     let claim = Claim::of(&policy).expect("the policy has an id");
-    let binding: ClusterResourceBinding = binding::build(&Inputs {
+    let binding: ClusterResourceBinding = done(binding::build(&Inputs {
         template: &template,
         policy: &policy.spec,
         claim: &claim,
         interpreter: &Interpreter::native(),
         features: &Features::default(),
         priority_class: None,
-    })
+    }))
     .expect("the binding");
     let metadata = json_of(&binding.metadata);
     assert_eq!(metadata["name"], "system..tom-clusterrole");
@@ -260,7 +265,10 @@ fn render(world: &World, binding: &ResourceBinding, overrides: &Overrides) -> Ve
     renderer
         .targets()
         .iter()
-        .map(|target| renderer.render(target, &cluster(&target.name), overrides).expect("a work").work)
+        .map(|target| {
+            let revised = done(renderer.revise(target)).expect("a revised template");
+            renderer.render(target, revised, &cluster(&target.name), overrides).expect("a work").work
+        })
         .collect()
 }
 
@@ -516,7 +524,7 @@ fn an_object_that_is_as_wanted_is_not_written_again() {
         }
         observed["metadata"]["annotations"]["theirs"] = "stays".into();
         observed["metadata"]["finalizers"] = json!(["member/finalizer"]);
-        let decision = delivery::decide(&desired, &observed, &interpreter).expect("a decision");
+        let decision = done(delivery::decide(&desired, &observed, &interpreter)).expect("a decision");
         assert_eq!(decision, Decision::Keep, "{}", desired["kind"]);
     }
 }
@@ -532,7 +540,7 @@ fn an_update_keeps_what_the_member_owns_and_withdraws_what_we_withdrew() {
     let managed = "resourcetemplate.karmada.io/managed-labels";
     observed["metadata"]["annotations"][managed] = "app,karmada.io/managed,old".into();
     observed["metadata"]["ownerReferences"] = json!([{"uid": "o"}]);
-    let decision = delivery::decide(&desired, &observed, &Interpreter::native()).expect("a decision");
+    let decision = done(delivery::decide(&desired, &observed, &Interpreter::native())).expect("a decision");
     let Decision::Update(object) = decision else { panic!("expected an update, got {decision:?}") };
     assert_eq!(object["spec"]["replicas"], 5);
     assert_eq!(
@@ -550,10 +558,13 @@ fn a_foreign_object_is_touched_only_with_permission() {
     let mut observed = in_member(&desired);
     observed["metadata"]["labels"].as_object_mut().expect("a map").remove("karmada.io/managed");
     let interpreter = Interpreter::native();
-    assert_eq!(delivery::decide(&desired, &observed, &interpreter).expect("a decision"), Decision::Foreign);
+    assert_eq!(
+        done(delivery::decide(&desired, &observed, &interpreter)).expect("a decision"),
+        Decision::Foreign
+    );
     desired["metadata"]["annotations"]["work.karmada.io/conflict-resolution"] = "overwrite".into();
     assert!(matches!(
-        delivery::decide(&desired, &observed, &interpreter).expect("a decision"),
+        done(delivery::decide(&desired, &observed, &interpreter)).expect("a decision"),
         Decision::Update(_)
     ));
 }
@@ -798,7 +809,7 @@ fn a_member_object_reports_status_and_health() {
     let mut observed = in_member(&work.spec.workload.manifests[0]);
     observed["status"] =
         json!({"replicas": 2, "observedGeneration": 1, "updatedReplicas": 5, "availableReplicas": 5});
-    let report = status::report(&work, &observed, &world.interpreter).expect("a report");
+    let report = done(status::report(&work, &observed, &world.interpreter)).expect("a report");
     assert_eq!(
         json_of(&report.status),
         json!({
@@ -828,13 +839,16 @@ fn the_class_of_a_pod_stays_in_the_status_of_its_template() {
     let items: Vec<_> =
         serde_json::from_value(json!([{"clusterName": "m1", "status": {"phase": "Running"}}]))
             .expect("items");
-    let updated = status::update_template(&pod, &items, &world.interpreter, now()).expect("a result");
+    let updated = done(status::update_template(&pod, &items, &world.interpreter, now())).expect("a result");
     let updated = updated.expect("a new status");
     assert_eq!(
         (&updated["status"]["phase"], &updated["status"]["qosClass"]),
         (&json!("Running"), &json!("BestEffort"))
     );
-    assert_eq!(status::update_template(&updated, &items, &world.interpreter, now()).expect("a result"), None);
+    assert_eq!(
+        done(status::update_template(&updated, &items, &world.interpreter, now())).expect("a result"),
+        None
+    );
 }
 
 #[test]
@@ -846,10 +860,16 @@ fn the_template_gets_the_sum_and_nothing_when_it_has_it_already() {
     ]))
     .expect("items");
     let updated =
-        status::update_template(&world.template, &items, &world.interpreter, now()).expect("a result");
+        done(status::update_template(&world.template, &items, &world.interpreter, now())).expect("a result");
     let updated = updated.expect("a new status");
     assert_eq!(updated["status"], json!({"replicas": 5, "readyReplicas": 2}));
-    assert_eq!(status::update_template(&updated, &items, &world.interpreter, now()).expect("a result"), None);
+    assert_eq!(
+        done(status::update_template(&updated, &items, &world.interpreter, now())).expect("a result"),
+        None
+    );
     let gadget = json!({"apiVersion": "example.io/v1", "kind": "Gadget"});
-    assert_eq!(status::update_template(&gadget, &items, &world.interpreter, now()).expect("a result"), None);
+    assert_eq!(
+        done(status::update_template(&gadget, &items, &world.interpreter, now())).expect("a result"),
+        None
+    );
 }

@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::supervisor::message;
-use crate::{Outcome, Supervisor};
+use crate::{Outcome, Supervisor, place};
 
 /// Hands out keys, and takes back what became of them.
 pub trait Turns: Send + Sync + 'static {
@@ -62,7 +62,7 @@ where
         let place = free.clone().acquire_owned().await.expect("the semaphore is never closed");
         let Some(turn) = turns.next(workers.token()).await else { return };
         let (turns, reconcile) = (turns.clone(), reconcile.clone());
-        workers.spawn(async move {
+        workers.spawn(place::hold(place, async move {
             let key = T::key(&turn);
             let attempt = async { reconcile(key).await.into() };
             let outcome = AssertUnwindSafe(attempt)
@@ -70,7 +70,6 @@ where
                 .await
                 .unwrap_or_else(|panic| Outcome::Panicked(message(panic.as_ref())));
             turns.done(turn, outcome);
-            drop(place);
-        });
+        }));
     }
 }

@@ -18,7 +18,12 @@ pub(crate) fn run(name: Option<&str>, arguments: &[String]) -> Result<()> {
     let Some((crate_name, bench)) = benches.iter().find(|(_, bench)| *bench == wanted) else {
         bail!("there is no benchmark called {wanted}\n{}", list(&benches));
     };
-    let status = cargo()
+    let mut command = cargo();
+    if wanted == "interpreter" {
+        // It is measured beside ours.
+        command.env("KARMADA_RS_INTERPRETER_ORACLE", crate::compare::oracle()?);
+    }
+    let status = command
         // As in packages, with optimisation across crates.
         .args(["bench", "--profile", "dist", "--package", crate_name, "--bench", bench, "--"])
         .args(arguments)

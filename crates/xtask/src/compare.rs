@@ -3,10 +3,12 @@
 //! Each comparison is an ignored test of its own; this builds the original it needs first, which takes minutes the
 //! first time and shows its progress, then runs the test.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result, bail};
 use clusters::toolchain::{HELM, KARMADA, MEMBER_RECIPES, Recipe, Toolchain};
 
-use crate::workspace::cargo;
+use crate::workspace::{Workspace, cargo};
 
 /// What can be compared: its name, the programs it needs, and the test that does it.
 static COMPARISONS: &[(&str, &Recipe, &[&str], &str)] = &[
@@ -22,11 +24,17 @@ static COMPARISONS: &[(&str, &Recipe, &[&str], &str)] = &[
     ("cli", &KARMADA, &["karmadactl"], "up"),
 ];
 
+/// Needs a program of ours around the original's packages, and no cluster.
+const INTERPRETER: &str = "interpreter";
+
 pub(crate) fn run(name: Option<&str>) -> Result<()> {
     let Some(wanted) = name else {
         println!("{}", list());
         return Ok(());
     };
+    if wanted == INTERPRETER {
+        return interpreter();
+    }
     let Some((_, recipe, programs, test)) = COMPARISONS.iter().find(|(name, ..)| *name == wanted) else {
         bail!("there is no comparison called {wanted}\n{}", list());
     };
@@ -45,7 +53,26 @@ pub(crate) fn run(name: Option<&str>) -> Result<()> {
     Ok(())
 }
 
+/// Asks the original's interpreter the recorded questions again; `UPDATE_GOLDEN=1` records its answers.
+fn interpreter() -> Result<()> {
+    let status = cargo()
+        .args(["test", "--package", "interpreter", "--test", "original", "--", "--ignored", "--nocapture"])
+        .env("KARMADA_RS_INTERPRETER_ORACLE", oracle()?)
+        .status()
+        .context("cannot run cargo test")?;
+    if !status.success() {
+        bail!("the original answers differently than it was recorded");
+    }
+    Ok(())
+}
+
+/// Builds the program that answers with the original's interpreter.
+pub(crate) fn oracle() -> Result<PathBuf> {
+    let source = Workspace::load()?.root.join("crates/interpreter/tests/oracle");
+    Ok(Toolchain::from_env()?.build_own("interpreter-oracle", &source)?)
+}
+
 fn list() -> String {
-    let names: Vec<&str> = COMPARISONS.iter().map(|(name, ..)| *name).collect();
+    let names: Vec<&str> = COMPARISONS.iter().map(|(name, ..)| *name).chain([INTERPRETER]).collect();
     format!("Comparisons:\n  {}", names.join("\n  "))
 }

@@ -1,4 +1,4 @@
-//! Every command of the README, of the tutorial and of the guide to failover, run as a reader would: in order, in one shell, in a folder of its own.
+//! Every command of the README, of the tutorial and of the guides, run as a reader would: in order, in one shell, in a folder of its own.
 //!
 //! A block marked `sh` is run and has to succeed. `<!-- expect: words -->` behind it names words that it has to print. A
 //! block is left alone if `<!-- not run: reason -->` stands right before it. Other blocks (`text`, `yaml`) only show.
@@ -121,6 +121,11 @@ async fn the_readme_does_what_it_says() {
 #[tokio::test]
 async fn the_tutorial_does_what_it_says() {
     run("docs/tutorial.md").await;
+}
+
+#[tokio::test]
+async fn the_guide_to_customizations_does_what_it_says() {
+    run("docs/guides/customizations.md").await;
 }
 
 #[tokio::test]

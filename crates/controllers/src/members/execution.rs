@@ -20,6 +20,7 @@ use std::time::Instant;
 use api::labels::finalizers;
 use api::work::{ManifestStatus, Work};
 use api::{events, names};
+use interpreter::Operation;
 use jiff::Timestamp;
 use member::{Kind, Lookup, Member};
 use propagation::Object;
@@ -28,7 +29,7 @@ use runtime::Key;
 use serde_json::{Value, json};
 
 use super::metrics::METRICS;
-use runtime::{Outcome, Reconcile, UNLIMITED, controller};
+use runtime::{Outcome, Reconcile, UNLIMITED, controller, place};
 
 use super::{Shared, Start, removal, work_of, work_status};
 use decide::{Plan, Step, View, Wanted};
@@ -81,6 +82,7 @@ pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
             of.executions.push(work);
         }
     }));
+    shared.on_lessons(&[Operation::Retain], |of| &of.executions);
     let of = shared.clone();
     Box::new(move || {
         // The limit is that of the member a key belongs to.
@@ -119,8 +121,7 @@ impl Reconcile for Controller {
                 write_status(shared, key, work, wanted, None, Outcome::Done).await.0
             }
             (Plan::Withdraw { preserve }, Some(member)) => {
-                let _permit = member.permit().await;
-                withdraw(shared, &member, key, work, preserve).await
+                place::hold(member.permit().await, withdraw(shared, &member, key, work, preserve)).await
             }
             (Plan::CarryOut, Some(member)) => carry_out_and_tell(shared, &member, key, work).await,
             // The connection has gone this very moment; the next one takes up all Works.
@@ -132,8 +133,7 @@ impl Reconcile for Controller {
 async fn carry_out_and_tell(shared: &Shared, member: &Member, key: &Key, work: &Work) -> Outcome {
     let permit = member.permit().await;
     let started = Instant::now();
-    let (applied, outcome) = carry_out(shared, member, key, work).await;
-    drop(permit);
+    let (applied, outcome) = place::hold(permit, carry_out(shared, member, key, work)).await;
     METRICS.carried(started, outcome == Outcome::Done);
     // What was reported of the Work while it was carried out counts as reported.
     let _alone = shared.status_locks.of(key).await;
@@ -218,8 +218,6 @@ async fn carry_out_one(
         Lookup::Unknown => member.get(&kind, &key).await?.map(Arc::new),
     };
     let wish = fingerprint(manifest);
-    let judged = |object: &Value| delivery::decide(manifest, object, &shared.interpreter);
-    let added_to = |object: &Value| !matches!(judged(object), Ok(Decision::Keep));
     for _ in 0..ATTEMPTS {
         let Some(object) = &observed else {
             let created = member.create(&kind, &key, manifest).await;
@@ -227,7 +225,7 @@ async fn carry_out_one(
             match created {
                 Ok(created) => {
                     member.note(&kind, &key, wish, created.resource_version());
-                    return Ok(Carried { wrote: true, added_to: added_to(&created) });
+                    return Ok(Carried { wrote: true, added_to: added_to(shared, manifest, &created).await });
                 }
                 Err(error) if error.is_already_exists() => {
                     observed = member.get(&kind, &key).await?.map(Arc::new);
@@ -244,7 +242,8 @@ async fn carry_out_one(
             continue;
         };
         let written = member.has_written(&kind, &key, wish, object.resource_version());
-        match decide::judge(object, judged(object), written, confirmed)? {
+        let judged = delivery::decide(manifest, object, &shared.interpreter).await;
+        match decide::judge(object, judged, written, confirmed)? {
             Step::Keep { added_to } => return Ok(Carried { wrote: false, added_to }),
             Step::Confirm => {
                 member.note(&kind, &key, wish, object.resource_version());
@@ -258,7 +257,7 @@ async fn carry_out_one(
                     Ok(updated) => {
                         member.note(&kind, &key, wish, updated.resource_version());
                         let wrote = updated.resource_version() != object.resource_version();
-                        return Ok(Carried { wrote, added_to: added_to(&updated) });
+                        return Ok(Carried { wrote, added_to: added_to(shared, manifest, &updated).await });
                     }
                     Err(error) if error.is_conflict() || error.is_not_found() => {
                         observed = member.get(&kind, &key).await?.map(Arc::new);
@@ -269,6 +268,11 @@ async fn carry_out_one(
         }
     }
     Err(Error::KeepsChanging(manifest.describe()))
+}
+
+/// Returns whether the member's object has more in it than the manifest, or cannot be judged.
+async fn added_to(shared: &Shared, manifest: &Value, object: &Value) -> bool {
+    !matches!(delivery::decide(manifest, object, &shared.interpreter).await, Ok(Decision::Keep))
 }
 
 fn object_key(kind: &Kind, manifest: &Value) -> Key {
@@ -324,7 +328,8 @@ async fn let_go(shared: &Shared, member: &Member, manifest: &Value) -> Result<()
     for _ in 0..ATTEMPTS {
         let Some(observed) = member.get(&kind, &key).await? else { return Ok(()) };
         // Without our mark it is no longer ours to touch.
-        let Decision::Update(update) = delivery::decide(&released, &observed, &shared.interpreter)? else {
+        let Decision::Update(update) = delivery::decide(&released, &observed, &shared.interpreter).await?
+        else {
             return Ok(());
         };
         match member.update(&kind, &key, &update).await {

@@ -18,6 +18,7 @@ use api::conditions::work as conditions;
 use api::labels::annotations::{WORK_NAME, WORK_NAMESPACE};
 use api::work::{ManifestStatus, ResourceHealth, Work, WorkStatus};
 use api::{events, names};
+use interpreter::Operation;
 use jiff::Timestamp;
 use member::Member;
 use propagation::{Object, status};
@@ -52,6 +53,7 @@ pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
             of.reports.push(work);
         }
     }));
+    shared.on_lessons(&[Operation::InterpretStatus, Operation::InterpretHealth], |of| &of.reports);
     let of = shared.clone();
     Box::new(move || {
         controller::run(&Arc::new(Controller(of.clone())), &of.reports, UNLIMITED, &of.supervisor);
@@ -117,7 +119,7 @@ impl Reconcile for Controller {
         let pause = shared.throttle.wait(key);
         // What waits, or goes, is not looked at now.
         let reports = match pause.is_none() && work.metadata.deletion_timestamp.is_none() {
-            true => reports(shared, &work, &observe(shared, &member, key, &work).await),
+            true => reports(shared, &work, &observe(shared, &member, key, &work).await).await,
             false => None,
         };
         Ok(Some(View { work, pause, reports }))
@@ -176,7 +178,7 @@ pub(super) struct News {
 pub(super) async fn news(shared: &Shared, member: &Member, key: &Key, work: &Work) -> Option<News> {
     let revisions = revisions(shared, member, work).await;
     let observed = observe(shared, member, key, work).await;
-    match reports(shared, work, &observed) {
+    match reports(shared, work, &observed).await {
         Some(reports) => (reports != work.status.manifest_statuses).then_some(News { reports, revisions }),
         None => {
             shared.reports.push(key.clone());
@@ -226,14 +228,18 @@ async fn observe(shared: &Shared, member: &Member, key: &Key, work: &Work) -> Ve
 }
 
 /// Returns the state of each manifest, or `None` if one cannot be interpreted.
-fn reports(shared: &Shared, work: &Work, observed: &[Option<Arc<Value>>]) -> Option<Vec<ManifestStatus>> {
+async fn reports(
+    shared: &Shared,
+    work: &Work,
+    observed: &[Option<Arc<Value>>],
+) -> Option<Vec<ManifestStatus>> {
     let mut interpreted = Vec::new();
     for object in observed {
         let Some(object) = object else {
             interpreted.push(None);
             continue;
         };
-        match status::report(work, object, &shared.interpreter) {
+        match status::report(work, object, &shared.interpreter).await {
             Ok(report) => {
                 if let Some(error) = report.health_error {
                     let message =

@@ -18,12 +18,15 @@ use api::events as reasons;
 use api::policy::{OverrideSpec, ResourceSelector};
 use api::work::{ClusterResourceBinding, ResourceBinding, TargetCluster};
 use futures::future::join_all;
+use interpreter::Operation;
 use jiff::Timestamp;
 use propagation::render::{Rendered, Renderer};
 use propagation::{Binding, Object, expected_clusters, selector};
 use runtime::events::about;
 use runtime::{Change, Error, Mirror, Outcome, Queue, Reconcile, controller};
 use serde_json::Value;
+
+use crate::interpretation::on_lessons;
 
 use super::metrics::METRICS;
 use super::templates::TemplateKey;
@@ -104,6 +107,14 @@ fn subscribed(plane: &Arc<Plane>) -> Both {
         let specs = overridden(change, |policy| &policy.spec, |policy| policy.metadata.generation);
         of.push_selected(&specs, None);
         all.push_selected(&specs, None);
+    });
+
+    let (pushed, of) = (queues.clone(), Arc::clone(plane));
+    on_lessons(&plane.mirrors, move |lesson| {
+        let (mirrors, asked) = (&of.mirrors, [Operation::ReviseReplica]);
+        lesson.bindings(&mirrors.bindings, &asked).iter().for_each(|it| pushed.push(key(it.as_ref())));
+        let also = lesson.bindings(&mirrors.cluster_bindings, &asked);
+        also.iter().for_each(|it| pushed.push(key(it.as_ref())));
     });
 
     (namespaced, cluster, queues)
@@ -290,7 +301,7 @@ impl<B: StoredBinding> Controller<B> {
         let Some(cluster) = self.plane.mirrors.clusters.get("", &target.name) else {
             return Err(Error::Waiting(format!("for cluster {} to exist", target.name)));
         };
-        let rendered = self.render_one(renderer, template, target, &cluster)?;
+        let rendered = self.render_one(renderer, template, target, &cluster).await?;
         let written = self.plane.works.ensure(&self.plane.writer, &rendered.work).await?;
         if written {
             for contribution in rendered.applied.cluster.iter().chain(&rendered.applied.namespaced) {
@@ -303,14 +314,15 @@ impl<B: StoredBinding> Controller<B> {
         Ok(written)
     }
 
-    fn render_one(
+    async fn render_one(
         &self,
         renderer: &Renderer<'_, B>,
         template: &Value,
         target: &TargetCluster,
         cluster: &Cluster,
     ) -> Result<Rendered, Error> {
-        let result = renderer.render(target, cluster, &self.plane.overrides.read());
+        let revised = renderer.revise(target).await.map_err(Error::decision)?;
+        let result = renderer.render(target, revised, cluster, &self.plane.overrides.read());
         if let Err(error @ propagation::Error::Override { .. }) = &result {
             let reason = reasons::APPLY_OVERRIDE_POLICY_FAILED;
             self.plane.events.warning(OVERRIDES, template, reason, error.to_string());

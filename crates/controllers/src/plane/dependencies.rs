@@ -26,6 +26,8 @@ use runtime::events::about;
 use runtime::{Error, Guard, Key, Outcome, Queue, Reconcile, controller};
 use serde_json::Value;
 
+use crate::interpretation::on_lessons;
+
 use super::templates::TemplateKey;
 use super::{Plane, Start};
 use decide::{Attach, Attached, Detachments, Distribution, Needed, Next, Plan, View, Wanted, is_attached};
@@ -93,6 +95,12 @@ fn subscribed(plane: &Arc<Plane>) -> Arc<Distributor> {
             }
         }
     });
+    let of = Arc::clone(&distributor);
+    on_lessons(&plane.mirrors, move |lesson| {
+        for binding in lesson.bindings(&of.plane.mirrors.bindings, &[Operation::InterpretDependency]) {
+            of.queue.push(Key::of(binding.as_ref()));
+        }
+    });
     distributor
 }
 
@@ -120,7 +128,7 @@ impl Distributor {
         if !interpreter.supports(&template.gvk(), Operation::InterpretDependency) {
             return Wanted::Unsupported;
         }
-        match interpreter.get_dependencies(template) {
+        match interpreter.get_dependencies(template).await {
             Ok(wanted) => Wanted::These(wanted),
             Err(source) => Wanted::Failed {
                 message: source.to_string(),
@@ -181,6 +189,8 @@ impl Distributor {
         if writer.update_mirrored(mirror, binding, recorded, Guard::Fields).await? {
             let message = format!("Get dependencies of {} succeed.", template.describe());
             self.plane.events.normal(COMPONENT, template, reasons::GET_DEPENDENCIES_SUCCEED, message);
+            // What came between the look and this write was not known to be needed then, so nobody was told of it.
+            self.queue.push(Key::of(binding));
         }
         Ok(())
     }

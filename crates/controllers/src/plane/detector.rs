@@ -33,6 +33,8 @@ use runtime::writer::tree_difference;
 use runtime::{Change, Error, Guard, Key, Mirror, Outcome, Queue, Reconcile, controller};
 use serde_json::Value;
 
+use crate::interpretation::{Lesson, on_lessons};
+
 use super::metrics::METRICS;
 use super::mirrored;
 use super::templates::TemplateKey;
@@ -109,6 +111,8 @@ pub(super) fn subscribed(plane: &Arc<Plane>) -> Arc<Detector> {
     let of = Arc::clone(&detector);
     plane.mirrors.cluster_override_policies.subscribe(move |change| of.override_changed(change));
     policies::subscribe(&detector);
+    let of = Arc::clone(&detector);
+    on_lessons(&plane.mirrors, move |lesson| of.rules_changed(lesson));
     detector
 }
 
@@ -172,6 +176,18 @@ impl Detector {
             for key in blocked {
                 self.push(key, Touch::default());
             }
+        }
+    }
+
+    /// Has templates looked at whose replicas or components may be told differently now.
+    fn rules_changed(&self, lesson: &Lesson) {
+        let (mirrors, asked) =
+            (&self.plane.mirrors, [Operation::InterpretReplica, Operation::InterpretComponent]);
+        let bindings = lesson.bindings(&mirrors.bindings, &asked);
+        let references = bindings.iter().map(|binding| &binding.spec.resource);
+        let cluster_bindings = lesson.bindings(&mirrors.cluster_bindings, &asked);
+        for reference in references.chain(cluster_bindings.iter().map(|binding| &binding.spec.resource)) {
+            self.push(TemplateKey::of_reference(reference), Touch::default());
         }
     }
 
@@ -357,7 +373,7 @@ impl Detector {
     ) -> Result<bool, Error> {
         let template = inputs.template;
         let counts_replicas = self.plane.interpreter.supports(&template.gvk(), Operation::InterpretReplica);
-        let mut desired: B = match binding::build(inputs) {
+        let mut desired: B = match binding::build(inputs).await {
             Ok(desired) => desired,
             Err(error) => {
                 if let propagation::Error::Interpret { .. } = &error {

@@ -22,6 +22,8 @@ use runtime::writer::tree_difference;
 use runtime::{Change, Error, Guard, Mirror, Outcome, Queue, Reconcile, Throttle, controller};
 use serde_json::{Value, json};
 
+use crate::interpretation::on_lessons;
+
 use super::bindings::key;
 use super::templates::TemplateKey;
 use super::works::binding_of;
@@ -91,6 +93,12 @@ impl<B: StoredBinding> Controller<B> {
                 && is_outdated(change.old.as_deref(), new.as_ref(), has_works)
             {
                 pushed.push(key(new.as_ref()));
+            }
+        });
+        let (from, pushed) = (mirror.clone(), queue.clone());
+        on_lessons(&plane.mirrors, move |lesson| {
+            for binding in lesson.bindings(&from, &[Operation::AggregateStatus]) {
+                pushed.push(key(binding.as_ref()));
             }
         });
         let (plane, since, throttle) = (plane.clone(), Mutex::default(), Throttle::default());
@@ -249,6 +257,7 @@ async fn update_template<B: StoredBinding>(
     let items = &binding.status().aggregated_status;
     let result = async {
         let updated = propagation::status::update_template(&template, items, &plane.interpreter, now)
+            .await
             .map_err(Error::decision)?;
         let Some(updated) = updated else { return Ok(false) };
         let Some(patch) = status_patch(&template, &updated) else { return Ok(false) };

@@ -16,14 +16,14 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::chain::kind_of;
-use crate::{Error, Layer, Operation, Replicas, Result};
+use crate::{Error, Operation, Replicas, Result, Rulebook};
 use kinds::Kind;
 
 /// The last layer of every chain.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Native;
 
-impl Layer for Native {
+impl Rulebook for Native {
     fn supports(&self, kind: &Gvk, operation: Operation) -> bool {
         // The whole `.status` can be reported of any kind.
         if operation == Operation::InterpretStatus {

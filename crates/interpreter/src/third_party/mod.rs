@@ -22,7 +22,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use crate::chain::{kind_of, no_rule};
-use crate::{Layer, Operation, Replicas, Result};
+use crate::{Operation, Replicas, Result, Rulebook};
 
 /// The layer itself; it has no state.
 #[derive(Debug, Clone, Copy, Default)]
@@ -125,7 +125,7 @@ fn rule<T>(object: &Value, operation: Operation, pick: impl FnOnce(&Rules) -> Op
     rules(&kind_of(object)).and_then(pick).ok_or_else(|| no_rule(object, operation))
 }
 
-impl Layer for ThirdParty {
+impl Rulebook for ThirdParty {
     fn supports(&self, kind: &Gvk, operation: Operation) -> bool {
         rules(kind).is_some_and(|rules| rules.has(operation))
     }

@@ -80,7 +80,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     // Tries whatever reads bytes from outside; nobody uses it.
-    ("fuzz", &["api", "apimachinery", "apiserver", "cel", "native", "propagation"]),
+    ("fuzz", &["api", "apimachinery", "apiserver", "cel", "interpreter", "native", "propagation"]),
     ("clusters", &[]),
     ("xtask", &["clusters"]),
 ];
