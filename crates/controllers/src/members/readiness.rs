@@ -107,6 +107,23 @@ mod tests {
     }
 
     #[test]
+    fn recovery_and_outage_have_thresholds_of_their_own() {
+        let ready = |status: &str| condition("Ready", status, "r", "", at(0));
+        let slow_to_believe =
+            Thresholds { success: Duration::from_secs(60), failure: Duration::from_secs(10) };
+        let mut readiness = Readiness::default();
+        readiness.adjust(None, ready("True"), at(0), slow_to_believe);
+        let step = |readiness: &mut Readiness, current: &str, observed: &str, second: i64| {
+            readiness.adjust(Some(&ready(current)), ready(observed), at(second), slow_to_believe).status
+        };
+        assert_eq!(step(&mut readiness, "True", "False", 5), "True");
+        assert_eq!(step(&mut readiness, "True", "False", 15), "False", "an outage of ten seconds counts");
+        assert_eq!(step(&mut readiness, "False", "True", 20), "False");
+        assert_eq!(step(&mut readiness, "False", "True", 79), "False");
+        assert_eq!(step(&mut readiness, "False", "True", 80), "True", "a recovery of sixty does");
+    }
+
+    #[test]
     fn unknown_becomes_false_at_once() {
         let mut readiness = Readiness::default();
         let ready = |status: &str| condition("Ready", status, "r", "", Timestamp::UNIX_EPOCH);

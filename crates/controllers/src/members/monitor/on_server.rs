@@ -93,7 +93,7 @@ impl Test {
 async fn a_silent_agent_is_noticed_and_told_once() {
     let test = Test::new(json!({ "spec": { "syncMode": "Pull" } })).await;
     let again = Outcome::After(Timing::default().monitor_period);
-    assert_eq!(test.monitor.queue.waiting(), [test.name.clone()]);
+    assert_eq!(test.monitor.queue.waiting(), std::slice::from_ref(&test.name));
     test.world.writes();
     assert_eq!(test.once().await, again, "the first look");
     assert_eq!(test.world.writes(), [""; 0]);
@@ -129,6 +129,6 @@ async fn clusters_in_push_mode_are_left_alone() {
     let cluster = test.world.environment.mirrors.clusters.get("", &test.name).expect("known");
     let pulls = test.world.patch(cluster.as_ref(), json!({ "spec": { "syncMode": "Pull" } })).await;
     test.world.environment.mirrors.clusters.note(pulls);
-    assert_eq!(test.monitor.queue.waiting(), [test.name.clone()], "it changed its mode");
+    assert_eq!(test.monitor.queue.waiting(), std::slice::from_ref(&test.name), "it changed its mode");
     test.world.supervisor.stop().await;
 }

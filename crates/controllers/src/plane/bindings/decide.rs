@@ -320,6 +320,30 @@ mod tests {
     }
 
     #[test]
+    fn what_is_limited_goes_if_it_may() {
+        let limits = |templates: usize| withdrawal::Limits { templates, percent: 0 };
+        let decided = |request: Option<Request>, clusters: &[&str]| {
+            let works = works(&["m1", "m2"]);
+            let place = |name: &str| {
+                let cluster = Some(Arc::new(fixtures::cluster(name, "True", json!({}))));
+                (name.to_owned(), Place { cluster, needed: false })
+            };
+            let left = ["m1", "m2"].into_iter().filter(|name| !clusters.contains(name)).map(place).collect();
+            let binding = Arc::new(fixtures::binding(chosen(clusters)));
+            decide(&View { binding, works, left, request }, at(100))
+        };
+        let asked = |templates: usize| Some(Request::of_nobody("default/web-configmap", limits(templates)));
+        let free = decided(asked(9), &["m1"]);
+        assert_eq!((free.delete.len(), free.limited.len()), (1, 0), "it is within the limit");
+        assert_eq!(free.permit, Some(Permit::Within(1)));
+        let held = decided(asked(0), &["m1"]);
+        assert_eq!((held.delete.len(), held.limited.len()), (0, 1));
+        assert_eq!(held.permit, Some(Permit::Hold { policies: Vec::new(), unowned: true }));
+        assert_eq!(decided(asked(9), &["m1", "m2"]).permit, None, "nothing goes: nothing is asked");
+        assert_eq!(decided(None, &["m1"]).limited.len(), 1, "without an answer nothing goes");
+    }
+
+    #[test]
     fn a_dependency_stays_until_what_needs_it_has_left() {
         let waiting = plan_in(Some("True"), true, required_in("m1"), works(&["m1", "m2"]));
         assert_eq!(

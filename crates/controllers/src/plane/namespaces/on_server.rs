@@ -96,11 +96,11 @@ async fn who_brings_a_namespace_up() {
         taken
     };
     let mirrors = &test.world.environment.mirrors;
-    assert_eq!(drain(), [test.name.clone()], "it is new");
+    assert_eq!(drain(), std::slice::from_ref(&test.name), "it is new");
     test.world.template("web", json!({})).await;
     assert_eq!(drain(), [""; 0], "other kinds do not count");
     let m1 = test.world.cluster("m1", json!({})).await;
-    assert_eq!(drain(), [test.name.clone()], "a cluster that comes gets all");
+    assert_eq!(drain(), std::slice::from_ref(&test.name), "a cluster that comes gets all");
     let cluster = mirrors.clusters.get("", &m1).expect("known");
     mirrors.clusters.note(test.world.patch(cluster.as_ref(), json!({ "spec": { "region": "eu" } })).await);
     assert_eq!(drain(), [""; 0]);
@@ -122,6 +122,6 @@ async fn who_brings_a_namespace_up() {
     assert_eq!(test.once().await, Outcome::Done);
     let work = test.works(&m1).await.remove(0);
     mirrors.works.remove(&Key::of(&work), 0);
-    assert_eq!(drain(), [test.name.clone()], "a Work that vanished comes back");
+    assert_eq!(drain(), std::slice::from_ref(&test.name), "a Work that vanished comes back");
     test.end().await;
 }

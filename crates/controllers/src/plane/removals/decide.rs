@@ -116,6 +116,16 @@ pub(crate) struct Request {
     pub(super) states: BTreeMap<Key, State>,
 }
 
+#[cfg(test)]
+impl Request {
+    /// A binding without a policy asks, where there is nothing else.
+    pub(crate) fn of_nobody(template: &str, limits: Limits) -> Self {
+        let (recent, states) = (Losses::new(), BTreeMap::new());
+        let survey = Some(Arc::default());
+        Self { template: template.to_owned(), policy: None, limits, recent, survey, states }
+    }
+}
+
 /// Whether copies may be taken away.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Permit {

@@ -162,3 +162,67 @@ fn question(view: &View, term: &str, now: Timestamp) -> Option<Question> {
     };
     Some(Question { resource: spec.resource.clone(), want, clusters })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use scheduler::{Fleet, Gates};
+    use serde_json::{Value, json};
+
+    use super::super::decide::{Known, Subject};
+    use super::super::obstacles::Obstacles;
+    use super::super::settings::Settings;
+    use super::*;
+    use crate::fixtures::{at, binding, cluster, merged};
+
+    #[test]
+    fn what_becomes_of_a_connection() {
+        let (push, pull) = (
+            cluster("m1", "True", json!({})),
+            cluster("m1", "True", json!({ "spec": { "syncMode": "Pull" } })),
+        );
+        let cases = [
+            ("it is gone", None, false, Plan::Disconnect),
+            ("it is gone, and those in pull mode are passed over", None, true, Plan::Disconnect),
+            ("in push mode", Some(&push), true, Plan::Connect),
+            ("in pull mode", Some(&pull), false, Plan::Connect),
+            ("in pull mode, passed over", Some(&pull), true, Plan::Nothing),
+        ];
+        for (name, cluster, skip_pull_mode, expected) in cases {
+            assert_eq!(decide(cluster, skip_pull_mode), expected, "{name}");
+        }
+    }
+
+    /// What is asked about a binding where `m1` and `m2` serve Deployments.
+    fn asked(otherwise: Value) -> Option<(Vec<String>, bool)> {
+        let serving = json!({ "status": { "apiEnablements": [
+            { "groupVersion": "apps/v1", "resources": [{ "name": "deployments", "kind": "Deployment" }] },
+        ] } });
+        let clusters = ["m1", "m2"].map(|name| Arc::new(cluster(name, "True", serving.clone())));
+        let base = json!({ "spec": {
+            "replicas": 2, "placement": {}, "resource": { "apiVersion": "apps/v1", "kind": "Deployment" },
+        } });
+        let view = View {
+            subject: Subject::Namespaced(Arc::new(binding(merged(base, otherwise)))),
+            scheduler: Arc::new(Settings::default().scheduler(Gates::default())),
+            known: Known { fleet: Arc::new(Fleet::new(clusters)), ..Known::default() },
+            answers: Some(Default::default()),
+            seen: Obstacles::default().seen(),
+            started: Instant::now(),
+        };
+        let question = question(&view, "", at(1))?;
+        let names = question.clusters.iter().map(|(name, _)| name.clone()).collect();
+        Some((names, matches!(question.want, Want::Sets(_))))
+    }
+
+    #[test]
+    fn what_is_asked() {
+        let both = || vec!["m1".to_owned(), "m2".to_owned()];
+        let only = |name: &str| json!({ "spec": { "placement": { "clusterAffinity": { "clusterNames": [name] } } } });
+        assert_eq!(asked(json!({})), Some((both(), false)), "all that could take it");
+        assert_eq!(asked(only("m2")), Some((vec!["m2".to_owned()], false)));
+        assert_eq!(asked(only("m9")), None, "nobody could take it");
+        assert_eq!(asked(json!({ "spec": { "replicas": 0 } })), None, "it needs no room");
+    }
+}

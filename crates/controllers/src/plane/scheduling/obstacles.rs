@@ -106,6 +106,39 @@ mod tests {
     }
 
     #[test]
+    fn in_which_respects_a_cluster_changed() {
+        let changed = |otherwise: serde_json::Value| {
+            let mut new = serde_json::to_value(cluster("prod", "1")).expect("a tree");
+            apimachinery::patch::merge::apply(&mut new, otherwise);
+            let new = serde_json::from_value(new).expect("a cluster");
+            let news = News::between(Some(&cluster("prod", "1")), &new);
+            (news.shape, news.room)
+        };
+        let complete = |status: &str| {
+            json!({"status": {"conditions": [{"type": "CompleteAPIEnablements", "status": status, "reason": "r",
+                "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}})
+        };
+        let apis = json!({"status": {"apiEnablements": [{"groupVersion": "v1", "resources": []}]}});
+        let summary = json!({"status": {"resourceSummary": {"allocated": {"cpu": "1"}}}});
+        let cases = [
+            ("nothing", json!({}), (false, false)),
+            ("its version", json!({"metadata": {"resourceVersion": "9"}}), (false, false)),
+            ("a label", json!({"metadata": {"labels": {"env": "test"}}}), (true, false)),
+            ("a taint", json!({"spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}}), (true, false)),
+            ("it goes", json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}), (true, false)),
+            ("its APIs", apis, (true, false)),
+            ("its APIs are known whole", complete("True"), (true, false)),
+            ("its APIs are known in part, as before", complete("False"), (false, false)),
+            ("what is in use", summary, (false, true)),
+        ];
+        for (name, otherwise, expected) in cases {
+            assert_eq!(changed(otherwise), expected, "{name}");
+        }
+        let new = News::between(None, &cluster("prod", "1"));
+        assert!(new.shape && new.room, "a new one may help all");
+    }
+
+    #[test]
     fn room_helps_those_who_lack_it_and_shape_helps_all() {
         let mut obstacles = Obstacles::default();
         let seen = obstacles.seen();

@@ -197,7 +197,7 @@ async fn which_works_bring_their_binding_up() {
     told.status = read::<Work>(report(&test.world, 1)).status;
     told.metadata.resource_version = Some("999999998".to_owned());
     mirror.note(told.clone());
-    assert_eq!(test.controller.queue.waiting(), [key.clone()]);
+    assert_eq!(test.controller.queue.waiting(), std::slice::from_ref(&key));
     let (cluster_wide, _) = (subscribed(&test.world.plane).1, ());
     told.metadata.resource_version = Some("999999999".to_owned());
     let annotations = told.metadata.annotations.get_or_insert_default();
