@@ -108,12 +108,12 @@ mod tests {
 
     #[test]
     fn recovery_and_outage_have_thresholds_of_their_own() {
-        let ready = |status: &str| condition("Ready", status, "r", "", at(0));
+        let ready = |status: &str| condition("Ready", status, "r", "", Timestamp::UNIX_EPOCH);
         let slow_to_believe =
             Thresholds { success: Duration::from_secs(60), failure: Duration::from_secs(10) };
         let mut readiness = Readiness::default();
         readiness.adjust(None, ready("True"), at(0), slow_to_believe);
-        let step = |readiness: &mut Readiness, current: &str, observed: &str, second: i64| {
+        let step = |readiness: &mut Readiness, current: &str, observed: &str, second: u64| {
             readiness.adjust(Some(&ready(current)), ready(observed), at(second), slow_to_believe).status
         };
         assert_eq!(step(&mut readiness, "True", "False", 5), "True");
