@@ -20,6 +20,7 @@ pub mod pointer;
 pub mod quantity;
 pub mod selector;
 pub mod server_side_apply;
+pub mod stack;
 pub mod status;
 pub mod structural;
 pub mod webhook;

@@ -138,7 +138,7 @@ impl Program {
         if !stack::may_be_deep(source) {
             return Self::compile_here(source, scope);
         }
-        let compiled = stack::with_room(|| Self::compile_here(source, scope));
+        let compiled = apimachinery::stack::with_room(|| Self::compile_here(source, scope));
         compiled.unwrap_or_else(|| {
             let message = "there is no room to compile the expression now; try again later";
             Err(CompileError::new(vec![Issue::nowhere(message)]))

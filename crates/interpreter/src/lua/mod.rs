@@ -101,7 +101,14 @@ pub(crate) enum ReturnedValue {
 }
 
 impl Script {
+    /// Compiles a script, on a stack with room for scripts that nest.
     pub(crate) fn compile(script: &str) -> Result<Self, String> {
+        let compiled = apimachinery::stack::with_room(|| Self::compile_here(script));
+        compiled
+            .unwrap_or_else(|| Err("there is no room to compile the script now; try again later".to_owned()))
+    }
+
+    fn compile_here(script: &str) -> Result<Self, String> {
         let main = parser::parse(script)?;
         compile::compile(&main)
             .map(|main| Self { main })

@@ -61,3 +61,16 @@ fn deep_nesting_is_refused_instead_of_exhausting_the_stack() {
     let deep = format!("x = {}", "not ".repeat(100_000));
     assert!(fault(&deep).is_some());
 }
+
+#[test]
+fn scripts_that_nest_are_compiled_or_refused_on_a_small_stack() {
+    let nested = |levels: usize| {
+        let script = "function f() ".repeat(levels) + &"end ".repeat(levels);
+        let small = std::thread::Builder::new().stack_size(256 << 10);
+        let compiled = small.spawn(move || crate::lua::Script::compile(&script).map(drop)).expect("a thread");
+        compiled.join().expect("an answer")
+    };
+    assert_eq!(nested(190), Ok(()));
+    let fault = nested(100_000).expect_err("too deep");
+    assert!(fault.contains("too many syntax levels"), "{fault}");
+}
