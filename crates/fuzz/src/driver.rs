@@ -91,7 +91,7 @@ fn work(target: &Target, options: &Options, clock: Instant, began: &AtomicU64) -
         tried += 1;
         let keep = |why: String| {
             let path = options.findings.join(format!("{}-{:016x}", target.name, fingerprint(&input)));
-            let saved = std::fs::copy(&current, &path).map(|_| path);
+            let saved = std::fs::write(&path, &input).map(|()| path);
             anyhow!("{}: {why}\nthe input is in {}", target.name, saved.unwrap_or(current.clone()).display())
         };
         match outcome {
@@ -220,8 +220,9 @@ fn mutated(kept: &[Vec<u8>], words: &[&str], random: &mut Random) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn options() -> Options {
-        let findings = std::env::temp_dir().join(format!("fuzz-driver-{}", std::process::id()));
+    /// Tests run side by side: each has a folder of its own.
+    fn options(test: &str) -> Options {
+        let findings = std::env::temp_dir().join(format!("fuzz-driver-{test}-{}", std::process::id()));
         Options { seconds: 30, seed: 7, findings }
     }
 
@@ -236,7 +237,7 @@ mod tests {
                 String::new()
             },
         };
-        let error = run(&BROKEN, &options()).unwrap_err().to_string();
+        let error = run(&BROKEN, &options("broken")).unwrap_err().to_string();
         assert!(error.contains("two brackets"), "{error}");
         let path = error.rsplit_once(" in ").unwrap().1;
         assert!(std::fs::read(path).unwrap().windows(2).any(|pair| pair == b"[["));
@@ -257,7 +258,7 @@ mod tests {
         };
         // Only where the system tells how much memory there was.
         if peak_kib().is_some() {
-            let error = run(&GREEDY, &options()).unwrap_err().to_string();
+            let error = run(&GREEDY, &options("greedy")).unwrap_err().to_string();
             assert!(error.contains("the memory grew"), "{error}");
         }
     }
