@@ -116,6 +116,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         bail!("there is no Go toolchain to build the members with");
     };
     let server = Server::start(&workspace.program("karmada"), &lab)?;
+    let workshop = Workshop {
+        toolchain: &toolchain,
+        lab: &lab,
+        kubeconfig: &server.kubeconfig,
+        fleet: fleet.dir(),
+        members,
+    };
+    // Before the members join: what they serve is looked at then, and from then on every few seconds only.
+    let _interpreter = workshop.interpreter()?;
     for member in members {
         let kubeconfig = fleet.dir().join(format!("{member}.kubeconfig"));
         let joined = Command::new(&karmadactl)
@@ -129,15 +138,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             bail!("karmadactl could not join {member}");
         }
     }
-    let workshop = Workshop {
-        toolchain: &toolchain,
-        lab: &lab,
-        kubeconfig: &server.kubeconfig,
-        fleet: fleet.dir(),
-        members,
-    };
     let _estimators = workshop.estimators(&workspace.program("karmada"))?;
-    let _interpreter = workshop.interpreter()?;
     // In the fleet's folder, whose path is short: a socket's may have 108 bytes.
     let socket = fleet.dir().join("kind.sock");
     kind::serve(&socket, workspace, arguments.pods)?;
