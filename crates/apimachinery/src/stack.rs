@@ -6,7 +6,7 @@
 /// Enough for the deepest text that any of our parsers accepts, in a build without optimizations.
 const STACK: usize = 32 << 20;
 
-/// Runs it on a large stack; nothing if there is no thread to be had.
+/// Runs a function on a large stack. Returns nothing if no thread can be started.
 pub fn with_room<T: Send>(run: impl FnOnce() -> T + Send) -> Option<T> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, run).ok()?;

@@ -45,7 +45,7 @@ pub(super) enum Lost {
 pub(super) struct Pool {
     quick: Lane,
     slow: Lane,
-    /// Who has to take the slow lane.
+    /// Kinds whose scripts were slow, and take the slow lane.
     slow_subjects: Mutex<HashSet<Subject>>,
     patience: Duration,
 }

@@ -1,4 +1,4 @@
-//! Who may act in a member under their own names, on a server.
+//! Tests on a server of how users may act in a member under their own names.
 
 use api::work::Work;
 use http::Method;
