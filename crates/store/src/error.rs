@@ -2,7 +2,7 @@
 
 use std::{fmt, io, path::PathBuf, sync::Arc};
 
-use crate::{Entry, Revision};
+use crate::{Entry, Revision, etcd::EtcdError};
 
 /// Why a store could not be opened, backed up or restored.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +25,8 @@ pub enum OpenError {
         #[source]
         source: redb::Error,
     },
+    #[error(transparent)]
+    Etcd(#[from] EtcdError),
     #[error("{} already exists", path.display())]
     Exists { path: PathBuf },
     #[error("cannot start the thread {name}")]
@@ -44,6 +46,8 @@ pub enum CommitError<H> {
     /// The disk refuses writes; reads and watches go on. The store tries again by itself, see
     /// `docs/design/store.md`.
     ReadOnly { reason: Arc<str> },
+    /// Whoever keeps the writes did not answer: this one may have been made or not.
+    Unanswered { reason: Arc<str> },
     /// The value is longer than [`crate::Options::max_value_bytes`].
     TooLarge { size: usize, limit: usize },
     /// The name or the collection is empty or longer than the store allows.
@@ -63,6 +67,9 @@ impl<H> fmt::Display for CommitError<H> {
             Self::Conflict { current: None } => f.write_str("the entry does not exist, but was expected to"),
             Self::NotFound => f.write_str("the entry to delete does not exist"),
             Self::ReadOnly { reason } => write!(f, "the store is read-only: {reason}"),
+            Self::Unanswered { reason } => {
+                write!(f, "it is not known whether the write was made: {reason}")
+            }
             Self::TooLarge { size, limit } => {
                 write!(f, "the value has {size} bytes, more than the limit of {limit}")
             }

@@ -60,6 +60,8 @@ pub(crate) struct Queue<H> {
     pub(crate) patient: VecDeque<(Instant, Pending<H>)>,
     /// Those that wait until everything visible is on disk.
     pub(crate) barriers: Vec<oneshot::Sender<Result<(), CommitError<H>>>>,
+    /// Those that ask for the newest revision anywhere; only where that is not known here.
+    pub(crate) questions: Vec<oneshot::Sender<Result<Revision, CommitError<H>>>>,
     /// Look at the clock again.
     pub(crate) nudged: bool,
     pub(crate) closing: bool,
@@ -75,6 +77,7 @@ impl<H> Default for Queue<H> {
             writes: VecDeque::new(),
             patient: VecDeque::new(),
             barriers: Vec::new(),
+            questions: Vec::new(),
             nudged: false,
             closing: false,
             closed: false,
@@ -357,14 +360,7 @@ impl<H: Send + Sync + 'static> Sequencer<H> {
             for event in &staged.events {
                 self.expiries.follow(event);
             }
-            shared.counters.writes.fetch_add(staged.events.len() as u64, Ordering::Relaxed);
-            let now_ms = shared.options.clock.now_ms();
-            let applied =
-                shared.state.write().apply(staged.events, self.revision, now_ms, &shared.options.history);
-            for changed in &applied.changed {
-                changed.notify_waiters();
-            }
-            shared.visible.notify_waiters();
+            shared.publish(staged.events, self.revision);
         }
         for (done, reply) in staged.replies {
             // Whoever no longer waits does not want to know.
@@ -520,14 +516,14 @@ fn millis(duration: Duration) -> u64 {
 }
 
 /// Returns why the thread ended, for operators and clients.
-fn death(payload: &(dyn Any + Send)) -> Arc<str> {
+pub(crate) fn death(payload: &(dyn Any + Send)) -> Arc<str> {
     let words = payload.downcast_ref::<String>().map(String::as_str);
     let words = words.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("it does not say why");
     format!("the store has failed and takes no more writes: its thread panicked: {words}").into()
 }
 
 /// Tells everybody that no more will come, and why if that was not asked for.
-fn farewell<H>(shared: &Shared<H>, death: Option<Arc<str>>) {
+pub(crate) fn farewell<H>(shared: &Shared<H>, death: Option<Arc<str>>) {
     if let Some(reason) = &death {
         tracing::error!(%reason, "the store is gone");
         *shared.read_only.write() = Some(Arc::clone(reason));
@@ -536,8 +532,8 @@ fn farewell<H>(shared: &Shared<H>, death: Option<Arc<str>>) {
         let mut queue = shared.queue.lock();
         queue.closed = true;
         queue.death = death;
-        let barriers = std::mem::take(&mut queue.barriers);
-        (std::mem::take(&mut queue.writes), std::mem::take(&mut queue.patient), barriers)
+        let asked = (std::mem::take(&mut queue.barriers), std::mem::take(&mut queue.questions));
+        (std::mem::take(&mut queue.writes), std::mem::take(&mut queue.patient), asked)
     };
     drop(unanswered);
     let changed: Vec<_> = {
