@@ -358,10 +358,12 @@ pub(crate) struct Running {
 
 impl Running {
     /// Has the controllers act whenever the Lease is theirs. In a server that is alone this is at once: nobody holds it, or a
-    /// predecessor on the same data does, which has the same identity.
+    /// predecessor on the same data does, which has the same identity. Where servers share a store, `server` tells this one from
+    /// the others.
     pub(crate) async fn elected(
         writer: Writer,
         chosen: &Chosen,
+        server: Option<String>,
         diagnoses: Diagnoses,
         tasks: Tasks,
     ) -> anyhow::Result<Self> {
@@ -370,15 +372,19 @@ impl Running {
         if chosen.controllers.is_empty() {
             return Ok(Self { stop, task: tokio::spawn(async {}) });
         }
-        // Lives as long as the store, and no other store has it.
-        let store = kube::Api::<Namespace>::all(plan.writer.client().clone())
-            .get("kube-system")
-            .await
-            .context("cannot tell this control plane from others")?;
+        let own = match server {
+            Some(server) => server,
+            // Lives as long as the store, and no other store has it.
+            None => {
+                let namespaces = kube::Api::<Namespace>::all(plan.writer.client().clone());
+                let found = namespaces.get("kube-system").await;
+                found.context("cannot tell this control plane from others")?.metadata.uid.unwrap_or_default()
+            }
+        };
         let candidate = Candidate {
             namespace: "karmada-system".to_owned(),
             lease: chosen.component().to_owned(),
-            identity: format!("karmada-server_{}", store.metadata.uid.unwrap_or_default()),
+            identity: format!("karmada-server_{own}"),
             timing: election::Timing::default(),
         };
         let task = tokio::spawn(act(plan, candidate, tasks, stop.clone()));

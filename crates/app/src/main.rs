@@ -6,6 +6,7 @@ mod cluster_proxy;
 mod controllers;
 mod crds;
 mod environment;
+mod etcd;
 mod estimator;
 mod extension;
 mod failover;

@@ -45,6 +45,7 @@ mod tree;
 mod watch;
 
 pub use backup::{Backup, restore};
+pub use disk::{Lock, lock};
 pub use error::{AtError, CommitError, Compacted, Lost, OpenError};
 pub use etcd::{EtcdError, EtcdOptions};
 pub use faults::Faults;

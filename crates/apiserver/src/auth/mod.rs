@@ -14,6 +14,7 @@ pub mod impersonation;
 pub mod jwt;
 pub mod oidc;
 pub mod pki;
+pub mod shared_keys;
 pub mod rbac;
 pub(crate) mod renewal;
 pub mod serving;

@@ -5,6 +5,7 @@ mod commands;
 mod killed;
 mod original;
 mod process;
+mod servers;
 mod terminal;
 
 use std::net::TcpListener;
