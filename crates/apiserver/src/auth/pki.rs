@@ -70,7 +70,8 @@ impl Pki {
     pub fn load_or_create(dir: Option<&Path>, names: &[String]) -> Result<Self, Error> {
         let ca = authority(dir, CA)?;
         let front_proxy_ca = authority(dir, FRONT_PROXY_CA)?;
-        let service_account_key = load_or(dir, SERVICE_ACCOUNT_KEY, || Ok(KeyPair::generate()?.serialize_pem()))?;
+        let service_account_key =
+            load_or(dir, SERVICE_ACCOUNT_KEY, || Ok(KeyPair::generate()?.serialize_pem()))?;
         let serving = serving(&ca, names)?;
         let admin = match dir.map(|dir| read_pair(dir, "admin")).transpose()?.flatten() {
             Some(pair) if !expires_soon(&pair.cert) => pair,

@@ -83,7 +83,8 @@ async fn offer(store: &Store<Head>, dir: &Path) -> Result<Keys, Error> {
     let own = if pki::has_authority(dir)? { Some(dir) } else { None };
     let Pki { ca, front_proxy_ca, service_account_key, .. } = Pki::load_or_create(own, &[])?;
     let keys = Keys { ca: ca.into(), front_proxy_ca: front_proxy_ca.into(), service_account_key };
-    let write = Write::put(COLLECTION, NAME, Expect::Absent, serde_json::to_vec(&keys)?.into(), Head::default());
+    let write =
+        Write::put(COLLECTION, NAME, Expect::Absent, serde_json::to_vec(&keys)?.into(), Head::default());
     match store.commit(write).await {
         Ok(_) => Ok(keys),
         Err(CommitError::Conflict { current: Some(entry) }) => Ok(serde_json::from_slice(&entry.value)?),

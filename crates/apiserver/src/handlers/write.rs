@@ -766,9 +766,11 @@ pub fn commit_failure(error: store::CommitError<Head>) -> Status {
         store::CommitError::ReadOnly { .. } => {
             Status::unavailable(format!("the store does not take writes: {error}"))
         }
-        store::CommitError::Unanswered { reason } => {
-            Status::new(504, "Timeout", format!("the store did not answer, the write may have been made or not: {reason}"))
-        }
+        store::CommitError::Unanswered { reason } => Status::new(
+            504,
+            "Timeout",
+            format!("the store did not answer, the write may have been made or not: {reason}"),
+        ),
         store::CommitError::Closed => Status::unavailable("the server is shutting down"),
         store::CommitError::Dead { reason } => Status::unavailable(&*reason),
         other => Status::internal(other),

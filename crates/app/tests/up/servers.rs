@@ -31,7 +31,13 @@ fn start_all(etcd: &str, dir: &Path) -> Vec<Server> {
 }
 
 fn map(name: &str, value: &str) -> ConfigMap {
-    serde_json::from_value(json!({"metadata": {"name": name}, "data": {"value": value}})).expect("a ConfigMap")
+    serde_json::from_value(json!({"metadata": {"name": name}, "data": {"value": value}}))
+        .expect("a ConfigMap")
+}
+
+async fn config(server: &Server) -> kube::Config {
+    let kubeconfig = kube::config::Kubeconfig::read_from(server.kubeconfig()).expect("a kubeconfig");
+    kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.expect("a usable context")
 }
 
 async fn holder(client: &Client) -> String {
@@ -56,7 +62,8 @@ async fn servers_on_one_etcd_are_one_control_plane() {
     // What one has acknowledged, every other shows at once, and can change, delete and make anew.
     for round in 0..20 {
         let [one, other, third] = [0, 1, 2].map(|offset| &maps[(round + offset) % SERVERS]);
-        let made = one.create(&PostParams::default(), &map("shared", "1")).await.expect("it is not there yet");
+        let made =
+            one.create(&PostParams::default(), &map("shared", "1")).await.expect("it is not there yet");
         let mut seen = other.get("shared").await.expect("it is there");
         assert_eq!(seen.resource_version(), made.resource_version());
         seen.data = map("shared", "2").data;
@@ -81,17 +88,18 @@ async fn servers_on_one_etcd_are_one_control_plane() {
     let accounts: Api<ServiceAccount> = Api::namespaced(clients[0].clone(), "default");
     let account = serde_json::from_value(json!({"metadata": {"name": "robot"}})).expect("an account");
     accounts.create(&PostParams::default(), &account).await.expect("it is new");
-    let request: TokenRequest = serde_json::from_value(json!({"spec": {"audiences": []}})).expect("a request");
-    let token = accounts.create_token_request("robot", &PostParams::default(), &request).await.expect("a token");
-    let kubeconfig = kube::config::Kubeconfig::read_from(servers[1].kubeconfig()).expect("a kubeconfig");
-    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await;
-    let mut config = config.expect("usable");
+    let request: TokenRequest =
+        serde_json::from_value(json!({"spec": {"audiences": []}})).expect("a request");
+    let token =
+        accounts.create_token_request("robot", &PostParams::default(), &request).await.expect("a token");
+    let mut config = config(&servers[1]).await;
     config.auth_info = kube::config::AuthInfo {
         token: token.status.and_then(|status| status.token).map(Into::into),
         ..kube::config::AuthInfo::default()
     };
     let robot: Api<SelfSubjectReview> = Api::all(Client::try_from(config).expect("a client"));
-    let review = robot.create(&PostParams::default(), &SelfSubjectReview::default()).await.expect("it is believed");
+    let review =
+        robot.create(&PostParams::default(), &SelfSubjectReview::default()).await.expect("it is believed");
     let user = review.status.and_then(|status| status.user_info?.username);
     assert_eq!(user.as_deref(), Some("system:serviceaccount:default:robot"));
 
@@ -133,7 +141,8 @@ async fn servers_on_one_etcd_are_one_control_plane() {
         } else {
             servers[number].kill();
         }
-        let left = clients.iter().enumerate().find(|(other, _)| *other != number).expect("two are left").1.clone();
+        let left =
+            clients.iter().enumerate().find(|(other, _)| *other != number).expect("two are left").1.clone();
         eventually("another one acts", async || {
             let now = holder(&left).await;
             if now.is_empty() || now == last { Err(format!("still {now:?}")) } else { Ok(()) }
@@ -150,23 +159,30 @@ async fn a_server_without_its_etcd_says_so_and_recovers() {
     let dir = tempfile::tempdir().expect("a folder for the test");
     let Some(mut etcd) = Etcd::alone(dir.path()).await.expect("etcd starts") else { return };
     let server = start(&etcd.endpoint, &dir.path().join("data"));
-    let client = server.client().await;
+    // One that tells every refusal, rather than trying for minutes.
+    let client =
+        Client::try_from(kube::Config { default_retry: false, ..config(&server).await }).expect("a client");
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
     maps.create(&PostParams::default(), &map("kept", "1")).await.expect("it is new");
 
     etcd.kill();
-    let refused = maps.create(&PostParams::default(), &map("lost", "1")).await.expect_err("there is no store");
+    let refused =
+        maps.create(&PostParams::default(), &map("lost", "1")).await.expect_err("there is no store");
     let kube::Error::Api(status) = &refused else { panic!("{refused:?}") };
     assert!((status.code == 504 || status.code == 503) && status.message.contains("etcd"), "{status:?}");
     // What does not have to be the newest is still told.
     let any = kube::api::GetParams::any();
     maps.get_with("kept", &any).await.expect("from memory");
-    let health = client.request_text(http::Request::get("/readyz").body(Vec::new()).expect("a request")).await;
+    let health =
+        client.request_text(http::Request::get("/readyz").body(Vec::new()).expect("a request")).await;
     assert!(health.is_err(), "a server that cannot write is not ready: {health:?}");
 
     etcd.start_again().await.expect("it starts again");
     eventually("writes succeed again", async || {
-        maps.create(&PostParams::default(), &map("again", "1")).await.map(drop).map_err(|error| error.to_string())
+        maps.create(&PostParams::default(), &map("again", "1"))
+            .await
+            .map(drop)
+            .map_err(|error| error.to_string())
     })
     .await;
     maps.get("kept").await.expect("nothing was lost");
