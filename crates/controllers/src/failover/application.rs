@@ -6,6 +6,7 @@
 //! How long a workload has been unhealthy is counted from when this process saw it first, with a clock that does not jump.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,10 +23,11 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use propagation::Binding;
 use propagation::eviction::{self, purge_mode};
-use runtime::{Change, Error, Guard, Key, Mirror, Outcome, Queue, Reconcile, controller};
+use runtime::{Change, Error, Key, Outcome, Reconcile};
 use tokio::time::Instant;
 
-use super::{tell_begin, tell_end};
+use super::evict;
+use crate::plane::both::{self, Bindings};
 use crate::plane::{Plane, StoredBinding};
 use crate::table::Start;
 
@@ -34,33 +36,30 @@ const WORKERS: usize = 5;
 const TOLERATION: i32 = 300;
 
 struct Controller<B> {
-    plane: Arc<Plane>,
-    mirror: Arc<Mirror<B>>,
-    queue: Arc<Queue<Key>>,
+    bindings: Bindings<B>,
     /// Since when bindings are unhealthy in clusters.
     since: Mutex<HashMap<Key, BTreeMap<String, Instant>>>,
+}
+
+impl<B> Deref for Controller<B> {
+    type Target = Bindings<B>;
+
+    fn deref(&self) -> &Bindings<B> {
+        &self.bindings
+    }
 }
 
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     let namespaced = Controller::<ResourceBinding>::new(plane);
     let cluster = Controller::<ClusterResourceBinding>::new(plane);
-    Box::new(move || {
-        controller::run(&namespaced, &namespaced.queue, WORKERS, &namespaced.plane.supervisor);
-        controller::run(&cluster, &cluster.queue, WORKERS, &cluster.plane.supervisor);
-    })
+    Box::new(move || both::run(&namespaced, &cluster, WORKERS))
 }
 
 impl<B: StoredBinding> Controller<B> {
     fn new(plane: &Arc<Plane>) -> Arc<Self> {
-        let (queue, mirror) = (Queue::new(component::<B>()), B::mirror(&plane.mirrors).clone());
-        plane.tell_panics(&queue, component::<B>(), &mirror);
-        let pushed = queue.clone();
-        mirror.subscribe(move |change| {
-            if is_news(change) {
-                pushed.push(change.key.clone());
-            }
-        });
-        Arc::new(Self { plane: plane.clone(), mirror, queue, since: Mutex::default() })
+        let bindings = Bindings::new(plane, component::<B>(), component::<B>());
+        bindings.push_on(is_news);
+        Arc::new(Self { bindings, since: Mutex::default() })
     }
 }
 
@@ -208,22 +207,8 @@ impl<B: StoredBinding> Reconcile for Controller<B> {
         // Until the eviction is written, what it has waited for counts.
         let leaving = plan.evict.iter().map(|task| task.from_cluster.clone());
         self.count(key, &plan.watch.iter().cloned().chain(leaving).collect::<Vec<_>>());
-        let (plane, binding) = (&self.plane, view.binding.as_ref());
         if !plan.evict.is_empty() {
-            let mut evicted = binding.clone();
-            for task in &plan.evict {
-                eviction::evict(evicted.spec_mut(), task.clone());
-            }
-            let result = plane.writer.update_mirrored(&self.mirror, binding, &evicted, Guard::Version).await;
-            for task in &plan.evict {
-                match &result {
-                    Ok(_) => tell_begin(&plane.events, component::<B>(), binding, task),
-                    Err(error) => {
-                        tell_end(&plane.events, component::<B>(), binding, &task.from_cluster, Err(error));
-                    }
-                }
-            }
-            result?;
+            evict(self, component::<B>(), view.binding.as_ref(), &plan.evict).await?;
             self.count(key, &plan.watch);
         }
         if let Some(why) = plan.refused {

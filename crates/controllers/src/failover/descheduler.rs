@@ -53,8 +53,10 @@ pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
     let controller = Arc::new(Controller { shared: shared.clone() });
     Box::new(move || {
         let queue: Arc<Queue<Key>> = Queue::new(COMPONENT);
-        let (of, pushed) = (controller.shared.clone(), queue.clone());
-        controller.shared.supervisor.keep("descheduler", move || look(of.clone(), pushed.clone()));
+        controller.shared.supervisor.keep("descheduler", {
+            let (shared, pushed) = (controller.shared.clone(), queue.clone());
+            move || look(shared.clone(), pushed.clone())
+        });
         controller::run(&controller, &queue, WORKERS, &controller.shared.supervisor);
     })
 }

@@ -35,23 +35,34 @@ const NAMESPACE_WAIT: Duration = Duration::from_secs(10);
 const BINDING_WAIT: Duration = Duration::from_secs(2);
 
 pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
-    let of = shared.clone();
-    shared.mirrors.clusters.subscribe(move |change| {
-        if change.new.is_some() {
-            of.registrations.push(change.key.name.clone());
+    shared.mirrors.clusters.subscribe({
+        let shared = shared.clone();
+        move |change| {
+            if change.new.is_some() {
+                shared.registrations.push(change.key.name.clone());
+            }
         }
     });
     // An execution namespace that appears, vanishes or begins to is ours to look after.
-    let of = shared.clone();
-    shared.mirrors.namespaces.subscribe(move |change| {
-        if let Some(cluster) = api::names::cluster_of_execution_space(&change.key.name) {
-            of.registrations.push(cluster.to_owned());
+    shared.mirrors.namespaces.subscribe({
+        let shared = shared.clone();
+        move |change| {
+            if let Some(cluster) = api::names::cluster_of_execution_space(&change.key.name) {
+                shared.registrations.push(cluster.to_owned());
+            }
         }
     });
-    let (of, monitor) = (shared.clone(), Monitor::subscribed(shared));
-    Box::new(move || {
-        monitor.run();
-        controller::run(&Arc::new(Controller(of.clone())), &of.registrations, UNLIMITED, &of.supervisor);
+    Box::new({
+        let (shared, monitor) = (shared.clone(), Monitor::subscribed(shared));
+        move || {
+            monitor.run();
+            controller::run(
+                &Arc::new(Controller(shared.clone())),
+                &shared.registrations,
+                UNLIMITED,
+                &shared.supervisor,
+            );
+        }
     })
 }
 
@@ -363,7 +374,7 @@ mod tests {
 
     #[test]
     fn taints_are_told_as_upstream_tells_them() {
-        let of = |key: &str, value: Option<&str>| Taint {
+        let taint = |key: &str, value: Option<&str>| Taint {
             key: key.to_owned(),
             value: value.map(str::to_owned),
             effect: "NoSchedule".to_owned(),
@@ -371,7 +382,7 @@ mod tests {
         };
         assert_eq!(taints_message(&[]), "cluster now does not have taints");
         assert_eq!(
-            taints_message(&[of("a", None), of("b", Some("v"))]),
+            taints_message(&[taint("a", None), taint("b", Some("v"))]),
             "cluster now has taints([{Key:a,Effect:NoSchedule},{Key:b,Value:v,Effect:NoSchedule}])"
         );
     }

@@ -41,20 +41,22 @@ const MESSAGE_NOT_REACHABLE: &str = "cluster is not reachable";
 pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
     let controller =
         Arc::new(Controller { shared: shared.clone(), memories: Mutex::default(), began: Instant::now() });
-    let of = controller.clone();
-    shared.mirrors.clusters.subscribe(move |change| {
-        let name = &change.key.name;
-        match change.new.as_deref() {
-            Some(new) if is_wanted(&of.shared, new) => {
-                let old = change.old.as_deref().filter(|old| is_wanted(&of.shared, old));
-                if is_news(old, new) {
-                    of.shared.looks.push(name.clone());
+    shared.mirrors.clusters.subscribe({
+        let controller = controller.clone();
+        move |change| {
+            let name = &change.key.name;
+            match change.new.as_deref() {
+                Some(new) if is_wanted(&controller.shared, new) => {
+                    let old = change.old.as_deref().filter(|old| is_wanted(&controller.shared, old));
+                    if is_news(old, new) {
+                        controller.shared.looks.push(name.clone());
+                    }
                 }
-            }
-            Some(_) => drop(of.memories.lock().remove(name)),
-            None => {
-                of.memories.lock().remove(name);
-                METRICS.forget(name);
+                Some(_) => drop(controller.memories.lock().remove(name)),
+                None => {
+                    controller.memories.lock().remove(name);
+                    METRICS.forget(name);
+                }
             }
         }
     });

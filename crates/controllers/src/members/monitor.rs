@@ -43,15 +43,17 @@ impl Monitor {
     pub(super) fn subscribed(shared: &Arc<Shared>) -> Arc<Self> {
         let (shared, queue) = (shared.clone(), Queue::new("cluster-monitor"));
         let monitor = Arc::new(Self { shared, queue, signs: Mutex::default() });
-        let of = monitor.clone();
-        monitor.shared.mirrors.clusters.subscribe(move |change| {
-            let is_pull = |cluster: &Arc<Cluster>| cluster.spec.sync_mode == ClusterSyncMode::Pull;
-            match (&change.old, &change.new) {
-                (_, None) => drop(of.signs.lock().remove(&change.key.name)),
-                (old, Some(new)) if is_pull(new) && !old.as_ref().is_some_and(is_pull) => {
-                    of.queue.push(change.key.name.clone());
+        monitor.shared.mirrors.clusters.subscribe({
+            let monitor = monitor.clone();
+            move |change| {
+                let is_pull = |cluster: &Arc<Cluster>| cluster.spec.sync_mode == ClusterSyncMode::Pull;
+                match (&change.old, &change.new) {
+                    (_, None) => drop(monitor.signs.lock().remove(&change.key.name)),
+                    (old, Some(new)) if is_pull(new) && !old.as_ref().is_some_and(is_pull) => {
+                        monitor.queue.push(change.key.name.clone());
+                    }
+                    _ => {}
                 }
-                _ => {}
             }
         });
         monitor

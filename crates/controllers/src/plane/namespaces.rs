@@ -49,21 +49,25 @@ fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<String>>) {
         }
     });
 
-    let (pushed, of) = (Arc::clone(&queue), Arc::clone(plane));
-    plane.mirrors.clusters.subscribe(move |change| {
-        if change.old.is_none() {
-            push_all(&of, &pushed);
+    plane.mirrors.clusters.subscribe({
+        let (pushed, plane) = (Arc::clone(&queue), Arc::clone(plane));
+        move |change| {
+            if change.old.is_none() {
+                push_all(&plane, &pushed);
+            }
         }
     });
 
-    let (pushed, of) = (Arc::clone(&queue), Arc::clone(plane));
-    plane.mirrors.cluster_override_policies.subscribe(move |change| {
-        let policies = [&change.old, &change.new].into_iter().flatten();
-        for selector in policies.flat_map(|policy| &policy.spec.resource_selectors) {
-            match (selector.api_version.as_str(), selector.kind.as_str(), selector.name.as_str()) {
-                ("v1", "Namespace", "") => push_all(&of, &pushed),
-                ("v1", "Namespace", name) => pushed.push(name.to_owned()),
-                _ => {}
+    plane.mirrors.cluster_override_policies.subscribe({
+        let (pushed, plane) = (Arc::clone(&queue), Arc::clone(plane));
+        move |change| {
+            let policies = [&change.old, &change.new].into_iter().flatten();
+            for selector in policies.flat_map(|policy| &policy.spec.resource_selectors) {
+                match (selector.api_version.as_str(), selector.kind.as_str(), selector.name.as_str()) {
+                    ("v1", "Namespace", "") => push_all(&plane, &pushed),
+                    ("v1", "Namespace", name) => pushed.push(name.to_owned()),
+                    _ => {}
+                }
             }
         }
     });
