@@ -297,6 +297,20 @@ mod tests {
             ("still tolerated", lasting(ill(), "m1", 20), vec![], vec!["m1"], secs(10)),
             ("not any longer", lasting(ill(), "m1", 30), vec!["m1"], vec![], None),
             ("one of two", lasting(both(), "m1", 30), vec!["m1"], vec!["m2"], secs(30)),
+            (
+                "the first of two",
+                lasting(lasting(both(), "m1", 5), "m2", 20),
+                vec![],
+                vec!["m1", "m2"],
+                secs(10),
+            ),
+            (
+                "the second of two",
+                lasting(lasting(both(), "m1", 20), "m2", 5),
+                vec![],
+                vec!["m1", "m2"],
+                secs(10),
+            ),
             ("at once", view(&[("m1", "Unhealthy")], at_once, none()), vec!["m1"], vec![], None),
             (
                 "five minutes by default",
@@ -336,6 +350,28 @@ mod tests {
             let plan = decide(&view);
             let watched: Vec<&str> = plan.watch.iter().map(String::as_str).collect();
             assert_eq!((evicted(&plan), watched, plan.again), (leave, watch, again), "{name}");
+        }
+    }
+
+    #[test]
+    fn which_changes_count() {
+        let key = Key::new("default", "web");
+        let (with, without) = (json!({ "application": {} }), Value::Null);
+        let cases = [
+            ("it fails over by health", None, Some(&with), true),
+            ("it does not", None, Some(&without), false),
+            ("it begins to", Some(&without), Some(&with), true),
+            ("it did so before", Some(&with), Some(&without), true),
+            ("neither before nor now", Some(&without), Some(&without), false),
+            ("it is gone, and what was counted with it", Some(&with), None, true),
+        ];
+        for (name, old, new, expected) in cases {
+            let made = |failover: Option<&Value>| {
+                failover
+                    .map(|failover| Arc::new(fixtures::binding(json!({ "spec": { "failover": failover } }))))
+            };
+            let change = Change { key: &key, old: made(old), new: made(new), ours: false, initial: false };
+            assert_eq!(is_news(&change), expected, "{name}");
         }
     }
 

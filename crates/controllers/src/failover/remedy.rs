@@ -167,6 +167,7 @@ mod tests {
             ("not equal", none(), on(vec![when("Ready", "Equal", "True")]), None),
             ("another status", none(), on(vec![when("Ready", "NotEqual", "True")]), set),
             ("the same status", none(), on(vec![when("Ready", "NotEqual", "False")]), None),
+            ("an operator that nobody knows", none(), on(vec![when("Ready", "Like", "False")]), None),
             ("a condition that is missing", none(), on(vec![when("Dns", "NotEqual", "True")]), None),
             (
                 "any of them",

@@ -439,6 +439,22 @@ mod tests {
                 vec!["m1"],
                 secs(25),
             ),
+            (
+                "both later, the first one sooner",
+                nothing.clone(),
+                json!([tolerating(Some(30))]),
+                vec![place("m1", 20), place("m2", 5)],
+                vec![],
+                secs(10),
+            ),
+            (
+                "both later, the second one sooner",
+                nothing.clone(),
+                json!([tolerating(Some(30))]),
+                vec![place("m1", 5), place("m2", 20)],
+                vec![],
+                secs(10),
+            ),
             ("the binding goes", deleting(), none.clone(), tainted(), vec![], None),
             ("nobody placed it", json!({ "spec": { "placement": null } }), none, tainted(), vec![], None),
         ];
@@ -462,13 +478,14 @@ mod tests {
         outage.halted = true;
         let plan = decide(&outage);
         assert_eq!((evicted(&plan), plan.again), (vec![], None));
-        assert!(plan.held.is_some());
+        assert_eq!(plan.held, Some("too many clusters are lost at once"));
 
         let mut recent = view(json!({}), json!([]), vec![place("m1", 0), place("m2", 0)]);
         recent.places[0].unchanged_for = Duration::from_secs(5);
         let plan = decide(&recent);
         assert_eq!((evicted(&plan).len(), plan.again), (1, Some(Duration::from_secs(10))));
         assert_eq!(plan.evict[0].from_cluster, "m2");
+        assert!(plan.held.is_some_and(|why| why.contains("a moment ago")), "{plan:?}");
         recent.places[0].unchanged_for = SETTLE;
         assert_eq!(decide(&recent).evict.len(), 2);
     }

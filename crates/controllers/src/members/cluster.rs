@@ -27,6 +27,7 @@ use runtime::{Error, Guard, Key, Outcome, Reconcile, UNLIMITED, controller};
 
 use super::monitor::Monitor;
 use super::{Shared, Start, is_leaving, is_ready};
+use crate::plane::StoredBinding;
 
 const COMPONENT: &str = "cluster-controller";
 
@@ -278,13 +279,13 @@ async fn write_mark(shared: &Shared, cluster: &Cluster, mark: Mark) -> Result<()
 
 /// Returns whether a binding still names the cluster.
 async fn is_bound(shared: &Shared, name: &str) -> Result<bool, Error> {
-    let all = ListParams::default();
-    let bindings = Api::<ResourceBinding>::all(shared.client().clone()).list(&all).await?;
-    if bindings.items.iter().any(|binding| binding.spec.clusters.iter().any(|target| target.name == name)) {
-        return Ok(true);
-    }
-    let bindings = Api::<ClusterResourceBinding>::all(shared.client().clone()).list(&all).await?;
-    Ok(bindings.items.iter().any(|binding| binding.spec.clusters.iter().any(|target| target.name == name)))
+    Ok(is_named_by::<ResourceBinding>(shared, name).await?
+        || is_named_by::<ClusterResourceBinding>(shared, name).await?)
+}
+
+async fn is_named_by<B: StoredBinding>(shared: &Shared, name: &str) -> Result<bool, Error> {
+    let bindings = Api::<B>::all(shared.client().clone()).list(&ListParams::default()).await?;
+    Ok(bindings.items.iter().any(|binding| binding.spec().clusters.iter().any(|target| target.name == name)))
 }
 
 /// Returns the taints a cluster should have by its Ready condition, or `None` if it has them.

@@ -267,6 +267,16 @@ mod tests {
     }
 
     #[test]
+    fn a_condition_that_changed_is_a_sign_of_life_once() {
+        let (ready, ill, clocks) = (cluster(Some("True")), cluster(Some("False")), Clocks::new());
+        let (now, seen) = clocks.at(0);
+        let mut signs = Signs::first(&ready, now, seen);
+        assert_eq!(signs.step(&ill, None, clocks.at(30), GRACE), None);
+        assert_eq!(signs.step(&ill, None, clocks.at(70), GRACE), None, "40 s since it changed");
+        assert!(signs.step(&ill, None, clocks.at(71), GRACE).is_some());
+    }
+
+    #[test]
     fn a_clock_that_jumps_is_not_silence() {
         let (ready, clocks) = (cluster(Some("True")), Clocks::new());
         let (now, seen) = clocks.at(0);

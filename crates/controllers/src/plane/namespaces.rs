@@ -185,10 +185,11 @@ fn desired(namespace: &Value, cluster: &Cluster, overrides: &Overrides) -> propa
 
 #[cfg(test)]
 mod tests {
+    use api::policy::ClusterOverridePolicy;
     use serde_json::json;
 
     use super::*;
-    use crate::fixtures::{cluster, deleting, merged};
+    use crate::fixtures::{cluster, deleting, merged, read};
 
     fn namespace(otherwise: Value) -> Arc<Value> {
         let base =
@@ -238,5 +239,22 @@ mod tests {
         );
         assert_eq!(made.spec.workload.manifests[0].get("status"), None);
         assert_eq!(made.metadata.annotations, Some(BTreeMap::new()), "no override was applied");
+    }
+
+    #[test]
+    fn its_work_says_which_overrides_were_applied() {
+        let policy: ClusterOverridePolicy = read(json!({
+            "metadata": { "name": "p" },
+            "spec": { "overrideRules": [{ "overriders": { "labelsOverrider": [
+                { "operator": "add", "value": { "team": "a" } },
+            ] } }] },
+        }));
+        let mut overrides = Overrides::default();
+        overrides.insert_cluster(Arc::new(policy));
+        let work = desired(&namespace(json!({})), &cluster("m1", "True", json!({})), &overrides).unwrap();
+        let made = work.create();
+        let record = made.metadata.annotations.unwrap().remove(APPLIED_CLUSTER_OVERRIDES).expect("a record");
+        assert!(record.contains("\"p\""), "{record}");
+        assert_eq!(made.spec.workload.manifests[0].pointer("/metadata/labels/team"), Some(&json!("a")));
     }
 }
