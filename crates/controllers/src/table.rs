@@ -386,7 +386,10 @@ pub fn missing_for(group: &str, kind: &str) -> Option<String> {
     if let Some(controller) = TABLE.iter().find(acts) {
         return Some(format!("the controller {}", controller.name));
     }
-    WITHOUT.iter().find(|(of, name, _)| (*of, *name) == (group, kind)).map(|(_, _, what)| (*what).to_owned())
+    WITHOUT
+        .iter()
+        .find(|(missing_group, name, _)| (*missing_group, *name) == (group, kind))
+        .map(|(_, _, what)| (*what).to_owned())
 }
 
 /// Returns the page of the reference that lists the controllers.
