@@ -5,6 +5,7 @@ mod commands;
 mod killed;
 mod original;
 mod process;
+mod quotas;
 mod terminal;
 
 use std::net::TcpListener;
