@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_uses_less_is_not_refused_although_the_quota_stays_exceeded() {
+    fn a_binding_that_uses_less_is_accepted_although_the_quota_stays_exceeded() {
         let delta = change(Some(&binding(&[4], "1")), Some(&binding(&[3], "1")));
         let charges = charge(&delta, &[quota("2", "8")], &Usage::new()).unwrap();
         assert_eq!(charges[0].quota["status"]["overallUsed"], json!({ "cpu": "7" }));

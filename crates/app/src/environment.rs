@@ -84,8 +84,8 @@ impl Environment {
         judge(request, object, settings, &seen)
     }
 
-    /// Waits until nobody else charges the quotas of a namespace, for as long as the guard is held. Others would be overtaken and
-    /// have to try again; in a queue each gets its turn.
+    /// Waits until nobody else charges the quotas of a namespace, for as long as the guard is held. Without the
+    /// queue, all but one of several writers would have to try again.
     pub(crate) async fn charge_alone(&self, namespace: &str) -> OwnedMutexGuard<()> {
         let turn = {
             let mut charging = self.charging.lock();

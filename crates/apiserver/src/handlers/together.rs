@@ -5,7 +5,8 @@
 //! so that neither a lost race nor a crash leaves one without the other.
 //!
 //! Such a change of a status is the server's own: it is prepared and validated like any write of a status, and nobody else is asked
-//! about it. Whoever overtakes it has the plug-ins asked again; the write itself starts over only if it was overtaken itself.
+//! about it. If one of those objects has changed meanwhile, the plug-ins are asked again; the write itself starts over only if its own
+//! object has changed.
 
 use std::sync::Arc;
 
