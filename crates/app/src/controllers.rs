@@ -169,6 +169,9 @@ struct Clusters {
     /// Which part of --cluster-lease-duration an agent waits between two renewals of its Lease.
     #[arg(long, value_name = "FRACTION", default_value_t = 0.25)]
     cluster_lease_renew_interval_fraction: f64,
+    /// How often what FederatedResourceQuotas count is counted afresh.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration::parse)]
+    federated_resource_quota_sync_period: Duration,
 }
 
 impl Clusters {
@@ -182,6 +185,7 @@ impl Clusters {
             startup_grace_period: self.cluster_startup_grace_period,
             lease_duration: self.cluster_lease_duration,
             lease_renew_fraction: self.cluster_lease_renew_interval_fraction,
+            quota_sync_period: self.federated_resource_quota_sync_period,
         };
         timing.check().map_err(anyhow::Error::msg)?;
         Ok(timing)
@@ -204,6 +208,13 @@ impl Chosen {
             chosen: Chosen,
         }
         <Line as clap::Parser>::parse_from(["karmada"].iter().chain(flags)).chosen
+    }
+
+    /// Returns the same with further `--feature-gates`.
+    pub(crate) fn with_features(mut self, further: &str) -> Self {
+        let both = [self.feature_gates.as_str(), further];
+        self.feature_gates = both.into_iter().filter(|list| !list.is_empty()).collect::<Vec<_>>().join(",");
+        self
     }
 
     /// Returns the features that are on.
@@ -465,6 +476,7 @@ mod tests {
         ("cluster-startup-grace-period", "60s"),
         ("cluster-lease-duration", "40s"),
         ("cluster-lease-renew-interval-fraction", "0.25"),
+        ("federated-resource-quota-sync-period", "5m"),
         ("leader-elect", "true"),
         ("leader-elect-lease-duration", "15s"),
         ("leader-elect-renew-deadline", "10s"),

@@ -10,7 +10,8 @@ use api::apps::WorkloadRebalancer;
 use api::cluster::Cluster;
 use api::config::{ResourceInterpreterCustomization, ResourceInterpreterWebhookConfiguration};
 use api::policy::{
-    ClusterOverridePolicy, ClusterPropagationPolicy, ClusterTaintPolicy, OverridePolicy, PropagationPolicy,
+    ClusterOverridePolicy, ClusterPropagationPolicy, ClusterTaintPolicy, FederatedResourceQuota,
+    OverridePolicy, PropagationPolicy,
 };
 use api::remedy::Remedy;
 use api::work::{ClusterResourceBinding, ResourceBinding, Work};
@@ -111,6 +112,7 @@ mirrors! {
     TaintPolicies, "ClusterTaintPolicy", taint_policies: ClusterTaintPolicy = Mirror::default(), all;
     Rebalancers, "WorkloadRebalancer", rebalancers: WorkloadRebalancer = Mirror::default(), all;
     Remedies, "Remedy", remedies: Remedy = Mirror::default(), all;
+    Quotas, "FederatedResourceQuota", quotas: FederatedResourceQuota = Mirror::default(), all;
     Bindings, "ResourceBinding", bindings: ResourceBinding = Mirror::default(), all;
     ClusterBindings, "ClusterResourceBinding", cluster_bindings: ClusterResourceBinding = Mirror::default(), all;
     Customizations, "ResourceInterpreterCustomization",

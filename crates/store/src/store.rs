@@ -167,17 +167,33 @@ impl<H: Head> Store<H> {
     /// *Guarantees*: a durable write that returned `Ok` survives a crash; before that, nobody sees it. After
     /// `Ok`, every read on any handle sees it. Dropping the future does not take the write back.
     pub async fn commit(&self, write: Write<H>) -> Result<Committed<H>, CommitError<H>> {
-        self.check_size(&write)?;
+        self.commit_with(write, Vec::new()).await
+    }
+
+    /// Makes one conditional change, and others with it: all of them happen or none does, also if the process dies meanwhile.
+    ///
+    /// *Guarantees*: those of [`Store::commit`]. The companions get the revisions right after that of `write`, in their order,
+    /// and are as durable as `write` is. [`CommitError::Overtaken`] says that the expectation of a companion did not hold.
+    pub async fn commit_with(
+        &self,
+        write: Write<H>,
+        companions: Vec<Write<H>>,
+    ) -> Result<Committed<H>, CommitError<H>> {
+        for write in std::iter::once(&write).chain(&companions) {
+            self.check_size(write)?;
+        }
         self.check_newest(&write)?;
         let (done, outcome) = oneshot::channel();
         {
             let mut queue = self.shared().queue.lock();
             check_open(&queue)?;
-            if write.durability == Durability::Patient {
+            let patient = write.durability == Durability::Patient;
+            let pending = Pending { write, companions, done };
+            if patient {
                 let until = Instant::now() + self.shared().options.gather;
-                queue.patient.push_back((until, Pending { write, done }));
+                queue.patient.push_back((until, pending));
             } else {
-                queue.writes.push_back(Pending { write, done });
+                queue.writes.push_back(pending);
             }
         }
         self.shared().wake_up();

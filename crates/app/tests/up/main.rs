@@ -6,6 +6,7 @@ mod killed;
 mod original;
 mod process;
 mod servers;
+mod quotas;
 mod terminal;
 
 use std::net::TcpListener;

@@ -76,7 +76,6 @@ const KNOWN: &[(&str, &str, &str)] = &[
         "v1.17.1 calls a lack of room SchedulerError; ours Unschedulable, as later versions do",
     ),
     ("federatedhpa", "", "not there yet: FederatedHPA"),
-    ("federatedresourcequota", "", "not there yet: FederatedResourceQuota"),
     ("karmadactl", "register testing", "not there yet: pull mode"),
     ("mcs", "", "not there yet: services across clusters"),
     ("search", "", "not there yet: search and proxy"),
