@@ -6,7 +6,7 @@
 //!
 //! The control-plane side (`plane`) turns templates and policies into bindings, placements and Works, and collects
 //! their status. The member side (`members`) registers clusters, carries Works out and reports what became of them.
-//! The two meet at the Work. `failover` moves workloads away from clusters that have failed.
+//! The two meet at the Work. `services` brings endpoints of Services from cluster to cluster, `failover` moves workloads away from clusters that have failed.
 
 mod environment;
 pub mod failover;
@@ -18,6 +18,7 @@ mod mirrors;
 mod my_clusters;
 pub mod plane;
 pub mod selection;
+mod services;
 pub mod table;
 pub mod timing;
 #[cfg(test)]

@@ -40,6 +40,7 @@ use serde_json::Value;
 
 use crate::environment::Environment;
 use crate::interpretation::on_lessons;
+use crate::services::collection::{self, Collection};
 use crate::table::Start;
 
 /// Which controllers of this side run: what one reports along with its own writes, the other need not.
@@ -53,7 +54,9 @@ struct Enabled {
 pub(crate) struct Shared {
     environment: Arc<Environment>,
     enabled: Enabled,
-    kinds: Kinds,
+    pub(crate) kinds: Kinds,
+    /// Services whose endpoints are collected.
+    pub(crate) collection: Collection,
     /// Clusters whose connection is to be looked at.
     links: Arc<Queue<String>>,
     /// Clusters for the cluster controller.
@@ -88,6 +91,10 @@ impl Shared {
                 work_status: chosen.contains("workStatus"),
             },
             kinds: Kinds::default(),
+            collection: Collection::new(collection::Enabled {
+                exports: chosen.contains("serviceExport"),
+                multi_cluster: chosen.contains("endpointsliceCollect"),
+            }),
             links: Queue::new("links"),
             registrations: Queue::new("cluster-controller"),
             executions: Queue::new("execution-controller"),
@@ -96,10 +103,16 @@ impl Shared {
             status_locks: KeyLocks::default(),
             looks: Queue::new("cluster-status-controller"),
         });
-        if ["cluster", "clusterStatus", "descheduler", "execution", "workStatus"]
-            .iter()
-            .any(|name| chosen.contains(name))
-        {
+        let connected = [
+            "cluster",
+            "clusterStatus",
+            "descheduler",
+            "endpointsliceCollect",
+            "execution",
+            "serviceExport",
+            "workStatus",
+        ];
+        if connected.iter().any(|name| chosen.contains(name)) {
             links::keep(&shared);
         }
         shared
@@ -110,7 +123,7 @@ impl Shared {
     }
 
     /// Returns a cluster that this process looks after.
-    fn my_cluster(&self, name: &str) -> Option<Arc<Cluster>> {
+    pub(crate) fn my_cluster(&self, name: &str) -> Option<Arc<Cluster>> {
         self.cluster(name).filter(|cluster| self.mine.has(cluster))
     }
 
@@ -123,6 +136,11 @@ impl Shared {
             }
             if self.enabled.work_status {
                 self.reports.push(key);
+            }
+        }
+        if self.collection.enabled != collection::Enabled::default() {
+            for service in self.services.of_cluster(cluster) {
+                self.collection.queue.push(service);
             }
         }
     }

@@ -9,6 +9,7 @@ use crate::failover;
 use crate::members::{self, Shared};
 use crate::mirrors::Watch;
 use crate::plane::{self, Plane};
+use crate::services;
 use std::sync::Arc;
 
 /// Starts the workers of a controller whose subscriptions are made.
@@ -167,21 +168,33 @@ pub const TABLE: &[Declaration] = &[
         writes: "Work",
         status: present("plane/namespaces.rs", Wire::Plane(plane::namespaces::wire)),
     },
-    missing(
-        "serviceExport",
-        "collects the EndpointSlices of exported Services",
-        true,
-        None,
-        &[("multicluster.x-k8s.io", "ServiceExport")],
-    ),
-    missing("endpointSlice", "brings collected EndpointSlices into the control plane", true, None, NONE),
-    missing(
-        "serviceImport",
-        "derives a Service from a ServiceImport",
-        true,
-        None,
-        &[("multicluster.x-k8s.io", "ServiceImport")],
-    ),
+    Declaration {
+        name: "serviceExport",
+        about: "the EndpointSlices of a Service that a member exports are in Works of its cluster",
+        default: true,
+        gate: None,
+        watches: &[Watch::Works, Watch::Clusters, Watch::MemberEndpoints],
+        writes: "Work",
+        status: present("services/collection.rs", Wire::Members(services::collection::wire_exports)),
+    },
+    Declaration {
+        name: "endpointSlice",
+        about: "EndpointSlices that were collected for ServiceExports are in the control plane while their cluster is ready",
+        default: true,
+        gate: None,
+        watches: &[Watch::Works, Watch::Clusters, Watch::ImportedSlices],
+        writes: "EndpointSlice; finalizer of Work",
+        status: present("services/imported.rs", Wire::Plane(services::imported::wire)),
+    },
+    Declaration {
+        name: "serviceImport",
+        about: "a ServiceImport has a Service `derived-<name>`, which follows it",
+        default: true,
+        gate: None,
+        watches: &[Watch::ServiceImports, Watch::Templates],
+        writes: "Service and its status",
+        status: present("services/import.rs", Wire::Plane(services::import::wire)),
+    },
     Declaration {
         name: "unifiedAuth",
         about: "those who may use the cluster proxy may act in the members under their own names",
@@ -264,27 +277,39 @@ pub const TABLE: &[Declaration] = &[
         None,
         NONE,
     ),
-    missing(
-        "multiclusterservice",
-        "exposes a Service to several clusters",
-        true,
-        Some(features::MULTI_CLUSTER_SERVICE),
-        &[("networking.karmada.io", "MultiClusterService")],
-    ),
-    missing(
-        "endpointsliceCollect",
-        "collects the EndpointSlices of a MultiClusterService",
-        true,
-        Some(features::MULTI_CLUSTER_SERVICE),
-        NONE,
-    ),
-    missing(
-        "endpointsliceDispatch",
-        "brings collected EndpointSlices to the clusters that consume them",
-        true,
-        Some(features::MULTI_CLUSTER_SERVICE),
-        NONE,
-    ),
+    Declaration {
+        name: "multiclusterservice",
+        about: "the Service of a MultiClusterService is in its providers and consumers, and the providers are asked for its endpoints",
+        default: true,
+        gate: Some(features::MULTI_CLUSTER_SERVICE),
+        watches: &[
+            Watch::MultiClusterServices,
+            Watch::Templates,
+            Watch::Clusters,
+            Watch::Works,
+            Watch::Bindings,
+        ],
+        writes: "labels and annotations of the Service; ResourceBinding; Work; finalizer and the ServiceApplied condition of MultiClusterService",
+        status: present("services/multi_cluster.rs", Wire::Plane(services::multi_cluster::wire)),
+    },
+    Declaration {
+        name: "endpointsliceCollect",
+        about: "the EndpointSlices that a MultiClusterService asks a provider for are in Works of its cluster",
+        default: true,
+        gate: Some(features::MULTI_CLUSTER_SERVICE),
+        watches: &[Watch::Works, Watch::Clusters, Watch::MemberEndpoints],
+        writes: "Work",
+        status: present("services/collection.rs", Wire::Members(services::collection::wire_multi_cluster)),
+    },
+    Declaration {
+        name: "endpointsliceDispatch",
+        about: "EndpointSlices that were collected for a MultiClusterService are in its consumers while their cluster is ready",
+        default: true,
+        gate: Some(features::MULTI_CLUSTER_SERVICE),
+        watches: &[Watch::MultiClusterServices, Watch::Works, Watch::Clusters],
+        writes: "Work; finalizer of Work; the EndpointSliceDispatched condition of MultiClusterService",
+        status: present("services/dispatch.rs", Wire::Plane(services::dispatch::wire)),
+    },
     Declaration {
         name: "remedy",
         about: "a Cluster's status has the actions that its conditions call for, as Remedies say",
@@ -532,12 +557,15 @@ mod tests {
             "ClusterResourceBinding",
             "ClusterTaintPolicy",
             "FederatedResourceQuota",
+            "MultiClusterService",
             "OverridePolicy",
             "PropagationPolicy",
             "Remedy",
             "ResourceBinding",
             "ResourceInterpreterCustomization",
             "ResourceInterpreterWebhookConfiguration",
+            "ServiceExport",
+            "ServiceImport",
             "Work",
             "WorkloadRebalancer",
         ];
