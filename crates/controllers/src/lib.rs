@@ -6,8 +6,10 @@
 //!
 //! The control-plane side (`plane`) turns templates and policies into bindings, placements and Works, and collects
 //! their status. The member side (`members`) registers clusters, carries Works out and reports what became of them.
-//! The two meet at the Work. `failover` moves workloads away from clusters that have failed.
+//! The two meet at the Work. `failover` moves workloads away from clusters that have failed,
+//! `autoscaling` gives them as many replicas as they need.
 
+pub mod autoscaling;
 mod environment;
 pub mod failover;
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 use api::features::{self, Features, Gate};
 
+use crate::autoscaling;
 use crate::failover;
 use crate::members::{self, Shared};
 use crate::mirrors::Watch;
@@ -237,27 +238,33 @@ pub const TABLE: &[Declaration] = &[
         None,
         &[("autoscaling.karmada.io", "FederatedHPA")],
     ),
-    missing(
-        "cronFederatedHorizontalPodAutoscaler",
-        "scales workloads by the clock",
-        true,
-        None,
-        &[("autoscaling.karmada.io", "CronFederatedHPA")],
-    ),
-    missing(
-        "hpaScaleTargetMarker",
-        "marks workloads that an autoscaler in a member scales",
-        false,
-        None,
-        NONE,
-    ),
-    missing(
-        "deploymentReplicasSyncer",
-        "brings replicas that a member's autoscaler chose back into the template",
-        false,
-        None,
-        NONE,
-    ),
+    Declaration {
+        name: "cronFederatedHorizontalPodAutoscaler",
+        about: "workloads and FederatedHPAs are scaled when the rules of a CronFederatedHPA say so",
+        default: true,
+        gate: None,
+        watches: &[Watch::CronFederatedHpas],
+        writes: "the scale of workloads; limits of FederatedHPA; status of CronFederatedHPA",
+        status: present("autoscaling/cron.rs", Wire::Plane(autoscaling::cron::wire)),
+    },
+    Declaration {
+        name: "hpaScaleTargetMarker",
+        about: "a workload that a propagated HorizontalPodAutoscaler scales keeps the replicas that it has in each member",
+        default: false,
+        gate: None,
+        watches: &[Watch::Templates],
+        writes: "a label of the template",
+        status: present("autoscaling/marker.rs", Wire::Plane(autoscaling::marker::wire)),
+    },
+    Declaration {
+        name: "deploymentReplicasSyncer",
+        about: "a Deployment whose replicas members choose has as many replicas as they have together",
+        default: false,
+        gate: None,
+        watches: &[Watch::Templates, Watch::Bindings],
+        writes: "spec.replicas of the Deployment",
+        status: present("autoscaling/syncer.rs", Wire::Plane(autoscaling::syncer::wire)),
+    },
     missing(
         "multiclusterservice",
         "exposes a Service to several clusters",
@@ -522,6 +529,7 @@ mod tests {
             "ClusterPropagationPolicy",
             "ClusterResourceBinding",
             "ClusterTaintPolicy",
+            "CronFederatedHPA",
             "OverridePolicy",
             "PropagationPolicy",
             "Remedy",
