@@ -1,6 +1,7 @@
 //! The `karmada` binary: reads arguments, sets up logging, runs a role.
 
 mod access;
+mod autoscaling;
 mod backup;
 mod cluster_proxy;
 mod controllers;
@@ -9,6 +10,7 @@ mod environment;
 mod estimator;
 mod extension;
 mod failover;
+mod fleet_metrics;
 mod licenses;
 mod memory;
 mod observability;

@@ -5,6 +5,12 @@
 //! decide.
 
 pub(crate) mod cron;
+pub(crate) mod hpa;
 pub(crate) mod marker;
+mod metrics;
+mod pods;
 mod scale;
+mod settings;
 pub(crate) mod syncer;
+
+pub use settings::Settings;

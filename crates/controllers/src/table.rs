@@ -231,13 +231,21 @@ pub const TABLE: &[Declaration] = &[
         writes: "spec.clusters and spec.gracefulEvictionTasks of the binding",
         status: present("failover/application.rs", Wire::Plane(failover::application::wire)),
     },
-    missing(
-        "federatedHorizontalPodAutoscaler",
-        "scales workloads over several clusters by their load",
-        true,
-        None,
-        &[("autoscaling.karmada.io", "FederatedHPA")],
-    ),
+    Declaration {
+        name: "federatedHorizontalPodAutoscaler",
+        about: "a workload has as many replicas as the load on its pods in all clusters needs",
+        default: true,
+        gate: None,
+        watches: &[
+            Watch::FederatedHpas,
+            Watch::Bindings,
+            Watch::Clusters,
+            Watch::MemberObjects,
+            Watch::MemberHealth,
+        ],
+        writes: "the scale of workloads; status of FederatedHPA",
+        status: present("autoscaling/hpa.rs", Wire::Members(autoscaling::hpa::wire)),
+    },
     Declaration {
         name: "cronFederatedHorizontalPodAutoscaler",
         about: "workloads and FederatedHPAs are scaled when the rules of a CronFederatedHPA say so",
@@ -504,8 +512,8 @@ mod tests {
     #[test]
     fn a_kind_without_a_controller_is_known() {
         let missing = |group, kind| missing_for(group, kind);
-        let expected = "the controller federatedHorizontalPodAutoscaler";
-        assert_eq!(missing("autoscaling.karmada.io", "FederatedHPA").as_deref(), Some(expected));
+        let expected = "the controller serviceExport";
+        assert_eq!(missing("multicluster.x-k8s.io", "ServiceExport").as_deref(), Some(expected));
         assert_eq!(missing("search.karmada.io", "ResourceRegistry").as_deref(), Some("the search"));
         assert_eq!(missing("policy.karmada.io", "PropagationPolicy"), None);
         assert_eq!(missing("", "ConfigMap"), None);
@@ -530,6 +538,7 @@ mod tests {
             "ClusterResourceBinding",
             "ClusterTaintPolicy",
             "CronFederatedHPA",
+            "FederatedHPA",
             "OverridePolicy",
             "PropagationPolicy",
             "Remedy",

@@ -100,6 +100,11 @@ impl History {
         Self { recommendations: vec![Change { replicas, time }], ..Self::default() }
     }
 
+    /// Returns a history of these recommendations and of these changes, up and down.
+    pub fn of(recommendations: Vec<Change>, ups: Vec<Change>, downs: Vec<Change>) -> Self {
+        Self { recommendations, ups, downs }
+    }
+
     /// Notes that the number of replicas was changed.
     pub fn scaled(&mut self, behavior: Option<&Behavior>, from: i32, to: i32, now: Timestamp) {
         let Some(behavior) = behavior else { return };
