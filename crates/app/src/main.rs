@@ -1,6 +1,7 @@
 //! The `karmada` binary: reads arguments, sets up logging, runs a role.
 
 mod access;
+mod autoscaling;
 mod backup;
 mod cluster_proxy;
 mod controllers;
@@ -10,6 +11,7 @@ mod estimator;
 mod etcd;
 mod extension;
 mod failover;
+mod fleet_metrics;
 mod licenses;
 mod memory;
 mod observability;

@@ -15,7 +15,7 @@ use store::Durability;
 
 use crate::controllers::{Chosen, Running, Tasks};
 use crate::environment::Environment;
-use crate::{etcd, extension, plugin, roles};
+use crate::{etcd, extension, fleet_metrics, plugin, roles};
 
 /// How a control plane is set up.
 pub(crate) struct Setup {
@@ -53,6 +53,7 @@ impl Plane {
             definitions: api::crd::all().into_iter().chain(api::crd::aggregated()).collect(),
             namespaces: vec!["karmada-system".to_owned(), "karmada-cluster".to_owned()],
             plugins: vec![Arc::new(plugin::Karmada::new(setup.rules, environment.clone()))],
+            registry: Some(fleet_metrics::registry()),
             extension: Some(Arc::new(extension::Karmada::new(diagnoses.clone(), tasks.clone()))),
             // What these two of the original installation ask for is done by the plug-in.
             ignored_webhooks: vec!["mutating-config".to_owned(), "validating-config".to_owned()],

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api::apps::WorkloadRebalancer;
+use api::autoscaling::{CronFederatedHPA, FederatedHPA};
 use api::cluster::Cluster;
 use api::config::{ResourceInterpreterCustomization, ResourceInterpreterWebhookConfiguration};
 use api::multicluster::ServiceImport;
@@ -117,6 +118,8 @@ mirrors! {
     ClusterOverridePolicies, "ClusterOverridePolicy", cluster_override_policies: ClusterOverridePolicy = Mirror::default(), all;
     TaintPolicies, "ClusterTaintPolicy", taint_policies: ClusterTaintPolicy = Mirror::default(), all;
     Rebalancers, "WorkloadRebalancer", rebalancers: WorkloadRebalancer = Mirror::default(), all;
+    FederatedHpas, "FederatedHPA", federated_hpas: FederatedHPA = Mirror::default(), all;
+    CronFederatedHpas, "CronFederatedHPA", cron_federated_hpas: CronFederatedHPA = Mirror::default(), all;
     Remedies, "Remedy", remedies: Remedy = Mirror::default(), all;
     Quotas, "FederatedResourceQuota", quotas: FederatedResourceQuota = Mirror::default(), all;
     Bindings, "ResourceBinding", bindings: ResourceBinding = Mirror::default(), all;

@@ -5,6 +5,7 @@
 
 use api::features::{self, Features, Gate};
 
+use crate::autoscaling;
 use crate::failover;
 use crate::members::{self, Shared};
 use crate::mirrors::Watch;
@@ -249,34 +250,48 @@ pub const TABLE: &[Declaration] = &[
         writes: "spec.clusters and spec.gracefulEvictionTasks of the binding",
         status: present("failover/application.rs", Wire::Plane(failover::application::wire)),
     },
-    missing(
-        "federatedHorizontalPodAutoscaler",
-        "scales workloads over several clusters by their load",
-        true,
-        None,
-        &[("autoscaling.karmada.io", "FederatedHPA")],
-    ),
-    missing(
-        "cronFederatedHorizontalPodAutoscaler",
-        "scales workloads by the clock",
-        true,
-        None,
-        &[("autoscaling.karmada.io", "CronFederatedHPA")],
-    ),
-    missing(
-        "hpaScaleTargetMarker",
-        "marks workloads that an autoscaler in a member scales",
-        false,
-        None,
-        NONE,
-    ),
-    missing(
-        "deploymentReplicasSyncer",
-        "brings replicas that a member's autoscaler chose back into the template",
-        false,
-        None,
-        NONE,
-    ),
+    Declaration {
+        name: "federatedHorizontalPodAutoscaler",
+        about: "a workload has as many replicas as the load on its pods in all clusters needs",
+        default: true,
+        gate: None,
+        watches: &[
+            Watch::FederatedHpas,
+            Watch::Bindings,
+            Watch::Clusters,
+            Watch::MemberObjects,
+            Watch::MemberHealth,
+        ],
+        writes: "the scale of workloads; status of FederatedHPA",
+        status: present("autoscaling/hpa.rs", Wire::Members(autoscaling::hpa::wire)),
+    },
+    Declaration {
+        name: "cronFederatedHorizontalPodAutoscaler",
+        about: "workloads and FederatedHPAs are scaled when the rules of a CronFederatedHPA say so",
+        default: true,
+        gate: None,
+        watches: &[Watch::CronFederatedHpas],
+        writes: "the scale of workloads; limits of FederatedHPA; status of CronFederatedHPA",
+        status: present("autoscaling/cron.rs", Wire::Plane(autoscaling::cron::wire)),
+    },
+    Declaration {
+        name: "hpaScaleTargetMarker",
+        about: "a workload that a propagated HorizontalPodAutoscaler scales keeps the replicas that it has in each member",
+        default: false,
+        gate: None,
+        watches: &[Watch::Templates],
+        writes: "a label of the template",
+        status: present("autoscaling/marker.rs", Wire::Plane(autoscaling::marker::wire)),
+    },
+    Declaration {
+        name: "deploymentReplicasSyncer",
+        about: "a Deployment whose replicas members choose has as many replicas as they have together",
+        default: false,
+        gate: None,
+        watches: &[Watch::Templates, Watch::Bindings],
+        writes: "spec.replicas of the Deployment",
+        status: present("autoscaling/syncer.rs", Wire::Plane(autoscaling::syncer::wire)),
+    },
     Declaration {
         name: "multiclusterservice",
         about: "the Service of a MultiClusterService is in its providers and consumers, and the providers are asked for its endpoints",
@@ -531,8 +546,8 @@ mod tests {
     #[test]
     fn a_kind_without_a_controller_is_known() {
         let missing = |group, kind| missing_for(group, kind);
-        let expected = "the controller federatedHorizontalPodAutoscaler";
-        assert_eq!(missing("autoscaling.karmada.io", "FederatedHPA").as_deref(), Some(expected));
+        let expected = "the controller serviceExport";
+        assert_eq!(missing("multicluster.x-k8s.io", "ServiceExport").as_deref(), Some(expected));
         assert_eq!(missing("search.karmada.io", "ResourceRegistry").as_deref(), Some("the search"));
         assert_eq!(missing("policy.karmada.io", "PropagationPolicy"), None);
         assert_eq!(missing("", "ConfigMap"), None);
@@ -556,6 +571,8 @@ mod tests {
             "ClusterPropagationPolicy",
             "ClusterResourceBinding",
             "ClusterTaintPolicy",
+            "CronFederatedHPA",
+            "FederatedHPA",
             "FederatedResourceQuota",
             "MultiClusterService",
             "OverridePolicy",
