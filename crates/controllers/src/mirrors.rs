@@ -18,6 +18,7 @@ use api::policy::{
 };
 use api::remedy::Remedy;
 use api::work::{ClusterResourceBinding, ResourceBinding, Work};
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::runtime::watcher;
@@ -133,6 +134,8 @@ mirrors! {
     };
     Customizations, "ResourceInterpreterCustomization",
         customizations: ResourceInterpreterCustomization = Mirror::default(), all;
+    CertificateRequests, "CertificateSigningRequest",
+        certificate_requests: CertificateSigningRequest = Mirror::default(), all;
     InterpreterWebhooks, "ResourceInterpreterWebhookConfiguration",
         interpreter_webhooks: ResourceInterpreterWebhookConfiguration = Mirror::default(), all;
 }
