@@ -9,6 +9,7 @@ mod environment;
 mod estimator;
 mod extension;
 mod failover;
+mod fleet;
 mod licenses;
 mod memory;
 mod observability;

@@ -26,7 +26,7 @@ use self::members::Members;
 use self::picture::Picture;
 use self::screen::{Below, Screen};
 use crate::controllers::Chosen;
-use crate::plane::{Plane, Setup};
+use crate::plane::{Plane, SEARCH_CACHE, Setup};
 use crate::signals::Signals;
 
 /// Start a control plane with three simulated clusters and a sample application, and show what runs where.
@@ -219,6 +219,7 @@ async fn start_plane(arguments: &Arguments) -> anyhow::Result<Plane> {
             allow_no_execute_taint_policy: arguments.failover,
         },
         chosen,
+        search_cache_bytes: SEARCH_CACHE,
     };
     Plane::start(setup).await.map_err(|error| {
         let in_use = matches!(error.downcast_ref(), Some(apiserver::Error::Listen(error))

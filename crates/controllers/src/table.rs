@@ -374,7 +374,6 @@ impl Declaration {
 /// Kinds that something else than a controller has to act on, and what that is: it does not exist yet.
 const WITHOUT: &[(&str, &str, &str)] = &[
     ("networking.karmada.io", "MultiClusterIngress", "a provider for it"),
-    ("search.karmada.io", "ResourceRegistry", "the search"),
 ];
 
 /// Returns what would act on a kind and is missing; nothing if the kind is acted on, or needs nobody.
@@ -499,7 +498,7 @@ mod tests {
         let missing = |group, kind| missing_for(group, kind);
         let expected = "the controller federatedHorizontalPodAutoscaler";
         assert_eq!(missing("autoscaling.karmada.io", "FederatedHPA").as_deref(), Some(expected));
-        assert_eq!(missing("search.karmada.io", "ResourceRegistry").as_deref(), Some("the search"));
+        assert_eq!(missing("search.karmada.io", "ResourceRegistry"), None);
         assert_eq!(missing("policy.karmada.io", "PropagationPolicy"), None);
         assert_eq!(missing("", "ConfigMap"), None);
     }
