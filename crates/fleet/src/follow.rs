@@ -269,3 +269,6 @@ async fn in_time<T>(answer: impl Future<Output = Result<T, Error>>) -> Result<T,
         Err(_) => Err(Trouble::Slow(PAGE_DEADLINE)),
     }
 }
+
+#[cfg(test)]
+mod tests;

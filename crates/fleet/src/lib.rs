@@ -14,6 +14,7 @@
 //! | [`cache`] | all objects of a kind, and what happened to them |
 //! | [`watch`] | a reader of what happened |
 //! | [`version`] | resource versions and continue tokens over several clusters |
+//! | [`query`] | a language for searching, answered from the caches |
 
 pub mod cache;
 pub mod entry;
@@ -21,6 +22,7 @@ pub mod follow;
 mod index;
 pub mod keeper;
 pub mod plan;
+pub mod query;
 mod source;
 pub mod version;
 pub mod watch;

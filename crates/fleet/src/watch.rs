@@ -272,3 +272,6 @@ fn ahead(cache: &Cache, versions: &Versions) -> Option<Lost> {
 pub async fn not_older(cache: &Arc<Cache>, versions: &Versions) -> Result<(), Lost> {
     catch_up(cache, versions).await
 }
+
+#[cfg(test)]
+mod tests;
