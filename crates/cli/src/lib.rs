@@ -44,6 +44,7 @@ mod program;
 mod promote;
 mod rollout;
 mod scale;
+mod search;
 mod select;
 mod server;
 mod session;
@@ -90,6 +91,7 @@ pub enum Command {
     Interpret(Box<interpret::Arguments>),
     Promote(Box<promote::Arguments>),
     Top(Box<top::Arguments>),
+    Search(Box<search::Arguments>),
     Patch(Box<patch::Arguments>),
     Diff(Box<diff::Arguments>),
     Wait(Box<wait::Arguments>),
@@ -121,6 +123,7 @@ pub async fn run(command: Command, program: &str) -> anyhow::Result<()> {
         Command::PortForward(arguments) => port_forward::run(*arguments).await,
         Command::Cp(arguments) => cp::run(*arguments).await,
         Command::Top(arguments) => top::run(*arguments).await,
+        Command::Search(arguments) => search::run(*arguments).await,
         Command::Diff(arguments) => diff::run(*arguments).await,
         Command::Wait(arguments) => wait::run(*arguments).await,
         Command::Scale(arguments) => scale::run(*arguments).await,

@@ -156,15 +156,15 @@ mod tests {
         }
     }
 
-    #[test]
-    fn lists_are_put_into_the_first_one() {
+    #[tokio::test]
+    async fn lists_are_put_into_the_first_one() {
         let list = |name: &str, items: &str| {
             let text = format!(r#"{{"kind":"PodList","metadata":{{"resourceVersion":"{name}"}},"items":{items}}}"#);
             (name.to_owned(), Bytes::from(text))
         };
         let all = vec![list("1", "[{\"a\":1}]"), ("m2".to_owned(), Bytes::from_static(b"<html>")), list("3", "null"), list("4", "[2]")];
         let response = merged(all);
-        let body = futures::executor::block_on(response.into_body().collect()).unwrap().to_bytes();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
         let expected = r#"{"items":[{"a":1},2],"kind":"PodList","metadata":{"resourceVersion":"1"}}"#;
         assert_eq!(body, expected);
         assert_eq!(merged(Vec::new()).status(), 404);

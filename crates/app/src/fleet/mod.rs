@@ -5,6 +5,7 @@
 //! what of which member is asked of the members ([`rights`]).
 
 pub(crate) mod own;
+mod query;
 mod reading;
 mod rights;
 mod search;
@@ -35,7 +36,8 @@ pub(crate) struct Doors {
 /// Returns the kinds that a control plane serves from the start: the native ones, and the doors, so that discovery names them.
 pub(crate) fn registry() -> Arc<Registry> {
     let all = ["create", "delete", "get", "patch", "update"];
-    Registry::with_computed(vec![door("search", "Search", &["get"]), door("proxying", "Proxying", &all)])
+    let doors = [("search", "Search", &all[2..3]), ("proxying", "Proxying", &all[..]), ("query", "Query", &all[2..3])];
+    Registry::with_computed(doors.map(|(name, kind, verbs)| door(name, kind, verbs)).to_vec())
 }
 
 fn door(name: &str, kind: &str, verbs: &[&str]) -> Arc<Kind> {
@@ -101,6 +103,7 @@ impl Doors {
         }
         match kind.resource.resource.as_str() {
             "search" => Some(self.search(server, context).await),
+            "query" => Some(self.query(server, context).await),
             "proxying" => Some(self.proxying(server, context, proxy, body).await),
             _ => None,
         }
