@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::cluster::Cluster;
-use api::search::ResourceRegistry;
+use api::search::{OpenSearchConfig, ResourceRegistry};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{Patch, PatchParams};
@@ -43,12 +43,21 @@ const COMPLAINTS: usize = 5;
 /// Tells how the control plane serves a kind, by its `apiVersion` and name.
 pub type Resolve = Arc<dyn Fn(&str, &str) -> Option<Kind> + Send + Sync>;
 
+/// A registry whose objects are wanted in OpenSearch, too.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Backend {
+    pub registry: String,
+    pub store: OpenSearchConfig,
+    pub kinds: BTreeMap<Kind, BTreeSet<Place>>,
+}
+
 /// All caches.
 pub struct Fleet {
     caches: RwLock<BTreeMap<(String, String, String), Arc<Cache>>>,
     clients: RwLock<HashMap<String, Client>>,
     budget: Arc<Budget>,
     planned: tokio::sync::watch::Sender<u64>,
+    backends: tokio::sync::watch::Sender<Vec<Backend>>,
 }
 
 impl std::fmt::Debug for Fleet {
@@ -65,6 +74,7 @@ impl Fleet {
             clients: RwLock::default(),
             budget: Arc::new(Budget::new(limit)),
             planned: tokio::sync::watch::Sender::new(0),
+            backends: tokio::sync::watch::Sender::default(),
         })
     }
 
@@ -91,6 +101,11 @@ impl Fleet {
     /// Returns how many bytes the caches hold, and how many they may.
     pub fn memory(&self) -> (usize, usize) {
         (self.budget.used(), self.budget.limit())
+    }
+
+    /// Returns the registries whose objects are wanted in OpenSearch, and tells of changes.
+    pub fn backends(&self) -> tokio::sync::watch::Receiver<Vec<Backend>> {
+        self.backends.subscribe()
     }
 
     /// Adds the cache of a kind, or returns the one that is there.
@@ -228,6 +243,19 @@ impl Keeper {
                 }
             }
         }
+        let backends: Vec<Backend> = registries
+            .iter()
+            .filter_map(|registry| {
+                let store = registry.spec.backend_store.as_ref()?.open_search.clone()?;
+                let kinds = plan([&**registry], &known, &*self.resolve).kinds;
+                Some(Backend { registry: registry.metadata.name.clone().unwrap_or_default(), store, kinds })
+            })
+            .collect();
+        self.fleet.backends.send_if_modified(|now| {
+            let changed = *now != backends;
+            *now = backends;
+            changed
+        });
         self.fleet.planned.send_modify(|count| *count += 1);
         complaints
     }

@@ -4,6 +4,7 @@
 //! the member that has the object ([`writing`]), or from the control plane itself ([`own`]), in this order, as in Karmada. Who may see
 //! what of which member is asked of the members ([`rights`]).
 
+pub(crate) mod opensearch;
 pub(crate) mod own;
 mod query;
 mod reading;
@@ -33,11 +34,13 @@ pub(crate) struct Doors {
     rights: Arc<Rights>,
 }
 
-/// Returns the kinds that a control plane serves from the start: the native ones, and the doors, so that discovery names them.
-pub(crate) fn registry() -> Arc<Registry> {
+/// Returns the kinds that a control plane serves from the start: the native ones, the given ones, and the doors, so that
+/// discovery names them.
+pub(crate) fn registry(others: Vec<Arc<Kind>>) -> Arc<Registry> {
     let all = ["create", "delete", "get", "patch", "update"];
     let doors = [("search", "Search", &all[2..3]), ("proxying", "Proxying", &all[..]), ("query", "Query", &all[2..3])];
-    Registry::with_computed(doors.map(|(name, kind, verbs)| door(name, kind, verbs)).to_vec())
+    let doors = doors.map(|(name, kind, verbs)| door(name, kind, verbs));
+    Registry::with_computed(others.into_iter().chain(doors).collect())
 }
 
 fn door(name: &str, kind: &str, verbs: &[&str]) -> Arc<Kind> {
