@@ -1,5 +1,6 @@
-//! What Karmada adds to the API server: the proxy to members, the computed columns of kinds that upstream serves by servers
-//! of their own, the metrics of all members, the reasons of the scheduler's last decision as `diagnosis` of a binding, and the controllers' metrics.
+//! What Karmada adds to the API server: the proxy to members, the doors to the fleet, the metrics of all members, the computed columns of
+//! kinds that upstream serves by servers of their own, the reasons of the scheduler's last decision as `diagnosis` of a binding, and the
+//! controllers' metrics.
 
 use std::sync::Arc;
 
@@ -20,11 +21,12 @@ use serde_json::Value;
 
 use crate::cluster_proxy::ClusterProxy;
 use crate::controllers::Tasks;
+use crate::fleet::Doors;
 use crate::fleet_metrics;
 
 impl Karmada {
-    pub(crate) fn new(diagnoses: Diagnoses, tasks: Tasks) -> Self {
-        Self { proxy: ClusterProxy::default(), diagnoses, tasks }
+    pub(crate) fn new(diagnoses: Diagnoses, tasks: Tasks, doors: Doors) -> Self {
+        Self { proxy: ClusterProxy::default(), diagnoses, tasks, doors }
     }
 
     /// Says why a binding is where it is: as JSON, or as text for whoever prefers that.
@@ -58,6 +60,8 @@ pub(crate) struct Karmada {
     diagnoses: Diagnoses,
     /// The tasks of the controllers in this process.
     tasks: Tasks,
+    /// The doors to the fleet.
+    doors: Doors,
 }
 
 impl Extension for Karmada {
@@ -80,6 +84,16 @@ impl Extension for Karmada {
                 _ => None,
             }
         })
+    }
+
+    fn connect<'a>(
+        &'a self,
+        server: &'a Arc<Server>,
+        context: &'a Context,
+        kind: &'a Kind,
+        body: &'a Bytes,
+    ) -> BoxFuture<'a, Option<Result<Response<Body>, Status>>> {
+        Box::pin(self.doors.answer(server, context, kind, &self.proxy, body))
     }
 
     fn computed<'a>(

@@ -13,6 +13,7 @@ mod estimator;
 mod etcd;
 mod extension;
 mod failover;
+mod fleet;
 mod fleet_metrics;
 mod licenses;
 mod memory;

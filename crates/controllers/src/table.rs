@@ -418,7 +418,6 @@ impl Declaration {
 /// Kinds that something else than a controller has to act on, and what that is: it does not exist yet.
 const WITHOUT: &[(&str, &str, &str)] = &[
     ("networking.karmada.io", "MultiClusterIngress", "a provider for it"),
-    ("search.karmada.io", "ResourceRegistry", "the search"),
 ];
 
 /// Returns what would act on a kind and is missing; nothing if the kind is acted on, or needs nobody.
@@ -517,7 +516,7 @@ mod tests {
     fn a_kind_without_a_controller_is_known() {
         let missing = |group, kind| missing_for(group, kind);
         assert_eq!(missing("multicluster.x-k8s.io", "ServiceExport"), None);
-        assert_eq!(missing("search.karmada.io", "ResourceRegistry").as_deref(), Some("the search"));
+        assert_eq!(missing("search.karmada.io", "ResourceRegistry"), None);
         assert_eq!(missing("policy.karmada.io", "PropagationPolicy"), None);
         assert_eq!(missing("", "ConfigMap"), None);
     }

@@ -9,6 +9,7 @@ mod application;
 mod cases;
 mod election;
 mod failover;
+mod fleet;
 mod karmadactl;
 mod kinds;
 mod liar;

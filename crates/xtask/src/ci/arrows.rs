@@ -27,6 +27,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("runtime", &["api", "apimachinery"]),
     ("member", &["api", "apimachinery", "runtime"]),
     ("estimator", &["api", "apimachinery", "runtime"]),
+    // Copies of members' objects, shown as one cluster. It knows how objects are listed and watched, not who may see them.
+    ("fleet", &["api", "apimachinery", "member", "native", "placement", "runtime"]),
     (
         "controllers",
         &[
@@ -54,6 +56,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "cli",
             "controllers",
             "estimator",
+            "fleet",
             "interpreter",
             "member",
             "native",
