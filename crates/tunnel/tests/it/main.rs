@@ -1,0 +1,6 @@
+//! The two ends of a tunnel, joined by TLS on the loopback.
+
+mod attacks;
+mod stage;
+mod streams;
+mod trouble;
