@@ -51,7 +51,7 @@ pub(crate) struct Arguments {
 /// Upstream's flags for the Lease.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Leader election")]
-struct Election {
+pub(crate) struct Election {
     /// Act only while holding a Lease of the control plane.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     leader_elect: bool,
@@ -74,8 +74,8 @@ struct Election {
 }
 
 impl Election {
-    /// Returns who stands in line, or nothing if nobody has to.
-    fn candidate(&self, chosen: &Chosen) -> anyhow::Result<Option<Candidate>> {
+    /// Returns who stands in line, or nothing if nobody has to. `lease` is the name of the Lease unless a flag says otherwise.
+    pub(crate) fn candidate(&self, lease: &str) -> anyhow::Result<Option<Candidate>> {
         if !self.leader_elect {
             return Ok(None);
         }
@@ -90,7 +90,7 @@ impl Election {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         Ok(Some(Candidate {
             namespace: self.leader_elect_resource_namespace.clone(),
-            lease: self.leader_elect_resource_name.clone().unwrap_or_else(|| chosen.component().to_owned()),
+            lease: self.leader_elect_resource_name.clone().unwrap_or_else(|| lease.to_owned()),
             identity: format!("{host}_{}", uuid::Uuid::new_v4()),
             timing,
         }))
@@ -239,7 +239,7 @@ impl Chosen {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let candidate = arguments.election.candidate(&arguments.chosen)?;
+    let candidate = arguments.election.candidate(arguments.chosen.component())?;
     let address = |flag: &str, text: &str| {
         observability::address(text).map_err(|error| anyhow::anyhow!("--{flag}: {error}"))
     };

@@ -1,6 +1,7 @@
 //! The `karmada` binary: reads arguments, sets up logging, runs a role.
 
 mod access;
+mod agent;
 mod backup;
 mod cluster_proxy;
 mod controllers;
@@ -50,6 +51,7 @@ enum Command {
     Up(up::Arguments),
     Server(Box<server::Arguments>),
     Controllers(Box<controllers::Arguments>),
+    Agent(Box<agent::Arguments>),
     Sim(sim::Arguments),
     Webhook(webhook::Arguments),
     Estimator(estimator::Arguments),
@@ -103,6 +105,7 @@ fn main() -> ExitCode {
             Command::Up(up) => up::run(up, &arguments.log).await,
             Command::Server(arguments) => server::run(*arguments).await,
             Command::Controllers(arguments) => controllers::run(*arguments).await,
+            Command::Agent(arguments) => agent::run(*arguments).await,
             Command::Sim(arguments) => sim::run(arguments).await,
             Command::Webhook(arguments) => webhook::run(arguments).await,
             Command::Estimator(arguments) => estimator::run(arguments).await,

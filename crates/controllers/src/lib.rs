@@ -36,6 +36,7 @@ use environment::Environment;
 pub use mirrors::Watch;
 pub use my_clusters::MyClusters;
 pub use selection::Selection;
+pub use table::AGENT;
 use table::{Status, TABLE, Wire};
 pub use timing::Timing;
 

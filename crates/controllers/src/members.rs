@@ -7,13 +7,14 @@
 //! A member that is down costs nothing but its own in-flight slots: its Works are put aside until its Cluster is Ready
 //! again, and then taken up all at once.
 //!
-//! Code map: `links` connections · `cluster`, `monitor` registration and silent agents · `cluster_status` with `readiness`,
+//! Code map: `links` connections · `cluster`, `monitor` registration and silent agents · `heartbeat` an agent's sign of life · `cluster_status` with `readiness`,
 //! `enablements`, `summary` · `execution` with `removal`, the only place that deletes from members · `work_status`.
 
 pub(crate) mod cluster;
 pub(crate) mod cluster_status;
 mod enablements;
 pub(crate) mod execution;
+mod heartbeat;
 mod links;
 mod metrics;
 mod monitor;

@@ -364,6 +364,10 @@ pub const TABLE: &[Declaration] = &[
     },
 ];
 
+/// The controllers of an agent, which looks after one cluster from inside of it.
+pub const AGENT: &[&str] =
+    &["clusterStatus", "execution", "workStatus", "serviceExport", "endpointsliceCollect"];
+
 impl Declaration {
     /// Returns whether the gate lets it run.
     pub fn is_open(&self, features: &Features) -> bool {
