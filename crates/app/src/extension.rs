@@ -1,4 +1,4 @@
-//! What Karmada adds to the API server: the proxy to members, the computed columns of kinds that upstream serves by servers
+//! What Karmada adds to the API server: the proxy to members and the tunnels of their agents, the computed columns of kinds that upstream serves by servers
 //! of their own, the reasons of the scheduler's last decision as `diagnosis` of a binding, and the controllers' metrics.
 
 use std::sync::Arc;
@@ -17,13 +17,15 @@ use http::Response;
 use http::header::ACCEPT;
 use serde::Deserialize as _;
 use serde_json::Value;
+use tunnel::Tunnels;
 
 use crate::cluster_proxy::ClusterProxy;
 use crate::controllers::Tasks;
+use crate::tunnels;
 
 impl Karmada {
-    pub(crate) fn new(diagnoses: Diagnoses, tasks: Tasks) -> Self {
-        Self { proxy: ClusterProxy::default(), diagnoses, tasks }
+    pub(crate) fn new(diagnoses: Diagnoses, tasks: Tasks, tunnels: Tunnels) -> Self {
+        Self { proxy: ClusterProxy::new(tunnels.clone()), tunnels, diagnoses, tasks }
     }
 
     /// Says why a binding is where it is: as JSON, or as text for whoever prefers that.
@@ -53,6 +55,8 @@ const AGE: usize = 4;
 
 pub(crate) struct Karmada {
     proxy: ClusterProxy,
+    /// The ways that agents open.
+    tunnels: Tunnels,
     /// The last decisions of the scheduler in this process.
     diagnoses: Diagnoses,
     /// The tasks of the controllers in this process.
@@ -72,6 +76,9 @@ impl Extension for Karmada {
             match (kind.gvk.group.as_str(), kind.gvk.kind.as_str(), context.info.subresource.as_str()) {
                 (api::cluster::GROUP, "Cluster", "proxy") => {
                     Some(self.proxy.answer(server, context, kind, body).await)
+                }
+                (api::cluster::GROUP, "Cluster", "tunnel") => {
+                    Some(tunnels::open(&self.tunnels, server, context, kind))
                 }
                 (api::work::GROUP, "ResourceBinding" | "ClusterResourceBinding", "diagnosis") => {
                     Some(self.diagnosis(context, kind, namespace))

@@ -10,12 +10,13 @@ use apiserver::local::Terms;
 use apiserver::{Handle, Profile};
 use controllers::plane::scheduling::Diagnoses;
 use kube::Client;
-use runtime::Writer;
+use runtime::{Supervisor, Writer};
 use store::Durability;
+use tunnel::Tunnels;
 
 use crate::controllers::{Chosen, Running, Tasks};
 use crate::environment::Environment;
-use crate::{extension, plugin, roles};
+use crate::{extension, plugin, roles, tunnels};
 
 /// How a control plane is set up.
 pub(crate) struct Setup {
@@ -34,6 +35,8 @@ pub(crate) struct Plane {
     pub(crate) client: Client,
     handle: Handle,
     running: Running,
+    /// Writes the events of tunnels.
+    news: Supervisor,
 }
 
 impl Plane {
@@ -42,6 +45,7 @@ impl Plane {
         let environment = Arc::new(Environment::default());
         let diagnoses = Diagnoses::default();
         let tasks = Tasks::default();
+        let tunnels = Tunnels::default();
         let place = match &setup.server.data_dir {
             Some(dir) => dir.display().to_string(),
             None => "memory".to_owned(),
@@ -51,7 +55,11 @@ impl Plane {
             definitions: api::crd::all().into_iter().chain(api::crd::aggregated()).collect(),
             namespaces: vec!["karmada-system".to_owned(), "karmada-cluster".to_owned()],
             plugins: vec![Arc::new(plugin::Karmada::new(setup.rules, environment.clone()))],
-            extension: Some(Arc::new(extension::Karmada::new(diagnoses.clone(), tasks.clone()))),
+            extension: Some(Arc::new(extension::Karmada::new(
+                diagnoses.clone(),
+                tasks.clone(),
+                tunnels.clone(),
+            ))),
             // What these two of the original installation ask for is done by the plug-in.
             ignored_webhooks: vec!["mutating-config".to_owned(), "validating-config".to_owned()],
             ..setup.server
@@ -64,6 +72,7 @@ impl Plane {
             apiserver::auth::User::system("system:karmada-controllers"),
         );
         environment.connect(client.clone());
+        let news = tunnels::tell(&tunnels, &handle.server, &client);
         roles::ensure(&client).await?;
         let on_terms = |durability| {
             let user = apiserver::auth::User::system("system:karmada-controllers");
@@ -72,7 +81,7 @@ impl Plane {
         // What controllers say can be made again need not wait for the disk; everything else does.
         let writer = Writer::with_derived(on_terms(Durability::Durable), on_terms(Durability::Buffered));
         let running = Running::elected(writer, &setup.chosen, diagnoses, tasks).await?;
-        Ok(Self { url: handle.url.clone(), kubeconfig, client, handle, running })
+        Ok(Self { url: handle.url.clone(), kubeconfig, client, handle, running, news })
     }
 
     /// Waits until the control plane cannot go on, and returns why.
@@ -83,6 +92,7 @@ impl Plane {
     /// Ends it: the controllers first, since they are clients of the server.
     pub(crate) async fn stop(self) {
         self.running.stop().await;
+        self.news.stop().await;
         self.handle.stop().await;
     }
 }

@@ -18,4 +18,5 @@ mod real_pods;
 mod requests;
 mod sight;
 mod trouble;
+mod tunnel;
 mod world;
