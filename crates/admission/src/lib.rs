@@ -9,6 +9,7 @@
 //! API servers of those kinds.
 
 mod addresses;
+pub mod agents;
 mod autoscaling;
 mod bindings;
 pub mod cluster;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::admission::Admit;
+use crate::auth::bounds::Bounds;
 use crate::gate::Gate;
 use crate::registry::Registry;
 use crate::server::Extension;
@@ -40,6 +41,8 @@ pub struct Options {
     /// Webhook configurations that are stored but not obeyed: those of programs whose rules are among the plug-ins.
     pub ignored_webhooks: Vec<String>,
     pub extension: Option<Arc<dyn Extension>>,
+    /// Users who never get more than what is their own, whatever roles say.
+    pub bounds: Option<Arc<dyn Bounds>>,
     /// What is served before the first definition; the native kinds by default.
     pub registry: Option<Arc<Registry>>,
     /// Definitions that are installed before the server is ready.
@@ -86,6 +89,7 @@ impl Default for Options {
             plugins: Vec::new(),
             ignored_webhooks: Vec::new(),
             extension: None,
+            bounds: None,
             registry: None,
             definitions: Vec::new(),
             namespaces: Vec::new(),

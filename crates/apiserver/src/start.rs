@@ -116,7 +116,7 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     let server = Arc::new(Server {
         store,
         registry: ArcSwap::new(options.registry.clone().unwrap_or_else(Registry::natives)),
-        rbac: Rbac::default(),
+        rbac: Rbac::within(options.bounds.clone()),
         impersonators: Default::default(),
         tokens: Tokens::new(&pki.service_account_key, &issuer, options.token_file.as_deref())?,
         oidc: options.oidc.clone().map(Oidc::new).transpose()?,

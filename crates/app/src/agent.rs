@@ -48,6 +48,9 @@ pub(crate) struct Arguments {
     /// The cluster's own kubeconfig; by default KUBECONFIG, the account of the pod, or the file in the home directory.
     #[arg(long, value_name = "FILE", alias = "cluster-kubeconfig")]
     kubeconfig: Option<PathBuf>,
+    /// Context in the cluster's kubeconfig; by default the current one.
+    #[arg(long, value_name = "CONTEXT", requires = "kubeconfig")]
+    context: Option<String>,
     /// Name of the cluster in the control plane.
     #[arg(long, value_name = "NAME")]
     cluster_name: String,
@@ -242,7 +245,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let identity =
         Identity::read(&arguments.karmada_kubeconfig, arguments.karmada_context.as_deref()).await?;
     let member_config = match &arguments.kubeconfig {
-        Some(path) => cli::config(Some(path), None).await?,
+        Some(path) => cli::config(Some(path), arguments.context.as_deref()).await?,
         None => Config::infer()
             .await
             .context("no kubeconfig of the cluster is given and none is found; use --kubeconfig")?,

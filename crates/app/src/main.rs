@@ -2,6 +2,7 @@
 
 mod access;
 mod agent;
+mod agents;
 mod backup;
 mod cluster_proxy;
 mod controllers;

@@ -14,6 +14,7 @@ use runtime::{Supervisor, Writer};
 use store::Durability;
 use tunnel::Tunnels;
 
+use crate::agents::Agents;
 use crate::controllers::{Chosen, Running, Tasks};
 use crate::environment::Environment;
 use crate::{extension, plugin, roles, tunnels};
@@ -50,11 +51,16 @@ impl Plane {
             Some(dir) => dir.display().to_string(),
             None => "memory".to_owned(),
         };
+        let agents = Agents::default();
         let options = apiserver::Options {
             profile: Profile::Karmada,
             definitions: api::crd::all().into_iter().chain(api::crd::aggregated()).collect(),
             namespaces: vec!["karmada-system".to_owned(), "karmada-cluster".to_owned()],
-            plugins: vec![Arc::new(plugin::Karmada::new(setup.rules, environment.clone()))],
+            plugins: vec![
+                Arc::new(agents.clone()),
+                Arc::new(plugin::Karmada::new(setup.rules, environment.clone())),
+            ],
+            bounds: Some(Arc::new(agents.clone())),
             extension: Some(Arc::new(extension::Karmada::new(
                 diagnoses.clone(),
                 tasks.clone(),
@@ -66,6 +72,7 @@ impl Plane {
         };
         let handle =
             apiserver::start(options).await.with_context(|| format!("cannot start the server on {place}"))?;
+        agents.connect(&handle.server);
         let kubeconfig = handle.write_kubeconfig("karmada.kubeconfig")?.unwrap_or_default();
         let client = apiserver::local::client(
             &handle.server,
@@ -73,7 +80,7 @@ impl Plane {
         );
         environment.connect(client.clone());
         let news = tunnels::tell(&tunnels, &handle.server, &client);
-        roles::ensure(&client).await?;
+        roles::ensure(&client, &handle.url, &handle.pki.ca.cert).await?;
         let on_terms = |durability| {
             let user = apiserver::auth::User::system("system:karmada-controllers");
             apiserver::local::client_on(&handle.server, user, Terms { durability, ownership: false })

@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use admission::agents::{AGENT_PREFIX, AGENTS};
 use apimachinery::status::Status;
 use apiserver::auth::User;
 use apiserver::auth::rbac::Attributes;
@@ -23,9 +24,6 @@ use runtime::events::{Events, Subject as _};
 use serde_json::Value;
 use tunnel::{News, PROTOCOL, Tunnels};
 
-/// The organization of all agents, and what their names begin with.
-const AGENTS: &str = "system:karmada:agents";
-const AGENT_PREFIX: &str = "system:karmada:agent:";
 /// Who writes the events.
 const COMPONENT: &str = "tunnel";
 const OPENED: &str = "TunnelOpened";

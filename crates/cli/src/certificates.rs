@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use admission::agents::AGENTS;
 use anyhow::{Context, bail};
 use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
@@ -16,10 +17,6 @@ use x509_parser::pem::Pem;
 
 use crate::credentials::system;
 
-/// The organization of all agents.
-pub const AGENTS: &str = "system:karmada:agents";
-/// What the name of an agent begins with; the name of its cluster follows.
-pub const AGENT_PREFIX: &str = "system:karmada:agent:";
 /// Signs certificates with which clients show themselves to the API server.
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 const LOOK_EVERY: Duration = Duration::from_secs(1);

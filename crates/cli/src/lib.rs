@@ -44,6 +44,7 @@ mod port_forward;
 mod print;
 mod program;
 mod promote;
+mod register;
 mod rollout;
 mod scale;
 mod select;
@@ -54,6 +55,7 @@ mod terminal;
 mod token;
 mod top;
 mod unjoin;
+mod unregister;
 mod version;
 mod wait;
 
@@ -79,6 +81,8 @@ pub enum Command {
     Join(JoinArguments),
     Unjoin(UnjoinArguments),
     Token(token::Arguments),
+    Register(Box<register::Arguments>),
+    Unregister(unregister::Arguments),
     Cordon(cordon::CordonArguments),
     Uncordon(cordon::UncordonArguments),
     Taint(taint::Arguments),
@@ -138,6 +142,8 @@ pub async fn run(command: Command, program: &str) -> anyhow::Result<()> {
         Command::Join(arguments) => join(arguments).await,
         Command::Unjoin(arguments) => unjoin(arguments).await,
         Command::Token(arguments) => token::run(arguments, program).await,
+        Command::Register(arguments) => register::run(*arguments).await,
+        Command::Unregister(arguments) => unregister::run(arguments).await,
         Command::Cordon(arguments) => cordon::cordon(arguments).await,
         Command::Uncordon(arguments) => cordon::uncordon(arguments).await,
         Command::Taint(arguments) => taint::run(arguments).await,

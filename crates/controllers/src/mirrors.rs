@@ -14,6 +14,7 @@ use api::policy::{
 };
 use api::remedy::Remedy;
 use api::work::{ClusterResourceBinding, ResourceBinding, Work};
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::runtime::watcher;
 use kube::{Api, Client};
@@ -115,6 +116,8 @@ mirrors! {
     ClusterBindings, "ClusterResourceBinding", cluster_bindings: ClusterResourceBinding = Mirror::default(), all;
     Customizations, "ResourceInterpreterCustomization",
         customizations: ResourceInterpreterCustomization = Mirror::default(), all;
+    CertificateRequests, "CertificateSigningRequest",
+        certificate_requests: CertificateSigningRequest = Mirror::default(), all;
     InterpreterWebhooks, "ResourceInterpreterWebhookConfiguration",
         interpreter_webhooks: ResourceInterpreterWebhookConfiguration = Mirror::default(), all;
 }

@@ -9,6 +9,7 @@
 //! `removals` holds what would take too many away · `status` brings reports back · `namespaces`
 //! mirrors namespaces into all clusters · `unified_auth` lets the cluster proxy act in the name of its users.
 
+pub(crate) mod agent_requests;
 pub(crate) mod bindings;
 pub(crate) mod dependencies;
 pub(crate) mod detector;

@@ -297,7 +297,15 @@ pub const TABLE: &[Declaration] = &[
         writes: "spec.rescheduleTriggeredAt of the binding; status of WorkloadRebalancer",
         status: present("failover/rebalancer.rs", Wire::Plane(failover::rebalancer::wire)),
     },
-    missing("agentcsrapproving", "approves the certificate requests of agents", true, None, NONE),
+    Declaration {
+        name: "agentcsrapproving",
+        about: "a certificate request of an agent that may have one is approved",
+        default: true,
+        gate: None,
+        watches: &[Watch::CertificateRequests],
+        writes: "condition Approved of CertificateSigningRequest",
+        status: present("plane/agent_requests.rs", Wire::Plane(plane::agent_requests::wire)),
+    },
     Declaration {
         name: "clustertaintpolicy",
         about: "a Cluster has the taints that ClusterTaintPolicies give it for its conditions",

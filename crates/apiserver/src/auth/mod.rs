@@ -5,6 +5,7 @@
 
 pub(crate) mod bearer;
 pub(crate) mod bootstrap_tokens;
+pub mod bounds;
 pub mod certify;
 pub mod claims;
 pub mod escalation;

@@ -9,12 +9,13 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
+use admission::agents::AGENT_PREFIX;
 use anyhow::{Context as _, bail};
 use apimachinery::duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
-use cli::certificates::{AGENT_PREFIX, Validity, Wanted, ask, suffix};
+use cli::certificates::{Validity, Wanted, ask, suffix};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, Patch, PatchParams};
