@@ -269,7 +269,8 @@ mod tests {
         assert_eq!(way(json!({ "syncMode": "Pull", "apiEndpoint": "https://m1" })).unwrap(), tunnel);
         let reference = json!({ "namespace": "n", "name": "impersonator" });
         for mode in ["Push", "Pull"] {
-            let spec = json!({ "syncMode": mode, "apiEndpoint": "https://m1", "impersonatorSecretRef": reference });
+            let spec =
+                json!({ "syncMode": mode, "apiEndpoint": "https://m1", "impersonatorSecretRef": reference });
             let direct = r#"Connection { cluster: "m1", endpoint: "https://m1", .. }"#;
             assert_eq!(way(spec).unwrap(), direct, "{mode}");
         }

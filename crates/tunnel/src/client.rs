@@ -131,11 +131,7 @@ fn stream(cluster: &str, request: Request<Body>) -> Result<Request<Body>, Error>
 }
 
 /// Makes of the answer to a stream what the member answered.
-fn answer(
-    mut response: Response<Incoming>,
-    switch: Option<&Protocol>,
-    places: Places,
-) -> Response<Answer> {
+fn answer(mut response: Response<Incoming>, switch: Option<&Protocol>, places: Places) -> Response<Answer> {
     let told = response.headers_mut().remove(STATUS);
     if let Some(protocol) = switch {
         if response.status() == StatusCode::OK {

@@ -53,7 +53,8 @@ pub(crate) fn read(
     let (method, switch) = match (method, protocol) {
         (&Method::CONNECT, Some(protocol)) => {
             let carried = single(headers, METHOD)?.ok_or("it does not say which method it carries")?;
-            let carried = Method::from_bytes(carried.as_bytes()).map_err(|_| "it carries an unknown method")?;
+            let carried =
+                Method::from_bytes(carried.as_bytes()).map_err(|_| "it carries an unknown method")?;
             let protocol = HeaderValue::from_str(protocol).ok().filter(|protocol| !protocol.is_empty());
             (carried, Some(protocol.ok_or("it names no protocol to switch to")?))
         }
@@ -186,7 +187,12 @@ mod tests {
             panic!("not let through")
         };
         assert_eq!((head.method, head.target.as_str()), (Method::GET, "/api/v1/pods?watch=true"));
-        let kept = [JANE, ("impersonate-group", "dev"), ("impersonate-group", "ops"), ("accept", "application/json")];
+        let kept = [
+            JANE,
+            ("impersonate-group", "dev"),
+            ("impersonate-group", "ops"),
+            ("accept", "application/json"),
+        ];
         assert_eq!(head.headers, headers(&kept));
         assert_eq!(head.switch, None);
     }
@@ -200,7 +206,10 @@ mod tests {
             (&[("impersonate-user", "")][..], "the name in which it is made is empty"),
             (&[("impersonate-user", " \t"), groups][..], "the name in which it is made is empty"),
             (&[JANE, ("impersonate-user", "joe")][..], "a header that counts once stands there twice"),
-            (&[("impersonate-user", "impersonator")][..], "it is made in the name of the tunnel's own account"),
+            (
+                &[("impersonate-user", "impersonator")][..],
+                "it is made in the name of the tunnel's own account",
+            ),
             (&[JANE, ("impersonate-uid", "1")][..], "it takes on more of an identity than a name and groups"),
             (
                 &[JANE, ("impersonate-extra-scopes", "all")][..],
@@ -227,7 +236,9 @@ mod tests {
         assert!(connect(&[JANE, (METHOD, "POST")], "").is_err());
         assert!(connect(&[JANE, (METHOD, "POST")], "a\nb").is_err());
         assert!(connect(&[(METHOD, "POST")], "websocket").is_err(), "whose?");
-        let Ok(Asked::Member(head)) = connect(&[JANE, (METHOD, "POST")], "SPDY/3.1") else { panic!("refused") };
+        let Ok(Asked::Member(head)) = connect(&[JANE, (METHOD, "POST")], "SPDY/3.1") else {
+            panic!("refused")
+        };
         assert_eq!((head.method, head.switch), (Method::POST, Some(HeaderValue::from_static("SPDY/3.1"))));
         assert_eq!(head.headers, headers(&[JANE]));
     }

@@ -8,7 +8,9 @@ pub enum Error {
          started with --tunnel=false, and that it reaches this server"
     )]
     Absent { cluster: String },
-    #[error("{limit} requests to cluster {cluster} are on their way through its tunnel already; try again later")]
+    #[error(
+        "{limit} requests to cluster {cluster} are on their way through its tunnel already; try again later"
+    )]
     Busy { cluster: String, limit: usize },
     #[error("the tunnel to cluster {cluster} ended before the answer came")]
     Lost {

@@ -71,7 +71,8 @@ impl Inward {
             }
         };
         let Ok(permit) = self.slots.clone().try_acquire_owned() else {
-            let message = format!("{} requests are on their way through the tunnel already", self.limits.streams);
+            let message =
+                format!("{} requests are on their way through the tunnel already", self.limits.streams);
             return Err(("busy", Status::too_many_requests(message, 1)));
         };
         let slot = Slot { _permit: permit, _counted: Counted::new(&AGENT.streams) };

@@ -28,7 +28,11 @@ pub(crate) static PLANE: LazyLock<Plane> = LazyLock::new(|| {
     runtime::metrics::add(|registry| {
         registry.register("karmada_tunnel_up", "1 if the agent's tunnel is open", plane.up.clone());
         registry.register("karmada_tunnel_opened", "Tunnels that agents opened", plane.opened.clone());
-        registry.register("karmada_tunnel_streams", "Requests on their way to members", plane.streams.clone());
+        registry.register(
+            "karmada_tunnel_streams",
+            "Requests on their way to members",
+            plane.streams.clone(),
+        );
         let help = "Requests to members through tunnels, by what became of them";
         registry.register("karmada_tunnel_requests", help, plane.requests.clone());
     });

@@ -117,9 +117,9 @@ impl Tunnels {
     /// Says whether a cluster is one that is reached by a tunnel: it is open, or was a moment ago.
     pub fn is_known(&self, cluster: &str) -> bool {
         let clusters = self.0.clusters.lock();
-        clusters.get(cluster).is_some_and(|it| {
-            it.live.is_some() || it.lost.is_some_and(|lost| lost.elapsed() < REMEMBERED)
-        })
+        clusters
+            .get(cluster)
+            .is_some_and(|it| it.live.is_some() || it.lost.is_some_and(|lost| lost.elapsed() < REMEMBERED))
     }
 
     /// Returns the limits of all tunnels.

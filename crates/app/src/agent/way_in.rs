@@ -47,8 +47,11 @@ pub(super) fn start(agent: &Agent, tunnel: &Tunnel, namespace: &str) {
     let supervisor = agent.supervisor.clone();
     let (agent, tunnel, namespace) = (agent.clone(), tunnel.clone(), namespace.to_owned());
     supervisor.keep("tunnel", move || {
-        let between =
-            Between { agent: agent.clone(), file: tunnel.tunnel_kubeconfig.clone(), namespace: namespace.clone() };
+        let between = Between {
+            agent: agent.clone(),
+            file: tunnel.tunnel_kubeconfig.clone(),
+            namespace: namespace.clone(),
+        };
         async move {
             let stop = between.agent.supervisor.token().clone();
             keep(&between.agent.name, &between, Limits::default(), stop).await;
@@ -99,7 +102,10 @@ impl Between {
         let secrets = Api::<Secret>::namespaced(self.agent.member.clone(), &self.namespace);
         let secret = secrets.get_opt(IMPERSONATOR_SERVICE_ACCOUNT).await;
         let secret = secret.context("cannot read the token of the account for the tunnel")?;
-        let token = secret.and_then(|secret| secret.data?.remove("token")).filter(|token| !token.0.is_empty());
-        token.map(|token| String::from_utf8(token.0).context("the token of the account is not text")).transpose()
+        let token =
+            secret.and_then(|secret| secret.data?.remove("token")).filter(|token| !token.0.is_empty());
+        token
+            .map(|token| String::from_utf8(token.0).context("the token of the account is not text"))
+            .transpose()
     }
 }

@@ -202,7 +202,8 @@ async fn reach_into(kubectl: &impl Fn(&[&str]) -> Command, pod: &str) {
     })
     .await;
     assert_eq!(ask(&["exec", pod, "--", "sh", "-c", "echo hello"]).expect("exec"), "hello\n");
-    let failed = ask(&["exec", pod, "--", "sh", "-c", "exit 3"]).expect_err("exec tells how the command ended");
+    let failed =
+        ask(&["exec", pod, "--", "sh", "-c", "exit 3"]).expect_err("exec tells how the command ended");
     assert!(failed.contains("exit code 3"), "{failed}");
 
     let folder = tempfile::tempdir().expect("a folder for the test");

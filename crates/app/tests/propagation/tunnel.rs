@@ -39,9 +39,8 @@ impl Stage {
         let place = members.places().remove(0);
         let dir = tempfile::tempdir().expect("a folder for the test");
         let tokens = dir.path().join("tokens");
-        let agent = |name: &str| {
-            format!("{name},system:karmada:agent:{name},{name},\"system:karmada:agents\"\n")
-        };
+        let agent =
+            |name: &str| format!("{name},system:karmada:agent:{name},{name},\"system:karmada:agents\"\n");
         let users = [agent(NAME), agent("other"), "jane,jane,jane\n".to_owned()].concat();
         std::fs::write(&tokens, users).expect("tokens");
         let control = ControlPlane::with("*", &["--token-auth-file", &tokens.display().to_string()]);
@@ -143,7 +142,8 @@ async fn a_member_without_a_route_is_reached_through_its_agent_and_in_the_caller
     stage.until_reached().await;
 
     // What is written there is in the member.
-    let note = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "note"}, "data": {"a": "b"}});
+    let note =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "note"}, "data": {"a": "b"}});
     let inside = stage.inside(None).await;
     create(&inside, &Kind::namespaced("", "v1", "ConfigMap", "configmaps"), note).await;
     assert_eq!(maps(stage.member.clone()).get("note").await.expect("it is there").data["data"]["a"], "b");
@@ -163,7 +163,9 @@ async fn a_member_without_a_route_is_reached_through_its_agent_and_in_the_caller
     create(&stage.plane, &bindings(), binding).await;
     let jane = maps(stage.inside(Some("jane")).await);
     eventually("the member knows Jane", async || match jane.list(&ListParams::default()).await {
-        Err(kube::Error::Api(status)) if status.message.contains("User \"jane\" cannot list resource") => Ok(()),
+        Err(kube::Error::Api(status)) if status.message.contains("User \"jane\" cannot list resource") => {
+            Ok(())
+        }
         other => Err(format!("{other:?}")),
     })
     .await;
@@ -184,7 +186,8 @@ async fn a_member_without_a_route_is_reached_through_its_agent_and_in_the_caller
     .await;
     assert_eq!(gone.reason, "ServiceUnavailable");
     assert!(
-        gone.message.starts_with(&format!("the agent of cluster {NAME} has no tunnel to this control plane;"))
+        gone.message
+            .starts_with(&format!("the agent of cluster {NAME} has no tunnel to this control plane;"))
             || gone.message == format!("the tunnel to cluster {NAME} ended before the answer came"),
         "{}",
         gone.message
@@ -230,7 +233,8 @@ async fn nobody_but_its_own_agent_opens_the_tunnel_of_a_cluster() {
     let clusters = Kind::cluster("cluster.karmada.io", "v1alpha1", "Cluster", "clusters");
     create(&stage.plane, &clusters, pushed).await;
     let asked = async |user: Option<&str>, cluster: &str, protocol: &str| {
-        let request = Request::get(tunnel::path(cluster)).header(CONNECTION, "Upgrade").header(UPGRADE, protocol);
+        let request =
+            Request::get(tunnel::path(cluster)).header(CONNECTION, "Upgrade").header(UPGRADE, protocol);
         let client = stage.user(user).await;
         let response = client.send(request.body(Body::empty()).expect("a request")).await.expect("an answer");
         response.status().as_u16()

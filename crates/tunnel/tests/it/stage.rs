@@ -76,7 +76,8 @@ impl Member {
             "/watch" => {
                 let lines = futures::stream::unfold(0, |count| async move {
                     tokio::time::sleep(Duration::from_millis(5)).await;
-                    let frame = Frame::data(Bytes::from(format!("{{\"type\":\"ADDED\",\"object\":{count}}}\n")));
+                    let frame =
+                        Frame::data(Bytes::from(format!("{{\"type\":\"ADDED\",\"object\":{count}}}\n")));
                     Some((Ok::<_, BoxError>(frame), count + 1))
                 });
                 Response::new(StreamBody::new(lines.boxed()).boxed_unsync())
@@ -84,7 +85,8 @@ impl Member {
             // As much as can be sent, for ever.
             "/flood" => {
                 let piece = Bytes::from(vec![b'x'; 64 * 1024]);
-                let pieces = futures::stream::repeat_with(move || Ok::<_, BoxError>(Frame::data(piece.clone())));
+                let pieces =
+                    futures::stream::repeat_with(move || Ok::<_, BoxError>(Frame::data(piece.clone())));
                 Response::new(StreamBody::new(pieces.boxed()).boxed_unsync())
             }
             "/never" => {

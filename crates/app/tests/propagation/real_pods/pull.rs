@@ -80,7 +80,11 @@ impl Drop for Network {
 fn agent(folder: &Path, member: &Path) -> Process {
     let own = folder.join("agent.kubeconfig").display().to_string();
     let flags = ["agent", "--karmada-kubeconfig", &own, "--cluster-name", NAME, "--leader-elect=false"];
-    Process::start(KARMADA, &[&flags[..], &["--kubeconfig", &member.display().to_string()]].concat(), "agent runs")
+    Process::start(
+        KARMADA,
+        &[&flags[..], &["--kubeconfig", &member.display().to_string()]].concat(),
+        "agent runs",
+    )
 }
 
 /// Returns a client that looks into the member.
@@ -135,7 +139,8 @@ async fn what_kubectl_does_with_pods_works_where_there_is_no_route() {
     let through = inside(&kubeconfig).await;
     eventually("the member is reached", async || {
         let made = Api::<Namespace>::all(through.clone());
-        let namespace = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}})).expect("a namespace");
+        let namespace =
+            serde_json::from_value(json!({"metadata": {"name": NAMESPACE}})).expect("a namespace");
         match made.create(&PostParams::default(), &namespace).await {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
@@ -160,7 +165,10 @@ async fn what_kubectl_does_with_pods_works_where_there_is_no_route() {
     .await;
     let began = Instant::now();
     reach_into(&|arguments: &[&str]| kubectl(&kubeconfig, NAME, NAMESPACE, arguments), "web").await;
-    println!("logs, exec, cp, attach and port-forward through the tunnel: {:.1} s", began.elapsed().as_secs_f32());
+    println!(
+        "logs, exec, cp, attach and port-forward through the tunnel: {:.1} s",
+        began.elapsed().as_secs_f32()
+    );
 
     // A watch that sees a thousand pods come. No node takes them: the machine has to bear them.
     let mut stream = watch(&through).await;
