@@ -178,7 +178,8 @@ async fn a_member_without_a_route_is_reached_through_its_agent_and_in_the_caller
     let first = next(&mut watch).await.expect("what is there");
     assert!(String::from_utf8_lossy(&first).contains("ADDED"), "{first:?}");
     stage.agent = None;
-    while next(&mut watch).await.is_ok() {}
+    let broken = async { while next(&mut watch).await.is_ok() {} };
+    tokio::time::timeout(std::time::Duration::from_secs(120), broken).await.expect("the watch ends");
     let gone = eventually("its end is noticed", async || match maps(inside.clone()).get("note").await {
         Err(kube::Error::Api(status)) if status.code == 503 => Ok(status),
         other => Err(format!("{other:?}")),

@@ -131,7 +131,7 @@ impl Member {
     }
 
     /// Serves in plain HTTP on a free port.
-    async fn serve(self) -> SocketAddr {
+    pub(crate) async fn serve(self) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(async move {
@@ -290,7 +290,8 @@ impl Stage {
                 let service = service_fn(move |mut request: Request<Incoming>| {
                     let (plane, ending, may) = (plane.clone(), ending.clone(), may.clone());
                     async move {
-                        assert_eq!(request.uri().path(), tunnel::path(CLUSTER));
+                        let cluster = request.uri().path().split('/').nth(5).unwrap_or("").to_owned();
+                        assert_eq!(request.uri().path(), tunnel::path(&cluster));
                         assert_eq!(request.headers()[UPGRADE], PROTOCOL);
                         let mut answer = Response::new(Full::<Bytes>::default());
                         if !may.load(Ordering::SeqCst) {
@@ -300,7 +301,7 @@ impl Stage {
                         let upgrade = hyper::upgrade::on(&mut request);
                         tokio::spawn(async move {
                             let io = upgrade.await.unwrap();
-                            let _ = plane.serve(CLUSTER, io, || may.load(Ordering::SeqCst), &ending).await;
+                            let _ = plane.serve(&cluster, io, || may.load(Ordering::SeqCst), &ending).await;
                         });
                         *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
                         answer.headers_mut().insert(CONNECTION, "Upgrade".parse().unwrap());
@@ -318,10 +319,16 @@ impl Stage {
 
     /// Starts an agent.
     pub(crate) fn agent(&self) -> CancellationToken {
+        self.agent_of(CLUSTER)
+    }
+
+    /// Starts the agent of another cluster.
+    pub(crate) fn agent_of(&self, cluster: &str) -> CancellationToken {
+        let cluster = cluster.to_owned();
         let given = Given { control: self.control.clone(), member: self.member_config.clone() };
         let (limits, stop) = (self.limits, self.stop.child_token());
         let stopping = stop.clone();
-        tokio::spawn(async move { agent::keep(CLUSTER, &given, limits, stopping).await });
+        tokio::spawn(async move { agent::keep(&cluster, &given, limits, stopping).await });
         stop
     }
 

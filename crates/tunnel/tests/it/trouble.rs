@@ -24,11 +24,14 @@ async fn a_cut_tunnel_ends_what_was_on_it_and_the_next_request_works() {
 
     stage.lever.cut();
     // A broken stream, not one that seems to have come to its end.
-    let end = loop {
-        if let Err(end) = piece(&mut watch).await {
-            break end;
+    let broken = async {
+        loop {
+            if let Err(end) = piece(&mut watch).await {
+                break end;
+            }
         }
     };
+    let end = soon("the end of the watch", broken).await;
     assert_ne!(end, "the end");
     assert!(soon("the end of the shell", shell.read_u8()).await.is_err());
     until("a new tunnel", || news.lock().len() == 2).await;
@@ -43,7 +46,7 @@ async fn a_line_that_went_dead_is_noticed_by_both_ends() {
     let mut watch = stage.get("/watch").await.unwrap().into_body();
     piece(&mut watch).await.unwrap();
     stage.lever.freeze(true);
-    while piece(&mut watch).await.is_ok() {}
+    soon("the end of the watch", async { while piece(&mut watch).await.is_ok() {} }).await;
     until("the control plane has noticed", || !stage.tunnels.is_open(CLUSTER)).await;
     let refused = stage.get("/echo").await.unwrap_err();
     assert!(matches!(Error::within(&refused), Some(Error::Absent { .. })), "{refused:?}");
@@ -91,7 +94,7 @@ async fn an_agent_that_may_not_stay_is_cut_off() {
     let stage = Stage::new(Limits { review: Duration::from_millis(50), ..Limits::default() }).await;
     let mut watch = stage.get("/watch").await.unwrap().into_body();
     stage.allowed.store(false, Ordering::SeqCst);
-    while piece(&mut watch).await.is_ok() {}
+    soon("the end of the watch", async { while piece(&mut watch).await.is_ok() {} }).await;
     until("it is gone", || !stage.tunnels.is_open(CLUSTER)).await;
 }
 
