@@ -210,6 +210,10 @@ impl Lever {
                                     return;
                                 }
                             }
+                            if lost {
+                                // Nobody is told that the other side has gone, either.
+                                std::future::pending::<()>().await;
+                            }
                         };
                         tokio::select! { () = pump => {}, () = cut.cancelled() => {} }
                     });
