@@ -1,5 +1,6 @@
-//! What Karmada adds to the API server: the proxy to members and the tunnels of their agents, the computed columns of kinds that upstream serves by servers
-//! of their own, the reasons of the scheduler's last decision as `diagnosis` of a binding, and the controllers' metrics.
+//! What Karmada adds to the API server: the proxy to members and the tunnels of their agents, the computed columns of kinds that
+//! upstream serves by servers of their own, the metrics of all members, the reasons of the scheduler's last decision as `diagnosis` of
+//! a binding, and the controllers' metrics.
 
 use std::sync::Arc;
 
@@ -21,6 +22,7 @@ use tunnel::Tunnels;
 
 use crate::cluster_proxy::ClusterProxy;
 use crate::controllers::Tasks;
+use crate::fleet_metrics;
 use crate::tunnels;
 
 impl Karmada {
@@ -85,6 +87,22 @@ impl Extension for Karmada {
                 }
                 _ => None,
             }
+        })
+    }
+
+    fn computed<'a>(
+        &'a self,
+        _: &'a Arc<Server>,
+        context: &'a Context,
+        kind: &'a Kind,
+        _: &'a str,
+        _: &'a Bytes,
+    ) -> BoxFuture<'a, Option<Result<Response<Body>, Status>>> {
+        Box::pin(async move {
+            if !fleet_metrics::serves(&kind.gvk.group) {
+                return None;
+            }
+            Some(fleet_metrics::answer(&self.tasks, context, kind).await)
         })
     }
 

@@ -3,14 +3,17 @@
 mod access;
 mod agent;
 mod agents;
+mod autoscaling;
 mod backup;
 mod cluster_proxy;
 mod controllers;
 mod crds;
 mod environment;
 mod estimator;
+mod etcd;
 mod extension;
 mod failover;
+mod fleet_metrics;
 mod licenses;
 mod memory;
 mod observability;
@@ -89,7 +92,10 @@ fn main() -> ExitCode {
     };
     // `up` owns the screen: its log is a file in its directory.
     let to_stderr = !matches!(command, Command::Up(_));
-    if to_stderr && let Err(error) = logging(&arguments.log, std::io::stderr, Colours::Allowed) {
+    // Commands tell themselves what went wrong; the client's own words would stand beside that.
+    let quiet = matches!(command, Command::Cli(_)) && arguments.log == "info";
+    let filter = if quiet { "info,kube_client=off" } else { arguments.log.as_str() };
+    if to_stderr && let Err(error) = logging(filter, std::io::stderr, Colours::Allowed) {
         eprintln!("error: {error:#}");
         return ExitCode::from(2);
     }

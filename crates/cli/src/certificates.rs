@@ -92,13 +92,14 @@ pub async fn ask(client: &Client, wanted: &Wanted<'_>) -> anyhow::Result<Pair> {
             tokio::time::sleep(LOOK_EVERY).await;
         }
     };
-    let certificate = tokio::time::timeout(wanted.patience, issued).await.with_context(|| {
-        format!(
+    let Ok(certificate) = tokio::time::timeout(wanted.patience, issued).await else {
+        bail!(
             "signing request {name} was not answered within {} s; hint: the controller agentcsrapproving approves it, or \
              `kubectl certificate approve {name}` in the control plane",
             wanted.patience.as_secs()
-        )
-    })??;
+        );
+    };
+    let certificate = certificate?;
     Ok(Pair { certificate, key: key.serialize_pem() })
 }
 

@@ -98,20 +98,14 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         output::line(&format!("cluster({name}) would be unregistered (dry run)"));
         return Ok(());
     }
-    let leaving = leave(&control, &clusters, name);
-    if tokio::time::timeout(wait, leaving)
-        .await
-        .map(|result| result.context("cannot remove the cluster"))
-        .with_context(|| {
-            format!(
-                "cluster {name} is not gone after {} s; hint: does its agent run? it removes what runs there",
-                wait.as_secs()
-            )
-        })?
-        .map(|()| true)?
-    {
-        output::line(&format!("cluster({name}) is removed from the control plane"));
+    match tokio::time::timeout(wait, leave(&control, &clusters, name)).await {
+        Ok(result) => result.context("cannot remove the cluster")?,
+        Err(_) => bail!(
+            "cluster {name} is not gone after {} s; hint: does its agent run? it removes what runs there",
+            wait.as_secs()
+        ),
     }
+    output::line(&format!("cluster({name}) is removed from the control plane"));
     let roles = agents::roles(name, &arguments.cluster_namespace);
     if arguments.karmada_config.is_some() {
         remove_roles(&control, &roles).await?;
@@ -138,16 +132,22 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
 async fn leave(control: &Client, clusters: &Api<Cluster>, name: &str) -> Result<(), kube::Error> {
     const LOOK_EVERY: Duration = Duration::from_millis(500);
     let works = Api::<Work>::namespaced(control.clone(), &names::execution_space(name));
-    loop {
-        let left = works.list(&ListParams::default()).await?.items;
-        if left.is_empty() {
-            break;
-        }
-        for work in left.iter().filter(|work| work.metadata.deletion_timestamp.is_none()) {
-            let deleted =
-                works.delete(work.metadata.name.as_deref().unwrap_or(""), &DeleteParams::default()).await;
-            passing(deleted.map(drop))?;
-        }
+    // A stock control plane takes the agent's right to Works away together with the Cluster, so they go first. Those that
+    // bindings make anew meanwhile go with the Cluster.
+    let all = works.list(&ListParams::default()).await?.items;
+    let going: Vec<Option<String>> = all.iter().map(|work| work.metadata.uid.clone()).collect();
+    for work in all.iter().filter(|work| work.metadata.deletion_timestamp.is_none()) {
+        let deleted =
+            works.delete(work.metadata.name.as_deref().unwrap_or(""), &DeleteParams::default()).await;
+        passing(deleted.map(drop))?;
+    }
+    while works
+        .list(&ListParams::default())
+        .await?
+        .items
+        .iter()
+        .any(|work| going.contains(&work.metadata.uid))
+    {
         tokio::time::sleep(LOOK_EVERY).await;
     }
     passing(clusters.delete(name, &DeleteParams::default()).await.map(drop))?;
