@@ -66,6 +66,8 @@ pub struct Options {
     pub connections: Option<crate::http::listener::Settings>,
     /// Where requests are recorded; nowhere by default.
     pub audit: Option<crate::audit::Options>,
+    /// Keeps objects in etcd, where other servers see them; the data directory has only keys then.
+    pub etcd: Option<store::EtcdOptions>,
     /// Keeps objects in memory although there is a data directory: only keys are kept there.
     pub in_memory: bool,
     /// Acknowledges writes before they are on disk: a crash loses the last moments. For data that only simulates.
@@ -103,6 +105,7 @@ impl Default for Options {
             budgets: Default::default(),
             connections: None,
             audit: None,
+            etcd: None,
             in_memory: false,
             relaxed: false,
             gate: Gate::default(),

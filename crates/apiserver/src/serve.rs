@@ -334,6 +334,11 @@ async fn answer(
     if let Some(record) = record {
         record.request(&body);
     }
+    if needs_newest(context, server.store.revision())
+        && let Err(error) = server.store.catch_up().await
+    {
+        return respond::error(&handlers::write::commit_failure(error));
+    }
     if takes_long(&context.info) {
         let (own, asked) = (server.clone(), context.clone());
         let answer = async move { handlers::resource(&own, &asked, body).await };
@@ -344,6 +349,15 @@ async fn answer(
     } else {
         endpoints::answer(server, context).await
     }
+}
+
+/// Says whether a request has to see everything that was acknowledged before, by any server: it changes something, or it reads
+/// without naming a revision that is there already.
+fn needs_newest(context: &Context, now: store::Revision) -> bool {
+    let reads = matches!(context.info.verb, "get" | "list" | "watch");
+    let named: Option<store::Revision> =
+        context.query.get("resourceVersion").and_then(|revision| revision.parse().ok());
+    context.info.is_resource && !(reads && named.is_some_and(|revision| revision <= now))
 }
 
 /// Says whether a request is about a definition, whose schema is large and has to be checked and compiled.

@@ -3,14 +3,17 @@
 mod access;
 mod agent;
 mod agents;
+mod autoscaling;
 mod backup;
 mod cluster_proxy;
 mod controllers;
 mod crds;
 mod environment;
 mod estimator;
+mod etcd;
 mod extension;
 mod failover;
+mod fleet_metrics;
 mod licenses;
 mod memory;
 mod observability;

@@ -16,7 +16,7 @@ use store::Durability;
 use crate::agents::Agents;
 use crate::controllers::{Chosen, Running, Tasks};
 use crate::environment::Environment;
-use crate::{extension, plugin, roles};
+use crate::{etcd, extension, fleet_metrics, plugin, roles};
 
 /// How a control plane is set up.
 pub(crate) struct Setup {
@@ -47,11 +47,14 @@ impl Plane {
             Some(dir) => dir.display().to_string(),
             None => "memory".to_owned(),
         };
+        // Who shares its store with others needs a name of its own.
+        let shared = setup.server.data_dir.clone().filter(|_| setup.server.etcd.is_some());
         let agents = Agents::default();
         let options = apiserver::Options {
             profile: Profile::Karmada,
             definitions: api::crd::all().into_iter().chain(api::crd::aggregated()).collect(),
             namespaces: vec!["karmada-system".to_owned(), "karmada-cluster".to_owned()],
+            registry: Some(fleet_metrics::registry()),
             plugins: vec![
                 Arc::new(agents.clone()),
                 Arc::new(plugin::Karmada::new(setup.rules, environment.clone())),
@@ -64,6 +67,7 @@ impl Plane {
         };
         let handle =
             apiserver::start(options).await.with_context(|| format!("cannot start the server on {place}"))?;
+        let server = shared.map(|dir| etcd::server_id(&dir)).transpose()?;
         agents.connect(&handle.server);
         let kubeconfig = handle.write_kubeconfig("karmada.kubeconfig")?.unwrap_or_default();
         let client = apiserver::local::client(
@@ -78,7 +82,7 @@ impl Plane {
         };
         // What controllers say can be made again need not wait for the disk; everything else does.
         let writer = Writer::with_derived(on_terms(Durability::Durable), on_terms(Durability::Buffered));
-        let running = Running::elected(writer, &setup.chosen, diagnoses, tasks).await?;
+        let running = Running::elected(writer, &setup.chosen, server, diagnoses, tasks).await?;
         Ok(Self { url: handle.url.clone(), kubeconfig, client, handle, running })
     }
 

@@ -12,9 +12,10 @@ use api::cluster::{Cluster, ClusterSpec, ClusterSyncMode};
 use api::constants::{NAMESPACE_CLUSTER, NAMESPACE_KUBE_SYSTEM, NAMESPACE_SYSTEM};
 use clap::Args;
 use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::clients::{self, ControlArguments};
 use crate::credentials::{Reported, ensure, prepare_member, system};
@@ -48,6 +49,10 @@ pub struct JoinArguments {
     /// Zones of the cluster.
     #[arg(long, value_name = "ZONE", value_delimiter = ',')]
     pub cluster_zones: Vec<String>,
+    /// Also install the definitions of ServiceExport and ServiceImport into the cluster. Without them, a policy has to bring
+    /// them there before services can be exported from it or imported into it.
+    #[arg(long)]
+    pub install_mcs_crds: bool,
     /// Only say what would be done.
     #[arg(long)]
     pub dry_run: bool,
@@ -93,6 +98,10 @@ pub async fn enrol(arguments: &JoinArguments, say: impl Fn(&str)) -> anyhow::Res
 
     let credentials = prepare_member(&member, name, &arguments.cluster_namespace, Reported::ALL).await?;
     say(&format!("cluster({name}): accounts and credentials are in place"));
+    if arguments.install_mcs_crds {
+        install_service_definitions(&member).await?;
+        say(&format!("cluster({name}): ServiceExport and ServiceImport are defined"));
+    }
     let spec = ClusterSpec {
         id,
         sync_mode: ClusterSyncMode::Push,
@@ -128,6 +137,16 @@ async fn refuse_registered(control: &Client, name: &str, id: &str) -> anyhow::Re
         .any(|cluster| cluster.spec.id == id || cluster.metadata.name.as_deref() == Some(name));
     if taken {
         bail!("the cluster ID {id} or the cluster name {name} has been registered");
+    }
+    Ok(())
+}
+
+/// Defines ServiceExport and ServiceImport in a member. What is defined there already stays as it is.
+pub(crate) async fn install_service_definitions(member: &Client) -> anyhow::Result<()> {
+    let definitions = Api::<CustomResourceDefinition>::all(member.clone());
+    let ours = |definition: &Value| definition["spec"]["group"] == api::multicluster::GROUP;
+    for definition in api::crd::all().into_iter().filter(ours) {
+        ensure(&definitions, definition).await?;
     }
     Ok(())
 }

@@ -18,6 +18,7 @@ pub mod pki;
 pub mod rbac;
 pub(crate) mod renewal;
 pub mod serving;
+pub mod shared_keys;
 pub mod signing_request;
 pub(crate) mod subject;
 pub mod tokens;

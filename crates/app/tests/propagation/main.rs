@@ -18,6 +18,7 @@ mod pull;
 mod pull_rights;
 mod real_pods;
 mod requests;
+mod services;
 mod sight;
 mod trouble;
 mod world;
