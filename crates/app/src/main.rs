@@ -25,6 +25,7 @@ mod scheduling;
 mod server;
 mod signals;
 mod sim;
+mod tunnels;
 mod up;
 mod webhook;
 

@@ -14,12 +14,13 @@ use fleet::Fleet;
 use kube::Client;
 use runtime::{Supervisor, Writer};
 use store::Durability;
+use tunnel::Tunnels;
 
 use crate::agents::Agents;
 use crate::controllers::{Chosen, Running, Tasks};
 use crate::environment::Environment;
 use crate::fleet::Doors;
-use crate::{etcd, extension, fleet_metrics, plugin, roles};
+use crate::{etcd, extension, fleet_metrics, plugin, roles, tunnels};
 
 /// How a control plane is set up.
 pub(crate) struct Setup {
@@ -45,6 +46,8 @@ pub(crate) struct Plane {
     running: Running,
     /// The tasks that follow members for the search.
     followers: Supervisor,
+    /// Writes the events of tunnels.
+    news: Supervisor,
 }
 
 impl Plane {
@@ -54,6 +57,7 @@ impl Plane {
         let diagnoses = Diagnoses::default();
         let tasks = Tasks::default();
         let fleet = Fleet::new(setup.search_cache_bytes);
+        let tunnels = Tunnels::default();
         let place = match &setup.server.data_dir {
             Some(dir) => dir.display().to_string(),
             None => "memory".to_owned(),
@@ -75,6 +79,7 @@ impl Plane {
                 diagnoses.clone(),
                 tasks.clone(),
                 Doors::new(fleet.clone()),
+                tunnels.clone(),
             ))),
             // What these two of the original installation ask for is done by the plug-in.
             ignored_webhooks: vec!["mutating-config".to_owned(), "validating-config".to_owned()],
@@ -90,6 +95,7 @@ impl Plane {
             apiserver::auth::User::system("system:karmada-controllers"),
         );
         environment.connect(client.clone());
+        let news = tunnels::tell(&tunnels, &handle.server, &client);
         roles::ensure(&client, &handle.url, &handle.pki.ca.cert).await?;
         let on_terms = |durability| {
             let user = apiserver::auth::User::system("system:karmada-controllers");
@@ -101,7 +107,7 @@ impl Plane {
         fleet.start(client.clone(), crate::fleet::resolve(&handle.server), &followers);
         crate::fleet::opensearch::start(&fleet, &client, &followers);
         let running = Running::elected(writer, &setup.chosen, server, diagnoses, tasks).await?;
-        Ok(Self { url: handle.url.clone(), kubeconfig, client, handle, running, followers })
+        Ok(Self { url: handle.url.clone(), kubeconfig, client, handle, running, followers, news })
     }
 
     /// Waits until the control plane cannot go on, and returns why.
@@ -113,6 +119,7 @@ impl Plane {
     pub(crate) async fn stop(self) {
         self.running.stop().await;
         let _ = tokio::time::timeout(Duration::from_secs(5), self.followers.stop()).await;
+        self.news.stop().await;
         self.handle.stop().await;
     }
 }

@@ -4,6 +4,7 @@
 //! Everything lies in one directory, and the next start goes on from there. The user's own kubeconfig is neither read nor
 //! written; real members are read from the files that `--members` names.
 
+mod agents;
 mod directory;
 mod kubeconfig;
 mod members;
@@ -49,6 +50,9 @@ pub(crate) struct Arguments {
     /// Address and port of the control plane; port 0 picks a free one.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:5443")]
     bind: SocketAddr,
+    /// How many of the simulated clusters are in pull mode, the last ones: an agent beside each looks after it.
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "members", value_parser = clap::value_parser!(u8).range(0..=3))]
+    pull: u8,
     /// Leave the sample application out.
     #[arg(long)]
     no_sample: bool,
@@ -137,7 +141,11 @@ async fn live(
     let kind = if members.fleet.is_some() { "simulated" } else { "real" };
     screen.step("members", &format!("{}, {kind}", names.join(", ")), started.elapsed());
 
-    members.join(&plane.client, &plane.kubeconfig).await?;
+    let pulled = agents::chosen(directory, &names, arguments.pull);
+    for member in members.list.iter().filter(|member| pulled.contains(&member.entry.name)) {
+        running.agents.push(agents::start(plane, directory, member).await?);
+    }
+    members.join(&plane.client, &plane.kubeconfig, &pulled).await?;
     screen.step("joined", &format!("{} clusters", names.len()), started.elapsed());
 
     let mut pictures = picture::follow(&plane.client);
@@ -354,13 +362,18 @@ fn quote(path: &Path) -> String {
 /// What has to be stopped.
 #[derive(Default)]
 struct Running {
+    /// Processes of their own; they end with this one.
+    agents: Vec<agents::Agent>,
     plane: Option<Plane>,
     fleet: Option<sim::Fleet>,
 }
 
 impl Running {
-    /// The control plane first: it is a client of the members.
+    /// The agents first, then the control plane: it is a client of the members.
     async fn stop(self) {
+        for agent in self.agents {
+            agent.stop().await;
+        }
         if let Some(plane) = self.plane {
             plane.stop().await;
         }

@@ -78,6 +78,9 @@ pub(crate) struct Arguments {
     /// Members run real pods. Needs root.
     #[arg(long)]
     pods: bool,
+    /// The last member is in pull mode: it is registered with our `register`, and our agent looks after it.
+    #[arg(long)]
+    pull: bool,
     /// Processes that run specs side by side.
     #[arg(long, value_name = "N", default_value_t = 6)]
     processes: usize,
@@ -125,7 +128,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     };
     // Before the members join: what they serve is looked at then, and from then on every few seconds only.
     let _interpreter = workshop.interpreter()?;
-    for member in members {
+    let (pushed, pulled) = members.split_at(members.len() - usize::from(arguments.pull));
+    let mut agents = Vec::new();
+    for member in pulled {
+        agents.push(workshop.agent(&workspace.program("karmada"), member)?);
+    }
+    for member in pushed {
         let kubeconfig = fleet.dir().join(format!("{member}.kubeconfig"));
         let joined = Command::new(&karmadactl)
             .args(["join", member, "--karmada-context", "karmada-apiserver", "--kubeconfig"])
@@ -142,7 +150,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     // In the fleet's folder, whose path is short: a socket's may have 108 bytes.
     let socket = fleet.dir().join("kind.sock");
     kind::serve(&socket, workspace, arguments.pods)?;
-    run_specs(arguments, &toolchain, &lab, &server.kubeconfig, &socket)?;
+    let pulled: Vec<String> = pulled
+        .iter()
+        .map(|member| format!("{member}:{}", fleet.dir().join(format!("{member}.kubeconfig")).display()))
+        .collect();
+    run_specs(arguments, &toolchain, &lab, &server.kubeconfig, &socket, &pulled.join(";"))?;
     let chosen = Chosen { pods: arguments.pods, all: arguments.all };
     report::judge(&report::read(&lab.join("report.json"))?, chosen)
 }
@@ -177,6 +189,7 @@ fn run_specs(
     lab: &Path,
     kubeconfig: &Path,
     socket: &Path,
+    pulled: &str,
 ) -> Result<()> {
     let log = lab.join("suite.log");
     let file = fs::File::create(&log).context("cannot make a log")?;
@@ -206,6 +219,8 @@ fn run_specs(
         // Specs that make clusters write kubeconfigs there.
         .env("HOME", lab)
         .env(kind::SOCKET_VARIABLE, socket)
+        // The members in pull mode, with their kubeconfigs.
+        .env("PULL_BASED_CLUSTERS", pulled)
         .current_dir(lab)
         .stdin(Stdio::null())
         .stdout(file.try_clone().context("cannot open the log")?)

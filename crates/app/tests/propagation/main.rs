@@ -22,4 +22,5 @@ mod requests;
 mod services;
 mod sight;
 mod trouble;
+mod tunnel;
 mod world;

@@ -2,9 +2,12 @@
 //!
 //! The short test is part of CI. The long one, which also lets an autoscaler act on load and measures, is run by `cargo xtask pods`.
 
+mod pull;
+
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -84,23 +87,9 @@ impl Stage {
         .await;
     }
 
-    /// kubectl, on its way to a member through the control plane.
     fn kubectl(&self, member: usize, arguments: &[&str]) -> Command {
-        let file = kube::config::Kubeconfig::read_from(&self.world.control.kubeconfig).expect("a kubeconfig");
-        let server = file.clusters[0].cluster.as_ref().and_then(|cluster| cluster.server.clone());
-        let name = &self.world.members[member].name;
-        let mut command =
-            Command::new(Toolchain::from_env().expect("a cache").path(&KUBERNETES.program("kubectl")));
-        command
-            .arg(format!("--kubeconfig={}", self.world.control.kubeconfig.display()))
-            .arg(format!(
-                "--server={}/apis/cluster.karmada.io/v1alpha1/clusters/{name}/proxy",
-                server.expect("an address").trim_end_matches('/')
-            ))
-            .arg(format!("--namespace={}", self.world.namespace))
-            .args(arguments)
-            .stdin(Stdio::null());
-        command
+        let (world, name) = (&self.world, &self.world.members[member].name);
+        kubectl(&world.control.kubeconfig, name, &world.namespace, arguments)
     }
 
     /// Runs it to its end; `Err` is what it complained about.
@@ -154,41 +143,10 @@ async fn what_kubectl_does_with_pods_works_through_the_control_plane() {
     stage.propagate().await;
     let (name, address) = (stage.pod(0, "metadata.name"), stage.pod(1, "status.podIP"));
 
-    eventually("a line of the log", async || {
-        let log = stage.ask(0, &["logs", &name])?;
-        if log.contains("alive for") { Ok(()) } else { Err(log) }
-    })
-    .await;
-    assert_eq!(stage.inside(0, "echo hello").expect("exec"), "hello\n");
-    let failed = stage.inside(0, "exit 3").expect_err("exec tells how the command ended");
-    assert!(failed.contains("exit code 3"), "{failed}");
+    let kubectl = |arguments: &[&str]| stage.kubectl(0, arguments);
+    reach_into(&kubectl, &name).await;
     let across = stage.inside(0, &format!("curl -m 10 http://{address}/")).expect("pods reach each other");
     assert!(across.contains(&format!("this is {}", stage.pod(1, "metadata.name"))), "{across}");
-
-    let folder = tempfile::tempdir().expect("a folder for the test");
-    let (there, back) = (folder.path().join("there"), folder.path().join("back"));
-    // More than fits into one frame, and not only text.
-    let bytes: Vec<u8> = (0..300_000_u32).flat_map(u32::to_le_bytes).collect();
-    fs::write(&there, &bytes).expect("write");
-    stage.ok(0, &["cp", &there.display().to_string(), &format!("{name}:/tmp/note")]);
-    stage.ok(0, &["cp", &format!("{name}:/tmp/note"), &back.display().to_string()]);
-    assert!(fs::read(&back).expect("it came back") == bytes, "cp changed the bytes");
-
-    let mut attached = Process::spawn(stage.kubectl(0, &["attach", &name]), Speaks::Stdout);
-    attached.line("alive for");
-    drop(attached);
-
-    let forward = ["port-forward", "--address=127.0.0.1", &name, ":80"];
-    let mut forwarding = Process::spawn(stage.kubectl(0, &forward), Speaks::Stdout);
-    // Forwarding from 127.0.0.1:40000 -> 80
-    let line = forwarding.line("Forwarding from");
-    let local = line.split_whitespace().nth(2).expect("an address");
-    let mut stream = TcpStream::connect(local).expect("the forwarded port");
-    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").expect("write");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("an answer");
-    assert!(answer.contains(&format!("this is {name}")), "{answer}");
-    drop(forwarding);
 
     stage.ok(0, &["expose", "deployment", "web", "--port=80"]);
     let service = format!("curl -m 10 http://web.{}.svc.cluster.local/", stage.world.namespace);
@@ -211,6 +169,66 @@ async fn what_kubectl_does_with_pods_works_through_the_control_plane() {
     .await;
     println!("the autoscaler acted {} s after the load began", started.elapsed().as_secs());
     stage.end().await;
+}
+
+/// kubectl, on its way to a member through the control plane.
+fn kubectl(kubeconfig: &Path, member: &str, namespace: &str, arguments: &[&str]) -> Command {
+    let file = kube::config::Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
+    let server = file.clusters[0].cluster.as_ref().and_then(|cluster| cluster.server.clone());
+    let mut command =
+        Command::new(Toolchain::from_env().expect("a cache").path(&KUBERNETES.program("kubectl")));
+    command
+        .arg(format!("--kubeconfig={}", kubeconfig.display()))
+        .arg(format!(
+            "--server={}/apis/cluster.karmada.io/v1alpha1/clusters/{member}/proxy",
+            server.expect("an address").trim_end_matches('/')
+        ))
+        .arg(format!("--namespace={namespace}"))
+        .args(arguments)
+        .stdin(Stdio::null());
+    command
+}
+
+/// Does with a pod what kubectl can do: logs, exec, cp, attach, port-forward.
+async fn reach_into(kubectl: &impl Fn(&[&str]) -> Command, pod: &str) {
+    let ask = |arguments: &[&str]| {
+        let output = kubectl(arguments).output().expect("kubectl runs");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+    };
+    eventually("a line of the log", async || {
+        let log = ask(&["logs", pod])?;
+        if log.contains("alive for") { Ok(()) } else { Err(log) }
+    })
+    .await;
+    assert_eq!(ask(&["exec", pod, "--", "sh", "-c", "echo hello"]).expect("exec"), "hello\n");
+    let failed =
+        ask(&["exec", pod, "--", "sh", "-c", "exit 3"]).expect_err("exec tells how the command ended");
+    assert!(failed.contains("exit code 3"), "{failed}");
+
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    let (there, back) = (folder.path().join("there"), folder.path().join("back"));
+    // More than fits into one frame, and not only text.
+    let bytes: Vec<u8> = (0..300_000_u32).flat_map(u32::to_le_bytes).collect();
+    fs::write(&there, &bytes).expect("write");
+    ask(&["cp", &there.display().to_string(), &format!("{pod}:/tmp/note")]).expect("cp");
+    ask(&["cp", &format!("{pod}:/tmp/note"), &back.display().to_string()]).expect("cp");
+    assert!(fs::read(&back).expect("it came back") == bytes, "cp changed the bytes");
+
+    let mut attached = Process::spawn(kubectl(&["attach", pod]), Speaks::Stdout);
+    attached.line("alive for");
+    drop(attached);
+
+    let forward = ["port-forward", "--address=127.0.0.1", pod, ":80"];
+    let mut forwarding = Process::spawn(kubectl(&forward), Speaks::Stdout);
+    // Forwarding from 127.0.0.1:40000 -> 80
+    let line = forwarding.line("Forwarding from");
+    let local = line.split_whitespace().nth(2).expect("an address");
+    let mut stream = TcpStream::connect(local).expect("the forwarded port");
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").expect("write");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.contains(&format!("this is {pod}")), "{answer}");
 }
 
 /// What the processes of a member hold for themselves, in megabytes; pages that they share count in parts.
