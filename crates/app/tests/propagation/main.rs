@@ -6,9 +6,11 @@
 //! are as wanted.
 
 mod application;
+mod campaign;
 mod cases;
 mod election;
 mod failover;
+mod host;
 mod karmadactl;
 mod kinds;
 mod liar;
