@@ -141,7 +141,7 @@ pub async fn run(command: Command, program: &str) -> anyhow::Result<()> {
         Command::Delete(arguments) => delete::run(*arguments).await,
         Command::Init(arguments) => init::run(*arguments).await,
         Command::Deinit(arguments) => deinit::run(arguments).await,
-        Command::Addons(arguments) => addons::run(&arguments),
+        Command::Addons(arguments) => addons::run(&arguments).await,
         Command::Join(arguments) => join(arguments).await,
         Command::Unjoin(arguments) => unjoin(arguments).await,
         Command::Token(arguments) => token::run(arguments, program).await,
