@@ -430,9 +430,8 @@ impl Declaration {
 }
 
 /// Kinds that something else than a controller has to act on, and what that is: it does not exist yet.
-const WITHOUT: &[(&str, &str, &str)] = &[
-    ("networking.karmada.io", "MultiClusterIngress", "a provider for it"),
-];
+const WITHOUT: &[(&str, &str, &str)] =
+    &[("networking.karmada.io", "MultiClusterIngress", "a provider for it")];
 
 /// Returns what would act on a kind and is missing; nothing if the kind is acted on, or needs nobody.
 pub fn missing_for(group: &str, kind: &str) -> Option<String> {
