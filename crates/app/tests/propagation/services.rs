@@ -368,7 +368,7 @@ impl Model {
 /// The things come and go in an order of chance; after each step the world is as the model says, and keeps all laws.
 async fn whatever_the_order_nothing_is_left_behind_and_nothing_is_missing(members: Members) {
     let seed = std::env::var("KARMADA_RS_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(|| rand::random());
+    let seed = seed.unwrap_or_else(rand::random);
     let rounds = std::env::var("KARMADA_RS_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(1);
     println!("KARMADA_RS_SEED={seed}");
     let mut random = StdRng::seed_from_u64(seed);
