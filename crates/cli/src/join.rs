@@ -18,6 +18,7 @@ use clap::Args;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource};
 use serde::Serialize;
@@ -55,6 +56,10 @@ pub struct JoinArguments {
     /// Zones of the cluster.
     #[arg(long, value_name = "ZONE", value_delimiter = ',')]
     pub cluster_zones: Vec<String>,
+    /// Also install the definitions of ServiceExport and ServiceImport into the cluster. Without them, a policy has to bring
+    /// them there before services can be exported from it or imported into it.
+    #[arg(long)]
+    pub install_mcs_crds: bool,
     /// Only say what would be done.
     #[arg(long)]
     pub dry_run: bool,
@@ -100,6 +105,10 @@ pub async fn enrol(arguments: &JoinArguments, say: impl Fn(&str)) -> anyhow::Res
 
     let credentials = prepare_member(&member, name, &arguments.cluster_namespace).await?;
     say(&format!("cluster({name}): accounts and credentials are in place"));
+    if arguments.install_mcs_crds {
+        install_service_definitions(&member).await?;
+        say(&format!("cluster({name}): ServiceExport and ServiceImport are defined"));
+    }
     let spec = ClusterSpec {
         id,
         sync_mode: ClusterSyncMode::Push,
@@ -179,6 +188,16 @@ async fn prepare_member(member: &Client, name: &str, namespace: &str) -> anyhow:
         token: data.remove("token").unwrap_or_default(),
         certificates: data.remove("ca.crt").unwrap_or_default(),
     })
+}
+
+/// Defines ServiceExport and ServiceImport in a member. What is defined there already stays as it is.
+pub(crate) async fn install_service_definitions(member: &Client) -> anyhow::Result<()> {
+    let definitions = Api::<CustomResourceDefinition>::all(member.clone());
+    let ours = |definition: &Value| definition["spec"]["group"] == api::multicluster::GROUP;
+    for definition in api::crd::all().into_iter().filter(ours) {
+        ensure(&definitions, definition).await?;
+    }
+    Ok(())
 }
 
 /// Makes a token Secret and waits until the member has filled it.

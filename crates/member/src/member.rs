@@ -64,19 +64,15 @@ impl std::fmt::Debug for Member {
 pub enum Selection {
     /// Those that the control plane manages.
     Managed,
-    /// Those that it does not: the member's own.
-    Own,
-    /// Both.
-    All,
+    /// Those that this label selector names, managed or not; all if it is empty.
+    Matching(&'static str),
 }
 
 impl Selection {
     fn selector(self) -> String {
-        let (label, yes) = (api::labels::MANAGED, api::labels::TRUE);
         match self {
-            Self::Managed => format!("{label}={yes}"),
-            Self::Own => format!("{label}!={yes}"),
-            Self::All => String::new(),
+            Self::Managed => format!("{}={}", api::labels::MANAGED, api::labels::TRUE),
+            Self::Matching(selector) => selector.to_owned(),
         }
     }
 }
@@ -322,8 +318,7 @@ impl Member {
     pub fn note(&self, kind: &Kind, key: &Key, wish: u64, version: &str) {
         let mut written = self.written.lock();
         // Asked under the lock: an object that leaves the copy right now takes this note with it.
-        let copied =
-            self.managed_copy(kind).is_some_and(|copy| copy.revision(&key.namespace, &key.name) > 0);
+        let copied = self.managed_copy(kind).is_some_and(|copy| copy.revision(&key.namespace, &key.name) > 0);
         if !copied {
             return;
         }

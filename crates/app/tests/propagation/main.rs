@@ -16,6 +16,7 @@ mod members;
 mod plane;
 mod real_pods;
 mod requests;
+mod services;
 mod sight;
 mod trouble;
 mod world;

@@ -34,6 +34,14 @@ use decide::{Plan, Step, View};
 const EXPORT_API: &str = "multicluster.x-k8s.io/v1alpha1";
 const EXPORT: &str = "ServiceExport";
 
+const ALL: Selection = Selection::Matching("");
+/// The slices that a member made itself. Those of a Service that we brought there have its labels, `karmada.io/managed` as well,
+/// so that only who manages the slice tells them from those that we brought.
+const OWN_SLICES: Selection = Selection::Matching(
+    "endpointslice.kubernetes.io/managed-by notin \
+     (endpointslice-controller.karmada.io,endpointslice-dispatch-controller.karmada.io)",
+);
+
 /// How long a new copy of a member's objects may take before the look is put off.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -151,8 +159,14 @@ impl Reconcile for Controller {
         let requested = enabled.multi_cluster.then_some(requested);
         // A member that is away is looked at when it is back.
         let member = shared.members.get(&key.cluster).filter(|_| is_ready(&cluster));
-        let mut view =
-            View { key: key.clone(), exported: None, requested, slices: None, collected, leaves: is_going(&cluster) };
+        let mut view = View {
+            key: key.clone(),
+            exported: None,
+            requested,
+            slices: None,
+            collected,
+            leaves: is_going(&cluster),
+        };
         let Some(member) = member else { return Ok(Some(view)) };
         if enabled.exports {
             view.exported = self.exported(&member, key, exports || view.has(Token::ServiceExport)).await?;
@@ -168,7 +182,8 @@ impl Reconcile for Controller {
     }
 
     async fn apply(&self, _: &ServiceKey, view: View, plan: Plan) -> Result<Outcome, Error> {
-        let mut errors: Vec<Error> = plan.errors.into_iter().map(|error| Error::Several(vec![error])).collect();
+        let mut errors: Vec<Error> =
+            plan.errors.into_iter().map(|error| Error::Several(vec![error])).collect();
         let results = join_all(plan.steps.into_iter().map(|step| self.carry_out(&view, step))).await;
         errors.extend(results.into_iter().filter_map(Result::err));
         Error::join(errors)?;
@@ -186,12 +201,12 @@ impl Controller {
             Err(member::Error::UnknownKind { .. }) => return Ok(Some(false)),
             Err(error) => return Err(Error::decision(error)),
         };
-        let known = member.existing_copy(&kind, Selection::All);
+        let known = member.existing_copy(&kind, ALL);
         let copy = match (known, asked) {
             (Some(copy), _) => copy,
             // Nothing has been exported from this cluster: it is not watched for that.
             (None, false) => return Ok(None),
-            (None, true) => member.copy(&kind, Selection::All),
+            (None, true) => member.copy(&kind, ALL),
         };
         if copy.find(&key.service).is_some() {
             return Ok(Some(true));
@@ -206,12 +221,9 @@ impl Controller {
 
     async fn slices(&self, member: &Member, key: &ServiceKey) -> Result<Vec<Arc<Value>>, Error> {
         let shared = &self.0;
-        let kind: Kind = shared
-            .kinds
-            .resolve(shared.client(), member, SLICE_API, SLICE)
-            .await
-            .map_err(Error::decision)?;
-        let copy = member.copy(&kind, Selection::Own);
+        let kind: Kind =
+            shared.kinds.resolve(shared.client(), member, SLICE_API, SLICE).await.map_err(Error::decision)?;
+        let copy = member.copy(&kind, OWN_SLICES);
         if !copy.wait(PATIENCE).await {
             return Err(Error::Waiting(format!("for the EndpointSlices of cluster {}", key.cluster)));
         }
@@ -250,4 +262,20 @@ impl Controller {
 
 fn is_going(cluster: &api::cluster::Cluster) -> bool {
     cluster.metadata.deletion_timestamp.is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_that_we_brought_are_not_collected_again() {
+        use api::labels::{
+            ENDPOINT_SLICE_CONTROLLER, ENDPOINT_SLICE_DISPATCH_CONTROLLER, ENDPOINT_SLICE_MANAGED_BY,
+        };
+        let expected = format!(
+            "{ENDPOINT_SLICE_MANAGED_BY} notin ({ENDPOINT_SLICE_CONTROLLER},{ENDPOINT_SLICE_DISPATCH_CONTROLLER})"
+        );
+        assert_eq!(OWN_SLICES, Selection::Matching(Box::leak(expected.into_boxed_str())));
+    }
 }

@@ -115,7 +115,8 @@ impl Reconcile for Controller {
 
     async fn apply(&self, _: &Key, view: View, plan: Plan) -> Result<Outcome, Error> {
         let wrote = !plan.steps.is_empty();
-        let mut errors: Vec<Error> = plan.errors.into_iter().map(|error| Error::Several(vec![error])).collect();
+        let mut errors: Vec<Error> =
+            plan.errors.into_iter().map(|error| Error::Several(vec![error])).collect();
         let results = join_all(plan.steps.into_iter().map(|step| self.carry_out(step))).await;
         errors.extend(results.into_iter().filter_map(Result::err));
         if errors.is_empty() {
@@ -138,7 +139,12 @@ impl Reconcile for Controller {
         }
         let text = result.as_ref().err().map(ToString::to_string);
         let (status, reason, event, message) = match &text {
-            None => ("True", conditions::REASON_ENDPOINT_SLICE_DISPATCHED, reasons::DISPATCH_ENDPOINT_SLICE_SUCCEED, DONE),
+            None => (
+                "True",
+                conditions::REASON_ENDPOINT_SLICE_DISPATCHED,
+                reasons::DISPATCH_ENDPOINT_SLICE_SUCCEED,
+                DONE,
+            ),
             Some(text) => (
                 "False",
                 conditions::REASON_ENDPOINT_SLICE_NOT_DISPATCHED,
@@ -146,8 +152,8 @@ impl Reconcile for Controller {
                 text.as_str(),
             ),
         };
-        let told =
-            tell(&self.plane, multi, conditions::ENDPOINT_SLICE_DISPATCHED, (status, reason, message)).await?;
+        let told = tell(&self.plane, multi, conditions::ENDPOINT_SLICE_DISPATCHED, (status, reason, message))
+            .await?;
         if wrote || told {
             self.plane.events.say(COMPONENT, multi, event, message);
         }

@@ -88,7 +88,8 @@ fn decide(view: &View) -> Plan {
     if existing.metadata.deletion_timestamp.is_some() {
         return Plan::Nothing("the old Service goes first");
     }
-    let controller = existing.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
+    let controller =
+        existing.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
     if let Some(other) = controller.filter(|owner| owner.kind != "ServiceImport") {
         let name = existing.metadata.name.as_deref().unwrap_or("");
         return Plan::Refuse(format!("service {name} exists and belongs to {} {}", other.kind, other.name));
@@ -120,14 +121,13 @@ fn owner(service: &Service) -> Option<&OwnerReference> {
 fn merged(existing: Option<Vec<ServicePort>>, wanted: Vec<ServicePort>) -> Vec<ServicePort> {
     let existing = existing.unwrap_or_default();
     let merge = |wanted: ServicePort| {
-        let known = existing.iter().find(|known| known.port == wanted.port && known.protocol == wanted.protocol);
+        let known =
+            existing.iter().find(|known| known.port == wanted.port && known.protocol == wanted.protocol);
         match known {
             None => wanted,
-            Some(known) => ServicePort {
-                node_port: known.node_port,
-                target_port: known.target_port.clone(),
-                ..wanted
-            },
+            Some(known) => {
+                ServicePort { node_port: known.node_port, target_port: known.target_port.clone(), ..wanted }
+            }
         }
     };
     wanted.into_iter().map(merge).collect()
@@ -160,7 +160,8 @@ fn desired(import: &ServiceImport) -> Service {
 }
 
 fn ingress_of(import: &ServiceImport) -> Vec<LoadBalancerIngress> {
-    let ingress = |ip: &String| LoadBalancerIngress { ip: Some(ip.clone()), ..LoadBalancerIngress::default() };
+    let ingress =
+        |ip: &String| LoadBalancerIngress { ip: Some(ip.clone()), ..LoadBalancerIngress::default() };
     import.spec.ips.iter().map(ingress).collect()
 }
 
@@ -210,7 +211,8 @@ impl Controller {
                 let created = api.create(&kube::api::PostParams::default(), &service).await?;
                 if let Some(import) = view.import.as_deref().filter(|import| !import.spec.ips.is_empty()) {
                     let mut status = created.clone();
-                    let balancer = status.status.get_or_insert_default().load_balancer.get_or_insert_default();
+                    let balancer =
+                        status.status.get_or_insert_default().load_balancer.get_or_insert_default();
                     balancer.ingress = Some(ingress_of(import));
                     writer.update_status(&created, &status, Guard::Fields).await?;
                 }

@@ -121,7 +121,8 @@ fn decide(view: &View) -> Plan {
         }
     }
     plan.release = view.work.as_deref().is_some_and(|work| {
-        let held = work.metadata.finalizers.iter().flatten().any(|held| held == Token::ServiceExport.finalizer());
+        let held =
+            work.metadata.finalizers.iter().flatten().any(|held| held == Token::ServiceExport.finalizer());
         held && (is_going(work) || service_of(work, Token::ServiceExport).is_none())
     });
     plan

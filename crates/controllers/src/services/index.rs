@@ -91,7 +91,12 @@ impl Index {
     }
 
     /// Takes in a change of a slice in a member; returns the Services that it is about.
-    pub(super) fn note_slice(&self, cluster: &str, old: Option<&Value>, new: Option<&Value>) -> Vec<ServiceKey> {
+    pub(super) fn note_slice(
+        &self,
+        cluster: &str,
+        old: Option<&Value>,
+        new: Option<&Value>,
+    ) -> Vec<ServiceKey> {
         let of = |slice: &Value| {
             let service = slice.label(SERVICE_NAME).filter(|name| !name.is_empty())?;
             let service = Key::new(slice.namespace(), service);
@@ -111,7 +116,8 @@ impl Index {
         if let Some((service, name)) = &new {
             slices.entry(service.clone()).or_default().insert(name.clone());
         }
-        let mut services: Vec<ServiceKey> = [old, new].into_iter().flatten().map(|(service, _)| service).collect();
+        let mut services: Vec<ServiceKey> =
+            [old, new].into_iter().flatten().map(|(service, _)| service).collect();
         services.dedup();
         services
     }
@@ -133,7 +139,8 @@ impl Index {
     pub(crate) fn of_cluster(&self, cluster: &str) -> Vec<ServiceKey> {
         let works = self.works.lock();
         let mine = works.iter().filter(|(_, works)| works.keys().any(|work| cluster_of(work) == cluster));
-        mine.map(|(service, _)| ServiceKey { cluster: cluster.to_owned(), service: service.clone() }).collect()
+        mine.map(|(service, _)| ServiceKey { cluster: cluster.to_owned(), service: service.clone() })
+            .collect()
     }
 
     /// Returns the collected Works of a cluster.
@@ -182,13 +189,14 @@ mod tests {
     #[test]
     fn slices_are_found_by_their_service_as_it_is_now() {
         let index = Index::default();
-        let slice = |service: &str| {
-            json!({ "metadata": { "name": "s", "namespace": "shop", "labels": { SERVICE_NAME: service } } })
-        };
+        let slice = |service: &str| json!({ "metadata": { "name": "s", "namespace": "shop", "labels": { SERVICE_NAME: service } } });
         let key = |name: &str| ServiceKey { cluster: "m1".to_owned(), service: Key::new("shop", name) };
         assert_eq!(index.note_slice("m1", None, Some(&slice("web"))), [key("web")]);
         assert_eq!(index.slices(&key("web")), [Key::new("shop", "s")]);
-        assert_eq!(index.note_slice("m1", Some(&slice("web")), Some(&slice("api"))), [key("web"), key("api")]);
+        assert_eq!(
+            index.note_slice("m1", Some(&slice("web")), Some(&slice("api"))),
+            [key("web"), key("api")]
+        );
         assert!(index.slices(&key("web")).is_empty());
         assert_eq!(index.note_slice("m1", Some(&slice("api")), None), [key("api")]);
         assert!(index.slices(&key("api")).is_empty());

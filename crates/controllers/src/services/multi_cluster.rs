@@ -61,7 +61,8 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     let (of, pushed) = (plane.clone(), queue.clone());
     plane.templates.subscribe(move |change| {
         let Some(service) = change.new.as_ref().or(change.old.as_ref()) else { return };
-        let unchanged = matches!((&change.old, &change.new), (Some(old), Some(new)) if !specification_changed(old, new));
+        let unchanged =
+            matches!((&change.old, &change.new), (Some(old), Some(new)) if !specification_changed(old, new));
         let key = Key::new(service.namespace(), service.name());
         if service.kind() == "Service"
             && service.api_version() == "v1"
@@ -73,16 +74,18 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     });
     let (of, pushed) = (plane.clone(), queue.clone());
     plane.mirrors.clusters.subscribe(move |change| {
-        let look = |cluster: &Option<Arc<_>>| cluster.as_deref().map(|cluster| (is_ready(cluster), super::lacks_slices(cluster)));
+        let look = |cluster: &Option<Arc<_>>| {
+            cluster.as_deref().map(|cluster| (is_ready(cluster), super::lacks_slices(cluster)))
+        };
         if look(&change.old) == look(&change.new) {
             return;
         }
         for service in of.mirrors.multi_cluster_services.all() {
             let spec = &service.spec;
             let lists = [&spec.provider_clusters, &spec.consumer_clusters];
-            let named = lists.iter().any(|list| {
-                list.is_empty() || list.iter().any(|cluster| cluster.name == change.key.name)
-            });
+            let named = lists
+                .iter()
+                .any(|list| list.is_empty() || list.iter().any(|cluster| cluster.name == change.key.name));
             if named {
                 pushed.push(Key::of(service.as_ref()));
             }
@@ -102,7 +105,9 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
         let Some(service) = change.key.name.strip_suffix("-service") else { return };
         let key = Key::new(change.key.namespace.clone(), service);
         let spec = |binding: &Option<Arc<api::work::ResourceBinding>>| {
-            binding.as_deref().map(|binding| (binding.spec.placement.clone(), binding.metadata.labels.clone()))
+            binding
+                .as_deref()
+                .map(|binding| (binding.spec.placement.clone(), binding.metadata.labels.clone()))
         };
         if !change.ours
             && spec(&change.old) != spec(&change.new)
@@ -153,7 +158,8 @@ impl Reconcile for Controller {
         for step in first {
             self.carry_out(key, &view, step).await?;
         }
-        let (last, rest): (Vec<Step>, Vec<Step>) = rest.into_iter().partition(|step| matches!(step, Step::Release));
+        let (last, rest): (Vec<Step>, Vec<Step>) =
+            rest.into_iter().partition(|step| matches!(step, Step::Release));
         let results = join_all(rest.into_iter().map(|step| self.carry_out(key, &view, step))).await;
         errors.extend(results.into_iter().filter_map(Result::err));
         let Some(multi) = &view.multi else { return Error::join(errors).map(|()| Outcome::Done) };
@@ -183,7 +189,8 @@ impl Reconcile for Controller {
                 true => self.tell(multi, status, reason, &message).await?,
                 false => true,
             };
-            let event = if status == "True" { reasons::SYNC_SERVICE_SUCCEED } else { reasons::SYNC_SERVICE_FAILED };
+            let event =
+                if status == "True" { reasons::SYNC_SERVICE_SUCCEED } else { reasons::SYNC_SERVICE_FAILED };
             if wrote || changed {
                 plane.events.say(COMPONENT, multi.as_ref(), event, message);
             }
@@ -211,7 +218,10 @@ impl Controller {
         match (step, view.multi.as_deref()) {
             (Step::Hold, Some(multi)) => {
                 let mut held = multi.clone();
-                held.metadata.finalizers.get_or_insert_default().push(finalizers::MULTI_CLUSTER_SERVICE.to_owned());
+                held.metadata
+                    .finalizers
+                    .get_or_insert_default()
+                    .push(finalizers::MULTI_CLUSTER_SERVICE.to_owned());
                 // Durable: what follows has effects in members.
                 let mirror = &mirrors.multi_cluster_services;
                 plane.writer.update_mirrored(mirror, multi, &held, Guard::Version).await.map(drop)
@@ -240,7 +250,13 @@ impl Controller {
     }
 
     /// Sets the condition; returns whether it said something else before.
-    async fn tell(&self, multi: &MultiClusterService, status: &str, reason: &str, message: &str) -> Result<bool, Error> {
+    async fn tell(
+        &self,
+        multi: &MultiClusterService,
+        status: &str,
+        reason: &str,
+        message: &str,
+    ) -> Result<bool, Error> {
         tell(&self.plane, multi, conditions::SERVICE_APPLIED, (status, reason, message)).await
     }
 }

@@ -125,7 +125,10 @@ impl Wanted {
         let labels = work.metadata.labels.get_or_insert_default();
         labels.extend(made.metadata.labels.unwrap_or_default());
         labels.retain(|key, _| !self.without.contains(&key.as_str()));
-        work.metadata.annotations.get_or_insert_default().extend(made.metadata.annotations.unwrap_or_default());
+        work.metadata
+            .annotations
+            .get_or_insert_default()
+            .extend(made.metadata.annotations.unwrap_or_default());
         for finalizer in made.metadata.finalizers.unwrap_or_default() {
             let held = work.metadata.finalizers.get_or_insert_default();
             if !held.contains(&finalizer) {
@@ -186,8 +189,7 @@ pub(super) fn collected(
     }
     let without = Token::ALL.into_iter().filter(|token| !tokens.contains(token));
     let without = without.flat_map(Token::labels).collect();
-    let work =
-        DesiredWork::new(cluster, slice.clone(), labels, BTreeMap::new())?.suspended(Some(true));
+    let work = DesiredWork::new(cluster, slice.clone(), labels, BTreeMap::new())?.suspended(Some(true));
     Ok(Wanted { work, finalizers: tokens.iter().map(|token| token.finalizer()).collect(), without })
 }
 

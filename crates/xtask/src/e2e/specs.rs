@@ -78,7 +78,6 @@ const KNOWN: &[(&str, &str, &str)] = &[
     ("federatedhpa", "", "not there yet: FederatedHPA"),
     ("federatedresourcequota", "", "not there yet: FederatedResourceQuota"),
     ("karmadactl", "register testing", "not there yet: pull mode"),
-    ("mcs", "", "not there yet: services across clusters"),
     ("search", "", "not there yet: search and proxy"),
     ("metrics", "", "looks for Karmada's components in a host cluster; ours is one process"),
 ];

@@ -133,7 +133,9 @@ mod tests {
 
     fn work(name: &str, of: &[Token], otherwise: Value) -> Arc<Work> {
         let wanted = collected("m1", &slice(name, "10.0.0.1"), &key().service, &of.iter().copied().collect());
-        let Ensure::Create(work) = wanted.unwrap().ensure(None, || "id".to_owned()) else { panic!("it is made") };
+        let Ensure::Create(work) = wanted.unwrap().ensure(None, || "id".to_owned()) else {
+            panic!("it is made")
+        };
         Arc::new(read(merged(serde_json::to_value(work).unwrap(), otherwise)))
     }
 
@@ -170,11 +172,25 @@ mod tests {
         type Case<'a> = (&'a str, Option<bool>, Option<bool>, Slices, Vec<Arc<Work>>, Vec<String>);
         let cases: Vec<Case<'_>> = vec![
             ("exported", yes, no, one(), vec![], vec!["create ServiceExport endpointslice".into()]),
-            ("asked for", no, yes, one(), vec![], vec!["create MultiClusterService multiclusterservice".into()]),
+            (
+                "asked for",
+                no,
+                yes,
+                one(),
+                vec![],
+                vec!["create MultiClusterService multiclusterservice".into()],
+            ),
             ("both", yes, yes, one(), vec![], vec![format!("create {both}")]),
             ("as it should be", yes, no, one(), has(&[E]), vec![]),
             ("both, as it should be", yes, yes, one(), has(&[E, M]), vec![]),
-            ("its endpoints changed", yes, no, moved(), has(&[E]), vec!["update ServiceExport endpointslice".into()]),
+            (
+                "its endpoints changed",
+                yes,
+                no,
+                moved(),
+                has(&[E]),
+                vec!["update ServiceExport endpointslice".into()],
+            ),
             ("the second one comes", yes, yes, one(), has(&[E]), vec![format!("update {both}")]),
             ("one goes", yes, no, one(), has(&[E, M]), vec!["update ServiceExport endpointslice".into()]),
             (
@@ -212,8 +228,14 @@ mod tests {
             let view = View { key: key(), exported, requested, slices, collected, leaves: false };
             assert_eq!(words(&decide(&view, || "id".to_owned())), expected, "{name}");
         }
-        let leaving =
-            View { key: key(), exported: no, requested: no, slices: None, collected: has(&[E]), leaves: true };
+        let leaving = View {
+            key: key(),
+            exported: no,
+            requested: no,
+            slices: None,
+            collected: has(&[E]),
+            leaves: true,
+        };
         assert_eq!(words(&decide(&leaving, String::new)), Vec::<String>::new(), "the cluster leaves");
     }
 
@@ -225,6 +247,9 @@ mod tests {
             made.metadata.finalizers.clone().unwrap(),
             ["karmada.io/mcs-endpointslice-dispatch-controller", "karmada.io/endpointslice-controller"]
         );
-        assert_eq!(made.metadata.name.as_deref(), Some(api::names::work("EndpointSlice", "a", "shop").as_str()));
+        assert_eq!(
+            made.metadata.name.as_deref(),
+            Some(api::names::work("EndpointSlice", "a", "shop").as_str())
+        );
     }
 }

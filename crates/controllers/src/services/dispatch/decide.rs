@@ -46,7 +46,10 @@ pub(super) enum Step {
 
 pub(super) fn decide(view: &View, fresh_id: impl Fn() -> String) -> Plan {
     let mut plan = Plan::default();
-    let live = view.multi.as_deref().filter(|multi| multi.metadata.deletion_timestamp.is_none() && is_cross_cluster(multi));
+    let live = view
+        .multi
+        .as_deref()
+        .filter(|multi| multi.metadata.deletion_timestamp.is_none() && is_cross_cluster(multi));
     let mut wanted_keys = BTreeSet::new();
     if let Some(multi) = live {
         let providers = meant(&multi.spec.provider_clusters, &view.clusters);
@@ -74,7 +77,10 @@ pub(super) fn decide(view: &View, fresh_id: impl Fn() -> String) -> Plan {
             }
         }
     }
-    let left = view.dispatched.iter().filter(|work| !is_going(work) && !wanted_keys.contains(&Key::of(work.as_ref())));
+    let left = view
+        .dispatched
+        .iter()
+        .filter(|work| !is_going(work) && !wanted_keys.contains(&Key::of(work.as_ref())));
     plan.steps.extend(left.map(|work| Step::Delete(Arc::clone(work))));
     // Without anything collected there is nothing to say, unless something was said before.
     plan.tells |= live.is_some_and(|multi| {
@@ -91,7 +97,8 @@ fn consumers(view: &View, multi: &MultiClusterService, plan: &mut Plan) -> Vec<S
     for consumer in meant(&multi.spec.consumer_clusters, &view.clusters) {
         let named = |cluster: &&Arc<Cluster>| cluster.metadata.name.as_ref() == Some(&consumer);
         let Some(cluster) = view.clusters.iter().find(named) else {
-            plan.warnings.push((reasons::CLUSTER_NOT_FOUND, format!("Consumer cluster {consumer} is not found")));
+            plan.warnings
+                .push((reasons::CLUSTER_NOT_FOUND, format!("Consumer cluster {consumer} is not found")));
             continue;
         };
         if cluster.metadata.deletion_timestamp.is_some() {
@@ -103,7 +110,8 @@ fn consumers(view: &View, multi: &MultiClusterService, plan: &mut Plan) -> Vec<S
             continue;
         }
         if !is_ready(cluster) {
-            let message = format!("Consumer cluster {consumer} is not ready, it gets the endpoints when it is");
+            let message =
+                format!("Consumer cluster {consumer} is not ready, it gets the endpoints when it is");
             plan.warnings.push((reasons::SYNC_SERVICE_FAILED, message));
         }
         found.push(consumer);
@@ -124,7 +132,8 @@ fn offers(view: &View, work: &Work, providers: &BTreeSet<String>) -> bool {
 
 /// Returns whether our finalizer on a collected Work has served its purpose.
 fn is_let_go(work: &Work) -> bool {
-    let held = work.metadata.finalizers.iter().flatten().any(|held| held == Token::MultiClusterService.finalizer());
+    let held =
+        work.metadata.finalizers.iter().flatten().any(|held| held == Token::MultiClusterService.finalizer());
     held && (is_going(work) || service_of(work, Token::MultiClusterService).is_none())
 }
 

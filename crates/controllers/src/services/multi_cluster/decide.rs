@@ -81,7 +81,8 @@ pub(super) fn decide(view: &View, fresh_id: impl Fn() -> String) -> Plan {
         withdraw_requests(view, &BTreeSet::new(), &mut plan);
         return plan;
     };
-    let held = multi.metadata.finalizers.iter().flatten().any(|held| held == finalizers::MULTI_CLUSTER_SERVICE);
+    let held =
+        multi.metadata.finalizers.iter().flatten().any(|held| held == finalizers::MULTI_CLUSTER_SERVICE);
     if multi.metadata.deletion_timestamp.is_some() || !is_cross_cluster(multi) {
         withdraw_requests(view, &BTreeSet::new(), &mut plan);
         release_service(view, multi, &mut plan);
@@ -118,7 +119,8 @@ fn ask(
     for provider in providers {
         let named = |cluster: &&Arc<Cluster>| cluster.metadata.name.as_ref() == Some(provider);
         let Some(cluster) = view.clusters.iter().find(named) else {
-            plan.warnings.push((reasons::CLUSTER_NOT_FOUND, format!("Provider cluster {provider} is not found")));
+            plan.warnings
+                .push((reasons::CLUSTER_NOT_FOUND, format!("Provider cluster {provider} is not found")));
             continue;
         };
         if cluster.metadata.deletion_timestamp.is_some() {
@@ -130,7 +132,8 @@ fn ask(
             continue;
         }
         if !is_ready(cluster) {
-            let message = format!("Provider cluster {provider} is not ready, its endpoints are left out until it is");
+            let message =
+                format!("Provider cluster {provider} is not ready, its endpoints are left out until it is");
             plan.warnings.push((reasons::SYNC_SERVICE_FAILED, message));
         }
         let wanted = match request(multi, provider) {
@@ -192,7 +195,13 @@ fn claim(multi: &MultiClusterService, service: &Value, plan: &mut Plan) {
 }
 
 /// Brings the Service to these clusters.
-fn bind(view: &View, multi: &MultiClusterService, service: &Value, clusters: BTreeSet<String>, plan: &mut Plan) {
+fn bind(
+    view: &View,
+    multi: &MultiClusterService,
+    service: &Value,
+    clusters: BTreeSet<String>,
+    plan: &mut Plan,
+) {
     let Key { namespace, name } = Key::of(multi);
     let labels = BTreeMap::from([
         (BINDING_MANAGED_BY.to_owned(), HOLDER.to_owned()),
@@ -206,7 +215,8 @@ fn bind(view: &View, multi: &MultiClusterService, service: &Value, clusters: BTr
         ClusterAffinity { cluster_names: clusters.into_iter().collect(), ..ClusterAffinity::default() };
     let placement = Placement { cluster_affinity: Some(affinity), ..Placement::default() };
     let Some(existing) = &view.binding else {
-        let owner = OwnerReference { controller: None, block_owner_deletion: None, ..service.controller_reference() };
+        let owner =
+            OwnerReference { controller: None, block_owner_deletion: None, ..service.controller_reference() };
         plan.steps.push(Step::CreateBinding(Box::new(ResourceBinding {
             metadata: ObjectMeta {
                 name: Some(api::names::binding("Service", &name)),
@@ -241,7 +251,8 @@ fn bind(view: &View, multi: &MultiClusterService, service: &Value, clusters: BTr
     let notes = wanted.metadata.annotations.get_or_insert_default();
     notes.extend(annotations);
     notes.retain(|key, _| {
-        ![PROPAGATION_POLICY_NAMESPACE, PROPAGATION_POLICY_NAME, CLUSTER_PROPAGATION_POLICY_NAME].contains(&key.as_str())
+        ![PROPAGATION_POLICY_NAMESPACE, PROPAGATION_POLICY_NAME, CLUSTER_PROPAGATION_POLICY_NAME]
+            .contains(&key.as_str())
     });
     wanted.spec.resource = service.reference();
     wanted.spec.placement = Some(placement);
@@ -263,12 +274,14 @@ fn release_service(view: &View, multi: &MultiClusterService, plan: &mut Plan) {
     }
     if let Some(binding) = &view.binding {
         let labels = binding.metadata.labels.as_ref();
-        if ours(labels.and_then(|labels| labels.get(MULTI_CLUSTER_SERVICE_PERMANENT_ID)).map(String::as_str)) {
+        if ours(labels.and_then(|labels| labels.get(MULTI_CLUSTER_SERVICE_PERMANENT_ID)).map(String::as_str))
+        {
             let mut released = ResourceBinding::clone(binding);
             let marks = released.metadata.labels.get_or_insert_default();
             marks.retain(|key, _| key != BINDING_MANAGED_BY && key != MULTI_CLUSTER_SERVICE_PERMANENT_ID);
             let notes = released.metadata.annotations.get_or_insert_default();
-            notes.retain(|key, _| key != MULTI_CLUSTER_SERVICE_NAMESPACE && key != MULTI_CLUSTER_SERVICE_NAME);
+            notes
+                .retain(|key, _| key != MULTI_CLUSTER_SERVICE_NAMESPACE && key != MULTI_CLUSTER_SERVICE_NAME);
             plan.steps.push(Step::UpdateBinding(Arc::clone(binding), Box::new(released)));
         }
     }
