@@ -332,17 +332,16 @@ mod tests {
             let client = client.clone();
             async move { client.send(request).await.expect("an answer") }
         };
-        let ingress = json!({
-            "apiVersion": "networking.karmada.io/v1alpha1", "kind": "MultiClusterIngress", "metadata": { "name": "w" },
-            "spec": { "defaultBackend": { "service": { "name": "web", "port": { "number": 80 } } } },
+        let registry = json!({
+            "apiVersion": "search.karmada.io/v1alpha1", "kind": "ResourceRegistry", "metadata": { "name": "w" },
+            "spec": { "targetCluster": {}, "resourceSelectors": [{ "apiVersion": "apps/v1", "kind": "Deployment" }] },
         });
-        let path = "/apis/networking.karmada.io/v1alpha1/namespaces/default/multiclusteringresses";
-        let answer = create(path, ingress).await;
+        let path = "/apis/search.karmada.io/v1alpha1/resourceregistries";
+        let answer = create(path, registry).await;
         assert_eq!(answer.status(), 201);
         let warning = answer.headers().get("warning").and_then(|value| value.to_str().ok()).unwrap_or("");
         assert!(
-            warning
-                .contains("karmada-rs does not act on MultiClusterIngress yet: a provider for it is missing"),
+            warning.contains("karmada-rs does not act on ResourceRegistry yet: the search is missing"),
             "{warning}"
         );
         let policy = serde_json::to_value(policy("p", json!({}))).expect("a policy");

@@ -361,6 +361,21 @@ pub const TABLE: &[Declaration] = &[
         status: present("plane/dependencies.rs", Wire::Plane(plane::dependencies::wire)),
     },
     Declaration {
+        name: "multiClusterIngress",
+        about: "a MultiClusterIngress has an Ingress in its entry clusters, whose back ends are the Services that were imported there",
+        default: false,
+        gate: None,
+        watches: &[
+            Watch::MultiClusterIngresses,
+            Watch::Templates,
+            Watch::ServiceImports,
+            Watch::Works,
+            Watch::Bindings,
+        ],
+        writes: "Ingress; ResourceBinding; status of MultiClusterIngress",
+        status: present("services/ingress.rs", Wire::Plane(services::ingress::wire)),
+    },
+    Declaration {
         name: "scheduler",
         about: "a binding has the clusters and replicas that its placement asks for",
         default: true,
@@ -397,10 +412,7 @@ impl Declaration {
 }
 
 /// Kinds that something else than a controller has to act on, and what that is: it does not exist yet.
-const WITHOUT: &[(&str, &str, &str)] = &[
-    ("networking.karmada.io", "MultiClusterIngress", "a provider for it"),
-    ("search.karmada.io", "ResourceRegistry", "the search"),
-];
+const WITHOUT: &[(&str, &str, &str)] = &[("search.karmada.io", "ResourceRegistry", "the search")];
 
 /// Returns what would act on a kind and is missing; nothing if the kind is acted on, or needs nobody.
 pub fn missing_for(group: &str, kind: &str) -> Option<String> {
@@ -421,7 +433,7 @@ pub fn page() -> String {
          Generated from `crates/controllers/src/table.rs`; do not edit. To refresh it: `cargo test -p controllers --lib` with\n\
          `KARMADA_RS_REFRESH=1`.\n\n\
          `--controllers` takes these names, as upstream's flag: `*` for all that are on by default, `name` to switch one on,\n\
-         `-name` to switch one off. The last five have no name in upstream, where they cannot be switched.\n\n\
+         `-name` to switch one off. The last six have no name in upstream, where they cannot be switched.\n\n\
          ## What runs\n\n\
          | Name | Keeps true | Watches | Writes | Gate | File |\n|---|---|---|---|---|---|\n",
     );
@@ -504,8 +516,14 @@ mod tests {
             "workStatus",
             "workloadRebalancer",
         ];
-        let ours =
-            ["dependencies-distributor", "descheduler", "resource-detector", "scheduler", "taint-manager"];
+        let ours = [
+            "dependencies-distributor",
+            "descheduler",
+            "multiClusterIngress",
+            "resource-detector",
+            "scheduler",
+            "taint-manager",
+        ];
         assert_eq!(names, upstream.into_iter().chain(ours).collect());
     }
 
@@ -547,6 +565,7 @@ mod tests {
             "ClusterPropagationPolicy",
             "ClusterResourceBinding",
             "ClusterTaintPolicy",
+            "MultiClusterIngress",
             "MultiClusterService",
             "OverridePolicy",
             "PropagationPolicy",
