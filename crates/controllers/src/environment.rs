@@ -12,7 +12,7 @@ use runtime::{Events, Key, Mirror, Queue, Supervisor, Writer};
 use crate::interpretation;
 use crate::mirrors::Mirrors;
 use crate::plane::scheduling;
-use crate::{Context, MyClusters, Timing, failover, services};
+use crate::{Context, MyClusters, Timing, autoscaling, failover, services};
 
 /// The reason of the event about an object whose reconcile panicked. Upstream has none.
 const RECONCILE_PANICKED: &str = "ReconcilePanicked";
@@ -32,6 +32,7 @@ pub(crate) struct Environment {
     pub(crate) timing: Timing,
     pub(crate) scheduler: scheduling::Settings,
     pub(crate) failover: failover::Settings,
+    pub(crate) autoscaling: autoscaling::Settings,
 }
 
 impl Environment {
@@ -54,6 +55,7 @@ impl Environment {
             timing: context.settings.timing.clone(),
             scheduler: context.scheduler.clone(),
             failover: context.settings.failover.clone(),
+            autoscaling: context.settings.autoscaling.clone(),
         }
     }
 

@@ -7,13 +7,14 @@
 //! A member that is down costs nothing but its own in-flight slots: its Works are put aside until its Cluster is Ready
 //! again, and then taken up all at once.
 //!
-//! Code map: `links` connections · `cluster`, `monitor` registration and silent agents · `cluster_status` with `readiness`,
+//! Code map: `links` connections · `cluster`, `monitor` registration and silent agents · `heartbeat` an agent's sign of life · `cluster_status` with `readiness`,
 //! `enablements`, `summary` · `execution` with `removal`, the only place that deletes from members · `work_status`.
 
 pub(crate) mod cluster;
 pub(crate) mod cluster_status;
 mod enablements;
 pub(crate) mod execution;
+mod heartbeat;
 mod links;
 mod metrics;
 mod monitor;
@@ -43,9 +44,23 @@ use crate::interpretation::on_lessons;
 use crate::services::collection::{self, Collection};
 use crate::table::Start;
 
+/// Controllers that need connections to members.
+const CONNECTED: [&str; 8] = [
+    "cluster",
+    "clusterStatus",
+    "descheduler",
+    "endpointsliceCollect",
+    "execution",
+    "federatedHorizontalPodAutoscaler",
+    "serviceExport",
+    "workStatus",
+];
+
 /// Which controllers of this side run: what one reports along with its own writes, the other need not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Enabled {
+    /// One of those that need connections to members.
+    connected: bool,
     execution: bool,
     work_status: bool,
 }
@@ -87,6 +102,7 @@ impl Shared {
         let shared = Arc::new(Self {
             environment: environment.clone(),
             enabled: Enabled {
+                connected: CONNECTED.iter().any(|name| chosen.contains(name)),
                 execution: chosen.contains("execution"),
                 work_status: chosen.contains("workStatus"),
             },
@@ -103,19 +119,15 @@ impl Shared {
             status_locks: KeyLocks::default(),
             looks: Queue::new("cluster-status-controller"),
         });
-        let connected = [
-            "cluster",
-            "clusterStatus",
-            "descheduler",
-            "endpointsliceCollect",
-            "execution",
-            "serviceExport",
-            "workStatus",
-        ];
-        if connected.iter().any(|name| chosen.contains(name)) {
+        if shared.is_connected() {
             links::keep(&shared);
         }
         shared
+    }
+
+    /// Returns whether connections to members are kept.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.enabled.connected
     }
 
     fn cluster(&self, name: &str) -> Option<Arc<Cluster>> {
@@ -194,7 +206,7 @@ fn work_of(change: &ObservedChange<'_>) -> Option<Key> {
     (namespace == api::names::execution_space(change.cluster)).then(|| Key::new(namespace, name))
 }
 
-fn is_ready(cluster: &Cluster) -> bool {
+pub(crate) fn is_ready(cluster: &Cluster) -> bool {
     cluster.status.condition(conditions::cluster::READY).is_some_and(|condition| condition.status == "True")
 }
 

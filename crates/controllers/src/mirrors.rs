@@ -7,15 +7,18 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api::apps::WorkloadRebalancer;
+use api::autoscaling::{CronFederatedHPA, FederatedHPA};
 use api::cluster::Cluster;
 use api::config::{ResourceInterpreterCustomization, ResourceInterpreterWebhookConfiguration};
 use api::multicluster::ServiceImport;
 use api::networking::{MultiClusterIngress, MultiClusterService};
 use api::policy::{
-    ClusterOverridePolicy, ClusterPropagationPolicy, ClusterTaintPolicy, OverridePolicy, PropagationPolicy,
+    ClusterOverridePolicy, ClusterPropagationPolicy, ClusterTaintPolicy, FederatedResourceQuota,
+    OverridePolicy, PropagationPolicy,
 };
 use api::remedy::Remedy;
 use api::work::{ClusterResourceBinding, ResourceBinding, Work};
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::runtime::watcher;
@@ -116,7 +119,10 @@ mirrors! {
     ClusterOverridePolicies, "ClusterOverridePolicy", cluster_override_policies: ClusterOverridePolicy = Mirror::default(), all;
     TaintPolicies, "ClusterTaintPolicy", taint_policies: ClusterTaintPolicy = Mirror::default(), all;
     Rebalancers, "WorkloadRebalancer", rebalancers: WorkloadRebalancer = Mirror::default(), all;
+    FederatedHpas, "FederatedHPA", federated_hpas: FederatedHPA = Mirror::default(), all;
+    CronFederatedHpas, "CronFederatedHPA", cron_federated_hpas: CronFederatedHPA = Mirror::default(), all;
     Remedies, "Remedy", remedies: Remedy = Mirror::default(), all;
+    Quotas, "FederatedResourceQuota", quotas: FederatedResourceQuota = Mirror::default(), all;
     Bindings, "ResourceBinding", bindings: ResourceBinding = Mirror::default(), all;
     ClusterBindings, "ClusterResourceBinding", cluster_bindings: ClusterResourceBinding = Mirror::default(), all;
     MultiClusterServices, "MultiClusterService", multi_cluster_services: MultiClusterService = Mirror::default(), all;
@@ -129,6 +135,8 @@ mirrors! {
     };
     Customizations, "ResourceInterpreterCustomization",
         customizations: ResourceInterpreterCustomization = Mirror::default(), all;
+    CertificateRequests, "CertificateSigningRequest",
+        certificate_requests: CertificateSigningRequest = Mirror::default(), all;
     InterpreterWebhooks, "ResourceInterpreterWebhookConfiguration",
         interpreter_webhooks: ResourceInterpreterWebhookConfiguration = Mirror::default(), all;
 }

@@ -5,6 +5,7 @@
 
 use api::features::{self, Features, Gate};
 
+use crate::autoscaling;
 use crate::failover;
 use crate::members::{self, Shared};
 use crate::mirrors::Watch;
@@ -204,27 +205,33 @@ pub const TABLE: &[Declaration] = &[
         writes: "Work",
         status: present("plane/unified_auth.rs", Wire::Plane(plane::unified_auth::wire)),
     },
-    missing(
-        "federatedResourceQuotaSync",
-        "distributes the parts of a FederatedResourceQuota to the clusters",
-        true,
-        None,
-        &[("policy.karmada.io", "FederatedResourceQuota")],
-    ),
-    missing(
-        "federatedResourceQuotaStatus",
-        "sums up what the clusters have used of a FederatedResourceQuota",
-        true,
-        None,
-        NONE,
-    ),
-    missing(
-        "federatedResourceQuotaEnforcement",
-        "counts what bindings use of a FederatedResourceQuota",
-        true,
-        Some(features::FEDERATED_QUOTA_ENFORCEMENT),
-        NONE,
-    ),
+    Declaration {
+        name: "federatedResourceQuotaSync",
+        about: "every cluster has the ResourceQuota that a FederatedResourceQuota assigns to it",
+        default: true,
+        gate: None,
+        watches: &[Watch::Quotas, Watch::Clusters, Watch::Works],
+        writes: "Work",
+        status: present("plane/quotas/sync.rs", Wire::Plane(plane::quotas::sync::wire)),
+    },
+    Declaration {
+        name: "federatedResourceQuotaStatus",
+        about: "a FederatedResourceQuota tells what the clusters use of their shares",
+        default: true,
+        gate: None,
+        watches: &[Watch::Quotas, Watch::Works],
+        writes: "status of FederatedResourceQuota",
+        status: present("plane/quotas/status.rs", Wire::Plane(plane::quotas::status::wire)),
+    },
+    Declaration {
+        name: "federatedResourceQuotaEnforcement",
+        about: "a FederatedResourceQuota tells what the bindings of its namespace use over all clusters",
+        default: true,
+        gate: Some(features::FEDERATED_QUOTA_ENFORCEMENT),
+        watches: &[Watch::Quotas, Watch::Bindings],
+        writes: "status.overall and status.overallUsed of FederatedResourceQuota",
+        status: present("plane/quotas/enforcement.rs", Wire::Plane(plane::quotas::enforcement::wire)),
+    },
     Declaration {
         name: "gracefulEviction",
         about: "a workload that leaves a cluster is taken out once its replacement is healthy, or has been waited for long enough",
@@ -243,34 +250,48 @@ pub const TABLE: &[Declaration] = &[
         writes: "spec.clusters and spec.gracefulEvictionTasks of the binding",
         status: present("failover/application.rs", Wire::Plane(failover::application::wire)),
     },
-    missing(
-        "federatedHorizontalPodAutoscaler",
-        "scales workloads over several clusters by their load",
-        true,
-        None,
-        &[("autoscaling.karmada.io", "FederatedHPA")],
-    ),
-    missing(
-        "cronFederatedHorizontalPodAutoscaler",
-        "scales workloads by the clock",
-        true,
-        None,
-        &[("autoscaling.karmada.io", "CronFederatedHPA")],
-    ),
-    missing(
-        "hpaScaleTargetMarker",
-        "marks workloads that an autoscaler in a member scales",
-        false,
-        None,
-        NONE,
-    ),
-    missing(
-        "deploymentReplicasSyncer",
-        "brings replicas that a member's autoscaler chose back into the template",
-        false,
-        None,
-        NONE,
-    ),
+    Declaration {
+        name: "federatedHorizontalPodAutoscaler",
+        about: "a workload has as many replicas as the load on its pods in all clusters needs",
+        default: true,
+        gate: None,
+        watches: &[
+            Watch::FederatedHpas,
+            Watch::Bindings,
+            Watch::Clusters,
+            Watch::MemberObjects,
+            Watch::MemberHealth,
+        ],
+        writes: "the scale of workloads; status of FederatedHPA",
+        status: present("autoscaling/hpa.rs", Wire::Members(autoscaling::hpa::wire)),
+    },
+    Declaration {
+        name: "cronFederatedHorizontalPodAutoscaler",
+        about: "workloads and FederatedHPAs are scaled when the rules of a CronFederatedHPA say so",
+        default: true,
+        gate: None,
+        watches: &[Watch::CronFederatedHpas],
+        writes: "the scale of workloads; limits of FederatedHPA; status of CronFederatedHPA",
+        status: present("autoscaling/cron.rs", Wire::Plane(autoscaling::cron::wire)),
+    },
+    Declaration {
+        name: "hpaScaleTargetMarker",
+        about: "a workload that a propagated HorizontalPodAutoscaler scales keeps the replicas that it has in each member",
+        default: false,
+        gate: None,
+        watches: &[Watch::Templates],
+        writes: "a label of the template",
+        status: present("autoscaling/marker.rs", Wire::Plane(autoscaling::marker::wire)),
+    },
+    Declaration {
+        name: "deploymentReplicasSyncer",
+        about: "a Deployment whose replicas members choose has as many replicas as they have together",
+        default: false,
+        gate: None,
+        watches: &[Watch::Templates, Watch::Bindings],
+        writes: "spec.replicas of the Deployment",
+        status: present("autoscaling/syncer.rs", Wire::Plane(autoscaling::syncer::wire)),
+    },
     Declaration {
         name: "multiclusterservice",
         about: "the Service of a MultiClusterService is in its providers and consumers, and the providers are asked for its endpoints",
@@ -322,7 +343,15 @@ pub const TABLE: &[Declaration] = &[
         writes: "spec.rescheduleTriggeredAt of the binding; status of WorkloadRebalancer",
         status: present("failover/rebalancer.rs", Wire::Plane(failover::rebalancer::wire)),
     },
-    missing("agentcsrapproving", "approves the certificate requests of agents", true, None, NONE),
+    Declaration {
+        name: "agentcsrapproving",
+        about: "a certificate request of an agent that may have one is approved",
+        default: true,
+        gate: None,
+        watches: &[Watch::CertificateRequests],
+        writes: "condition Approved of CertificateSigningRequest",
+        status: present("plane/agent_requests.rs", Wire::Plane(plane::agent_requests::wire)),
+    },
     Declaration {
         name: "clustertaintpolicy",
         about: "a Cluster has the taints that ClusterTaintPolicies give it for its conditions",
@@ -404,6 +433,10 @@ pub const TABLE: &[Declaration] = &[
     },
 ];
 
+/// The controllers of an agent, which looks after one cluster from inside of it.
+pub const AGENT: &[&str] =
+    &["clusterStatus", "execution", "workStatus", "serviceExport", "endpointsliceCollect"];
+
 impl Declaration {
     /// Returns whether the gate lets it run.
     pub fn is_open(&self, features: &Features) -> bool {
@@ -423,7 +456,10 @@ pub fn missing_for(group: &str, kind: &str) -> Option<String> {
     if let Some(controller) = TABLE.iter().find(acts) {
         return Some(format!("the controller {}", controller.name));
     }
-    WITHOUT.iter().find(|(of, name, _)| (*of, *name) == (group, kind)).map(|(_, _, what)| (*what).to_owned())
+    WITHOUT
+        .iter()
+        .find(|(missing_group, name, _)| (*missing_group, *name) == (group, kind))
+        .map(|(_, _, what)| (*what).to_owned())
 }
 
 /// Returns the page of the reference that lists the controllers.
@@ -540,8 +576,8 @@ mod tests {
     #[test]
     fn a_kind_without_a_controller_is_known() {
         let missing = |group, kind| missing_for(group, kind);
-        let expected = "the controller federatedHorizontalPodAutoscaler";
-        assert_eq!(missing("autoscaling.karmada.io", "FederatedHPA").as_deref(), Some(expected));
+        let expected = "the controller serviceExport";
+        assert_eq!(missing("multicluster.x-k8s.io", "ServiceExport").as_deref(), Some(expected));
         assert_eq!(missing("search.karmada.io", "ResourceRegistry").as_deref(), Some("the search"));
         assert_eq!(missing("policy.karmada.io", "PropagationPolicy"), None);
         assert_eq!(missing("", "ConfigMap"), None);
@@ -565,6 +601,9 @@ mod tests {
             "ClusterPropagationPolicy",
             "ClusterResourceBinding",
             "ClusterTaintPolicy",
+            "CronFederatedHPA",
+            "FederatedHPA",
+            "FederatedResourceQuota",
             "MultiClusterIngress",
             "MultiClusterService",
             "OverridePolicy",

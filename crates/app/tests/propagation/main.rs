@@ -14,6 +14,8 @@ mod kinds;
 mod liar;
 mod members;
 mod plane;
+mod pull;
+mod pull_rights;
 mod real_pods;
 mod requests;
 mod services;
