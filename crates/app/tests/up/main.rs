@@ -2,11 +2,12 @@
 //! said when it cannot be. Besides, a server that is killed.
 
 mod commands;
+mod examples;
 mod killed;
 mod original;
 mod process;
-mod servers;
 mod quotas;
+mod servers;
 mod terminal;
 
 use std::net::TcpListener;
