@@ -3,6 +3,7 @@
 mod access;
 mod autoscaling;
 mod backup;
+mod chart;
 mod cluster_proxy;
 mod controllers;
 mod crds;
