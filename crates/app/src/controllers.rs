@@ -52,7 +52,7 @@ pub(crate) struct Arguments {
 /// Upstream's flags for the Lease.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Leader election")]
-struct Election {
+pub(crate) struct Election {
     /// Act only while holding a Lease of the control plane.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     leader_elect: bool,
@@ -75,8 +75,8 @@ struct Election {
 }
 
 impl Election {
-    /// Returns who stands in line, or nothing if nobody has to.
-    fn candidate(&self, chosen: &Chosen) -> anyhow::Result<Option<Candidate>> {
+    /// Returns who stands in line, or nothing if nobody has to. `lease` is the name of the Lease unless a flag says otherwise.
+    pub(crate) fn candidate(&self, lease: &str) -> anyhow::Result<Option<Candidate>> {
         if !self.leader_elect {
             return Ok(None);
         }
@@ -91,7 +91,7 @@ impl Election {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         Ok(Some(Candidate {
             namespace: self.leader_elect_resource_namespace.clone(),
-            lease: self.leader_elect_resource_name.clone().unwrap_or_else(|| chosen.component().to_owned()),
+            lease: self.leader_elect_resource_name.clone().unwrap_or_else(|| lease.to_owned()),
             identity: format!("{host}_{}", uuid::Uuid::new_v4()),
             timing,
         }))
@@ -172,6 +172,9 @@ struct Clusters {
     /// Which part of --cluster-lease-duration an agent waits between two renewals of its Lease.
     #[arg(long, value_name = "FRACTION", default_value_t = 0.25)]
     cluster_lease_renew_interval_fraction: f64,
+    /// How often what FederatedResourceQuotas count is counted afresh.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration::parse)]
+    federated_resource_quota_sync_period: Duration,
 }
 
 impl Clusters {
@@ -185,6 +188,7 @@ impl Clusters {
             startup_grace_period: self.cluster_startup_grace_period,
             lease_duration: self.cluster_lease_duration,
             lease_renew_fraction: self.cluster_lease_renew_interval_fraction,
+            quota_sync_period: self.federated_resource_quota_sync_period,
         };
         timing.check().map_err(anyhow::Error::msg)?;
         Ok(timing)
@@ -207,6 +211,13 @@ impl Chosen {
             chosen: Chosen,
         }
         <Line as clap::Parser>::parse_from(["karmada"].iter().chain(flags)).chosen
+    }
+
+    /// Returns the same with further `--feature-gates`.
+    pub(crate) fn with_features(mut self, further: &str) -> Self {
+        let both = [self.feature_gates.as_str(), further];
+        self.feature_gates = both.into_iter().filter(|list| !list.is_empty()).collect::<Vec<_>>().join(",");
+        self
     }
 
     /// Returns the features that are on.
@@ -243,7 +254,7 @@ impl Chosen {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let candidate = arguments.election.candidate(&arguments.chosen)?;
+    let candidate = arguments.election.candidate(arguments.chosen.component())?;
     let address = |flag: &str, text: &str| {
         observability::address(text).map_err(|error| anyhow::anyhow!("--{flag}: {error}"))
     };
@@ -375,10 +386,12 @@ pub(crate) struct Running {
 
 impl Running {
     /// Has the controllers act whenever the Lease is theirs. In a server that is alone this is at once: nobody holds it, or a
-    /// predecessor on the same data does, which has the same identity.
+    /// predecessor on the same data does, which has the same identity. Where servers share a store, `server` tells this one from
+    /// the others.
     pub(crate) async fn elected(
         writer: Writer,
         chosen: &Chosen,
+        server: Option<String>,
         diagnoses: Diagnoses,
         tasks: Tasks,
     ) -> anyhow::Result<Self> {
@@ -387,15 +400,19 @@ impl Running {
         if chosen.controllers.is_empty() {
             return Ok(Self { stop, task: tokio::spawn(async {}) });
         }
-        // Lives as long as the store, and no other store has it.
-        let store = kube::Api::<Namespace>::all(plan.writer.client().clone())
-            .get("kube-system")
-            .await
-            .context("cannot tell this control plane from others")?;
+        let own = match server {
+            Some(server) => server,
+            // Lives as long as the store, and no other store has it.
+            None => {
+                let namespaces = kube::Api::<Namespace>::all(plan.writer.client().clone());
+                let found = namespaces.get("kube-system").await;
+                found.context("cannot tell this control plane from others")?.metadata.uid.unwrap_or_default()
+            }
+        };
         let candidate = Candidate {
             namespace: "karmada-system".to_owned(),
             lease: chosen.component().to_owned(),
-            identity: format!("karmada-server_{}", store.metadata.uid.unwrap_or_default()),
+            identity: format!("karmada-server_{own}"),
             timing: election::Timing::default(),
         };
         let task = tokio::spawn(act(plan, candidate, tasks, stop.clone()));
@@ -476,6 +493,7 @@ mod tests {
         ("cluster-startup-grace-period", "60s"),
         ("cluster-lease-duration", "40s"),
         ("cluster-lease-renew-interval-fraction", "0.25"),
+        ("federated-resource-quota-sync-period", "5m"),
         ("leader-elect", "true"),
         ("leader-elect-lease-duration", "15s"),
         ("leader-elect-renew-deadline", "10s"),

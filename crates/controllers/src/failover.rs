@@ -19,14 +19,45 @@ pub(crate) mod taint_policy;
 
 use api::work::GracefulEvictionTask;
 use propagation::Binding;
+use propagation::eviction;
 use runtime::events::about;
-use runtime::{Error, Events};
+use runtime::{Error, Events, Guard, Key};
+
+use crate::plane::StoredBinding;
+use crate::plane::both::Bindings;
 
 pub use descheduler::Settings as Descheduler;
 pub use settings::Settings;
 
 /// The reason of the event about a workload that begins to leave a cluster. Upstream tells only of the end.
 const EVICTING: &str = "EvictingWorkloadFromCluster";
+
+/// Has a workload begin to leave clusters, and tells users of it, or that it could not be written.
+async fn evict<B: StoredBinding>(
+    bindings: &Bindings<B>,
+    component: &'static str,
+    binding: &B,
+    tasks: &[GracefulEvictionTask],
+) -> Result<(), Error> {
+    let (plane, mut evicted) = (&bindings.plane, binding.clone());
+    for task in tasks {
+        eviction::evict(evicted.spec_mut(), task.clone());
+    }
+    let result = plane.writer.update_mirrored(&bindings.mirror, binding, &evicted, Guard::Version).await;
+    for task in tasks {
+        match &result {
+            Ok(_) => {
+                tracing::info!(
+                    controller = component, object = %Key::of(binding), cluster = task.from_cluster,
+                    why = task.message, "evicted"
+                );
+                tell_begin(&plane.events, component, binding, task);
+            }
+            Err(error) => tell_end(&plane.events, component, binding, &task.from_cluster, Err(error)),
+        }
+    }
+    result.map(drop)
+}
 
 /// Tells users that a workload begins to leave a cluster, and why.
 fn tell_begin<B: Binding>(

@@ -6,8 +6,8 @@
 //!
 //! The control-plane side (`plane`) turns templates and policies into bindings, placements and Works, and collects
 //! their status. The member side (`members`) registers clusters, carries Works out and reports what became of them.
-//! The two meet at the Work. `failover` moves workloads away from clusters that have failed,
-//! `autoscaling` gives them as many replicas as they need.
+//! The two meet at the Work. `services` brings endpoints of Services from cluster to cluster, `failover` moves workloads away
+//! from clusters that have failed, `autoscaling` gives them as many replicas as they need.
 
 pub mod autoscaling;
 mod environment;
@@ -20,6 +20,7 @@ mod mirrors;
 mod my_clusters;
 pub mod plane;
 pub mod selection;
+mod services;
 pub mod table;
 pub mod timing;
 #[cfg(test)]
@@ -39,6 +40,7 @@ use environment::Environment;
 pub use mirrors::Watch;
 pub use my_clusters::MyClusters;
 pub use selection::Selection;
+pub use table::AGENT;
 use table::{Status, TABLE, Wire};
 pub use timing::Timing;
 

@@ -10,6 +10,7 @@ use crate::failover;
 use crate::members::{self, Shared};
 use crate::mirrors::Watch;
 use crate::plane::{self, Plane};
+use crate::services;
 use std::sync::Arc;
 
 /// Starts the workers of a controller whose subscriptions are made.
@@ -168,21 +169,33 @@ pub const TABLE: &[Declaration] = &[
         writes: "Work",
         status: present("plane/namespaces.rs", Wire::Plane(plane::namespaces::wire)),
     },
-    missing(
-        "serviceExport",
-        "collects the EndpointSlices of exported Services",
-        true,
-        None,
-        &[("multicluster.x-k8s.io", "ServiceExport")],
-    ),
-    missing("endpointSlice", "brings collected EndpointSlices into the control plane", true, None, NONE),
-    missing(
-        "serviceImport",
-        "derives a Service from a ServiceImport",
-        true,
-        None,
-        &[("multicluster.x-k8s.io", "ServiceImport")],
-    ),
+    Declaration {
+        name: "serviceExport",
+        about: "the EndpointSlices of a Service that a member exports are in Works of its cluster",
+        default: true,
+        gate: None,
+        watches: &[Watch::Works, Watch::Clusters, Watch::MemberEndpoints],
+        writes: "Work",
+        status: present("services/collection.rs", Wire::Members(services::collection::wire_exports)),
+    },
+    Declaration {
+        name: "endpointSlice",
+        about: "EndpointSlices that were collected for ServiceExports are in the control plane while their cluster is ready",
+        default: true,
+        gate: None,
+        watches: &[Watch::Works, Watch::Clusters, Watch::ImportedSlices],
+        writes: "EndpointSlice; finalizer of Work",
+        status: present("services/imported.rs", Wire::Plane(services::imported::wire)),
+    },
+    Declaration {
+        name: "serviceImport",
+        about: "a ServiceImport has a Service `derived-<name>`, which follows it",
+        default: true,
+        gate: None,
+        watches: &[Watch::ServiceImports, Watch::Templates],
+        writes: "Service and its status",
+        status: present("services/import.rs", Wire::Plane(services::import::wire)),
+    },
     Declaration {
         name: "unifiedAuth",
         about: "those who may use the cluster proxy may act in the members under their own names",
@@ -192,27 +205,33 @@ pub const TABLE: &[Declaration] = &[
         writes: "Work",
         status: present("plane/unified_auth.rs", Wire::Plane(plane::unified_auth::wire)),
     },
-    missing(
-        "federatedResourceQuotaSync",
-        "distributes the parts of a FederatedResourceQuota to the clusters",
-        true,
-        None,
-        &[("policy.karmada.io", "FederatedResourceQuota")],
-    ),
-    missing(
-        "federatedResourceQuotaStatus",
-        "sums up what the clusters have used of a FederatedResourceQuota",
-        true,
-        None,
-        NONE,
-    ),
-    missing(
-        "federatedResourceQuotaEnforcement",
-        "counts what bindings use of a FederatedResourceQuota",
-        true,
-        Some(features::FEDERATED_QUOTA_ENFORCEMENT),
-        NONE,
-    ),
+    Declaration {
+        name: "federatedResourceQuotaSync",
+        about: "every cluster has the ResourceQuota that a FederatedResourceQuota assigns to it",
+        default: true,
+        gate: None,
+        watches: &[Watch::Quotas, Watch::Clusters, Watch::Works],
+        writes: "Work",
+        status: present("plane/quotas/sync.rs", Wire::Plane(plane::quotas::sync::wire)),
+    },
+    Declaration {
+        name: "federatedResourceQuotaStatus",
+        about: "a FederatedResourceQuota tells what the clusters use of their shares",
+        default: true,
+        gate: None,
+        watches: &[Watch::Quotas, Watch::Works],
+        writes: "status of FederatedResourceQuota",
+        status: present("plane/quotas/status.rs", Wire::Plane(plane::quotas::status::wire)),
+    },
+    Declaration {
+        name: "federatedResourceQuotaEnforcement",
+        about: "a FederatedResourceQuota tells what the bindings of its namespace use over all clusters",
+        default: true,
+        gate: Some(features::FEDERATED_QUOTA_ENFORCEMENT),
+        watches: &[Watch::Quotas, Watch::Bindings],
+        writes: "status.overall and status.overallUsed of FederatedResourceQuota",
+        status: present("plane/quotas/enforcement.rs", Wire::Plane(plane::quotas::enforcement::wire)),
+    },
     Declaration {
         name: "gracefulEviction",
         about: "a workload that leaves a cluster is taken out once its replacement is healthy, or has been waited for long enough",
@@ -273,27 +292,39 @@ pub const TABLE: &[Declaration] = &[
         writes: "spec.replicas of the Deployment",
         status: present("autoscaling/syncer.rs", Wire::Plane(autoscaling::syncer::wire)),
     },
-    missing(
-        "multiclusterservice",
-        "exposes a Service to several clusters",
-        true,
-        Some(features::MULTI_CLUSTER_SERVICE),
-        &[("networking.karmada.io", "MultiClusterService")],
-    ),
-    missing(
-        "endpointsliceCollect",
-        "collects the EndpointSlices of a MultiClusterService",
-        true,
-        Some(features::MULTI_CLUSTER_SERVICE),
-        NONE,
-    ),
-    missing(
-        "endpointsliceDispatch",
-        "brings collected EndpointSlices to the clusters that consume them",
-        true,
-        Some(features::MULTI_CLUSTER_SERVICE),
-        NONE,
-    ),
+    Declaration {
+        name: "multiclusterservice",
+        about: "the Service of a MultiClusterService is in its providers and consumers, and the providers are asked for its endpoints",
+        default: true,
+        gate: Some(features::MULTI_CLUSTER_SERVICE),
+        watches: &[
+            Watch::MultiClusterServices,
+            Watch::Templates,
+            Watch::Clusters,
+            Watch::Works,
+            Watch::Bindings,
+        ],
+        writes: "labels and annotations of the Service; ResourceBinding; Work; finalizer and the ServiceApplied condition of MultiClusterService",
+        status: present("services/multi_cluster.rs", Wire::Plane(services::multi_cluster::wire)),
+    },
+    Declaration {
+        name: "endpointsliceCollect",
+        about: "the EndpointSlices that a MultiClusterService asks a provider for are in Works of its cluster",
+        default: true,
+        gate: Some(features::MULTI_CLUSTER_SERVICE),
+        watches: &[Watch::Works, Watch::Clusters, Watch::MemberEndpoints],
+        writes: "Work",
+        status: present("services/collection.rs", Wire::Members(services::collection::wire_multi_cluster)),
+    },
+    Declaration {
+        name: "endpointsliceDispatch",
+        about: "EndpointSlices that were collected for a MultiClusterService are in its consumers while their cluster is ready",
+        default: true,
+        gate: Some(features::MULTI_CLUSTER_SERVICE),
+        watches: &[Watch::MultiClusterServices, Watch::Works, Watch::Clusters],
+        writes: "Work; finalizer of Work; the EndpointSliceDispatched condition of MultiClusterService",
+        status: present("services/dispatch.rs", Wire::Plane(services::dispatch::wire)),
+    },
     Declaration {
         name: "remedy",
         about: "a Cluster's status has the actions that its conditions call for, as Remedies say",
@@ -312,7 +343,15 @@ pub const TABLE: &[Declaration] = &[
         writes: "spec.rescheduleTriggeredAt of the binding; status of WorkloadRebalancer",
         status: present("failover/rebalancer.rs", Wire::Plane(failover::rebalancer::wire)),
     },
-    missing("agentcsrapproving", "approves the certificate requests of agents", true, None, NONE),
+    Declaration {
+        name: "agentcsrapproving",
+        about: "a certificate request of an agent that may have one is approved",
+        default: true,
+        gate: None,
+        watches: &[Watch::CertificateRequests],
+        writes: "condition Approved of CertificateSigningRequest",
+        status: present("plane/agent_requests.rs", Wire::Plane(plane::agent_requests::wire)),
+    },
     Declaration {
         name: "clustertaintpolicy",
         about: "a Cluster has the taints that ClusterTaintPolicies give it for its conditions",
@@ -379,6 +418,10 @@ pub const TABLE: &[Declaration] = &[
     },
 ];
 
+/// The controllers of an agent, which looks after one cluster from inside of it.
+pub const AGENT: &[&str] =
+    &["clusterStatus", "execution", "workStatus", "serviceExport", "endpointsliceCollect"];
+
 impl Declaration {
     /// Returns whether the gate lets it run.
     pub fn is_open(&self, features: &Features) -> bool {
@@ -401,7 +444,10 @@ pub fn missing_for(group: &str, kind: &str) -> Option<String> {
     if let Some(controller) = TABLE.iter().find(acts) {
         return Some(format!("the controller {}", controller.name));
     }
-    WITHOUT.iter().find(|(of, name, _)| (*of, *name) == (group, kind)).map(|(_, _, what)| (*what).to_owned())
+    WITHOUT
+        .iter()
+        .find(|(missing_group, name, _)| (*missing_group, *name) == (group, kind))
+        .map(|(_, _, what)| (*what).to_owned())
 }
 
 /// Returns the page of the reference that lists the controllers.
@@ -539,12 +585,16 @@ mod tests {
             "ClusterTaintPolicy",
             "CronFederatedHPA",
             "FederatedHPA",
+            "FederatedResourceQuota",
+            "MultiClusterService",
             "OverridePolicy",
             "PropagationPolicy",
             "Remedy",
             "ResourceBinding",
             "ResourceInterpreterCustomization",
             "ResourceInterpreterWebhookConfiguration",
+            "ServiceExport",
+            "ServiceImport",
             "Work",
             "WorkloadRebalancer",
         ];

@@ -183,11 +183,11 @@ mod tests {
         .expect("items");
         let found = preserved_state(&rules(&[("n", "{.replicas}"), ("id", "{.job.id}")]), "m1", &statuses);
         assert_eq!(found, Ok([("n".to_owned(), "3".to_owned()), ("id".to_owned(), "a".to_owned())].into()));
-        let of = |path: &str, cluster: &str| preserved_state(&rules(&[("n", path)]), cluster, &statuses);
-        assert_eq!(of("{.replicas}", "m2"), Err(StateError::NoStatus("m2".to_owned())));
-        assert_eq!(of("{.replicas}", "m3"), Err(StateError::NoStatus("m3".to_owned())));
+        let state = |path: &str, cluster: &str| preserved_state(&rules(&[("n", path)]), cluster, &statuses);
+        assert_eq!(state("{.replicas}", "m2"), Err(StateError::NoStatus("m2".to_owned())));
+        assert_eq!(state("{.replicas}", "m3"), Err(StateError::NoStatus("m3".to_owned())));
         let missing = StateError::NotFound { path: "{.gone}".to_owned(), cluster: "m1".to_owned() };
-        assert_eq!(of("{.gone}", "m1"), Err(missing));
-        assert!(matches!(of("{.replicas", "m1"), Err(StateError::Path { .. })));
+        assert_eq!(state("{.gone}", "m1"), Err(missing));
+        assert!(matches!(state("{.replicas", "m1"), Err(StateError::Path { .. })));
     }
 }

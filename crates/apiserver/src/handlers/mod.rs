@@ -8,6 +8,7 @@ pub mod list;
 pub mod reviews;
 pub mod scale;
 pub mod table;
+pub mod together;
 pub mod token;
 pub mod update;
 pub mod watch;

@@ -1,13 +1,15 @@
 //! Somebody who may define kinds and policies: schemas, patterns, expressions and defaults that cost more than they look.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::stage::{Stage, Verdict};
-use crate::wire::Answer;
+use crate::wire::{Answer, PATIENCE};
 
 const DEFINITIONS: &str = "apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+/// The name that the last of the costly policies refuses.
+const CANARY: &str = "canary";
 const POLICIES: &str = "apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
 
 pub(crate) fn definition(plural: &str, spec: Value) -> Value {
@@ -187,6 +189,24 @@ fn policy(name: &str, expression: &str) -> Value {
             "validations": [{"expression": expression}]}})
 }
 
+/// Waits until the policy that refuses the canary does so.
+async fn in_effect(stage: &Stage, plural: &str) -> Verdict {
+    let canary = json!({"apiVersion": "attack.example.com/v1", "kind": plural, "metadata": {"name": CANARY}});
+    let began = Instant::now();
+    loop {
+        let answer = stage.plane.calm.post("root", &objects(plural), &canary).await;
+        if answer.code == 422 {
+            return Ok(answer.brief());
+        }
+        if began.elapsed() > PATIENCE {
+            return Err(format!("the policies do not take effect: {}", answer.brief()));
+        }
+        let path = format!("{}/{CANARY}", objects(plural));
+        stage.plane.calm.send("root", "DELETE", &path, String::new()).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// Expressions that nest without end.
 pub(crate) async fn deep_expressions(stage: &Stage) -> Verdict {
     let depth = 100_000;
@@ -256,7 +276,10 @@ pub(crate) async fn costly_policies(stage: &Stage) -> Verdict {
         "object.spec.s.matches('(a+)+b$') || true".to_owned(),
         doubling,
     ];
-    for (number, expression) in expressions.iter().enumerate() {
+    // The last one can be seen to take effect, and policies take effect in the order in which they were made.
+    let visible = format!("object.metadata.name != '{CANARY}'");
+    let all: Vec<&String> = expressions.iter().chain([&visible]).collect();
+    for (number, expression) in all.iter().enumerate() {
         let name = format!("costly-{number}");
         let made = stage.plane.calm.post("root", POLICIES, &policy(&name, expression)).await;
         if made.code != 201 {
@@ -269,12 +292,12 @@ pub(crate) async fn costly_policies(stage: &Stage) -> Verdict {
             .make("apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings", &binding)
             .await;
     }
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    in_effect(stage, plural).await?;
     let numbers: Vec<u32> = (0..2_000).collect();
     let object = json!({"apiVersion": "attack.example.com/v1", "kind": plural, "metadata": {"name": "x"},
         "spec": {"l": numbers, "s": "a".repeat(2_000)}});
     let answer = stage.plane.door.post("definer", &objects(plural), &object).await;
-    for number in 0..expressions.len() {
+    for number in 0..all.len() {
         for resource in ["validatingadmissionpolicybindings", "validatingadmissionpolicies"] {
             let path = format!("apis/admissionregistration.k8s.io/v1/{resource}/costly-{number}");
             stage.plane.calm.send("root", "DELETE", &path, String::new()).await;

@@ -5,6 +5,8 @@ mod commands;
 mod killed;
 mod original;
 mod process;
+mod servers;
+mod quotas;
 mod terminal;
 
 use std::net::TcpListener;

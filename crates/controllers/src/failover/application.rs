@@ -6,6 +6,7 @@
 //! How long a workload has been unhealthy is counted from when this process saw it first, with a clock that does not jump.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,10 +23,11 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use propagation::Binding;
 use propagation::eviction::{self, purge_mode};
-use runtime::{Change, Error, Guard, Key, Mirror, Outcome, Queue, Reconcile, controller};
+use runtime::{Change, Error, Key, Outcome, Reconcile};
 use tokio::time::Instant;
 
-use super::{tell_begin, tell_end};
+use super::evict;
+use crate::plane::both::{self, Bindings};
 use crate::plane::{Plane, StoredBinding};
 use crate::table::Start;
 
@@ -34,33 +36,30 @@ const WORKERS: usize = 5;
 const TOLERATION: i32 = 300;
 
 struct Controller<B> {
-    plane: Arc<Plane>,
-    mirror: Arc<Mirror<B>>,
-    queue: Arc<Queue<Key>>,
+    bindings: Bindings<B>,
     /// Since when bindings are unhealthy in clusters.
     since: Mutex<HashMap<Key, BTreeMap<String, Instant>>>,
+}
+
+impl<B> Deref for Controller<B> {
+    type Target = Bindings<B>;
+
+    fn deref(&self) -> &Bindings<B> {
+        &self.bindings
+    }
 }
 
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     let namespaced = Controller::<ResourceBinding>::new(plane);
     let cluster = Controller::<ClusterResourceBinding>::new(plane);
-    Box::new(move || {
-        controller::run(&namespaced, &namespaced.queue, WORKERS, &namespaced.plane.supervisor);
-        controller::run(&cluster, &cluster.queue, WORKERS, &cluster.plane.supervisor);
-    })
+    Box::new(move || both::run(&namespaced, &cluster, WORKERS))
 }
 
 impl<B: StoredBinding> Controller<B> {
     fn new(plane: &Arc<Plane>) -> Arc<Self> {
-        let (queue, mirror) = (Queue::new(component::<B>()), B::mirror(&plane.mirrors).clone());
-        plane.tell_panics(&queue, component::<B>(), &mirror);
-        let pushed = queue.clone();
-        mirror.subscribe(move |change| {
-            if is_news(change) {
-                pushed.push(change.key.clone());
-            }
-        });
-        Arc::new(Self { plane: plane.clone(), mirror, queue, since: Mutex::default() })
+        let bindings = Bindings::new(plane, component::<B>(), component::<B>());
+        bindings.push_on(is_news);
+        Arc::new(Self { bindings, since: Mutex::default() })
     }
 }
 
@@ -208,22 +207,8 @@ impl<B: StoredBinding> Reconcile for Controller<B> {
         // Until the eviction is written, what it has waited for counts.
         let leaving = plan.evict.iter().map(|task| task.from_cluster.clone());
         self.count(key, &plan.watch.iter().cloned().chain(leaving).collect::<Vec<_>>());
-        let (plane, binding) = (&self.plane, view.binding.as_ref());
         if !plan.evict.is_empty() {
-            let mut evicted = binding.clone();
-            for task in &plan.evict {
-                eviction::evict(evicted.spec_mut(), task.clone());
-            }
-            let result = plane.writer.update_mirrored(&self.mirror, binding, &evicted, Guard::Version).await;
-            for task in &plan.evict {
-                match &result {
-                    Ok(_) => tell_begin(&plane.events, component::<B>(), binding, task),
-                    Err(error) => {
-                        tell_end(&plane.events, component::<B>(), binding, &task.from_cluster, Err(error));
-                    }
-                }
-            }
-            result?;
+            evict(self, component::<B>(), view.binding.as_ref(), &plan.evict).await?;
             self.count(key, &plan.watch);
         }
         if let Some(why) = plan.refused {
@@ -312,6 +297,20 @@ mod tests {
             ("still tolerated", lasting(ill(), "m1", 20), vec![], vec!["m1"], secs(10)),
             ("not any longer", lasting(ill(), "m1", 30), vec!["m1"], vec![], None),
             ("one of two", lasting(both(), "m1", 30), vec!["m1"], vec!["m2"], secs(30)),
+            (
+                "the first of two",
+                lasting(lasting(both(), "m1", 5), "m2", 20),
+                vec![],
+                vec!["m1", "m2"],
+                secs(10),
+            ),
+            (
+                "the second of two",
+                lasting(lasting(both(), "m1", 20), "m2", 5),
+                vec![],
+                vec!["m1", "m2"],
+                secs(10),
+            ),
             ("at once", view(&[("m1", "Unhealthy")], at_once, none()), vec!["m1"], vec![], None),
             (
                 "five minutes by default",
@@ -351,6 +350,28 @@ mod tests {
             let plan = decide(&view);
             let watched: Vec<&str> = plan.watch.iter().map(String::as_str).collect();
             assert_eq!((evicted(&plan), watched, plan.again), (leave, watch, again), "{name}");
+        }
+    }
+
+    #[test]
+    fn which_changes_count() {
+        let key = Key::new("default", "web");
+        let (with, without) = (json!({ "application": {} }), Value::Null);
+        let cases = [
+            ("it fails over by health", None, Some(&with), true),
+            ("it does not", None, Some(&without), false),
+            ("it begins to", Some(&without), Some(&with), true),
+            ("it did so before", Some(&with), Some(&without), true),
+            ("neither before nor now", Some(&without), Some(&without), false),
+            ("it is gone, and what was counted with it", Some(&with), None, true),
+        ];
+        for (name, old, new, expected) in cases {
+            let made = |failover: Option<&Value>| {
+                failover
+                    .map(|failover| Arc::new(fixtures::binding(json!({ "spec": { "failover": failover } }))))
+            };
+            let change = Change { key: &key, old: made(old), new: made(new), ours: false, initial: false };
+            assert_eq!(is_news(&change), expected, "{name}");
         }
     }
 

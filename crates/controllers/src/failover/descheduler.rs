@@ -53,8 +53,10 @@ pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
     let controller = Arc::new(Controller { shared: shared.clone() });
     Box::new(move || {
         let queue: Arc<Queue<Key>> = Queue::new(COMPONENT);
-        let (of, pushed) = (controller.shared.clone(), queue.clone());
-        controller.shared.supervisor.keep("descheduler", move || look(of.clone(), pushed.clone()));
+        controller.shared.supervisor.keep("descheduler", {
+            let (shared, pushed) = (controller.shared.clone(), queue.clone());
+            move || look(shared.clone(), pushed.clone())
+        });
         controller::run(&controller, &queue, WORKERS, &controller.shared.supervisor);
     })
 }
@@ -239,6 +241,7 @@ mod tests {
             ),
             ("more wait than there are", vec![("m1", 3, Some(0))], vec![("m1", 4)], vec![]),
             ("all of them", vec![("m1", 3, Some(0))], vec![("m1", 3)], vec![("m1", 3)]),
+            ("all are ready", vec![("m1", 3, Some(3))], vec![("m1", 2)], vec![]),
             ("more are ready than asked for", vec![("m1", 3, Some(5))], vec![("m1", 2)], vec![("m1", 2)]),
             (
                 "a cluster that was not asked",
@@ -272,7 +275,8 @@ mod tests {
             "weightPreference": { "dynamicWeight": "AvailableReplicas" } });
         let fixed = json!({ "replicaDivisionPreference": "Weighted", "weightPreference": { "staticWeightList": [] } });
         let aggregated = || divided(json!({ "replicaDivisionPreference": "Aggregated" }));
-        let job = json!({ "spec": { "resource": { "apiVersion": "batch/v1", "kind": "Job" } } });
+        let kind = |version: &str, kind: &str| json!({ "spec": { "resource": { "apiVersion": version, "kind": kind } } });
+        let job = kind("batch/v1", "Job");
         let cases = [
             ("aggregated", aggregated(), true),
             ("by room", divided(dynamic), true),
@@ -280,7 +284,14 @@ mod tests {
             ("weighted without weights", divided(json!({ "replicaDivisionPreference": "Weighted" })), false),
             ("duplicated", strategy(json!({ "replicaSchedulingType": "Duplicated" })), false),
             ("no strategy", strategy(Value::Null), false),
+            ("divided by nothing that is said", divided(json!({})), false),
             ("another kind", merged(aggregated(), job), false),
+            ("another kind of the group", merged(aggregated(), kind("apps/v1", "StatefulSet")), false),
+            (
+                "the same name in another group",
+                merged(aggregated(), kind("example.com/v1", "Deployment")),
+                false,
+            ),
         ];
         for (name, otherwise, expected) in cases {
             assert_eq!(is_candidate(&binding(otherwise)), expected, "{name}");

@@ -7,6 +7,7 @@
 //! health. Two things are more careful than upstream: a binding without any cluster has no replacement, and a cluster that was
 //! healthy before it got more replicas has to have them ready, for [`CATCH_UP`] at the most.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,9 +17,10 @@ use api::work::{
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use propagation::Binding;
-use runtime::{Error, Guard, Key, Mirror, Outcome, Queue, Reconcile, controller};
+use runtime::{Error, Guard, Key, Outcome, Reconcile};
 
 use super::tell_end;
+use crate::plane::both::{self, Bindings};
 use crate::plane::{Plane, StoredBinding};
 use crate::table::Start;
 
@@ -28,32 +30,29 @@ const WORKERS: usize = 5;
 const CATCH_UP: SignedDuration = SignedDuration::from_secs(30);
 
 struct Controller<B> {
-    plane: Arc<Plane>,
-    mirror: Arc<Mirror<B>>,
-    queue: Arc<Queue<Key>>,
+    bindings: Bindings<B>,
+}
+
+impl<B> Deref for Controller<B> {
+    type Target = Bindings<B>;
+
+    fn deref(&self) -> &Bindings<B> {
+        &self.bindings
+    }
 }
 
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     let namespaced = Controller::<ResourceBinding>::new(plane);
     let cluster = Controller::<ClusterResourceBinding>::new(plane);
-    Box::new(move || {
-        controller::run(&namespaced, &namespaced.queue, WORKERS, &namespaced.plane.supervisor);
-        controller::run(&cluster, &cluster.queue, WORKERS, &cluster.plane.supervisor);
-    })
+    Box::new(move || both::run(&namespaced, &cluster, WORKERS))
 }
 
 impl<B: StoredBinding> Controller<B> {
     fn new(plane: &Arc<Plane>) -> Arc<Self> {
-        let (queue, mirror) = (Queue::new(component::<B>()), B::mirror(&plane.mirrors).clone());
-        plane.tell_panics(&queue, component::<B>(), &mirror);
-        let pushed = queue.clone();
-        mirror.subscribe(move |change| {
-            let leaving = |binding: &Arc<B>| !binding.spec().graceful_eviction_tasks.is_empty();
-            if change.new.as_ref().is_some_and(leaving) {
-                pushed.push(change.key.clone());
-            }
-        });
-        Arc::new(Self { plane: plane.clone(), mirror, queue })
+        let bindings = Bindings::<B>::new(plane, component::<B>(), component::<B>());
+        let is_leaving = |binding: &Arc<B>| !binding.spec().graceful_eviction_tasks.is_empty();
+        bindings.push_on(move |change| change.new.as_ref().is_some_and(is_leaving));
+        Arc::new(Self { bindings })
     }
 }
 

@@ -29,14 +29,16 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
             pushed.push(change.key.name.clone());
         }
     });
-    let (of, pushed) = (plane.clone(), queue.clone());
-    plane.mirrors.remedies.subscribe(move |change| {
-        let versions: Vec<&Remedy> =
-            [&change.old, &change.new].into_iter().flatten().map(AsRef::as_ref).collect();
-        for cluster in of.mirrors.clusters.all() {
-            let name = cluster.metadata.name.clone().unwrap_or_default();
-            if versions.iter().any(|remedy| is_meant(remedy, &name)) {
-                pushed.push(name);
+    plane.mirrors.remedies.subscribe({
+        let (plane, pushed) = (plane.clone(), queue.clone());
+        move |change| {
+            let versions: Vec<&Remedy> =
+                [&change.old, &change.new].into_iter().flatten().map(AsRef::as_ref).collect();
+            for cluster in plane.mirrors.clusters.all() {
+                let name = cluster.metadata.name.clone().unwrap_or_default();
+                if versions.iter().any(|remedy| is_meant(remedy, &name)) {
+                    pushed.push(name);
+                }
             }
         }
     });
@@ -165,6 +167,7 @@ mod tests {
             ("not equal", none(), on(vec![when("Ready", "Equal", "True")]), None),
             ("another status", none(), on(vec![when("Ready", "NotEqual", "True")]), set),
             ("the same status", none(), on(vec![when("Ready", "NotEqual", "False")]), None),
+            ("an operator that nobody knows", none(), on(vec![when("Ready", "Like", "False")]), None),
             ("a condition that is missing", none(), on(vec![when("Dns", "NotEqual", "True")]), None),
             (
                 "any of them",
@@ -200,8 +203,9 @@ mod tests {
             ("it is gone", Some(plain()), None, false),
         ];
         for (name, old, new, expected) in cases {
-            let made =
-                |of: Option<(&str, Value)>| of.map(|(ready, with)| Arc::new(cluster("m1", ready, with)));
+            let made = |state: Option<(&str, Value)>| {
+                state.map(|(ready, with)| Arc::new(cluster("m1", ready, with)))
+            };
             let change = Change { key: &key, old: made(old), new: made(new), ours: false, initial: false };
             assert_eq!(is_news(&change), expected, "{name}");
         }

@@ -70,6 +70,11 @@ mod tests {
     #[test]
     fn what_cannot_work_is_refused_by_the_name_of_its_flag() {
         assert_eq!(Settings::default().check(), Ok(()));
+        assert_eq!(
+            Settings { evictions_per_second: 0.0, ..Settings::default() }.check(),
+            Ok(()),
+            "nobody is evicted"
+        );
         for rate in [-0.1, f64::NAN, f64::INFINITY] {
             let odd = Settings { evictions_per_second: rate, ..Settings::default() };
             assert!(odd.check().unwrap_err().starts_with("--resource-eviction-rate"));

@@ -8,6 +8,7 @@
 //! eviction back: the seconds of a toleration, a cluster that was lost or came back a moment ago (others may be about to
 //! follow), [an outage](super::outage) of too many clusters, and [the pace](super::pace).
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -23,13 +24,14 @@ use parking_lot::Mutex;
 use propagation::Binding;
 use propagation::eviction::{self, Stay, applied_placement, drives_out, stay};
 use runtime::events::about;
-use runtime::{Change, Error, Guard, Key, Mirror, Outcome, Queue, Reconcile, controller};
+use runtime::{Change, Error, Key, Outcome, Reconcile};
 use tokio::time::Instant;
 
+use super::evict;
 use super::metrics::METRICS;
 use super::outage::{Loss, Sight};
 use super::pace::Pace;
-use super::{tell_begin, tell_end};
+use crate::plane::both::{self, Bindings};
 use crate::plane::{Plane, StoredBinding};
 use crate::table::Start;
 
@@ -53,8 +55,15 @@ struct Manager {
 
 struct Controller<B> {
     manager: Arc<Manager>,
-    mirror: Arc<Mirror<B>>,
-    queue: Arc<Queue<Key>>,
+    bindings: Bindings<B>,
+}
+
+impl<B> Deref for Controller<B> {
+    type Target = Bindings<B>;
+
+    fn deref(&self) -> &Bindings<B> {
+        &self.bindings
+    }
 }
 
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
@@ -71,22 +80,24 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     });
     let namespaced = Controller::<ResourceBinding>::new(&manager);
     let cluster = Controller::<ClusterResourceBinding>::new(&manager);
-    let (of, one, other) = (manager.clone(), namespaced.clone(), cluster.clone());
-    plane.mirrors.clusters.subscribe(move |change| {
-        let relevant = of.sight.lock().note(&change.key.name, change.new.as_deref(), Instant::now());
-        // The first list is not complete before its end; what it means is looked at when the workers start.
-        if !relevant || change.initial {
-            return;
-        }
-        let turned = of.review();
-        for push in [&*one as &dyn Push, &*other] {
-            push.push_in((!turned).then_some(change.key.name.as_str()));
+    plane.mirrors.clusters.subscribe({
+        let (noticing, one, other) = (manager.clone(), namespaced.clone(), cluster.clone());
+        move |change| {
+            let relevant =
+                noticing.sight.lock().note(&change.key.name, change.new.as_deref(), Instant::now());
+            // The first list is not complete before its end; what it means is looked at when the workers start.
+            if !relevant || change.initial {
+                return;
+            }
+            let turned = noticing.review();
+            for push in [&*one as &dyn Push, &*other] {
+                push.push_in((!turned).then_some(change.key.name.as_str()));
+            }
         }
     });
     Box::new(move || {
         manager.review();
-        controller::run(&namespaced, &namespaced.queue, WORKERS, &manager.plane.supervisor);
-        controller::run(&cluster, &cluster.queue, WORKERS, &manager.plane.supervisor);
+        both::run(&namespaced, &cluster, WORKERS);
     })
 }
 
@@ -153,18 +164,14 @@ impl<B: StoredBinding> Push for Controller<B> {
 
 impl<B: StoredBinding> Controller<B> {
     fn new(manager: &Arc<Manager>) -> Arc<Self> {
-        let plane = &manager.plane;
-        let mirror = B::mirror(&plane.mirrors).clone();
-        let queue = Queue::new(if B::NAMESPACED { "binding-eviction" } else { "cluster-binding-eviction" });
-        plane.tell_panics(&queue, COMPONENT, &mirror);
-        let pushed = queue.clone();
-        mirror.subscribe(move |change| {
-            if is_news(change) {
-                pushed.push(change.key.clone());
-            }
-        });
-        Arc::new(Self { manager: manager.clone(), mirror, queue })
+        let bindings = Bindings::new(&manager.plane, queue_name::<B>(), COMPONENT);
+        bindings.push_on(is_news);
+        Arc::new(Self { manager: manager.clone(), bindings })
     }
+}
+
+fn queue_name<B: Binding>() -> &'static str {
+    if B::NAMESPACED { "binding-eviction" } else { "cluster-binding-eviction" }
 }
 
 /// Returns whether a binding may have come into a tainted cluster, or tolerate less than before.
@@ -321,11 +328,11 @@ impl<B: StoredBinding> Reconcile for Controller<B> {
         if plan.evict.is_empty() {
             manager.pace.done(key);
         } else if let Some(wait) = manager.pace.wait(key) {
-            METRICS.waiting(self.queue_name(), manager.pace.waiting());
+            METRICS.waiting(queue_name::<B>(), manager.pace.waiting());
             return Ok(again(Some(wait)));
         } else {
             manager.pace.done(key);
-            METRICS.waiting(self.queue_name(), manager.pace.waiting());
+            METRICS.waiting(queue_name::<B>(), manager.pace.waiting());
             self.evict(&view.binding, &plan.evict).await?;
         }
         match plan.waiting {
@@ -336,34 +343,14 @@ impl<B: StoredBinding> Reconcile for Controller<B> {
 }
 
 impl<B: StoredBinding> Controller<B> {
-    fn queue_name(&self) -> &'static str {
-        if B::NAMESPACED { "binding-eviction" } else { "cluster-binding-eviction" }
-    }
-
     async fn evict(&self, binding: &B, tasks: &[GracefulEvictionTask]) -> Result<(), Error> {
-        let (plane, started) = (&self.manager.plane, Instant::now());
-        let mut evicted = binding.clone();
-        for task in tasks {
-            eviction::evict(evicted.spec_mut(), task.clone());
+        let started = Instant::now();
+        let result = evict(self, COMPONENT, binding, tasks).await;
+        METRICS.processed(queue_name::<B>(), started.elapsed(), result.is_ok());
+        for task in tasks.iter().filter(|_| result.is_ok()) {
+            METRICS.evicted(&task.from_cluster, &binding.spec().resource.kind);
         }
-        let result = plane.writer.update_mirrored(&self.mirror, binding, &evicted, Guard::Version).await;
-        METRICS.processed(self.queue_name(), started.elapsed(), result.is_ok());
-        for task in tasks {
-            match &result {
-                Ok(_) => {
-                    METRICS.evicted(&task.from_cluster, &binding.spec().resource.kind);
-                    tracing::info!(
-                        controller = COMPONENT, object = %Key::of(binding), cluster = task.from_cluster,
-                        why = task.message, "evicted"
-                    );
-                    tell_begin(&plane.events, COMPONENT, binding, task);
-                }
-                Err(error) => {
-                    tell_end(&plane.events, COMPONENT, binding, &task.from_cluster, Err(error));
-                }
-            }
-        }
-        result.map(drop)
+        result
     }
 }
 
@@ -452,6 +439,22 @@ mod tests {
                 vec!["m1"],
                 secs(25),
             ),
+            (
+                "both later, the first one sooner",
+                nothing.clone(),
+                json!([tolerating(Some(30))]),
+                vec![place("m1", 20), place("m2", 5)],
+                vec![],
+                secs(10),
+            ),
+            (
+                "both later, the second one sooner",
+                nothing.clone(),
+                json!([tolerating(Some(30))]),
+                vec![place("m1", 5), place("m2", 20)],
+                vec![],
+                secs(10),
+            ),
             ("the binding goes", deleting(), none.clone(), tainted(), vec![], None),
             ("nobody placed it", json!({ "spec": { "placement": null } }), none, tainted(), vec![], None),
         ];
@@ -475,13 +478,14 @@ mod tests {
         outage.halted = true;
         let plan = decide(&outage);
         assert_eq!((evicted(&plan), plan.again), (vec![], None));
-        assert!(plan.held.is_some());
+        assert_eq!(plan.held, Some("too many clusters are lost at once"));
 
         let mut recent = view(json!({}), json!([]), vec![place("m1", 0), place("m2", 0)]);
         recent.places[0].unchanged_for = Duration::from_secs(5);
         let plan = decide(&recent);
         assert_eq!((evicted(&plan).len(), plan.again), (1, Some(Duration::from_secs(10))));
         assert_eq!(plan.evict[0].from_cluster, "m2");
+        assert!(plan.held.is_some_and(|why| why.contains("a moment ago")), "{plan:?}");
         recent.places[0].unchanged_for = SETTLE;
         assert_eq!(decide(&recent).evict.len(), 2);
     }

@@ -33,14 +33,16 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
             pushed.push(change.key.name.clone());
         }
     });
-    let (of, pushed) = (plane.clone(), queue.clone());
-    plane.mirrors.taint_policies.subscribe(move |change| {
-        let Some(new) = &change.new else { return };
-        if change.old.as_ref().is_some_and(|old| old.spec == new.spec) {
-            return;
-        }
-        for cluster in of.mirrors.clusters.all().iter().filter(|cluster| is_meant(new, cluster)) {
-            pushed.push(cluster.metadata.name.clone().unwrap_or_default());
+    plane.mirrors.taint_policies.subscribe({
+        let (plane, pushed) = (plane.clone(), queue.clone());
+        move |change| {
+            let Some(new) = &change.new else { return };
+            if change.old.as_ref().is_some_and(|old| old.spec == new.spec) {
+                return;
+            }
+            for cluster in plane.mirrors.clusters.all().iter().filter(|cluster| is_meant(new, cluster)) {
+                pushed.push(cluster.metadata.name.clone().unwrap_or_default());
+            }
         }
     });
     let controller = Arc::new(Controller { plane: plane.clone() });
@@ -86,7 +88,9 @@ fn decide(view: &View, now: Timestamp) -> Plan {
     let second = Timestamp::from_second(now.as_second()).unwrap_or(now);
     let mut taints = cluster.spec.taints.clone();
     for policy in policies {
-        let same = |taint: &Taint, of: &api::policy::Taint| taint.key == of.key && taint.effect == of.effect;
+        let same = |taint: &Taint, wanted: &api::policy::Taint| {
+            taint.key == wanted.key && taint.effect == wanted.effect
+        };
         if hold(&policy.spec.add_on_conditions, cluster) {
             for wanted in &policy.spec.taints {
                 if !taints.iter().any(|taint| same(taint, wanted)) {
@@ -295,8 +299,8 @@ mod tests {
             ("it is gone", Some(("True", "7")), None, false),
         ];
         for (name, old, new, expected) in cases {
-            let made = |of: Option<(&str, &str)>| {
-                of.map(|(ready, version)| {
+            let made = |state: Option<(&str, &str)>| {
+                state.map(|(ready, version)| {
                     let version = json!({ "metadata": { "resourceVersion": version } });
                     Arc::new(cluster("m1", ready, version))
                 })

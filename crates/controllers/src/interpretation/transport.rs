@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn where_a_configuration_leads() {
-        let of = |config: Value| {
+        let refused = |config: Value| {
             Destination::of(&read(config)).map(|(to, path)| (to.authority(), to.service.is_some(), path))
         };
         let cases = [
@@ -360,7 +360,7 @@ mod tests {
                     (authority.to_owned(), service, path.to_owned())
                 })
                 .map_err(str::to_owned);
-            assert_eq!(of(config.clone()), expected, "{config}");
+            assert_eq!(refused(config.clone()), expected, "{config}");
         }
     }
 

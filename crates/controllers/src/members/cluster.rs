@@ -27,6 +27,7 @@ use runtime::{Error, Guard, Key, Outcome, Reconcile, UNLIMITED, controller};
 
 use super::monitor::Monitor;
 use super::{Shared, Start, is_leaving, is_ready};
+use crate::plane::StoredBinding;
 
 const COMPONENT: &str = "cluster-controller";
 
@@ -35,23 +36,34 @@ const NAMESPACE_WAIT: Duration = Duration::from_secs(10);
 const BINDING_WAIT: Duration = Duration::from_secs(2);
 
 pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
-    let of = shared.clone();
-    shared.mirrors.clusters.subscribe(move |change| {
-        if change.new.is_some() {
-            of.registrations.push(change.key.name.clone());
+    shared.mirrors.clusters.subscribe({
+        let shared = shared.clone();
+        move |change| {
+            if change.new.is_some() {
+                shared.registrations.push(change.key.name.clone());
+            }
         }
     });
     // An execution namespace that appears, vanishes or begins to is ours to look after.
-    let of = shared.clone();
-    shared.mirrors.namespaces.subscribe(move |change| {
-        if let Some(cluster) = api::names::cluster_of_execution_space(&change.key.name) {
-            of.registrations.push(cluster.to_owned());
+    shared.mirrors.namespaces.subscribe({
+        let shared = shared.clone();
+        move |change| {
+            if let Some(cluster) = api::names::cluster_of_execution_space(&change.key.name) {
+                shared.registrations.push(cluster.to_owned());
+            }
         }
     });
-    let (of, monitor) = (shared.clone(), Monitor::subscribed(shared));
-    Box::new(move || {
-        monitor.run();
-        controller::run(&Arc::new(Controller(of.clone())), &of.registrations, UNLIMITED, &of.supervisor);
+    Box::new({
+        let (shared, monitor) = (shared.clone(), Monitor::subscribed(shared));
+        move || {
+            monitor.run();
+            controller::run(
+                &Arc::new(Controller(shared.clone())),
+                &shared.registrations,
+                UNLIMITED,
+                &shared.supervisor,
+            );
+        }
     })
 }
 
@@ -267,13 +279,13 @@ async fn write_mark(shared: &Shared, cluster: &Cluster, mark: Mark) -> Result<()
 
 /// Returns whether a binding still names the cluster.
 async fn is_bound(shared: &Shared, name: &str) -> Result<bool, Error> {
-    let all = ListParams::default();
-    let bindings = Api::<ResourceBinding>::all(shared.client().clone()).list(&all).await?;
-    if bindings.items.iter().any(|binding| binding.spec.clusters.iter().any(|target| target.name == name)) {
-        return Ok(true);
-    }
-    let bindings = Api::<ClusterResourceBinding>::all(shared.client().clone()).list(&all).await?;
-    Ok(bindings.items.iter().any(|binding| binding.spec.clusters.iter().any(|target| target.name == name)))
+    Ok(is_named_by::<ResourceBinding>(shared, name).await?
+        || is_named_by::<ClusterResourceBinding>(shared, name).await?)
+}
+
+async fn is_named_by<B: StoredBinding>(shared: &Shared, name: &str) -> Result<bool, Error> {
+    let bindings = Api::<B>::all(shared.client().clone()).list(&ListParams::default()).await?;
+    Ok(bindings.items.iter().any(|binding| binding.spec().clusters.iter().any(|target| target.name == name)))
 }
 
 /// Returns the taints a cluster should have by its Ready condition, or `None` if it has them.
@@ -363,7 +375,7 @@ mod tests {
 
     #[test]
     fn taints_are_told_as_upstream_tells_them() {
-        let of = |key: &str, value: Option<&str>| Taint {
+        let taint = |key: &str, value: Option<&str>| Taint {
             key: key.to_owned(),
             value: value.map(str::to_owned),
             effect: "NoSchedule".to_owned(),
@@ -371,7 +383,7 @@ mod tests {
         };
         assert_eq!(taints_message(&[]), "cluster now does not have taints");
         assert_eq!(
-            taints_message(&[of("a", None), of("b", Some("v"))]),
+            taints_message(&[taint("a", None), taint("b", Some("v"))]),
             "cluster now has taints([{Key:a,Effect:NoSchedule},{Key:b,Value:v,Effect:NoSchedule}])"
         );
     }

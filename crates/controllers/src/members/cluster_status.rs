@@ -2,7 +2,7 @@
 //!
 //! Watches: the member's health, every `Timing::status_period`; its nodes and pods.
 //! Writes:  the Cluster's status: Ready and CompleteAPIEnablements conditions, kubernetesVersion, apiEnablements,
-//!          nodeSummary, resourceSummary.
+//!          nodeSummary, resourceSummary. In an agent also the cluster's Lease (`heartbeat`).
 //!
 //! `cluster-status-controller`, `clusterStatus` in `--controllers`. All clusters are looked at side by side, so a member that
 //! does not answer holds up nobody. The Secret is read at every look: a new token is used from the next one on.
@@ -24,9 +24,11 @@ use parking_lot::Mutex;
 use propagation::status::{condition, set_condition};
 use runtime::{Error, Outcome, Reconcile, UNLIMITED, controller};
 
+use super::heartbeat::Heartbeat;
 use super::metrics::METRICS;
 use super::readiness::{Readiness, Thresholds};
 use super::{Shared, Start, enablements, links, summary};
+use crate::MyClusters;
 
 const CONTROLLER: &str = "cluster-status-controller";
 
@@ -39,34 +41,42 @@ const MESSAGE_NOT_READY: &str = "cluster is reachable but health endpoint respon
 const MESSAGE_NOT_REACHABLE: &str = "cluster is not reachable";
 
 pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
-    let controller =
-        Arc::new(Controller { shared: shared.clone(), memories: Mutex::default(), began: Instant::now() });
-    let of = controller.clone();
-    shared.mirrors.clusters.subscribe(move |change| {
-        let name = &change.key.name;
-        match change.new.as_deref() {
-            Some(new) if is_wanted(&of.shared, new) => {
-                let old = change.old.as_deref().filter(|old| is_wanted(&of.shared, old));
-                if is_news(old, new) {
-                    of.shared.looks.push(name.clone());
+    let heartbeat = shared.mine.needs_no_secret().then(|| Heartbeat::new(shared));
+    let controller = Arc::new(Controller {
+        shared: shared.clone(),
+        memories: Mutex::default(),
+        began: Instant::now(),
+        heartbeat,
+    });
+    shared.mirrors.clusters.subscribe({
+        let controller = controller.clone();
+        move |change| {
+            let name = &change.key.name;
+            match change.new.as_deref() {
+                Some(new) if is_wanted(&controller.shared, new) => {
+                    let old = change.old.as_deref().filter(|old| is_wanted(&controller.shared, old));
+                    if is_news(old, new) {
+                        controller.shared.looks.push(name.clone());
+                    }
                 }
-            }
-            Some(_) => drop(of.memories.lock().remove(name)),
-            None => {
-                of.memories.lock().remove(name);
-                METRICS.forget(name);
+                Some(_) => drop(controller.memories.lock().remove(name)),
+                None => {
+                    controller.memories.lock().remove(name);
+                    METRICS.forget(name);
+                }
             }
         }
     });
     // One that does not answer holds up nobody: as many are looked at as there are.
     Box::new(move || {
+        controller.heartbeat.iter().for_each(Heartbeat::run);
         controller::run(&controller, &controller.shared.looks, UNLIMITED, &controller.shared.supervisor);
     })
 }
 
 /// Returns whether the status of a cluster is ours to collect.
-fn is_wanted(shared: &Shared, cluster: &Cluster) -> bool {
-    shared.mine.has(cluster) && (cluster.spec.secret_ref.is_some() || shared.mine.needs_no_secret())
+fn is_wanted(mine: &MyClusters, cluster: &Cluster) -> bool {
+    mine.has(cluster) && (cluster.spec.secret_ref.is_some() || mine.needs_no_secret())
 }
 
 /// Returns whether a cluster changed in a way that may change its status. Its heartbeat does not.
@@ -83,6 +93,8 @@ struct Controller {
     memories: Mutex<HashMap<String, Memory>>,
     /// Since when this process has been looking.
     began: Instant,
+    /// Tells the control plane that the agent is alive; there is none in push mode.
+    heartbeat: Option<Arc<Heartbeat>>,
 }
 
 /// What is remembered of a cluster from look to look.
@@ -185,7 +197,7 @@ impl Reconcile for Controller {
 
     async fn observe(&self, name: &String) -> Result<Option<View>, Error> {
         let shared = &self.shared;
-        let Some(cluster) = shared.cluster(name).filter(|cluster| is_wanted(shared, cluster)) else {
+        let Some(cluster) = shared.cluster(name).filter(|cluster| is_wanted(&shared.mine, cluster)) else {
             return Ok(None);
         };
         let (now, started, timing) = (Timestamp::now(), Instant::now(), &shared.timing);
@@ -242,6 +254,9 @@ impl Reconcile for Controller {
             }
         };
         self.memories.lock().insert(name.clone(), memory);
+        if let Some(heartbeat) = self.heartbeat.as_ref().filter(|_| judgement.collect) {
+            heartbeat.begin(name);
+        }
         if let Some(member) = view.member.as_ref().filter(|_| judgement.back) {
             // When a member returns, its keys are retried at once; their back-off is reset.
             member.revive();
@@ -346,10 +361,11 @@ fn updated(status: &ClusterStatus, ready: Condition, details: Option<&Details>) 
 #[cfg(test)]
 mod tests {
     use api::cluster::{APIEnablement, APIResource, NodeSummary, ResourceSummary};
+    use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
     use serde_json::json;
 
     use super::*;
-    use crate::fixtures::{at, cluster};
+    use crate::fixtures::{at, cluster, merged};
 
     fn secs(secs: u64) -> Duration {
         Duration::from_secs(secs)
@@ -433,6 +449,31 @@ mod tests {
         assert_eq!((later.ready.status.as_str(), later.collect, later.back), ("True", true, false));
     }
 
+    #[tokio::test]
+    async fn whose_status_is_collected_here() {
+        let secret = json!({ "spec": { "secretRef": { "namespace": "n", "name": "s" } } });
+        let pull = json!({ "spec": { "syncMode": "Pull" } });
+        let config = kube::Config::new("https://127.0.0.1:1".parse().unwrap());
+        let client = kube::Client::try_from(config).unwrap();
+        let agent = MyClusters::One { name: "m1".to_owned(), client };
+        let push = MyClusters::Push;
+        let cases = [
+            ("a push cluster", &push, cluster("m1", "True", secret.clone()), true),
+            (
+                "one that says not how it is reached",
+                &push,
+                cluster("m1", "True", json!({ "spec": { "secretRef": null } })),
+                false,
+            ),
+            ("a pull cluster", &push, cluster("m1", "True", merged(secret, pull.clone())), false),
+            ("the agent's own", &agent, cluster("m1", "True", pull.clone()), true),
+            ("another one", &agent, cluster("m2", "True", pull), false),
+        ];
+        for (name, mine, cluster, expected) in cases {
+            assert_eq!(is_wanted(mine, &cluster), expected, "{name}");
+        }
+    }
+
     #[test]
     fn which_changes_of_a_cluster_are_news() {
         let (old, heartbeat) = (cluster("m1", "True", json!({})), cluster("m1", "False", json!({})));
@@ -470,14 +511,19 @@ mod tests {
 
     #[test]
     fn a_member_whose_nodes_are_not_known_yet_keeps_the_old_summary() {
+        let summary = ResourceSummary {
+            allocatable: [("pods".to_owned(), Quantity("110".to_owned()))].into(),
+            ..ResourceSummary::default()
+        };
         let mut details = Details {
             version: "v1.36.4".to_owned(),
             apis_condition: completeness(&found(2, false), at(0)),
             apis: found(2, false),
-            load: Some((NodeSummary { total_num: 3, ready_num: 2 }, ResourceSummary::default())),
+            load: Some((NodeSummary { total_num: 3, ready_num: 2 }, summary.clone())),
         };
         let full = updated(&ClusterStatus::default(), ready(Health::Healthy, at(0)), Some(&details));
         assert_eq!(full.node_summary, Some(NodeSummary { total_num: 3, ready_num: 2 }));
+        assert_eq!(full.resource_summary, Some(summary));
         assert_eq!(
             (full.kubernetes_version.as_str(), full.api_enablements.len(), full.conditions.len()),
             ("v1.36.4", 2, 2)

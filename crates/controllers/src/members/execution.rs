@@ -53,22 +53,24 @@ enum Error {
 }
 
 pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
-    let of = shared.clone();
-    shared.mirrors.works.subscribe(move |change| {
-        let Some(new) = change.new.as_deref() else { return };
-        // Status and marks of a Work are not for the member; only a new generation is.
-        let news = change.old.as_deref().is_none_or(|old| {
-            old.metadata.generation != new.metadata.generation
-                || old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
-        });
-        if news {
-            of.executions.push(change.key.clone());
+    shared.mirrors.works.subscribe({
+        let shared = shared.clone();
+        move |change| {
+            let Some(new) = change.new.as_deref() else { return };
+            // Status and marks of a Work are not for the member; only a new generation is.
+            let news = change.old.as_deref().is_none_or(|old| {
+                old.metadata.generation != new.metadata.generation
+                    || old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
+            });
+            if news {
+                shared.executions.push(change.key.clone());
+            }
         }
     });
     // The members must not keep alive what keeps them alive.
     let weak = Arc::downgrade(shared);
     shared.members.observe(Arc::new(move |change| {
-        let Some(of) = weak.upgrade() else { return };
+        let Some(shared) = weak.upgrade() else { return };
         let drifted = match (change.old, change.new) {
             (Some(old), Some(new)) => delivery::drifted(old, new),
             (Some(_), None) => true,
@@ -79,14 +81,21 @@ pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
             && !change.ours
             && let Some(work) = work_of(change)
         {
-            of.executions.push(work);
+            shared.executions.push(work);
         }
     }));
-    shared.on_lessons(&[Operation::Retain], |of| &of.executions);
-    let of = shared.clone();
-    Box::new(move || {
-        // The limit is that of the member a key belongs to.
-        controller::run(&Arc::new(Controller(of.clone())), &of.executions, UNLIMITED, &of.supervisor);
+    shared.on_lessons(&[Operation::Retain], |shared| &shared.executions);
+    Box::new({
+        let shared = shared.clone();
+        move || {
+            // The limit is that of the member a key belongs to.
+            controller::run(
+                &Arc::new(Controller(shared.clone())),
+                &shared.executions,
+                UNLIMITED,
+                &shared.supervisor,
+            );
+        }
     })
 }
 

@@ -14,19 +14,21 @@ use crate::MyClusters;
 
 /// Follows the clusters from now on.
 pub(super) fn keep(shared: &Arc<Shared>) {
-    let of = shared.clone();
-    shared.mirrors.clusters.subscribe(move |change| {
-        let name = &change.key.name;
-        let (old, new) = (change.old.as_deref(), change.new.as_deref());
-        if old.map(|old| &old.spec) != new.map(|new| &new.spec) {
-            of.links.push(name.clone());
-        }
-        // What was put aside while the member was away is taken up when it is back, or when it leaves for good.
-        if let Some(new) = new {
-            let came_back = is_ready(new) && !old.is_some_and(is_ready);
-            let leaves = old.map(is_leaving) != Some(is_leaving(new));
-            if came_back || leaves {
-                of.enqueue_works_of(name);
+    shared.mirrors.clusters.subscribe({
+        let shared = shared.clone();
+        move |change| {
+            let name = &change.key.name;
+            let (old, new) = (change.old.as_deref(), change.new.as_deref());
+            if old.map(|old| &old.spec) != new.map(|new| &new.spec) {
+                shared.links.push(name.clone());
+            }
+            // What was put aside while the member was away is taken up when it is back, or when it leaves for good.
+            if let Some(new) = new {
+                let came_back = is_ready(new) && !old.is_some_and(is_ready);
+                let leaves = old.map(is_leaving) != Some(is_leaving(new));
+                if came_back || leaves {
+                    shared.enqueue_works_of(name);
+                }
             }
         }
     });

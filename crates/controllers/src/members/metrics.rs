@@ -108,13 +108,13 @@ fn with(labels: Labels<4, String>, more: (&'static str, &str)) -> Labels<5, Stri
 impl Metrics {
     /// Notes what is known of a cluster after a look at it.
     pub(super) fn looked(&self, name: &str, started: Instant, status: &ClusterStatus) {
-        let of = [(CLUSTER, name.to_owned())];
-        self.looks.get_or_create(&of).observe(started.elapsed().as_secs_f64());
+        let labels = [(CLUSTER, name.to_owned())];
+        self.looks.get_or_create(&labels).observe(started.elapsed().as_secs_f64());
         let ready = status.condition(READY).is_some_and(|condition| condition.status == "True");
-        self.ready.get_or_create(&of).set(f64::from(u8::from(ready)));
+        self.ready.get_or_create(&labels).set(f64::from(u8::from(ready)));
         if let Some(nodes) = &status.node_summary {
-            self.nodes.get_or_create(&of).set(f64::from(nodes.total_num));
-            self.ready_nodes.get_or_create(&of).set(f64::from(nodes.ready_num));
+            self.nodes.get_or_create(&labels).set(f64::from(nodes.total_num));
+            self.ready_nodes.get_or_create(&labels).set(f64::from(nodes.ready_num));
         }
         if let Some(summary) = &status.resource_summary {
             for (index, (resource, _)) in RESOURCES.iter().enumerate() {
@@ -123,7 +123,7 @@ impl Metrics {
                 {
                     let amount = list.get(*resource).and_then(|amount| Quantity::parse(&amount.0).ok());
                     let amount = amount.map_or(0.0, |amount| amount.as_f64());
-                    gauges[index].get_or_create(&of).set(amount);
+                    gauges[index].get_or_create(&labels).set(amount);
                 }
             }
         }
@@ -131,12 +131,12 @@ impl Metrics {
 
     /// Forgets a cluster that has left.
     pub(super) fn forget(&self, cluster: &str) {
-        let of = [(CLUSTER, cluster.to_owned())];
+        let labels = [(CLUSTER, cluster.to_owned())];
         let gauges = [&self.ready, &self.nodes, &self.ready_nodes].into_iter();
         for gauges in gauges.chain(&self.allocatable).chain(&self.allocated) {
-            gauges.remove(&of);
+            gauges.remove(&labels);
         }
-        self.looks.remove(&of);
+        self.looks.remove(&labels);
     }
 
     /// Notes that a Work was carried out, or not.

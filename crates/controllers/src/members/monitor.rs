@@ -43,15 +43,17 @@ impl Monitor {
     pub(super) fn subscribed(shared: &Arc<Shared>) -> Arc<Self> {
         let (shared, queue) = (shared.clone(), Queue::new("cluster-monitor"));
         let monitor = Arc::new(Self { shared, queue, signs: Mutex::default() });
-        let of = monitor.clone();
-        monitor.shared.mirrors.clusters.subscribe(move |change| {
-            let is_pull = |cluster: &Arc<Cluster>| cluster.spec.sync_mode == ClusterSyncMode::Pull;
-            match (&change.old, &change.new) {
-                (_, None) => drop(of.signs.lock().remove(&change.key.name)),
-                (old, Some(new)) if is_pull(new) && !old.as_ref().is_some_and(is_pull) => {
-                    of.queue.push(change.key.name.clone());
+        monitor.shared.mirrors.clusters.subscribe({
+            let monitor = monitor.clone();
+            move |change| {
+                let is_pull = |cluster: &Arc<Cluster>| cluster.spec.sync_mode == ClusterSyncMode::Pull;
+                match (&change.old, &change.new) {
+                    (_, None) => drop(monitor.signs.lock().remove(&change.key.name)),
+                    (old, Some(new)) if is_pull(new) && !old.as_ref().is_some_and(is_pull) => {
+                        monitor.queue.push(change.key.name.clone());
+                    }
+                    _ => {}
                 }
-                _ => {}
             }
         });
         monitor
@@ -262,6 +264,16 @@ mod tests {
         let unknown = cluster(Some("Unknown"));
         assert_eq!(signs.step(&unknown, Some(at(30)), clocks.at(72), GRACE), None);
         assert_eq!(signs.step(&unknown, Some(at(30)), clocks.at(172), GRACE), None);
+    }
+
+    #[test]
+    fn a_condition_that_changed_is_a_sign_of_life_once() {
+        let (ready, ill, clocks) = (cluster(Some("True")), cluster(Some("False")), Clocks::new());
+        let (now, seen) = clocks.at(0);
+        let mut signs = Signs::first(&ready, now, seen);
+        assert_eq!(signs.step(&ill, None, clocks.at(30), GRACE), None);
+        assert_eq!(signs.step(&ill, None, clocks.at(70), GRACE), None, "40 s since it changed");
+        assert!(signs.step(&ill, None, clocks.at(71), GRACE).is_some());
     }
 
     #[test]

@@ -201,6 +201,49 @@ mod tests {
     }
 
     #[test]
+    fn what_a_pod_asks_for() {
+        let containers = vec![
+            list(&[("cpu", "1"), ("example.com/gpu", "1"), ("odd", "7")]),
+            list(&[("cpu", "500m"), ("hugepages-2Mi", "4Mi"), ("attachable-volumes-x", "2")]),
+        ];
+        let init_containers = vec![list(&[("cpu", "2"), ("memory", "1Gi")]), list(&[("cpu", "1")])];
+        let overhead = list(&[("cpu", "250m"), ("memory", "64Mi")]);
+        let pod =
+            PodRecord { node: "a".to_owned(), containers, init_containers, overhead, ..PodRecord::default() };
+        // What runs at first is over when the others run; what the pod itself costs is added to either.
+        let expected = [
+            ("cpu", "2250m"),
+            ("memory", "1088Mi"),
+            ("example.com/gpu", "1"),
+            ("hugepages-2Mi", "4Mi"),
+            ("attachable-volumes-x", "2"),
+            ("pods", "1"),
+        ];
+        check(&resources(&BTreeMap::new(), &[pod], &[]).allocated, &expected);
+    }
+
+    #[test]
+    fn a_node_that_takes_no_more_pods_has_no_class() {
+        let full = |pods: &str| NodeRecord {
+            allocatable: list(&[("cpu", "8"), ("memory", "64Gi"), ("pods", pods)]),
+            ..node("8", "64Gi")
+        };
+        let models = api::cluster::default_resource_models();
+        let counted = |pods: &str, all: &[PodRecord]| -> i64 {
+            let fleet = [("a".to_owned(), full(pods))].into_iter().collect();
+            resources(&fleet, all, &models).allocatable_modelings.iter().map(|each| each.count).sum()
+        };
+        let there = pod("a", "1", "1Gi");
+        assert_eq!(counted("1", &[]), 1);
+        assert_eq!(counted("1", std::slice::from_ref(&there)), 0, "it is full");
+        assert_eq!(counted("2", std::slice::from_ref(&there)), 1);
+        let over = PodRecord { finished: true, ..there.clone() };
+        assert_eq!(counted("1", &[over]), 1, "what has finished takes no place");
+        let waiting = PodRecord { node: String::new(), ..there };
+        assert_eq!(counted("1", &[waiting]), 1, "nor does what has found no node");
+    }
+
+    #[test]
     fn nothing_asked_for_leaves_the_lists_empty() {
         let summary = resources(&BTreeMap::new(), &[], &api::cluster::default_resource_models());
         assert!(summary.allocated.is_empty() && summary.allocating.is_empty());

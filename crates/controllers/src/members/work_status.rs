@@ -32,31 +32,40 @@ use super::{Shared, Start, work_of};
 const COMPONENT: &str = "work-status-controller";
 
 pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
-    let of = shared.clone();
-    shared.mirrors.works.subscribe(move |change| {
-        let Some(new) = change.new.as_deref() else { return };
-        // The execution controller that has applied it has reported its state along with that.
-        let reported = change.ours && of.enabled.execution;
-        if !reported && is_applied(new) && !change.old.as_deref().is_some_and(is_applied) {
-            of.reports.push(change.key.clone());
+    shared.mirrors.works.subscribe({
+        let shared = shared.clone();
+        move |change| {
+            let Some(new) = change.new.as_deref() else { return };
+            // The execution controller that has applied it has reported its state along with that.
+            let reported = change.ours && shared.enabled.execution;
+            if !reported && is_applied(new) && !change.old.as_deref().is_some_and(is_applied) {
+                shared.reports.push(change.key.clone());
+            }
         }
     });
     // The members must not keep alive what keeps them alive.
     let weak = Arc::downgrade(shared);
     shared.members.observe(Arc::new(move |change| {
-        let Some(of) = weak.upgrade() else { return };
-        let reported = change.ours && of.enabled.execution;
+        let Some(shared) = weak.upgrade() else { return };
+        let reported = change.ours && shared.enabled.execution;
         if !reported
             && change.new.is_some()
             && let Some(work) = work_of(change)
         {
-            of.reports.push(work);
+            shared.reports.push(work);
         }
     }));
-    shared.on_lessons(&[Operation::InterpretStatus, Operation::InterpretHealth], |of| &of.reports);
-    let of = shared.clone();
-    Box::new(move || {
-        controller::run(&Arc::new(Controller(of.clone())), &of.reports, UNLIMITED, &of.supervisor);
+    shared.on_lessons(&[Operation::InterpretStatus, Operation::InterpretHealth], |shared| &shared.reports);
+    Box::new({
+        let shared = shared.clone();
+        move || {
+            controller::run(
+                &Arc::new(Controller(shared.clone())),
+                &shared.reports,
+                UNLIMITED,
+                &shared.supervisor,
+            );
+        }
     })
 }
 

@@ -10,6 +10,7 @@ mod decide;
 #[cfg(test)]
 mod on_server;
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -23,11 +24,12 @@ use jiff::Timestamp;
 use propagation::render::{Rendered, Renderer};
 use propagation::{Binding, Object, expected_clusters, selector};
 use runtime::events::about;
-use runtime::{Change, Error, Mirror, Outcome, Queue, Reconcile, controller};
+use runtime::{Change, Error, Outcome, Queue, Reconcile};
 use serde_json::Value;
 
 use crate::interpretation::on_lessons;
 
+use super::both::{self, Bindings};
 use super::metrics::METRICS;
 use super::templates::TemplateKey;
 use super::works::binding_of;
@@ -39,9 +41,15 @@ const WORKERS: usize = 8;
 const OVERRIDES: &str = "override-manager";
 
 struct Controller<B> {
-    plane: Arc<Plane>,
-    queue: Arc<Queue<BindingKey>>,
-    mirror: Arc<Mirror<B>>,
+    bindings: Bindings<B>,
+}
+
+impl<B> Deref for Controller<B> {
+    type Target = Bindings<B>;
+
+    fn deref(&self) -> &Bindings<B> {
+        &self.bindings
+    }
 }
 
 /// The queues of both kinds of bindings.
@@ -63,8 +71,7 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     let limit = removals::wire(plane, &queues);
     Box::new(move || {
         limit();
-        controller::run(&namespaced, &namespaced.queue, WORKERS, &namespaced.plane.supervisor);
-        controller::run(&cluster, &cluster.queue, WORKERS, &cluster.plane.supervisor);
+        both::run(&namespaced, &cluster, WORKERS);
     })
 }
 
@@ -88,33 +95,41 @@ fn subscribed(plane: &Arc<Plane>) -> Both {
     });
 
     // Where no cluster was found, what a cluster says of itself decides whether it keeps its copy.
-    let (pushed, of) = (queues.clone(), Arc::clone(plane));
-    plane.mirrors.clusters.subscribe(move |change| {
-        if let (Some(old), Some(new)) = (&change.old, &change.new)
-            && described(old) != described(new)
-        {
-            push_left_in(&of, &pushed, &change.key.name);
+    plane.mirrors.clusters.subscribe({
+        let (pushed, plane) = (queues.clone(), Arc::clone(plane));
+        move |change| {
+            if let (Some(old), Some(new)) = (&change.old, &change.new)
+                && described(old) != described(new)
+            {
+                push_left_in(&plane, &pushed, &change.key.name);
+            }
         }
     });
 
-    let (of, all) = (namespaced.clone(), cluster.clone());
-    plane.mirrors.override_policies.subscribe(move |change| {
-        let specs = overridden(change, |policy| &policy.spec, |policy| policy.metadata.generation);
-        of.push_selected(&specs, Some(&change.key.namespace));
+    plane.mirrors.override_policies.subscribe({
+        let namespaced = namespaced.clone();
+        move |change| {
+            let specs = overridden(change, |policy| &policy.spec, |policy| policy.metadata.generation);
+            namespaced.push_selected(&specs, Some(&change.key.namespace));
+        }
     });
-    let of = namespaced.clone();
-    plane.mirrors.cluster_override_policies.subscribe(move |change| {
-        let specs = overridden(change, |policy| &policy.spec, |policy| policy.metadata.generation);
-        of.push_selected(&specs, None);
-        all.push_selected(&specs, None);
+    plane.mirrors.cluster_override_policies.subscribe({
+        let (namespaced, cluster) = (namespaced.clone(), cluster.clone());
+        move |change| {
+            let specs = overridden(change, |policy| &policy.spec, |policy| policy.metadata.generation);
+            namespaced.push_selected(&specs, None);
+            cluster.push_selected(&specs, None);
+        }
     });
 
-    let (pushed, of) = (queues.clone(), Arc::clone(plane));
-    on_lessons(&plane.mirrors, move |lesson| {
-        let (mirrors, asked) = (&of.mirrors, [Operation::ReviseReplica]);
-        lesson.bindings(&mirrors.bindings, &asked).iter().for_each(|it| pushed.push(key(it.as_ref())));
-        let also = lesson.bindings(&mirrors.cluster_bindings, &asked);
-        also.iter().for_each(|it| pushed.push(key(it.as_ref())));
+    on_lessons(&plane.mirrors, {
+        let (pushed, plane) = (queues.clone(), Arc::clone(plane));
+        move |lesson| {
+            let (mirrors, asked) = (&plane.mirrors, [Operation::ReviseReplica]);
+            lesson.bindings(&mirrors.bindings, &asked).iter().for_each(|it| pushed.push(key(it.as_ref())));
+            let also = lesson.bindings(&mirrors.cluster_bindings, &asked);
+            also.iter().for_each(|it| pushed.push(key(it.as_ref())));
+        }
     });
 
     (namespaced, cluster, queues)
@@ -171,23 +186,21 @@ fn overridden<P>(
 
 impl<B: StoredBinding> Controller<B> {
     fn new(plane: &Arc<Plane>) -> Arc<Self> {
-        let (plane, queue) = (plane.clone(), Queue::new(component::<B>()));
-        plane.tell_panics(&queue, component::<B>(), B::mirror(&plane.mirrors));
-        Arc::new(Self { mirror: B::mirror(&plane.mirrors).clone(), plane, queue })
+        Arc::new(Self { bindings: Bindings::new(plane, component::<B>(), component::<B>()) })
     }
 
     fn subscribe(self: &Arc<Self>) {
-        let queue = self.queue.clone();
-        self.mirror.subscribe(move |change| {
-            let Some(new) = &change.new else { return };
-            if change.old.as_ref().is_none_or(|old| old.metadata().generation != new.metadata().generation) {
-                queue.push(key(new.as_ref()));
-            }
+        self.push_on(|change| {
+            let generation = |binding: &Arc<B>| binding.metadata().generation;
+            let Some(new) = &change.new else { return false };
+            change.old.as_ref().is_none_or(|old| generation(old) != generation(new))
         });
-        let of = self.clone();
-        self.plane.mirrors.clusters.subscribe(move |change| {
-            if change.old.is_none() && !change.initial {
-                of.push_bound_to(&change.key.name);
+        self.plane.mirrors.clusters.subscribe({
+            let controller = self.clone();
+            move |change| {
+                if change.old.is_none() && !change.initial {
+                    controller.push_bound_to(&change.key.name);
+                }
             }
         });
     }

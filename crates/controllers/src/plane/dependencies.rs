@@ -61,44 +61,52 @@ fn subscribed(plane: &Arc<Plane>) -> Arc<Distributor> {
         attached: Mutex::default(),
         told: Mutex::default(),
     });
-    let of = Arc::clone(&distributor);
-    plane.mirrors.bindings.subscribe(move |change| {
-        let Some(new) = &change.new else {
-            of.index.lock().remove(&change.key.namespace, &change.key.name);
-            of.attached.lock().remove(change.key);
-            of.told.lock().remove(change.key);
-            return;
-        };
-        if let Err(error) = of.index.lock().insert(new) {
-            tracing::debug!(%error, binding = ?change.key, "dependencies not readable");
-        }
-        if is_attached(new) {
-            of.attached.lock().insert(change.key.clone());
-        } else {
-            of.attached.lock().remove(change.key);
-        }
-        if decide::is_news(change.old.as_deref(), new) {
-            of.queue.push(change.key.clone());
-        }
-    });
-    let of = Arc::clone(&distributor);
-    plane.templates.subscribe(move |change| {
-        if let (Some(old), Some(new)) = (&change.old, &change.new)
-            && !specification_changed(old, new)
-        {
-            return;
-        }
-        let index = of.index.lock();
-        for object in [&change.old, &change.new].into_iter().flatten() {
-            for (namespace, name) in index.dependents(object) {
-                of.queue.push(Key::new(namespace, name));
+    plane.mirrors.bindings.subscribe({
+        let distributor = Arc::clone(&distributor);
+        move |change| {
+            let Some(new) = &change.new else {
+                distributor.index.lock().remove(&change.key.namespace, &change.key.name);
+                distributor.attached.lock().remove(change.key);
+                distributor.told.lock().remove(change.key);
+                return;
+            };
+            if let Err(error) = distributor.index.lock().insert(new) {
+                tracing::debug!(%error, binding = ?change.key, "dependencies not readable");
+            }
+            if is_attached(new) {
+                distributor.attached.lock().insert(change.key.clone());
+            } else {
+                distributor.attached.lock().remove(change.key);
+            }
+            if decide::is_news(change.old.as_deref(), new) {
+                distributor.queue.push(change.key.clone());
             }
         }
     });
-    let of = Arc::clone(&distributor);
-    on_lessons(&plane.mirrors, move |lesson| {
-        for binding in lesson.bindings(&of.plane.mirrors.bindings, &[Operation::InterpretDependency]) {
-            of.queue.push(Key::of(binding.as_ref()));
+    plane.templates.subscribe({
+        let distributor = Arc::clone(&distributor);
+        move |change| {
+            if let (Some(old), Some(new)) = (&change.old, &change.new)
+                && !specification_changed(old, new)
+            {
+                return;
+            }
+            let index = distributor.index.lock();
+            for object in [&change.old, &change.new].into_iter().flatten() {
+                for (namespace, name) in index.dependents(object) {
+                    distributor.queue.push(Key::new(namespace, name));
+                }
+            }
+        }
+    });
+    on_lessons(&plane.mirrors, {
+        let distributor = Arc::clone(&distributor);
+        move |lesson| {
+            for binding in
+                lesson.bindings(&distributor.plane.mirrors.bindings, &[Operation::InterpretDependency])
+            {
+                distributor.queue.push(Key::of(binding.as_ref()));
+            }
         }
     });
     distributor

@@ -100,19 +100,31 @@ pub(super) fn subscribed(plane: &Arc<Plane>) -> Arc<Detector> {
         bound: Mutex::default(),
         claimed: Mutex::default(),
     });
-    let of = Arc::clone(&detector);
-    plane.templates.subscribe(move |change| of.template_changed(change));
-    let of = Arc::clone(&detector);
-    plane.mirrors.bindings.subscribe(move |change| of.binding_changed(change));
-    let of = Arc::clone(&detector);
-    plane.mirrors.cluster_bindings.subscribe(move |change| of.binding_changed(change));
-    let of = Arc::clone(&detector);
-    plane.mirrors.override_policies.subscribe(move |change| of.override_changed(change));
-    let of = Arc::clone(&detector);
-    plane.mirrors.cluster_override_policies.subscribe(move |change| of.override_changed(change));
+    plane.templates.subscribe({
+        let detector = Arc::clone(&detector);
+        move |change| detector.template_changed(change)
+    });
+    plane.mirrors.bindings.subscribe({
+        let detector = Arc::clone(&detector);
+        move |change| detector.binding_changed(change)
+    });
+    plane.mirrors.cluster_bindings.subscribe({
+        let detector = Arc::clone(&detector);
+        move |change| detector.binding_changed(change)
+    });
+    plane.mirrors.override_policies.subscribe({
+        let detector = Arc::clone(&detector);
+        move |change| detector.override_changed(change)
+    });
+    plane.mirrors.cluster_override_policies.subscribe({
+        let detector = Arc::clone(&detector);
+        move |change| detector.override_changed(change)
+    });
     policies::subscribe(&detector);
-    let of = Arc::clone(&detector);
-    on_lessons(&plane.mirrors, move |lesson| of.rules_changed(lesson));
+    on_lessons(&plane.mirrors, {
+        let detector = Arc::clone(&detector);
+        move |lesson| detector.rules_changed(lesson)
+    });
     detector
 }
 

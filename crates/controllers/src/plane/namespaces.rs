@@ -49,21 +49,25 @@ fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<String>>) {
         }
     });
 
-    let (pushed, of) = (Arc::clone(&queue), Arc::clone(plane));
-    plane.mirrors.clusters.subscribe(move |change| {
-        if change.old.is_none() {
-            push_all(&of, &pushed);
+    plane.mirrors.clusters.subscribe({
+        let (pushed, plane) = (Arc::clone(&queue), Arc::clone(plane));
+        move |change| {
+            if change.old.is_none() {
+                push_all(&plane, &pushed);
+            }
         }
     });
 
-    let (pushed, of) = (Arc::clone(&queue), Arc::clone(plane));
-    plane.mirrors.cluster_override_policies.subscribe(move |change| {
-        let policies = [&change.old, &change.new].into_iter().flatten();
-        for selector in policies.flat_map(|policy| &policy.spec.resource_selectors) {
-            match (selector.api_version.as_str(), selector.kind.as_str(), selector.name.as_str()) {
-                ("v1", "Namespace", "") => push_all(&of, &pushed),
-                ("v1", "Namespace", name) => pushed.push(name.to_owned()),
-                _ => {}
+    plane.mirrors.cluster_override_policies.subscribe({
+        let (pushed, plane) = (Arc::clone(&queue), Arc::clone(plane));
+        move |change| {
+            let policies = [&change.old, &change.new].into_iter().flatten();
+            for selector in policies.flat_map(|policy| &policy.spec.resource_selectors) {
+                match (selector.api_version.as_str(), selector.kind.as_str(), selector.name.as_str()) {
+                    ("v1", "Namespace", "") => push_all(&plane, &pushed),
+                    ("v1", "Namespace", name) => pushed.push(name.to_owned()),
+                    _ => {}
+                }
             }
         }
     });
@@ -181,10 +185,11 @@ fn desired(namespace: &Value, cluster: &Cluster, overrides: &Overrides) -> propa
 
 #[cfg(test)]
 mod tests {
+    use api::policy::ClusterOverridePolicy;
     use serde_json::json;
 
     use super::*;
-    use crate::fixtures::{cluster, deleting, merged};
+    use crate::fixtures::{cluster, deleting, merged, read};
 
     fn namespace(otherwise: Value) -> Arc<Value> {
         let base =
@@ -234,5 +239,22 @@ mod tests {
         );
         assert_eq!(made.spec.workload.manifests[0].get("status"), None);
         assert_eq!(made.metadata.annotations, Some(BTreeMap::new()), "no override was applied");
+    }
+
+    #[test]
+    fn its_work_says_which_overrides_were_applied() {
+        let policy: ClusterOverridePolicy = read(json!({
+            "metadata": { "name": "p" },
+            "spec": { "overrideRules": [{ "overriders": { "labelsOverrider": [
+                { "operator": "add", "value": { "team": "a" } },
+            ] } }] },
+        }));
+        let mut overrides = Overrides::default();
+        overrides.insert_cluster(Arc::new(policy));
+        let work = desired(&namespace(json!({})), &cluster("m1", "True", json!({})), &overrides).unwrap();
+        let made = work.create();
+        let record = made.metadata.annotations.unwrap().remove(APPLIED_CLUSTER_OVERRIDES).expect("a record");
+        assert!(record.contains("\"p\""), "{record}");
+        assert_eq!(made.spec.workload.manifests[0].pointer("/metadata/labels/team"), Some(&json!("a")));
     }
 }

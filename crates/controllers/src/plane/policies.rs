@@ -77,10 +77,14 @@ impl Kept for ClusterPropagationPolicy {
 }
 
 pub(super) fn subscribe(detector: &Arc<Detector>) {
-    let of = Arc::clone(detector);
-    detector.plane.mirrors.policies.subscribe(move |change| changed(&of, change));
-    let of = Arc::clone(detector);
-    detector.plane.mirrors.cluster_policies.subscribe(move |change| changed(&of, change));
+    detector.plane.mirrors.policies.subscribe({
+        let detector = Arc::clone(detector);
+        move |change| changed(&detector, change)
+    });
+    detector.plane.mirrors.cluster_policies.subscribe({
+        let detector = Arc::clone(detector);
+        move |change| changed(&detector, change)
+    });
 }
 
 fn changed<P: Kept>(detector: &Detector, change: &Change<P>) {

@@ -69,9 +69,9 @@ pub(super) fn wire(plane: &Arc<Plane>, bindings: &Queues) -> Start {
     let queue = Queue::new("removal-limit");
     macro_rules! follow {
         ($($mirror:ident),*) => {$({
-            let (of, pushed, bindings) = (Arc::clone(plane), Arc::clone(&queue), bindings.clone());
+            let (followed, pushed, bindings) = (Arc::clone(plane), Arc::clone(&queue), bindings.clone());
             plane.mirrors.$mirror.subscribe(move |change| {
-                of.removals.changes.fetch_add(1, Ordering::Relaxed);
+                followed.removals.changes.fetch_add(1, Ordering::Relaxed);
                 let Some(new) = &change.new else { return };
                 let state = State::of(new.metadata.annotations.as_ref());
                 let before = change.old.as_ref().map(|old| State::of(old.metadata.annotations.as_ref()));
@@ -79,15 +79,17 @@ pub(super) fn wire(plane: &Arc<Plane>, bindings: &Queues) -> Start {
                     pushed.push(change.key.clone());
                 }
                 if before.is_some_and(|before| before != state && state != State::Free) {
-                    push_all(&of, &bindings, change.key);
+                    push_all(&followed, &bindings, change.key);
                 }
             });
         })*};
     }
     follow!(policies, cluster_policies);
-    let of = Arc::clone(plane);
-    plane.mirrors.clusters.subscribe(move |_| {
-        of.removals.changes.fetch_add(1, Ordering::Relaxed);
+    plane.mirrors.clusters.subscribe({
+        let plane = Arc::clone(plane);
+        move |_| {
+            plane.removals.changes.fetch_add(1, Ordering::Relaxed);
+        }
     });
     let controller = Arc::new(Controller { plane: Arc::clone(plane) });
     Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))

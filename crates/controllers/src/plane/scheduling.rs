@@ -119,17 +119,23 @@ fn subscribed(plane: &Arc<Plane>) -> Arc<Controller> {
         wake: Notify::new(),
         connected: OnceCell::new(),
     });
-    let of = Arc::clone(&controller);
-    plane.mirrors.bindings.subscribe(move |change| {
-        of.relations_changed(change);
-        of.binding_changed(change);
+    plane.mirrors.bindings.subscribe({
+        let controller = Arc::clone(&controller);
+        move |change| {
+            controller.relations_changed(change);
+            controller.binding_changed(change);
+        }
     });
-    let of = Arc::clone(&controller);
-    plane.mirrors.cluster_bindings.subscribe(move |change| of.binding_changed(change));
-    let of = Arc::clone(&controller);
-    plane.mirrors.clusters.subscribe(move |change| {
-        of.cluster_changed(change);
-        of.estimators.iter().for_each(|estimators| estimators.cluster_changed(change));
+    plane.mirrors.cluster_bindings.subscribe({
+        let controller = Arc::clone(&controller);
+        move |change| controller.binding_changed(change)
+    });
+    plane.mirrors.clusters.subscribe({
+        let controller = Arc::clone(&controller);
+        move |change| {
+            controller.cluster_changed(change);
+            controller.estimators.iter().for_each(|estimators| estimators.cluster_changed(change));
+        }
     });
     controller
 }

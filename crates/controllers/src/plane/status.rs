@@ -8,6 +8,7 @@
 mod on_server;
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,12 +20,13 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 use propagation::{Binding, Object, check_scope};
 use runtime::writer::tree_difference;
-use runtime::{Change, Error, Guard, Mirror, Outcome, Queue, Reconcile, Throttle, controller};
+use runtime::{Change, Error, Guard, Mirror, Outcome, Reconcile, Throttle};
 use serde_json::{Value, json};
 
 use crate::interpretation::on_lessons;
 
 use super::bindings::key;
+use super::both::{self, Bindings};
 use super::templates::TemplateKey;
 use super::works::binding_of;
 use super::{BindingKey, Plane, Start, StoredBinding};
@@ -36,21 +38,24 @@ const WORKERS: usize = 8;
 const GATHER: Duration = Duration::from_millis(100);
 
 struct Controller<B> {
-    plane: Arc<Plane>,
-    mirror: Arc<Mirror<B>>,
-    queue: Arc<Queue<BindingKey>>,
+    bindings: Bindings<B>,
     /// Bindings of whose clusters some have reported and others are about to: since when.
     since: Mutex<HashMap<BindingKey, Instant>>,
     /// When each was last written.
     throttle: Throttle<BindingKey>,
 }
 
+impl<B> Deref for Controller<B> {
+    type Target = Bindings<B>;
+
+    fn deref(&self) -> &Bindings<B> {
+        &self.bindings
+    }
+}
+
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     let (namespaced, cluster) = subscribed(plane);
-    Box::new(move || {
-        controller::run(&namespaced, &namespaced.queue, WORKERS, &namespaced.plane.supervisor);
-        controller::run(&cluster, &cluster.queue, WORKERS, &cluster.plane.supervisor);
-    })
+    Box::new(move || both::run(&namespaced, &cluster, WORKERS))
 }
 
 type Both = (Arc<Controller<ResourceBinding>>, Arc<Controller<ClusterResourceBinding>>);
@@ -84,25 +89,22 @@ fn is_news(change: &Change<'_, Work>) -> bool {
 
 impl<B: StoredBinding> Controller<B> {
     fn new(plane: &Arc<Plane>) -> Arc<Self> {
-        let (queue, mirror) = (Queue::new(component::<B>()), B::mirror(&plane.mirrors).clone());
-        plane.tell_panics(&queue, component::<B>(), &mirror);
-        let (of, pushed) = (plane.clone(), queue.clone());
-        mirror.subscribe(move |change| {
-            let has_works = |binding: &B| !of.works.of(binding.permanent_id()).is_empty();
-            if let Some(new) = &change.new
-                && is_outdated(change.old.as_deref(), new.as_ref(), has_works)
-            {
-                pushed.push(key(new.as_ref()));
+        let bindings = Bindings::<B>::new(plane, component::<B>(), component::<B>());
+        bindings.push_on({
+            let plane = plane.clone();
+            move |change| {
+                let has_works = |binding: &B| !plane.works.of(binding.permanent_id()).is_empty();
+                let (old, new) = (change.old.as_deref(), change.new.as_deref());
+                new.is_some_and(|new| is_outdated(old, new, has_works))
             }
         });
-        let (from, pushed) = (mirror.clone(), queue.clone());
+        let (from, pushed) = (bindings.mirror.clone(), bindings.queue.clone());
         on_lessons(&plane.mirrors, move |lesson| {
             for binding in lesson.bindings(&from, &[Operation::AggregateStatus]) {
                 pushed.push(key(binding.as_ref()));
             }
         });
-        let (plane, since, throttle) = (plane.clone(), Mutex::default(), Throttle::default());
-        Arc::new(Self { plane, mirror, queue, since, throttle })
+        Arc::new(Self { bindings, since: Mutex::default(), throttle: Throttle::default() })
     }
 }
 

@@ -246,22 +246,24 @@ impl Templates {
         let mirror = Arc::new(Mirror::default());
         let templates = Arc::clone(self);
         let defines_kinds = matches!(gvk.kind.as_str(), "CustomResourceDefinition" | "APIService");
-        let of = gvk.clone();
-        mirror.subscribe(move |change: &Change<Mirrored>| {
-            if defines_kinds && !change.initial {
-                templates.definitions_changed.notify_one();
-            }
-            let new = change.new.as_ref().map(|kept| kept.value(&of));
-            let old = change.old.as_ref().map(|kept| match &new {
-                Some(new) => kept.value_before(new, &of),
-                None => kept.value(&of),
-            });
-            if new.as_ref().or(old.as_ref()).is_some_and(|object| templates.skip.skips(object)) {
-                return;
-            }
-            let change = Change { key: change.key, old, new, ours: change.ours, initial: change.initial };
-            for told in templates.subscribers.read().iter() {
-                told(&change);
+        mirror.subscribe({
+            let gvk = gvk.clone();
+            move |change: &Change<Mirrored>| {
+                if defines_kinds && !change.initial {
+                    templates.definitions_changed.notify_one();
+                }
+                let new = change.new.as_ref().map(|kept| kept.value(&gvk));
+                let old = change.old.as_ref().map(|kept| match &new {
+                    Some(new) => kept.value_before(new, &gvk),
+                    None => kept.value(&gvk),
+                });
+                if new.as_ref().or(old.as_ref()).is_some_and(|object| templates.skip.skips(object)) {
+                    return;
+                }
+                let change = Change { key: change.key, old, new, ours: change.ours, initial: change.initial };
+                for told in templates.subscribers.read().iter() {
+                    told(&change);
+                }
             }
         });
         mirror

@@ -58,16 +58,17 @@ struct Bound {
 
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     let authenticator = subscribed(plane);
-    let (of, client) = (authenticator, plane.client().clone());
+    let client = plane.client().clone();
     Box::new(move || {
-        let (supervisor, stop) = (of.plane.supervisor.clone(), of.plane.supervisor.token().clone());
-        let (seen, api) = (of.clone(), Api::<ClusterRole>::all(client.clone()));
+        let supervisor = authenticator.plane.supervisor.clone();
+        let stop = supervisor.token().clone();
+        let (seen, api) = (authenticator.clone(), Api::<ClusterRole>::all(client.clone()));
         let stopping = stop.clone();
         supervisor.keep("mirror/clusterroles of proxies", move || {
             let (seen, api, stop) = (seen.clone(), api.clone(), stopping.clone());
             async move { seen.roles.follow(api, watcher::Config::default(), stop, |role| reach(&role)).await }
         });
-        let (seen, api) = (of.clone(), Api::<ClusterRoleBinding>::all(client.clone()));
+        let (seen, api) = (authenticator.clone(), Api::<ClusterRoleBinding>::all(client.clone()));
         let stopping = stop.clone();
         supervisor.keep("mirror/clusterrolebindings of proxies", move || {
             let (seen, api, stop) = (seen.clone(), api.clone(), stopping.clone());
@@ -76,11 +77,13 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
         let workers = supervisor.clone();
         supervisor.spawn(async move {
             // A subject that has not been seen yet must not lose access.
+            let complete =
+                async { tokio::join!(authenticator.roles.complete(), authenticator.bindings.complete()) };
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = async { tokio::join!(of.roles.complete(), of.bindings.complete()); } => {}
+                ((), ()) = complete => {}
             }
-            controller::run(&of, &of.queue, WORKERS, &workers);
+            controller::run(&authenticator, &authenticator.queue, WORKERS, &workers);
         });
     })
 }
@@ -116,20 +119,24 @@ fn subscribed(plane: &Arc<Plane>) -> Arc<Authenticator> {
         }
     });
 
-    let of = Arc::clone(&authenticator);
-    authenticator.roles.subscribe(move |change| {
-        if change.old != change.new {
-            for reach in [&change.old, &change.new].into_iter().flatten() {
-                of.push_reached(reach);
+    authenticator.roles.subscribe({
+        let authenticator = Arc::clone(&authenticator);
+        move |change| {
+            if change.old != change.new {
+                for reach in [&change.old, &change.new].into_iter().flatten() {
+                    authenticator.push_reached(reach);
+                }
             }
         }
     });
-    let of = Arc::clone(&authenticator);
-    authenticator.bindings.subscribe(move |change| {
-        if change.old != change.new {
-            for bound in [&change.old, &change.new].into_iter().flatten() {
-                if let Some(reach) = of.roles.get("", &bound.role) {
-                    of.push_reached(&reach);
+    authenticator.bindings.subscribe({
+        let authenticator = Arc::clone(&authenticator);
+        move |change| {
+            if change.old != change.new {
+                for bound in [&change.old, &change.new].into_iter().flatten() {
+                    if let Some(reach) = authenticator.roles.get("", &bound.role) {
+                        authenticator.push_reached(&reach);
+                    }
                 }
             }
         }
@@ -273,8 +280,11 @@ fn bound(binding: ClusterRoleBinding) -> Bound {
 fn impersonation(subjects: &BTreeSet<(String, String)>) -> Value {
     let kinds = [("User", "users"), ("ServiceAccount", "serviceaccounts"), ("Group", "groups")];
     let rules = kinds.into_iter().filter_map(|(kind, resource)| {
-        let names: Vec<&str> =
-            subjects.iter().filter(|(of, _)| of == kind).map(|(_, name)| name.as_str()).collect();
+        let names: Vec<&str> = subjects
+            .iter()
+            .filter(|(subject_kind, _)| subject_kind == kind)
+            .map(|(_, name)| name.as_str())
+            .collect();
         let rule = json!({
             "verbs": ["impersonate"], "apiGroups": [""], "resources": [resource], "resourceNames": names,
         });
@@ -309,7 +319,7 @@ mod tests {
     use super::*;
     use crate::fixtures::{cluster, deleting, merged};
 
-    fn of(rules: Value) -> Reach {
+    fn reached(rules: Value) -> Reach {
         reach(&serde_json::from_value(json!({ "metadata": { "name": "r" }, "rules": rules })).unwrap())
     }
 
@@ -322,13 +332,13 @@ mod tests {
             })
         };
         let named = |names: &[&str]| Reach::Named(names.iter().map(|name| (*name).to_owned()).collect());
-        assert_eq!(of(json!([proxy(&["m1"]), proxy(&["m2"])])), named(&["m1", "m2"]));
-        assert_eq!(of(json!([proxy(&["m1"]), proxy(&[])])), Reach::All);
-        assert_eq!(of(json!([{ "apiGroups": ["*"], "resources": ["*"], "verbs": ["*"] }])), Reach::All);
+        assert_eq!(reached(json!([proxy(&["m1"]), proxy(&["m2"])])), named(&["m1", "m2"]));
+        assert_eq!(reached(json!([proxy(&["m1"]), proxy(&[])])), Reach::All);
+        assert_eq!(reached(json!([{ "apiGroups": ["*"], "resources": ["*"], "verbs": ["*"] }])), Reach::All);
         let search = json!([{ "apiGroups": ["search.karmada.io"], "resources": ["proxying/proxy"], "verbs": ["get"] }]);
-        assert_eq!(of(search), Reach::All);
+        assert_eq!(reached(search), Reach::All);
         let pods = json!([{ "apiGroups": [""], "resources": ["pods"], "verbs": ["*"] }]);
-        assert_eq!(of(pods), named(&[]));
+        assert_eq!(reached(pods), named(&[]));
     }
 
     #[test]
@@ -345,7 +355,7 @@ mod tests {
     #[test]
     fn a_role_is_one_for_proxies_by_group_and_resource_alone() {
         let rule = |groups: &[&str], resources: &[&str], verbs: &[&str]| {
-            of(json!([{ "apiGroups": groups, "resources": resources, "verbs": verbs }]))
+            reached(json!([{ "apiGroups": groups, "resources": resources, "verbs": verbs }]))
         };
         let none = Reach::Named(BTreeSet::new());
         let cases = [

@@ -73,9 +73,7 @@ const KNOWN: &[(&str, &str, &str)] = &[
         "exceeding resource quota limits",
         "v1.17.1 calls a lack of room SchedulerError; ours Unschedulable, as later versions do",
     ),
-    ("federatedresourcequota", "", "not there yet: FederatedResourceQuota"),
     ("karmadactl", "register testing", "not there yet: pull mode"),
-    ("mcs", "", "not there yet: services across clusters"),
     ("search", "", "not there yet: search and proxy"),
     ("metrics", "", "looks for Karmada's components in a host cluster; ours is one process"),
 ];

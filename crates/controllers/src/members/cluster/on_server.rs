@@ -133,6 +133,18 @@ async fn a_cluster_leaves_after_its_namespace_and_its_bindings() {
     assert_eq!(test.once().await, Outcome::After(BINDING_WAIT), "a binding names it");
     assert!(test.stored().await.is_some());
     test.world.patch(binding.as_ref(), json!({ "spec": { "clusters": null } })).await;
+    let named: ClusterResourceBinding = test
+        .world
+        .create(json!({
+            "metadata": { "name": test.world.own("role") },
+            "spec": {
+                "resource": { "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "name": "r" },
+                "clusters": [{ "name": test.name }],
+            },
+        }))
+        .await;
+    assert_eq!(test.once().await, Outcome::After(BINDING_WAIT), "a binding of the other kind names it");
+    test.world.patch(&named, json!({ "spec": { "clusters": null } })).await;
     assert_eq!(test.once().await, Outcome::Done);
     assert!(test.stored().await.is_none());
     assert_eq!(test.once().await, Outcome::Done, "the mirror still has it, and letting it go again is fine");

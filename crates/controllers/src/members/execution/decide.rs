@@ -187,6 +187,7 @@ pub(super) fn judge(
 
 #[cfg(test)]
 mod tests {
+    use api::work::WorkStatus;
     use serde_json::json;
 
     use super::*;
@@ -376,6 +377,14 @@ mod tests {
         assert!(Wanted::dispatching(true).changes_dispatching(&work));
         assert!(!Wanted::dispatching(false).changes_dispatching(&work));
         assert!(!Wanted::applied(&Work::default(), &["x".to_owned()], false).changes_dispatching(&work));
+        let elsewhere = Work {
+            status: WorkStatus {
+                conditions: vec![condition("Other", "False", "r", "", at(0))],
+                ..WorkStatus::default()
+            },
+            ..Work::default()
+        };
+        assert!(Wanted::dispatching(true).changes_dispatching(&elsewhere), "that is said of something else");
         let suspended = merged(&work, &[Wanted::dispatching(true)], at(100)).unwrap();
         assert_eq!(
             (suspended[0].status.as_str(), suspended[0].reason.as_str()),
@@ -398,6 +407,11 @@ mod tests {
         assert!(!is_confirmed(&work));
         work.status.conditions = applied(&work, &["x".to_owned()]);
         assert!(!is_confirmed(&work), "it failed");
+        let failed =
+            Condition { observed_generation: Some(4), ..condition("Applied", "False", "r", "", at(0)) };
+        let other = Condition { type_: "Other".to_owned(), status: "True".to_owned(), ..failed.clone() };
+        work.status.conditions = vec![failed, other];
+        assert!(!is_confirmed(&work), "it failed at this generation, and something else did not");
         assert!(!is_confirmed(&Work::default()), "without a generation nothing is known");
     }
 }

@@ -64,8 +64,8 @@ impl Test {
     async fn condition(&self, work: &Work, kind: &str) -> (String, String) {
         let stored = self.world.stored(work).await.expect("it exists");
         let all = stored.status.conditions.into_iter();
-        let mut of = all.filter(|condition| condition.type_ == kind);
-        of.next().map(|condition| (condition.status, condition.message)).unwrap_or_default()
+        let mut matching = all.filter(|condition| condition.type_ == kind);
+        matching.next().map(|condition| (condition.status, condition.message)).unwrap_or_default()
     }
 
     /// Tells a Work to go, and the mirror knows it.

@@ -124,6 +124,29 @@ async fn objects_of_others_are_not_reported() {
 }
 
 #[tokio::test]
+async fn what_came_between_a_look_and_its_write_is_looked_at_again() {
+    let test = Test::new().await;
+    let work = test.world.work(&test.cluster, json!({})).await;
+    test.object(&work).await;
+    test.until_written(&work).await;
+    let (shared, key) = (&test.controller.0, Key::of(work.as_ref()));
+    let member = shared.members.get(&test.cluster).expect("it is connected");
+    let seen = revisions(shared, &member, &work).await;
+    assert!(seen.len() == 1 && seen[0] > 0, "{seen:?}");
+    for (revisions, again) in [(seen.clone(), false), (vec![seen[0] - 1], true)] {
+        let stop = tokio_util::sync::CancellationToken::new();
+        while let Some(turn) =
+            futures::FutureExt::now_or_never(runtime::Turns::next(shared.reports.as_ref(), &stop))
+        {
+            runtime::Turns::done(shared.reports.as_ref(), turn.expect("a turn"), Outcome::Done);
+        }
+        written(shared, &member, &key, &work, &News { reports: Vec::new(), revisions }).await;
+        assert_eq!(shared.reports.waiting().contains(&key), again);
+    }
+    test.end().await;
+}
+
+#[tokio::test]
 async fn which_works_come_up() {
     let test = Test::new().await;
     let applied = json!({ "status": { "conditions": [{

@@ -210,7 +210,7 @@ async fn a_policy_that_vanished_meanwhile_needs_no_note_taken_off() {
 
 #[test]
 fn a_binding_says_which_policy_is_behind_it() {
-    let of = |annotations: Value| {
+    let named = |annotations: Value| {
         let binding = crate::fixtures::binding(json!({ "metadata": { "annotations": annotations } }));
         policy_of(&binding.metadata)
     };
@@ -224,6 +224,6 @@ fn a_binding_says_which_policy_is_behind_it() {
         (json!({ CLUSTER_PROPAGATION_POLICY_NAME: "c" }), Some(Key::new("", "c"))),
     ];
     for (annotations, expected) in cases {
-        assert_eq!(of(annotations.clone()), expected, "{annotations}");
+        assert_eq!(named(annotations.clone()), expected, "{annotations}");
     }
 }

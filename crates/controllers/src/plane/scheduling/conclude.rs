@@ -354,5 +354,7 @@ mod tests {
         assert_eq!(refused(403, "Forbidden", ""), (false, false));
         assert_eq!(refused(403, "Forbidden", "NamespaceTerminating"), (false, true));
         assert_eq!(refused(500, "QuotaExceeded", ""), (false, false));
+        let lost = refusal(&kube::Error::LinesCodecMaxLineLengthExceeded);
+        assert!(!lost.quota_exceeded && !lost.namespace_terminating, "{lost:?}");
     }
 }

@@ -1,0 +1,45 @@
+//! What controllers of bindings share: they do the same to both kinds, each with a mirror and a queue of its own.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use api::work::{ClusterResourceBinding, ResourceBinding};
+use runtime::{Change, Mirror, Queue, Reconcile, controller};
+
+use super::{BindingKey, Plane, StoredBinding};
+
+/// The bindings of one kind, and those of them that a controller is to look at.
+pub(crate) struct Bindings<B> {
+    pub(crate) plane: Arc<Plane>,
+    pub(crate) mirror: Arc<Mirror<B>>,
+    pub(crate) queue: Arc<Queue<BindingKey>>,
+}
+
+impl<B: StoredBinding> Bindings<B> {
+    /// Returns them with an empty queue. The component is the one that users hear of when the work on a binding panics.
+    pub(crate) fn new(plane: &Arc<Plane>, queue: &'static str, component: &'static str) -> Self {
+        let (queue, mirror) = (Queue::new(queue), B::mirror(&plane.mirrors).clone());
+        plane.tell_panics(&queue, component, &mirror);
+        Self { plane: plane.clone(), mirror, queue }
+    }
+
+    /// Has a binding looked at whenever a change of it is news.
+    pub(crate) fn push_on(&self, is_news: impl Fn(&Change<'_, B>) -> bool + Send + Sync + 'static) {
+        let queue = self.queue.clone();
+        self.mirror.subscribe(move |change| {
+            if is_news(change) {
+                queue.push(change.key.clone());
+            }
+        });
+    }
+}
+
+/// Works off the queues of both kinds.
+pub(crate) fn run<N, C>(namespaced: &Arc<N>, cluster: &Arc<C>, workers: usize)
+where
+    N: Reconcile<Key = BindingKey> + Deref<Target = Bindings<ResourceBinding>>,
+    C: Reconcile<Key = BindingKey> + Deref<Target = Bindings<ClusterResourceBinding>>,
+{
+    controller::run(namespaced, &namespaced.queue, workers, &namespaced.plane.supervisor);
+    controller::run(cluster, &cluster.queue, workers, &cluster.plane.supervisor);
+}
