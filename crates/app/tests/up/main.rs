@@ -5,8 +5,8 @@ mod commands;
 mod killed;
 mod original;
 mod process;
-mod servers;
 mod quotas;
+mod servers;
 mod terminal;
 
 use std::net::TcpListener;

@@ -53,8 +53,8 @@ pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
         move |change| {
             let name = &change.key.name;
             match change.new.as_deref() {
-                Some(new) if is_wanted(&controller.shared, new) => {
-                    let old = change.old.as_deref().filter(|old| is_wanted(&controller.shared, old));
+                Some(new) if is_wanted(&controller.shared.mine, new) => {
+                    let old = change.old.as_deref().filter(|old| is_wanted(&controller.shared.mine, old));
                     if is_news(old, new) {
                         controller.shared.looks.push(name.clone());
                     }

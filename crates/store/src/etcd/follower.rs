@@ -141,9 +141,7 @@ type Call<H> = Pin<Box<dyn Future<Output = Back<H>> + Send>>;
 /// What came back from etcd.
 enum Back<H> {
     Written {
-        key: Key,
-        id: u64,
-        kind: Kind,
+        flight: Sent,
         done: oneshot::Sender<Reply<H>>,
         answer: Result<TxnResponse, Status>,
     },
@@ -161,6 +159,16 @@ enum Kind {
     Delete(Expect),
 }
 
+/// What was sent to etcd.
+struct Sent {
+    key: Key,
+    id: u64,
+    kind: Kind,
+    expect: Expect,
+    /// The first of the writes that were to happen together with it.
+    companion: Option<Key>,
+}
+
 /// A write under way.
 struct Flight<H> {
     id: u64,
@@ -174,6 +182,7 @@ struct Flight<H> {
 }
 
 enum Waiter<H> {
+    Overtaken { key: Key, done: oneshot::Sender<Reply<H>> },
     Conflict { key: Key, done: oneshot::Sender<Reply<H>> },
     NotFound { done: oneshot::Sender<Reply<H>> },
     Newest { done: oneshot::Sender<Result<Revision, CommitError<H>>> },
@@ -283,8 +292,15 @@ impl<H: Head> Follower<H> {
         closing
     }
 
-    fn send(&mut self, Pending { write, done }: Pending<H>) {
+    fn send(&mut self, Pending { write, companions, done }: Pending<H>) {
         let Write { collection, name, expect, change, ttl, .. } = write;
+        let companion = companions.first().map(|other| (Arc::clone(&other.collection), other.name.clone()));
+        let others: Option<Vec<_>> = companions.into_iter().map(|other| self.together(other)).collect();
+        let Some(others) = others else {
+            let reason = "the collection of a write that belongs to it has an empty part";
+            return drop(done.send(Err(CommitError::InvalidKey { reason })));
+        };
+        let (conditions, acts): (Vec<_>, Vec<_>) = others.into_iter().unzip();
         let Some(key) = self.keys.key(&collection, &name) else {
             let reason = "the collection has an empty part";
             return drop(done.send(Err(CommitError::InvalidKey { reason })));
@@ -327,15 +343,32 @@ impl<H: Head> Follower<H> {
                     (None, _) => Request::Delete(DeleteRangeRequest { key }),
                 };
                 let request = TxnRequest {
-                    compare: compare.into_iter().collect(),
-                    success: vec![act.into()],
+                    compare: compare.into_iter().chain(conditions.into_iter().flatten()).collect(),
+                    success: std::iter::once(act).chain(acts).map(Into::into).collect(),
                     failure: vec![look.into()],
                 };
                 client.call(TXN, request, false).await
             };
-            Back::Written { key: ours, id, kind, done, answer: request.await }
+            let flight = Sent { key: ours, id, kind, expect, companion };
+            Back::Written { flight, done, answer: request.await }
         };
         self.calls.push(call.boxed());
+    }
+
+    /// Returns the condition of a write that happens together with another one, and what it does. It has no time limit.
+    fn together(&self, write: Write<H>) -> Option<(Option<Compare>, Request)> {
+        let key = self.keys.key(&write.collection, &write.name)?;
+        let condition = match (&write.change, write.expect) {
+            (_, Expect::Revision(revision)) => Some(Compare::modified(key.clone(), signed(revision))),
+            (Change::Put { .. }, Expect::Any) => None,
+            (Change::Put { .. }, Expect::Absent) => Some(Compare::absent(key.clone())),
+            (Change::Delete, _) => Some(Compare::present(key.clone())),
+        };
+        let act = match write.change {
+            Change::Put { value, .. } => Request::Put(PutRequest { key, value, lease: 0 }),
+            Change::Delete => Request::Delete(DeleteRangeRequest { key }),
+        };
+        Some((condition, act))
     }
 
     /// Asks etcd how far it is, for all that want to know by now.
@@ -375,32 +408,26 @@ impl<H: Head> Follower<H> {
                     }
                 }
             }
-            Back::Written { key, id, kind, done, answer } => {
+            Back::Written { flight, done, answer } => {
                 self.flying -= 1;
                 match answer {
                     Err(status) => {
-                        let size =
-                            self.drop_flight(&key, id).and_then(|flight| flight.value).map_or(0, |v| v.len());
+                        let dropped = self.drop_flight(&flight.key, flight.id);
+                        let size = dropped.and_then(|flight| flight.value).map_or(0, |value| value.len());
                         self.told(Some(&status));
                         drop(done.send(Err(failure(&status, size))));
                     }
                     Ok(answer) => {
                         self.told(None);
-                        self.written(key, id, kind, done, answer);
+                        self.written(flight, done, answer);
                     }
                 }
             }
         }
     }
 
-    fn written(
-        &mut self,
-        key: Key,
-        id: u64,
-        kind: Kind,
-        done: oneshot::Sender<Reply<H>>,
-        answer: TxnResponse,
-    ) {
+    fn written(&mut self, flight: Sent, done: oneshot::Sender<Reply<H>>, answer: TxnResponse) {
+        let Sent { key, id, kind, expect, companion } = flight;
         let revision = unsigned(answer.header.map_or(0, |header| header.revision));
         let looked = kind == Kind::Delete(Expect::Absent);
         if answer.succeeded && !looked {
@@ -411,6 +438,16 @@ impl<H: Head> Follower<H> {
             Some(Response::Range(range)) => range.kvs.into_iter().next(),
             _ => None,
         });
+        // etcd does not say which of several conditions failed.
+        let holds = match (expect, &found) {
+            (Expect::Any, Some(_)) | (Expect::Absent, None) => true,
+            (Expect::Any, None) => kind == Kind::Put,
+            (Expect::Revision(expected), Some(kv)) => unsigned(kv.mod_revision) == expected,
+            (Expect::Absent, Some(_)) | (Expect::Revision(_), None) => false,
+        };
+        if let Some(companion) = companion.filter(|_| holds) {
+            return self.answer_at(revision, Waiter::Overtaken { key: companion, done });
+        }
         match (found, kind) {
             (Some(kv), _) => self.answer_at(unsigned(kv.mod_revision), Waiter::Conflict { key, done }),
             (None, Kind::Delete(Expect::Any | Expect::Absent)) => {
@@ -460,6 +497,9 @@ impl<H: Head> Follower<H> {
 
     fn answer(&self, waiter: Waiter<H>) {
         match waiter {
+            Waiter::Overtaken { key: (collection, name), done } => {
+                drop(done.send(Err(CommitError::Overtaken { collection, name })));
+            }
             Waiter::Conflict { key: (collection, name), done } => {
                 let current = self.shared.state.read().get(&collection, &name).cloned();
                 drop(done.send(Err(CommitError::Conflict { current })));

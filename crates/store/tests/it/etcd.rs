@@ -94,6 +94,35 @@ async fn of_two_servers_that_change_the_same_one_loses_and_sees_why() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writes_that_belong_together_are_one_transaction() {
+    let Some(place) = Place::start().await else { return };
+    let (one, other) = (place.store(), place.store());
+    let quota = set(&one, "quotas", "q", "0").await.revision;
+    let counted = |expect: Expect, value: &str| vec![put("quotas", "q", expect, value)];
+    let created = put("bindings", "a", Expect::Absent, "x");
+    let made = soon(one.commit_with(created, counted(Expect::Revision(quota), "1"))).await.expect("both");
+    let now = one.get("quotas", "q").expect("it is there");
+    assert_eq!((now.modified, &now.head.value[..]), (made.revision, "1"));
+
+    // Another server that is behind: what belongs to its write has changed.
+    let late = put("bindings", "b", Expect::Absent, "x");
+    let refused = soon(other.commit_with(late, counted(Expect::Revision(quota), "2"))).await;
+    assert!(matches!(&refused, Err(CommitError::Overtaken { name, .. }) if **name == *"q"), "{refused:?}");
+    assert_eq!(other.get("quotas", "q").expect("it is there").modified, made.revision, "it has caught up");
+    // Its own name is taken.
+    let taken = put("bindings", "a", Expect::Absent, "y");
+    let refused = soon(other.commit_with(taken, counted(Expect::Revision(made.revision), "2"))).await;
+    assert!(matches!(refused, Err(CommitError::Conflict { current: Some(_) })), "{refused:?}");
+    assert_eq!(show(&other.snapshot("bindings")).len(), 1);
+
+    let gone = delete("bindings", "a", Expect::Revision(made.revision));
+    soon(other.commit_with(gone, counted(Expect::Revision(made.revision), "0"))).await.expect("both");
+    soon(one.catch_up()).await.expect("etcd answers");
+    assert!(one.get("bindings", "a").is_none());
+    assert_eq!(one.get("quotas", "q").expect("it is there").head.value, "0");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn etcd_that_hangs_or_dies_fails_writes_and_nothing_else() {
     let Some(mut place) = Place::start().await else { return };
     let store = place.store();
