@@ -112,7 +112,8 @@ async fn create(api: &Api<DynamicObject>, object: Value) -> Result<()> {
 
 /// Creates the Deployments, one replica in each member, and waits until all replicas are ready.
 async fn prepare(plane: &Client, sizes: &Sizes) -> Result<()> {
-    let policies = objects(plane, "policy.karmada.io", "v1alpha1", "PropagationPolicy", "propagationpolicies");
+    let policies =
+        objects(plane, "policy.karmada.io", "v1alpha1", "PropagationPolicy", "propagationpolicies");
     let division = json!({ "replicaSchedulingType": "Divided", "replicaDivisionPreference": "Weighted" });
     create(&policies, json!({
         "apiVersion": "policy.karmada.io/v1alpha1", "kind": "PropagationPolicy", "metadata": { "name": "all" },

@@ -18,6 +18,8 @@ pub(crate) struct Chart {
 
 const COLOURS: [&str; 8] =
     ["#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5"];
+/// How many points a line of a picture has at most.
+const POINTS: usize = 480;
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 impl Chart {
@@ -68,7 +70,12 @@ impl Chart {
         const LEFT: f64 = 48.0;
         const TOP: f64 = 32.0;
         let most = self.most();
-        let length = self.areas.first().map_or(0, |(_, values)| values.len()).max(2);
+        let given = self.areas.first().map_or(0, |(_, values)| values.len());
+        // More points than pixels would only make the file large.
+        let thinned = |values: &[f64]| -> Vec<f64> {
+            values.iter().copied().step_by(given.div_ceil(POINTS).max(1)).collect()
+        };
+        let length = thinned(&vec![0.0; given]).len().max(2);
         let x = |index: usize| LEFT + WIDTH * index as f64 / (length - 1) as f64;
         let y = |value: f64, most: f64| TOP + HEIGHT * (1.0 - value / most);
         let mut text = format!(
@@ -80,6 +87,7 @@ impl Chart {
         );
         let mut below = vec![0.0; length];
         for (index, (name, values)) in self.areas.iter().enumerate() {
+            let values = thinned(values);
             let above: Vec<f64> = below
                 .iter()
                 .enumerate()
@@ -111,6 +119,7 @@ impl Chart {
         }
         if let Some((name, values)) = &self.line {
             let high = values.iter().copied().fold(1.0, f64::max);
+            let values = thinned(values);
             let points: Vec<String> = values
                 .iter()
                 .enumerate()
@@ -204,6 +213,8 @@ mod tests {
         assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
         assert!(svg.contains("replicas &lt;1 day&gt;") && !svg.contains("NaN"), "{svg}");
         assert_eq!((svg.matches("<polygon").count(), svg.matches("<polyline").count()), (2, 1));
+        let long = Chart { areas: vec![("a".to_owned(), vec![1.0; 100_000])], line: None, ..chart() };
+        assert!(long.svg().len() < 20_000, "a day of seconds is still a small file");
         let empty = Chart { areas: Vec::new(), line: None, ..chart() };
         assert!(!empty.svg().contains("NaN"));
     }
