@@ -5,6 +5,7 @@ mod agent;
 mod agents;
 mod autoscaling;
 mod backup;
+mod chart;
 mod cluster_proxy;
 mod controllers;
 mod crds;

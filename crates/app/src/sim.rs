@@ -1,5 +1,7 @@
 //! `karmada sim`: simulated member clusters, and trouble for them.
 
+mod day;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -69,6 +71,7 @@ enum Command {
     Heal(Target),
     /// Put pods under load, for autoscalers and metrics.
     Load(LoadTarget),
+    Day(day::Arguments),
     /// Show the clusters and what is wrong with them.
     Status(Place),
 }
@@ -135,6 +138,7 @@ impl Target {
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     match arguments.command {
         None => simulate(arguments.run).await,
+        Some(Command::Day(arguments)) => day::run(&arguments),
         Some(Command::Break(target)) => {
             let troubles = target.troubles();
             if troubles.is_empty() {

@@ -39,7 +39,7 @@ const ATTEMPTS: usize = 5;
 const HISTORY: i32 = 3;
 
 /// When each rule of an object acts next.
-type Jobs = BTreeMap<String, Job>;
+pub(super) type Jobs = BTreeMap<String, Job>;
 
 /// When a rule acts next.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,24 +87,24 @@ fn is_news(change: &Change<'_, CronFederatedHPA>) -> bool {
 
 /// An object and when its rules act.
 pub(crate) struct View {
-    scaler: Arc<CronFederatedHPA>,
-    jobs: Jobs,
+    pub(super) scaler: Arc<CronFederatedHPA>,
+    pub(super) jobs: Jobs,
 }
 
 /// What is to be done.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Plan {
     /// When the rules act from now on; those that are not in here rest.
-    jobs: Jobs,
+    pub(super) jobs: Jobs,
     /// What acts now, and when it should have.
-    due: Vec<(CronFederatedHPARule, Timestamp)>,
+    pub(super) due: Vec<(CronFederatedHPARule, Timestamp)>,
     /// Rules that cannot run, and why.
     faults: Vec<String>,
     /// When to look again; never, if no rule runs.
     again: Option<Duration>,
 }
 
-fn decide(view: &View, now: Timestamp) -> Plan {
+pub(super) fn decide(view: &View, now: Timestamp) -> Plan {
     let mut plan = Plan::default();
     let target = &view.scaler.spec.scale_target_ref;
     for rule in view.scaler.spec.rules.iter().filter(|rule| rule.suspend != Some(true)) {

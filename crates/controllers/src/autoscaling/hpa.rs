@@ -8,7 +8,7 @@
 //! member is read from the copy that is there anyway; any other kind is asked for its scale. What was asked for and done lately is in
 //! memory, as upstream: after a restart the windows begin anew.
 
-mod decide;
+pub(super) mod decide;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

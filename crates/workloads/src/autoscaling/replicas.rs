@@ -122,7 +122,8 @@ pub fn by_share(
     let ratio = value as f64 / (target as f64 * f64::from(running));
     let wanted =
         if is_close(ratio, settings.tolerance) { f64::from(running) } else { value as f64 / target as f64 };
-    let share = (value as f64 / f64::from(running)).ceil() as i64;
+    // Without replicas there is nothing to share it among.
+    let share = if running == 0 { value } else { (value as f64 / f64::from(running)).ceil() as i64 };
     Proposal { replicas: ceil(wanted / workload.calibration), value: share, utilization: None }
 }
 

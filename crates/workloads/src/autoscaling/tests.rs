@@ -172,6 +172,7 @@ fn plain_values_have_a_target_each_way() {
     assert_eq!(share(400, 4, 1.0), (8, 100));
     assert_eq!(share(210, 4, 1.0), (4, 53), "within a tenth");
     assert_eq!(share(400, 4, 2.0), (4, 100), "8 in two clusters are 4 in each");
+    assert_eq!(share(400, 0, 1.0), (8, 400), "nothing runs yet");
 }
 
 const BOUNDS: Bounds = Bounds { least: 1, most: 20 };

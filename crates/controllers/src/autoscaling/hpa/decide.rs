@@ -20,61 +20,61 @@ use super::super::settings::signed;
 
 /// What is known of an autoscaler and what it scales.
 pub(crate) struct View {
-    pub(super) scaler: std::sync::Arc<FederatedHPA>,
-    pub(super) target: Result<Target, Fault>,
+    pub(in crate::autoscaling) scaler: std::sync::Arc<FederatedHPA>,
+    pub(in crate::autoscaling) target: Result<Target, Fault>,
     /// What was asked for and done lately; nothing if this is the first look.
-    pub(super) history: Option<History>,
-    pub(super) settings: Settings,
+    pub(in crate::autoscaling) history: Option<History>,
+    pub(in crate::autoscaling) settings: Settings,
 }
 
 /// What is scaled, over all clusters.
 #[derive(Debug, Default)]
-pub(super) struct Target {
+pub(in crate::autoscaling) struct Target {
     /// The replicas of the template.
-    pub(super) replicas: i32,
+    pub(in crate::autoscaling) replicas: i32,
     /// The replicas that members should have, together.
-    pub(super) wanted: i32,
+    pub(in crate::autoscaling) wanted: i32,
     /// The replicas that members have, together.
-    pub(super) running: i32,
-    pub(super) selector: String,
+    pub(in crate::autoscaling) running: i32,
+    pub(in crate::autoscaling) selector: String,
     /// What is wrong with the selectors of single members, with the reason of the event.
-    pub(super) faults: Vec<(&'static str, String)>,
+    pub(in crate::autoscaling) faults: Vec<(&'static str, String)>,
     /// Pods of all clusters, named by cluster and name.
-    pub(super) pods: Vec<Pod>,
+    pub(in crate::autoscaling) pods: Vec<Pod>,
     /// All autoscalers that select these pods, by name and namespace.
-    pub(super) scalers: Vec<(String, String)>,
+    pub(in crate::autoscaling) scalers: Vec<(String, String)>,
     /// What was measured for each metric; empty if nobody asked.
-    pub(super) measured: Vec<Result<Measured, String>>,
+    pub(in crate::autoscaling) measured: Vec<Result<Measured, String>>,
 }
 
 /// What was measured for a metric, in thousandths.
 #[derive(Debug, Clone)]
-pub(super) enum Measured {
+pub(in crate::autoscaling) enum Measured {
     Pods(Samples),
     Value(i64),
 }
 
 /// Why there is nothing to scale.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Fault {
-    pub(super) event: &'static str,
-    pub(super) condition: &'static str,
+pub(in crate::autoscaling) struct Fault {
+    pub(in crate::autoscaling) event: &'static str,
+    pub(in crate::autoscaling) condition: &'static str,
     /// What could not be done.
-    pub(super) what: &'static str,
-    pub(super) error: String,
+    pub(in crate::autoscaling) what: &'static str,
+    pub(in crate::autoscaling) error: String,
 }
 
 /// What is to be done, and why.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Plan {
     /// The replicas of the template, and why, if they change.
-    pub(super) rescale: Option<(i32, String)>,
+    pub(in crate::autoscaling) rescale: Option<(i32, String)>,
     /// The status, if the change succeeds.
-    pub(super) status: HPAStatus,
-    pub(super) history: Option<History>,
-    pub(super) events: Vec<(&'static str, String)>,
+    pub(in crate::autoscaling) status: HPAStatus,
+    pub(in crate::autoscaling) history: Option<History>,
+    pub(in crate::autoscaling) events: Vec<(&'static str, String)>,
     /// Why nothing more could be done.
-    pub(super) error: Option<String>,
+    pub(in crate::autoscaling) error: Option<String>,
 }
 
 impl View {
@@ -84,12 +84,12 @@ impl View {
     }
 
     /// Returns whether metrics decide: within the limits they do.
-    pub(super) fn asks_metrics(scaler: &FederatedHPA, replicas: i32) -> bool {
+    pub(in crate::autoscaling) fn asks_metrics(scaler: &FederatedHPA, replicas: i32) -> bool {
         replicas <= scaler.spec.max_replicas && replicas >= scaler.spec.min_replicas.unwrap_or(1)
     }
 }
 
-pub(super) fn decide(view: &View, now: Timestamp) -> Plan {
+pub(in crate::autoscaling) fn decide(view: &View, now: Timestamp) -> Plan {
     let mut plan = Plan { status: view.scaler.status.clone(), ..Plan::default() };
     let target = match &view.target {
         Ok(target) => target,
@@ -165,7 +165,7 @@ pub(super) fn decide(view: &View, now: Timestamp) -> Plan {
 }
 
 /// Returns the status if the change that was planned is refused.
-pub(super) fn refused(view: &View, plan: &Plan, error: &str, now: Timestamp) -> HPAStatus {
+pub(in crate::autoscaling) fn refused(view: &View, plan: &Plan, error: &str, now: Timestamp) -> HPAStatus {
     let old = &view.scaler.status;
     let mut plan = Plan { status: plan.status.clone(), ..Plan::default() };
     plan.status.last_scale_time.clone_from(&old.last_scale_time);
@@ -177,7 +177,7 @@ pub(super) fn refused(view: &View, plan: &Plan, error: &str, now: Timestamp) -> 
 }
 
 /// Notes that the change that was planned was made.
-pub(super) fn scaled(view: &View, history: &mut History, replicas: i32, now: Timestamp) {
+pub(in crate::autoscaling) fn scaled(view: &View, history: &mut History, replicas: i32, now: Timestamp) {
     let current = view.target.as_ref().map_or(replicas, |target| target.replicas);
     history.scaled(behavior(view).as_ref(), current, replicas, now);
 }

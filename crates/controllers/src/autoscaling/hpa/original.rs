@@ -318,6 +318,14 @@ fn plain(mut answer: Value) -> Value {
     events.sort();
     answer["events"] = json!(events);
     answer["error"] = json!(answer["error"].as_str().is_some_and(|error| !error.is_empty()));
+    // We say in which cluster a pod is.
+    for condition in answer["conditions"].as_array_mut().into_iter().flatten() {
+        let message = condition["message"].as_str().unwrap_or_default();
+        let bare = ["m0", "m1", "m2"].iter().fold(message.to_owned(), |text, cluster| {
+            text.replace(&format!(" of Pod {cluster}/"), " of Pod ")
+        });
+        condition["message"] = json!(bare);
+    }
     // The original names no object with an average; we do.
     for metric in answer["metrics"].as_array_mut().into_iter().flatten() {
         if let Some(object) = metric.get_mut("object").and_then(Value::as_object_mut) {
@@ -336,6 +344,10 @@ fn difference(given: &Situation) -> Option<&'static str> {
         && metrics.iter().filter(object).any(|it| it["object"]["target"]["type"] == "AverageValue")
     {
         return Some("the original divides an object's average by the number of copies twice");
+    }
+    let running: i64 = given.clusters.iter().filter_map(|cluster| cluster["running"].as_i64()).sum();
+    if running == 0 && metrics.iter().any(|metric| metric["type"] == "Object") {
+        return Some("the original shows an average over no replicas as the smallest number there is");
     }
     let failed = |index: usize| given.measured[index].get("error").is_some();
     if metrics.iter().enumerate().any(|(index, metric)| metric["type"] == "Object" && failed(index)) {
