@@ -96,7 +96,12 @@ impl ClusterProxy {
     }
 
     /// Returns the client for a member, made anew when the way to it has changed.
-    pub(crate) async fn client(&self, server: &Arc<Server>, kind: &Kind, name: &str) -> Result<Client, Status> {
+    pub(crate) async fn client(
+        &self,
+        server: &Arc<Server>,
+        kind: &Kind,
+        name: &str,
+    ) -> Result<Client, Status> {
         let Some(object) = server.stored(kind, "", name) else {
             self.clients.lock().remove(name);
             return Err(Status::not_found(&kind.resource, name));

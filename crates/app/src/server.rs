@@ -103,7 +103,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         rules,
         chosen: arguments.chosen,
         search_cache_bytes: arguments.search_cache_size << 20,
-    }).await?;
+    })
+    .await?;
     tracing::info!(
         url = plane.url,
         kubeconfig = %plane.kubeconfig.display(),

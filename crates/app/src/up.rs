@@ -205,7 +205,12 @@ fn asked(arguments: &Arguments) -> anyhow::Result<Option<Members>> {
 fn plan(arguments: &Arguments, asked: Option<&Members>, directory: &Directory) -> anyhow::Result<Memory> {
     let asked: Vec<PathBuf> = asked.map(Members::kubeconfigs).unwrap_or_default();
     let Some(mut memory) = directory.recall()? else {
-        return Ok(Memory { members: asked, nodes: arguments.nodes.unwrap_or(3), sample: false, fleet: false });
+        return Ok(Memory {
+            members: asked,
+            nodes: arguments.nodes.unwrap_or(3),
+            sample: false,
+            fleet: false,
+        });
     };
     if !asked.is_empty() {
         if memory.members.is_empty() {

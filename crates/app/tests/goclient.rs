@@ -157,10 +157,19 @@ fn informers_on_the_fleet_miss_and_repeat_nothing_while_members_and_server_are_r
          spec: {targetCluster: {}, resourceSelectors: [{apiVersion: v1, kind: ConfigMap}]}\n",
     )
     .expect("a file");
-    testkit::run(karmada, &["apply", "--kubeconfig", &control.to_string_lossy(), "-f", &registry.to_string_lossy()]);
+    testkit::run(
+        karmada,
+        &["apply", "--kubeconfig", &control.to_string_lossy(), "-f", &registry.to_string_lossy()],
+    );
     let rounds = FLEET_ROUNDS.to_string();
-    let arguments =
-        ["fleet".as_ref(), control.as_os_str(), rounds.as_ref(), "200".as_ref(), members[0].as_os_str(), members[1].as_os_str()];
+    let arguments = [
+        "fleet".as_ref(),
+        control.as_os_str(),
+        rounds.as_ref(),
+        "200".as_ref(),
+        members[0].as_os_str(),
+        members[1].as_os_str(),
+    ];
     let mut program = Program::with(&program, &arguments);
     for round in 0..FLEET_ROUNDS {
         program.says(&format!("churning {round}"));

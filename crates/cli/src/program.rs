@@ -36,7 +36,10 @@ const GROUPS: [(&str, &[&str]); 8] = [
         "Troubleshooting and Debugging Commands",
         &["attach", "logs", "exec", "describe", "interpret", "port-forward", "cp"],
     ),
-    ("Advanced Commands", &["apply", "promote", "top", "patch", "diff", "wait", "scale", "rollout", "search"]),
+    (
+        "Advanced Commands",
+        &["apply", "promote", "top", "patch", "diff", "wait", "scale", "rollout", "search"],
+    ),
     ("Settings Commands", &["label", "annotate", "completion"]),
     ("Other Commands", &["api-resources", "api-versions"]),
     ("Other Commands", &["version"]),

@@ -69,7 +69,9 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     match arguments.output.as_str() {
         "json" => rows.iter().for_each(|row| output::line(&row.to_string())),
         "name" => rows.iter().for_each(|row| output::line(&name(row))),
-        _ if rows.is_empty() => output::warn("nothing found; only what a ResourceRegistry names can be found"),
+        _ if rows.is_empty() => {
+            output::warn("nothing found; only what a ResourceRegistry names can be found")
+        }
         format => output::print(&align(&table(&rows, format == "wide", Timestamp::now()))),
     }
     if !next.is_empty() {

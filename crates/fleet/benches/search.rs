@@ -106,7 +106,11 @@ fn write(kind: &Kind, found: &[Found]) -> usize {
     let mut out = Vec::new();
     for found in found {
         let version = found.entry.revision.to_string();
-        found.entry.write(&mut out, kind, &Shown { cluster: &found.place.cluster, version: &version, stale: None });
+        found.entry.write(
+            &mut out,
+            kind,
+            &Shown { cluster: &found.place.cluster, version: &version, stale: None },
+        );
     }
     out.len()
 }
@@ -163,19 +167,34 @@ async fn main() {
     let filled = started.elapsed();
     tokio::time::sleep(Duration::from_secs(1)).await;
     let pods = sizes.members * sizes.pods;
-    let size: usize = cache.list("", None, |_, _| Take::Yes).found.iter().map(|found| found.entry.size()).sum();
+    let size: usize =
+        cache.list("", None, |_, _| Take::Yes).found.iter().map(|found| found.entry.size()).sum();
     let taken = resident().saturating_sub(before);
-    println!("pods                                   {pods} in {} members, {} B each", sizes.members, size / pods);
+    println!(
+        "pods                                   {pods} in {} members, {} B each",
+        sizes.members,
+        size / pods
+    );
     println!("filled after                           {filled:.1?}");
     println!("memory per pod beyond its size         {} B", taken.saturating_sub(size) / pods);
-    println!("list of all                            {:.1?}", median((0..5).map(|_| list(&cache, "", 0)).collect()));
-    println!("list of one namespace                  {:.1?}", median((0..11).map(|_| list(&cache, "team-7", 0)).collect()));
-    println!("first page of 500                      {:.2?}", median((0..51).map(|_| list(&cache, "", 500)).collect()));
+    println!(
+        "list of all                            {:.1?}",
+        median((0..5).map(|_| list(&cache, "", 0)).collect())
+    );
+    println!(
+        "list of one namespace                  {:.1?}",
+        median((0..11).map(|_| list(&cache, "team-7", 0)).collect())
+    );
+    println!(
+        "first page of 500                      {:.2?}",
+        median((0..51).map(|_| list(&cache, "", 500)).collect())
+    );
     let asked = Query::parse("kind:pod status!=Running image:*:v2 cluster:member0* age>1h").expect("a query");
     let wanted = Wanted { order: Order::Name, limit: 500, after: String::new() };
     let query = || {
         let started = Instant::now();
-        let found = run(&asked, &fleet.caches(), |_, _| true, jiff::Timestamp::now(), &wanted).expect("an answer");
+        let found =
+            run(&asked, &fleet.caches(), |_, _| true, jiff::Timestamp::now(), &wanted).expect("an answer");
         assert!(!found.rows.is_empty());
         started.elapsed()
     };
@@ -201,7 +220,11 @@ async fn updates(cache: &Arc<Cache>, members: &[mpsc::Sender<String>], sizes: &S
                     let mut text = Vec::new();
                     let version = version.to_string();
                     let kind = Kind::new(&apimachinery::gvk::Gvk::new("", "v1", "Pod"), "pods", true);
-                    entry.write(&mut text, &kind, &Shown { cluster: &event.place.cluster, version: &version, stale: None });
+                    entry.write(
+                        &mut text,
+                        &kind,
+                        &Shown { cluster: &event.place.cluster, version: &version, stale: None },
+                    );
                     let text = String::from_utf8(text).expect("text");
                     let sent = text.split("\"sent\":\"").nth(1).and_then(|rest| rest.split('"').next());
                     let sent: u128 = sent.and_then(|sent| sent.parse().ok()).expect("when it was sent");

@@ -99,7 +99,10 @@ pub(crate) struct Event {
 
 #[derive(Debug)]
 pub(crate) enum What {
-    Changed { old: Option<Arc<Entry>>, new: Option<Arc<Entry>> },
+    Changed {
+        old: Option<Arc<Entry>>,
+        new: Option<Arc<Entry>>,
+    },
     /// The place has come, and its objects are in the cache.
     Came,
     Went(Vec<Arc<Entry>>),
@@ -159,7 +162,15 @@ pub struct Full {
 impl Cache {
     pub fn new(kind: Kind, budget: Arc<Budget>) -> Self {
         let limits = Limits { events: LOG_EVENTS, bytes: LOG_BYTES };
-        Self { kind, state: RwLock::default(), end: watch::Sender::new(0), closed: CancellationToken::new(), budget, limits, made: Instant::now() }
+        Self {
+            kind,
+            state: RwLock::default(),
+            end: watch::Sender::new(0),
+            closed: CancellationToken::new(),
+            budget,
+            limits,
+            made: Instant::now(),
+        }
     }
 
     /// Expects objects from a place.
@@ -176,7 +187,10 @@ impl Cache {
         self.budget.exchange(shard.index.cost, 0);
         if let Some(at) = shard.at {
             let entries = shard.index.iter().cloned().collect();
-            self.append(&mut state, [Event { place: place.clone(), at, last: true, what: What::Went(entries) }]);
+            self.append(
+                &mut state,
+                [Event { place: place.clone(), at, last: true, what: What::Went(entries) }],
+            );
         }
     }
 
@@ -210,7 +224,8 @@ impl Cache {
             shard.index.iter().map(|entry| entry.key().into()).collect();
         for entry in listed {
             gone.remove(entry.key());
-            let same = |known: &Arc<Entry>| known.revision == entry.revision && known.facts.uid == entry.facts.uid;
+            let same =
+                |known: &Arc<Entry>| known.revision == entry.revision && known.facts.uid == entry.facts.uid;
             if shard.index.get(entry.key()).is_some_and(same) {
                 continue;
             }
@@ -221,8 +236,11 @@ impl Cache {
             changes.extend(change(shard.index.remove(&key), None));
         }
         let count = changes.len();
-        let events = changes.into_iter().enumerate().map(|(number, what)| {
-            Event { place: place.clone(), at, last: number + 1 == count, what }
+        let events = changes.into_iter().enumerate().map(|(number, what)| Event {
+            place: place.clone(),
+            at,
+            last: number + 1 == count,
+            what,
         });
         self.append(&mut state, events.collect::<Vec<_>>());
         Ok(())
@@ -326,7 +344,8 @@ impl Cache {
     fn waits_until(&self) -> Option<Instant> {
         let state = self.state.read();
         let waiting = state.shards.values().filter(|shard| shard.at.is_none() && shard.stale.is_none());
-        let until = waiting.filter_map(|shard| Some((self.made + FIRST_LISTS).max(shard.expected? + LATER_LIST)));
+        let until =
+            waiting.filter_map(|shard| Some((self.made + FIRST_LISTS).max(shard.expected? + LATER_LIST)));
         until.max().filter(|until| *until > Instant::now())
     }
 
@@ -337,7 +356,8 @@ impl Cache {
 
     /// Returns the clusters that objects are expected from.
     pub fn clusters(&self) -> Vec<Arc<str>> {
-        let mut clusters: Vec<_> = self.state.read().shards.keys().map(|place| place.cluster.clone()).collect();
+        let mut clusters: Vec<_> =
+            self.state.read().shards.keys().map(|place| place.cluster.clone()).collect();
         clusters.dedup();
         clusters
     }
@@ -345,13 +365,18 @@ impl Cache {
     /// Returns for each place whether its first list has come, and why it is stale.
     pub fn places(&self) -> Vec<(Place, bool, Option<Stale>)> {
         let state = self.state.read();
-        state.shards.iter().map(|(place, shard)| (place.clone(), shard.at.is_some(), shard.stale.clone())).collect()
+        state
+            .shards
+            .iter()
+            .map(|(place, shard)| (place.clone(), shard.at.is_some(), shard.stale.clone()))
+            .collect()
     }
 
     /// Returns the objects of a name, one for each cluster that has it.
     pub fn get(&self, key: &str) -> Vec<Found> {
         let state = self.state.read();
-        let found = state.shards.iter().filter_map(|(place, shard)| shard.found(place, shard.index.get(key)?));
+        let found =
+            state.shards.iter().filter_map(|(place, shard)| shard.found(place, shard.index.get(key)?));
         found.collect()
     }
 

@@ -65,7 +65,9 @@ impl Entry {
         let fields = object.as_object_mut().ok_or(Unusable::Shape)?;
         fields.remove("apiVersion");
         fields.remove("kind");
-        let Some(Value::Object(mut metadata)) = fields.remove("metadata") else { return Err(Unusable::Shape) };
+        let Some(Value::Object(mut metadata)) = fields.remove("metadata") else {
+            return Err(Unusable::Shape);
+        };
         let text = |metadata: &Map<String, Value>, field: &str| {
             metadata.get(field).and_then(Value::as_str).unwrap_or("").to_owned()
         };
@@ -334,7 +336,10 @@ mod tests {
     #[test]
     fn labels_are_found_in_the_text() {
         let entry = Entry::new(&Kind::test("", "v1", "Pod", "pods"), pod()).unwrap();
-        assert_eq!((entry.label("app"), entry.label("tier"), entry.label("note")), (Some("web"), Some("front"), None));
+        assert_eq!(
+            (entry.label("app"), entry.label("tier"), entry.label("note")),
+            (Some("web"), Some("front"), None)
+        );
         let odd = json!({"metadata": {"name": "a", "resourceVersion": "1", "labels": {"a\"": "b\\", "app": "web"}}});
         // What no server accepts as a label must not lead out of the labels.
         let _ = Entry::new(&Kind::test("", "v1", "Pod", "pods"), odd).unwrap().label("app");
@@ -343,7 +348,10 @@ mod tests {
     #[test]
     fn facts_are_what_users_search_by() {
         let facts = Entry::new(&Kind::test("", "v1", "Pod", "pods"), pod()).unwrap().facts;
-        assert_eq!((&*facts.status, &*facts.node, &*facts.uid, facts.created), ("Running", "n1", "u1", 1_767_225_600));
+        assert_eq!(
+            (&*facts.status, &*facts.node, &*facts.uid, facts.created),
+            ("Running", "n1", "u1", 1_767_225_600)
+        );
         assert_eq!(facts.images.iter().map(|image| &**image).collect::<Vec<_>>(), ["envoy", "nginx:v2"]);
         let deployment = json!({"metadata": {"name": "a", "resourceVersion": "1"}, "spec": {"replicas": 2},
             "status": {"readyReplicas": 1}});

@@ -17,9 +17,9 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-pub use crate::source::{Error, Event, Events, Page, Source};
 use crate::cache::{Cache, Full, Place, Stale};
 use crate::entry::Entry;
+pub use crate::source::{Error, Event, Events, Page, Source};
 
 /// How many objects a page has at first.
 const PAGE: u32 = 500;
@@ -89,7 +89,8 @@ impl Follower {
     /// Follows until told to stop.
     pub async fn run(&self, stop: &CancellationToken) {
         // A follower before this one may have left something to go on from.
-        let mut known = Known { at: self.cache.versions().get(&self.place), shaken: true, ..Known::default() };
+        let mut known =
+            Known { at: self.cache.versions().get(&self.place), shaken: true, ..Known::default() };
         let mut failures: u32 = 0;
         loop {
             let before = known.at;
@@ -107,7 +108,8 @@ impl Follower {
             let smaller = self.judge(&trouble, &mut known);
             tracing::debug!(place = %self.place, kind = self.cache.kind.plural, error = %trouble, "not followed");
             if !smaller {
-                let since = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default().to_string();
+                let since =
+                    Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default().to_string();
                 self.cache.mark(&self.place, Some(Stale { since: since.into(), why: trouble.to_string() }));
             }
             tokio::select! {

@@ -106,7 +106,11 @@ impl Index {
     }
 
     /// Walks the objects of a namespace, or all, from after a key on.
-    pub(crate) fn walk<'a>(&'a self, namespace: &str, after: Option<&str>) -> impl Iterator<Item = &'a Arc<Entry>> + use<'a> {
+    pub(crate) fn walk<'a>(
+        &'a self,
+        namespace: &str,
+        after: Option<&str>,
+    ) -> impl Iterator<Item = &'a Arc<Entry>> + use<'a> {
         let prefix = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
         let from = match after {
             Some(after) if after >= prefix.as_str() => Bound::Excluded(after),
@@ -146,8 +150,13 @@ impl Index {
         assert_eq!(expected, found);
         for postings in &self.words {
             for (word, set) in postings {
-                assert!(!set.is_empty() && set.iter().all(|found| words(&found.0).any(|(_, own)| own == word)));
-                assert!(set.iter().all(|found| self.get(found.0.key()).is_some_and(|own| Arc::ptr_eq(own, &found.0))));
+                assert!(
+                    !set.is_empty() && set.iter().all(|found| words(&found.0).any(|(_, own)| own == word))
+                );
+                assert!(
+                    set.iter()
+                        .all(|found| self.get(found.0.key()).is_some_and(|own| Arc::ptr_eq(own, &found.0)))
+                );
             }
         }
     }
@@ -195,7 +204,10 @@ mod tests {
         assert_eq!(keys(index.walk("", Some("a/x"))), ["a/y", "b/x"]);
         assert_eq!(keys(index.walk("a", Some("0"))), ["a/x", "a/y"]);
         assert_eq!(keys(&index.with(Field::Status, |word| word == "Running")), ["a/x", "b/x"]);
-        assert_eq!(keys(&index.with(Field::Image, |word| word.starts_with("nginx") || word == "sidecar")).len(), 4);
+        assert_eq!(
+            keys(&index.with(Field::Image, |word| word.starts_with("nginx") || word == "sidecar")).len(),
+            4
+        );
         assert_eq!(index.count(Field::Image, |word| word == "nginx:v2"), 2);
         index.insert(pod("a", "x", "Failed", "redis"));
         index.check();

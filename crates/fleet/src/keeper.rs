@@ -132,7 +132,9 @@ impl Fleet {
         let changed = keeper.changed.clone();
         keeper.registries.subscribe(move |change| {
             // A status of our own is not news.
-            let spec = |registry: &Option<Arc<ResourceRegistry>>| registry.as_ref().map(|registry| registry.spec.clone());
+            let spec = |registry: &Option<Arc<ResourceRegistry>>| {
+                registry.as_ref().map(|registry| registry.spec.clone())
+            };
             if spec(&change.old) != spec(&change.new) {
                 changed.notify_one();
             }
@@ -150,7 +152,8 @@ impl Fleet {
         });
         let (clusters, client, ended) = (keeper.clusters.clone(), control, stop.clone());
         supervisor.keep("fleet/clusters", move || {
-            let (clusters, api, ended) = (clusters.clone(), Api::<Cluster>::all(client.clone()), ended.clone());
+            let (clusters, api, ended) =
+                (clusters.clone(), Api::<Cluster>::all(client.clone()), ended.clone());
             async move { clusters.follow(api, watcher::Config::default(), ended, |cluster| cluster).await }
         });
         supervisor.keep("fleet/keeper", move || {
@@ -211,7 +214,8 @@ impl Keeper {
         let registries = self.registries.all();
         let clusters = self.clusters.all();
         let known: Vec<&Cluster> = clusters.iter().map(|cluster| &**cluster).collect();
-        let Plan { kinds, complaints } = plan(registries.iter().map(|registry| &**registry), &known, &*self.resolve);
+        let Plan { kinds, complaints } =
+            plan(registries.iter().map(|registry| &**registry), &known, &*self.resolve);
         let needed: BTreeSet<&str> = kinds.values().flatten().map(|place| &*place.cluster).collect();
         self.find_ways(&needed, &known).await;
         // First what goes: a place that becomes part of another one must not take the other's objects along.
@@ -337,7 +341,9 @@ impl Keeper {
                     })
                 };
                 let own = troubles.iter().filter(|((of, place), _)| *of == kind && meant(&place.cluster));
-                all.extend(own.map(|((kind, place), why)| format!("cluster {}: {}: {why}", place.cluster, kind.plural)));
+                all.extend(own.map(|((kind, place), why)| {
+                    format!("cluster {}: {}: {why}", place.cluster, kind.plural)
+                }));
             }
             let old = registry.status.conditions.iter().find(|condition| condition.type_ == CACHED);
             let Some(condition) = condition(&all, old, registry.metadata.generation) else { continue };
@@ -372,7 +378,11 @@ impl Keeper {
 pub const CACHED: &str = "Cached";
 
 /// Returns the condition if it differs from the old one.
-fn condition(complaints: &BTreeSet<String>, old: Option<&Condition>, generation: Option<i64>) -> Option<Condition> {
+fn condition(
+    complaints: &BTreeSet<String>,
+    old: Option<&Condition>,
+    generation: Option<i64>,
+) -> Option<Condition> {
     let (status, reason, message) = if complaints.is_empty() {
         ("True", "Followed", "everything that is registered is followed".to_owned())
     } else {
@@ -383,7 +393,10 @@ fn condition(complaints: &BTreeSet<String>, old: Option<&Condition>, generation:
         ("False", "Stale", shown.join("; "))
     };
     let same = |old: &&Condition| {
-        old.status == status && old.reason == reason && old.message == message && old.observed_generation == generation
+        old.status == status
+            && old.reason == reason
+            && old.message == message
+            && old.observed_generation == generation
     };
     if old.filter(same).is_some() {
         return None;

@@ -44,7 +44,9 @@ impl Kind {
     pub(crate) fn path(&self, place: Option<&str>) -> String {
         let prefix = if self.group.is_empty() { "/api" } else { "/apis" };
         match place {
-            Some(namespace) => format!("{prefix}/{}/namespaces/{namespace}/{}", self.api_version, self.plural),
+            Some(namespace) => {
+                format!("{prefix}/{}/namespaces/{namespace}/{}", self.api_version, self.plural)
+            }
             None => format!("{prefix}/{}/{}", self.api_version, self.plural),
         }
     }
@@ -106,9 +108,11 @@ pub fn plan<'a>(
     }
     for places in plan.kinds.values_mut() {
         // Where all namespaces are kept, no single one is followed beside them.
-        let whole: BTreeSet<Place> = places.iter().filter(|place| place.namespace.is_none()).cloned().collect();
+        let whole: BTreeSet<Place> =
+            places.iter().filter(|place| place.namespace.is_none()).cloned().collect();
         places.retain(|place| {
-            place.namespace.is_none() || !whole.contains(&Place { cluster: place.cluster.clone(), namespace: None })
+            place.namespace.is_none()
+                || !whole.contains(&Place { cluster: place.cluster.clone(), namespace: None })
         });
     }
     plan
@@ -125,7 +129,8 @@ mod tests {
     }
 
     fn cluster(name: &str, extra: Value) -> Cluster {
-        let mut cluster = json!({"metadata": {"name": name, "labels": {"at": name}}, "spec": {"syncMode": "Push"}});
+        let mut cluster =
+            json!({"metadata": {"name": name, "labels": {"at": name}}, "spec": {"syncMode": "Push"}});
         if !extra.is_null() {
             cluster["status"] = extra;
         }
@@ -142,13 +147,19 @@ mod tests {
 
     /// Returns the places as `pods:m1 pods:m2/shop`.
     fn places(plan: &Plan) -> String {
-        let all = plan.kinds.iter().flat_map(|(kind, places)| places.iter().map(move |place| format!("{}:{place}", kind.plural)));
+        let all = plan
+            .kinds
+            .iter()
+            .flat_map(|(kind, places)| places.iter().map(move |place| format!("{}:{place}", kind.plural)));
         all.collect::<Vec<_>>().join(" ")
     }
 
     fn check(registries: &[Value], expected: &str) {
-        let registries: Vec<_> =
-            registries.iter().enumerate().map(|(number, spec)| registry(&format!("r{number}"), spec.clone())).collect();
+        let registries: Vec<_> = registries
+            .iter()
+            .enumerate()
+            .map(|(number, spec)| registry(&format!("r{number}"), spec.clone()))
+            .collect();
         let (one, two) = (cluster("m1", Value::Null), cluster("m2", Value::Null));
         assert_eq!(places(&plan(&registries, &[&one, &two], resolve)), expected);
     }
@@ -163,7 +174,10 @@ mod tests {
         check(&[], "");
         check(&[json!({"targetCluster": {}, "resourceSelectors": [pods]})], "pods:m1 pods:m2");
         check(&[json!({"targetCluster": m1, "resourceSelectors": [nodes]})], "nodes:m1");
-        check(&[json!({"targetCluster": m1, "resourceSelectors": [shop, bank]})], "pods:m1/bank pods:m1/shop");
+        check(
+            &[json!({"targetCluster": m1, "resourceSelectors": [shop, bank]})],
+            "pods:m1/bank pods:m1/shop",
+        );
         check(
             &[
                 json!({"targetCluster": m1, "resourceSelectors": [pods]}),
@@ -192,7 +206,10 @@ mod tests {
         let m1 = cluster("m1", without);
         let plan = plan(&[registry("r", spec)], &[&m1], resolve);
         let told: Vec<_> = plan.complaints["r"].iter().map(String::as_str).collect();
-        assert_eq!(told, ["cluster m1 does not serve Pod", "the control plane does not serve Gone of example.io/v1"]);
+        assert_eq!(
+            told,
+            ["cluster m1 does not serve Pod", "the control plane does not serve Gone of example.io/v1"]
+        );
         assert_eq!(places(&plan), "");
     }
 }

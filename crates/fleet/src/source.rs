@@ -1,9 +1,9 @@
 //! What a member is asked for: pages of a list, and a watch. Answers are bounded by the member's client.
 
 use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
-use futures::StreamExt;
 use http::Request;
 use http_body_util::BodyExt;
 use kube::Client;
@@ -84,11 +84,12 @@ impl Source for Collection {
         }
         Box::pin(async move {
             let body = self.send(&uri).await?.collect().await.map_err(broken)?.to_bytes();
-            let list: List = serde_json::from_slice(&body).map_err(|error| Error::Unreadable(error.to_string()))?;
+            let list: List =
+                serde_json::from_slice(&body).map_err(|error| Error::Unreadable(error.to_string()))?;
             let ListMeta { resource_version, next } = list.metadata;
-            let version = resource_version
-                .parse()
-                .map_err(|_| Error::Unreadable(format!("its resource version {resource_version:?} is not a number")))?;
+            let version = resource_version.parse().map_err(|_| {
+                Error::Unreadable(format!("its resource version {resource_version:?} is not a number"))
+            })?;
             Ok(Page { version, next, items: list.items.unwrap_or_default() })
         })
     }
@@ -168,13 +169,15 @@ struct Line {
 }
 
 fn read(line: &Bytes) -> Result<Event, Error> {
-    let Line { what, object } = serde_json::from_slice(line).map_err(|error| Error::Unreadable(error.to_string()))?;
+    let Line { what, object } =
+        serde_json::from_slice(line).map_err(|error| Error::Unreadable(error.to_string()))?;
     match what.as_str() {
         "ADDED" | "MODIFIED" => Ok(Event::Put(object)),
         "DELETED" => Ok(Event::Gone(object)),
         "BOOKMARK" => {
             let version = object.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or("");
-            let parsed = version.parse().map_err(|_| Error::Unreadable(format!("a bookmark at {version:?}")))?;
+            let parsed =
+                version.parse().map_err(|_| Error::Unreadable(format!("a bookmark at {version:?}")))?;
             Ok(Event::Progress(parsed))
         }
         "ERROR" => {

@@ -25,10 +25,15 @@ impl Versions {
         let read = || {
             let bytes = URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).ok()?;
             let map: BTreeMap<String, String> = serde_json::from_slice(&bytes).ok()?;
-            let entries = map.into_iter().map(|(place, version)| Some((Place::parse(&place), version.parse().ok()?)));
+            let entries =
+                map.into_iter().map(|(place, version)| Some((Place::parse(&place), version.parse().ok()?)));
             entries.collect::<Option<BTreeMap<Place, u64>>>()
         };
-        if text.is_empty() || text.len() > LONGEST { Self::default() } else { Self(read().unwrap_or_default()) }
+        if text.is_empty() || text.len() > LONGEST {
+            Self::default()
+        } else {
+            Self(read().unwrap_or_default())
+        }
     }
 
     /// Returns the version of one object of one place.
@@ -143,16 +148,22 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_counts_as_nothing() {
-        for odd in ["", "0", "105", "%%%", "e30", &URL_SAFE_NO_PAD.encode(r#"{"m1":"x"}"#), &"a".repeat(LONGEST + 1)] {
+        for odd in
+            ["", "0", "105", "%%%", "e30", &URL_SAFE_NO_PAD.encode(r#"{"m1":"x"}"#), &"a".repeat(LONGEST + 1)]
+        {
             assert!(Versions::parse(odd).is_empty(), "{odd}");
         }
     }
 
     #[test]
     fn a_token_is_read_back_and_leaves_out_what_is_empty() {
-        let token = Continue { rv: "abc".to_owned(), cluster: "m1".to_owned(), after: "default/x".to_owned() };
+        let token =
+            Continue { rv: "abc".to_owned(), cluster: "m1".to_owned(), after: "default/x".to_owned() };
         assert_eq!(Continue::parse(&token.to_string()), Some(token.clone()));
-        assert_eq!(decoded(&Continue { after: String::new(), ..token }.to_string()), r#"{"rv":"abc","cluster":"m1"}"#);
+        assert_eq!(
+            decoded(&Continue { after: String::new(), ..token }.to_string()),
+            r#"{"rv":"abc","cluster":"m1"}"#
+        );
         assert_eq!(Continue::parse("nonsense"), None);
     }
 }

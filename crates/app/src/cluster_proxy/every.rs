@@ -122,7 +122,8 @@ fn object_path(path: &str, info: &RequestInfo) -> String {
 
 /// Puts the items of all lists into the first one.
 fn merged(answers: Vec<(String, Bytes)>) -> Response<Body> {
-    let mut lists = answers.iter().filter_map(|(_, bytes)| serde_json::from_slice::<Map<String, Value>>(bytes).ok());
+    let mut lists =
+        answers.iter().filter_map(|(_, bytes)| serde_json::from_slice::<Map<String, Value>>(bytes).ok());
     let Some(mut first) = lists.next() else { return respond::text(404, "not found") };
     let mut items = take_items(&mut first);
     for mut list in lists {
@@ -159,10 +160,16 @@ mod tests {
     #[tokio::test]
     async fn lists_are_put_into_the_first_one() {
         let list = |name: &str, items: &str| {
-            let text = format!(r#"{{"kind":"PodList","metadata":{{"resourceVersion":"{name}"}},"items":{items}}}"#);
+            let text =
+                format!(r#"{{"kind":"PodList","metadata":{{"resourceVersion":"{name}"}},"items":{items}}}"#);
             (name.to_owned(), Bytes::from(text))
         };
-        let all = vec![list("1", "[{\"a\":1}]"), ("m2".to_owned(), Bytes::from_static(b"<html>")), list("3", "null"), list("4", "[2]")];
+        let all = vec![
+            list("1", "[{\"a\":1}]"),
+            ("m2".to_owned(), Bytes::from_static(b"<html>")),
+            list("3", "null"),
+            list("4", "[2]"),
+        ];
         let response = merged(all);
         let body = response.into_body().collect().await.unwrap().to_bytes();
         let expected = r#"{"items":[{"a":1},2],"kind":"PodList","metadata":{"resourceVersion":"1"}}"#;

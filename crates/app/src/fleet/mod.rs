@@ -15,6 +15,7 @@ mod writing;
 
 use std::sync::Arc;
 
+use ::fleet::{Cache, Fleet};
 use apimachinery::gvk::{GroupResource, Gvk};
 use apimachinery::status::Status;
 use apiserver::handlers::context::Context;
@@ -22,7 +23,6 @@ use apiserver::http::{Body, Query, RequestInfo, onward};
 use apiserver::registry::{Kind, Registry, Rules, Source};
 use apiserver::server::Server;
 use bytes::Bytes;
-use ::fleet::{Cache, Fleet};
 use http::Response;
 
 use self::rights::{Rights, Seen, Wish};
@@ -38,7 +38,11 @@ pub(crate) struct Doors {
 /// discovery names them.
 pub(crate) fn registry(others: Vec<Arc<Kind>>) -> Arc<Registry> {
     let all = ["create", "delete", "get", "patch", "update"];
-    let doors = [("search", "Search", &all[2..3]), ("proxying", "Proxying", &all[..]), ("query", "Query", &all[2..3])];
+    let doors = [
+        ("search", "Search", &all[2..3]),
+        ("proxying", "Proxying", &all[..]),
+        ("query", "Query", &all[2..3]),
+    ];
     let doors = doors.map(|(name, kind, verbs)| door(name, kind, verbs));
     Registry::with_computed(others.into_iter().chain(doors).collect())
 }
@@ -153,7 +157,8 @@ impl Doors {
         if lost {
             return None;
         }
-        let inner = Context::new(outer.method.clone(), info, query, outer.headers.clone(), outer.user.clone());
+        let inner =
+            Context::new(outer.method.clone(), info, query, outer.headers.clone(), outer.user.clone());
         Some(Asked { server, outer, inner, kind, cache, namespace })
     }
 
@@ -195,8 +200,12 @@ impl Asked<'_> {
                     "cluster {} has not been heard of since {}: what is shown of it may be old",
                     place.cluster, stale.since
                 )),
-                Some(stale) => self.outer.warn(format!("cluster {} is not shown: {}", place.cluster, stale.why)),
-                None if !listed => self.outer.warn(format!("cluster {} has not been listed yet", place.cluster)),
+                Some(stale) => {
+                    self.outer.warn(format!("cluster {} is not shown: {}", place.cluster, stale.why))
+                }
+                None if !listed => {
+                    self.outer.warn(format!("cluster {} has not been listed yet", place.cluster))
+                }
                 None => {}
             }
         }

@@ -74,7 +74,8 @@ async fn follow(fleet: &Arc<Fleet>, control: &Client, tasks: &Supervisor) {
                     let (control, store, cache) = (control.clone(), store.clone(), cache.clone());
                     let (places, until) = (places.clone(), until.clone());
                     async move {
-                        let credentials = credentials(&control, &store.secret_ref.namespace, &store.secret_ref.name).await;
+                        let credentials =
+                            credentials(&control, &store.secret_ref.namespace, &store.secret_ref.name).await;
                         let wire = Wire { addresses: store.addresses, credentials };
                         tokio::select! {
                             () = until.cancelled() => {}
@@ -98,7 +99,8 @@ async fn credentials(control: &Client, namespace: &str, name: &str) -> Option<St
         return None;
     }
     let secret = Api::<Secret>::namespaced(control.clone(), namespace).get(name).await;
-    let data = secret.inspect_err(|error| tracing::warn!(%error, "no credentials for OpenSearch")).ok()?.data?;
+    let data =
+        secret.inspect_err(|error| tracing::warn!(%error, "no credentials for OpenSearch")).ok()?.data?;
     let text = |key: &str| data.get(key).and_then(|value| String::from_utf8(value.0.clone()).ok());
     let user = text("username").or_else(|| text("userName"))?;
     let password = text("password").unwrap_or_default();
@@ -116,7 +118,10 @@ struct Step {
 /// Brings the objects of a kind over, for ever.
 async fn work(cache: &Arc<Cache>, places: &BTreeSet<Place>, wire: &Wire) {
     let index = format!("kubernetes-{}", cache.kind.kind.to_lowercase());
-    wire.patiently(|| wire.create_index(&index)).await;
+    let mut patience = Patience::default();
+    while let Err(error) = wire.create_index(&index).await {
+        patience.after(&error).await;
+    }
     // What is there, as far as we have brought it.
     let mut there: HashSet<Box<str>> = HashSet::new();
     loop {
@@ -133,7 +138,11 @@ async fn work(cache: &Arc<Cache>, places: &BTreeSet<Place>, wire: &Wire) {
             };
             for step in &steps {
                 gone.remove(&step.id);
-                if step.document.is_some() { there.insert(step.id.clone()) } else { there.remove(&step.id) };
+                if step.document.is_some() {
+                    there.insert(step.id.clone())
+                } else {
+                    there.remove(&step.id)
+                };
             }
             if !begun && !lost && watch.has_begun() {
                 begun = true;
@@ -151,7 +160,8 @@ async fn work(cache: &Arc<Cache>, places: &BTreeSet<Place>, wire: &Wire) {
 fn step(kind: &Kind, places: &BTreeSet<Place>, told: &Told) -> Option<Step> {
     let entry = told.new.as_ref().or(told.old.as_ref())?;
     let own = |place: &Place| {
-        place.cluster == told.place.cluster && place.namespace.as_deref().is_none_or(|name| name == entry.namespace())
+        place.cluster == told.place.cluster
+            && place.namespace.as_deref().is_none_or(|name| name == entry.namespace())
     };
     if !places.iter().any(own) || entry.facts.uid.is_empty() {
         return None;
@@ -187,22 +197,27 @@ struct Wire {
     credentials: Option<String>,
 }
 
-impl Wire {
-    /// Tries until it works.
-    async fn patiently<T>(&self, mut attempt: impl AsyncFnMut() -> anyhow::Result<T>) -> T {
-        let mut rest = FIRST_REST;
-        loop {
-            match attempt().await {
-                Ok(done) => return done,
-                Err(error) => tracing::warn!(error = format!("{error:#}"), "OpenSearch does not take what is sent"),
-            }
-            tokio::time::sleep(rest.mul_f64(rand::random_range(1.0..1.2))).await;
-            rest = (rest * 2).min(LONGEST_REST);
-        }
-    }
+/// Longer and longer rests between attempts.
+struct Patience(Duration);
 
+impl Default for Patience {
+    fn default() -> Self {
+        Self(FIRST_REST)
+    }
+}
+
+impl Patience {
+    async fn after(&mut self, error: &anyhow::Error) {
+        tracing::warn!(error = format!("{error:#}"), "OpenSearch does not take what is sent");
+        tokio::time::sleep(self.0.mul_f64(rand::random_range(1.0..1.2))).await;
+        self.0 = (self.0 * 2).min(LONGEST_REST);
+    }
+}
+
+impl Wire {
     async fn create_index(&self, index: &str) -> anyhow::Result<()> {
-        let keyword = json!({"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": 256}}});
+        let keyword =
+            json!({"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": 256}}});
         let (text, unread) = (json!({"type": "text"}), json!({"type": "object", "enabled": false}));
         let body = json!({
             "settings": {"index": {"number_of_shards": 1, "number_of_replicas": 0}},
@@ -215,7 +230,8 @@ impl Wire {
                 "spec": unread, "status": unread,
             }},
         });
-        let (code, answer) = self.ask(Method::PUT, &format!("/{index}"), "application/json", body.to_string()).await?;
+        let (code, answer) =
+            self.ask(Method::PUT, &format!("/{index}"), "application/json", body.to_string()).await?;
         let exists = answer.to_string().contains("resource_already_exists_exception");
         if code >= 300 && !exists {
             bail!("cannot create the index {index}: {code}: {answer}");
@@ -231,10 +247,24 @@ impl Wire {
                 size += step.document.as_ref().map_or(0, String::len);
                 size <= BULK_BYTES
             };
-            let count = steps.iter().take(BULK).take_while({ let mut fits = fits; move |step| fits(step) }).count().max(1);
+            let count = steps
+                .iter()
+                .take(BULK)
+                .take_while({
+                    let mut fits = fits;
+                    move |step| fits(step)
+                })
+                .count()
+                .max(1);
             let mut piece: Vec<Step> = steps.drain(..count).collect();
             while !piece.is_empty() {
-                let again = self.patiently(|| self.bulk(index, &piece)).await;
+                let mut patience = Patience::default();
+                let again = loop {
+                    match self.bulk(index, &piece).await {
+                        Ok(again) => break again,
+                        Err(error) => patience.after(&error).await,
+                    }
+                };
                 if !again.is_empty() {
                     tokio::time::sleep(FIRST_REST).await;
                 }
@@ -265,7 +295,9 @@ impl Wire {
                 429 | 500.. => again.push(step.clone()),
                 // A document that is not there need not be taken away.
                 404 if step.document.is_none() => {}
-                400.. => tracing::warn!(id = &*step.id, error = %outcome["error"], "OpenSearch refuses a document"),
+                400.. => {
+                    tracing::warn!(id = &*step.id, error = %outcome["error"], "OpenSearch refuses a document")
+                }
                 _ => {}
             }
         }
@@ -273,7 +305,13 @@ impl Wire {
     }
 
     /// Asks the first address that answers.
-    async fn ask(&self, method: Method, path: &str, kind: &str, body: String) -> anyhow::Result<(u16, Value)> {
+    async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        kind: &str,
+        body: String,
+    ) -> anyhow::Result<(u16, Value)> {
         let mut last = anyhow::anyhow!("the registry names no address of OpenSearch");
         for address in &self.addresses {
             let asked = self.ask_one(address, &method, path, kind, body.clone());
@@ -286,7 +324,14 @@ impl Wire {
         Err(last)
     }
 
-    async fn ask_one(&self, address: &str, method: &Method, path: &str, kind: &str, body: String) -> anyhow::Result<(u16, Value)> {
+    async fn ask_one(
+        &self,
+        address: &str,
+        method: &Method,
+        path: &str,
+        kind: &str,
+        body: String,
+    ) -> anyhow::Result<(u16, Value)> {
         let client = Client::try_from(kube::Config::new(address.parse().context("it is not a URL")?))?;
         let mut request = Request::builder().method(method).uri(path).header("content-type", kind);
         if let Some(credentials) = &self.credentials {
@@ -373,8 +418,13 @@ mod tests {
             let (mut items, mut lines) = (Vec::new(), body.lines());
             while let Some(action) = lines.next() {
                 let action: Value = serde_json::from_str(action).expect("an action");
-                let (what, target) = action.as_object().and_then(|all| all.iter().next()).expect("one action");
-                let id = format!("{}/{}", target["_index"].as_str().unwrap_or(""), target["_id"].as_str().unwrap_or(""));
+                let (what, target) =
+                    action.as_object().and_then(|all| all.iter().next()).expect("one action");
+                let id = format!(
+                    "{}/{}",
+                    target["_index"].as_str().unwrap_or(""),
+                    target["_id"].as_str().unwrap_or("")
+                );
                 let document = (what == "index").then(|| lines.next().expect("a document"));
                 // The last busy moment concerns one document only.
                 if *busy == 1 {
@@ -397,7 +447,9 @@ mod tests {
         let text = String::from_utf8_lossy(read);
         let end = text.find("\r\n\r\n")?;
         let head = text[..end].to_owned();
-        let length = head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length:")?.trim().parse().ok());
+        let length = head
+            .lines()
+            .find_map(|line| line.to_lowercase().strip_prefix("content-length:")?.trim().parse().ok());
         let length: usize = end + 4 + length.unwrap_or(0);
         (read.len() >= length).then(|| (head, text[end + 4..length].to_owned(), length))
     }

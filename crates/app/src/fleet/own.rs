@@ -16,7 +16,12 @@ use http_body_util::Full;
 use tokio_util::task::AbortOnDropHandle;
 
 /// Answers a request of the caller to another path.
-pub(crate) async fn ask(server: &Arc<Server>, context: &Context, target: &str, body: Bytes) -> Response<Body> {
+pub(crate) async fn ask(
+    server: &Arc<Server>,
+    context: &Context,
+    target: &str,
+    body: Bytes,
+) -> Response<Body> {
     let upgrade = context.take_upgrade();
     let mut request = Request::new(Full::new(body));
     *request.method_mut() = context.method.clone();

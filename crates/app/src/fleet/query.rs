@@ -5,9 +5,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use ::fleet::Cache;
 use ::fleet::entry::Shown;
 use ::fleet::query::{Answer, Order, Page, Query, Row, run};
-use ::fleet::Cache;
 use apimachinery::status::Status;
 use apiserver::handlers::context::Context;
 use apiserver::http::{Body, body, respond};
@@ -17,8 +17,8 @@ use http::{Method, Response};
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::rights::{Seen, Wish};
 use super::Doors;
+use super::rights::{Seen, Wish};
 
 /// Answers are sent in pieces of about this size.
 const PIECE: usize = 64 * 1024;
@@ -27,20 +27,27 @@ const PAGE: usize = 500;
 const LONGEST: usize = 10_000;
 
 impl Doors {
-    pub(super) async fn query(&self, server: &Arc<Server>, context: &Context) -> Result<Response<Body>, Status> {
+    pub(super) async fn query(
+        &self,
+        server: &Arc<Server>,
+        context: &Context,
+    ) -> Result<Response<Body>, Status> {
         if context.method != Method::GET || !context.info.name.is_empty() {
             return Err(Status::method_not_allowed());
         }
         let wrong = |why: String| Status::bad_request(why);
         let query = Query::parse(context.query.text("q")).map_err(|error| wrong(error.to_string()))?;
         let order = context.query.text("sort");
-        let order = Order::parse(order)
-            .ok_or_else(|| wrong(format!("cannot sort by {order:?}; name, age, -age and status can be sorted by")))?;
+        let order = Order::parse(order).ok_or_else(|| {
+            wrong(format!("cannot sort by {order:?}; name, age, -age and status can be sorted by"))
+        })?;
         let limit = match context.query.text("limit") {
             "" => PAGE,
             text => {
                 let number = text.parse::<usize>().ok().filter(|number| (1..=LONGEST).contains(number));
-                number.ok_or_else(|| wrong(format!("limit is {text:?} and must be a number from 1 to {LONGEST}")))?
+                number.ok_or_else(|| {
+                    wrong(format!("limit is {text:?} and must be a number from 1 to {LONGEST}"))
+                })?
             }
         };
         let page = Page { order, limit, after: context.query.text("continue").to_owned() };

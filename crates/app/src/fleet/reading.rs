@@ -131,7 +131,9 @@ impl Doors {
             }
             text => {
                 let token = Continue::parse(text);
-                Some(token.ok_or_else(|| Status::bad_request("continue key is not valid: it is not one of the fleet's"))?)
+                Some(token.ok_or_else(|| {
+                    Status::bad_request("continue key is not valid: it is not one of the fleet's")
+                })?)
             }
         };
         asked.cache.ready().await;
@@ -146,7 +148,9 @@ impl Doors {
         let mut count = 0;
         let after = token.as_ref().map(|token| (token.cluster.as_str(), token.after.as_str()));
         let listed = asked.cache.list(&asked.namespace, after, |place, entry| {
-            if !seen.has(&place.cluster) || !is_selected(kind, &asked.cache.kind, &selection, &place.cluster, entry) {
+            if !seen.has(&place.cluster)
+                || !is_selected(kind, &asked.cache.kind, &selection, &place.cluster, entry)
+            {
                 Take::No
             } else if limit > 0 && count == limit {
                 Take::Enough
@@ -218,7 +222,9 @@ fn limit(context: &Context) -> Result<usize, Status> {
 
 /// Returns an object as clients see it.
 pub(super) fn value(kind: &FleetKind, found: &Found, version: &str) -> Value {
-    found.entry.to_value(kind, &Shown { cluster: &found.place.cluster, version, stale: found.stale.as_deref() })
+    found
+        .entry
+        .to_value(kind, &Shown { cluster: &found.place.cluster, version, stale: found.stale.as_deref() })
 }
 
 fn document(
@@ -271,7 +277,8 @@ fn stream(kind: FleetKind, list_kind: String, page: Page, gzip: bool) -> Respons
     let mut pieces = Pieces { kind, found: page.found.into_iter(), first: true, head: Some(head) };
     if gzip && size > handlers::GZIP_FROM && size < 16 * LARGE {
         use std::io::Write;
-        let mut encoder = flate2::write::GzEncoder::new(Vec::with_capacity(size / 4), flate2::Compression::fast());
+        let mut encoder =
+            flate2::write::GzEncoder::new(Vec::with_capacity(size / 4), flate2::Compression::fast());
         for piece in &mut pieces {
             encoder.write_all(&piece).expect("memory takes what is written");
         }
@@ -322,7 +329,9 @@ impl Iterator for Pieces {
 
 /// Takes what the fleet adds to objects away again, before a member gets one.
 pub(super) fn without_marks(object: &mut Value) {
-    let Some(annotations) = object.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) else { return };
+    let Some(annotations) = object.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) else {
+        return;
+    };
     annotations.remove(CACHED_FROM_CLUSTER);
     annotations.remove(STALE_SINCE);
     if annotations.is_empty()
@@ -331,4 +340,3 @@ pub(super) fn without_marks(object: &mut Value) {
         metadata.remove("annotations");
     }
 }
-

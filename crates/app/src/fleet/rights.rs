@@ -56,7 +56,10 @@ struct Question {
 pub(crate) enum Seen {
     All,
     /// These do, and those do not.
-    Some { yes: Vec<Arc<str>>, no: Vec<Arc<str>> },
+    Some {
+        yes: Vec<Arc<str>>,
+        no: Vec<Arc<str>>,
+    },
 }
 
 impl Seen {

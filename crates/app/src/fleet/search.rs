@@ -23,7 +23,11 @@ use super::Doors;
 const PIECE: usize = 64 * 1024;
 
 impl Doors {
-    pub(super) async fn search(&self, server: &Arc<Server>, context: &Context) -> Result<Response<Body>, Status> {
+    pub(super) async fn search(
+        &self,
+        server: &Arc<Server>,
+        context: &Context,
+    ) -> Result<Response<Body>, Status> {
         if !matches!(context.method, Method::GET) {
             return Err(Status::method_not_allowed());
         }
@@ -32,12 +36,16 @@ impl Doors {
         let info = RequestInfo::parse(&Method::GET, &path, &context.query);
         if !info.is_resource || info.resource.is_empty() {
             let shown = path.trim_start_matches('/');
-            return Err(Status::bare_internal(format!("k8s native Request URL({shown}) is not a resource request")));
+            return Err(Status::bare_internal(format!(
+                "k8s native Request URL({shown}) is not a resource request"
+            )));
         }
         if !info.subresource.is_empty() {
             let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
             let shown = format!("[{}]", parts.join(" "));
-            return Err(Status::bare_internal(format!("invalid request parts({shown}) for k8s native request URL")));
+            return Err(Status::bare_internal(format!(
+                "invalid request parts({shown}) for k8s native request URL"
+            )));
         }
         match category {
             "cache" => Ok(self.cached(server, context, &path, &info).await),
@@ -47,7 +55,13 @@ impl Doors {
         }
     }
 
-    async fn cached(&self, server: &Arc<Server>, context: &Context, path: &str, info: &RequestInfo) -> Response<Body> {
+    async fn cached(
+        &self,
+        server: &Arc<Server>,
+        context: &Context,
+        path: &str,
+        info: &RequestInfo,
+    ) -> Response<Body> {
         let labels = match LabelSelector::parse(context.query.text("labelSelector")) {
             Ok(labels) => labels,
             Err(error) => return wrong(400, &error.to_string()),
@@ -62,8 +76,11 @@ impl Doors {
         self.fleet.planned().await;
         let registry = server.registry.load_full();
         let Some(kind) = registry.find(&info.group, &info.version, &info.resource) else {
-            let group_version =
-                if info.group.is_empty() { format!("/{}", info.version) } else { format!("{}/{}", info.group, info.version) };
+            let group_version = if info.group.is_empty() {
+                format!("/{}", info.version)
+            } else {
+                format!("{}/{}", info.group, info.version)
+            };
             return wrong(500, &format!("no matches for {group_version}, Resource={}", info.resource));
         };
         let head = format!(

@@ -287,7 +287,9 @@ impl Writer {
 
     fn bookmark(&mut self, version: &str, initial_end: bool) {
         let (api_version, kind) = match self.accepted.shape {
-            Shape::Metadata { beta } | Shape::MetadataList { beta } => (table::version(beta), "PartialObjectMetadata"),
+            Shape::Metadata { beta } | Shape::MetadataList { beta } => {
+                (table::version(beta), "PartialObjectMetadata")
+            }
             _ => (self.kind.api_version.as_str(), self.kind.gvk.kind.as_str()),
         };
         let mut metadata = json!({"resourceVersion": version});
@@ -297,7 +299,8 @@ impl Writer {
         let object = json!({"kind": kind, "apiVersion": api_version, "metadata": metadata});
         let document = match self.accepted.shape {
             Shape::Table { beta } => {
-                let mut table = table::event(&self.server, &self.kind, object.clone(), self.include, beta, false);
+                let mut table =
+                    table::event(&self.server, &self.kind, object.clone(), self.include, beta, false);
                 table["rows"] = json!([{"cells": [], "object": object}]);
                 table
             }

@@ -4,9 +4,9 @@
 //! taken away again: the annotation that names the cluster, and the composite resource version, in whose place the member's own is
 //! put. What cannot be read is handed on as it is, and the member says what is wrong with it.
 
+use ::fleet::Versions;
 use ::fleet::cache::Found;
 use ::fleet::entry::key;
-use ::fleet::Versions;
 use apimachinery::status::{Details, Status};
 use apiserver::http::Body;
 use bytes::Bytes;
@@ -33,8 +33,11 @@ impl Doors {
         if info.verb == "create" && info.name.is_empty() {
             // To which cluster? Only whoever propagates knows.
             let message = format!("create is not supported on resources of kind \"{resource}\"");
-            let details =
-                Details { group: resource.group.clone(), kind: resource.resource.clone(), ..Details::default() };
+            let details = Details {
+                group: resource.group.clone(),
+                kind: resource.resource.clone(),
+                ..Details::default()
+            };
             return Err(Status::new(405, "MethodNotAllowed", message).with_details(details));
         }
         let collection = matches!(info.verb, "list" | "watch" | "deletecollection");
@@ -72,11 +75,19 @@ fn sent(asked: &Asked<'_>, found: &Found, body: &Bytes) -> Bytes {
     let gvk = asked.kind.gvk.clone();
     match (asked.inner.info.verb, content_type.as_str()) {
         ("update", PROTOBUF) => {
-            let Ok((given, mut object)) = native::proto::decode_as(body, Some(&gvk)) else { return body.clone() };
+            let Ok((given, mut object)) = native::proto::decode_as(body, Some(&gvk)) else {
+                return body.clone();
+            };
             cleaned(&mut object, found);
             native::proto::encode(&given, &object).map_or_else(|_| body.clone(), Bytes::from)
         }
-        ("update" | "patch", "" | "application/json" | "application/merge-patch+json" | "application/strategic-merge-patch+json")
+        (
+            "update" | "patch",
+            ""
+            | "application/json"
+            | "application/merge-patch+json"
+            | "application/strategic-merge-patch+json",
+        )
         | ("delete", "" | "application/json") => {
             let Ok(mut object) = serde_json::from_slice::<Value>(body) else { return body.clone() };
             if !object.is_object() {
@@ -124,7 +135,10 @@ mod tests {
         let mut object = json!({"metadata": {"name": "n", "resourceVersion": version,
             "annotations": {"resource.karmada.io/cached-from-cluster": "m1", "search.karmada.io/stale-since": "x", "own": "1"}}});
         cleaned(&mut object, &found);
-        assert_eq!(object, json!({"metadata": {"name": "n", "resourceVersion": "7", "annotations": {"own": "1"}}}));
+        assert_eq!(
+            object,
+            json!({"metadata": {"name": "n", "resourceVersion": "7", "annotations": {"own": "1"}}})
+        );
         let mut plain = json!({"metadata": {"resourceVersion": "105", "annotations": {"resource.karmada.io/cached-from-cluster": "m1"}}});
         cleaned(&mut plain, &found);
         assert_eq!(plain, json!({"metadata": {"resourceVersion": "105"}}));

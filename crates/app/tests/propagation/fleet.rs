@@ -28,7 +28,8 @@ async fn ask(world: &World, user: &str, method: &str, path: &str, body: &Value) 
     }
     let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
     let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
-    let request = request.header("content-type", kind).body(kube::client::Body::from(body)).expect("a request");
+    let request =
+        request.header("content-type", kind).body(kube::client::Body::from(body)).expect("a request");
     let answer = world.plane.send(request).await.expect("an answer");
     let code = answer.status().as_u16();
     let bytes = answer.into_body().collect().await.expect("a body").to_bytes();
@@ -44,8 +45,10 @@ async fn get(world: &World, path: &str) -> Value {
 /// Returns what a list shows, as `cluster/name`, sorted.
 fn shown(world: &World, list: &Value) -> Vec<String> {
     let one = |item: &Value| {
-        let cluster = item.pointer(CLUSTER).and_then(Value::as_str).or(item["cluster"].as_str()).unwrap_or("?");
-        let name = item.pointer("/metadata/name").and_then(Value::as_str).or(item["name"].as_str()).unwrap_or("?");
+        let cluster =
+            item.pointer(CLUSTER).and_then(Value::as_str).or(item["cluster"].as_str()).unwrap_or("?");
+        let name =
+            item.pointer("/metadata/name").and_then(Value::as_str).or(item["name"].as_str()).unwrap_or("?");
         format!("{}/{name}", cluster.trim_start_matches(&world.tag).trim_start_matches('-'))
     };
     let mut all: Vec<String> = list["items"].as_array().into_iter().flatten().map(one).collect();
@@ -67,10 +70,8 @@ async fn put(world: &World, member: usize, name: &str) {
 }
 
 async fn register(world: &World, kinds: &[(&str, &str)]) {
-    let selectors: Vec<Value> = kinds
-        .iter()
-        .map(|(api_version, kind)| json!({"apiVersion": api_version, "kind": kind}))
-        .collect();
+    let selectors: Vec<Value> =
+        kinds.iter().map(|(api_version, kind)| json!({"apiVersion": api_version, "kind": kind})).collect();
     let registry = json!({"apiVersion": "search.karmada.io/v1alpha1", "kind": "ResourceRegistry",
         "metadata": {"name": "fleet"}, "spec": {"targetCluster": {}, "resourceSelectors": selectors}});
     let registries = Kind::cluster("search.karmada.io", "v1alpha1", "ResourceRegistry", "resourceregistries");
@@ -131,7 +132,12 @@ async fn members_are_read_watched_and_changed_as_one_cluster() {
     .await;
     let there = world.in_member(0, &config_maps()).get("first").await.expect("in the member");
     assert_eq!(there.data["data"]["a"], "2");
-    assert!(there.metadata.annotations.is_none_or(|all| !all.contains_key("resource.karmada.io/cached-from-cluster")));
+    assert!(
+        there
+            .metadata
+            .annotations
+            .is_none_or(|all| !all.contains_key("resource.karmada.io/cached-from-cluster"))
+    );
     let (code, answer) = ask(&world, "", "PUT", &maps(&world, "first"), &one).await;
     assert_eq!(code, 409, "the version is that of the member: {answer}");
     let created = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "new"}});
@@ -154,7 +160,8 @@ async fn members_are_read_watched_and_changed_as_one_cluster() {
         lines.iter().map(|line| serde_json::from_str(line).expect("JSON")).collect()
     };
     let events = watch(&version, 2).await;
-    let mut told: Vec<String> = events.iter().map(|event| format!("{} {}", event["type"], event["object"]["data"]["a"])).collect();
+    let mut told: Vec<String> =
+        events.iter().map(|event| format!("{} {}", event["type"], event["object"]["data"]["a"])).collect();
     told.sort();
     assert_eq!(told, [r#""MODIFIED" "3""#, r#""MODIFIED" "4""#]);
     let middle = events[0]["object"]["metadata"]["resourceVersion"].as_str().expect("a version");
@@ -162,19 +169,25 @@ async fn members_are_read_watched_and_changed_as_one_cluster() {
     assert_eq!(watch("", 3).await.len(), 3, "from nothing, everything");
 
     // Tables say the cluster; metadata alone and protobuf are what the server has them for.
-    let request = Request::get(&all).header("accept", "application/json;as=Table;v=v1;g=meta.k8s.io").body(Vec::new());
+    let request =
+        Request::get(&all).header("accept", "application/json;as=Table;v=v1;g=meta.k8s.io").body(Vec::new());
     let table: Value = world.plane.request(request.expect("a request")).await.expect("a table");
     assert_eq!(table["columnDefinitions"][1]["name"], "Cluster");
     assert_eq!(table["rows"][0]["cells"][1], json!(world.members[0].name));
 
     // Karmada's path, the query, all clusters at once, and what belongs to the control plane.
     let cached = get(&world, &format!("{CACHE}/api/v1/namespaces/{}/configmaps/both", world.namespace)).await;
-    assert_eq!((shown(&world, &cached), &cached["kind"]), (vec!["m1/both".to_owned(), "m2/both".to_owned()], &json!("ConfigMapList")));
+    assert_eq!(
+        (shown(&world, &cached), &cached["kind"]),
+        (vec!["m1/both".to_owned(), "m2/both".to_owned()], &json!("ConfigMapList"))
+    );
     let found = get(&world, &format!("{QUERY}?q=kind:cm+label:fleet+ns:{}", world.namespace)).await;
     assert_eq!(shown(&world, &found).len(), 3);
     assert_eq!(ask(&world, "", "GET", &format!("{QUERY}?q=kid:cm"), &Value::Null).await.0, 400);
     let star = "/apis/cluster.karmada.io/v1alpha1/clusters/*/proxy";
-    let everywhere = get(&world, &format!("{star}/api/v1/namespaces/{}/configmaps?labelSelector=fleet", world.namespace)).await;
+    let everywhere =
+        get(&world, &format!("{star}/api/v1/namespaces/{}/configmaps?labelSelector=fleet", world.namespace))
+            .await;
     assert_eq!(everywhere["items"].as_array().map(Vec::len), Some(3));
     let named = |name: &str| format!("{star}/api/v1/namespaces/{}/configmaps/{name}", world.namespace);
     assert_eq!(get(&world, &named("first")).await["metadata"]["name"], "first");
@@ -190,7 +203,8 @@ async fn members_are_read_watched_and_changed_as_one_cluster() {
     members.cut_off(1).await;
     eventually("what is old is marked", async || {
         let list = get(&world, &all).await;
-        let stale = |item: &Value| item.pointer("/metadata/annotations/search.karmada.io~1stale-since").is_some();
+        let stale =
+            |item: &Value| item.pointer("/metadata/annotations/search.karmada.io~1stale-since").is_some();
         let marks: Vec<bool> = list["items"].as_array().expect("items").iter().map(stale).collect();
         if marks == [false, false, true] { Ok(()) } else { Err(format!("{marks:?}")) }
     })
@@ -215,7 +229,8 @@ async fn nobody_sees_or_changes_through_any_door_what_the_members_would_not_let_
     let (world, _members) = a_world("doors").await;
     let role = async |client: kube::Client, user: &str, rules: Value| {
         let roles = Kind::cluster("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles");
-        let bindings = Kind::cluster("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clusterrolebindings");
+        let bindings =
+            Kind::cluster("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clusterrolebindings");
         let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": user}, "rules": rules});
         let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": user},
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": user},
@@ -231,7 +246,8 @@ async fn nobody_sees_or_changes_through_any_door_what_the_members_would_not_let_
         {"apiGroups": [group], "resources": ["proxying/proxy"], "verbs": ["*"]},
         {"apiGroups": [group], "resources": ["search/api", "search/apis"], "verbs": ["get"]},
         {"apiGroups": [group], "resources": ["query"], "verbs": ["list"]}]);
-    let reading = json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch"]}]);
+    let reading =
+        json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch"]}]);
     for user in ["guest", "reader", "both"] {
         role(world.plane.clone(), user, all_doors.clone()).await;
     }
@@ -279,7 +295,9 @@ async fn nobody_sees_or_changes_through_any_door_what_the_members_would_not_let_
     assert_eq!(ask(&world, "both", "GET", &both, &Value::Null).await.0, 409);
     let patch = json!({"data": {"a": "stolen"}});
     for user in ["guest", "reader", "both", "nobody", "elsewhere"] {
-        for (method, path) in [("PATCH", maps(&world, "first")), ("DELETE", maps(&world, "first")), ("PATCH", both.clone())] {
+        for (method, path) in
+            [("PATCH", maps(&world, "first")), ("DELETE", maps(&world, "first")), ("PATCH", both.clone())]
+        {
             let (code, answer) = ask(&world, user, method, &path, &patch).await;
             assert!(code == 403 || code == 409 && user == "both", "{user} {method} {path}: {code} {answer}");
         }
@@ -288,8 +306,14 @@ async fn nobody_sees_or_changes_through_any_door_what_the_members_would_not_let_
     assert_eq!(there.data["data"]["a"], "1");
 
     // What belongs to the control plane is read with the caller's own rights there.
-    for (path, code) in [("api/v1/secrets", 403), ("apis/cluster.karmada.io/v1alpha1/clusters", 403), ("version", 200)] {
-        assert_eq!(ask(&world, "both", "GET", &format!("{PROXY}/{path}"), &Value::Null).await.0, code, "{path}");
+    for (path, code) in
+        [("api/v1/secrets", 403), ("apis/cluster.karmada.io/v1alpha1/clusters", 403), ("version", 200)]
+    {
+        assert_eq!(
+            ask(&world, "both", "GET", &format!("{PROXY}/{path}"), &Value::Null).await.0,
+            code,
+            "{path}"
+        );
     }
     let star = "/apis/cluster.karmada.io/v1alpha1/clusters/*/proxy/api/v1/configmaps";
     assert_eq!(ask(&world, "both", "GET", star, &Value::Null).await.0, 403);

@@ -144,7 +144,8 @@ async fn what_the_member_has_forgotten_is_listed_and_told_as_changes() {
 
 #[tokio::test(start_paused = true)]
 async fn a_member_that_dies_keeps_its_objects_which_are_marked() {
-    let stage = Stage::new().list(page(10, &[("x", 5)])).watch(vec![Err(gone())]).list(Err(gone())).list(Err(gone()));
+    let stage =
+        Stage::new().list(page(10, &[("x", 5)])).watch(vec![Err(gone())]).list(Err(gone())).list(Err(gone()));
     let (known, _) = stage.play().await;
     assert_eq!(known, "x@5");
     assert_eq!(stage.stale().as_deref(), Some("it cannot be reached: connection refused"));
@@ -161,7 +162,13 @@ async fn an_empty_list_in_place_of_objects_is_believed_the_second_time() {
 
 #[tokio::test(start_paused = true)]
 async fn an_older_version_is_believed_when_the_member_insists() {
-    let start = || Stage::new().list(page(10, &[("x", 5)])).watch(vec![Err(Error::Expired)]).list(page(3, &[])).list(page(3, &[]));
+    let start = || {
+        Stage::new()
+            .list(page(10, &[("x", 5)]))
+            .watch(vec![Err(Error::Expired)])
+            .list(page(3, &[]))
+            .list(page(3, &[]))
+    };
     let lagging = start().list(page(12, &[("x", 5), ("y", 11)]));
     assert_eq!(lagging.play().await.0, "x@5 y@11");
     let restored = start();
@@ -169,14 +176,19 @@ async fn an_older_version_is_believed_when_the_member_insists() {
         restored.script.lists.lock().push_back(page(3, &[("old", 2)]));
     }
     assert_eq!(restored.play().await.0, "old@2");
-    let bookmark = Stage::new().list(page(10, &[("x", 5)])).watch(vec![Ok(Event::Progress(4))]).list(page(12, &[("x", 5)]));
+    let bookmark = Stage::new()
+        .list(page(10, &[("x", 5)]))
+        .watch(vec![Ok(Event::Progress(4))])
+        .list(page(12, &[("x", 5)]));
     let (known, asked) = bookmark.play().await;
     assert_eq!((known.as_str(), asked.last().unwrap().as_str()), ("x@5", "watch 12"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_page_that_is_too_large_is_asked_for_with_fewer_objects() {
-    let large = || Err(Error::TooLarge(TooLarge { cluster: "m1".to_owned(), what: "a page of a list", limit: 32 << 20 }));
+    let large = || {
+        Err(Error::TooLarge(TooLarge { cluster: "m1".to_owned(), what: "a page of a list", limit: 32 << 20 }))
+    };
     let first = Ok(Page { version: 10, next: "token".to_owned(), items: vec![object("x", 5)] });
     let stage = Stage::new().list(large()).list(large()).list(first).list(page(11, &[("y", 6)]));
     let (known, asked) = stage.play().await;
@@ -190,7 +202,10 @@ async fn what_cannot_be_read_costs_the_object_or_a_list_and_not_the_cache() {
     if let Ok(page) = &mut odd {
         page.items.push(json!({"metadata": {"name": "a/b", "resourceVersion": "9"}}));
     }
-    let stage = Stage::new().list(odd).watch(vec![Ok(Event::Put(json!({"metadata": {}})))]).list(page(12, &[("x", 5)]));
+    let stage = Stage::new()
+        .list(odd)
+        .watch(vec![Ok(Event::Put(json!({"metadata": {}})))])
+        .list(page(12, &[("x", 5)]));
     let (known, asked) = stage.play().await;
     assert_eq!(known, "x@5");
     assert_eq!(asked, ["list 500", "watch 10", "list 500", "watch 12"]);

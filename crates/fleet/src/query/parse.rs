@@ -53,7 +53,10 @@ pub(super) enum What {
     Matches(Field, Vec<String>),
     /// A label, and the patterns of its value; without any, that it is there.
     Label(String, Vec<String>),
-    Younger { than: Duration, or_as_old: bool },
+    Younger {
+        than: Duration,
+        or_as_old: bool,
+    },
 }
 
 /// Terms that must all hold.
@@ -85,7 +88,8 @@ impl Query {
 
     /// Says whether a kind is asked about, by any of its names.
     pub fn wants_kind(&self, kind: &crate::Kind, names: &[String]) -> bool {
-        let own = [kind.kind.to_lowercase(), kind.plural.to_lowercase(), format!("{}.{}", kind.plural, kind.group)];
+        let own =
+            [kind.kind.to_lowercase(), kind.plural.to_lowercase(), format!("{}.{}", kind.plural, kind.group)];
         self.matches(Field::Kind, |pattern| {
             let pattern = pattern.to_lowercase();
             own.iter().chain(names).any(|name| glob(&pattern, name))
@@ -98,7 +102,9 @@ impl Query {
 
     fn matches(&self, field: Field, fits: impl Fn(&str) -> bool) -> bool {
         self.terms.iter().all(|term| match &term.what {
-            What::Matches(own, patterns) if *own == field => patterns.iter().any(|pattern| fits(pattern)) != term.not,
+            What::Matches(own, patterns) if *own == field => {
+                patterns.iter().any(|pattern| fits(pattern)) != term.not
+            }
             _ => true,
         })
     }
@@ -184,9 +190,11 @@ fn term(word: &str) -> Result<Term, Error> {
     if operator.starts_with(['<', '>']) {
         return Err(Error::Operator { field: name, operator });
     }
-    let patterns = |value: &str| value.split(',').filter(|part| !part.is_empty()).map(str::to_owned).collect();
+    let patterns =
+        |value: &str| value.split(',').filter(|part| !part.is_empty()).map(str::to_owned).collect();
     if matches!(name.as_str(), "label" | "labels" | "l") {
-        let (key, values) = value.split_once('=').map_or((value, Vec::new()), |(key, value)| (key, patterns(value)));
+        let (key, values) =
+            value.split_once('=').map_or((value, Vec::new()), |(key, value)| (key, patterns(value)));
         return Ok(Term { what: What::Label(key.to_owned(), values), not });
     }
     let field = match name.as_str() {
@@ -240,7 +248,8 @@ mod tests {
 
     #[test]
     fn a_query_is_read_term_by_term() {
-        let query = Query::parse(r#"kind:pod status!=Running image:*:v2 label:app=web,api age<1h "my name""#).unwrap();
+        let query = Query::parse(r#"kind:pod status!=Running image:*:v2 label:app=web,api age<1h "my name""#)
+            .unwrap();
         let patterns = |all: &[&str]| all.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>();
         let matches = |field, all: &[&str], not| Term { what: What::Matches(field, patterns(all)), not };
         assert_eq!(
@@ -250,7 +259,10 @@ mod tests {
                 matches(Field::Status, &["Running"], true),
                 matches(Field::Image, &["*:v2"], false),
                 Term { what: What::Label("app".to_owned(), patterns(&["web", "api"])), not: false },
-                Term { what: What::Younger { than: Duration::from_secs(3600), or_as_old: false }, not: false },
+                Term {
+                    what: What::Younger { than: Duration::from_secs(3600), or_as_old: false },
+                    not: false
+                },
                 matches(Field::Name, &["*my name*"], false),
             ]
         );
@@ -262,7 +274,9 @@ mod tests {
     #[test]
     fn a_mistake_is_named_with_the_way_out() {
         let error = |text: &str| Query::parse(text).unwrap_err().to_string();
-        assert!(error("imge:x").contains("unknown field \"imge\"") && error("imge:x").contains("image, node"));
+        assert!(
+            error("imge:x").contains("unknown field \"imge\"") && error("imge:x").contains("image, node")
+        );
         assert!(error("kind:").contains("kind:VALUE"));
         assert!(error("age:1h").contains("age<1h"));
         assert!(error("age<soon").contains("\"soon\" is not an age"));

@@ -116,7 +116,9 @@ pub fn run(
     }
     if !sorted {
         match page.order {
-            Order::Youngest => answer.rows.sort_by_key(|row| std::cmp::Reverse(row.found.entry.facts.created)),
+            Order::Youngest => {
+                answer.rows.sort_by_key(|row| std::cmp::Reverse(row.found.entry.facts.created))
+            }
             Order::Oldest => answer.rows.sort_by_key(|row| row.found.entry.facts.created),
             _ => answer.rows.sort_by(|a, b| a.found.entry.facts.status.cmp(&b.found.entry.facts.status)),
         }
@@ -251,7 +253,8 @@ mod tests {
 
     fn check(text: &str, expected: &str) {
         let found = ask(text, &Page::default());
-        let names = found.rows.iter().map(|row| format!("{}:{}", row.found.place.cluster, row.found.entry.names().1));
+        let names =
+            found.rows.iter().map(|row| format!("{}:{}", row.found.place.cluster, row.found.entry.names().1));
         assert_eq!(names.collect::<Vec<_>>().join(" "), expected, "{text}");
     }
 
@@ -288,18 +291,32 @@ mod tests {
                 let Some(next) = answer.next else { break };
                 page.after = next;
             }
-            let names = |rows: &[Row]| rows.iter().map(|row| format!("{}/{}", row.found.place, row.found.entry.key())).collect::<Vec<_>>();
+            let names = |rows: &[Row]| {
+                rows.iter()
+                    .map(|row| format!("{}/{}", row.found.place, row.found.entry.key()))
+                    .collect::<Vec<_>>()
+            };
             assert_eq!(names(&rows), names(&whole.rows), "{order:?}");
         }
         let youngest = ask("", &Page { order: Order::Youngest, limit: 1, after: String::new() });
         assert_eq!(youngest.rows[0].found.entry.key(), "shop/p9");
-        assert!(run(&Query::default(), &[], |_, _| true, jiff::Timestamp::now(), &Page { after: "x".to_owned(), ..Page::default() }).is_err());
+        assert!(
+            run(
+                &Query::default(),
+                &[],
+                |_, _| true,
+                jiff::Timestamp::now(),
+                &Page { after: "x".to_owned(), ..Page::default() }
+            )
+            .is_err()
+        );
     }
 
     #[test]
     fn what_may_not_be_seen_is_not_found() {
         let now = jiff::Timestamp::now();
-        let answer = run(&Query::default(), &caches(), |_, cluster| cluster == "us-1", now, &Page::default()).unwrap();
+        let answer =
+            run(&Query::default(), &caches(), |_, cluster| cluster == "us-1", now, &Page::default()).unwrap();
         assert_eq!(answer.rows.len(), 5);
     }
 }

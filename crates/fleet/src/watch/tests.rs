@@ -28,7 +28,9 @@ fn place(cluster: &str) -> Place {
 /// Brings a place with objects `name@revision`.
 fn bring(cache: &Cache, cluster: &str, at: u64, objects: &[(&str, u64)]) {
     cache.expect(&place(cluster));
-    cache.replace(&place(cluster), at, objects.iter().map(|(name, revision)| entry(name, *revision)).collect()).unwrap();
+    cache
+        .replace(&place(cluster), at, objects.iter().map(|(name, revision)| entry(name, *revision)).collect())
+        .unwrap();
 }
 
 /// Tells everything that is ready, as `+m1:x@5` (came), `~` (changed), `-` (went).
@@ -63,7 +65,10 @@ async fn a_reader_is_told_what_is_there_and_what_happens_in_all_places() {
     cache.remove(&place("m1"), &entry("x", 12));
     assert_eq!(ready(&mut watch).unwrap(), ["~m1:x@11", "+m2:z@21", "-m1:x@11"]);
     cache.put(&place("m1"), entry("x", 12)).unwrap();
-    assert!(ready(&mut watch).unwrap().is_empty(), "what a resumed watch of a member repeats is not told twice");
+    assert!(
+        ready(&mut watch).unwrap().is_empty(),
+        "what a resumed watch of a member repeats is not told twice"
+    );
 }
 
 #[tokio::test]
@@ -108,8 +113,10 @@ async fn every_version_that_was_told_is_one_to_go_on_from() {
         let mut second = from(&cache, Start::After(version.clone())).await;
         while second.tell_ready(&mut |event: Told, _: &Versions| apply(&mut state, &event)).unwrap() {}
         let expected: Vec<_> = cache.list("", None, |_, _| crate::cache::Take::Yes).found;
-        let expected: BTreeMap<_, _> =
-            expected.iter().map(|found| (format!("{}/{}", found.place, found.entry.key()), found.entry.revision)).collect();
+        let expected: BTreeMap<_, _> = expected
+            .iter()
+            .map(|found| (format!("{}/{}", found.place, found.entry.key()), found.entry.revision))
+            .collect();
         assert_eq!(state, expected, "from {version:?}");
         assert_eq!(*second.progress(), cache.versions());
     }
@@ -128,7 +135,11 @@ async fn a_reader_that_cannot_be_told_everything_is_sent_to_list_again() {
     let cache = Arc::new(Cache::new(kind(), Arc::new(Budget::new(1 << 20))).with_log(3, 1 << 20));
     bring(&cache, "m1", 10, &[]);
     let after = |at| Start::After(Versions::of(&place("m1"), at));
-    assert_eq!(Watch::begin(&cache, after(9)).await.unwrap_err(), Lost::Behind(place("m1")), "before the first list");
+    assert_eq!(
+        Watch::begin(&cache, after(9)).await.unwrap_err(),
+        Lost::Behind(place("m1")),
+        "before the first list"
+    );
     let mut slow = from(&cache, after(10)).await;
     for revision in 11..20 {
         cache.put(&place("m1"), entry("x", revision)).unwrap();
