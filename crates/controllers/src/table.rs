@@ -376,6 +376,21 @@ pub const TABLE: &[Declaration] = &[
         status: present("plane/dependencies.rs", Wire::Plane(plane::dependencies::wire)),
     },
     Declaration {
+        name: "multiClusterIngress",
+        about: "a MultiClusterIngress has an Ingress in its entry clusters, whose back ends are the Services that were imported there",
+        default: false,
+        gate: None,
+        watches: &[
+            Watch::MultiClusterIngresses,
+            Watch::Templates,
+            Watch::ServiceImports,
+            Watch::Works,
+            Watch::Bindings,
+        ],
+        writes: "Ingress; ResourceBinding; status of MultiClusterIngress",
+        status: present("services/ingress.rs", Wire::Plane(services::ingress::wire)),
+    },
+    Declaration {
         name: "scheduler",
         about: "a binding has the clusters and replicas that its placement asks for",
         default: true,
@@ -415,16 +430,15 @@ impl Declaration {
     }
 }
 
-/// Kinds that something else than a controller has to act on, and what that is: it does not exist yet.
-const WITHOUT: &[(&str, &str, &str)] =
-    &[("networking.karmada.io", "MultiClusterIngress", "a provider for it")];
+/// Kinds whose only controller is off by default, and that controller.
+const OPTIONAL: &[(&str, &str, &str)] = &[("networking.karmada.io", "MultiClusterIngress", "multiClusterIngress")];
 
-/// Returns what would act on a kind and is missing; nothing if the kind is acted on, or needs nobody.
-pub fn missing_for(group: &str, kind: &str) -> Option<String> {
-    WITHOUT
+/// Returns the controller that acts on a kind if it is off by default; nothing if the kind is acted on, or needs nobody.
+pub fn optional_for(group: &str, kind: &str) -> Option<&'static str> {
+    OPTIONAL
         .iter()
-        .find(|(missing_group, name, _)| (*missing_group, *name) == (group, kind))
-        .map(|(_, _, what)| (*what).to_owned())
+        .find(|(optional_group, name, _)| (*optional_group, *name) == (group, kind))
+        .map(|(_, _, controller)| *controller)
 }
 
 /// Returns the page of the reference that lists the controllers.
@@ -434,7 +448,7 @@ pub fn page() -> String {
          Generated from `crates/controllers/src/table.rs`; do not edit. To refresh it: `cargo test -p controllers --lib` with\n\
          `KARMADA_RS_REFRESH=1`.\n\n\
          `--controllers` takes these names, as upstream's flag: `*` for all that are on by default, `name` to switch one on,\n\
-         `-name` to switch one off. The last five have no name in upstream, where they cannot be switched.\n\n\
+         `-name` to switch one off. The last six have no name in upstream, where they cannot be switched.\n\n\
          ## What runs\n\n\
          | Name | Keeps true | Watches | Writes | Gate | File |\n|---|---|---|---|---|---|\n",
     );
@@ -497,8 +511,14 @@ mod tests {
             "workStatus",
             "workloadRebalancer",
         ];
-        let ours =
-            ["dependencies-distributor", "descheduler", "resource-detector", "scheduler", "taint-manager"];
+        let ours = [
+            "dependencies-distributor",
+            "descheduler",
+            "multiClusterIngress",
+            "resource-detector",
+            "scheduler",
+            "taint-manager",
+        ];
         assert_eq!(names, upstream.into_iter().chain(ours).collect());
     }
 
@@ -512,8 +532,10 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_without_a_controller_is_known() {
-        let missing = |group, kind| missing_for(group, kind);
+    fn a_kind_whose_controller_is_off_by_default_is_known() {
+        let missing = |group, kind| optional_for(group, kind);
+        let named = missing("networking.karmada.io", "MultiClusterIngress").expect("it is off by default");
+        assert!(TABLE.iter().any(|declaration| declaration.name == named && !declaration.default));
         assert_eq!(missing("multicluster.x-k8s.io", "ServiceExport"), None);
         assert_eq!(missing("search.karmada.io", "ResourceRegistry"), None);
         assert_eq!(missing("policy.karmada.io", "PropagationPolicy"), None);
@@ -521,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_karmada_is_acted_on_or_known_to_be_without() {
+    fn every_kind_of_karmada_is_acted_on_or_has_an_optional_controller() {
         let known: BTreeSet<(String, String)> = api::crd::all()
             .into_iter()
             .chain(api::crd::aggregated())
@@ -555,8 +577,8 @@ mod tests {
         ];
         for (group, kind) in known {
             let (without, acted_on) =
-                (missing_for(&group, &kind).is_some(), acted_on.contains(&kind.as_str()));
-            assert!(without != acted_on, "{group}/{kind}: is it acted on, or is something missing?");
+                (optional_for(&group, &kind).is_some(), acted_on.contains(&kind.as_str()));
+            assert!(without != acted_on, "{group}/{kind}: is it acted on, or has that to be asked for?");
         }
     }
 
