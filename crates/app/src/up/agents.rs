@@ -1,6 +1,6 @@
 //! The agents of simulated clusters in pull mode: processes of this program, registered as anybody's would be.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -96,7 +96,7 @@ pub(super) async fn start(plane: &Plane, directory: &Directory, member: &Member)
 }
 
 /// Has a kubeconfig of an earlier start lead to where the control plane is now.
-fn redirect(file: &PathBuf, url: &str) -> anyhow::Result<()> {
+fn redirect(file: &Path, url: &str) -> anyhow::Result<()> {
     let failed = || format!("cannot change {}", file.display());
     let text = std::fs::read_to_string(file).with_context(failed)?;
     let mut kubeconfig = Kubeconfig::from_yaml(&text).with_context(failed)?;
