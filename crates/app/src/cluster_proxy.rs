@@ -7,9 +7,13 @@
 //! What is asked there, and with which headers, is [`apiserver::http::onward`]. How a member is reached, by its address or
 //! through the tunnel of its agent, is [`member::Connection`]'s business.
 //!
+//! The cluster name `*` stands for all of them: see `every`.
+//!
 //! `karmadactl get --operation-scope members` and everything else that looks into members goes this way.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
+
+mod every;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,6 +33,9 @@ use member::Connection;
 use parking_lot::Mutex;
 use serde::Deserialize as _;
 use tunnel::Tunnels;
+
+/// The name that stands for all clusters.
+const EVERY: &str = "*";
 
 /// The way to members, with a client for each that was asked for.
 pub(crate) struct ClusterProxy {
@@ -55,12 +62,27 @@ impl ClusterProxy {
         kind: &Kind,
         body: Bytes,
     ) -> Result<Response<Body>, Status> {
-        let name = &context.info.name;
+        let target = onward::target(&context.info, context.query.raw())?;
+        if context.info.name == EVERY {
+            return self.every(server, context, kind, &target, body).await;
+        }
+        self.forward(server, context, kind, &context.info.name, &target, body).await
+    }
+
+    /// Hands a request on to a member, in the name of the caller. `kind` is that of clusters.
+    pub(crate) async fn forward(
+        &self,
+        server: &Arc<Server>,
+        context: &Context,
+        kind: &Kind,
+        name: &str,
+        target: &str,
+        body: Bytes,
+    ) -> Result<Response<Body>, Status> {
         let client = self.client(server, kind, name).await?;
         let upgrade = context.take_upgrade();
         let mut request = Request::new(kube::client::Body::from(body));
         *request.method_mut() = context.method.clone();
-        let target = onward::target(&context.info, context.query.raw())?;
         *request.uri_mut() =
             target.parse().map_err(|_| Status::bad_request(format!("invalid path {target:?}")))?;
         *request.headers_mut() = onward::headers(&context.headers, &context.user, upgrade.is_some())?;
@@ -74,7 +96,12 @@ impl ClusterProxy {
     }
 
     /// Returns the client for a member, made anew when the way to it has changed.
-    async fn client(&self, server: &Arc<Server>, kind: &Kind, name: &str) -> Result<Client, Status> {
+    pub(crate) async fn client(
+        &self,
+        server: &Arc<Server>,
+        kind: &Kind,
+        name: &str,
+    ) -> Result<Client, Status> {
         let Some(object) = server.stored(kind, "", name) else {
             self.clients.lock().remove(name);
             return Err(Status::not_found(&kind.resource, name));

@@ -27,7 +27,7 @@ use self::members::Members;
 use self::picture::Picture;
 use self::screen::{Below, Screen};
 use crate::controllers::Chosen;
-use crate::plane::{Plane, Setup};
+use crate::plane::{Plane, SEARCH_CACHE, Setup};
 use crate::signals::Signals;
 
 /// Start a control plane with three simulated clusters and a sample application, and show what runs where.
@@ -153,6 +153,11 @@ async fn live(
     if !complete {
         screen.line("  not all clusters are ready; going on with those that are");
     }
+    if !memory.fleet {
+        sample::register(&plane.client).await?;
+        memory.fleet = true;
+        directory.remember(&memory)?;
+    }
     if !arguments.no_sample && !memory.sample {
         sample::create(&plane.client).await?;
         memory.sample = true;
@@ -200,7 +205,12 @@ fn asked(arguments: &Arguments) -> anyhow::Result<Option<Members>> {
 fn plan(arguments: &Arguments, asked: Option<&Members>, directory: &Directory) -> anyhow::Result<Memory> {
     let asked: Vec<PathBuf> = asked.map(Members::kubeconfigs).unwrap_or_default();
     let Some(mut memory) = directory.recall()? else {
-        return Ok(Memory { members: asked, nodes: arguments.nodes.unwrap_or(3), sample: false });
+        return Ok(Memory {
+            members: asked,
+            nodes: arguments.nodes.unwrap_or(3),
+            sample: false,
+            fleet: false,
+        });
     };
     if !asked.is_empty() {
         if memory.members.is_empty() {
@@ -231,6 +241,7 @@ async fn start_plane(arguments: &Arguments) -> anyhow::Result<Plane> {
             allow_no_execute_taint_policy: arguments.failover,
         },
         chosen,
+        search_cache_bytes: SEARCH_CACHE,
     };
     Plane::start(setup).await.map_err(|error| {
         let in_use = matches!(error.downcast_ref(), Some(apiserver::Error::Listen(error))
@@ -280,6 +291,10 @@ fn farewell(data_dir: &Path, members: &Members, sample: bool, first: &str) -> Ve
         tries.push((
             "Look at the application here, and at its pods in one cluster",
             vec![format!("kubectl get deployment {name}; kubectl --context {one} get pods")],
+        ));
+        tries.push((
+            "Look at the pods of all clusters as if they were one",
+            vec![format!("kubectl --context {} get pods -A", kubeconfig::FLEET)],
         ));
         tries.push((
             "Scale it, and see every cluster get its part",

@@ -1,9 +1,9 @@
 //! `cargo xtask e2e`: Karmada's own end-to-end suite, unchanged, against our control plane on real members.
 //!
 //! Builds what is missing (the suite, the official `karmadactl`, the members' programs, our binary), starts members as kind would
-//! make them, `karmada server` and what else specs expect to find (`fixtures`), joins the members with the official `karmadactl`, runs
-//! the chosen files of the suite in several processes, and prints what passed, failed and was left out, file by file, with reasons.
-//! Clusters that specs make with kind come from `kind`. Everything it starts ends with it.
+//! make them, `karmada server` and what else specs expect to find (`fixtures`), joins the members with the official `karmadactl`, or
+//! with ours, which specs then call, too, runs the chosen files of the suite in several processes, and prints what passed, failed and
+//! was left out, file by file, with reasons. Clusters that specs make with kind come from `kind`. Everything it starts ends with it.
 //!
 //! What specs need, and which are known to fail, is in `specs`; the table in `docs/guides/real-clusters.md` is made from it.
 
@@ -81,6 +81,9 @@ pub(crate) struct Arguments {
     /// The last member is in pull mode: it is registered with our `register`, and our agent looks after it.
     #[arg(long)]
     pull: bool,
+    /// The suite and the members' joining use our program as `karmadactl`, not the official one.
+    #[arg(long)]
+    our_karmadactl: bool,
     /// Processes that run specs side by side.
     #[arg(long, value_name = "N", default_value_t = 6)]
     processes: usize,
@@ -106,10 +109,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if arguments.list {
         return report::write_table(&list(&suite, &lab)?, &workspace.root.join(PAGE));
     }
-    let karmadactl = toolchain.ensure_program(&KARMADA, "karmadactl")?;
-    fs::copy(&karmadactl, lab.join("gopath/bin/karmadactl")).context("cannot copy karmadactl")?;
     build(&["--package", "app", "--bin", "karmada"])?;
     build(&["--package", "clusters", "--bin", PROGRAM])?;
+    // Our program is the CLI alone under this name.
+    let source = if arguments.our_karmadactl {
+        workspace.program("karmada")
+    } else {
+        toolchain.ensure_program(&KARMADA, "karmadactl")?
+    };
+    let karmadactl = lab.join("gopath/bin/karmadactl");
+    fs::copy(&source, &karmadactl).context("cannot copy karmadactl")?;
 
     let members = &MEMBERS[..if arguments.pods { MEMBERS_WITH_PODS } else { MEMBERS.len() }];
     let count = members.len().to_string();

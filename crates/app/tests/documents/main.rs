@@ -144,6 +144,11 @@ async fn the_guide_to_failover_does_what_it_says() {
 }
 
 #[tokio::test]
+async fn the_guide_to_the_fleet_does_what_it_says() {
+    run("docs/guides/fleet.md").await;
+}
+
+#[tokio::test]
 async fn the_guide_to_pull_mode_does_what_it_says() {
     run("docs/guides/pull-mode.md").await;
 }

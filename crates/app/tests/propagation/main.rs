@@ -6,9 +6,12 @@
 //! are as wanted.
 
 mod application;
+mod campaign;
 mod cases;
 mod election;
 mod failover;
+mod fleet;
+mod host;
 mod karmadactl;
 mod kinds;
 mod liar;

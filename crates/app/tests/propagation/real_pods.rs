@@ -1,4 +1,5 @@
-//! Members whose pods are real: a Deployment travels there, and what kubectl does with pods works through the control plane's cluster proxy.
+//! Members whose pods are real: a Deployment travels there, and what kubectl and our own commands do with pods works through the control
+//! plane's cluster proxy.
 //!
 //! The short test is part of CI. The long one, which also lets an autoscaler act on load and measures, is run by `cargo xtask pods`.
 
@@ -108,6 +109,28 @@ impl Stage {
         self.ask(member, &["exec", "deployment/web", "--", "sh", "-c", command])
     }
 
+    /// One of our own commands, with flags first, as scripts put them.
+    fn ours(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_karmada"));
+        command
+            .arg(format!("--kubeconfig={}", self.world.control.kubeconfig.display()))
+            .arg(format!("--namespace={}", self.world.namespace))
+            .args(arguments)
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs it to its end; `Err` is its status and what it complained about.
+    fn ask_ours(&self, arguments: &[&str]) -> Result<String, (Option<i32>, String)> {
+        let output = self.ours(arguments).output().expect("it runs");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if output.status.success() {
+            Ok(text(&output.stdout))
+        } else {
+            Err((output.status.code(), text(&output.stderr)))
+        }
+    }
+
     fn pod(&self, member: usize, field: &str) -> String {
         self.ok(member, &["get", "pods", "--selector=app=web", &format!("-o=jsonpath={{.items[0].{field}}}")])
     }
@@ -128,7 +151,63 @@ async fn a_deployment_runs_in_real_pods_and_its_logs_come_through_the_control_pl
         if log.contains("alive for") { Ok(()) } else { Err(log) }
     })
     .await;
+    our_commands(&stage);
     stage.end().await;
+}
+
+/// Our logs, exec, attach, cp and port-forward on the pod of the first member.
+fn our_commands(stage: &Stage) {
+    let (member, name) = (stage.world.members[0].name.as_str(), stage.pod(0, "metadata.name"));
+    let inside = ["-s", "members", "-C", member];
+    let ok = |arguments: &[&str]| {
+        stage.ask_ours(arguments).unwrap_or_else(|said| panic!("{arguments:?}: {said:?}"))
+    };
+
+    assert!(ok(&["logs", "deploy/web", "-C", member, "--tail=1"]).contains("alive for"));
+    let exec = |command: &[&str]| stage.ask_ours(&[&["exec", &name], &inside[..], &["--"], command].concat());
+    assert_eq!(exec(&["echo", "hello"]).as_deref(), Ok("hello\n"));
+    let (status, said) =
+        exec(&["sh", "-c", "echo no >&2; exit 3"]).expect_err("it tells how the command ended");
+    assert!(status == Some(3) && said.contains("no\n"), "{status:?} {said}");
+    let (_, said) = exec(&["no-such-program"]).expect_err("there is none");
+    assert!(said.contains("no-such-program"), "{said}");
+
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    let (there, back) = (folder.path().join("there"), folder.path().join("back"));
+    // More than fits into one frame, and not only text.
+    let bytes: Vec<u8> = (0..300_000_u32).flat_map(u32::to_le_bytes).collect();
+    fs::write(&there, &bytes).expect("write");
+    let copy = |from: &str, to: &str| ok(&[&["cp", from, to], &inside[..]].concat());
+    copy(&there.display().to_string(), &format!("{name}:/tmp/ours"));
+    copy(&format!("{name}:/tmp/ours"), &back.display().to_string());
+    assert!(fs::read(&back).expect("it came back") == bytes, "cp changed the bytes");
+
+    let attach = [&["attach", &name], &inside[..]].concat();
+    let mut attached = Process::spawn(stage.ours(&attach), Speaks::Stdout);
+    attached.line("alive for");
+    drop(attached);
+
+    let forward = [&["port-forward", "--address=127.0.0.1", &name, ":80"], &inside[..]].concat();
+    let mut forwarding = Process::spawn(stage.ours(&forward), Speaks::Stdout);
+    let line = forwarding.line("Forwarding from");
+    let local = line.split_whitespace().nth(2).expect("an address").to_owned();
+    // Two at once, and one after the other.
+    let answers: Vec<String> = std::thread::scope(|scope| {
+        let asked: Vec<_> = (0..2).map(|_| scope.spawn(|| get(&local))).collect();
+        asked.into_iter().map(|asked| asked.join().expect("no panic")).collect()
+    });
+    for answer in answers.into_iter().chain([get(&local)]) {
+        assert!(answer.contains(&format!("this is {name}")), "{answer}");
+    }
+}
+
+/// What a web server answers.
+fn get(address: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("the forwarded port");
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").expect("write");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -153,6 +232,15 @@ async fn what_kubectl_does_with_pods_works_through_the_control_plane() {
     eventually("the Service under its name", async || stage.inside(0, &service)).await;
     eventually("usage of the pod", async || stage.ask(0, &["top", "pod", &name])).await;
     eventually("usage of the node", async || stage.ask(0, &["top", "node"])).await;
+    our_commands(&stage);
+    let names: Vec<&str> = stage.world.members.iter().map(|member| member.name.as_str()).collect();
+    for what in [&["top", "pod", "-l", "app=web"][..], &["top", "pod", "--containers"], &["top", "node"]] {
+        eventually("usage in both members", async || match stage.ask_ours(what) {
+            Ok(said) if names.iter().all(|name| said.contains(name)) && said.contains("Mi") => Ok(()),
+            other => Err(format!("{what:?}: {other:?}")),
+        })
+        .await;
+    }
 
     // An autoscaler of the member acts on load that is real. What it scales is not the control plane's.
     stage.ok(0, &["create", "deployment", "busy", "--image=nginx:1.19.0"]);

@@ -29,6 +29,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tunnel", &["apimachinery", "runtime"]),
     ("member", &["api", "apimachinery", "runtime", "tunnel"]),
     ("estimator", &["api", "apimachinery", "runtime"]),
+    // Copies of members' objects, shown as one cluster. It knows how objects are listed and watched, not who may see them.
+    ("fleet", &["api", "apimachinery", "member", "native", "placement", "runtime"]),
     (
         "controllers",
         &[
@@ -56,6 +58,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "cli",
             "controllers",
             "estimator",
+            "fleet",
             "interpreter",
             "member",
             "native",
