@@ -55,7 +55,7 @@ async fn measure(build: &Build, sizes: &Sizes) -> Result<Column> {
     let folder = tempfile::tempdir()?;
     let place = folder.path().display().to_string();
     let count = sizes.members.to_string();
-    let _members = Process::start(&["sim", "--data-dir", &place, "--clusters", &count, "--nodes", "20"])?;
+    let members = Process::start(&["sim", "--data-dir", &place, "--clusters", &count, "--nodes", "20"])?;
     let ours = Ours::start(build)?;
     let pids = [ours.child.id()];
     let plane = support::client(&ours.kubeconfig).await?;
@@ -90,6 +90,9 @@ async fn measure(build: &Build, sizes: &Sizes) -> Result<Column> {
     let each = (busy - idle) * 1e3 / sizes.autoscalers as f64;
     rows.push(("CPU per autoscaler and period (ms)".to_owned(), format!("{each:.2}")));
     rows.push(("memory with autoscalers (MB)".to_owned(), megabytes(&pids)));
+    let cost = members.cost();
+    rows.push(("CPU of all members in the whole run (s)".to_owned(), format!("{:.0}", cost.cpu_seconds)));
+    rows.push(("memory of all members (MB)".to_owned(), cost.megabytes));
     Ok(Column { name: build.name, rows })
 }
 
