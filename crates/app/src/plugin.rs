@@ -375,7 +375,9 @@ mod tests {
         assert_eq!(answer.status(), 201);
         let warning = answer.headers().get("warning").and_then(|value| value.to_str().ok()).unwrap_or("");
         assert!(
-            warning.contains("nothing acts on MultiClusterIngress unless --controllers names multiClusterIngress"),
+            warning.contains(
+                "nothing acts on MultiClusterIngress unless --controllers names multiClusterIngress"
+            ),
             "{warning}"
         );
         let policy = serde_json::to_value(policy("p", json!({}))).expect("a policy");

@@ -431,7 +431,8 @@ impl Declaration {
 }
 
 /// Kinds whose only controller is off by default, and that controller.
-const OPTIONAL: &[(&str, &str, &str)] = &[("networking.karmada.io", "MultiClusterIngress", "multiClusterIngress")];
+const OPTIONAL: &[(&str, &str, &str)] =
+    &[("networking.karmada.io", "MultiClusterIngress", "multiClusterIngress")];
 
 /// Returns the controller that acts on a kind if it is off by default; nothing if the kind is acted on, or needs nobody.
 pub fn optional_for(group: &str, kind: &str) -> Option<&'static str> {
