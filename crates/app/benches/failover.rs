@@ -69,6 +69,8 @@ async fn run(sizes: Sizes) -> Result<()> {
         "--allow-no-execute-taint-policy",
         "--cluster-status-update-frequency=5s",
         "--cluster-failure-threshold=5s",
+        // By default evictions are let through one in two seconds, which is all that would be measured.
+        "--resource-eviction-rate=10000",
     ];
     let ours = Ours::with(&Build { name: "karmada-rs", program: program.clone() }, &flags)?;
     let pids = [ours.child.id()];
