@@ -54,30 +54,43 @@ pub(crate) fn asks_quotas(request: &Request<'_>, object: &Value, settings: &Sett
 
 fn delta(request: &Request<'_>, object: &Value) -> Result<usage::Usage, Denial> {
     let old: Option<ResourceBindingSpec> = match (request.operation, request.old) {
-        (Operation::Update, Some(old)) => Some(spec(old)?),
+        (Operation::Update | Operation::Delete, Some(old)) => Some(spec(old)?),
         _ => None,
     };
-    Ok(usage::change(old.as_ref(), &spec(object)?))
+    let new = if request.operation == Operation::Delete { None } else { Some(spec(object)?) };
+    Ok(usage::change(old.as_ref(), new.as_ref()))
 }
 
-/// Checks a binding and returns the quotas to be charged for it.
-pub(crate) fn validate(
+/// Returns the quotas to be charged for a write of a binding, or its removal. `bindings` are those of the namespace as stored,
+/// if a quota [was not counted yet](must_count).
+pub(crate) fn charge(
     request: &Request<'_>,
     object: &Value,
-    settings: &Settings,
     quotas: &[Value],
+    bindings: &[Value],
 ) -> Result<Vec<Charge>, Denial> {
+    let bindings = bindings.iter().map(spec).collect::<Result<Vec<ResourceBindingSpec>, Denial>>()?;
+    usage::charge(&delta(request, object)?, quotas, &usage::total(&bindings))
+}
+
+/// Says whether what the quotas say of their usage cannot be relied on.
+pub(crate) fn must_count(quotas: &[Value]) -> bool {
+    !quotas.iter().all(usage::is_counted)
+}
+
+/// Checks a binding, apart from quotas.
+pub(crate) fn validate(
+    _: &Request<'_>,
+    object: &Value,
+    settings: &Settings,
+    _: &[Value],
+) -> Result<(), Denial> {
     let binding: ResourceBindingSpec = spec(object)?;
     deny_if_any(&check_dependencies(object))?;
-    let charges = if settings.features.enabled(FEDERATED_QUOTA_ENFORCEMENT) {
-        usage::charge(&delta(request, object)?, quotas)?
-    } else {
-        Vec::new()
-    };
     if settings.features.enabled(MULTIPLE_POD_TEMPLATES_SCHEDULING) {
         deny_if_any(&check_components(&binding.components))?;
     }
-    Ok(charges)
+    Ok(())
 }
 
 fn check_dependencies(object: &Value) -> Errors {
@@ -155,7 +168,6 @@ mod tests {
                 &Settings::default(),
                 &[],
             )
-            .map(|_| ())
         };
         assert_eq!(judge(r#"[{"apiVersion":"v1","kind":"Secret","name":"s"}]"#), Ok(()));
         assert_eq!(judge("null"), Ok(()));

@@ -11,7 +11,6 @@ use api::work::{ClusterResourceBinding, ResourceBinding};
 
 use crate::request::{Denial, Means, Operation, Request, Settings, label};
 use crate::rights::{self, Reading};
-use crate::usage::Charge;
 use crate::{
     autoscaling, bindings, cluster, cron, customizations, ingress, interpreters, overrides, propagation,
     quotas, registries, services, taints, works,
@@ -35,7 +34,7 @@ pub struct Hook {
     pub operations: &'static [Operation],
     /// How long an API server waits for the answer.
     pub timeout_seconds: u8,
-    /// What else it needs to know.
+    /// What else it needs to know, or does.
     pub wants: Wants,
     /// What the writer must be allowed to read.
     pub(crate) rights: Rights,
@@ -59,7 +58,7 @@ pub enum Wants {
     Nothing,
     /// All ResourceInterpreterCustomizations.
     Customizations,
-    /// The FederatedResourceQuotas of the namespace, which it may also charge.
+    /// Nothing to judge the object, but the FederatedResourceQuotas of its namespace are [charged](crate::charge) for it.
     Quotas,
 }
 
@@ -78,7 +77,7 @@ pub enum Home {
 pub enum Act {
     /// Changes the object.
     Mutate(Mutate),
-    /// Lets it pass or refuses it, and says which quotas to charge.
+    /// Lets it pass or refuses it.
     Validate(Validate),
 }
 
@@ -86,7 +85,7 @@ pub enum Act {
 pub(crate) type Rights = fn(&Request<'_>, &Value) -> Result<Vec<Reading>, Denial>;
 
 type Mutate = fn(&Request<'_>, &mut Value, &mut Means<'_>) -> Result<(), Denial>;
-type Validate = fn(&Request<'_>, &Value, &Settings, &[Value]) -> Result<Vec<Charge>, Denial>;
+type Validate = fn(&Request<'_>, &Value, &Settings, &[Value]) -> Result<(), Denial>;
 
 impl std::fmt::Debug for Hook {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -121,14 +120,6 @@ impl Hook {
     /// Says whether the rule writes something itself.
     pub fn has_side_effects(&self) -> bool {
         self.wants == Wants::Quotas
-    }
-
-    /// Returns what has to be looked up for a write before it can be judged.
-    pub fn wants(&self, request: &Request<'_>, object: &Value, settings: &Settings) -> Wants {
-        match self.wants {
-            Wants::Quotas if !bindings::asks_quotas(request, object, settings) => Wants::Nothing,
-            wants => wants,
-        }
     }
 }
 
@@ -267,35 +258,33 @@ pub static HOOKS: [Hook; 26] = [
         "propagationpolicy.karmada.io",
         "/validate-propagationpolicy",
         PROPAGATION,
-        Act::Validate(|request, object, _, _| {
-            propagation::validate::<PropagationPolicy>(request, object).map(free)
-        }),
+        Act::Validate(|request, object, _, _| propagation::validate::<PropagationPolicy>(request, object)),
     ),
     rule(
         "clusterpropagationpolicy.karmada.io",
         "/validate-clusterpropagationpolicy",
         CLUSTER_PROPAGATION,
         Act::Validate(|request, object, _, _| {
-            propagation::validate::<ClusterPropagationPolicy>(request, object).map(free)
+            propagation::validate::<ClusterPropagationPolicy>(request, object)
         }),
     ),
     rule(
         "overridepolicy.karmada.io",
         "/validate-overridepolicy",
         OVERRIDE,
-        Act::Validate(|request, object, _, _| overrides::validate(request, object).map(free)),
+        Act::Validate(|request, object, _, _| overrides::validate(request, object)),
     ),
     rule(
         "clusteroverridepolicy.karmada.io",
         "/validate-clusteroverridepolicy",
         CLUSTER_OVERRIDE,
-        Act::Validate(|request, object, _, _| overrides::validate(request, object).map(free)),
+        Act::Validate(|request, object, _, _| overrides::validate(request, object)),
     ),
     rule(
         "config.karmada.io",
         "/validate-resourceinterpreterwebhookconfiguration",
         INTERPRETER,
-        Act::Validate(|_, object, _, _| interpreters::validate(object).map(free)),
+        Act::Validate(|_, object, _, _| interpreters::validate(object)),
     ),
     Hook {
         timeout_seconds: 10,
@@ -304,38 +293,38 @@ pub static HOOKS: [Hook; 26] = [
             "resourceinterpretercustomization.karmada.io",
             "/validate-resourceinterpretercustomization",
             CUSTOMIZATION,
-            Act::Validate(|_, object, _, others| customizations::validate(object, others).map(free)),
+            Act::Validate(|_, object, _, others| customizations::validate(object, others)),
         )
     },
     rule(
         "federatedresourcequota.karmada.io",
         "/validate-federatedresourcequota",
         QUOTA,
-        Act::Validate(|_, object, _, _| quotas::validate(object).map(free)),
+        Act::Validate(|_, object, _, _| quotas::validate(object)),
     ),
     rule(
         "multiclusteringress.karmada.io",
         "/validate-multiclusteringress",
         INGRESS,
-        Act::Validate(|request, object, _, _| ingress::validate(request, object).map(free)),
+        Act::Validate(|request, object, _, _| ingress::validate(request, object)),
     ),
     rule(
         "federatedhpa.karmada.io",
         "/validate-federatedhpa",
         HPA,
-        Act::Validate(|_, object, _, _| autoscaling::validate(object).map(free)),
+        Act::Validate(|_, object, _, _| autoscaling::validate(object)),
     ),
     rule(
         "cronfederatedhpa.karmada.io",
         "/validate-cronfederatedhpa",
         CRON,
-        Act::Validate(|_, object, _, _| cron::validate(object).map(free)),
+        Act::Validate(|_, object, _, _| cron::validate(object)),
     ),
     rule(
         "multiclusterservice.karmada.io",
         "/validate-multiclusterservice",
         SERVICE,
-        Act::Validate(|request, object, _, _| services::validate(request, object).map(free)),
+        Act::Validate(|request, object, _, _| services::validate(request, object)),
     ),
     Hook {
         operations: DELETE,
@@ -343,7 +332,7 @@ pub static HOOKS: [Hook; 26] = [
             "resourcedeletionprotection.karmada.io",
             "/validate-resourcedeletionprotection",
             ANYTHING,
-            Act::Validate(|request, _, _, _| protect(request).map(free)),
+            Act::Validate(|request, _, _, _| protect(request)),
         )
     },
     Hook {
@@ -363,14 +352,14 @@ pub static HOOKS: [Hook; 26] = [
             "clusterresourcebinding.karmada.io",
             "/validate-clusterresourcebinding",
             CLUSTER_BINDING,
-            Act::Validate(|_, _, _, _| Ok(Vec::new())),
+            Act::Validate(|_, _, _, _| Ok(())),
         )
     },
     rule(
         "clustertaintpolicy.karmada.io",
         "/validate-clustertaintpolicy",
         TAINT,
-        Act::Validate(|_, object, settings, _| taints::validate(object, settings).map(free)),
+        Act::Validate(|_, object, settings, _| taints::validate(object, settings)),
     ),
     Hook {
         home: Home::ApiServer,
@@ -379,7 +368,7 @@ pub static HOOKS: [Hook; 26] = [
             "cluster.karmada.io",
             "/validate-cluster",
             MEMBER,
-            Act::Validate(|_, object, _, _| cluster::validate(object).map(free)),
+            Act::Validate(|_, object, _, _| cluster::validate(object)),
         )
     },
     Hook {
@@ -388,15 +377,10 @@ pub static HOOKS: [Hook; 26] = [
             "resourceregistry.karmada.io",
             "/validate-resourceregistry",
             REGISTRY,
-            Act::Validate(|_, object, _, _| registries::validate(object).map(free)),
+            Act::Validate(|_, object, _, _| registries::validate(object)),
         )
     },
 ];
-
-/// Most rules charge nothing.
-fn free(_: ()) -> Vec<Charge> {
-    Vec::new()
-}
 
 /// Refuses the deletion of an object whose label says so. What counts is the stored object.
 fn protect(request: &Request<'_>) -> Result<(), Denial> {

@@ -2,13 +2,14 @@
 //!
 //! In: a write, the object, the settings, a source of fresh UUIDs, and for two kinds the objects they are judged
 //! against. Out: the object as it is to be stored, or a [`Denial`] in Karmada's words; for bindings also the quotas to
-//! be charged. Who calls (the API server as a plug-in, a webhook server) and how a refusal is wrapped is not decided
+//! be [charged](charge). Who calls (the API server as a plug-in, a webhook server) and how a refusal is wrapped is not decided
 //! here.
 //!
 //! [`HOOKS`] is the table of all rules. [`cluster`] and the ResourceRegistry have rules that Karmada compiles into the
 //! API servers of those kinds.
 
 mod addresses;
+pub mod agents;
 mod autoscaling;
 mod bindings;
 pub mod cluster;
@@ -29,7 +30,7 @@ mod rights;
 pub mod schedule;
 mod services;
 mod taints;
-mod usage;
+pub mod usage;
 mod works;
 
 use serde_json::Value;
@@ -58,9 +59,7 @@ pub fn mutate(request: &Request<'_>, object: &mut Value, means: &mut Means<'_>) 
     Ok(())
 }
 
-/// Checks an object after all changes. `seen` is what the rule [wants](Hook::wants) to see.
-///
-/// Returns the quotas to be charged if the write is to happen.
+/// Checks an object after all changes. `seen` is what the rule [wants](Hook) to see.
 ///
 /// # Errors
 /// If the object breaks a rule or cannot be read.
@@ -69,14 +68,37 @@ pub fn validate(
     object: &Value,
     settings: &Settings,
     seen: &[Value],
-) -> Result<Vec<Charge>, Denial> {
-    let mut charges = Vec::new();
+) -> Result<(), Denial> {
     for hook in hooks_for(request) {
         if let Act::Validate(act) = hook.act {
-            charges.extend(act(request, object, settings, seen)?);
+            act(request, object, settings, seen)?;
         }
     }
-    Ok(charges)
+    Ok(())
+}
+
+/// Says whether a write of a binding, or its removal, changes what the quotas of its namespace count.
+pub fn asks_quotas(request: &Request<'_>, object: &Value, settings: &Settings) -> bool {
+    bindings::asks_quotas(request, object, settings)
+}
+
+/// Says whether what these quotas say of their usage cannot be relied on, since they were not counted yet.
+pub fn must_count(quotas: &[Value]) -> bool {
+    bindings::must_count(quotas)
+}
+
+/// Returns the quotas of the namespace to be charged if a write of a binding, or its removal, is to happen. `stored` are the
+/// bindings of the namespace; they are looked at only if the quotas [must be counted](must_count).
+///
+/// # Errors
+/// If a quota would be exceeded, or something cannot be read.
+pub fn charge(
+    request: &Request<'_>,
+    object: &Value,
+    quotas: &[Value],
+    stored: &[Value],
+) -> Result<Vec<Charge>, Denial> {
+    bindings::charge(request, object, quotas, stored)
 }
 
 #[cfg(test)]
@@ -97,7 +119,7 @@ mod tests {
             namespace: "default",
             old: Some(&old),
         };
-        validate(&request, &Value::Null, &Settings::default(), &[]).map(|_| ())
+        validate(&request, &Value::Null, &Settings::default(), &[])
     }
 
     #[test]

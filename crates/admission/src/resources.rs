@@ -46,11 +46,3 @@ pub(crate) fn is_extended(name: &str) -> bool {
 pub(crate) fn is_prefixed_native(name: &str) -> bool {
     name.contains("kubernetes.io/")
 }
-
-/// Says whether a resource is one of those that are added up as plain numbers.
-pub(crate) fn is_scalar(name: &str) -> bool {
-    is_extended(name)
-        || name.starts_with("hugepages-")
-        || is_prefixed_native(name)
-        || name.starts_with("attachable-volumes-")
-}

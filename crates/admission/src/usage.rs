@@ -1,14 +1,17 @@
-//! What a ResourceBinding uses, and whether the quotas of its namespace allow a change.
+//! What ResourceBindings use, and whether the quotas of their namespace allow a change.
 //!
 //! In: the binding before and after, the quotas as stored. Out: the quotas to be written with their new usage, or a
 //! refusal. Writing them, and trying again when somebody else was faster, is the caller's business.
 //!
 //! Upstream writes quotas one by one and only then looks at the rest of the binding. Here nothing is charged for a
-//! binding that is refused for another reason.
+//! binding that is refused for another reason. Amounts are exact: upstream adds whole units (thousandths of a CPU), so that
+//! what it charges bit by bit is more than what it counts afterwards. And upstream refuses whatever leaves a quota
+//! exceeded, also if it uses less than before; here only a resource of which more is used can be refused.
 
 use std::collections::BTreeMap;
 
 use apimachinery::quantity::{Format, Quantity};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
 use serde_json::Value;
 
 use api::policy::{FederatedResourceQuotaSpec, FederatedResourceQuotaStatus, ResourceList};
@@ -26,14 +29,15 @@ pub struct Charge {
 
 pub(crate) type Usage = BTreeMap<String, Quantity>;
 
-/// Returns how the usage changes, resource by resource; empty if quotas need not be asked.
-pub(crate) fn change(old: Option<&ResourceBindingSpec>, new: &ResourceBindingSpec) -> Usage {
-    match old {
-        None if new.clusters.is_empty() => return Usage::new(),
-        Some(old) if !is_relevant(old, new) => return Usage::new(),
+/// Returns how the usage changes, resource by resource; empty if quotas need not be asked. Without a new version the binding is
+/// gone.
+pub(crate) fn change(old: Option<&ResourceBindingSpec>, new: Option<&ResourceBindingSpec>) -> Usage {
+    match (old, new) {
+        (None, Some(new)) if new.clusters.is_empty() => return Usage::new(),
+        (Some(old), Some(new)) if !is_relevant(old, new) => return Usage::new(),
         _ => {}
     }
-    let mut delta = usage(new);
+    let mut delta = new.map(usage).unwrap_or_default();
     for (name, amount) in old.map(usage).unwrap_or_default() {
         *delta.entry(name).or_default() -= amount;
     }
@@ -42,30 +46,32 @@ pub(crate) fn change(old: Option<&ResourceBindingSpec>, new: &ResourceBindingSpe
 }
 
 /// Charges the quotas of the namespace.
-pub(crate) fn charge(delta: &Usage, quotas: &[Value]) -> Result<Vec<Charge>, Denial> {
+///
+/// A quota that is new or was changed has not been counted yet: what it says of its usage means nothing. `counted` is what all
+/// bindings of the namespace use, without the change; it is asked for only then.
+pub(crate) fn charge(delta: &Usage, quotas: &[Value], counted: &Usage) -> Result<Vec<Charge>, Denial> {
     let mut charges = Vec::new();
     for quota in quotas {
         let limits = part::<FederatedResourceQuotaSpec>(quota, "spec")?.overall;
-        let counted: Vec<_> = delta.iter().filter(|(name, _)| limits.contains_key(*name)).collect();
-        if counted.is_empty() {
+        let changes: Vec<_> = delta.iter().filter(|(name, _)| limits.contains_key(*name)).collect();
+        if changes.is_empty() {
             continue;
         }
-        let mut used = Sum::default();
-        for (name, amount) in &part::<FederatedResourceQuotaStatus>(quota, "status")?.overall_used {
-            used.add(name, &resources::amount(amount));
-        }
-        for (name, amount) in counted {
-            used.add(name, amount);
-        }
-        let used = used.list();
-        for (name, sum) in &used {
+        let status = part::<FederatedResourceQuotaStatus>(quota, "status")?;
+        let is_counted = same(&status.overall, &limits);
+        let mut used = if is_counted { amounts(&status.overall_used) } else { counted.clone() };
+        used.retain(|name, _| limits.contains_key(name));
+        for (name, change) in changes {
+            let sum = used.entry(name.clone()).or_default();
+            *sum += *change;
             let Some(limit) = limits.get(name).map(resources::amount) else { continue };
-            if *sum > limit {
+            if change.sign() > 0 && *sum > limit {
                 let text = |field: &str| quota["metadata"][field].as_str().unwrap_or_default();
                 return Err(Denial::quota_exceeded(format!(
-                    "FederatedResourceQuota({}/{}) exceeded for resource {name}: requested sum {sum}, limit {limit}.",
+                    "FederatedResourceQuota({}/{}) exceeded for resource {name}: requested sum {}, limit {limit}.",
                     text("namespace"),
                     text("name"),
+                    formatted(name, *sum),
                 )));
             }
         }
@@ -73,11 +79,81 @@ pub(crate) fn charge(delta: &Usage, quotas: &[Value]) -> Result<Vec<Charge>, Den
         if !quota["status"].is_object() {
             quota["status"] = Value::Object(serde_json::Map::new());
         }
+        if !is_counted {
+            quota["status"]["overall"] = quota["spec"]["overall"].clone();
+        }
         quota["status"]["overallUsed"] =
-            used.iter().map(|(name, sum)| (name.clone(), Value::from(sum.to_string()))).collect();
+            list(&used).into_iter().map(|(name, sum)| (name, Value::from(sum.0))).collect();
         charges.push(Charge { quota });
     }
     Ok(charges)
+}
+
+/// Says whether the status of a quota tells of the limits that it has.
+pub(crate) fn is_counted(quota: &Value) -> bool {
+    let limits = part::<FederatedResourceQuotaSpec>(quota, "spec").map(|spec| spec.overall);
+    let known = part::<FederatedResourceQuotaStatus>(quota, "status").map(|status| status.overall);
+    matches!((limits, known), (Ok(limits), Ok(known)) if same(&limits, &known))
+}
+
+/// Returns what bindings use together.
+pub(crate) fn total<'a>(bindings: impl IntoIterator<Item = &'a ResourceBindingSpec>) -> Usage {
+    let mut total = Usage::new();
+    for (name, amount) in bindings.into_iter().flat_map(usage) {
+        *total.entry(name).or_default() += amount;
+    }
+    total
+}
+
+/// Returns what bindings use together of the resources that a quota limits, as its status tells it.
+pub fn used<'a>(
+    limits: &ResourceList,
+    bindings: impl IntoIterator<Item = &'a ResourceBindingSpec>,
+) -> ResourceList {
+    let mut used = total(bindings);
+    used.retain(|name, _| limits.contains_key(name));
+    list(&used)
+}
+
+/// Says whether a change of a binding matters to quotas. A missing version means that the binding is new, or gone.
+pub fn differs(old: Option<&ResourceBindingSpec>, new: Option<&ResourceBindingSpec>) -> bool {
+    !change(old, new).is_empty()
+}
+
+/// Says whether two lists name the same amounts, however they write them.
+pub fn same(one: &ResourceList, other: &ResourceList) -> bool {
+    one.len() == other.len()
+        && one.iter().zip(other).all(|((name, amount), (other_name, other))| {
+            name == other_name && resources::amount(amount) == resources::amount(other)
+        })
+}
+
+/// Adds up lists of amounts.
+pub fn sum<'a>(lists: impl IntoIterator<Item = &'a ResourceList>) -> ResourceList {
+    let mut total = Usage::new();
+    for (name, amount) in lists.into_iter().flatten() {
+        *total.entry(name.clone()).or_default() += resources::amount(amount);
+    }
+    total.into_iter().map(|(name, amount)| (name, Amount(amount.to_string()))).collect()
+}
+
+fn amounts(list: &ResourceList) -> Usage {
+    list.iter().map(|(name, amount)| (name.clone(), resources::amount(amount))).collect()
+}
+
+/// Returns what is positive; a sum of zero or less is not usage.
+fn list(used: &Usage) -> ResourceList {
+    used.iter()
+        .filter(|(_, amount)| amount.sign() > 0)
+        .map(|(name, amount)| (name.clone(), Amount(formatted(name, *amount).to_string())))
+        .collect()
+}
+
+/// Returns an amount as a quota's status writes it: bytes in powers of two, if they are whole.
+fn formatted(name: &str, amount: Quantity) -> Quantity {
+    let bytes = matches!(name, "memory" | "ephemeral-storage") || name.starts_with("hugepages-");
+    let binary = bytes && amount.as_i64().is_some();
+    amount.with_format(if binary { Format::BinarySi } else { Format::DecimalSi })
 }
 
 /// Says whether anything changed that quotas count.
@@ -95,10 +171,10 @@ fn is_relevant(old: &ResourceBindingSpec, new: &ResourceBindingSpec) -> bool {
         || replicas(old) != replicas(new)
         || (has_components && names(old) != names(new))
         || old.components.len() != new.components.len()
-        || old.components.iter().zip(&new.components).any(|(old, new)| differs(old, new))
+        || old.components.iter().zip(&new.components).any(|(old, new)| component_differs(old, new))
 }
 
-fn differs(old: &Component, new: &Component) -> bool {
+fn component_differs(old: &Component, new: &Component) -> bool {
     if old.replicas != new.replicas {
         return true;
     }
@@ -107,14 +183,6 @@ fn differs(old: &Component, new: &Component) -> bool {
         (None, None) => false,
         _ => true,
     }
-}
-
-/// Compares amounts, not texts.
-fn same(one: &ResourceList, other: &ResourceList) -> bool {
-    one.len() == other.len()
-        && one.iter().zip(other).all(|((name, amount), (other_name, other))| {
-            name == other_name && resources::amount(amount) == resources::amount(other)
-        })
 }
 
 fn replicas(binding: &ResourceBindingSpec) -> i64 {
@@ -143,41 +211,6 @@ fn usage(binding: &ResourceBindingSpec) -> Usage {
     }
     usage.retain(|_, amount| !amount.is_zero());
     usage
-}
-
-/// A sum in the units in which the quota's status is kept: thousandths of a CPU, whole units of anything else.
-#[derive(Default)]
-struct Sum(BTreeMap<String, i64>);
-
-impl Sum {
-    fn add(&mut self, name: &str, amount: &Quantity) {
-        let units = match name {
-            "cpu" => amount.milli_value(),
-            "memory" | "ephemeral-storage" | "pods" => amount.value(),
-            _ if resources::is_scalar(name) => amount.value(),
-            // Other names are in no quota's status.
-            _ => return,
-        };
-        let sum = self.0.entry(name.to_owned()).or_default();
-        *sum = sum.saturating_add(units);
-    }
-
-    /// Returns what is positive; a sum of zero or less is not usage.
-    fn list(self) -> Usage {
-        self.0
-            .into_iter()
-            .filter(|(_, units)| *units > 0)
-            .map(|(name, units)| {
-                let quantity = match name.as_str() {
-                    "cpu" => Quantity::from_milli(units, Format::DecimalSi),
-                    "memory" | "ephemeral-storage" => Quantity::new(units, Format::BinarySi),
-                    _ if name.starts_with("hugepages-") => Quantity::new(units, Format::BinarySi),
-                    _ => Quantity::new(units, Format::DecimalSi),
-                };
-                (name, quantity)
-            })
-            .collect()
-    }
 }
 
 #[cfg(test)]
@@ -210,8 +243,8 @@ mod tests {
 
     #[test]
     fn a_scheduled_binding_is_charged_and_the_rest_of_the_status_stays() {
-        let delta = change(None, &binding(&[2, 1], "500m"));
-        let charges = charge(&delta, &[quota("10", "1")]).unwrap();
+        let delta = change(None, Some(&binding(&[2, 1], "500m")));
+        let charges = charge(&delta, &[quota("10", "1")], &Usage::new()).unwrap();
         assert_eq!(charges.len(), 1);
         assert_eq!(
             charges[0].quota["status"],
@@ -222,8 +255,8 @@ mod tests {
 
     #[test]
     fn what_exceeds_the_limit_is_refused_with_its_own_reason() {
-        let delta = change(None, &binding(&[3], "1"));
-        let denial = charge(&delta, &[quota("10", "8")]).unwrap_err();
+        let delta = change(None, Some(&binding(&[3], "1")));
+        let denial = charge(&delta, &[quota("10", "8")], &Usage::new()).unwrap_err();
         assert_eq!((denial.code, denial.reason), (403, Some("QuotaExceeded")));
         assert_eq!(
             denial.message,
@@ -233,22 +266,22 @@ mod tests {
 
     #[test]
     fn less_than_before_gives_back() {
-        let delta = change(Some(&binding(&[4], "1")), &binding(&[1], "1"));
-        let charges = charge(&delta, &[quota("10", "4")]).unwrap();
+        let delta = change(Some(&binding(&[4], "1")), Some(&binding(&[1], "1")));
+        let charges = charge(&delta, &[quota("10", "4")], &Usage::new()).unwrap();
         assert_eq!(charges[0].quota["status"]["overallUsed"], json!({ "cpu": "1" }));
-        let delta = change(Some(&binding(&[4], "1")), &binding(&[], "1"));
-        let charges = charge(&delta, &[quota("10", "4")]).unwrap();
+        let delta = change(Some(&binding(&[4], "1")), Some(&binding(&[], "1")));
+        let charges = charge(&delta, &[quota("10", "4")], &Usage::new()).unwrap();
         assert_eq!(charges[0].quota["status"]["overallUsed"], json!({}));
     }
 
     #[test]
     fn what_quotas_do_not_count_is_not_looked_at() {
-        assert!(change(None, &binding(&[], "1")).is_empty(), "not scheduled yet");
+        assert!(change(None, Some(&binding(&[], "1"))).is_empty(), "not scheduled yet");
         let old = binding(&[2, 1], "1000m");
-        assert!(change(Some(&old), &binding(&[1, 2], "1")).is_empty(), "same sum, same amount");
+        assert!(change(Some(&old), Some(&binding(&[1, 2], "1"))).is_empty(), "same sum, same amount");
         let other = json!({ "metadata": {}, "spec": { "overall": { "pods": "1" } } });
-        let delta = change(None, &binding(&[1], "1"));
-        assert_eq!(charge(&delta, &[other]), Ok(Vec::new()));
+        let delta = change(None, Some(&binding(&[1], "1")));
+        assert_eq!(charge(&delta, &[other], &Usage::new()), Ok(Vec::new()));
     }
 
     #[test]
@@ -259,10 +292,52 @@ mod tests {
             { "name": "b", "replicas": 1, "replicaRequirements": { "resourceRequest": { "cpu": "500m" } } },
         ]))
         .unwrap();
-        let delta = change(None, &with);
+        let delta = change(None, Some(&with));
         assert_eq!(delta["cpu"].to_string(), "5");
         let mut elsewhere = with.clone();
         elsewhere.clusters[0].name = "m9".into();
-        assert!(change(Some(&with), &elsewhere).is_empty(), "another cluster, the same amount");
+        assert!(change(Some(&with), Some(&elsewhere)).is_empty(), "another cluster, the same amount");
+    }
+
+    #[test]
+    fn a_binding_that_goes_gives_back_all_it_used() {
+        let delta = change(Some(&binding(&[3], "1")), None);
+        let charges = charge(&delta, &[quota("10", "4")], &Usage::new()).unwrap();
+        assert_eq!(charges[0].quota["status"]["overallUsed"], json!({ "cpu": "1" }));
+        assert!(change(Some(&binding(&[], "1")), None).is_empty(), "it used nothing");
+    }
+
+    #[test]
+    fn a_binding_that_uses_less_is_accepted_although_the_quota_stays_exceeded() {
+        let delta = change(Some(&binding(&[4], "1")), Some(&binding(&[3], "1")));
+        let charges = charge(&delta, &[quota("2", "8")], &Usage::new()).unwrap();
+        assert_eq!(charges[0].quota["status"]["overallUsed"], json!({ "cpu": "7" }));
+    }
+
+    #[test]
+    fn a_quota_that_was_not_counted_yet_starts_from_what_exists() {
+        let exists = total([&binding(&[4], "1"), &binding(&[2, 1], "500m")]);
+        let mut new = quota("6", "0");
+        new["status"] = json!({});
+        let delta = change(None, Some(&binding(&[1], "1")));
+        let denial = charge(&delta, std::slice::from_ref(&new), &exists).unwrap_err();
+        assert!(denial.message.ends_with("requested sum 6500m, limit 6."), "{}", denial.message);
+        let delta = change(None, Some(&binding(&[1], "500m")));
+        let charges = charge(&delta, &[new], &exists).unwrap();
+        assert_eq!(
+            charges[0].quota["status"],
+            json!({ "overall": { "cpu": "6" }, "overallUsed": { "cpu": "6" } })
+        );
+    }
+
+    #[test]
+    fn amounts_are_exact() {
+        let tiny = binding(&[3], "100u");
+        let delta = change(None, Some(&tiny));
+        let charges = charge(&delta, &[quota("1", "0")], &Usage::new()).unwrap();
+        assert_eq!(charges[0].quota["status"]["overallUsed"], json!({ "cpu": "300u" }));
+        let limits: ResourceList = serde_json::from_value(json!({ "cpu": "1", "memory": "1Gi" })).unwrap();
+        let used = used(&limits, [&tiny, &binding(&[1], "0")]);
+        assert_eq!(serde_json::to_value(used).unwrap(), json!({ "cpu": "300u", "memory": "4Gi" }));
     }
 }

@@ -18,6 +18,7 @@ pub mod webhooks;
 
 use std::sync::Arc;
 
+use apimachinery::gvk::Gvk;
 use apimachinery::status::Status;
 use futures::future::BoxFuture;
 use serde_json::Value;
@@ -60,6 +61,22 @@ pub struct Attributes<'a> {
     pub warnings: Vec<String>,
 }
 
+/// What a plug-in wants written in the same commit as an object.
+#[derive(Default)]
+pub struct Together {
+    pub writes: Vec<Companion>,
+    /// Let go when the commit is done.
+    pub held: Vec<Box<dyn Send + Sync>>,
+}
+
+/// An object whose status is to be written together with another object.
+#[derive(Debug)]
+pub struct Companion {
+    pub kind: Gvk,
+    /// As it was read, with its revision, and with the new status.
+    pub object: Value,
+}
+
 /// An admission plug-in inside the process.
 pub trait Admit: Send + Sync {
     fn name(&self) -> &'static str;
@@ -73,6 +90,17 @@ pub trait Admit: Send + Sync {
 
     fn validate<'a>(&'a self, _attributes: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Says whether a write of this kind may want others written with it; asked before anything else.
+    fn accompanies(&self, _operation: Operation, _kind: &Kind, _subresource: &str) -> bool {
+        false
+    }
+
+    /// Returns what is to be written in the same commit, or refuses. Everybody else has agreed by then. Asked again when what it
+    /// wants written was overtaken by others. A deletion is asked about when the object really goes.
+    fn together<'a>(&'a self, _attributes: &'a Attributes<'_>) -> BoxFuture<'a, Result<Together, Status>> {
+        Box::pin(std::future::ready(Ok(Together::default())))
     }
 }
 
@@ -88,6 +116,24 @@ impl Chain {
     /// Says whether any plug-in wants to see a write.
     pub fn handles(&self, operation: Operation, kind: &Kind, subresource: &str) -> bool {
         self.0.iter().any(|plugin| plugin.handles(operation, kind, subresource))
+    }
+
+    /// Says whether any plug-in may want others written with a write.
+    pub fn accompanies(&self, operation: Operation, kind: &Kind, subresource: &str) -> bool {
+        self.0.iter().any(|plugin| plugin.accompanies(operation, kind, subresource))
+    }
+
+    /// Collects what plug-ins want written in the same commit.
+    pub async fn together(&self, attributes: &Attributes<'_>) -> Result<Together, Status> {
+        let mut all = Together::default();
+        for plugin in &self.0 {
+            if plugin.accompanies(attributes.operation, attributes.kind, attributes.subresource) {
+                let Together { writes, held } = plugin.together(attributes).await?;
+                all.writes.extend(writes);
+                all.held.extend(held);
+            }
+        }
+        Ok(all)
     }
 
     pub async fn mutate(&self, attributes: &mut Attributes<'_>) -> Result<(), Status> {

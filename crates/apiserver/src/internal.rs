@@ -53,7 +53,7 @@ impl Actor {
         &self.server
     }
 
-    fn target<'a>(
+    pub(crate) fn target<'a>(
         &'a self,
         kind: &'a Arc<Kind>,
         namespace: &'a str,

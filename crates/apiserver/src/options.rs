@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::admission::Admit;
+use crate::auth::bounds::Bounds;
 use crate::gate::Gate;
 use crate::registry::Registry;
 use crate::server::Extension;
@@ -40,6 +41,8 @@ pub struct Options {
     /// Webhook configurations that are stored but not obeyed: those of programs whose rules are among the plug-ins.
     pub ignored_webhooks: Vec<String>,
     pub extension: Option<Arc<dyn Extension>>,
+    /// Users who never get more than what is their own, whatever roles say.
+    pub bounds: Option<Arc<dyn Bounds>>,
     /// What is served before the first definition; the native kinds by default.
     pub registry: Option<Arc<Registry>>,
     /// Definitions that are installed before the server is ready.
@@ -63,6 +66,8 @@ pub struct Options {
     pub connections: Option<crate::http::listener::Settings>,
     /// Where requests are recorded; nowhere by default.
     pub audit: Option<crate::audit::Options>,
+    /// Keeps objects in etcd, where other servers see them; the data directory has only keys then.
+    pub etcd: Option<store::EtcdOptions>,
     /// Keeps objects in memory although there is a data directory: only keys are kept there.
     pub in_memory: bool,
     /// Acknowledges writes before they are on disk: a crash loses the last moments. For data that only simulates.
@@ -86,6 +91,7 @@ impl Default for Options {
             plugins: Vec::new(),
             ignored_webhooks: Vec::new(),
             extension: None,
+            bounds: None,
             registry: None,
             definitions: Vec::new(),
             namespaces: Vec::new(),
@@ -99,6 +105,7 @@ impl Default for Options {
             budgets: Default::default(),
             connections: None,
             audit: None,
+            etcd: None,
             in_memory: false,
             relaxed: false,
             gate: Gate::default(),

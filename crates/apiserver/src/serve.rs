@@ -16,6 +16,7 @@ use tracing::Instrument;
 use crate::account::{Account, Reading};
 use crate::aggregation::{Remote, proxy};
 use crate::audit::{Origin, Record};
+use crate::auth::bounds::Reach;
 use crate::auth::rbac::Attributes;
 use crate::auth::user::MASTERS;
 use crate::auth::x509::Verdict;
@@ -80,7 +81,7 @@ where
         let mut recipient =
             Recipient { alone: parts.version < http::Version::HTTP_2, ..Recipient::default() };
         let answered = async {
-            let user = admitted?;
+            let (user, reach) = admitted?;
             let account = peer.is_remote().then(|| server.limits.account(&user)).flatten();
             if let Peer::Remote { guest, .. } = &peer {
                 recipient.account = account.clone();
@@ -108,6 +109,7 @@ where
                 .with_upgrade(upgrade)
                 .with_deadline(deadline)
                 .with_terms(terms)
+                .within(reach)
                 .with_recipient(recipient.clone());
             let context = Arc::new(context);
             let answer = answer(&server, &context, body, record.as_mut());
@@ -184,7 +186,7 @@ async fn admit(
     query: &Query,
     peer: &Peer,
     audit_id: &HeaderValue,
-) -> (Option<Record>, Result<Arc<User>, Status>) {
+) -> (Option<Record>, Result<(Arc<User>, Reach), Status>) {
     let caller = match valid_timeout(query) {
         Ok(()) => authenticate(server, &parts.headers, peer).await,
         Err(status) => Err(status),
@@ -222,7 +224,7 @@ async fn may(
     peer: &Peer,
     caller: Arc<User>,
     mut record: Option<&mut Record>,
-) -> Result<Arc<User>, Status> {
+) -> Result<(Arc<User>, Reach), Status> {
     let wanted = Attributes::of(info);
     if let Peer::Remote { guest, .. } = peer
         && !caller.is_anonymous()
@@ -241,12 +243,12 @@ async fn may(
     if peer.is_remote() {
         server.gate.delay().await;
     }
-    let allowed = server.rbac.check(&server.store, &user, &wanted);
+    let allowed = server.rbac.reach(&server.store, &user, &wanted);
     if let Some(record) = record {
         let reason = if allowed.is_ok() { server.rbac.reason(&user, &wanted) } else { String::new() };
         record.authorized(allowed.is_ok(), &reason);
     }
-    allowed.map(|()| user)
+    allowed.map(|reach| (user, reach))
 }
 
 /// Waits for a place among the requests that are worked on. Parts of this process do not need one.
@@ -332,6 +334,11 @@ async fn answer(
     if let Some(record) = record {
         record.request(&body);
     }
+    if needs_newest(context, server.store.revision())
+        && let Err(error) = server.store.catch_up().await
+    {
+        return respond::error(&handlers::write::commit_failure(error));
+    }
     if takes_long(&context.info) {
         let (own, asked) = (server.clone(), context.clone());
         let answer = async move { handlers::resource(&own, &asked, body).await };
@@ -343,6 +350,15 @@ async fn answer(
     } else {
         endpoints::answer(server, context).await
     }
+}
+
+/// Says whether a request has to see everything that was acknowledged before, by any server: it changes something, or it reads
+/// without naming a revision that is there already.
+fn needs_newest(context: &Context, now: store::Revision) -> bool {
+    let reads = matches!(context.info.verb, "get" | "list" | "watch");
+    let named: Option<store::Revision> =
+        context.query.get("resourceVersion").and_then(|revision| revision.parse().ok());
+    context.info.is_resource && !(reads && named.is_some_and(|revision| revision <= now))
 }
 
 /// Says whether a request is about a definition, whose schema is large and has to be checked and compiled.

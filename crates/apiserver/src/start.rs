@@ -23,6 +23,7 @@ use crate::auth::pki::{self, Pki};
 use crate::auth::rbac::Rbac;
 use crate::auth::renewal::Renewal;
 use crate::auth::serving::{Serving, Signer};
+use crate::auth::shared_keys;
 use crate::auth::tokens::{self, Tokens};
 use crate::auth::x509::Judge;
 use crate::http::front::{self, Front};
@@ -44,6 +45,8 @@ pub enum Error {
     Store(#[from] store::OpenError),
     #[error(transparent)]
     Pki(#[from] pki::Error),
+    #[error(transparent)]
+    SharedKeys(#[from] shared_keys::Error),
     #[error(transparent)]
     Tokens(#[from] tokens::Error),
     #[error(transparent)]
@@ -73,6 +76,8 @@ pub struct Handle {
     tasks: TaskTracker,
     listening: CancellationToken,
     data_dir: Option<PathBuf>,
+    /// Nobody else uses the data directory meanwhile.
+    _lock: Option<store::Lock>,
     #[cfg_attr(not(test), expect(dead_code, reason = "tests make time pass for it"))]
     pub(crate) renewal: Arc<Renewal>,
 }
@@ -88,15 +93,27 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     let mut names = options.extra_names.clone();
     names.push(address.ip().to_string());
     names.extend(options.advertise.clone());
-    let store_options = match &options.data_dir {
-        Some(dir) if !options.in_memory => {
+    let store_options = match (&options.etcd, &options.data_dir) {
+        (Some(etcd), _) => store::Options::etcd(etcd.clone()),
+        (None, Some(dir)) if !options.in_memory => {
             store::Options { faults: options.store_faults.clone(), ..store::Options::file(dir.join("store")) }
         }
         _ => store::Options::memory(),
     };
+    // A store in the directory takes this lock itself.
+    let lock = match &options.data_dir {
+        Some(dir) if options.etcd.is_some() => Some(store::lock(&dir.join("store"))?),
+        _ => None,
+    };
     // The store first: it takes the lock of the data directory, and only its owner may write keys there.
     let store = tokio::task::spawn_blocking(move || Store::open(store_options));
     let store = store.await.expect("opening the store does not panic")?;
+    if let Some(dir) = pki_dir.as_deref().filter(|_| options.etcd.is_some())
+        && let Err(error) = shared_keys::agree(&store, dir).await
+    {
+        store.close().await;
+        return Err(error.into());
+    }
     let names_for_pki = names.clone();
     let pki_path = pki_dir.clone();
     let pki = tokio::task::spawn_blocking(move || Pki::load_or_create(pki_dir.as_deref(), &names_for_pki));
@@ -116,7 +133,7 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
     let server = Arc::new(Server {
         store,
         registry: ArcSwap::new(options.registry.clone().unwrap_or_else(Registry::natives)),
-        rbac: Rbac::default(),
+        rbac: Rbac::within(options.bounds.clone()),
         impersonators: Default::default(),
         tokens: Tokens::new(&pki.service_account_key, &issuer, options.token_file.as_deref())?,
         oidc: options.oidc.clone().map(Oidc::new).transpose()?,
@@ -193,6 +210,7 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
         tasks,
         listening,
         data_dir: options.data_dir,
+        _lock: lock,
         renewal,
     })
 }

@@ -10,8 +10,9 @@ use apimachinery::duration;
 use clap::Args;
 use controllers::plane::scheduling::{Diagnoses, Settings as Scheduling};
 use controllers::table::{Status, TABLE};
-use controllers::{Context, Selection, Settings, Timing};
+use controllers::{Context, Fleet, Selection, Settings, Timing};
 use k8s_openapi::api::core::v1::Namespace;
+use member::Member;
 use parking_lot::Mutex;
 use propagation::skip::{SKIPPED_NAMESPACES, SkipRules};
 use propagation::withdrawal::Limits;
@@ -23,7 +24,7 @@ use apiserver::server::Check;
 
 use crate::observability::{self, Topic};
 use crate::signals::Signals;
-use crate::{failover, scheduling};
+use crate::{autoscaling, failover, scheduling};
 
 /// How long controllers may take to end.
 const GOODBYE: Duration = Duration::from_secs(10);
@@ -51,7 +52,7 @@ pub(crate) struct Arguments {
 /// Upstream's flags for the Lease.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Leader election")]
-struct Election {
+pub(crate) struct Election {
     /// Act only while holding a Lease of the control plane.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     leader_elect: bool,
@@ -74,8 +75,8 @@ struct Election {
 }
 
 impl Election {
-    /// Returns who stands in line, or nothing if nobody has to.
-    fn candidate(&self, chosen: &Chosen) -> anyhow::Result<Option<Candidate>> {
+    /// Returns who stands in line, or nothing if nobody has to. `lease` is the name of the Lease unless a flag says otherwise.
+    pub(crate) fn candidate(&self, lease: &str) -> anyhow::Result<Option<Candidate>> {
         if !self.leader_elect {
             return Ok(None);
         }
@@ -90,7 +91,7 @@ impl Election {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         Ok(Some(Candidate {
             namespace: self.leader_elect_resource_namespace.clone(),
-            lease: self.leader_elect_resource_name.clone().unwrap_or_else(|| chosen.component().to_owned()),
+            lease: self.leader_elect_resource_name.clone().unwrap_or_else(|| lease.to_owned()),
             identity: format!("{host}_{}", uuid::Uuid::new_v4()),
             timing,
         }))
@@ -118,6 +119,8 @@ pub(crate) struct Chosen {
     clusters: Clusters,
     #[command(flatten)]
     failover: failover::Failover,
+    #[command(flatten)]
+    autoscaling: autoscaling::Autoscaling,
     /// Removals of copies are held when more templates than this lose copies within a minute, and more than
     /// --removal-limit-percent of all copies are lost. The policy says how to let them go.
     #[arg(long, value_name = "COUNT", default_value_t = 50)]
@@ -169,6 +172,9 @@ struct Clusters {
     /// Which part of --cluster-lease-duration an agent waits between two renewals of its Lease.
     #[arg(long, value_name = "FRACTION", default_value_t = 0.25)]
     cluster_lease_renew_interval_fraction: f64,
+    /// How often what FederatedResourceQuotas count is counted afresh.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration::parse)]
+    federated_resource_quota_sync_period: Duration,
 }
 
 impl Clusters {
@@ -182,6 +188,7 @@ impl Clusters {
             startup_grace_period: self.cluster_startup_grace_period,
             lease_duration: self.cluster_lease_duration,
             lease_renew_fraction: self.cluster_lease_renew_interval_fraction,
+            quota_sync_period: self.federated_resource_quota_sync_period,
         };
         timing.check().map_err(anyhow::Error::msg)?;
         Ok(timing)
@@ -204,6 +211,13 @@ impl Chosen {
             chosen: Chosen,
         }
         <Line as clap::Parser>::parse_from(["karmada"].iter().chain(flags)).chosen
+    }
+
+    /// Returns the same with further `--feature-gates`.
+    pub(crate) fn with_features(mut self, further: &str) -> Self {
+        let both = [self.feature_gates.as_str(), further];
+        self.feature_gates = both.into_iter().filter(|list| !list.is_empty()).collect::<Vec<_>>().join(",");
+        self
     }
 
     /// Returns the features that are on.
@@ -234,12 +248,13 @@ impl Chosen {
             timing: self.clusters.timing()?,
             removals,
             failover: self.failover.settings()?,
+            autoscaling: self.autoscaling.settings()?,
         })
     }
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let candidate = arguments.election.candidate(&arguments.chosen)?;
+    let candidate = arguments.election.candidate(arguments.chosen.component())?;
     let address = |flag: &str, text: &str| {
         observability::address(text).map_err(|error| anyhow::anyhow!("--{flag}: {error}"))
     };
@@ -310,33 +325,46 @@ impl Plan {
 
     fn start(&self, tasks: &Tasks) {
         let supervisor = Supervisor::default();
-        *tasks.0.lock() = Some(supervisor.clone());
         let context = Context {
             settings: self.settings.clone(),
             scheduler: self.scheduler.clone(),
             writer: self.writer.clone(),
-            ..Context::new(self.writer.client().clone(), supervisor)
+            ..Context::new(self.writer.client().clone(), supervisor.clone())
         };
-        controllers::spawn(&context, &self.selection);
+        let fleet = controllers::spawn(&context, &self.selection);
+        *tasks.0.lock() = Some(Started { supervisor, fleet });
     }
 }
 
 /// The tasks of the controllers that run at the moment; cheap to clone, all clones show the same.
 #[derive(Clone, Default)]
-pub(crate) struct Tasks(Arc<Mutex<Option<Supervisor>>>);
+pub(crate) struct Tasks(Arc<Mutex<Option<Started>>>);
+
+/// What controllers that run have.
+struct Started {
+    supervisor: Supervisor,
+    /// The members they are connected to.
+    fleet: Option<Fleet>,
+}
 
 impl Tasks {
     /// Ends them, within a limit.
     async fn stop(&self) {
-        let Some(supervisor) = self.0.lock().take() else { return };
+        let Some(Started { supervisor, .. }) = self.0.lock().take() else { return };
         if tokio::time::timeout(GOODBYE, supervisor.stop()).await.is_err() {
             tracing::warn!(tasks = supervisor.len(), "some controllers did not end in time");
         }
     }
 
+    /// Returns the members that can be asked; nothing if nobody in this process is connected to members.
+    pub(crate) fn ready_members(&self) -> Option<Vec<Arc<Member>>> {
+        let fleet = self.0.lock().as_ref().and_then(|started| started.fleet.clone());
+        fleet.map(|fleet| fleet.ready())
+    }
+
     /// Returns what `/readyz` says about them: one line for all, and one for each that has ever died.
     pub(crate) fn checks(&self) -> Vec<Check> {
-        let reports = self.0.lock().as_ref().map(Supervisor::report).unwrap_or_default();
+        let reports = self.0.lock().as_ref().map(|started| started.supervisor.report()).unwrap_or_default();
         let failing: Vec<&str> =
             reports.iter().filter(|report| report.failing).map(|report| report.name.as_str()).collect();
         let failure = (!failing.is_empty()).then(|| format!("these keep dying: {}", failing.join(", ")));
@@ -358,10 +386,12 @@ pub(crate) struct Running {
 
 impl Running {
     /// Has the controllers act whenever the Lease is theirs. In a server that is alone this is at once: nobody holds it, or a
-    /// predecessor on the same data does, which has the same identity.
+    /// predecessor on the same data does, which has the same identity. Where servers share a store, `server` tells this one from
+    /// the others.
     pub(crate) async fn elected(
         writer: Writer,
         chosen: &Chosen,
+        server: Option<String>,
         diagnoses: Diagnoses,
         tasks: Tasks,
     ) -> anyhow::Result<Self> {
@@ -370,15 +400,19 @@ impl Running {
         if chosen.controllers.is_empty() {
             return Ok(Self { stop, task: tokio::spawn(async {}) });
         }
-        // Lives as long as the store, and no other store has it.
-        let store = kube::Api::<Namespace>::all(plan.writer.client().clone())
-            .get("kube-system")
-            .await
-            .context("cannot tell this control plane from others")?;
+        let own = match server {
+            Some(server) => server,
+            // Lives as long as the store, and no other store has it.
+            None => {
+                let namespaces = kube::Api::<Namespace>::all(plan.writer.client().clone());
+                let found = namespaces.get("kube-system").await;
+                found.context("cannot tell this control plane from others")?.metadata.uid.unwrap_or_default()
+            }
+        };
         let candidate = Candidate {
             namespace: "karmada-system".to_owned(),
             lease: chosen.component().to_owned(),
-            identity: format!("karmada-server_{}", store.metadata.uid.unwrap_or_default()),
+            identity: format!("karmada-server_{own}"),
             timing: election::Timing::default(),
         };
         let task = tokio::spawn(act(plan, candidate, tasks, stop.clone()));
@@ -459,6 +493,7 @@ mod tests {
         ("cluster-startup-grace-period", "60s"),
         ("cluster-lease-duration", "40s"),
         ("cluster-lease-renew-interval-fraction", "0.25"),
+        ("federated-resource-quota-sync-period", "5m"),
         ("leader-elect", "true"),
         ("leader-elect-lease-duration", "15s"),
         ("leader-elect-renew-deadline", "10s"),
@@ -484,6 +519,13 @@ mod tests {
         ("graceful-eviction-timeout", "10m"),
         ("descheduling-interval", "2m"),
         ("unschedulable-threshold", "5m"),
+        ("horizontal-pod-autoscaler-sync-period", "15s"),
+        ("horizontal-pod-autoscaler-upscale-delay", "3m"),
+        ("horizontal-pod-autoscaler-downscale-stabilization", "5m"),
+        ("horizontal-pod-autoscaler-downscale-delay", "5m"),
+        ("horizontal-pod-autoscaler-tolerance", "0.1"),
+        ("horizontal-pod-autoscaler-cpu-initialization-period", "5m"),
+        ("horizontal-pod-autoscaler-initial-readiness-delay", "30s"),
     ];
 
     /// Returns the flags of `karmada controllers` with their defaults.
@@ -575,7 +617,7 @@ mod tests {
         };
         assert_eq!(names(&tasks), [("karmada-controllers".to_owned(), false)]);
         let supervisor = Supervisor::default();
-        *tasks.0.lock() = Some(supervisor.clone());
+        *tasks.0.lock() = Some(Started { supervisor: supervisor.clone(), fleet: None });
         supervisor.keep("short-lived", || async {});
         let failing = async {
             while !names(&tasks).contains(&("karmada-controllers/short-lived".to_owned(), true)) {

@@ -1,8 +1,10 @@
 //! What admission rules look at besides the object, and what they charge: the world around the pure rules.
 //!
-//! Used by both shells, the plug-in of the server and the webhook server.
+//! Used by both shells, the plug-in of the server and the webhook server. They differ in how quotas are charged: the plug-in has them
+//! written in one commit with the binding, the webhook server can only write them before kube-apiserver stores the binding.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use admission::{Act, Denial, Hook, Reading, Request, Settings, Wants};
@@ -10,8 +12,9 @@ use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessRevie
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
+use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::sync::SetOnce;
+use tokio::sync::{OwnedMutexGuard, SetOnce};
 
 /// How often a charge is tried when others charge the same quotas, and how long we wait in between. As upstream.
 const TRIES: usize = 5;
@@ -33,6 +36,8 @@ pub(crate) struct Writer {
 #[derive(Default)]
 pub(crate) struct Environment {
     client: SetOnce<Client>,
+    /// The namespaces in which a binding is being charged.
+    charging: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 impl std::fmt::Debug for Environment {
@@ -49,7 +54,7 @@ impl Environment {
         }
     }
 
-    /// Asks a validating rule, and charges quotas if it agrees.
+    /// Asks a validating rule.
     pub(crate) async fn validate(
         &self,
         hook: &Hook,
@@ -57,15 +62,61 @@ impl Environment {
         object: &Value,
         settings: &Settings,
         writer: &Writer,
-        dry_run: bool,
     ) -> Result<(), Denial> {
         let Act::Validate(judge) = hook.act else { return Ok(()) };
         self.check_rights(hook, request, object, writer).await?;
-        let wants = hook.wants(request, object, settings);
-        if wants == Wants::Nothing {
-            return judge(request, object, settings, &[]).map(|_| ());
-        }
-        let client = self.client.wait().await.clone();
+        let seen = match hook.wants {
+            Wants::Nothing | Wants::Quotas => Vec::new(),
+            Wants::Customizations => {
+                let kind = resource(
+                    api::config::GROUP,
+                    "v1alpha1",
+                    "ResourceInterpreterCustomization",
+                    "resourceinterpretercustomizations",
+                );
+                list(
+                    Api::all_with(self.client.wait().await.clone(), &kind),
+                    "ResourceInterpreterCustomizations",
+                )
+                .await?
+            }
+        };
+        judge(request, object, settings, &seen)
+    }
+
+    /// Waits until nobody else charges the quotas of a namespace, for as long as the guard is held. Without the
+    /// queue, all but one of several writers would have to try again.
+    pub(crate) async fn charge_alone(&self, namespace: &str) -> OwnedMutexGuard<()> {
+        let turn = {
+            let mut charging = self.charging.lock();
+            charging.retain(|_, turn| Arc::strong_count(turn) > 1);
+            Arc::clone(charging.entry(namespace.to_owned()).or_default())
+        };
+        turn.lock_owned().await
+    }
+
+    /// Returns the quotas that are to be charged for a write of a binding, or for its removal, with their new usage.
+    pub(crate) async fn charges(&self, request: &Request<'_>, object: &Value) -> Result<Vec<Value>, Denial> {
+        let client = self.client.wait().await;
+        let quotas = list(quotas(client, request.namespace), "FederatedResourceQuotas").await?;
+        let stored = if admission::must_count(&quotas) {
+            let kind = resource(api::work::GROUP, "v1alpha2", "ResourceBinding", "resourcebindings");
+            list(Api::namespaced_with(client.clone(), request.namespace, &kind), "ResourceBindings").await?
+        } else {
+            Vec::new()
+        };
+        let charges = admission::charge(request, object, &quotas, &stored)?;
+        Ok(charges.into_iter().map(|charge| charge.quota).collect())
+    }
+
+    /// Charges quotas for a binding that is stored by somebody else afterwards.
+    pub(crate) async fn charge(
+        &self,
+        request: &Request<'_>,
+        object: &Value,
+        dry_run: bool,
+    ) -> Result<(), Denial> {
+        let client = self.client.wait().await;
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
         let whom = format!("RB {}/{name}", request.namespace);
         let mut last = String::new();
@@ -73,10 +124,8 @@ impl Environment {
             if attempt > 0 {
                 tokio::time::sleep(PAUSE).await;
             }
-            let seen = look(&client, wants, request.namespace).await?;
-            let charges = judge(request, object, settings, &seen)?;
-            let quotas: Vec<Value> = charges.into_iter().map(|charge| charge.quota).collect();
-            match charge(&client, &quotas, dry_run).await {
+            let quotas = self.charges(request, object).await?;
+            match write(client, &quotas, dry_run).await {
                 Ok(()) => return Ok(()),
                 Err(kube::Error::Api(status)) if status.code == 409 => last = status.message.clone(),
                 Err(error) => {
@@ -175,22 +224,7 @@ async fn may_get(
     Ok(answer.status.is_some_and(|status| status.allowed && status.denied != Some(true)))
 }
 
-async fn look(client: &Client, wants: Wants, namespace: &str) -> Result<Vec<Value>, Denial> {
-    let (objects, what) = match wants {
-        Wants::Nothing => return Ok(Vec::new()),
-        Wants::Customizations => (
-            Api::all_with(
-                client.clone(),
-                &resource(
-                    api::config::GROUP,
-                    "ResourceInterpreterCustomization",
-                    "resourceinterpretercustomizations",
-                ),
-            ),
-            "ResourceInterpreterCustomizations",
-        ),
-        Wants::Quotas => (quotas(client, namespace), "FederatedResourceQuotas"),
-    };
+async fn list(objects: Api<DynamicObject>, what: &str) -> Result<Vec<Value>, Denial> {
     let list = objects.list(&ListParams::default()).await.map_err(|error| {
         Denial::internal(format!("Internal error occurred: failed to list {what}: {}", words(&error)))
     })?;
@@ -198,7 +232,7 @@ async fn look(client: &Client, wants: Wants, namespace: &str) -> Result<Vec<Valu
 }
 
 /// Writes the new usage of quotas, one after the other.
-async fn charge(client: &Client, charged: &[Value], dry_run: bool) -> Result<(), kube::Error> {
+async fn write(client: &Client, charged: &[Value], dry_run: bool) -> Result<(), kube::Error> {
     let parameters = PostParams { dry_run, ..PostParams::default() };
     for quota in charged {
         let object: DynamicObject = serde_json::from_value(quota.clone()).map_err(kube::Error::SerdeError)?;
@@ -210,12 +244,12 @@ async fn charge(client: &Client, charged: &[Value], dry_run: bool) -> Result<(),
 }
 
 fn quotas(client: &Client, namespace: &str) -> Api<DynamicObject> {
-    let kind = resource(api::policy::GROUP, "FederatedResourceQuota", "federatedresourcequotas");
+    let kind = resource(api::policy::GROUP, "v1alpha1", "FederatedResourceQuota", "federatedresourcequotas");
     Api::namespaced_with(client.clone(), namespace, &kind)
 }
 
-fn resource(group: &str, kind: &str, plural: &str) -> ApiResource {
-    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, "v1alpha1", kind), plural)
+fn resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
 }
 
 fn unreadable(error: serde_json::Error) -> Denial {

@@ -1,5 +1,5 @@
 //! What Karmada adds to the API server: the proxy to members, the computed columns of kinds that upstream serves by servers
-//! of their own, the reasons of the scheduler's last decision as `diagnosis` of a binding, and the controllers' metrics.
+//! of their own, the metrics of all members, the reasons of the scheduler's last decision as `diagnosis` of a binding, and the controllers' metrics.
 
 use std::sync::Arc;
 
@@ -20,6 +20,7 @@ use serde_json::Value;
 
 use crate::cluster_proxy::ClusterProxy;
 use crate::controllers::Tasks;
+use crate::fleet_metrics;
 
 impl Karmada {
     pub(crate) fn new(diagnoses: Diagnoses, tasks: Tasks) -> Self {
@@ -78,6 +79,22 @@ impl Extension for Karmada {
                 }
                 _ => None,
             }
+        })
+    }
+
+    fn computed<'a>(
+        &'a self,
+        _: &'a Arc<Server>,
+        context: &'a Context,
+        kind: &'a Kind,
+        _: &'a str,
+        _: &'a Bytes,
+    ) -> BoxFuture<'a, Option<Result<Response<Body>, Status>>> {
+        Box::pin(async move {
+            if !fleet_metrics::serves(&kind.gvk.group) {
+                return None;
+            }
+            Some(fleet_metrics::answer(&self.tasks, context, kind).await)
         })
     }
 

@@ -1,14 +1,19 @@
 //! The `karmada` binary: reads arguments, sets up logging, runs a role.
 
 mod access;
+mod agent;
+mod agents;
+mod autoscaling;
 mod backup;
 mod cluster_proxy;
 mod controllers;
 mod crds;
 mod environment;
 mod estimator;
+mod etcd;
 mod extension;
 mod failover;
+mod fleet_metrics;
 mod licenses;
 mod memory;
 mod observability;
@@ -50,6 +55,7 @@ enum Command {
     Up(up::Arguments),
     Server(Box<server::Arguments>),
     Controllers(Box<controllers::Arguments>),
+    Agent(Box<agent::Arguments>),
     Sim(sim::Arguments),
     Webhook(webhook::Arguments),
     Estimator(estimator::Arguments),
@@ -85,7 +91,10 @@ fn main() -> ExitCode {
     };
     // `up` owns the screen: its log is a file in its directory.
     let to_stderr = !matches!(command, Command::Up(_));
-    if to_stderr && let Err(error) = logging(&arguments.log, std::io::stderr, Colours::Allowed) {
+    // Commands tell themselves what went wrong; the client's own words would stand beside that.
+    let quiet = matches!(command, Command::Cli(_)) && arguments.log == "info";
+    let filter = if quiet { "info,kube_client=off" } else { arguments.log.as_str() };
+    if to_stderr && let Err(error) = logging(filter, std::io::stderr, Colours::Allowed) {
         eprintln!("error: {error:#}");
         return ExitCode::from(2);
     }
@@ -103,6 +112,7 @@ fn main() -> ExitCode {
             Command::Up(up) => up::run(up, &arguments.log).await,
             Command::Server(arguments) => server::run(*arguments).await,
             Command::Controllers(arguments) => controllers::run(*arguments).await,
+            Command::Agent(arguments) => agent::run(*arguments).await,
             Command::Sim(arguments) => sim::run(arguments).await,
             Command::Webhook(arguments) => webhook::run(arguments).await,
             Command::Estimator(arguments) => estimator::run(arguments).await,

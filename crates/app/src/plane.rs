@@ -13,9 +13,10 @@ use kube::Client;
 use runtime::Writer;
 use store::Durability;
 
+use crate::agents::Agents;
 use crate::controllers::{Chosen, Running, Tasks};
 use crate::environment::Environment;
-use crate::{extension, plugin, roles};
+use crate::{etcd, extension, fleet_metrics, plugin, roles};
 
 /// How a control plane is set up.
 pub(crate) struct Setup {
@@ -46,11 +47,19 @@ impl Plane {
             Some(dir) => dir.display().to_string(),
             None => "memory".to_owned(),
         };
+        // Who shares its store with others needs a name of its own.
+        let shared = setup.server.data_dir.clone().filter(|_| setup.server.etcd.is_some());
+        let agents = Agents::default();
         let options = apiserver::Options {
             profile: Profile::Karmada,
             definitions: api::crd::all().into_iter().chain(api::crd::aggregated()).collect(),
             namespaces: vec!["karmada-system".to_owned(), "karmada-cluster".to_owned()],
-            plugins: vec![Arc::new(plugin::Karmada::new(setup.rules, environment.clone()))],
+            registry: Some(fleet_metrics::registry()),
+            plugins: vec![
+                Arc::new(agents.clone()),
+                Arc::new(plugin::Karmada::new(setup.rules, environment.clone())),
+            ],
+            bounds: Some(Arc::new(agents.clone())),
             extension: Some(Arc::new(extension::Karmada::new(diagnoses.clone(), tasks.clone()))),
             // What these two of the original installation ask for is done by the plug-in.
             ignored_webhooks: vec!["mutating-config".to_owned(), "validating-config".to_owned()],
@@ -58,20 +67,22 @@ impl Plane {
         };
         let handle =
             apiserver::start(options).await.with_context(|| format!("cannot start the server on {place}"))?;
+        let server = shared.map(|dir| etcd::server_id(&dir)).transpose()?;
+        agents.connect(&handle.server);
         let kubeconfig = handle.write_kubeconfig("karmada.kubeconfig")?.unwrap_or_default();
         let client = apiserver::local::client(
             &handle.server,
             apiserver::auth::User::system("system:karmada-controllers"),
         );
         environment.connect(client.clone());
-        roles::ensure(&client).await?;
+        roles::ensure(&client, &handle.url, &handle.pki.ca.cert).await?;
         let on_terms = |durability| {
             let user = apiserver::auth::User::system("system:karmada-controllers");
             apiserver::local::client_on(&handle.server, user, Terms { durability, ownership: false })
         };
         // What controllers say can be made again need not wait for the disk; everything else does.
         let writer = Writer::with_derived(on_terms(Durability::Durable), on_terms(Durability::Buffered));
-        let running = Running::elected(writer, &setup.chosen, diagnoses, tasks).await?;
+        let running = Running::elected(writer, &setup.chosen, server, diagnoses, tasks).await?;
         Ok(Self { url: handle.url.clone(), kubeconfig, client, handle, running })
     }
 

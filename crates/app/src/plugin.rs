@@ -5,11 +5,16 @@
 //! The rules are in `admission`; this shell wraps their refusals in the words a client would see if they came from
 //! Karmada's webhook server behind kube-apiserver.
 
+#[cfg(test)]
+mod charges;
+
 use std::sync::Arc;
 
-use admission::{Act, Denial, HOOKS, Home, Hook, Means, Operation, Request, Settings};
+use admission::{Act, Denial, HOOKS, Home, Hook, Means, Operation, Request, Settings, Wants};
+use api::features::FEDERATED_QUOTA_ENFORCEMENT;
+use apimachinery::gvk::Gvk;
 use apimachinery::status::Status;
-use apiserver::admission::{Admit, Attributes, Operation as Write};
+use apiserver::admission::{Admit, Attributes, Companion, Operation as Write, Together};
 use apiserver::registry::Kind;
 use controllers::table;
 use futures::future::BoxFuture;
@@ -62,6 +67,35 @@ impl Admit for Karmada {
             Ok(())
         })
     }
+
+    /// Bindings are counted by the quotas of their namespace.
+    fn accompanies(&self, _: Write, kind: &Kind, subresource: &str) -> bool {
+        subresource.is_empty()
+            && self.settings.features.enabled(FEDERATED_QUOTA_ENFORCEMENT)
+            && charging().is_some_and(|hook| hook.group == kind.gvk.group && hook.kind == kind.gvk.kind)
+    }
+
+    fn together<'a>(&'a self, attributes: &'a Attributes<'_>) -> BoxFuture<'a, Result<Together, Status>> {
+        Box::pin(async move {
+            let object = attributes.object.as_deref().unwrap_or(&Value::Null);
+            let request = request(attributes);
+            let Some(hook) = charging().filter(|_| admission::asks_quotas(&request, object, &self.settings))
+            else {
+                return Ok(Together::default());
+            };
+            let turn = self.environment.charge_alone(attributes.namespace).await;
+            let charges = self.environment.charges(&request, object).await;
+            let quotas = charges.map_err(|denial| refused(hook, attributes, denial))?;
+            let kind = Gvk::new(api::policy::GROUP, "v1alpha1", "FederatedResourceQuota");
+            let write = |object| Companion { kind: kind.clone(), object };
+            Ok(Together { writes: quotas.into_iter().map(write).collect(), held: vec![Box::new(turn)] })
+        })
+    }
+}
+
+/// Returns the rule that charges quotas.
+fn charging() -> Option<&'static Hook> {
+    HOOKS.iter().find(|hook| hook.wants == Wants::Quotas)
 }
 
 impl Karmada {
@@ -97,7 +131,7 @@ impl Karmada {
         };
         for hook in admission::hooks_for(&request) {
             self.environment
-                .validate(hook, &request, object, &self.settings, &writer, attributes.dry_run)
+                .validate(hook, &request, object, &self.settings, &writer)
                 .await
                 .map_err(|denial| refused(hook, attributes, denial))?;
         }

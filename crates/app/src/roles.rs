@@ -1,40 +1,137 @@
-//! Roles that a control plane of Karmada has from the start, beside those of Kubernetes.
+//! Roles that a control plane of Karmada has from the start, beside those of Kubernetes, and what newcomers are told.
 //!
-//! In: a client that may do everything. Out: what is missing of them exists. What an administrator has changed stays as it is.
+//! In: a client that may do everything, and where the control plane is. Out: what is missing of the roles exists, and
+//! `kube-public/cluster-info` is true. What an administrator has changed of the roles stays as it is.
 
+use admission::agents::{AGENTS, BOOTSTRAP_GROUP, GENERATOR};
 use anyhow::Context as _;
 use api::labels::{SYSTEM, TRUE};
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
-use kube::api::{Api, PostParams};
+use base64::Engine as _;
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::{Client, Error};
-use serde_json::json;
+use runtime::writer::Stored;
+use serde_json::{Value, json};
 
 /// The administrator is allowed everything by his group; a member, though, has to be told his name as well before it
 /// believes the cluster proxy.
 const PROXY_ADMIN: &str = "cluster-proxy-admin";
+const RBAC: &str = "rbac.authorization.k8s.io";
+const PUBLIC: &str = "kube-public";
+const CLUSTER_INFO: &str = "cluster-info";
+const INFO_READER: &str = "system:karmada:bootstrap-signer-clusterinfo";
 
-/// Creates the roles that are missing.
-pub(crate) async fn ensure(client: &Client) -> anyhow::Result<()> {
-    let metadata = json!({ "name": PROXY_ADMIN, "labels": { SYSTEM: TRUE } });
-    let role: ClusterRole = serde_json::from_value(json!({
-        "metadata": metadata,
-        "rules": [{ "apiGroups": [api::cluster::GROUP], "resources": ["clusters/proxy"], "verbs": ["*"] }],
-    }))?;
-    let binding: ClusterRoleBinding = serde_json::from_value(json!({
-        "metadata": metadata,
-        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": PROXY_ADMIN },
-        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "system:admin" }],
-    }))?;
-    let (roles, bindings) = (Api::all(client.clone()), Api::all(client.clone()));
-    let parameters = PostParams::default();
-    let (role, binding) =
-        tokio::join!(roles.create(&parameters, &role), bindings.create(&parameters, &binding));
-    unless_there(role.map(drop)).and(unless_there(binding.map(drop))).context("cannot create Karmada's roles")
+/// Creates the roles that are missing, and tells newcomers where the control plane is.
+pub(crate) async fn ensure(client: &Client, url: &str, authority: &str) -> anyhow::Result<()> {
+    let (roles, bindings) = (cluster_roles(), cluster_role_bindings());
+    let mut writes: Vec<futures::future::BoxFuture<'_, Result<(), Error>>> = Vec::new();
+    for role in roles {
+        writes.push(Box::pin(create::<ClusterRole>(client, "", role)));
+    }
+    for binding in bindings {
+        writes.push(Box::pin(create::<ClusterRoleBinding>(client, "", binding)));
+    }
+    writes.push(Box::pin(create::<Role>(client, PUBLIC, info_role())));
+    writes.push(Box::pin(create::<RoleBinding>(client, PUBLIC, info_binding())));
+    writes.push(Box::pin(tell(client, url, authority)));
+    futures::future::try_join_all(writes).await.context("cannot create Karmada's roles")?;
+    Ok(())
 }
 
-fn unless_there(result: Result<(), Error>) -> Result<(), Error> {
-    match result {
+/// Upstream's roles: who may use the cluster proxy, and who may register a cluster. The last ones reach no further than
+/// `admission::agents` says.
+fn cluster_roles() -> Vec<Value> {
+    let requests = |right: &str| {
+        json!([{ "apiGroups": ["certificates.k8s.io"], "resources": [format!("certificatesigningrequests/{right}")],
+            "verbs": ["create"] }])
+    };
+    let proxy =
+        json!([{ "apiGroups": [api::cluster::GROUP], "resources": ["clusters/proxy"], "verbs": ["*"] }]);
+    let everything = json!([{ "apiGroups": ["*"], "resources": ["*"], "verbs": ["*"] }]);
+    [
+        (PROXY_ADMIN, proxy),
+        ("system:karmada:agent-rbac-generator", everything),
+        ("system:karmada:certificatesigningrequest:autoapprover", requests("clusteragent")),
+        ("system:karmada:certificatesigningrequest:selfautoapprover", requests("selfclusteragent")),
+    ]
+    .into_iter()
+    .map(|(name, rules)| json!({ "metadata": metadata(name), "rules": rules }))
+    .collect()
+}
+
+fn cluster_role_bindings() -> Vec<Value> {
+    [
+        (PROXY_ADMIN, PROXY_ADMIN, "User", "system:admin"),
+        ("system:karmada:agent-rbac-generator", "system:karmada:agent-rbac-generator", "User", GENERATOR),
+        ("system:karmada:agent-bootstrap", "system:node-bootstrapper", "Group", BOOTSTRAP_GROUP),
+        (
+            "system:karmada:agent-autoapprove-bootstrap",
+            "system:karmada:certificatesigningrequest:autoapprover",
+            "Group",
+            BOOTSTRAP_GROUP,
+        ),
+        (
+            "system:karmada:agent-autoapprove-certificate-rotation",
+            "system:karmada:certificatesigningrequest:selfautoapprover",
+            "Group",
+            AGENTS,
+        ),
+    ]
+    .into_iter()
+    .map(|(name, role, kind, subject)| {
+        json!({
+            "metadata": metadata(name),
+            "roleRef": { "apiGroup": RBAC, "kind": "ClusterRole", "name": role },
+            "subjects": [{ "apiGroup": RBAC, "kind": kind, "name": subject }],
+        })
+    })
+    .collect()
+}
+
+fn metadata(name: &str) -> Value {
+    json!({ "name": name, "labels": { SYSTEM: TRUE } })
+}
+
+fn info_role() -> Value {
+    json!({
+        "metadata": { "name": INFO_READER },
+        "rules": [{ "apiGroups": [""], "resources": ["configmaps"], "resourceNames": [CLUSTER_INFO], "verbs": ["get"] }],
+    })
+}
+
+fn info_binding() -> Value {
+    json!({
+        "metadata": { "name": INFO_READER },
+        "roleRef": { "apiGroup": RBAC, "kind": "Role", "name": INFO_READER },
+        "subjects": [{ "apiGroup": RBAC, "kind": "User", "name": "system:anonymous" }],
+    })
+}
+
+async fn create<K: Stored>(client: &Client, namespace: &str, object: Value) -> Result<(), Error> {
+    let object: K = serde_json::from_value(object).map_err(Error::SerdeError)?;
+    let api = runtime::Writer::new(client.clone()).api::<K>(namespace);
+    match api.create(&PostParams::default(), &object).await {
+        Ok(_) => Ok(()),
         Err(Error::Api(status)) if status.code == 409 => Ok(()),
-        result => result,
+        Err(error) => Err(error),
     }
+}
+
+/// Has `cluster-info` say where the control plane is and who signed its certificate.
+async fn tell(client: &Client, url: &str, authority: &str) -> Result<(), Error> {
+    let encoded = base64::engine::general_purpose::STANDARD.encode(authority);
+    let kubeconfig = format!(
+        "apiVersion: v1\nclusters:\n- cluster:\n    certificate-authority-data: {encoded}\n    server: {url}\n  name: \"\"\n\
+         contexts: null\ncurrent-context: \"\"\nkind: Config\npreferences: {{}}\nusers: null\n"
+    );
+    let wanted = json!({ "metadata": { "name": CLUSTER_INFO }, "data": { "kubeconfig": kubeconfig } });
+    create::<ConfigMap>(client, PUBLIC, wanted).await?;
+    let maps = Api::<ConfigMap>::namespaced(client.clone(), PUBLIC);
+    let known = maps.get(CLUSTER_INFO).await?.data.unwrap_or_default();
+    if known.get("kubeconfig") != Some(&kubeconfig) {
+        let patch = Patch::Merge(json!({ "data": { "kubeconfig": kubeconfig } }));
+        maps.patch(CLUSTER_INFO, &PatchParams::default(), &patch).await?;
+    }
+    Ok(())
 }

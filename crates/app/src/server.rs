@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use apiserver::Options;
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use crate::access::{AuditArguments, ConnectionArguments, OidcArguments};
 use crate::controllers::Chosen;
+use crate::etcd::{EtcdArguments, StoreKind};
 use crate::plane::{Plane, Setup};
 use crate::signals::Signals;
 
@@ -27,6 +28,8 @@ pub(crate) struct Arguments {
     /// Where objects are stored.
     #[arg(long, value_enum, default_value_t = StoreKind::Embedded)]
     store: StoreKind,
+    #[command(flatten)]
+    etcd: EtcdArguments,
     /// Host name or address that clients are told to connect to; by default what is bound.
     #[arg(long, value_name = "HOST")]
     advertise_address: Option<String>,
@@ -61,21 +64,14 @@ pub(crate) struct Arguments {
     audit: AuditArguments,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum StoreKind {
-    /// A database in the data directory.
-    Embedded,
-    /// An etcd cluster.
-    Etcd,
-}
-
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let started = Instant::now();
-    if arguments.store == StoreKind::Etcd {
-        bail!("--store etcd is not available in this version; use --store embedded");
-    }
+    let etcd = arguments.etcd.options(arguments.store)?;
     let store_dir = arguments.data_dir.join("store");
     if let Some(from) = &arguments.restore {
+        if etcd.is_some() {
+            bail!("--restore puts a backup into a data directory; it cannot be used with --store etcd");
+        }
         restore(from, &store_dir)?;
     }
     let rules = admission::Settings {
@@ -84,6 +80,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     };
     let options = Options {
         data_dir: Some(arguments.data_dir.clone()),
+        etcd,
         bind: arguments.bind,
         extra_names: arguments.cert_extra_sans,
         advertise: arguments.advertise_address,

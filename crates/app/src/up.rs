@@ -55,6 +55,9 @@ pub(crate) struct Arguments {
     /// Move workloads away from clusters that fail, within seconds; see the guide to failover.
     #[arg(long)]
     failover: bool,
+    /// Features to switch on or off, as `karmada server --feature-gates`.
+    #[arg(long, value_name = "LIST", default_value = "", hide_default_value = true)]
+    feature_gates: String,
 }
 
 /// What `--failover` stands for: the flags that a server needs for it, and thresholds for a rehearsal.
@@ -208,6 +211,7 @@ fn plan(arguments: &Arguments, asked: Option<&Members>, directory: &Directory) -
 
 async fn start_plane(arguments: &Arguments) -> anyhow::Result<Plane> {
     let chosen = if arguments.failover { Chosen::by(&FAILOVER) } else { Chosen::default() };
+    let chosen = chosen.with_features(&arguments.feature_gates);
     let setup = Setup {
         server: apiserver::Options {
             data_dir: Some(arguments.data_dir.clone()),

@@ -99,7 +99,7 @@ pub(crate) fn duration(text: &str) -> anyhow::Result<Duration> {
 }
 
 /// Checks a cluster's name: a DNS label of at most 48 characters.
-pub(crate) fn check_name(name: &str) -> anyhow::Result<()> {
+pub fn check_name(name: &str) -> anyhow::Result<()> {
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     if name.is_empty() {
         bail!("cluster name is required");

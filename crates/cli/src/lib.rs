@@ -10,6 +10,7 @@ mod api_resources;
 mod api_versions;
 mod apply;
 mod attach;
+pub mod certificates;
 mod clients;
 mod clusters;
 mod complete;
@@ -17,6 +18,7 @@ mod completion;
 mod cordon;
 mod cp;
 mod create;
+mod credentials;
 mod deinit;
 mod delete;
 mod describe;
@@ -42,6 +44,7 @@ mod port_forward;
 mod print;
 mod program;
 mod promote;
+mod register;
 mod rollout;
 mod scale;
 mod select;
@@ -52,11 +55,13 @@ mod terminal;
 mod token;
 mod top;
 mod unjoin;
+mod unregister;
 mod version;
 mod wait;
 
-pub use clients::{ControlArguments, config};
+pub use clients::{ControlArguments, check_name, config};
 pub use completion::script;
+pub use credentials::{Credentials, Reported, prepare_member};
 pub use failure::told;
 pub use join::{JoinArguments, enrol, join};
 pub use program::{alone, command, is_command, normalize, refuse};
@@ -76,6 +81,8 @@ pub enum Command {
     Join(JoinArguments),
     Unjoin(UnjoinArguments),
     Token(token::Arguments),
+    Register(Box<register::Arguments>),
+    Unregister(unregister::Arguments),
     Cordon(cordon::CordonArguments),
     Uncordon(cordon::UncordonArguments),
     Taint(taint::Arguments),
@@ -135,6 +142,8 @@ pub async fn run(command: Command, program: &str) -> anyhow::Result<()> {
         Command::Join(arguments) => join(arguments).await,
         Command::Unjoin(arguments) => unjoin(arguments).await,
         Command::Token(arguments) => token::run(arguments, program).await,
+        Command::Register(arguments) => register::run(*arguments).await,
+        Command::Unregister(arguments) => unregister::run(arguments).await,
         Command::Cordon(arguments) => cordon::cordon(arguments).await,
         Command::Uncordon(arguments) => cordon::uncordon(arguments).await,
         Command::Taint(arguments) => taint::run(arguments).await,

@@ -161,7 +161,7 @@ async fn create_one(arguments: Create, program: &str) -> anyhow::Result<()> {
 }
 
 /// `sha256:…` of a certificate's public key.
-fn key_hash(der: &[u8]) -> anyhow::Result<String> {
+pub(crate) fn key_hash(der: &[u8]) -> anyhow::Result<String> {
     let text = |certificate: &x509_parser::certificate::X509Certificate<'_>| {
         let digest = Sha256::digest(certificate.public_key().raw);
         format!("sha256:{}", digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
@@ -282,7 +282,7 @@ fn is_id(text: &str) -> bool {
     text.len() == 6 && text.bytes().all(|byte| LETTERS.contains(&byte))
 }
 
-fn is_token(text: &str) -> bool {
+pub(crate) fn is_token(text: &str) -> bool {
     text.split_once('.').is_some_and(|(id, secret)| {
         is_id(id) && secret.len() == 16 && secret.bytes().all(|byte| LETTERS.contains(&byte))
     })

@@ -1,6 +1,11 @@
-//! The one etcd of a fleet.
+//! The one etcd of a fleet, or one by itself.
 
-use std::{fs, net::Ipv4Addr, path::Path, time::Duration};
+use std::{
+    fs,
+    net::{Ipv4Addr, SocketAddr},
+    path::Path,
+    time::Duration,
+};
 
 use tokio::net::TcpStream;
 
@@ -8,16 +13,68 @@ use crate::{
     error::Error,
     flags, ports,
     process::{Launch, Process},
+    proxy::{Home, Network, Proxy},
     toolchain::{ETCD, Toolchain},
 };
 
-pub(crate) struct Etcd {
-    pub(crate) endpoint: String,
+/// A running etcd. It ends with its owner.
+pub struct Etcd {
+    /// `http://HOST:PORT`
+    pub endpoint: String,
     pub(crate) launch: Launch,
     pub(crate) process: Process,
 }
 
 impl Etcd {
+    /// Starts an etcd by itself, with its data in `<dir>/etcd`; builds it first if need be.
+    ///
+    /// Returns nothing where it can be neither found nor built, after the calling test was noted as left out.
+    pub async fn alone(dir: &Path) -> Result<Option<Self>, Error> {
+        let toolchain = Toolchain::from_env()?;
+        if !toolchain.can_provide(&[&ETCD]) {
+            crate::left_out("etcd, which is built with Go");
+            return Ok(None);
+        }
+        let builder = toolchain.clone();
+        tokio::task::spawn_blocking(move || builder.ensure(&[&ETCD]))
+            .await
+            .expect("building does not panic")?;
+        Self::start(&toolchain, dir, true).await.map(Some)
+    }
+
+    /// Ends it at once, as a power failure would. Its data stay.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Starts it again at the same address, with the data that it had; returns once it takes requests.
+    pub async fn start_again(&mut self) -> Result<(), Error> {
+        self.process = self.launch.start()?;
+        let port = self.port();
+        ready(&self.launch, &mut self.process, port).await
+    }
+
+    /// Lets it hang: connections stay, nothing is answered.
+    pub fn pause(&self) {
+        self.process.pause();
+    }
+
+    pub fn resume(&self) {
+        self.process.resume();
+    }
+
+    /// Returns a way to it that can be cut.
+    pub async fn way(&self) -> Result<Way, Error> {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free(1)?[0]));
+        let proxy = Proxy::start(address, self.port(), Home::Machine).await;
+        let proxy = proxy.map_err(Error::io("listen at", address.to_string()))?;
+        Ok(Way { endpoint: format!("http://{address}"), proxy })
+    }
+
+    fn port(&self) -> u16 {
+        self.endpoint.rsplit(':').next().and_then(|port| port.parse().ok()).unwrap_or(0)
+    }
+
     /// Starts etcd with its data in `<dir>/etcd`; returns once it takes requests.
     pub(crate) async fn start(
         toolchain: &Toolchain,
@@ -50,6 +107,20 @@ impl Etcd {
                 Err(error) => return Err(error),
             }
         }
+    }
+}
+
+/// A network between an etcd and its clients.
+pub struct Way {
+    /// `http://HOST:PORT`
+    pub endpoint: String,
+    proxy: Proxy,
+}
+
+impl Way {
+    /// Changes how it behaves; returns once that is in force.
+    pub async fn set(&mut self, network: Network) {
+        self.proxy.set(network).await;
     }
 }
 

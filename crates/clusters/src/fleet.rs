@@ -38,7 +38,7 @@ use crate::{
     process::alive,
     run::{Ground, PodGround, Running},
     state::FleetState,
-    toolchain::{ETCD, KUBERNETES, KWOK, POD_RECIPES, Packages, Recipe, Toolchain},
+    toolchain::{ETCD, KUBERNETES, KWOK, POD_PACKAGES, POD_RECIPES, Packages, Recipe, Toolchain},
     wait::until,
 };
 
@@ -74,7 +74,7 @@ impl Fleet {
         }
         let packages = tokio::task::spawn_blocking(move || {
             builder.ensure(&recipes)?;
-            with_pods.then(|| builder.ensure_packages()).transpose()
+            with_pods.then(|| builder.ensure_packages(POD_PACKAGES)).transpose()
         })
         .await
         .map_err(|_| Error::ThreadEnded)??;

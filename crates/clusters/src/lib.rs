@@ -71,6 +71,7 @@ mod wait;
 pub use crate::{
     cluster::Cluster,
     error::Error,
+    etcd::{Etcd, Way},
     fleet::{Fleet, SUPERVISOR_LOG, default_dir, end, supervise},
     namespace::TestNamespace,
     options::{ClusterOptions, Flavour, FleetOptions, NodeOptions},

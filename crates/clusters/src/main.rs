@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clusters::{
     Cluster, ClusterOptions, Fleet, FleetOptions, Network, SUPERVISOR_LOG,
-    toolchain::{KARMADA, KUBERNETES, MEMBER_RECIPES, POD_RECIPES, Toolchain},
+    toolchain::{KARMADA, KUBERNETES, MEMBER_RECIPES, POD_PACKAGES, POD_RECIPES, Toolchain},
 };
 
 /// Real Kubernetes clusters as plain processes, without containers.
@@ -196,7 +196,7 @@ fn build(karmada: bool, pods: bool) -> Result<()> {
     }
     if pods {
         toolchain.ensure(&POD_RECIPES)?;
-        toolchain.ensure_packages()?;
+        toolchain.ensure_packages(POD_PACKAGES)?;
     }
     eprintln!("clusters: all programs are in {}", toolchain.root().join("bin").display());
     Ok(())
@@ -211,7 +211,7 @@ fn up(wanted: &Wanted) -> Result<()> {
             bail!("members with real pods cannot run here: they need {what}");
         }
         toolchain.ensure(&POD_RECIPES)?;
-        toolchain.ensure_packages()?;
+        toolchain.ensure_packages(POD_PACKAGES)?;
     } else {
         toolchain.ensure(&MEMBER_RECIPES)?;
     }

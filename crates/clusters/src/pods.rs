@@ -30,7 +30,7 @@ pub(crate) use objects::{apply as apply_objects, create as create_objects};
 pub(crate) use registry::Registry;
 pub(crate) use settings::{Member, PAUSE_IMAGE, PROGRAMS, Part, api_server_flags, components};
 
-use crate::toolchain::{POD_RECIPES, PODS_VARIABLE, Toolchain};
+use crate::toolchain::{POD_PACKAGES, POD_RECIPES, PODS_VARIABLE, Toolchain};
 
 /// More members than anybody starts on one machine, and fewer than there are ranges of addresses.
 pub(crate) const MOST_MEMBERS: usize = 30;
@@ -75,7 +75,8 @@ pub fn missing_for_tests() -> Option<String> {
         return Some(format!("real pods, and they need {what}"));
     }
     let Ok(toolchain) = Toolchain::from_env() else { return Some("a place for the cache".to_string()) };
-    let built = POD_RECIPES.iter().all(|recipe| toolchain.has(recipe)) && toolchain.packages().is_some();
+    let built =
+        POD_RECIPES.iter().all(|recipe| toolchain.has(recipe)) && toolchain.packages(POD_PACKAGES).is_some();
     if built {
         return None;
     }
@@ -87,7 +88,7 @@ pub fn missing_for_tests() -> Option<String> {
     if !toolchain.can_provide(&POD_RECIPES) {
         return Some("real pods, and there is no Go toolchain to build their programs with".to_string());
     }
-    let fetch = toolchain.can_fetch_packages();
+    let fetch = toolchain.can_fetch_packages(POD_PACKAGES);
     (!fetch).then(|| "real pods, and there is no apt-get to fetch Debian packages with".to_string())
 }
 

@@ -24,7 +24,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use packages::Packages;
+pub use packages::{POD_PACKAGES, PackageSet, Packages, SHELL_PACKAGES};
 pub use recipe::{
     CONTAINERD, COREDNS, ETCD, HELM, KARMADA, KARMADA_E2E, KUBERNETES, KUBERNETES_E2E,
     KUBERNETES_INTEGRATION, KUBERNETES_NODE, KWOK, MEMBER_RECIPES, METRICS_SERVER, POD_PROGRAM, POD_RECIPES,

@@ -12,7 +12,7 @@ use runtime::{Events, Key, Mirror, Queue, Supervisor, Writer};
 use crate::interpretation;
 use crate::mirrors::Mirrors;
 use crate::plane::scheduling;
-use crate::{Context, MyClusters, Timing, failover};
+use crate::{Context, MyClusters, Timing, autoscaling, failover, services};
 
 /// The reason of the event about an object whose reconcile panicked. Upstream has none.
 const RECONCILE_PANICKED: &str = "ReconcilePanicked";
@@ -25,16 +25,23 @@ pub(crate) struct Environment {
     pub(crate) interpreter: Interpreter,
     pub(crate) features: Features,
     pub(crate) mirrors: Mirrors,
+    /// Finds what belongs to a Service that several clusters have.
+    pub(crate) services: Arc<services::Index>,
     pub(crate) members: Arc<Members>,
     pub(crate) mine: MyClusters,
     pub(crate) timing: Timing,
     pub(crate) scheduler: scheduling::Settings,
     pub(crate) failover: failover::Settings,
+    pub(crate) autoscaling: autoscaling::Settings,
 }
 
 impl Environment {
     pub(crate) fn new(context: &Context) -> Self {
         let mirrors = Mirrors::default();
+        let services = Arc::new(services::Index::default());
+        // Before any controller: who is told of a Work finds the index up to date.
+        let index = services.clone();
+        mirrors.works.subscribe(move |change| index.note_work(change));
         Self {
             events: Events::new(context.writer.client().clone(), &context.supervisor),
             writer: context.writer.clone(),
@@ -42,11 +49,13 @@ impl Environment {
             interpreter: interpretation::interpreter(&mirrors, context.writer.client().clone()),
             features: context.settings.features.clone(),
             mirrors,
+            services,
             members: context.members.clone(),
             mine: context.clusters.clone(),
             timing: context.settings.timing.clone(),
             scheduler: context.scheduler.clone(),
             failover: context.settings.failover.clone(),
+            autoscaling: context.settings.autoscaling.clone(),
         }
     }
 

@@ -6,8 +6,10 @@
 //!
 //! The control-plane side (`plane`) turns templates and policies into bindings, placements and Works, and collects
 //! their status. The member side (`members`) registers clusters, carries Works out and reports what became of them.
-//! The two meet at the Work. `failover` moves workloads away from clusters that have failed.
+//! The two meet at the Work. `services` brings endpoints of Services from cluster to cluster, `failover` moves workloads away
+//! from clusters that have failed, `autoscaling` gives them as many replicas as they need.
 
+pub mod autoscaling;
 mod environment;
 pub mod failover;
 #[cfg(test)]
@@ -18,6 +20,7 @@ mod mirrors;
 mod my_clusters;
 pub mod plane;
 pub mod selection;
+mod services;
 pub mod table;
 pub mod timing;
 #[cfg(test)]
@@ -26,16 +29,18 @@ mod world;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use api::cluster::Cluster;
 use api::features::Features;
 use kube::Client;
-use member::Members;
+use member::{Member, Members};
 use propagation::skip::SkipRules;
-use runtime::{Supervisor, Writer};
+use runtime::{Mirror, Supervisor, Writer};
 
 use environment::Environment;
 pub use mirrors::Watch;
 pub use my_clusters::MyClusters;
 pub use selection::Selection;
+pub use table::AGENT;
 use table::{Status, TABLE, Wire};
 pub use timing::Timing;
 
@@ -51,6 +56,8 @@ pub struct Settings {
     pub removals: propagation::withdrawal::Limits,
     /// The flags of evictions.
     pub failover: failover::Settings,
+    /// The flags of autoscalers.
+    pub autoscaling: autoscaling::Settings,
 }
 
 impl Default for Settings {
@@ -61,6 +68,7 @@ impl Default for Settings {
             timing: Timing::default(),
             removals: propagation::withdrawal::Limits::default(),
             failover: failover::Settings::default(),
+            autoscaling: autoscaling::Settings::default(),
         }
     }
 }
@@ -96,8 +104,29 @@ impl Context {
     }
 }
 
-/// Starts the selected controllers; they end when the supervisor is stopped.
-pub fn spawn(context: &Context, selection: &Selection) {
+/// The members as the controllers of a process see them; cheap to clone.
+#[derive(Clone)]
+pub struct Fleet {
+    clusters: Arc<Mirror<Cluster>>,
+    members: Arc<Members>,
+}
+
+impl Fleet {
+    /// Returns the members that are connected and whose Clusters are ready and stay, by name.
+    pub fn ready(&self) -> Vec<Arc<Member>> {
+        let mut ready: Vec<Arc<Member>> = self.members.all();
+        ready.retain(|member| {
+            let cluster = self.clusters.get("", member.name());
+            cluster.is_some_and(|it| members::is_ready(&it) && it.metadata.deletion_timestamp.is_none())
+        });
+        ready.sort_by(|one, other| one.name().cmp(other.name()));
+        ready
+    }
+}
+
+/// Starts the selected controllers; they end when the supervisor is stopped. Returns the members they are connected to, if they
+/// are.
+pub fn spawn(context: &Context, selection: &Selection) -> Option<Fleet> {
     runtime::metrics::introduce();
     let chosen: Vec<_> = TABLE
         .iter()
@@ -108,7 +137,7 @@ pub fn spawn(context: &Context, selection: &Selection) {
         })
         .collect();
     if chosen.is_empty() {
-        return;
+        return None;
     }
     let names: BTreeSet<&str> = chosen.iter().map(|(declaration, _)| declaration.name).collect();
     let watches: BTreeSet<Watch> =
@@ -134,4 +163,6 @@ pub fn spawn(context: &Context, selection: &Selection) {
     if watches.contains(&Watch::Templates) {
         plane.templates.clone().follow(&context.supervisor);
     }
+    let clusters = environment.mirrors.clusters.clone();
+    shared.is_connected().then(|| Fleet { clusters, members: context.members.clone() })
 }

@@ -7,13 +7,14 @@
 //! A member that is down costs nothing but its own in-flight slots: its Works are put aside until its Cluster is Ready
 //! again, and then taken up all at once.
 //!
-//! Code map: `links` connections · `cluster`, `monitor` registration and silent agents · `cluster_status` with `readiness`,
+//! Code map: `links` connections · `cluster`, `monitor` registration and silent agents · `heartbeat` an agent's sign of life · `cluster_status` with `readiness`,
 //! `enablements`, `summary` · `execution` with `removal`, the only place that deletes from members · `work_status`.
 
 pub(crate) mod cluster;
 pub(crate) mod cluster_status;
 mod enablements;
 pub(crate) mod execution;
+mod heartbeat;
 mod links;
 mod metrics;
 mod monitor;
@@ -40,11 +41,26 @@ use serde_json::Value;
 
 use crate::environment::Environment;
 use crate::interpretation::on_lessons;
+use crate::services::collection::{self, Collection};
 use crate::table::Start;
+
+/// Controllers that need connections to members.
+const CONNECTED: [&str; 8] = [
+    "cluster",
+    "clusterStatus",
+    "descheduler",
+    "endpointsliceCollect",
+    "execution",
+    "federatedHorizontalPodAutoscaler",
+    "serviceExport",
+    "workStatus",
+];
 
 /// Which controllers of this side run: what one reports along with its own writes, the other need not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Enabled {
+    /// One of those that need connections to members.
+    connected: bool,
     execution: bool,
     work_status: bool,
 }
@@ -53,7 +69,9 @@ struct Enabled {
 pub(crate) struct Shared {
     environment: Arc<Environment>,
     enabled: Enabled,
-    kinds: Kinds,
+    pub(crate) kinds: Kinds,
+    /// Services whose endpoints are collected.
+    pub(crate) collection: Collection,
     /// Clusters whose connection is to be looked at.
     links: Arc<Queue<String>>,
     /// Clusters for the cluster controller.
@@ -84,10 +102,15 @@ impl Shared {
         let shared = Arc::new(Self {
             environment: environment.clone(),
             enabled: Enabled {
+                connected: CONNECTED.iter().any(|name| chosen.contains(name)),
                 execution: chosen.contains("execution"),
                 work_status: chosen.contains("workStatus"),
             },
             kinds: Kinds::default(),
+            collection: Collection::new(collection::Enabled {
+                exports: chosen.contains("serviceExport"),
+                multi_cluster: chosen.contains("endpointsliceCollect"),
+            }),
             links: Queue::new("links"),
             registrations: Queue::new("cluster-controller"),
             executions: Queue::new("execution-controller"),
@@ -96,13 +119,15 @@ impl Shared {
             status_locks: KeyLocks::default(),
             looks: Queue::new("cluster-status-controller"),
         });
-        if ["cluster", "clusterStatus", "descheduler", "execution", "workStatus"]
-            .iter()
-            .any(|name| chosen.contains(name))
-        {
+        if shared.is_connected() {
             links::keep(&shared);
         }
         shared
+    }
+
+    /// Returns whether connections to members are kept.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.enabled.connected
     }
 
     fn cluster(&self, name: &str) -> Option<Arc<Cluster>> {
@@ -110,7 +135,7 @@ impl Shared {
     }
 
     /// Returns a cluster that this process looks after.
-    fn my_cluster(&self, name: &str) -> Option<Arc<Cluster>> {
+    pub(crate) fn my_cluster(&self, name: &str) -> Option<Arc<Cluster>> {
         self.cluster(name).filter(|cluster| self.mine.has(cluster))
     }
 
@@ -123,6 +148,11 @@ impl Shared {
             }
             if self.enabled.work_status {
                 self.reports.push(key);
+            }
+        }
+        if self.collection.enabled != collection::Enabled::default() {
+            for service in self.services.of_cluster(cluster) {
+                self.collection.queue.push(service);
             }
         }
     }
@@ -176,7 +206,7 @@ fn work_of(change: &ObservedChange<'_>) -> Option<Key> {
     (namespace == api::names::execution_space(change.cluster)).then(|| Key::new(namespace, name))
 }
 
-fn is_ready(cluster: &Cluster) -> bool {
+pub(crate) fn is_ready(cluster: &Cluster) -> bool {
     cluster.status.condition(conditions::cluster::READY).is_some_and(|condition| condition.status == "True")
 }
 

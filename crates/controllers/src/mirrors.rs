@@ -7,14 +7,20 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api::apps::WorkloadRebalancer;
+use api::autoscaling::{CronFederatedHPA, FederatedHPA};
 use api::cluster::Cluster;
 use api::config::{ResourceInterpreterCustomization, ResourceInterpreterWebhookConfiguration};
+use api::multicluster::ServiceImport;
+use api::networking::MultiClusterService;
 use api::policy::{
-    ClusterOverridePolicy, ClusterPropagationPolicy, ClusterTaintPolicy, OverridePolicy, PropagationPolicy,
+    ClusterOverridePolicy, ClusterPropagationPolicy, ClusterTaintPolicy, FederatedResourceQuota,
+    OverridePolicy, PropagationPolicy,
 };
 use api::remedy::Remedy;
 use api::work::{ClusterResourceBinding, ResourceBinding, Work};
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use runtime::writer::Stored;
@@ -39,6 +45,8 @@ macro_rules! mirrors {
             MemberObjects,
             /// Health, APIs, nodes and pods of the members.
             MemberHealth,
+            /// ServiceExports and EndpointSlices in the members.
+            MemberEndpoints,
             /// Leases of the agents.
             Leases,
         }
@@ -52,6 +60,7 @@ macro_rules! mirrors {
                     Self::Roles => "ClusterRole, ClusterRoleBinding",
                     Self::MemberObjects => "managed objects in members",
                     Self::MemberHealth => "health, APIs, nodes and pods of members",
+                    Self::MemberEndpoints => "ServiceExports and EndpointSlices in members",
                     Self::Leases => "Lease",
                 }
             }
@@ -110,11 +119,23 @@ mirrors! {
     ClusterOverridePolicies, "ClusterOverridePolicy", cluster_override_policies: ClusterOverridePolicy = Mirror::default(), all;
     TaintPolicies, "ClusterTaintPolicy", taint_policies: ClusterTaintPolicy = Mirror::default(), all;
     Rebalancers, "WorkloadRebalancer", rebalancers: WorkloadRebalancer = Mirror::default(), all;
+    FederatedHpas, "FederatedHPA", federated_hpas: FederatedHPA = Mirror::default(), all;
+    CronFederatedHpas, "CronFederatedHPA", cron_federated_hpas: CronFederatedHPA = Mirror::default(), all;
     Remedies, "Remedy", remedies: Remedy = Mirror::default(), all;
+    Quotas, "FederatedResourceQuota", quotas: FederatedResourceQuota = Mirror::default(), all;
     Bindings, "ResourceBinding", bindings: ResourceBinding = Mirror::default(), all;
     ClusterBindings, "ClusterResourceBinding", cluster_bindings: ClusterResourceBinding = Mirror::default(), all;
+    MultiClusterServices, "MultiClusterService", multi_cluster_services: MultiClusterService = Mirror::default(), all;
+    ServiceImports, "ServiceImport", service_imports: ServiceImport = Mirror::default(), all;
+    /// EndpointSlices that were derived from collected ones.
+    ImportedSlices, "imported EndpointSlices", imported_slices: EndpointSlice = Mirror::packed(), |client, _| {
+        let label = format!("{}={}", api::labels::ENDPOINT_SLICE_MANAGED_BY, api::labels::ENDPOINT_SLICE_CONTROLLER);
+        (Api::all(client), watcher::Config::default().labels(&label))
+    };
     Customizations, "ResourceInterpreterCustomization",
         customizations: ResourceInterpreterCustomization = Mirror::default(), all;
+    CertificateRequests, "CertificateSigningRequest",
+        certificate_requests: CertificateSigningRequest = Mirror::default(), all;
     InterpreterWebhooks, "ResourceInterpreterWebhookConfiguration",
         interpreter_webhooks: ResourceInterpreterWebhookConfiguration = Mirror::default(), all;
 }

@@ -7,8 +7,9 @@
 //! `detector` and `policies` bind templates to policies · `dependencies` brings along what they need · `scheduling`
 //! chooses clusters · `both` is what controllers of bindings share · `bindings` writes Works, `works` finds them again ·
 //! `removals` holds what would take too many away · `status` brings reports back · `namespaces`
-//! mirrors namespaces into all clusters · `unified_auth` lets the cluster proxy act in the name of its users.
+//! mirrors namespaces into all clusters · `quotas` are FederatedResourceQuotas · `unified_auth` lets the cluster proxy act in the name of its users.
 
+pub(crate) mod agent_requests;
 pub(crate) mod bindings;
 pub(crate) mod both;
 pub(crate) mod dependencies;
@@ -17,6 +18,7 @@ mod metrics;
 mod mirrored;
 pub(crate) mod namespaces;
 mod policies;
+pub(crate) mod quotas;
 mod removals;
 pub mod scheduling;
 pub(crate) mod status;

@@ -5,10 +5,12 @@
 
 use api::features::{self, Features, Gate};
 
+use crate::autoscaling;
 use crate::failover;
 use crate::members::{self, Shared};
 use crate::mirrors::Watch;
 use crate::plane::{self, Plane};
+use crate::services;
 use std::sync::Arc;
 
 /// Starts the workers of a controller whose subscriptions are made.
@@ -167,21 +169,33 @@ pub const TABLE: &[Declaration] = &[
         writes: "Work",
         status: present("plane/namespaces.rs", Wire::Plane(plane::namespaces::wire)),
     },
-    missing(
-        "serviceExport",
-        "collects the EndpointSlices of exported Services",
-        true,
-        None,
-        &[("multicluster.x-k8s.io", "ServiceExport")],
-    ),
-    missing("endpointSlice", "brings collected EndpointSlices into the control plane", true, None, NONE),
-    missing(
-        "serviceImport",
-        "derives a Service from a ServiceImport",
-        true,
-        None,
-        &[("multicluster.x-k8s.io", "ServiceImport")],
-    ),
+    Declaration {
+        name: "serviceExport",
+        about: "the EndpointSlices of a Service that a member exports are in Works of its cluster",
+        default: true,
+        gate: None,
+        watches: &[Watch::Works, Watch::Clusters, Watch::MemberEndpoints],
+        writes: "Work",
+        status: present("services/collection.rs", Wire::Members(services::collection::wire_exports)),
+    },
+    Declaration {
+        name: "endpointSlice",
+        about: "EndpointSlices that were collected for ServiceExports are in the control plane while their cluster is ready",
+        default: true,
+        gate: None,
+        watches: &[Watch::Works, Watch::Clusters, Watch::ImportedSlices],
+        writes: "EndpointSlice; finalizer of Work",
+        status: present("services/imported.rs", Wire::Plane(services::imported::wire)),
+    },
+    Declaration {
+        name: "serviceImport",
+        about: "a ServiceImport has a Service `derived-<name>`, which follows it",
+        default: true,
+        gate: None,
+        watches: &[Watch::ServiceImports, Watch::Templates],
+        writes: "Service and its status",
+        status: present("services/import.rs", Wire::Plane(services::import::wire)),
+    },
     Declaration {
         name: "unifiedAuth",
         about: "those who may use the cluster proxy may act in the members under their own names",
@@ -191,27 +205,33 @@ pub const TABLE: &[Declaration] = &[
         writes: "Work",
         status: present("plane/unified_auth.rs", Wire::Plane(plane::unified_auth::wire)),
     },
-    missing(
-        "federatedResourceQuotaSync",
-        "distributes the parts of a FederatedResourceQuota to the clusters",
-        true,
-        None,
-        &[("policy.karmada.io", "FederatedResourceQuota")],
-    ),
-    missing(
-        "federatedResourceQuotaStatus",
-        "sums up what the clusters have used of a FederatedResourceQuota",
-        true,
-        None,
-        NONE,
-    ),
-    missing(
-        "federatedResourceQuotaEnforcement",
-        "counts what bindings use of a FederatedResourceQuota",
-        true,
-        Some(features::FEDERATED_QUOTA_ENFORCEMENT),
-        NONE,
-    ),
+    Declaration {
+        name: "federatedResourceQuotaSync",
+        about: "every cluster has the ResourceQuota that a FederatedResourceQuota assigns to it",
+        default: true,
+        gate: None,
+        watches: &[Watch::Quotas, Watch::Clusters, Watch::Works],
+        writes: "Work",
+        status: present("plane/quotas/sync.rs", Wire::Plane(plane::quotas::sync::wire)),
+    },
+    Declaration {
+        name: "federatedResourceQuotaStatus",
+        about: "a FederatedResourceQuota tells what the clusters use of their shares",
+        default: true,
+        gate: None,
+        watches: &[Watch::Quotas, Watch::Works],
+        writes: "status of FederatedResourceQuota",
+        status: present("plane/quotas/status.rs", Wire::Plane(plane::quotas::status::wire)),
+    },
+    Declaration {
+        name: "federatedResourceQuotaEnforcement",
+        about: "a FederatedResourceQuota tells what the bindings of its namespace use over all clusters",
+        default: true,
+        gate: Some(features::FEDERATED_QUOTA_ENFORCEMENT),
+        watches: &[Watch::Quotas, Watch::Bindings],
+        writes: "status.overall and status.overallUsed of FederatedResourceQuota",
+        status: present("plane/quotas/enforcement.rs", Wire::Plane(plane::quotas::enforcement::wire)),
+    },
     Declaration {
         name: "gracefulEviction",
         about: "a workload that leaves a cluster is taken out once its replacement is healthy, or has been waited for long enough",
@@ -230,55 +250,81 @@ pub const TABLE: &[Declaration] = &[
         writes: "spec.clusters and spec.gracefulEvictionTasks of the binding",
         status: present("failover/application.rs", Wire::Plane(failover::application::wire)),
     },
-    missing(
-        "federatedHorizontalPodAutoscaler",
-        "scales workloads over several clusters by their load",
-        true,
-        None,
-        &[("autoscaling.karmada.io", "FederatedHPA")],
-    ),
-    missing(
-        "cronFederatedHorizontalPodAutoscaler",
-        "scales workloads by the clock",
-        true,
-        None,
-        &[("autoscaling.karmada.io", "CronFederatedHPA")],
-    ),
-    missing(
-        "hpaScaleTargetMarker",
-        "marks workloads that an autoscaler in a member scales",
-        false,
-        None,
-        NONE,
-    ),
-    missing(
-        "deploymentReplicasSyncer",
-        "brings replicas that a member's autoscaler chose back into the template",
-        false,
-        None,
-        NONE,
-    ),
-    missing(
-        "multiclusterservice",
-        "exposes a Service to several clusters",
-        true,
-        Some(features::MULTI_CLUSTER_SERVICE),
-        &[("networking.karmada.io", "MultiClusterService")],
-    ),
-    missing(
-        "endpointsliceCollect",
-        "collects the EndpointSlices of a MultiClusterService",
-        true,
-        Some(features::MULTI_CLUSTER_SERVICE),
-        NONE,
-    ),
-    missing(
-        "endpointsliceDispatch",
-        "brings collected EndpointSlices to the clusters that consume them",
-        true,
-        Some(features::MULTI_CLUSTER_SERVICE),
-        NONE,
-    ),
+    Declaration {
+        name: "federatedHorizontalPodAutoscaler",
+        about: "a workload has as many replicas as the load on its pods in all clusters needs",
+        default: true,
+        gate: None,
+        watches: &[
+            Watch::FederatedHpas,
+            Watch::Bindings,
+            Watch::Clusters,
+            Watch::MemberObjects,
+            Watch::MemberHealth,
+        ],
+        writes: "the scale of workloads; status of FederatedHPA",
+        status: present("autoscaling/hpa.rs", Wire::Members(autoscaling::hpa::wire)),
+    },
+    Declaration {
+        name: "cronFederatedHorizontalPodAutoscaler",
+        about: "workloads and FederatedHPAs are scaled when the rules of a CronFederatedHPA say so",
+        default: true,
+        gate: None,
+        watches: &[Watch::CronFederatedHpas],
+        writes: "the scale of workloads; limits of FederatedHPA; status of CronFederatedHPA",
+        status: present("autoscaling/cron.rs", Wire::Plane(autoscaling::cron::wire)),
+    },
+    Declaration {
+        name: "hpaScaleTargetMarker",
+        about: "a workload that a propagated HorizontalPodAutoscaler scales keeps the replicas that it has in each member",
+        default: false,
+        gate: None,
+        watches: &[Watch::Templates],
+        writes: "a label of the template",
+        status: present("autoscaling/marker.rs", Wire::Plane(autoscaling::marker::wire)),
+    },
+    Declaration {
+        name: "deploymentReplicasSyncer",
+        about: "a Deployment whose replicas members choose has as many replicas as they have together",
+        default: false,
+        gate: None,
+        watches: &[Watch::Templates, Watch::Bindings],
+        writes: "spec.replicas of the Deployment",
+        status: present("autoscaling/syncer.rs", Wire::Plane(autoscaling::syncer::wire)),
+    },
+    Declaration {
+        name: "multiclusterservice",
+        about: "the Service of a MultiClusterService is in its providers and consumers, and the providers are asked for its endpoints",
+        default: true,
+        gate: Some(features::MULTI_CLUSTER_SERVICE),
+        watches: &[
+            Watch::MultiClusterServices,
+            Watch::Templates,
+            Watch::Clusters,
+            Watch::Works,
+            Watch::Bindings,
+        ],
+        writes: "labels and annotations of the Service; ResourceBinding; Work; finalizer and the ServiceApplied condition of MultiClusterService",
+        status: present("services/multi_cluster.rs", Wire::Plane(services::multi_cluster::wire)),
+    },
+    Declaration {
+        name: "endpointsliceCollect",
+        about: "the EndpointSlices that a MultiClusterService asks a provider for are in Works of its cluster",
+        default: true,
+        gate: Some(features::MULTI_CLUSTER_SERVICE),
+        watches: &[Watch::Works, Watch::Clusters, Watch::MemberEndpoints],
+        writes: "Work",
+        status: present("services/collection.rs", Wire::Members(services::collection::wire_multi_cluster)),
+    },
+    Declaration {
+        name: "endpointsliceDispatch",
+        about: "EndpointSlices that were collected for a MultiClusterService are in its consumers while their cluster is ready",
+        default: true,
+        gate: Some(features::MULTI_CLUSTER_SERVICE),
+        watches: &[Watch::MultiClusterServices, Watch::Works, Watch::Clusters],
+        writes: "Work; finalizer of Work; the EndpointSliceDispatched condition of MultiClusterService",
+        status: present("services/dispatch.rs", Wire::Plane(services::dispatch::wire)),
+    },
     Declaration {
         name: "remedy",
         about: "a Cluster's status has the actions that its conditions call for, as Remedies say",
@@ -297,7 +343,15 @@ pub const TABLE: &[Declaration] = &[
         writes: "spec.rescheduleTriggeredAt of the binding; status of WorkloadRebalancer",
         status: present("failover/rebalancer.rs", Wire::Plane(failover::rebalancer::wire)),
     },
-    missing("agentcsrapproving", "approves the certificate requests of agents", true, None, NONE),
+    Declaration {
+        name: "agentcsrapproving",
+        about: "a certificate request of an agent that may have one is approved",
+        default: true,
+        gate: None,
+        watches: &[Watch::CertificateRequests],
+        writes: "condition Approved of CertificateSigningRequest",
+        status: present("plane/agent_requests.rs", Wire::Plane(plane::agent_requests::wire)),
+    },
     Declaration {
         name: "clustertaintpolicy",
         about: "a Cluster has the taints that ClusterTaintPolicies give it for its conditions",
@@ -363,6 +417,10 @@ pub const TABLE: &[Declaration] = &[
         status: present("failover/descheduler.rs", Wire::Members(failover::descheduler::wire)),
     },
 ];
+
+/// The controllers of an agent, which looks after one cluster from inside of it.
+pub const AGENT: &[&str] =
+    &["clusterStatus", "execution", "workStatus", "serviceExport", "endpointsliceCollect"];
 
 impl Declaration {
     /// Returns whether the gate lets it run.
@@ -500,8 +558,8 @@ mod tests {
     #[test]
     fn a_kind_without_a_controller_is_known() {
         let missing = |group, kind| missing_for(group, kind);
-        let expected = "the controller federatedHorizontalPodAutoscaler";
-        assert_eq!(missing("autoscaling.karmada.io", "FederatedHPA").as_deref(), Some(expected));
+        let expected = "the controller serviceExport";
+        assert_eq!(missing("multicluster.x-k8s.io", "ServiceExport").as_deref(), Some(expected));
         assert_eq!(missing("search.karmada.io", "ResourceRegistry").as_deref(), Some("the search"));
         assert_eq!(missing("policy.karmada.io", "PropagationPolicy"), None);
         assert_eq!(missing("", "ConfigMap"), None);
@@ -525,12 +583,18 @@ mod tests {
             "ClusterPropagationPolicy",
             "ClusterResourceBinding",
             "ClusterTaintPolicy",
+            "CronFederatedHPA",
+            "FederatedHPA",
+            "FederatedResourceQuota",
+            "MultiClusterService",
             "OverridePolicy",
             "PropagationPolicy",
             "Remedy",
             "ResourceBinding",
             "ResourceInterpreterCustomization",
             "ResourceInterpreterWebhookConfiguration",
+            "ServiceExport",
+            "ServiceImport",
             "Work",
             "WorkloadRebalancer",
         ];

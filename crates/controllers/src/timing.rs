@@ -1,8 +1,8 @@
-//! How often and how patiently clusters are looked at: upstream's flags and defaults.
+//! How often and how patiently clusters and quotas are looked at: upstream's flags and defaults.
 
 use std::time::Duration;
 
-/// How often and how patiently clusters are looked at.
+/// How often and how patiently clusters and quotas are looked at.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timing {
     /// `--cluster-status-update-frequency`
@@ -21,6 +21,8 @@ pub struct Timing {
     pub lease_duration: Duration,
     /// `--cluster-lease-renew-interval-fraction`: which part of that an agent waits between two renewals.
     pub lease_renew_fraction: f64,
+    /// `--federated-resource-quota-sync-period`: how often what quotas count is counted afresh.
+    pub quota_sync_period: Duration,
 }
 
 impl Default for Timing {
@@ -34,6 +36,7 @@ impl Default for Timing {
             startup_grace_period: Duration::from_secs(60),
             lease_duration: Duration::from_secs(40),
             lease_renew_fraction: 0.25,
+            quota_sync_period: Duration::from_secs(300),
         }
     }
 }
@@ -46,6 +49,7 @@ impl Timing {
             ("cluster-monitor-period", self.monitor_period),
             ("cluster-monitor-grace-period", self.monitor_grace_period),
             ("cluster-startup-grace-period", self.startup_grace_period),
+            ("federated-resource-quota-sync-period", self.quota_sync_period),
         ];
         if let Some((flag, _)) = positive.into_iter().find(|(_, value)| value.is_zero()) {
             return Err(format!("--{flag} must be greater than 0"));

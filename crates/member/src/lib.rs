@@ -19,5 +19,5 @@ pub use error::{Error, Result};
 pub use health::{Health, probe};
 pub use kinds::{Kind, Kinds};
 pub use load::{Load, NodeRecord, PodRecord};
-pub use member::{Lookup, Member};
+pub use member::{Lookup, Member, Selection};
 pub use members::{Members, ObservedChange, Observer};

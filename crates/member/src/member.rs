@@ -11,7 +11,7 @@ use kube::api::{DeleteParams, DynamicObject, GetParams, ListParams, PostParams, 
 use kube::core::Request;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use runtime::{Change, Key, Mirror, Supervisor};
 
 use crate::limit::{Budget, COPY_LIMIT};
+use crate::members::Observers;
 use crate::{Connection, Error, Kind, Load, ObservedChange, Observer, Result};
 
 /// As long as Karmada gives a member.
@@ -34,10 +35,10 @@ pub struct Member {
     client: Client,
     pub(crate) way: Way,
     permits: Arc<Semaphore>,
-    observers: Arc<RwLock<Vec<Observer>>>,
+    observers: Arc<Observers>,
     stop: CancellationToken,
     supervisor: Supervisor,
-    copies: Mutex<HashMap<Kind, Arc<Mirror<Value>>>>,
+    copies: Mutex<HashMap<Watched, Arc<Mirror<Value>>>>,
     load: OnceLock<Arc<Load>>,
     /// What we last wrote: a fingerprint of the wish and the resource version it led to. Where the member's defaults
     /// make an object differ from the wish forever, this tells that there is nothing to do. Only of objects that are in
@@ -47,11 +48,32 @@ pub struct Member {
     budget: Arc<Budget>,
 }
 
+/// What one copy has.
+type Watched = (Kind, Selection);
+
 type Written = HashMap<(Kind, Key), (u64, String)>;
 
 impl std::fmt::Debug for Member {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Member").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Which objects of a kind a copy has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Selection {
+    /// Those that the control plane manages.
+    Managed,
+    /// Those that this label selector names, managed or not; all if it is empty.
+    Matching(&'static str),
+}
+
+impl Selection {
+    fn selector(self) -> String {
+        match self {
+            Self::Managed => format!("{}={}", api::labels::MANAGED, api::labels::TRUE),
+            Self::Matching(selector) => selector.to_owned(),
+        }
     }
 }
 
@@ -79,7 +101,7 @@ impl Member {
         name: String,
         client: Client,
         way: Way,
-        observers: Arc<RwLock<Vec<Observer>>>,
+        observers: Arc<Observers>,
         supervisor: Supervisor,
     ) -> Self {
         Self {
@@ -121,21 +143,30 @@ impl Member {
 
     /// Returns the copy of the managed objects of a kind; the first call starts its watch.
     pub fn managed(&self, kind: &Kind) -> Arc<Mirror<Value>> {
+        self.copy(kind, Selection::Managed)
+    }
+
+    /// Returns the copy of the objects of a kind; the first call starts its watch.
+    pub fn copy(&self, kind: &Kind, selection: Selection) -> Arc<Mirror<Value>> {
         let mut copies = self.copies.lock();
-        if let Some(copy) = copies.get(kind) {
+        let key = (kind.clone(), selection);
+        if let Some(copy) = copies.get(&key) {
             return copy.clone();
         }
         let copy = Arc::new(Mirror::packed().within(&self.name, self.budget.clone()));
-        copies.insert(kind.clone(), copy.clone());
+        copies.insert(key, copy.clone());
         let api = Api::<DynamicObject>::all_with(self.client.clone(), &kind.resource);
-        let config = watcher::Config::default().labels(&managed_selector());
+        let config = watcher::Config::default().labels(&selection.selector());
         let (told, cluster) = (self.observers.clone(), self.name.clone());
         let (written, watched) = (self.written.clone(), kind.clone());
         copy.subscribe(move |change: &Change<'_, Value>| {
+            if selection != Selection::Managed {
+                return tell(&told.others.read(), &cluster, change);
+            }
             if change.new.is_none() {
                 written.lock().remove(&(watched.clone(), change.key.clone()));
             }
-            tell(&told.read(), &cluster, change);
+            tell(&told.managed.read(), &cluster, change);
         });
         let (following, stop, resource) = (copy.clone(), self.stop.clone(), kind.resource.clone());
         let task = format!("mirror/{}/{}", self.name, kind.resource.plural);
@@ -155,8 +186,13 @@ impl Member {
         copy
     }
 
-    /// Returns the kinds that are watched.
-    pub fn watched(&self) -> Vec<Kind> {
+    /// Returns the copy of the objects of a kind if there is one.
+    pub fn existing_copy(&self, kind: &Kind, selection: Selection) -> Option<Arc<Mirror<Value>>> {
+        self.copies.lock().get(&(kind.clone(), selection)).cloned()
+    }
+
+    /// Returns what is watched.
+    pub(crate) fn watched(&self) -> Vec<Watched> {
         self.copies.lock().keys().cloned().collect()
     }
 
@@ -205,17 +241,17 @@ impl Member {
     /// Kinds may lie in stores of their own, so that only a kind itself says for sure how far it is.
     pub async fn notice_restore(&self) -> Result<()> {
         let now = self.revision_of("/api/v1/namespaces", "").await?;
-        let mut suspects: Vec<(Kind, Arc<Mirror<Value>>)> = {
+        let mut suspects: Vec<(Watched, Arc<Mirror<Value>>)> = {
             let copies = self.copies.lock();
-            copies.iter().map(|(kind, copy)| (kind.clone(), copy.clone())).collect()
+            copies.iter().map(|(key, copy)| (key.clone(), copy.clone())).collect()
         };
         suspects.retain(|(_, copy)| copy.is_synced() && copy.newest() > now);
         let mut restored = false;
-        for (kind, copy) in suspects {
+        for ((kind, selection), copy) in suspects {
             // Asked before the member is: what is told meanwhile does not count.
             let known = copy.newest();
             let path = DynamicObject::url_path(&kind.resource, None);
-            if self.revision_of(&path, &managed_selector()).await? < known {
+            if self.revision_of(&path, &selection.selector()).await? < known {
                 copy.went_back();
                 restored = true;
             }
@@ -282,8 +318,7 @@ impl Member {
     pub fn note(&self, kind: &Kind, key: &Key, wish: u64, version: &str) {
         let mut written = self.written.lock();
         // Asked under the lock: an object that leaves the copy right now takes this note with it.
-        let copied =
-            self.copies.lock().get(kind).is_some_and(|copy| copy.revision(&key.namespace, &key.name) > 0);
+        let copied = self.managed_copy(kind).is_some_and(|copy| copy.revision(&key.namespace, &key.name) > 0);
         if !copied {
             return;
         }
@@ -301,11 +336,14 @@ impl Member {
     fn remember(&self, kind: &Kind, key: &Key, answer: Value) -> Arc<Value> {
         let object = Arc::new(slim(answer));
         let version = object["metadata"]["resourceVersion"].as_str().unwrap_or("");
-        let copy = self.copies.lock().get(kind).cloned();
-        if let Some(copy) = copy {
+        if let Some(copy) = self.managed_copy(kind) {
             copy.put(key, version, object.clone());
         }
         object
+    }
+
+    fn managed_copy(&self, kind: &Kind) -> Option<Arc<Mirror<Value>>> {
+        self.existing_copy(kind, Selection::Managed)
     }
 
     fn path(&self, kind: &Kind, key: &Key) -> Request {
@@ -329,11 +367,6 @@ impl Drop for Member {
     fn drop(&mut self) {
         self.stop.cancel();
     }
-}
-
-/// Selects what we manage.
-fn managed_selector() -> String {
-    format!("{}={}", api::labels::MANAGED, api::labels::TRUE)
 }
 
 fn tell(observers: &[Observer], cluster: &str, change: &Change<'_, Value>) {

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::member::Way;
 use crate::{Connection, Member, Result};
 
-/// What happened to a managed object in a member.
+/// What happened to an object in a member.
 #[derive(Debug)]
 pub struct ObservedChange<'a> {
     pub cluster: &'a str,
@@ -22,14 +22,23 @@ pub struct ObservedChange<'a> {
     pub ours: bool,
 }
 
-/// Told of every change of a managed object in a member. Must be quick: the watch waits for it.
+/// Told of every change of a watched object in a member. Must be quick: the watch waits for it.
 pub type Observer = Arc<dyn Fn(&ObservedChange<'_>) + Send + Sync>;
+
+/// Everybody who is told of changes in members.
+#[derive(Default)]
+pub(crate) struct Observers {
+    /// Of managed objects.
+    pub(crate) managed: RwLock<Vec<Observer>>,
+    /// Of what is in all other copies.
+    pub(crate) others: RwLock<Vec<Observer>>,
+}
 
 /// The members by name.
 #[derive(Default)]
 pub struct Members {
     members: RwLock<HashMap<String, Arc<Member>>>,
-    observers: Arc<RwLock<Vec<Observer>>>,
+    observers: Arc<Observers>,
     /// Looks after the watches.
     supervisor: Supervisor,
 }
@@ -46,9 +55,14 @@ impl Members {
         Self { supervisor, ..Self::default() }
     }
 
-    /// Adds somebody who is told of changes in members.
+    /// Adds somebody who is told of changes of managed objects in members.
     pub fn observe(&self, observer: Observer) {
-        self.observers.write().push(observer);
+        self.observers.managed.write().push(observer);
+    }
+
+    /// Adds somebody who is told of changes in the copies that do not have managed objects alone.
+    pub fn observe_others(&self, observer: Observer) {
+        self.observers.others.write().push(observer);
     }
 
     /// Returns a connected member.
@@ -96,8 +110,8 @@ impl Members {
         };
         if let Some(old) = replaced {
             old.stopped().cancel();
-            for kind in old.watched() {
-                member.managed(&kind);
+            for (kind, selection) in old.watched() {
+                member.copy(&kind, selection);
             }
         }
         (member, true)

@@ -27,5 +27,6 @@ mod view;
 
 pub use control::{Answer, Request, SOCKET, ask};
 pub use fleet::{Error, Fleet, Member, start};
+pub use metrics::table as metrics_table;
 pub use options::{Delays, MemberOptions, NodeOptions, Options};
 pub use trouble::{Load, Trouble, Troubles};

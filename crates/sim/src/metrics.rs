@@ -214,7 +214,7 @@ fn without_usage(object: &Value, now: Timestamp) -> Value {
 }
 
 /// Returns metrics as a table, with the columns of metrics-server.
-pub(crate) fn table(items: &[Value], beta: bool) -> Value {
+pub fn table(items: &[Value], beta: bool) -> Value {
     let column = |name: &str, format: &str, about: &str| json!({"name": name, "type": "string", "format": format, "description": about, "priority": 0});
     let columns = [
         column("Name", "name", "Name of the resource"),

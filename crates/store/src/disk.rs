@@ -169,6 +169,15 @@ impl Disk {
     }
 }
 
+/// A directory that nobody else uses while this exists.
+#[derive(Debug)]
+pub struct Lock(#[expect(dead_code, reason = "the system lets go of the lock when the file is closed")] File);
+
+/// Takes a directory as a store in it would, for those who keep other things beside it.
+pub fn lock(dir: &Path) -> Result<Lock, OpenError> {
+    lock_dir(dir).map(Lock)
+}
+
 pub(crate) fn lock_dir(dir: &Path) -> Result<File, OpenError> {
     let at_dir = |source| OpenError::Directory { dir: dir.into(), source };
     create_private_dir(dir).map_err(at_dir)?;

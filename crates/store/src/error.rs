@@ -2,7 +2,7 @@
 
 use std::{fmt, io, path::PathBuf, sync::Arc};
 
-use crate::{Entry, Revision};
+use crate::{Entry, Revision, etcd::EtcdError};
 
 /// Why a store could not be opened, backed up or restored.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +25,8 @@ pub enum OpenError {
         #[source]
         source: redb::Error,
     },
+    #[error(transparent)]
+    Etcd(#[from] EtcdError),
     #[error("{} already exists", path.display())]
     Exists { path: PathBuf },
     #[error("cannot start the thread {name}")]
@@ -39,11 +41,15 @@ pub enum OpenError {
 pub enum CommitError<H> {
     /// The expectation did not hold; `current` is the version that is there now, `None` if there is none.
     Conflict { current: Option<Arc<Entry<H>>> },
+    /// The expectation of a write that was to happen together with this one did not hold; nothing was written.
+    Overtaken { collection: Arc<str>, name: Box<str> },
     /// A deletion found nothing and had not expected a certain revision.
     NotFound,
     /// The disk refuses writes; reads and watches go on. The store tries again by itself, see
     /// `docs/design/store.md`.
     ReadOnly { reason: Arc<str> },
+    /// Whoever keeps the writes did not answer: this one may have been made or not.
+    Unanswered { reason: Arc<str> },
     /// The value is longer than [`crate::Options::max_value_bytes`].
     TooLarge { size: usize, limit: usize },
     /// The name or the collection is empty or longer than the store allows.
@@ -61,8 +67,14 @@ impl<H> fmt::Display for CommitError<H> {
                 write!(f, "the entry is at revision {}, another one was expected", entry.modified)
             }
             Self::Conflict { current: None } => f.write_str("the entry does not exist, but was expected to"),
+            Self::Overtaken { collection, name } => {
+                write!(f, "{name} of {collection}, which was to be written with it, has changed")
+            }
             Self::NotFound => f.write_str("the entry to delete does not exist"),
             Self::ReadOnly { reason } => write!(f, "the store is read-only: {reason}"),
+            Self::Unanswered { reason } => {
+                write!(f, "it is not known whether the write was made: {reason}")
+            }
             Self::TooLarge { size, limit } => {
                 write!(f, "the value has {size} bytes, more than the limit of {limit}")
             }

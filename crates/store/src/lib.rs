@@ -4,7 +4,7 @@
 //! Reads come from memory only: a lookup, or a frozen snapshot of a collection, now or at a recent revision.
 //! Watches follow a collection or everything from any recent revision: ordered, complete, nothing twice. Writes
 //! are conditional, go through one sequencer and are on disk before they are acknowledged or visible, unless
-//! the caller asks for less.
+//! the caller asks for less. On etcd they are ordered and kept there instead, and memory follows.
 //!
 //! ```
 //! use store::{Expect, Options, Store, Write};
@@ -24,11 +24,12 @@
 //! ```
 //!
 //! Where to look: `store` (the handle), `sequencer` (the write path), `state` and `shard` (memory), `tree` (the
-//! map under it), `watch`, `disk` and `format` (the file), `backup`. Why it is built so: `docs/design/store.md`.
+//! map under it), `watch`, `disk` and `format` (the file), `etcd` (in place of sequencer and file), `backup`. Why it is built so: `docs/design/store.md`.
 
 mod backup;
 mod disk;
 mod error;
+mod etcd;
 mod expiry;
 mod faults;
 mod format;
@@ -44,7 +45,9 @@ mod tree;
 mod watch;
 
 pub use backup::{Backup, restore};
+pub use disk::{Lock, lock};
 pub use error::{AtError, CommitError, Compacted, Lost, OpenError};
+pub use etcd::{EtcdError, EtcdOptions};
 pub use faults::Faults;
 pub use format::RESTORE_JUMP;
 pub use model::{

@@ -2,7 +2,7 @@
 
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
-use crate::faults::Faults;
+use crate::{etcd::EtcdOptions, faults::Faults};
 
 /// Everything that can be chosen when a store is opened. Start from [`Options::memory`] or [`Options::file`].
 #[derive(Debug, Clone)]
@@ -42,6 +42,11 @@ impl Options {
         }
     }
 
+    /// Kept in etcd, where other servers see it as well.
+    pub fn etcd(etcd: EtcdOptions) -> Self {
+        Self { backend: Backend::Etcd(etcd), ..Self::memory() }
+    }
+
     /// Kept in a directory, which is created if need be.
     pub fn file(dir: impl Into<PathBuf>) -> Self {
         Self { backend: Backend::File { dir: dir.into() }, ..Self::memory() }
@@ -53,6 +58,16 @@ impl Options {
 pub enum Backend {
     Memory,
     File { dir: PathBuf },
+    Etcd(EtcdOptions),
+}
+
+impl Backend {
+    pub(crate) fn etcd(&self) -> Option<&EtcdOptions> {
+        match self {
+            Self::Etcd(etcd) => Some(etcd),
+            Self::Memory | Self::File { .. } => None,
+        }
+    }
 }
 
 /// How much of the past stays available for watches and exact reads, per collection unless said otherwise.

@@ -48,7 +48,16 @@ const MAX_SLEEP: Duration = Duration::from_secs(60);
 /// A write and whoever waits for it.
 pub(crate) struct Pending<H> {
     pub(crate) write: Write<H>,
+    /// What happens together with it, or not at all.
+    pub(crate) companions: Vec<Write<H>>,
     pub(crate) done: oneshot::Sender<Reply<H>>,
+}
+
+impl<H> Pending<H> {
+    /// Returns how many bytes of values are to be written.
+    fn value_len(&self) -> usize {
+        self.write.value_len() + self.companions.iter().map(Write::value_len).sum::<usize>()
+    }
 }
 
 pub(crate) type Reply<H> = Result<Committed<H>, CommitError<H>>;
@@ -60,6 +69,8 @@ pub(crate) struct Queue<H> {
     pub(crate) patient: VecDeque<(Instant, Pending<H>)>,
     /// Those that wait until everything visible is on disk.
     pub(crate) barriers: Vec<oneshot::Sender<Result<(), CommitError<H>>>>,
+    /// Those that ask for the newest revision anywhere; only where that is not known here.
+    pub(crate) questions: Vec<oneshot::Sender<Result<Revision, CommitError<H>>>>,
     /// Look at the clock again.
     pub(crate) nudged: bool,
     pub(crate) closing: bool,
@@ -75,6 +86,7 @@ impl<H> Default for Queue<H> {
             writes: VecDeque::new(),
             patient: VecDeque::new(),
             barriers: Vec::new(),
+            questions: Vec::new(),
             nudged: false,
             closing: false,
             closed: false,
@@ -189,7 +201,7 @@ impl<H: Send + Sync + 'static> Sequencer<H> {
             let Some(next) = patient.map(|(_, next)| next).or_else(|| queue.writes.pop_front()) else {
                 break;
             };
-            bytes += next.write.value_len();
+            bytes += next.value_len();
             batch.push(next);
         }
         (batch, queue.closing && queue.writes.is_empty() && queue.patient.is_empty())
@@ -241,7 +253,8 @@ impl<H: Send + Sync + 'static> Sequencer<H> {
 
     fn process_buffered(&mut self, batch: Vec<Pending<H>>) {
         // A revision may be shown before it is on disk only if the disk knows it is taken.
-        let enough = self.revision + batch.len() as u64;
+        let writes: usize = batch.iter().map(|pending| 1 + pending.companions.len()).sum();
+        let enough = self.revision + writes as u64;
         if self.disk.is_some() && enough > self.reserved && self.sync(enough + RESERVE).is_err() {
             for pending in batch {
                 self.refuse(pending.done);
@@ -294,60 +307,67 @@ impl<H: Send + Sync + 'static> Sequencer<H> {
         let mut staged = Staged { events: Vec::with_capacity(batch.len()), replies: Vec::new() };
         // What the batch itself has changed so far.
         let mut overlay = Versions::<H>::new();
-        for Pending { mut write, done } in batch {
-            write.collection = state.interned(write.collection);
-            let key = (Arc::clone(&write.collection), write.name.clone());
-            let overlaid = overlay.get(&key).cloned();
-            let in_flight = overlaid.is_some();
-            let current = overlaid.unwrap_or_else(|| state.get(&write.collection, &write.name).cloned());
-            match self.check(write, current, now_ms) {
-                Ok(event) => {
-                    overlay.insert(key, event.current.clone());
+        for Pending { mut write, mut companions, done } in batch {
+            let mut in_flight = false;
+            let mut find = |write: &mut Write<H>| {
+                write.collection = state.interned(Arc::clone(&write.collection));
+                let key = (Arc::clone(&write.collection), write.name.clone());
+                let overlaid = overlay.get(&key).cloned();
+                in_flight |= overlaid.is_some();
+                overlaid.unwrap_or_else(|| state.get(&write.collection, &write.name).cloned())
+            };
+            let current = find(&mut write);
+            let others: Vec<_> = companions.iter_mut().map(&mut find).collect();
+            let refusal = refusal(&write, current.as_ref()).or_else(|| {
+                let mut pairs = companions.iter().zip(&others);
+                pairs.find(|(write, current)| refusal(write, current.as_ref()).is_some()).map(|(write, _)| {
+                    CommitError::Overtaken {
+                        collection: Arc::clone(&write.collection),
+                        name: write.name.clone(),
+                    }
+                })
+            });
+            match refusal {
+                None => {
+                    let event = self.number(write, current, now_ms);
                     let committed = Committed {
                         revision: event.revision,
                         entry: event.current.clone(),
                         previous: event.previous.clone(),
                     };
-                    staged.events.push(Arc::new(event));
                     staged.replies.push((done, Ok(committed)));
+                    let others = companions.into_iter().zip(others);
+                    let others = others.map(|(write, current)| self.number(write, current, now_ms));
+                    for event in std::iter::once(event).chain(others) {
+                        let key = (Arc::clone(&event.collection), event.name().into());
+                        overlay.insert(key, event.current.clone());
+                        staged.events.push(Arc::new(event));
+                    }
                 }
                 // The refusal shows a version that is not on disk yet: it has to wait for it.
-                Err(error) if in_flight => staged.replies.push((done, Err(error))),
-                Err(error) => drop(done.send(Err(error))),
+                Some(error) if in_flight => staged.replies.push((done, Err(error))),
+                Some(error) => drop(done.send(Err(error))),
             }
         }
         staged
     }
 
-    fn check(
-        &mut self,
-        write: Write<H>,
-        current: Option<Arc<Entry<H>>>,
-        now_ms: u64,
-    ) -> Result<Event<H>, CommitError<H>> {
-        let holds = match (write.expect, &current) {
-            (Expect::Any, _) | (Expect::Absent, None) => true,
-            (Expect::Revision(expected), Some(entry)) => entry.modified == expected,
-            (Expect::Absent, Some(_)) | (Expect::Revision(_), None) => false,
-        };
-        let entry = match (write.change, &current) {
-            _ if !holds => return Err(CommitError::Conflict { current }),
-            (Change::Delete, None) => return Err(CommitError::NotFound),
-            (Change::Delete, Some(_)) => None,
-            (Change::Put { value, head }, _) => {
-                let modified = self.revision + 1;
-                Some(Arc::new(Entry {
-                    name: write.name,
-                    created: current.as_ref().map_or(modified, |entry| entry.created),
-                    modified,
-                    expires_ms: write.ttl.and_then(|ttl| NonZeroU64::new(now_ms.saturating_add(millis(ttl)))),
-                    value,
-                    head,
-                }))
-            }
-        };
+    /// Gives a write that may happen its revision.
+    fn number(&mut self, write: Write<H>, current: Option<Arc<Entry<H>>>, now_ms: u64) -> Event<H> {
         self.revision += 1;
-        Ok(Event { revision: self.revision, collection: write.collection, current: entry, previous: current })
+        let revision = self.revision;
+        let entry = match write.change {
+            Change::Delete => None,
+            Change::Put { value, head } => Some(Arc::new(Entry {
+                name: write.name,
+                created: current.as_ref().map_or(revision, |entry| entry.created),
+                modified: revision,
+                expires_ms: write.ttl.and_then(|ttl| NonZeroU64::new(now_ms.saturating_add(millis(ttl)))),
+                value,
+                head,
+            })),
+        };
+        Event { revision, collection: write.collection, current: entry, previous: current }
     }
 
     /// Makes staged writes visible and answers.
@@ -357,14 +377,7 @@ impl<H: Send + Sync + 'static> Sequencer<H> {
             for event in &staged.events {
                 self.expiries.follow(event);
             }
-            shared.counters.writes.fetch_add(staged.events.len() as u64, Ordering::Relaxed);
-            let now_ms = shared.options.clock.now_ms();
-            let applied =
-                shared.state.write().apply(staged.events, self.revision, now_ms, &shared.options.history);
-            for changed in &applied.changed {
-                changed.notify_waiters();
-            }
-            shared.visible.notify_waiters();
+            shared.publish(staged.events, self.revision);
         }
         for (done, reply) in staged.replies {
             // Whoever no longer waits does not want to know.
@@ -389,7 +402,7 @@ impl<H: Send + Sync + 'static> Sequencer<H> {
             let expect = Expect::Revision(deadline.modified);
             // Losing the deletion in a crash is fine, since the deadline is on disk.
             let write = Write::delete(deadline.collection, deadline.name, expect).buffered();
-            Pending { write, done: oneshot::channel().0 }
+            Pending { write, companions: Vec::new(), done: oneshot::channel().0 }
         });
         self.process(deletions.collect());
     }
@@ -511,6 +524,20 @@ impl<H: Send + Sync + 'static> Sequencer<H> {
     }
 }
 
+/// Returns why a write cannot happen, if it cannot.
+fn refusal<H>(write: &Write<H>, current: Option<&Arc<Entry<H>>>) -> Option<CommitError<H>> {
+    let holds = match (write.expect, current) {
+        (Expect::Any, _) | (Expect::Absent, None) => true,
+        (Expect::Revision(expected), Some(entry)) => entry.modified == expected,
+        (Expect::Absent, Some(_)) | (Expect::Revision(_), None) => false,
+    };
+    match (&write.change, current) {
+        _ if !holds => Some(CommitError::Conflict { current: current.cloned() }),
+        (Change::Delete, None) => Some(CommitError::NotFound),
+        _ => None,
+    }
+}
+
 fn is_due(at: Option<Instant>) -> bool {
     at.is_some_and(|at| at <= Instant::now())
 }
@@ -520,14 +547,14 @@ fn millis(duration: Duration) -> u64 {
 }
 
 /// Returns why the thread ended, for operators and clients.
-fn death(payload: &(dyn Any + Send)) -> Arc<str> {
+pub(crate) fn death(payload: &(dyn Any + Send)) -> Arc<str> {
     let words = payload.downcast_ref::<String>().map(String::as_str);
     let words = words.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("it does not say why");
     format!("the store has failed and takes no more writes: its thread panicked: {words}").into()
 }
 
 /// Tells everybody that no more will come, and why if that was not asked for.
-fn farewell<H>(shared: &Shared<H>, death: Option<Arc<str>>) {
+pub(crate) fn farewell<H>(shared: &Shared<H>, death: Option<Arc<str>>) {
     if let Some(reason) = &death {
         tracing::error!(%reason, "the store is gone");
         *shared.read_only.write() = Some(Arc::clone(reason));
@@ -536,8 +563,8 @@ fn farewell<H>(shared: &Shared<H>, death: Option<Arc<str>>) {
         let mut queue = shared.queue.lock();
         queue.closed = true;
         queue.death = death;
-        let barriers = std::mem::take(&mut queue.barriers);
-        (std::mem::take(&mut queue.writes), std::mem::take(&mut queue.patient), barriers)
+        let asked = (std::mem::take(&mut queue.barriers), std::mem::take(&mut queue.questions));
+        (std::mem::take(&mut queue.writes), std::mem::take(&mut queue.patient), asked)
     };
     drop(unanswered);
     let changed: Vec<_> = {

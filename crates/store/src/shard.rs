@@ -24,7 +24,8 @@ pub(crate) struct Shard<H> {
     pub(crate) live_bytes: usize,
     /// The newest change, whether or not it is still in the history.
     pub(crate) last: Revision,
-    /// Ascending revisions, all above `floor`, complete between `floor` and `last`.
+    /// Ascending revisions, all above `floor`, complete between `floor` and `last`. Equal ones were made in one step, as when
+    /// etcd ends a lease.
     history: VecDeque<Kept<H>>,
     pub(crate) history_bytes: usize,
     /// The newest event that is no longer in the history.
@@ -74,7 +75,12 @@ impl<H> Shard<H> {
 
     /// Makes the event visible.
     pub(crate) fn apply(&mut self, event: Arc<Event<H>>, now_ms: u64) {
-        debug_assert!(event.revision > self.last);
+        debug_assert!(event.revision >= self.last);
+        // Not in the middle of a step: a kept tree is all of its revision.
+        if self.since_root >= ROOT_EVERY && event.revision > self.last {
+            self.since_root = 0;
+            self.roots.push_back((self.last, self.live.clone()));
+        }
         self.last = event.revision;
         let replaced = match &event.current {
             Some(entry) => {
@@ -89,10 +95,6 @@ impl<H> Shard<H> {
         self.history_bytes += cost(&event);
         self.history.push_back(Kept { event, at_ms: now_ms });
         self.since_root += 1;
-        if self.since_root == ROOT_EVERY {
-            self.since_root = 0;
-            self.roots.push_back((self.last, self.live.clone()));
-        }
     }
 
     /// Drops events that the limits no longer cover, oldest first, into `garbage`.
@@ -128,6 +130,12 @@ impl<H> Shard<H> {
         self.floor = kept.event.revision;
         self.history_bytes -= cost(&kept.event);
         garbage.push(kept.event);
+        // What was made in one step goes in one step.
+        while self.history.front().is_some_and(|next| next.event.revision == self.floor) {
+            let Some(kept) = self.history.pop_front() else { break };
+            self.history_bytes -= cost(&kept.event);
+            garbage.push(kept.event);
+        }
         while self.roots.front().is_some_and(|(revision, _)| *revision < self.floor) {
             self.roots.pop_front();
         }
@@ -137,7 +145,15 @@ impl<H> Shard<H> {
     pub(crate) fn events_after(&self, after: Revision, limit: usize) -> Vec<Arc<Event<H>>> {
         debug_assert!(after >= self.floor);
         let from = self.history.partition_point(|kept| kept.event.revision <= after);
-        self.history.range(from..).take(limit).map(|kept| Arc::clone(&kept.event)).collect()
+        let mut events: Vec<_> =
+            self.history.range(from..).take(limit).map(|kept| Arc::clone(&kept.event)).collect();
+        // A reader goes on after a revision: it must have all of it.
+        if let Some(last) = events.last().map(|event| event.revision) {
+            let rest =
+                self.history.range(from + events.len()..).take_while(|kept| kept.event.revision == last);
+            events.extend(rest.map(|kept| Arc::clone(&kept.event)));
+        }
+        events
     }
 
     /// Returns the revision of the first event after `after`, which must be between the floor and the newest
@@ -147,10 +163,10 @@ impl<H> Shard<H> {
         self.history.get(at).map_or(self.last, |kept| kept.event.revision)
     }
 
-    /// Returns the event with exactly this revision.
-    pub(crate) fn event(&self, revision: Revision) -> Option<&Arc<Event<H>>> {
-        let at = self.history.binary_search_by_key(&revision, |kept| kept.event.revision).ok()?;
-        Some(&self.history[at].event)
+    /// Returns the events with exactly this revision.
+    pub(crate) fn events_at(&self, revision: Revision) -> impl Iterator<Item = &Arc<Event<H>>> {
+        let from = self.history.partition_point(|kept| kept.event.revision < revision);
+        self.history.range(from..).map(|kept| &kept.event).take_while(move |event| event.revision == revision)
     }
 
     /// Returns what is needed to rebuild the collection as of `revision`, which must not be below the

@@ -88,7 +88,10 @@ impl<H> State<H> {
         let mut changed: Vec<Arc<Notify>> = Vec::new();
         for event in events {
             let collection = Arc::clone(&event.collection);
-            self.order.push_back((event.revision, Arc::clone(&collection)));
+            let place = (event.revision, Arc::clone(&collection));
+            if self.order.iter().rev().take_while(|(at, _)| *at == place.0).all(|other| *other != place) {
+                self.order.push_back(place);
+            }
             let shard = self.shards.entry(collection).or_default();
             let before = shard.history_bytes;
             shard.apply(event, now_ms);
@@ -103,6 +106,31 @@ impl<H> State<H> {
         self.drop_order();
         while self.history_bytes > limits.total_bytes && self.shed(&mut garbage) {}
         Applied { changed, _garbage: garbage }
+    }
+
+    /// Shows other contents, of which only the present is known. Returns the watchers to wake.
+    pub(crate) fn replace(
+        &mut self,
+        revision: Revision,
+        mut collections: HashMap<Arc<str>, Vec<Arc<Entry<H>>>>,
+    ) -> Vec<Arc<Notify>> {
+        let mut changed = Vec::with_capacity(self.shards.len());
+        for (name, shard) in &mut self.shards {
+            let entries = collections.remove(name).unwrap_or_default();
+            let fresh = Shard::loaded(entries, revision);
+            let watchers = std::mem::replace(shard, fresh).changed;
+            shard.changed = Arc::clone(&watchers);
+            changed.push(watchers);
+        }
+        for (name, entries) in collections {
+            self.shards.insert(name, Shard::loaded(entries, revision));
+        }
+        self.revision = revision;
+        self.compacted = revision;
+        self.order.clear();
+        self.all_floor = revision;
+        self.history_bytes = 0;
+        changed
     }
 
     /// Makes the collection with the longest history give up its oldest quarter: the busy pay, not the quiet,
@@ -199,13 +227,16 @@ impl<H> State<H> {
     /// floor.
     pub(crate) fn all_events_after(&self, after: Revision, limit: usize) -> Vec<Arc<Event<H>>> {
         let from = self.order.partition_point(|(revision, _)| *revision <= after);
-        self.order
-            .range(from..)
-            .take(limit)
-            .map(|(revision, collection)| {
-                let event = self.shards.get(collection).and_then(|shard| shard.event(*revision));
-                Arc::clone(event.expect("events above the common floor are in their collections"))
-            })
-            .collect()
+        let mut events: Vec<Arc<Event<H>>> = Vec::new();
+        for (revision, collection) in self.order.range(from..) {
+            // A reader goes on after a revision: it must have all of it.
+            if events.len() >= limit && events.last().is_some_and(|last| last.revision < *revision) {
+                break;
+            }
+            if let Some(shard) = self.shards.get(collection) {
+                events.extend(shard.events_at(*revision).cloned());
+            }
+        }
+        events
     }
 }

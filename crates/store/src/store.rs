@@ -15,10 +15,11 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use tokio::sync::{Notify, oneshot};
 
 use crate::{
-    AtError, Backend, Change, CommitError, Committed, Compacted, Durability, Entry, Expect, FIRST_REVISION,
-    Head, OpenError, Options, Revision, Snapshot, Watch, WatchAll, Write,
+    AtError, Backend, Change, CommitError, Committed, Compacted, Durability, Entry, Event, Expect,
+    FIRST_REVISION, Head, OpenError, Options, Revision, Snapshot, Watch, WatchAll, Write,
     backup::{self, Backup},
     disk::{Changes, Disk, Loaded},
+    etcd,
     expiry::Expiries,
     format::{Meta, RESERVE},
     load,
@@ -57,6 +58,10 @@ pub(crate) struct Shared<H> {
     pub(crate) queue: Mutex<Queue<H>>,
     /// Wakes the sequencer.
     pub(crate) wake: Condvar,
+    /// The same for a keeper that does not block.
+    pub(crate) knock: Notify,
+    /// Others write as well: memory may be behind.
+    followed: bool,
     /// Notified when the sequencer is gone.
     pub(crate) ended: Notify,
     /// Why writes are refused.
@@ -111,6 +116,11 @@ impl<H: Head> Store<H> {
     /// Opens the store and reads everything into memory.
     pub fn open(options: Options) -> Result<Self, OpenError> {
         let (disk, loaded) = match &options.backend {
+            Backend::Etcd(etcd) => {
+                let etcd = etcd.clone();
+                let (shared, thread) = etcd::start(options, etcd)?;
+                return Ok(Self { owner: Arc::new(Owner { shared, thread: Mutex::new(Some(thread)) }) });
+            }
             Backend::Memory => (None, Loaded { meta: Meta::new(), collections: Vec::new() }),
             Backend::File { dir } => {
                 let (disk, loaded) = Disk::open(dir, options.faults.clone())?;
@@ -142,17 +152,8 @@ impl<H: Head> Store<H> {
         }
         let revision = meta.revision.max(FIRST_REVISION);
         let durable = if disk.is_some() { revision } else { Revision::MAX };
-        let shared = Arc::new(Shared {
-            options,
-            state: RwLock::new(State::new(revision, meta.compacted, meta.gap, shards)),
-            visible: Notify::new(),
-            queue: Mutex::default(),
-            wake: Condvar::new(),
-            ended: Notify::new(),
-            read_only: RwLock::default(),
-            durable: AtomicU64::new(durable),
-            counters: Counters::default(),
-        });
+        let state = State::new(revision, meta.compacted, meta.gap, shards);
+        let shared = Arc::new(Shared::new(options, state, durable, false));
         let sequencer = Sequencer::new(Arc::clone(&shared), disk, revision, meta.reserved, expiries);
         let thread = std::thread::Builder::new()
             .name("store".into())
@@ -166,20 +167,36 @@ impl<H: Head> Store<H> {
     /// *Guarantees*: a durable write that returned `Ok` survives a crash; before that, nobody sees it. After
     /// `Ok`, every read on any handle sees it. Dropping the future does not take the write back.
     pub async fn commit(&self, write: Write<H>) -> Result<Committed<H>, CommitError<H>> {
-        self.check_size(&write)?;
+        self.commit_with(write, Vec::new()).await
+    }
+
+    /// Makes one conditional change, and others with it: all of them happen or none does, also if the process dies meanwhile.
+    ///
+    /// *Guarantees*: those of [`Store::commit`]. The companions get the revisions right after that of `write`, in their order (on
+    /// etcd all get the same), and are as durable as `write` is. Each changes another name, and none has a time limit. [`CommitError::Overtaken`] says that the expectation of a companion did not hold.
+    pub async fn commit_with(
+        &self,
+        write: Write<H>,
+        companions: Vec<Write<H>>,
+    ) -> Result<Committed<H>, CommitError<H>> {
+        for write in std::iter::once(&write).chain(&companions) {
+            self.check_size(write)?;
+        }
         self.check_newest(&write)?;
         let (done, outcome) = oneshot::channel();
         {
             let mut queue = self.shared().queue.lock();
             check_open(&queue)?;
-            if write.durability == Durability::Patient {
+            let patient = write.durability == Durability::Patient;
+            let pending = Pending { write, companions, done };
+            if patient {
                 let until = Instant::now() + self.shared().options.gather;
-                queue.patient.push_back((until, Pending { write, done }));
+                queue.patient.push_back((until, pending));
             } else {
-                queue.writes.push_back(Pending { write, done });
+                queue.writes.push_back(pending);
             }
         }
-        self.shared().wake.notify_one();
+        self.shared().wake_up();
         match outcome.await {
             Ok(reply) => reply,
             Err(_) => Err(self.unanswered().await),
@@ -193,7 +210,8 @@ impl<H: Head> Store<H> {
             Expect::Absent | Expect::Revision(_) => self.get(&write.collection, &write.name),
         };
         let overtaken = match (write.expect, &current) {
-            (Expect::Absent, Some(_)) => true,
+            // Where others write as well, it may be gone by now.
+            (Expect::Absent, Some(_)) => !self.shared().followed,
             (Expect::Revision(expected), Some(entry)) => entry.modified > expected,
             _ => false,
         };
@@ -233,7 +251,28 @@ impl<H> Store<H> {
             check_open(&queue)?;
             queue.barriers.push(done);
         }
-        shared.wake.notify_one();
+        shared.wake_up();
+        match outcome.await {
+            Ok(reply) => reply,
+            Err(_) => Err(self.unanswered().await),
+        }
+    }
+
+    /// Waits until memory shows every write that was acknowledged before this call, on any server. Returns the revision.
+    ///
+    /// Costs nothing where this process alone writes.
+    pub async fn catch_up(&self) -> Result<Revision, CommitError<H>> {
+        let shared = self.shared();
+        if !shared.followed {
+            return Ok(self.revision());
+        }
+        let (done, outcome) = oneshot::channel();
+        {
+            let mut queue = shared.queue.lock();
+            check_open(&queue)?;
+            queue.questions.push(done);
+        }
+        shared.wake_up();
         match outcome.await {
             Ok(reply) => reply,
             Err(_) => Err(self.unanswered().await),
@@ -403,7 +442,7 @@ impl<H> Store<H> {
             syncs: counters.syncs.load(Ordering::Relaxed),
             sync_time: Duration::from_micros(counters.sync_us.load(Ordering::Relaxed)),
             file_bytes: match &shared.options.backend {
-                Backend::Memory => 0,
+                Backend::Memory | Backend::Etcd(_) => 0,
                 Backend::File { dir } => {
                     std::fs::metadata(dir.join(crate::disk::FILE)).map_or(0, |file| file.len())
                 }
@@ -416,7 +455,7 @@ impl<H> Store<H> {
     /// Makes the sequencer look at the clock, for tests with a clock of their own.
     pub fn nudge(&self) {
         self.shared().queue.lock().nudged = true;
-        self.shared().wake.notify_one();
+        self.shared().wake_up();
     }
 
     /// Finishes the writes that are waiting, puts everything on disk, ends the thread and releases the
@@ -431,9 +470,42 @@ impl<H> Store<H> {
 }
 
 impl<H> Shared<H> {
+    pub(crate) fn new(options: Options, state: State<H>, durable: Revision, followed: bool) -> Self {
+        Self {
+            options,
+            state: RwLock::new(state),
+            visible: Notify::new(),
+            queue: Mutex::default(),
+            wake: Condvar::new(),
+            knock: Notify::new(),
+            followed,
+            ended: Notify::new(),
+            read_only: RwLock::default(),
+            durable: AtomicU64::new(durable),
+            counters: Counters::default(),
+        }
+    }
+
     fn request_close(&self) {
         self.queue.lock().closing = true;
+        self.wake_up();
+    }
+
+    /// Tells whoever keeps the writes that there is something to do.
+    fn wake_up(&self) {
         self.wake.notify_one();
+        self.knock.notify_one();
+    }
+
+    /// Makes events visible, in order, and the store be at `revision`.
+    pub(crate) fn publish(&self, events: Vec<Arc<Event<H>>>, revision: Revision) {
+        self.counters.writes.fetch_add(events.len() as u64, Ordering::Relaxed);
+        let now_ms = self.options.clock.now_ms();
+        let applied = self.state.write().apply(events, revision, now_ms, &self.options.history);
+        for changed in &applied.changed {
+            changed.notify_waiters();
+        }
+        self.visible.notify_waiters();
     }
 }
 

@@ -24,8 +24,9 @@ static COMPARISONS: &[(&str, &Recipe, &[&str], &str)] = &[
     ("cli", &KARMADA, &["karmadactl"], "up"),
 ];
 
-/// Needs a program of ours around the original's packages, and no cluster.
+/// These need a program of ours around the original's packages, and no cluster.
 const INTERPRETER: &str = "interpreter";
+const AUTOSCALING: &str = "autoscaling";
 
 pub(crate) fn run(name: Option<&str>) -> Result<()> {
     let Some(wanted) = name else {
@@ -34,6 +35,9 @@ pub(crate) fn run(name: Option<&str>) -> Result<()> {
     };
     if wanted == INTERPRETER {
         return interpreter();
+    }
+    if wanted == AUTOSCALING {
+        return autoscaling();
     }
     let Some((_, recipe, programs, test)) = COMPARISONS.iter().find(|(name, ..)| *name == wanted) else {
         bail!("there is no comparison called {wanted}\n{}", list());
@@ -66,6 +70,23 @@ fn interpreter() -> Result<()> {
     Ok(())
 }
 
+/// Has the original's autoscaler decide a thousand random situations; `UPDATE_GOLDEN=1` records some of its answers, `KARMADA_RS_SEED`
+/// makes others.
+fn autoscaling() -> Result<()> {
+    let source = Workspace::load()?.root.join("crates/controllers/tests/oracle");
+    let oracle = Toolchain::from_env()?.build_own("autoscaling-oracle", &source)?;
+    let test = "autoscaling::hpa::original::random";
+    let status = cargo()
+        .args(["test", "--package", "controllers", "--lib", "--", "--ignored", "--nocapture", test])
+        .env("KARMADA_RS_AUTOSCALING_ORACLE", oracle)
+        .status()
+        .context("cannot run cargo test")?;
+    if !status.success() {
+        bail!("the original decides otherwise");
+    }
+    Ok(())
+}
+
 /// Builds the program that answers with the original's interpreter.
 pub(crate) fn oracle() -> Result<PathBuf> {
     let source = Workspace::load()?.root.join("crates/interpreter/tests/oracle");
@@ -73,6 +94,7 @@ pub(crate) fn oracle() -> Result<PathBuf> {
 }
 
 fn list() -> String {
-    let names: Vec<&str> = COMPARISONS.iter().map(|(name, ..)| *name).chain([INTERPRETER]).collect();
+    let names: Vec<&str> =
+        COMPARISONS.iter().map(|(name, ..)| *name).chain([INTERPRETER, AUTOSCALING]).collect();
     format!("Comparisons:\n  {}", names.join("\n  "))
 }

@@ -2,7 +2,7 @@
 //! and what memory they need. The short part of it is in CI.
 
 use anyhow::{Context, Result, bail};
-use clusters::toolchain::{POD_RECIPES, Toolchain};
+use clusters::toolchain::{POD_PACKAGES, POD_RECIPES, Toolchain};
 
 use crate::workspace::cargo;
 
@@ -10,7 +10,7 @@ pub(crate) fn run() -> Result<()> {
     // Here, where the user sees the progress of a first build.
     let toolchain = Toolchain::from_env()?;
     toolchain.ensure(&POD_RECIPES)?;
-    toolchain.ensure_packages()?;
+    toolchain.ensure_packages(POD_PACKAGES)?;
     let status = cargo()
         .args(["test", "--package", "app", "--test", "propagation", "real_pods"])
         .args(["--", "--include-ignored", "--nocapture"])

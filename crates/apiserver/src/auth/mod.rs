@@ -5,6 +5,7 @@
 
 pub(crate) mod bearer;
 pub(crate) mod bootstrap_tokens;
+pub mod bounds;
 pub mod certify;
 pub mod claims;
 pub mod escalation;
@@ -17,6 +18,7 @@ pub mod pki;
 pub mod rbac;
 pub(crate) mod renewal;
 pub mod serving;
+pub mod shared_keys;
 pub mod signing_request;
 pub(crate) mod subject;
 pub mod tokens;

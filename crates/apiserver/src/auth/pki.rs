@@ -70,7 +70,8 @@ impl Pki {
     pub fn load_or_create(dir: Option<&Path>, names: &[String]) -> Result<Self, Error> {
         let ca = authority(dir, CA)?;
         let front_proxy_ca = authority(dir, FRONT_PROXY_CA)?;
-        let service_account_key = load_or(dir, "sa.key", || Ok(KeyPair::generate()?.serialize_pem()))?;
+        let service_account_key =
+            load_or(dir, SERVICE_ACCOUNT_KEY, || Ok(KeyPair::generate()?.serialize_pem()))?;
         let serving = serving(&ca, names)?;
         let admin = match dir.map(|dir| read_pair(dir, "admin")).transpose()?.flatten() {
             Some(pair) if !expires_soon(&pair.cert) => pair,
@@ -194,6 +195,7 @@ fn sign(ca: &Pair, params: &CertificateParams) -> Result<Pair, Error> {
 
 /// The authorities' names: in files, and in their certificates.
 pub const CA: (&str, &str) = ("ca", "karmada");
+pub const SERVICE_ACCOUNT_KEY: &str = "sa.key";
 pub const FRONT_PROXY_CA: (&str, &str) = ("front-proxy-ca", "front-proxy-ca");
 
 fn authority(dir: Option<&Path>, (name, common_name): (&str, &str)) -> Result<Pair, Error> {
@@ -272,8 +274,13 @@ fn read_pair(dir: &Path, name: &str) -> Result<Option<Pair>, Error> {
     Ok(read("crt")?.zip(read("key")?).map(|(cert, key)| Pair { cert, key }))
 }
 
+/// Says whether the directory has an authority.
+pub fn has_authority(dir: &Path) -> Result<bool, Error> {
+    read_authority(dir, CA.0).map(|pair| pair.is_some())
+}
+
 /// Reads a file; nothing if there is none.
-fn read(path: &Path) -> Result<Option<String>, Error> {
+pub fn read(path: &Path) -> Result<Option<String>, Error> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use store::Store;
 
 use super::User;
+use super::bounds::{Bounds, Reach};
 use super::user::MASTERS;
 use crate::head::Head;
 use crate::http::RequestInfo;
@@ -124,6 +125,8 @@ struct Compiled {
 /// The authorizer.
 #[derive(Default)]
 pub struct Rbac {
+    /// Decides about users who never get more than what is their own.
+    bounds: Option<Arc<dyn Bounds>>,
     compiled: ArcSwap<Compiled>,
     /// Parsed roles by collection and name with the revision they were read at; the lock also makes sure that
     /// only one thread compiles. Nothing else is locked while it is held.
@@ -213,6 +216,11 @@ fn group_key(name: &str) -> String {
 }
 
 impl Rbac {
+    /// Returns an authorizer whose roles give nothing beyond these bounds.
+    pub fn within(bounds: Option<Arc<dyn Bounds>>) -> Self {
+        Self { bounds, ..Self::default() }
+    }
+
     /// Makes sure that the latest roles and bindings are known; returns whether there was anything to learn. It looks at the
     /// collections that hold rights only, so that a refusal costs the same however busy the rest of the store is.
     pub fn catch_up(&self, store: &Store<Head>) -> bool {
@@ -277,16 +285,32 @@ impl Rbac {
 
     /// Says whether the user may.
     pub fn allows(&self, user: &User, wanted: &Attributes<'_>) -> bool {
-        user.in_group(MASTERS) || self.compiled.load().allows(user, wanted)
+        self.decide(user, wanted).is_ok()
+    }
+
+    /// Returns how far the user may reach, or a reason why he may not, which is empty where roles decide.
+    fn decide(&self, user: &User, wanted: &Attributes<'_>) -> Result<Reach, String> {
+        let compiled = self.compiled.load();
+        let roles = |wanted: &Attributes<'_>| compiled.allows(user, wanted);
+        if let Some(decided) = self.bounds.as_ref().and_then(|bounds| bounds.bound(user, wanted, &roles)) {
+            return decided;
+        }
+        if user.in_group(MASTERS) || roles(wanted) { Ok(Reach::Asked) } else { Err(String::new()) }
     }
 
     /// Returns the 403 if the user may not. Before refusing, it makes sure that it knows the latest roles, so
     /// that a permission holds from the moment its binding is acknowledged.
     pub fn check(&self, store: &Store<Head>, user: &User, wanted: &Attributes<'_>) -> Result<(), Status> {
-        if self.allows(user, wanted) || (self.catch_up(store) && self.allows(user, wanted)) {
-            return Ok(());
+        self.reach(store, user, wanted).map(drop)
+    }
+
+    /// As [`Rbac::check`]; returns how far the user may reach.
+    pub fn reach(&self, store: &Store<Head>, user: &User, wanted: &Attributes<'_>) -> Result<Reach, Status> {
+        let mut decided = self.decide(user, wanted);
+        if decided.is_err() && self.catch_up(store) {
+            decided = self.decide(user, wanted);
         }
-        Err(forbidden(user, wanted, ""))
+        decided.map_err(|reason| forbidden(user, wanted, &reason))
     }
 
     /// Returns all rules a user has in a namespace (or cluster-wide, for an empty one). A binding that names him in

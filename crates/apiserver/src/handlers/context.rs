@@ -1,5 +1,6 @@
 //! One request on its way through the handlers.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::auth::User;
+use crate::auth::bounds::Reach;
 use crate::http::negotiate::{self, Accepted, Offer};
 use crate::http::sending::Recipient;
 use crate::http::{Query, RequestInfo};
@@ -36,6 +38,8 @@ pub struct Context {
     /// The client's connection, if it wants to speak another protocol on it.
     upgrade: Mutex<Option<OnUpgrade>>,
     pub terms: Terms,
+    /// How far the user's rights reach.
+    reach: Reach,
     /// The user that the answer is for.
     pub(crate) recipient: Recipient,
 }
@@ -54,6 +58,7 @@ impl Context {
             deadline: None,
             upgrade: Mutex::default(),
             terms: Terms::default(),
+            reach: Reach::Asked,
             recipient: Recipient::default(),
         }
     }
@@ -62,6 +67,22 @@ impl Context {
     pub(crate) fn with_recipient(mut self, recipient: Recipient) -> Self {
         self.recipient = recipient;
         self
+    }
+
+    /// Says how far the user's rights reach.
+    pub(crate) fn within(mut self, reach: Reach) -> Self {
+        self.reach = reach;
+        self
+    }
+
+    /// Returns the field selector of a list or a watch: what was asked for, within the user's rights.
+    pub(crate) fn field_selector(&self) -> Cow<'_, str> {
+        let asked = self.query.text("fieldSelector");
+        match &self.reach {
+            Reach::Asked => asked.into(),
+            Reach::Only(own) if asked.is_empty() => own.into(),
+            Reach::Only(own) => format!("{asked},{own}").into(),
+        }
     }
 
     pub fn with_terms(mut self, terms: Terms) -> Self {

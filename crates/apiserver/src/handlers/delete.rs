@@ -12,8 +12,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::context::{Context, FieldValidation, WriteOptions};
-use super::write::{Target, commit_failure, second};
-use crate::admission::namespace;
+use super::together::{Commit, Put};
+use super::write::{Target, second};
+use crate::admission::{Operation, namespace};
 use crate::clock;
 use crate::controllers::definitions;
 use crate::conversion;
@@ -243,7 +244,7 @@ pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Dele
         };
         check_preconditions(kind, target.name, options, &entry)?;
         if options.ignore_read_error == Some(true) && !object::is_readable(&entry) {
-            match remove_undecodable(target, &entry, &key, options.is_dry_run()).await? {
+            match remove_undecodable(target, &entry, options.is_dry_run()).await? {
                 Some(gone) => return Ok(gone),
                 None => continue,
             }
@@ -264,7 +265,16 @@ pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Dele
                 }
                 let encoded = conversion::encode(server, kind, &new).await?;
                 let expected = store::Expect::Revision(entry.modified);
-                match target.commit(target.name, expected, encoded.body, encoded.schema).await? {
+                let committed = target.commit(Commit {
+                    // The object stays for now, so whatever counts it goes on to.
+                    operation: Operation::Update,
+                    name: target.name,
+                    object: Some(&mut new),
+                    old: Some(&old),
+                    expect: expected,
+                    change: Put::Encoded { value: encoded.body, schema: encoded.schema },
+                });
+                match committed.await? {
                     Some(revision) => {
                         object::stamp(&mut new, &kind.api_version, &kind.gvk.kind, revision);
                         return Ok(Deleted::Pending(new));
@@ -280,7 +290,7 @@ pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Dele
                     }
                     return Ok(Deleted::Gone(last));
                 }
-                match remove(target, &entry, &key).await? {
+                match remove(target, &entry, Some(&old)).await? {
                     Some(revision) => {
                         let mut last = old;
                         server.released(kind, &last);
@@ -303,7 +313,6 @@ pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Dele
 async fn remove_undecodable(
     target: &Target<'_>,
     entry: &Arc<Entry>,
-    key: &str,
     dry_run: bool,
 ) -> Result<Option<Deleted>, Status> {
     target.server.authorize_also(target.context, "unsafe-delete-ignore-read-errors")?;
@@ -312,7 +321,7 @@ async fn remove_undecodable(
     if target.options.dry_run || dry_run {
         return Ok(Some(Deleted::Gone(last)));
     }
-    let Some(revision) = remove(target, entry, key).await? else { return Ok(None) };
+    let Some(revision) = remove(target, entry, None).await? else { return Ok(None) };
     object::stamp(&mut last, &target.kind.api_version, &target.kind.gvk.kind, Some(revision));
     Ok(Some(Deleted::Gone(last)))
 }
@@ -329,20 +338,16 @@ fn mark(object: &mut Value, now: Timestamp) {
     metadata.insert("deletionGracePeriodSeconds".to_owned(), 0.into());
 }
 
-async fn remove(target: &Target<'_>, entry: &Arc<Entry>, key: &str) -> Result<Option<u64>, Status> {
-    let write = store::Write {
-        collection: target.kind.collection.clone(),
-        name: key.into(),
+async fn remove(target: &Target<'_>, entry: &Entry, old: Option<&Value>) -> Result<Option<u64>, Status> {
+    let committed = target.commit(Commit {
+        operation: Operation::Delete,
+        name: target.name,
+        object: None,
+        old,
         expect: store::Expect::Revision(entry.modified),
-        change: store::Change::Delete,
-        durability: target.durability(),
-        ttl: None,
-    };
-    match target.server.store.commit(write).await {
-        Ok(committed) => Ok(Some(committed.revision)),
-        Err(store::CommitError::Conflict { .. }) => Ok(None),
-        Err(error) => Err(commit_failure(error)),
-    }
+        change: Put::Nothing,
+    });
+    Ok(committed.await?.flatten())
 }
 
 fn check_preconditions(

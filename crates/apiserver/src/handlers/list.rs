@@ -44,7 +44,7 @@ impl Selection {
     pub fn parse(context: &Context, kind: &Kind, namespace: &str) -> Result<Self, Status> {
         let labels = LabelSelector::parse(context.query.text("labelSelector"))
             .map_err(|error| Status::bad_request(error.to_string()))?;
-        let fields = FieldSelector::parse(context.query.text("fieldSelector"))
+        let fields = FieldSelector::parse(&context.field_selector())
             .map_err(|error| Status::bad_request(error.to_string()))?;
         for term in fields.terms() {
             check_field(kind, &term.field)?;

@@ -8,6 +8,7 @@ pub mod list;
 pub mod reviews;
 pub mod scale;
 pub mod table;
+pub mod together;
 pub mod token;
 pub mod update;
 pub mod watch;
@@ -27,7 +28,7 @@ use self::write::Target;
 use crate::http::body::Body;
 use crate::http::negotiate::{Accepted, Offer, Shape};
 use crate::http::respond;
-use crate::registry::Kind;
+use crate::registry::{ANY, Kind};
 use crate::server::Server;
 
 /// The largest request body that is read.
@@ -68,6 +69,22 @@ impl From<Status> for Failure {
     }
 }
 
+/// Answers for a resource that has no kind of its own, if one stands for all of its group version.
+async fn anything(
+    server: &Arc<Server>,
+    context: &Context,
+    body: &Bytes,
+) -> Result<Option<Response<Body>>, Failure> {
+    let info = &context.info;
+    let Some(kind) = server.registry.load().find(&info.group, &info.version, ANY).cloned() else {
+        return Ok(None);
+    };
+    if !kind.allows(info.verb) || context.method != Method::GET {
+        return Err(Status::method_not_allowed().into());
+    }
+    Ok(server.extensions.computed(server, context, &kind, &info.namespace, body).await.transpose()?)
+}
+
 async fn route(server: &Arc<Server>, context: &Context, body: Bytes) -> Result<Response<Body>, Failure> {
     let info = &context.info;
     let registry = server.registry.load_full();
@@ -76,7 +93,9 @@ async fn route(server: &Arc<Server>, context: &Context, body: Bytes) -> Result<R
         return Err(Failure::PageNotFound);
     }
     let lost = || if group.native { Failure::from(Status::no_such_route()) } else { Failure::PageNotFound };
-    let kind = registry.find(&info.group, &info.version, &info.resource).ok_or_else(lost)?.clone();
+    let Some(kind) = registry.find(&info.group, &info.version, &info.resource).cloned() else {
+        return anything(server, context, &body).await?.ok_or_else(lost);
+    };
     let is_namespace = kind.is_namespace();
     let namespace = if is_namespace || !kind.namespaced { "" } else { info.namespace.as_str() };
     if !kind.namespaced && !is_namespace && !info.namespace.is_empty() {

@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 
 use super::context::{Context, WriteOptions};
 use super::decode;
+use super::together::{Commit, Put};
 use crate::admission::webhooks::{Occasion, Rounds};
 use crate::admission::{Attributes, Operation, certificates, namespace, param_rights, priority};
 use crate::auth::claims;
@@ -144,7 +145,14 @@ impl Target<'_> {
             let held = self.server.before_commit(self, &mut object, None)?;
             let (committed, seen) = match conversion::encode(self.server, self.kind, &object).await {
                 Ok(encoded) => {
-                    let committed = self.commit(&name, store::Expect::Absent, encoded.body, encoded.schema);
+                    let committed = self.commit(Commit {
+                        operation: Operation::Create,
+                        name: &name,
+                        object: Some(&mut object),
+                        old: None,
+                        expect: store::Expect::Absent,
+                        change: Put::Encoded { value: encoded.body, schema: encoded.schema },
+                    });
                     (committed.await, encoded.seen)
                 }
                 Err(status) => (Err(status), None),
@@ -238,7 +246,7 @@ impl Target<'_> {
         let options = self.admission_options(Operation::Update);
         self.admit(Operation::Update, Some(&mut new), Some(&old), self.name, &options).await?;
         if is_finished(&new, &old) {
-            return self.finish_deletion(entry, new).await;
+            return self.finish_deletion(entry, new, &old).await;
         }
         check_depth(&new, Some(&old))?;
         let held = self.server.before_commit(self, &mut new, Some(&old))?;
@@ -257,9 +265,16 @@ impl Target<'_> {
             self.unchanged(entry).await?;
             return Ok(Some(Outcome { object: old, created: false }));
         }
+        let committed = self.commit(Commit {
+            operation: Operation::Update,
+            name: self.name,
+            object: Some(&mut new),
+            old: Some(&old),
+            expect: store::Expect::Revision(entry.modified),
+            change: Put::Encoded { value: body, schema },
+        });
+        let committed = committed.await;
         new = seen.unwrap_or(new);
-        let expected = store::Expect::Revision(entry.modified);
-        let committed = self.commit(self.name, expected, body, schema).await;
         self.server.settle(held, matches!(committed, Ok(Some(_))));
         match committed {
             Ok(Some(revision)) => {
@@ -278,32 +293,26 @@ impl Target<'_> {
     }
 
     /// The last finalizer has gone: the update deletes the object.
-    async fn finish_deletion(&self, entry: &Arc<Entry>, mut new: Value) -> Result<Option<Outcome>, Status> {
-        if self.options.dry_run {
-            return Ok(Some(Outcome { object: new, created: false }));
-        }
-        let write = store::Write {
-            collection: self.kind.collection.clone(),
-            name: self.key(),
+    async fn finish_deletion(
+        &self,
+        entry: &Arc<Entry>,
+        mut new: Value,
+        old: &Value,
+    ) -> Result<Option<Outcome>, Status> {
+        let committed = self.commit(Commit {
+            operation: Operation::Delete,
+            name: self.name,
+            object: None,
+            old: Some(old),
             expect: store::Expect::Revision(entry.modified),
-            change: store::Change::Delete,
-            durability: self.durability(),
-            ttl: None,
-        };
-        match self.server.store.commit(write).await {
-            Ok(committed) => {
-                self.server.released(self.kind, &new);
-                object::stamp(
-                    &mut new,
-                    &self.kind.api_version,
-                    &self.kind.gvk.kind,
-                    Some(committed.revision),
-                );
-                Ok(Some(Outcome { object: new, created: false }))
-            }
-            Err(store::CommitError::Conflict { .. }) => Ok(None),
-            Err(error) => Err(commit_failure(error)),
+            change: Put::Nothing,
+        });
+        let Some(revision) = committed.await? else { return Ok(None) };
+        if revision.is_some() {
+            self.server.released(self.kind, &new);
+            object::stamp(&mut new, &self.kind.api_version, &self.kind.gvk.kind, revision);
         }
+        Ok(Some(Outcome { object: new, created: false }))
     }
 
     fn settle_namespace(&self, object: &mut Value) -> Result<(), Status> {
@@ -623,7 +632,7 @@ impl Target<'_> {
         }
     }
 
-    fn prepare_update(&self, new: &mut Value, old: &Value) -> Result<(), Status> {
+    pub(super) fn prepare_update(&self, new: &mut Value, old: &Value) -> Result<(), Status> {
         match &self.kind.source {
             Source::Native => {
                 let extra = self.extra();
@@ -663,7 +672,7 @@ impl Target<'_> {
         Ok(())
     }
 
-    fn validate_update(&self, new: &Value, old: &Value) -> field::Errors {
+    pub(super) fn validate_update(&self, new: &Value, old: &Value) -> field::Errors {
         match &self.kind.source {
             Source::Native if self.subresource == "binding" => field::Errors::new(),
             Source::Native if !self.subresource.is_empty() => {
@@ -726,37 +735,6 @@ impl Target<'_> {
         }
         self.server.store.wait_until_durable(entry.modified).await.map_err(commit_failure)
     }
-
-    /// Commits; `Ok(None)` means that the expectation failed, `Ok(Some(None))` a dry run.
-    pub async fn commit(
-        &self,
-        name: &str,
-        expect: store::Expect,
-        value: bytes::Bytes,
-        schema: u32,
-    ) -> Result<Option<Option<u64>>, Status> {
-        let key = object::join_key(self.namespace, name);
-        if self.options.dry_run {
-            let exists = self.server.store.get(&self.kind.collection, &key).is_some();
-            let lost = matches!(expect, store::Expect::Absent) && exists;
-            return Ok((!lost).then_some(None));
-        }
-        let mut head = <Head as store::Head>::parse(&self.kind.collection, &key, &value);
-        head.schema = schema;
-        let write = store::Write {
-            collection: self.kind.collection.clone(),
-            name: key,
-            expect,
-            change: store::Change::Put { value, head },
-            durability: self.durability(),
-            ttl: self.kind.ttl(),
-        };
-        match self.server.store.commit(write).await {
-            Ok(committed) => Ok(Some(Some(committed.revision))),
-            Err(store::CommitError::Conflict { .. }) => Ok(None),
-            Err(error) => Err(commit_failure(error)),
-        }
-    }
 }
 
 /// Turns a failure of the store into what a client is told.
@@ -766,6 +744,11 @@ pub fn commit_failure(error: store::CommitError<Head>) -> Status {
         store::CommitError::ReadOnly { .. } => {
             Status::unavailable(format!("the store does not take writes: {error}"))
         }
+        store::CommitError::Unanswered { reason } => Status::new(
+            504,
+            "Timeout",
+            format!("the store did not answer, the write may have been made or not: {reason}"),
+        ),
         store::CommitError::Closed => Status::unavailable("the server is shutting down"),
         store::CommitError::Dead { reason } => Status::unavailable(&*reason),
         other => Status::internal(other),

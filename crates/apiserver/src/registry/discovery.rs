@@ -8,7 +8,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256, Sha512};
 
-use super::{Group, Kind, Registry};
+use super::{ANY, Group, Kind, Registry};
 use crate::aggregation::Remote;
 
 /// All documents, ready to be sent.
@@ -42,7 +42,8 @@ impl Documents {
                     versions.push(remote_version(remote));
                     continue;
                 }
-                let kinds = registry.kinds_of(&group.name, version);
+                let mut kinds = registry.kinds_of(&group.name, version);
+                kinds.retain(|kind| kind.resource.resource != ANY);
                 let list: Vec<Value> = kinds.iter().flat_map(|kind| legacy_resources(kind)).collect();
                 let group_version =
                     if group.name.is_empty() { version.clone() } else { format!("{}/{version}", group.name) };

@@ -40,6 +40,10 @@ pub struct Subresource {
     pub verbs: Vec<String>,
 }
 
+/// The resource of a computed kind that stands for every resource of its group version that has no kind of its own: metrics are
+/// resources, and nobody knows their names in advance. It is not in discovery.
+pub const ANY: &str = "*";
+
 #[derive(Debug, Clone)]
 pub enum Source {
     Native,

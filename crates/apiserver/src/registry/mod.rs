@@ -16,7 +16,7 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use crate::aggregation::Remote;
 
 pub use custom::Custom;
-pub use kind::{Kind, Rules, Source, Subresource};
+pub use kind::{ANY, Kind, Rules, Source, Subresource};
 
 /// The served resources and the documents derived from them.
 #[derive(Debug)]

@@ -261,6 +261,7 @@ fn arguments(number: usize, control: &Path, member: &Path) -> JoinArguments {
         cluster_provider: Some("simulated".to_owned()),
         cluster_region: None,
         cluster_zones: Vec::new(),
+        install_mcs_crds: false,
         dry_run: false,
     }
 }

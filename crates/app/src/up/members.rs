@@ -134,6 +134,7 @@ impl Member {
             cluster_provider: self.region.is_some().then(|| "simulated".to_owned()),
             cluster_region: self.region.clone(),
             cluster_zones: self.zones.clone(),
+            install_mcs_crds: false,
             dry_run: false,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use admission::{Act, Denial, HOOKS, Home, Hook, Means, Operation, Request, Settings};
+use admission::{Act, Denial, HOOKS, Home, Hook, Means, Operation, Request, Settings, Wants};
 use api::features;
 use api::work::conversion;
 use apimachinery::pointer;
@@ -110,7 +110,10 @@ impl Reviewer {
                 let dry_run = pointer::flag(review, "/dryRun");
                 let writer = writer(review.get("userInfo").unwrap_or(&Value::Null));
                 let environment = &self.environment;
-                environment.validate(hook, &request, object, &self.settings, &writer, dry_run).await?;
+                environment.validate(hook, &request, object, &self.settings, &writer).await?;
+                if hook.wants == Wants::Quotas && admission::asks_quotas(&request, object, &self.settings) {
+                    environment.charge(&request, object, dry_run).await?;
+                }
                 Ok(Accepted::default())
             }
         }

@@ -134,6 +134,11 @@ async fn the_guide_to_the_cli_does_what_it_says() {
 }
 
 #[tokio::test]
+async fn the_guide_to_quotas_does_what_it_says() {
+    run("docs/guides/quotas.md").await;
+}
+
+#[tokio::test]
 async fn the_guide_to_failover_does_what_it_says() {
     run("docs/guides/failover.md").await;
 }

@@ -24,11 +24,23 @@ pub(crate) struct World {
     /// Unlike those of other tests that use the same members.
     pub(crate) tag: String,
     pub(crate) namespace: String,
+    /// Further flags of `karmada join`.
+    flags: &'static [&'static str],
 }
 
 impl World {
     /// Joins members, waits until they are ready, and makes a namespace.
     pub(crate) async fn new(tag: &str, control: ControlPlane, places: &[Place]) -> Self {
+        Self::joined(tag, control, places, &[]).await
+    }
+
+    /// As [`Self::new`], with further flags of `karmada join`.
+    pub(crate) async fn joined(
+        tag: &str,
+        control: ControlPlane,
+        places: &[Place],
+        flags: &'static [&'static str],
+    ) -> Self {
         let tag = format!("{tag}-{}", std::process::id());
         let plane = client(&control.kubeconfig).await;
         let mut members = Vec::new();
@@ -37,12 +49,11 @@ impl World {
             let (control, member) =
                 (control.kubeconfig.to_string_lossy(), place.kubeconfig.to_string_lossy());
             let accounts = format!("accounts-{tag}");
-            let join = ["join", &name, "--kubeconfig", &control, "--cluster-kubeconfig", &member];
-            run(KARMADA, &[&join[..], &["--cluster-namespace", &accounts]].concat());
+            join(&name, &control, &member, &accounts, flags);
             let client = client(&place.kubeconfig).await;
             members.push(Member { name, client, place: place.clone() });
         }
-        let world = Self { control, plane, members, namespace: tag.clone(), tag };
+        let world = Self { control, plane, members, namespace: tag.clone(), tag, flags };
         for member in &world.members {
             world.until_ready(&member.name).await;
         }
@@ -128,17 +139,35 @@ impl World {
     /// Checks the world, and takes the members out of the control plane again.
     pub(crate) async fn leave(&self) {
         self.check().await;
-        for member in &self.members {
-            let control = self.control.kubeconfig.to_string_lossy();
-            let kubeconfig = member.place.kubeconfig.to_string_lossy();
-            let accounts = format!("accounts-{}", self.tag);
-            // Unlike `join`, `unjoin` takes the cluster's name for the context's unless told otherwise.
-            let file = kube::config::Kubeconfig::read_from(&member.place.kubeconfig).expect("a kubeconfig");
-            let context = file.current_context.expect("a current context");
-            let unjoin =
-                ["unjoin", &member.name, "--kubeconfig", &control, "--cluster-kubeconfig", &kubeconfig];
-            let further = ["--cluster-context", &context, "--cluster-namespace", &accounts];
-            run(KARMADA, &[&unjoin[..], &further[..]].concat());
+        for member in 0..self.members.len() {
+            self.unjoin(member);
         }
     }
+
+    /// Joins a member that was taken out.
+    pub(crate) fn join(&self, index: usize) {
+        let member = &self.members[index];
+        let control = self.control.kubeconfig.to_string_lossy();
+        let kubeconfig = member.place.kubeconfig.to_string_lossy();
+        join(&member.name, &control, &kubeconfig, &format!("accounts-{}", self.tag), self.flags);
+    }
+
+    /// Takes a member out of the control plane.
+    pub(crate) fn unjoin(&self, index: usize) {
+        let member = &self.members[index];
+        let control = self.control.kubeconfig.to_string_lossy();
+        let kubeconfig = member.place.kubeconfig.to_string_lossy();
+        let accounts = format!("accounts-{}", self.tag);
+        // Unlike `join`, `unjoin` takes the cluster's name for the context's unless told otherwise.
+        let file = kube::config::Kubeconfig::read_from(&member.place.kubeconfig).expect("a kubeconfig");
+        let context = file.current_context.expect("a current context");
+        let unjoin = ["unjoin", &member.name, "--kubeconfig", &control, "--cluster-kubeconfig", &kubeconfig];
+        let further = ["--cluster-context", &context, "--cluster-namespace", &accounts];
+        run(KARMADA, &[&unjoin[..], &further[..]].concat());
+    }
+}
+
+fn join(name: &str, control: &str, member: &str, accounts: &str, flags: &[&str]) {
+    let join = ["join", name, "--kubeconfig", control, "--cluster-kubeconfig", member];
+    run(KARMADA, &[&join[..], &["--cluster-namespace", accounts], flags].concat());
 }

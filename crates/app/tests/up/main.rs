@@ -5,6 +5,8 @@ mod commands;
 mod killed;
 mod original;
 mod process;
+mod quotas;
+mod servers;
 mod terminal;
 
 use std::net::TcpListener;

@@ -4,10 +4,11 @@
 //! it hears, tells the size of its terminal, and ends with the status that it is told. The pseudo-terminal is `script`'s.
 
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use clusters::toolchain::{SHELL_PACKAGES, Toolchain};
 use futures::{SinkExt, StreamExt};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -282,33 +283,53 @@ fn logs_of_several_clusters_have_their_colours() {
 }
 
 /// Runs a script in a shell with the program on its path.
-fn shell(shell: &str, pods: &Pods, script: &str) -> String {
+fn shell(shell: &Shell, pods: &Pods, script: &str) -> String {
     let path = format!("{}:{}", pods.folder.path().display(), std::env::var("PATH").unwrap_or_default());
-    let mut command = Command::new(shell);
-    // Nothing of whoever runs the test.
-    match shell {
-        "bash" => command.args(["--norc", "--noprofile"]),
-        "zsh" => command.arg("-f"),
-        _ => command.arg("--no-config"),
-    };
+    let mut command = Command::new(&shell.program);
     let output = command
+        .args(shell.arguments)
+        .envs(shell.libraries.as_ref().map(|libraries| ("LD_LIBRARY_PATH", libraries)))
         .arg("-c")
         .arg(script)
         .env("PATH", path)
         .env("HOME", pods.folder.path())
         .output()
         .expect("it runs");
-    assert!(output.status.success(), "{shell}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{shell:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn installed(shell: &str) -> bool {
-    let paths = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&paths).any(|folder| Path::new(&folder).join(shell).is_file());
-    if !found {
-        clusters::left_out(&format!("{shell}, whose completion is tested where it is installed"));
+/// A shell, and how it runs a script without the settings of whoever runs the test.
+#[derive(Debug)]
+struct Shell {
+    program: PathBuf,
+    arguments: &'static [&'static str],
+    libraries: Option<String>,
+}
+
+impl Shell {
+    /// Finds a shell on this machine or among Debian's packages, or notes that the test is left out.
+    fn find(name: &str) -> Option<Self> {
+        let arguments: &[&str] = match name {
+            "bash" => &["--norc", "--noprofile"],
+            "zsh" => &["-f"],
+            _ => &["--no-config"],
+        };
+        let paths = std::env::var_os("PATH").unwrap_or_default();
+        let mut here = std::env::split_paths(&paths).map(|folder| folder.join(name));
+        if let Some(program) = here.find(|path| path.is_file()) {
+            return Some(Self { program, arguments, libraries: None });
+        }
+        let toolchain = Toolchain::from_env().expect("a cache");
+        let fetched = toolchain.ensure_packages(SHELL_PACKAGES);
+        match fetched.as_ref().map(|packages| (packages.program(name), packages.libraries())) {
+            Ok((Some(program), libraries)) => Some(Self { program, arguments, libraries: Some(libraries) }),
+            missing => {
+                clusters::left_out(&format!("{name}, from this machine or from Debian: {missing:?}"));
+                None
+            }
+        }
     }
-    found
 }
 
 /// Lines and what completes them.
@@ -326,13 +347,14 @@ fn completions(pods: &Pods) -> [(String, &'static str); 6] {
 
 #[test]
 fn bash_completes_commands_flags_and_names() {
+    let Some(bash) = Shell::find("bash") else { return };
     let pods = Pods::start();
     for (line, wanted) in completions(&pods) {
         let script = format!(
             "source <(karmadactl completion bash); COMP_LINE='{line}'; COMP_POINT=${{#COMP_LINE}}\n\
              _karmadactl_complete karmadactl; echo \"${{COMPREPLY[*]}}\""
         );
-        assert_eq!(shell("bash", &pods, &script).trim().replace('\n', " "), wanted, "{line}");
+        assert_eq!(shell(&bash, &pods, &script).trim().replace('\n', " "), wanted, "{line}");
     }
     // Bash takes a word with an equals sign apart.
     let line = "karmadactl get pods --operation-scope=k";
@@ -340,18 +362,16 @@ fn bash_completes_commands_flags_and_names() {
         "source <(karmadactl completion bash); COMP_LINE='{line}'; COMP_POINT=${{#COMP_LINE}}\n\
          _karmadactl_complete karmadactl; echo \"${{COMPREPLY[*]}}\""
     );
-    assert_eq!(shell("bash", &pods, &script).trim(), "karmada");
+    assert_eq!(shell(&bash, &pods, &script).trim(), "karmada");
 }
 
 #[test]
 fn fish_completes_commands_flags_and_names() {
-    if !installed("fish") {
-        return;
-    }
+    let Some(fish) = Shell::find("fish") else { return };
     let pods = Pods::start();
     for (line, wanted) in completions(&pods) {
         let script = format!("karmadactl completion fish | source; complete --do-complete '{line}'");
-        let said = shell("fish", &pods, &script);
+        let said = shell(&fish, &pods, &script);
         let words: Vec<&str> = said.lines().filter_map(|line| line.split('\t').next()).collect();
         assert_eq!(words.join(" "), wanted, "{line}");
     }
@@ -359,9 +379,7 @@ fn fish_completes_commands_flags_and_names() {
 
 #[test]
 fn zsh_completes_commands_flags_and_names() {
-    if !installed("zsh") {
-        return;
-    }
+    let Some(zsh) = Shell::find("zsh") else { return };
     let pods = Pods::start();
     for (line, wanted) in completions(&pods) {
         // What zsh's own functions would be handed is printed instead.
@@ -370,6 +388,6 @@ fn zsh_completes_commands_flags_and_names() {
              _describe() {{ local -a list; list=(\"${{(@P)4}}\"); print -- \"${{(@)list%%:*}}\" }}\n\
              source <(karmadactl completion zsh)\nwords=(${{(z)${{:-{line}x}}}}); words[-1]=${{words[-1]%x}}; CURRENT=$#words\n_karmadactl"
         );
-        assert_eq!(shell("zsh", &pods, &script).trim(), wanted, "{line}");
+        assert_eq!(shell(&zsh, &pods, &script).trim(), wanted, "{line}");
     }
 }

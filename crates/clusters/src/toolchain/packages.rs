@@ -1,4 +1,4 @@
-//! The programs of real pods that come from Debian: fetched once and unpacked into the cache, never installed.
+//! The programs that come from Debian: fetched once and unpacked into the cache, never installed.
 //!
 //! `apt-get` only downloads, into a folder of ours, and `dpkg-deb` unpacks; so the machine stays as it is. What the packages need and the
 //! machine has already, libraries above all, is taken from the machine.
@@ -11,15 +11,30 @@ use std::{
 
 use super::{Error, Toolchain, io_error, tail};
 
-const NAMES: [&str; 7] = [
-    "runc",
-    "containernetworking-plugins",
-    "busybox-static",
-    "iptables",
-    "nftables",
-    "conntrack",
-    "iproute2",
-];
+/// Packages that are fetched and unpacked together.
+#[derive(Debug, Clone, Copy)]
+pub struct PackageSet {
+    /// Where in the cache they are.
+    folder: &'static str,
+    names: &'static [&'static str],
+}
+
+/// What real pods need.
+pub const POD_PACKAGES: PackageSet = PackageSet {
+    folder: "debian",
+    names: &[
+        "runc",
+        "containernetworking-plugins",
+        "busybox-static",
+        "iptables",
+        "nftables",
+        "conntrack",
+        "iproute2",
+    ],
+};
+
+/// The shells whose completion is tested and that many machines lack.
+pub const SHELL_PACKAGES: PackageSet = PackageSet { folder: "debian-shells", names: &["zsh", "fish"] };
 
 /// Where the unpacked packages are.
 #[derive(Debug, Clone)]
@@ -29,48 +44,50 @@ pub struct Packages {
 
 impl Toolchain {
     /// Returns the packages if they are there.
-    pub fn packages(&self) -> Option<Packages> {
-        let folder = self.root.join("debian");
+    pub fn packages(&self, set: PackageSet) -> Option<Packages> {
+        let folder = self.root.join(set.folder);
         folder.join("complete").exists().then(|| Packages { root: folder.join("root") })
     }
 
     /// Says whether packages can be fetched here.
-    pub fn can_fetch_packages(&self) -> bool {
+    pub fn can_fetch_packages(&self, set: PackageSet) -> bool {
         let known = |program: &str| {
             let mut command = Command::new(program);
             command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
             command.status().is_ok_and(|status| status.success())
         };
-        self.packages().is_some() || (known("apt-get") && known("dpkg-deb"))
+        self.packages(set).is_some() || (known("apt-get") && known("dpkg-deb"))
     }
 
     /// Fetches and unpacks the packages, unless that was done before.
-    pub fn ensure_packages(&self) -> Result<Packages, Error> {
-        let folder = self.root.join("debian");
+    pub fn ensure_packages(&self, set: PackageSet) -> Result<Packages, Error> {
+        let folder = self.root.join(set.folder);
         fs::create_dir_all(&folder).map_err(|source| io_error("create", &folder, source))?;
         let path = folder.join("lock");
         let lock = fs::File::create(&path).map_err(|source| io_error("create", &path, source))?;
         lock.lock().map_err(|source| io_error("lock", &path, source))?;
-        if let Some(packages) = self.packages() {
+        if let Some(packages) = self.packages(set) {
             return Ok(packages);
         }
-        eprintln!("clusters: fetching the Debian packages {}", NAMES.join(", "));
+        eprintln!("clusters: fetching the Debian packages {}", set.names.join(", "));
         let (archives, root) = (folder.join("archives"), folder.join("root"));
         // What an interrupted run left must not be taken for whole.
         let _ = (fs::remove_dir_all(&archives), fs::remove_dir_all(&root));
         for path in [&archives.join("partial"), &root] {
             fs::create_dir_all(path).map_err(|source| io_error("create", path, source))?;
         }
-        download(&folder, &archives)?;
+        download(set, &folder, &archives)?;
         for entry in fs::read_dir(&archives).map_err(|source| io_error("read", &archives, source))?.flatten()
         {
             if entry.path().extension().is_some_and(|extension| extension == "deb") {
-                run(Command::new("dpkg-deb").arg("-x").arg(entry.path()).arg(&root), "dpkg-deb -x")?;
+                run(set, Command::new("dpkg-deb").arg("-x").arg(entry.path()).arg(&root), "dpkg-deb -x")?;
             }
         }
         // Debian makes these links when it installs, not in the package.
         for (link, to) in [("iptables", "iptables-nft"), ("ip6tables", "ip6tables-nft")] {
-            let _ = std::os::unix::fs::symlink(to, root.join("usr/sbin").join(link));
+            if root.join("usr/sbin").join(to).exists() {
+                let _ = std::os::unix::fs::symlink(to, root.join("usr/sbin").join(link));
+            }
         }
         let _ = fs::remove_dir_all(&archives);
         let mark = folder.join("complete");
@@ -87,8 +104,13 @@ impl Packages {
 
     /// Returns the shell tools in one file.
     pub fn busybox(&self) -> PathBuf {
-        let candidates = [self.root.join("bin/busybox"), self.root.join("usr/bin/busybox")];
-        candidates.into_iter().find(|path| path.exists()).unwrap_or_else(|| "/bin/busybox".into())
+        self.program("busybox").unwrap_or_else(|| "/bin/busybox".into())
+    }
+
+    /// Returns where a program of the packages is.
+    pub fn program(&self, name: &str) -> Option<PathBuf> {
+        let candidates = ["bin", "usr/bin"].map(|folder| self.root.join(folder).join(name));
+        candidates.into_iter().find(|path| path.exists())
     }
 
     /// Returns what a process needs in its environment to find the programs, their libraries, and those in `first`.
@@ -99,18 +121,26 @@ impl Packages {
         let mut path = vec![first.display().to_string()];
         path.extend(within(&["usr/sbin", "usr/bin", "sbin", "bin"]));
         path.push("/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_string());
-        let triple = format!("{}-linux-gnu", std::env::consts::ARCH);
-        let libraries = within(&[&format!("usr/lib/{triple}"), &format!("lib/{triple}")]);
         vec![
             format!("PATH={}", path.join(":")),
-            format!("XTABLES_LIBDIR={}/xtables", libraries[0]),
-            format!("LD_LIBRARY_PATH={}", libraries.join(":")),
+            format!("XTABLES_LIBDIR={}/usr/lib/{}/xtables", self.root.display(), triple()),
+            format!("LD_LIBRARY_PATH={}", self.libraries()),
         ]
+    }
+
+    /// Returns where the programs find the libraries of the packages.
+    pub fn libraries(&self) -> String {
+        let folders = ["usr/lib", "lib"].map(|folder| self.root.join(folder).join(triple()));
+        folders.map(|folder| folder.display().to_string()).join(":")
     }
 }
 
+fn triple() -> String {
+    format!("{}-linux-gnu", std::env::consts::ARCH)
+}
+
 /// Downloads with the machine's lists of packages, or, where they are missing or old, with fresh ones of our own.
-fn download(folder: &Path, archives: &Path) -> Result<(), Error> {
+fn download(set: PackageSet, folder: &Path, archives: &Path) -> Result<(), Error> {
     let lists = format!("Dir::State::lists={}", folder.join("lists").display());
     let fetch = |extra: &[&str]| {
         let mut command = Command::new("apt-get");
@@ -120,20 +150,20 @@ fn download(folder: &Path, archives: &Path) -> Result<(), Error> {
             .args(["-o", "Debug::NoLocking=true"])
             .args(extra)
             .arg("install")
-            .args(NAMES)
+            .args(set.names)
             .env("DEBIAN_FRONTEND", "noninteractive");
-        run(&mut command, "apt-get install --download-only")
+        run(set, &mut command, "apt-get install --download-only")
     };
     if fetch(&[]).is_ok() {
         return Ok(());
     }
     fs::create_dir_all(folder.join("lists/partial")).map_err(|source| io_error("create", folder, source))?;
-    run(Command::new("apt-get").args(["-q", "-o", &lists, "update"]), "apt-get update")?;
+    run(set, Command::new("apt-get").args(["-q", "-o", &lists, "update"]), "apt-get update")?;
     fetch(&["-o", &lists])
 }
 
-fn run(command: &mut Command, name: &'static str) -> Result<(), Error> {
-    let failed = |tail: String| Error::Packages { command: name, packages: NAMES.join(", "), tail };
+fn run(set: PackageSet, command: &mut Command, name: &'static str) -> Result<(), Error> {
+    let failed = |tail: String| Error::Packages { command: name, packages: set.names.join(", "), tail };
     match command.stdin(Stdio::null()).output() {
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) => Err(failed(tail(&String::from_utf8_lossy(&output.stderr), 10))),
@@ -149,7 +179,7 @@ mod tests {
     fn packages_of_an_interrupted_run_do_not_count() {
         let cache = tempfile::tempdir().expect("a folder for the test");
         fs::create_dir_all(cache.path().join("debian/root/usr/sbin")).expect("create");
-        assert!(Toolchain::at(cache.path()).packages().is_none());
+        assert!(Toolchain::at(cache.path()).packages(POD_PACKAGES).is_none());
     }
 
     #[test]

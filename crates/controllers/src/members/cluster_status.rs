@@ -2,7 +2,7 @@
 //!
 //! Watches: the member's health, every `Timing::status_period`; its nodes and pods.
 //! Writes:  the Cluster's status: Ready and CompleteAPIEnablements conditions, kubernetesVersion, apiEnablements,
-//!          nodeSummary, resourceSummary.
+//!          nodeSummary, resourceSummary. In an agent also the cluster's Lease (`heartbeat`).
 //!
 //! `cluster-status-controller`, `clusterStatus` in `--controllers`. All clusters are looked at side by side, so a member that
 //! does not answer holds up nobody. The Secret is read at every look: a new token is used from the next one on.
@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 use propagation::status::{condition, set_condition};
 use runtime::{Error, Outcome, Reconcile, UNLIMITED, controller};
 
+use super::heartbeat::Heartbeat;
 use super::metrics::METRICS;
 use super::readiness::{Readiness, Thresholds};
 use super::{Shared, Start, enablements, links, summary};
@@ -40,8 +41,13 @@ const MESSAGE_NOT_READY: &str = "cluster is reachable but health endpoint respon
 const MESSAGE_NOT_REACHABLE: &str = "cluster is not reachable";
 
 pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
-    let controller =
-        Arc::new(Controller { shared: shared.clone(), memories: Mutex::default(), began: Instant::now() });
+    let heartbeat = shared.mine.needs_no_secret().then(|| Heartbeat::new(shared));
+    let controller = Arc::new(Controller {
+        shared: shared.clone(),
+        memories: Mutex::default(),
+        began: Instant::now(),
+        heartbeat,
+    });
     shared.mirrors.clusters.subscribe({
         let controller = controller.clone();
         move |change| {
@@ -63,6 +69,7 @@ pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
     });
     // One that does not answer holds up nobody: as many are looked at as there are.
     Box::new(move || {
+        controller.heartbeat.iter().for_each(Heartbeat::run);
         controller::run(&controller, &controller.shared.looks, UNLIMITED, &controller.shared.supervisor);
     })
 }
@@ -86,6 +93,8 @@ struct Controller {
     memories: Mutex<HashMap<String, Memory>>,
     /// Since when this process has been looking.
     began: Instant,
+    /// Tells the control plane that the agent is alive; there is none in push mode.
+    heartbeat: Option<Arc<Heartbeat>>,
 }
 
 /// What is remembered of a cluster from look to look.
@@ -245,6 +254,9 @@ impl Reconcile for Controller {
             }
         };
         self.memories.lock().insert(name.clone(), memory);
+        if let Some(heartbeat) = self.heartbeat.as_ref().filter(|_| judgement.collect) {
+            heartbeat.begin(name);
+        }
         if let Some(member) = view.member.as_ref().filter(|_| judgement.back) {
             // When a member returns, its keys are retried at once; their back-off is reset.
             member.revive();

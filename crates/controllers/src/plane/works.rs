@@ -1,6 +1,7 @@
-//! The Works of the control plane, findable by the binding they belong to, and how one is written.
+//! The Works of the control plane, findable by the binding or quota they belong to, and how one is written.
 
 use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
 use std::sync::Arc;
 
 use api::labels::{
@@ -11,12 +12,14 @@ use parking_lot::Mutex;
 use propagation::render::{DesiredWork, stamp};
 use runtime::{Change, Key, Mirror};
 
+use super::quotas::quota_of;
 use super::{BindingKey, Plane};
 use runtime::{Error, Guard, Writer};
 
 pub(crate) struct Works {
     pub(crate) mirror: Arc<Mirror<Work>>,
     by_binding: Mutex<HashMap<String, BTreeSet<Key>>>,
+    by_quota: Mutex<HashMap<Key, BTreeSet<Key>>>,
 }
 
 impl Plane {
@@ -24,23 +27,30 @@ impl Plane {
     pub(super) fn follow_works(self: &Arc<Self>) {
         let plane = Arc::clone(self);
         self.mirrors.works.subscribe(move |change: &Change<Work>| {
-            let (old, new) = (change.old.as_deref().and_then(id), change.new.as_deref().and_then(id));
-            if old == new {
-                return;
-            }
-            let mut by_binding = plane.works.by_binding.lock();
-            if let Some(id) = old
-                && let Some(keys) = by_binding.get_mut(id)
-            {
-                keys.remove(change.key);
-                if keys.is_empty() {
-                    by_binding.remove(id);
-                }
-            }
-            if let Some(id) = new {
-                by_binding.entry(id.to_owned()).or_default().insert(change.key.clone());
-            }
+            let id = |work: &Option<Arc<Work>>| work.as_deref().and_then(id).map(str::to_owned);
+            file(&plane.works.by_binding, change.key, id(&change.old), id(&change.new));
+            let quota = |work: &Option<Arc<Work>>| work.as_deref().and_then(quota_of);
+            file(&plane.works.by_quota, change.key, quota(&change.old), quota(&change.new));
         });
+    }
+}
+
+/// Moves a Work from one place of an index to another.
+fn file<I: Eq + Hash>(index: &Mutex<HashMap<I, BTreeSet<Key>>>, work: &Key, old: Option<I>, new: Option<I>) {
+    if old == new {
+        return;
+    }
+    let mut index = index.lock();
+    if let Some(place) = old
+        && let Some(works) = index.get_mut(&place)
+    {
+        works.remove(work);
+        if works.is_empty() {
+            index.remove(&place);
+        }
+    }
+    if let Some(place) = new {
+        index.entry(place).or_default().insert(work.clone());
     }
 }
 
@@ -67,13 +77,19 @@ pub(super) fn binding_of(work: &Work) -> Option<BindingKey> {
 
 impl Works {
     pub(super) fn new(mirror: Arc<Mirror<Work>>) -> Self {
-        Self { mirror, by_binding: Mutex::default() }
+        Self { mirror, by_binding: Mutex::default(), by_quota: Mutex::default() }
     }
 
     /// Returns the Works of the binding with this permanent id.
     pub(super) fn of(&self, binding_id: &str) -> Vec<Arc<Work>> {
         // Not held while the mirror is asked: the mirror holds its own lock while it tells of changes.
         let keys: Vec<Key> = self.by_binding.lock().get(binding_id).into_iter().flatten().cloned().collect();
+        keys.iter().filter_map(|key| self.mirror.find(key)).collect()
+    }
+
+    /// Returns the Works of this FederatedResourceQuota.
+    pub(super) fn of_quota(&self, quota: &Key) -> Vec<Arc<Work>> {
+        let keys: Vec<Key> = self.by_quota.lock().get(quota).into_iter().flatten().cloned().collect();
         keys.iter().filter_map(|key| self.mirror.find(key)).collect()
     }
 

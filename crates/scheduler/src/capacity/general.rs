@@ -120,8 +120,8 @@ pub(crate) fn sets(
         if want <= 0 {
             continue;
         }
-        let free = capacity.free(symbols.find(name)).map_or(0, |free| free.by_format);
-        let have = free.saturating_sub(assumed_by_format(assumed, name));
+        let free = capacity.free(symbols.find(name)).map_or(0, |free| free.milli);
+        let have = free.saturating_sub(assumed_milli(assumed, name));
         if have <= 0 {
             return 0;
         }
@@ -137,13 +137,16 @@ pub(crate) fn sets(
     bound
 }
 
-/// Returns what one set takes of each resource, in units by format.
+/// Returns what one set takes of each resource, in thousandths.
+///
+/// Upstream counts thousandths of what is written with a decimal suffix and whole units of what is written with a binary one, also
+/// when request and capacity are written differently: then memory of `50000000` bytes does not fit into `65Gi`.
 fn per_set(parts: &[Part]) -> std::collections::BTreeMap<&str, i64> {
     let mut sums = std::collections::BTreeMap::new();
     for part in parts {
         for item in &part.demand.items {
             let sum: &mut i64 = sums.entry(item.name.as_str()).or_default();
-            *sum = sum.saturating_add(item.amount.by_format.saturating_mul(part.replicas));
+            *sum = sum.saturating_add(item.amount.milli.saturating_mul(part.replicas));
         }
     }
     sums
@@ -174,11 +177,11 @@ fn assumed_amount(assumed: &[Assumed], name: &str) -> i64 {
     sum
 }
 
-fn assumed_by_format(assumed: &[Assumed], name: &str) -> i64 {
+fn assumed_milli(assumed: &[Assumed], name: &str) -> i64 {
     let mut sum = 0i64;
     for part in parts(assumed) {
         for item in part.demand.items.iter().filter(|item| item.name == name) {
-            sum = sum.saturating_add(item.amount.by_format.saturating_mul(part.replicas));
+            sum = sum.saturating_add(item.amount.milli.saturating_mul(part.replicas));
         }
     }
     sum
@@ -273,7 +276,8 @@ mod tests {
         // Pods: 20/3 = 6, cpu: 6/1 = 6, memory: 8/1.5 = 5.
         assert_eq!(sets(capacity.as_ref(), &parts, &[], WITH_MODELS, &symbols), 5);
         assert_eq!(sets(capacity.as_ref(), &[part(0, "1", "1Gi")], &[], WITH_MODELS, &symbols), 20);
-        // Memory asked for in decimal is compared as thousandths with bytes, as upstream: 8Gi / 10^12 = 0.
-        assert_eq!(sets(capacity.as_ref(), &[part(1, "1", "1G")], &[], WITH_MODELS, &symbols), 0);
+        // However amounts are written: 8Gi / 2G = 4.
+        assert_eq!(sets(capacity.as_ref(), &[part(1, "1", "2G")], &[], WITH_MODELS, &symbols), 4);
+        assert_eq!(sets(capacity.as_ref(), &[part(1, "1", "2000000000")], &[], WITH_MODELS, &symbols), 4);
     }
 }

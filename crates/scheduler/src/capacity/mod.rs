@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use api::cluster::{Cluster, ResourceSummary};
 use api::work::{Component, ResourceList};
 use apimachinery::names;
-use apimachinery::quantity::{Format, Quantity};
+use apimachinery::quantity::Quantity;
 
 use crate::symbols::{Symbol, Symbols};
 
@@ -38,17 +38,11 @@ pub(crate) struct Amount {
     value: i64,
     /// Thousandths, rounded up.
     milli: i64,
-    /// Thousandths when written with a decimal suffix, whole units with a binary one.
-    ///
-    /// Upstream compares component sets in this unit, even when request and capacity are written differently.
-    by_format: i64,
 }
 
 impl Amount {
     fn new(quantity: Quantity) -> Self {
-        let (value, milli) = (quantity.value(), quantity.milli_value());
-        let by_format = if quantity.format() == Format::BinarySi { value } else { milli };
-        Self { value, milli, by_format }
+        Self { value: quantity.value(), milli: quantity.milli_value() }
     }
 }
 

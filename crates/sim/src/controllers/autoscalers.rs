@@ -6,9 +6,9 @@
 use apimachinery::conditions;
 use apimachinery::quantity::Quantity;
 use apimachinery::selector::LabelSelector;
+use jiff::SignedDuration;
 use serde_json::{Value, json};
-use workloads::autoscaling::{self, Limit};
-use workloads::nodes::asks;
+use workloads::autoscaling::{self, Limit, Pod, Sample, Samples, Settings, Workload};
 
 use crate::kinds::Kind;
 use crate::metrics::Usage;
@@ -54,7 +54,7 @@ pub(crate) fn decide(view: &View<'_>, scaler: &Value) -> Vec<Step> {
     );
     let (mut desired, mut metrics) = (None, Vec::new());
     for metric in list(scaler, "/spec/metrics") {
-        if let Some((wanted, shown)) = judge(&usage, metric, &pods, current) {
+        if let Some((wanted, shown)) = judge(&usage, metric, &pods, current, view.now) {
             desired = Some(desired.map_or(wanted, |so_far: i64| so_far.max(wanted)));
             metrics.push(shown);
         }
@@ -140,46 +140,52 @@ fn condition(view: &View<'_>, status: &mut Value, kind: &str, value: &str, reaso
 }
 
 /// Returns the replicas that a metric asks for, and how its current value is shown.
-fn judge(usage: &Usage, metric: &Value, pods: &[Value], current: i64) -> Option<(i64, Value)> {
-    if text(metric, "/type") != "Resource" || pods.is_empty() {
+fn judge(
+    usage: &Usage,
+    metric: &Value,
+    pods: &[Value],
+    current: i64,
+    now: jiff::Timestamp,
+) -> Option<(i64, Value)> {
+    if text(metric, "/type") != "Resource" {
         return None;
     }
     let resource = text(metric, "/resource/name");
-    let used: Vec<f64> = pods
-        .iter()
-        .map(|pod| {
-            let used = usage.pod(pod);
-            if resource == "cpu" { used.milli_cpu as f64 } else { used.bytes as f64 }
-        })
-        .collect();
-    let total: f64 = used.iter().sum();
-    let average = total / pods.len() as f64;
-    let print = |value: f64| {
-        if resource == "cpu" {
-            Quantity::from_scaled(value.round() as i64, -3).to_string()
-        } else {
-            Quantity::from_scaled(value.round() as i64, 0).to_string()
-        }
+    let sample = |pod: &Value| {
+        let used = usage.pod(pod);
+        let thousandths = if resource == "cpu" { used.milli_cpu } else { used.bytes.saturating_mul(1000) };
+        let value = i64::try_from(thousandths).unwrap_or(i64::MAX);
+        (pod.name().to_owned(), Sample { value, time: now, window: SignedDuration::ZERO })
     };
-    let mut shown = json!({"averageValue": print(average)});
-    let ratio = match text(metric, "/resource/target/type") {
+    let samples: Samples = pods.iter().map(sample).collect();
+    let pods: Vec<Pod> = pods.iter().map(Pod::read).collect();
+    let workload = Workload { replicas: i32::try_from(current).ok()?, calibration: 1.0, pods: &pods };
+    // A load that is set acts at once: nobody waits until a pod has warmed up.
+    let settings = Settings {
+        cpu_initialization: SignedDuration::ZERO,
+        readiness_delay: SignedDuration::ZERO,
+        ..Settings::default()
+    };
+    let proposal = match text(metric, "/resource/target/type") {
         "Utilization" => {
-            let asked: i64 = pods.iter().map(|pod| asks(pod).get(resource).copied().unwrap_or(0)).sum();
-            if asked == 0 {
-                return None;
-            }
-            let percent = total * 100.0 / asked as f64;
-            shown["averageUtilization"] = json!(percent.floor() as i64);
-            percent / number(metric, "/resource/target/averageUtilization")?.max(1) as f64
+            let target = i32::try_from(number(metric, "/resource/target/averageUtilization")?).ok()?.max(1);
+            autoscaling::by_utilization(&workload, samples, resource, None, target, &settings, now)
         }
         _ => {
             let target = Quantity::parse(text(metric, "/resource/target/averageValue")).ok()?;
-            let target = if resource == "cpu" { target.milli_value() } else { target.value() };
-            average / target.max(1) as f64
+            let target = target.milli_value().max(1);
+            autoscaling::by_average(&workload, samples, resource, target, &settings, now)
         }
     };
-    let wanted = autoscaling::wanted(ratio, pods.len(), current);
-    Some((wanted, json!({"type": "Resource", "resource": {"name": resource, "current": shown}})))
+    let proposal = proposal.ok()?;
+    let mut shown = json!({"averageValue": Quantity::from_scaled(proposal.value, -3).to_string()});
+    if let Some(percent) = proposal.utilization {
+        shown["averageUtilization"] = json!(percent);
+    }
+    Some((
+        proposal.replicas.into(),
+        json!({"type": "Resource", "resource": {"name": resource, "current": shown}}),
+    ))
 }
 
 #[cfg(test)]
@@ -191,7 +197,9 @@ mod tests {
     fn wish(milli_cpu: u64) -> Vec<i64> {
         let pod = |name: &str| {
             json!({"kind": "Pod", "metadata": {"name": name, "namespace": "d", "labels": {"app": "web"}},
-            "spec": {"containers": [{"resources": {"requests": {"cpu": "100m"}}}]}, "status": {"phase": "Running"}})
+            "spec": {"containers": [{"resources": {"requests": {"cpu": "100m"}}}]}, "status": {"phase": "Running",
+                "startTime": "2025-01-01T00:00:00Z", "conditions": [{"type": "Ready", "status": "True",
+                "lastTransitionTime": "2025-01-01T00:00:01Z"}]}})
         };
         let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment",
             "metadata": {"name": "web", "namespace": "d"},

@@ -91,7 +91,7 @@ fn schedule(view: &View<'_>, cron: &Value, steps: &mut Vec<Step>) -> Option<Time
     if flag(cron, "/spec/suspend") {
         return None;
     }
-    let schedule = Schedule::parse(text(cron, "/spec/schedule"))?;
+    let schedule = Schedule::parse(text(cron, "/spec/schedule")).ok()?;
     let zone = match text(cron, "/spec/timeZone") {
         "" => TimeZone::UTC,
         zone => TimeZone::get(zone).ok()?,

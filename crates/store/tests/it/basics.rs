@@ -54,6 +54,53 @@ async fn expectations_are_met_or_answered_with_what_is_there() {
 }
 
 #[tokio::test]
+async fn writes_that_belong_together_all_happen_or_none_does() {
+    let store = open();
+    let quota = set(&store, "quotas", "q", "0").await.revision;
+    let both = |expect: Expect, value: &str| vec![put("quotas", "q", expect, value)];
+    let created = put("bindings", "a", Expect::Absent, "x");
+    let committed = store.commit_with(created, both(Expect::Revision(quota), "1")).await.unwrap();
+    let (binding, counted) = (store.get("bindings", "a").unwrap(), store.get("quotas", "q").unwrap());
+    assert_eq!((committed.revision, binding.modified, counted.modified), (3, 3, 4));
+    assert_eq!((&counted.value[..], store.revision()), (&b"1"[..], 4));
+
+    let late = put("bindings", "b", Expect::Absent, "x");
+    match store.commit_with(late, both(Expect::Revision(quota), "2")).await {
+        Err(CommitError::Overtaken { collection, name }) => {
+            assert_eq!((&*collection, &*name), ("quotas", "q"))
+        }
+        other => panic!("{other:?}"),
+    }
+    let taken = put("bindings", "a", Expect::Absent, "y");
+    let refused = store.commit_with(taken, both(Expect::Revision(4), "2")).await;
+    assert!(matches!(refused, Err(CommitError::Conflict { current: Some(_) })), "{refused:?}");
+    assert_eq!(show(&store.snapshot("bindings")), ["a=x@3/3"]);
+    assert_eq!((show(&store.snapshot("quotas")), store.revision()), (vec!["q=1@2/4".to_owned()], 4));
+
+    store.commit_with(delete("bindings", "a", Expect::Revision(3)), both(Expect::Any, "0")).await.unwrap();
+    assert_eq!((show(&store.snapshot("bindings")).len(), store.revision()), (0, 6));
+}
+
+#[tokio::test]
+async fn of_writes_in_one_batch_none_counts_on_what_another_has_changed() {
+    let store = open();
+    let mut quota = set(&store, "quotas", "q", "0").await.revision;
+    let mut done = 0;
+    while done < 20 {
+        let tries = (0..20).map(|n| {
+            let binding = put("bindings", &format!("b{done}-{n}"), Expect::Absent, "x");
+            store.commit_with(binding, vec![put("quotas", "q", Expect::Revision(quota), "n")])
+        });
+        let outcomes = futures::future::join_all(tries).await;
+        let made = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+        assert_eq!(made, 1, "{outcomes:?}");
+        done += made;
+        quota = store.get("quotas", "q").unwrap().modified;
+    }
+    assert_eq!(show(&store.snapshot("bindings")).len(), 20);
+}
+
+#[tokio::test]
 async fn a_name_that_comes_back_is_created_anew() {
     let store = open();
     set(&store, "c", "a", "1").await;

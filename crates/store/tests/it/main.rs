@@ -4,6 +4,7 @@ mod backup;
 mod basics;
 mod crash;
 mod disk_faults;
+mod etcd;
 mod expiry;
 mod files;
 mod laws;

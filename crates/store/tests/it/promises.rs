@@ -216,16 +216,17 @@ async fn record(
     }
 }
 
-async fn race(options: Options, writes: usize) -> (Vec<Recording>, BTreeMap<Revision, Change>) {
-    let store = Store::<Mark>::open(options).unwrap();
+/// Writers and watchers take turns with the stores: one, or several servers' on the same etcd.
+async fn race(stores: &[Store<Mark>], writes: usize) -> (Vec<Recording>, BTreeMap<Revision, Change>) {
+    let store = &stores[0];
     let finished = Arc::new(AtomicBool::new(false));
-    let start =
-        |collection, seed| tokio::spawn(record(store.clone(), collection, seed, Arc::clone(&finished)));
+    let turn = |seed: u64| stores[usize::try_from(seed).unwrap() % stores.len()].clone();
+    let start = |collection, seed| tokio::spawn(record(turn(seed), collection, seed, Arc::clone(&finished)));
     let mut watchers: Vec<_> = COLLECTIONS.iter().map(|collection| start(Some(*collection), 1)).collect();
     watchers.push(start(None, 2));
-    let writers: Vec<_> = (0..6).map(|seed| tokio::spawn(write(store.clone(), 100 + seed, writes))).collect();
+    let writers: Vec<_> = (0..6).map(|seed| tokio::spawn(write(turn(seed), 100 + seed, writes))).collect();
     // Late watchers start from wherever the store is by then.
-    soon(store.wait_for(20)).await;
+    soon(store.wait_for(store.revision() + 20)).await;
     watchers.extend(COLLECTIONS.iter().map(|collection| start(Some(*collection), 3)));
     watchers.push(start(None, 4));
     let mut truth = BTreeMap::new();
@@ -234,17 +235,22 @@ async fn race(options: Options, writes: usize) -> (Vec<Recording>, BTreeMap<Revi
             assert!(truth.insert(change.revision, change).is_none(), "a revision was given twice");
         }
     }
+    for store in stores {
+        soon(store.catch_up()).await.expect("it is there");
+    }
     finished.store(true, Ordering::SeqCst);
     let mut recordings = Vec::new();
     for watcher in watchers {
         recordings.push(soon(watcher).await.unwrap());
     }
-    store.close().await;
+    for store in stores {
+        store.close().await;
+    }
     (recordings, truth)
 }
 
-async fn check(options: Options, writes: usize) {
-    let (recordings, truth) = race(options, writes).await;
+pub(crate) async fn check(stores: &[Store<Mark>], writes: usize) {
+    let (recordings, truth) = race(stores, writes).await;
     assert!(truth.len() > writes, "{} of {} writes succeeded", truth.len(), 6 * writes);
     for recording in &recordings {
         let who = format!("watcher of {:?} after {}", recording.collection, recording.after);
@@ -263,13 +269,13 @@ async fn check(options: Options, writes: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn watches_of_a_store_in_memory_keep_their_promises() {
-    check(Options::memory(), 500).await;
+    check(&[Store::open(Options::memory()).unwrap()], 500).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn watches_of_a_store_on_disk_keep_their_promises() {
     let dir = tempfile::tempdir().unwrap();
-    check(Options::file(dir.path()), 60).await;
+    check(&[Store::open(Options::file(dir.path())).unwrap()], 60).await;
 }
 
 #[test]

@@ -241,8 +241,11 @@ fn is_above(entry: &Entry, cluster: &str, namespace: &str) -> bool {
 fn is_of_template(entry: &Entry, work: &Value) -> bool {
     let manifests = work["spec"]["workload"]["manifests"].as_array();
     manifests.into_iter().flatten().any(|manifest| {
-        let metadata = &manifest["metadata"];
-        entry.target.name == text(&metadata["name"]) && entry.target.namespace == text(&metadata["namespace"])
+        let (name, namespace) =
+            (text(&manifest["metadata"]["name"]), text(&manifest["metadata"]["namespace"]));
+        // A derived Service belongs to its ServiceImport and goes with it, which no log tells of.
+        let import = entry.is_on("serviceimports") && names::derived_service(&entry.target.name) == name;
+        (entry.target.name == name || import) && entry.target.namespace == namespace
     })
 }
 

@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use api::labels::{RETAIN_REPLICAS, annotations, finalizers};
+use api::labels::{
+    ENDPOINT_SLICE_NAME, ENDPOINT_SLICE_NAMESPACE, MULTI_CLUSTER_SERVICE_NAME,
+    MULTI_CLUSTER_SERVICE_NAMESPACE, RETAIN_REPLICAS, annotations, finalizers,
+};
 use api::names;
 use serde_json::Value;
 
@@ -26,6 +29,9 @@ const FINALIZERS: &[(&str, &str, &str)] = &[
     (finalizers::BINDING_DEPENDENCIES, "ResourceBinding", "dependencies-distributor"),
     (finalizers::PROPAGATION_POLICY, "PropagationPolicy", "resource-detector"),
     (finalizers::CLUSTER_PROPAGATION_POLICY, "ClusterPropagationPolicy", "resource-detector"),
+    (finalizers::ENDPOINT_SLICE, "Work", "endpointSlice"),
+    (finalizers::MCS_ENDPOINT_SLICE_DISPATCH, "Work", "endpointsliceDispatch"),
+    (finalizers::MULTI_CLUSTER_SERVICE, "MultiClusterService", "multiclusterservice"),
 ];
 
 /// Workloads whose template shows the sum of these fields of its members' objects.
@@ -45,6 +51,7 @@ pub fn complaints(state: &State) -> Vec<String> {
         finalizers_without_controller,
         replicas_that_do_not_add_up,
         statuses_that_do_not_add_up,
+        services::complaints,
     ];
     let index = Index::new(state);
     laws.into_iter().flat_map(|law| law(&index)).collect()
@@ -167,6 +174,15 @@ pub(super) fn binding_of(work: &Value) -> Option<(&'static str, &str, &str)> {
     (!name.is_empty()).then_some(("ClusterResourceBinding", "", name))
 }
 
+/// Returns the Service whose endpoints a Work is about: the kind of object that wants it, its namespace and its name.
+fn service_of(work: &Value) -> Option<(&'static str, &str, &str)> {
+    let label = |key: &str| text(&work["metadata"]["labels"][key]);
+    let multi =
+        ("MultiClusterService", label(MULTI_CLUSTER_SERVICE_NAMESPACE), label(MULTI_CLUSTER_SERVICE_NAME));
+    let export = ("ServiceExport", label(ENDPOINT_SLICE_NAMESPACE), label(ENDPOINT_SLICE_NAME));
+    [multi, export].into_iter().find(|(.., name)| !name.is_empty())
+}
+
 /// Returns the clusters where a binding wants its object: chosen for it, or for somebody who needs it.
 pub(super) fn wanted_clusters(binding: &Value) -> Vec<&str> {
     let spec = &binding["spec"];
@@ -191,6 +207,10 @@ fn works_without_wish(index: &Index<'_>) -> Vec<String> {
     let mut complaints = Vec::new();
     for work in index.of_kind("Work").filter(|work| !is_going(work)) {
         let Some((kind, namespace, name)) = binding_of(work) else {
+            // The laws of services across clusters judge those.
+            if service_of(work).is_some() {
+                continue;
+            }
             let owner = items(&work["metadata"]["ownerReferences"]).first();
             let uid = owner.map_or("", |owner| text(&owner["uid"]));
             if uid.is_empty() || !index.owners.contains(uid) {
@@ -399,5 +419,6 @@ fn statuses_that_do_not_add_up(index: &Index<'_>) -> Vec<String> {
     complaints
 }
 
+mod services;
 #[cfg(test)]
 mod tests;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow, bail};
-use clusters::toolchain::{KARMADA, MEMBER_RECIPES, POD_RECIPES, Toolchain};
+use clusters::toolchain::{KARMADA, MEMBER_RECIPES, POD_PACKAGES, POD_RECIPES, Toolchain};
 
 use crate::{clusters::PROGRAM, workspace::Workspace};
 
@@ -39,7 +39,7 @@ impl Programs {
             toolchain.ensure(&MEMBER_RECIPES)?;
             if pods {
                 toolchain.ensure(&POD_RECIPES)?;
-                toolchain.ensure_packages()?;
+                toolchain.ensure_packages(POD_PACKAGES)?;
             }
             Ok(())
         });

@@ -83,6 +83,7 @@ impl Server {
             "--allow-no-execute-taint-policy",
             "--enable-no-execute-taint-eviction",
             "--enable-scheduler-estimator",
+            "--controllers=*,hpaScaleTargetMarker,deploymentReplicasSyncer",
             "--feature-gates=AllAlpha=true,AllBeta=true",
             &format!("--data-dir={}", data.display()),
         ]

@@ -68,17 +68,12 @@ const NEEDS: &[(&str, &str, Need)] = &[
 
 /// File, part of the full name, why it fails. An empty part is the whole file.
 const KNOWN: &[(&str, &str, &str)] = &[
-    ("cronfederatedhpa", "", "not there yet: CronFederatedHPA"),
-    ("deploymentreplicassyncer", "", "not there yet: bringing back replicas that members' autoscalers chose"),
     (
         "estimator",
         "exceeding resource quota limits",
         "v1.17.1 calls a lack of room SchedulerError; ours Unschedulable, as later versions do",
     ),
-    ("federatedhpa", "", "not there yet: FederatedHPA"),
-    ("federatedresourcequota", "", "not there yet: FederatedResourceQuota"),
     ("karmadactl", "register testing", "not there yet: pull mode"),
-    ("mcs", "", "not there yet: services across clusters"),
     ("search", "", "not there yet: search and proxy"),
     ("metrics", "", "looks for Karmada's components in a host cluster; ours is one process"),
 ];

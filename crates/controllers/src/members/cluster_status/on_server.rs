@@ -19,7 +19,8 @@ impl Test {
         let world = World::agent().await;
         let shared = world.members(&["clusterStatus"]);
         let name = world.cluster("m1", otherwise).await;
-        let controller = Controller { shared, memories: Mutex::default(), began: Instant::now() };
+        let controller =
+            Controller { shared, memories: Mutex::default(), began: Instant::now(), heartbeat: None };
         Self { world, controller, name }
     }
 

@@ -264,3 +264,83 @@ fn a_status_that_is_not_the_sum_is_noticed() {
     let old = |state: &mut State| of(state, "Deployment")["status"]["readyReplicas"] = 3.into();
     breaks(old, &["Deployment default/nginx shows readyReplicas 3, its members have 4"]);
 }
+
+/// A world where the first member offers a slice to the second, as a MultiClusterService and an export ask for it.
+fn with_services(state: &mut State) {
+    for cluster in state.plane.iter_mut().filter(|object| object["kind"] == "Cluster") {
+        cluster["status"] = json!({"conditions": [{"type": "Ready", "status": "True"}]});
+    }
+    let slice = |name: &str| {
+        json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {"name": name, "namespace": "default"}, "endpoints": [{"addresses": ["10.0.0.1"]}]})
+    };
+    let multi = json!({"multiclusterservice.karmada.io/namespace": "default", "multiclusterservice.karmada.io/name": "web"});
+    let mut both = multi.clone();
+    both["endpointslice.karmada.io/namespace"] = "default".into();
+    both["endpointslice.karmada.io/name"] = "web".into();
+    let work = |cluster: &str, labels: Value, manifest: Value| {
+        let name = names::work("EndpointSlice", name_of(&manifest), "default");
+        json!({"apiVersion": "work.karmada.io/v1alpha1", "kind": "Work",
+            "metadata": {"name": name, "namespace": format!("karmada-es-{cluster}"), "labels": labels},
+            "spec": {"workload": {"manifests": [manifest]}}})
+    };
+    let collected = work("m1", both, slice("web-1"));
+    let mut dispatched = work("m2", multi, slice("m1-web-1"));
+    dispatched["metadata"]["annotations"] = json!({"endpointslice.karmada.io/provision-cluster": "m1"});
+    let mut imported = slice("imported-m1-web-1");
+    imported["metadata"]["labels"] =
+        json!({"endpointslice.kubernetes.io/managed-by": "endpointslice-controller.karmada.io"});
+    imported["metadata"]["annotations"] = json!({"work.karmada.io/namespace": "karmada-es-m1",
+        "work.karmada.io/name": collected["metadata"]["name"]});
+    let service = json!({"apiVersion": "networking.karmada.io/v1alpha1", "kind": "MultiClusterService",
+        "metadata": {"name": "web", "namespace": "default", "uid": "mcs"}, "spec": {"types": ["CrossCluster"]}});
+    state.plane.extend([service, collected, dispatched, imported]);
+}
+
+#[test]
+fn endpoints_that_are_missing_or_left_behind_are_noticed() {
+    breaks(with_services, &[]);
+    let of_cluster = |state: &mut State, cluster: &str| {
+        let space = format!("karmada-es-{cluster}");
+        let slice = |work: &Value| work["spec"]["workload"]["manifests"][0]["kind"] == "EndpointSlice";
+        state.plane.iter().position(|work| slice(work) && namespace_of(work) == space).expect("a Work")
+    };
+    let undispatched = |state: &mut State| {
+        with_services(state);
+        let found = of_cluster(state, "m2");
+        state.plane.remove(found);
+    };
+    breaks(undispatched, &["is not in m2, and m1 is ready: true"]);
+    let uncollected = |state: &mut State| {
+        with_services(state);
+        let found = of_cluster(state, "m1");
+        state.plane.remove(found);
+    };
+    breaks(
+        uncollected,
+        &[
+            "is there although m1 has no such slice",
+            "imported-m1-web-1 is there although nothing was collected",
+        ],
+    );
+    let outdated = |state: &mut State| {
+        with_services(state);
+        let found = of_cluster(state, "m1");
+        state.plane[found]["spec"]["workload"]["manifests"][0]["endpoints"] = json!([]);
+    };
+    breaks(
+        outdated,
+        &["has other endpoints than Work karmada-es-m1/", "has other endpoints than Work karmada-es-m1/"],
+    );
+    let lost = |state: &mut State| {
+        with_services(state);
+        of(state, "Cluster")["status"] = json!({});
+    };
+    breaks(lost, &["is in m2, and m1 is ready: false", "is there: true, and m1 is ready: false"]);
+    let unwanted = |state: &mut State| {
+        with_services(state);
+        state.plane.retain(|object| object["kind"] != "MultiClusterService");
+    };
+    let there = "is there although there is no MultiClusterService default/web";
+    breaks(unwanted, &[there, there]);
+}

@@ -1,0 +1,114 @@
+//! What the agents of clusters in pull mode may do, and those who register one: by name, and nothing beyond.
+//!
+//! In: who asks, what for, and a few [`Facts`] about what exists. Out: whether it may be, or a reason why not. Roles cannot widen
+//! this. The agent of cluster X (`system:karmada:agent:X`) touches what belongs to X; a bootstrap token may ask to be registered
+//! under a name that is free; `system:karmada:agent:rbac-generator`, in whose name upstream's `register` writes an agent's roles,
+//! may write exactly those, for a name that is free.
+//!
+//! `rights` is about requests, `writes` about what is written, `roles` has the roles of an agent, `requests` reads certificate
+//! requests.
+
+mod requests;
+mod rights;
+mod roles;
+mod writes;
+
+pub use requests::CertificateRequest;
+pub use rights::{Needs, Right, Wanted, may};
+pub use roles::roles;
+pub use writes::{Write, check};
+
+/// The organization of all agents.
+pub const AGENTS: &str = "system:karmada:agents";
+/// What the name of an agent begins with; the name of its cluster follows.
+pub const AGENT_PREFIX: &str = "system:karmada:agent:";
+/// In whose name `register` writes the roles of an agent.
+pub const GENERATOR: &str = "system:karmada:agent:rbac-generator";
+/// The group of the tokens with which clusters are registered.
+pub const BOOTSTRAP_GROUP: &str = "system:bootstrappers:karmada:default-cluster-token";
+/// What the names of bootstrap tokens begin with.
+const BOOTSTRAP_PREFIX: &str = "system:bootstrap:";
+const BOOTSTRAPPERS: &str = "system:bootstrappers";
+
+/// Somebody whose rights have bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Who<'a> {
+    /// The agent of this cluster.
+    Agent(&'a str),
+    /// Whoever writes the roles of a new agent.
+    Generator,
+    /// A bootstrap token.
+    Bootstrap,
+    /// In the group of agents, and the agent of no cluster.
+    Nobody,
+}
+
+impl<'a> Who<'a> {
+    /// Returns who this is; nothing for everybody whose rights are as wide as roles say.
+    pub fn of(name: &'a str, groups: &[String]) -> Option<Self> {
+        let in_group = |wanted: &str| groups.iter().any(|group| group == wanted);
+        if name == GENERATOR {
+            return Some(Self::Generator);
+        }
+        if let Some(cluster) = name.strip_prefix(AGENT_PREFIX) {
+            return Some(if is_cluster_name(cluster) { Self::Agent(cluster) } else { Self::Nobody });
+        }
+        if in_group(AGENTS) {
+            return Some(Self::Nobody);
+        }
+        (name.starts_with(BOOTSTRAP_PREFIX) || in_group(BOOTSTRAPPERS)).then_some(Self::Bootstrap)
+    }
+}
+
+/// What exists, as far as it matters.
+pub trait Facts {
+    /// Whether there is a Cluster of this name.
+    fn is_registered(&self, cluster: &str) -> bool;
+    /// The Clusters that own a Secret; nothing if it does not exist.
+    fn owners_of_secret(&self, namespace: &str, name: &str) -> Vec<String>;
+    /// Who made a certificate request.
+    fn requester(&self, request: &str) -> Option<String>;
+    /// Whether a namespace exists and has the system's label.
+    fn is_system_namespace(&self, name: &str) -> bool;
+}
+
+/// Returns whether a cluster can have this name.
+fn is_cluster_name(name: &str) -> bool {
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    !name.is_empty()
+        && name.len() <= api::constants::CLUSTER_NAME_MAX_LENGTH
+        && name.starts_with(fits)
+        && name.ends_with(fits)
+        && name.chars().all(|c| fits(c) || c == '-')
+}
+
+/// Returns the cluster of an agent's role or binding by its name, such as `system:karmada:X:agent`.
+fn cluster_of_role<'a>(name: &'a str, ending: &str) -> Option<&'a str> {
+    let cluster = name.strip_prefix("system:karmada:")?.strip_suffix(ending)?.strip_suffix(':')?;
+    is_cluster_name(cluster).then_some(cluster)
+}
+
+/// The names of an agent's Secrets.
+fn secrets_of(cluster: &str) -> [String; 2] {
+    [cluster.to_owned(), api::names::impersonation_secret(cluster)]
+}
+
+/// Returns whether a Secret is an agent's own: by its name, and because no other cluster has it. The names of two clusters
+/// can lead to one Secret: `a-impersonator` is a cluster's and the impersonator's of `a`.
+fn owns_secret(cluster: &str, namespace: &str, name: &str, facts: &dyn Facts) -> bool {
+    secrets_of(cluster).iter().any(|own| own == name)
+        && facts.owners_of_secret(namespace, name).iter().all(|owner| owner == cluster)
+}
+
+/// Returns whether an agent's Secrets may be in a namespace: those of the system that hold nothing else.
+fn holds_secrets(namespace: &str, facts: &dyn Facts) -> bool {
+    use api::constants::{NAMESPACE_CLUSTER, NAMESPACE_SYSTEM};
+    namespace == NAMESPACE_CLUSTER
+        || (namespace != NAMESPACE_SYSTEM
+            && !namespace.starts_with("kube-")
+            && !namespace.starts_with(api::names::EXECUTION_SPACE_PREFIX)
+            && facts.is_system_namespace(namespace))
+}
+
+#[cfg(test)]
+mod tests;

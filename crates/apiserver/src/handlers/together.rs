@@ -1,0 +1,151 @@
+//! Commits a write together with what plug-ins want written in the same moment.
+//!
+//! In: a write that is ready to be committed. Out: what the store said. A plug-in may want the status of other objects changed if
+//! and only if the write happens: what a binding uses, for one, is counted in the quotas of its namespace. All of it is one commit,
+//! so that neither a lost race nor a crash leaves one without the other.
+//!
+//! Such a change of a status is the server's own: it is prepared and validated like any write of a status, and nobody else is asked
+//! about it. If one of those objects has changed meanwhile, the plug-ins are asked again; the write itself starts over only if its own
+//! object has changed.
+
+use std::sync::Arc;
+
+use apimachinery::object::Object;
+use apimachinery::status::Status;
+use serde_json::Value;
+
+use super::decode;
+use super::write::{Target, commit_failure};
+use crate::admission::{Attributes, Companion, Operation};
+use crate::conversion;
+use crate::head::Head;
+use crate::internal::Actor;
+use crate::object;
+use crate::registry::Kind;
+
+/// Under which name the status of a companion is written.
+const NAME: &str = "system:admission";
+
+type Write = store::Write<Head>;
+
+/// What is about to be committed.
+pub struct Commit<'a> {
+    pub operation: Operation,
+    pub name: &'a str,
+    pub object: Option<&'a mut Value>,
+    pub old: Option<&'a Value>,
+    pub expect: store::Expect,
+    pub change: Put,
+}
+
+/// What becomes of the object.
+pub enum Put {
+    Encoded { value: bytes::Bytes, schema: u32 },
+    Nothing,
+}
+
+impl Target<'_> {
+    /// Commits; `Ok(None)` means that the expectation failed, `Ok(Some(None))` a dry run.
+    pub async fn commit(&self, mut commit: Commit<'_>) -> Result<Option<Option<u64>>, Status> {
+        let admission = &self.server.admission;
+        let alone = !admission.accompanies(commit.operation, self.kind, self.subresource);
+        loop {
+            // What a plug-in holds, it holds until the commit is done.
+            let together = if alone {
+                None
+            } else {
+                let attributes = Attributes {
+                    operation: commit.operation,
+                    kind: self.kind,
+                    namespace: self.namespace,
+                    name: commit.name,
+                    subresource: self.subresource,
+                    user: &self.context.user,
+                    dry_run: self.options.dry_run,
+                    object: commit.object.as_deref_mut(),
+                    old: commit.old,
+                    warnings: Vec::new(),
+                };
+                Some(admission.together(&attributes).await?)
+            };
+            let write = self.write(&commit);
+            if self.options.dry_run {
+                let exists = self.server.store.get(&write.collection, &write.name).is_some();
+                let lost = matches!(commit.expect, store::Expect::Absent) && exists;
+                return Ok((!lost).then_some(None));
+            }
+            let mut companions = Vec::new();
+            let wanted = together.iter().flat_map(|together| &together.writes);
+            for companion in wanted {
+                companions.push(self.compose(companion).await?);
+            }
+            // One that has changed meanwhile is seen again by its plug-in.
+            let Some(companions) = companions.into_iter().collect::<Option<Vec<_>>>() else { continue };
+            match self.server.store.commit_with(write, companions.into_iter().flatten().collect()).await {
+                Ok(committed) => return Ok(Some(Some(committed.revision))),
+                Err(store::CommitError::Conflict { .. }) => return Ok(None),
+                Err(store::CommitError::Overtaken { .. }) => {}
+                Err(error) => return Err(commit_failure(error)),
+            }
+        }
+    }
+
+    fn write(&self, commit: &Commit<'_>) -> Write {
+        let (collection, key) = (self.kind.collection.clone(), object::join_key(self.namespace, commit.name));
+        let (change, ttl) = match &commit.change {
+            Put::Nothing => (store::Change::Delete, None),
+            Put::Encoded { value, schema } => {
+                let mut head = <Head as store::Head>::parse(&collection, &key, value);
+                head.schema = *schema;
+                (store::Change::Put { value: value.clone(), head }, self.kind.ttl())
+            }
+        };
+        let expect = commit.expect;
+        store::Write { collection, name: key, expect, change, durability: self.durability(), ttl }
+    }
+
+    /// Returns the write of a companion, if there is a difference; `None` if it is no longer as the plug-in saw it.
+    async fn compose(&self, companion: &Companion) -> Result<Option<Option<Write>>, Status> {
+        let gvk = &companion.kind;
+        let registry = self.server.registry.load_full();
+        let Some(kind): Option<&Arc<Kind>> = registry.find_kind(&gvk.group, &gvk.version, &gvk.kind) else {
+            return Ok(None);
+        };
+        let (namespace, name) = (companion.object.namespace(), companion.object.name());
+        let actor = Actor::new(self.server, NAME);
+        let target = actor.target(kind, namespace, name, "status");
+        let Some(entry) = self.server.store.get(&kind.collection, &object::join_key(namespace, name)) else {
+            return Ok(None);
+        };
+        if entry.modified.to_string() != companion.object.resource_version() {
+            return Ok(None);
+        }
+        let shown = conversion::entry(self.server, kind, entry.clone()).await?;
+        let old = self.server.read(kind, &shown)?;
+        let mut new = old.clone();
+        new["status"] = companion.object["status"].clone();
+        decode::canonicalise(kind, &kind.gvk, &mut new)
+            .map_err(|error| decode::cannot_handle(&kind.gvk, &kind.gvk, &error))?;
+        crate::field_ownership::track(&target, Some(&old), &mut new);
+        target.prepare_update(&mut new, &old)?;
+        decode::validate_type(kind, &new)?;
+        let errors = target.validate_update(&new, &old);
+        if !errors.is_empty() {
+            return Err(target.invalid(name, &errors));
+        }
+        new = apimachinery::server_side_apply::keep_times_if_equal(&old, new);
+        let encoded = conversion::encode(self.server, kind, &new).await?;
+        if encoded.body == entry.value {
+            return Ok(Some(None));
+        }
+        let commit = Commit {
+            operation: Operation::Update,
+            name,
+            object: None,
+            old: None,
+            expect: store::Expect::Revision(entry.modified),
+            change: Put::Encoded { value: encoded.body, schema: encoded.schema },
+        };
+        Ok(Some(Some(target.write(&commit))))
+    }
+}

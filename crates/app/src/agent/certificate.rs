@@ -1,0 +1,219 @@
+//! Renews the agent's certificate before it ends: `certRotation`.
+//!
+//! In: the kubeconfig that is used, and how much of its certificate's time is left. Out: a kubeconfig with a new certificate
+//! for the same name, in the place where the old one came from: the Secret `karmada-kubeconfig` of the member, or the file. The
+//! old certificate is good until the new one is in use.
+
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use admission::agents::AGENT_PREFIX;
+use anyhow::{Context as _, bail};
+use apimachinery::duration;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use clap::Args;
+use cli::certificates::{Validity, Wanted, ask, suffix};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Api, Patch, PatchParams};
+use kube::config::Kubeconfig;
+use serde_json::json;
+
+use super::Agent;
+use super::identity::Identity;
+
+/// The Secret with the kubeconfig, and its key.
+const KUBECONFIG: &str = "karmada-kubeconfig";
+/// How long a new certificate is waited for.
+const PATIENCE: Duration = Duration::from_secs(5 * 60);
+
+/// Upstream's flags for the renewal.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Renewal of the certificate")]
+pub(super) struct Rotation {
+    /// How often certRotation looks at the certificate.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration::parse)]
+    cert_rotation_checking_interval: Duration,
+    /// The certificate is renewed when no more than this part of its time is left.
+    #[arg(long, value_name = "FRACTION", default_value_t = 0.2)]
+    cert_rotation_remaining_time_threshold: f64,
+    /// Namespace of the Secret karmada-kubeconfig in the cluster. Without that Secret, the file is renewed.
+    #[arg(long, value_name = "NAMESPACE", default_value = api::constants::NAMESPACE_SYSTEM)]
+    karmada_kubeconfig_namespace: String,
+}
+
+impl Rotation {
+    pub(super) fn checked(self) -> anyhow::Result<Self> {
+        if self.cert_rotation_checking_interval.is_zero() {
+            bail!("--cert-rotation-checking-interval must be greater than 0");
+        }
+        if !(0.0..1.0).contains(&self.cert_rotation_remaining_time_threshold) {
+            bail!("--cert-rotation-remaining-time-threshold must be between 0 and 1");
+        }
+        Ok(self)
+    }
+}
+
+/// Keeps the certificate valid for as long as the agent acts.
+pub(super) fn renew(agent: &Agent, identity: &Identity, rotation: &Rotation) {
+    let (agent, identity, rotation) = (agent.clone(), identity.clone(), rotation.clone());
+    let stop = agent.supervisor.token().clone();
+    agent.supervisor.clone().keep("certRotation", move || {
+        let (agent, identity, rotation, stop) =
+            (agent.clone(), identity.clone(), rotation.clone(), stop.clone());
+        async move {
+            loop {
+                if let Err(error) = look(&agent, &identity, &rotation).await {
+                    tracing::warn!("the agent's certificate is not renewed: {error:#}");
+                }
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = tokio::time::sleep(rotation.cert_rotation_checking_interval) => {}
+                }
+            }
+        }
+    });
+}
+
+async fn look(agent: &Agent, identity: &Identity, rotation: &Rotation) -> anyhow::Result<()> {
+    let text = identity.text();
+    let shown = Shown::read(&text, identity.context())?;
+    if shown.validity.left(Timestamp::now()) > rotation.cert_rotation_remaining_time_threshold {
+        return Ok(());
+    }
+    let wanted = Wanted {
+        request: format!("{}-{}", agent.name, suffix()),
+        common_name: &format!("{AGENT_PREFIX}{}", agent.name),
+        lifetime: shown.validity.lifetime(),
+        patience: PATIENCE,
+    };
+    let pair = ask(&agent.plane, &wanted).await?;
+    let new = shown.with(&pair.certificate, &pair.key)?;
+    // Used only after it is kept: what is kept survives a restart, and so does the old one until then.
+    keep(agent, identity.file(), &rotation.karmada_kubeconfig_namespace, &new).await?;
+    identity.become_this(&new).await?;
+    let until = Validity::of(pair.certificate.as_bytes())?.until;
+    tracing::info!(%until, "the agent's certificate is renewed");
+    Ok(())
+}
+
+/// Puts a kubeconfig where it is read at the next start.
+async fn keep(agent: &Agent, file: &Path, namespace: &str, text: &str) -> anyhow::Result<()> {
+    let secrets = Api::<Secret>::namespaced(agent.member.clone(), namespace);
+    let known = secrets.get_metadata_opt(KUBECONFIG).await;
+    if known.context("cannot look for the Secret karmada-kubeconfig")?.is_some() {
+        let patch = json!({ "data": { KUBECONFIG: STANDARD.encode(text) } });
+        secrets
+            .patch(KUBECONFIG, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .context("cannot write the Secret karmada-kubeconfig")?;
+        return Ok(());
+    }
+    let (file, text) = (file.to_owned(), text.to_owned());
+    tokio::task::spawn_blocking(move || replace(&file, &text)).await.context("cannot write the kubeconfig")?
+}
+
+/// Replaces a file that only its owner can read, in one step.
+fn replace(file: &Path, text: &str) -> anyhow::Result<()> {
+    let beside = file.with_extension("new");
+    let written = || {
+        let _ = std::fs::remove_file(&beside);
+        let mut new = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+        new.write_all(text.as_bytes())?;
+        new.sync_all()?;
+        std::fs::rename(&beside, file)
+    };
+    written().with_context(|| format!("cannot write kubeconfig {}", file.display()))
+}
+
+/// The certificate of a kubeconfig.
+struct Shown {
+    kubeconfig: Kubeconfig,
+    user: String,
+    validity: Validity,
+}
+
+impl Shown {
+    fn read(text: &str, context: Option<&str>) -> anyhow::Result<Self> {
+        let kubeconfig = Kubeconfig::from_yaml(text).context("the kubeconfig is malformed")?;
+        let chosen = context.or(kubeconfig.current_context.as_deref()).unwrap_or("");
+        let user = kubeconfig
+            .contexts
+            .iter()
+            .find(|known| known.name == chosen)
+            .and_then(|known| known.context.as_ref()?.user.clone())
+            .with_context(|| format!("the kubeconfig has no user in context {chosen:?}"))?;
+        let auth = kubeconfig.auth_infos.iter().find(|known| known.name == user);
+        let encoded = auth.and_then(|known| known.auth_info.as_ref()?.client_certificate_data.clone());
+        let pem = encoded
+            .and_then(|encoded| STANDARD.decode(encoded).ok())
+            .with_context(|| format!("user {user:?} of the kubeconfig has no client-certificate-data"))?;
+        Ok(Self { validity: Validity::of(&pem)?, kubeconfig, user })
+    }
+
+    /// Returns the kubeconfig with another certificate.
+    fn with(mut self, certificate: &str, key: &str) -> anyhow::Result<String> {
+        let user = self.user;
+        let found = self.kubeconfig.auth_infos.iter_mut().find(|known| known.name == user);
+        let auth = found.and_then(|known| known.auth_info.as_mut()).context("the kubeconfig has no user")?;
+        auth.client_certificate_data = Some(STANDARD.encode(certificate));
+        auth.client_key_data = Some(STANDARD.encode(key).into());
+        // JSON is YAML, and needs no other writer.
+        serde_json::to_string_pretty(&self.kubeconfig).context("cannot write the kubeconfig")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kubeconfig(name: &str) -> (String, rcgen::KeyPair) {
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let mut parameters = rcgen::CertificateParams::default();
+        parameters.not_before = rcgen::date_time_ymd(2026, 1, 1);
+        parameters.not_after = rcgen::date_time_ymd(2026, 1, 11);
+        let certificate = parameters.self_signed(&key).expect("a certificate").pem();
+        let text = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: {name}@karmada-apiserver\nclusters:\n- name: karmada-apiserver\n  \
+             cluster: {{server: 'https://127.0.0.1:1'}}\ncontexts:\n- name: {name}@karmada-apiserver\n  context: {{cluster: \
+             karmada-apiserver, user: {name}}}\nusers:\n- name: {name}\n  user: {{client-certificate-data: {}, \
+             client-key-data: {}}}\n",
+            STANDARD.encode(certificate),
+            STANDARD.encode(key.serialize_pem()),
+        );
+        (text, key)
+    }
+
+    #[test]
+    fn a_kubeconfig_shows_its_certificate_and_takes_another() {
+        let (text, _) = kubeconfig("m1");
+        let shown = Shown::read(&text, None).expect("a certificate");
+        assert_eq!(shown.validity.lifetime(), Duration::from_secs(10 * 86_400));
+        let other = rcgen::CertificateParams::default();
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let pem = other.self_signed(&key).expect("a certificate").pem();
+        let new = shown.with(&pem, &key.serialize_pem()).expect("a kubeconfig");
+        assert!(
+            Shown::read(&new, None).expect("read again").validity.lifetime()
+                > Duration::from_secs(86_400 * 300)
+        );
+        let read = Kubeconfig::from_yaml(&new).expect("a kubeconfig");
+        assert_eq!(read.current_context.as_deref(), Some("m1@karmada-apiserver"));
+        assert!(Shown::read("{}", None).is_err());
+    }
+
+    #[test]
+    fn a_new_kubeconfig_replaces_the_old_one_and_only_its_owner_reads_it() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let place = tempfile::tempdir().expect("a directory");
+        let file = place.path().join("agent.kubeconfig");
+        std::fs::write(&file, "old").expect("a file");
+        replace(&file, "new").expect("replaced");
+        assert_eq!(std::fs::read_to_string(&file).expect("a file"), "new");
+        assert_eq!(std::fs::metadata(&file).expect("a file").permissions().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::read_dir(place.path()).expect("a directory").count(), 1);
+    }
+}

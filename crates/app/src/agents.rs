@@ -1,0 +1,178 @@
+//! The rights of agents, as bounds of the server and as a plug-in that sees what they write.
+//!
+//! What they may do is decided in `admission::agents`; here are the facts that it asks for, read from the server's store. Before
+//! the server is there, nobody with bounds may do anything.
+
+use std::sync::{Arc, OnceLock, Weak};
+
+use admission::agents::{self, Facts, Needs, Wanted, Who};
+use apimachinery::status::Status;
+use apiserver::admission::{Admit, Attributes as Admitted, Operation as Doing};
+use apiserver::auth::User;
+use apiserver::auth::bounds::{Bounds, Reach};
+use apiserver::auth::rbac::Attributes;
+use apiserver::registry::Kind;
+use apiserver::server::Server;
+use futures::future::BoxFuture;
+use serde_json::Value;
+
+/// How long the certificate lives in whose name `register` writes roles, in seconds: the shortest that is signed. Upstream
+/// asks for a year.
+const GENERATOR_LIFETIME: u32 = 600;
+
+/// Knows agents and those who register them; all clones are the same.
+#[derive(Clone, Default)]
+pub(crate) struct Agents(Arc<OnceLock<Weak<Server>>>);
+
+impl Agents {
+    /// From now on facts are known.
+    pub(crate) fn connect(&self, server: &Arc<Server>) {
+        let _ = self.0.set(Arc::downgrade(server));
+    }
+
+    fn server(&self) -> Option<Arc<Server>> {
+        self.0.get()?.upgrade()
+    }
+
+    fn stored(
+        &self,
+        group: &str,
+        version: &str,
+        resource: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Option<Value> {
+        let server = self.server()?;
+        let kind = server.registry.load().find(group, version, resource).cloned()?;
+        server.stored(&kind, namespace, name)
+    }
+}
+
+impl Facts for Agents {
+    fn is_registered(&self, cluster: &str) -> bool {
+        // What is not known is taken: nobody gets it.
+        self.server().is_none()
+            || self.stored(api::cluster::GROUP, "v1alpha1", "clusters", "", cluster).is_some()
+    }
+
+    fn owners_of_secret(&self, namespace: &str, name: &str) -> Vec<String> {
+        let secret = self.stored("", "v1", "secrets", namespace, name).unwrap_or_default();
+        let owners = secret.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+        let clusters = owners.into_iter().flatten().filter(|owner| owner["kind"] == "Cluster");
+        clusters.filter_map(|owner| owner["name"].as_str()).map(str::to_owned).collect()
+    }
+
+    fn requester(&self, request: &str) -> Option<String> {
+        let found = self.stored("certificates.k8s.io", "v1", "certificatesigningrequests", "", request)?;
+        found["spec"]["username"].as_str().map(str::to_owned)
+    }
+
+    fn is_system_namespace(&self, name: &str) -> bool {
+        let namespace = self.stored("", "v1", "namespaces", "", name).unwrap_or_default();
+        namespace["metadata"]["labels"][api::labels::SYSTEM] == api::labels::TRUE
+    }
+}
+
+impl Bounds for Agents {
+    fn bound(
+        &self,
+        user: &User,
+        wanted: &Attributes<'_>,
+        roles: &dyn Fn(&Attributes<'_>) -> bool,
+    ) -> Option<Result<Reach, String>> {
+        let who = Who::of(&user.name, &user.groups)?;
+        if self.server().is_none() {
+            return Some(Err("the server is starting".to_owned()));
+        }
+        let asked = Wanted {
+            verb: wanted.verb,
+            group: wanted.group,
+            resource: wanted.resource,
+            subresource: wanted.subresource,
+            namespace: wanted.namespace,
+            name: wanted.name,
+            path: wanted.path,
+        };
+        let decided = agents::may(who, &user.name, &asked, self).and_then(|right| {
+            let known = || match who {
+                Who::Agent(cluster) => roles(&Attributes {
+                    verb: "get",
+                    group: api::cluster::GROUP,
+                    version: "*",
+                    resource: "clusters",
+                    name: cluster,
+                    ..Attributes::default()
+                }),
+                _ => false,
+            };
+            if roles(wanted) || (right.needs == Needs::Known && known()) {
+                Ok(right.only.map_or(Reach::Asked, Reach::Only))
+            } else {
+                Err("its roles do not allow it".to_owned())
+            }
+        });
+        Some(decided)
+    }
+}
+
+impl Admit for Agents {
+    fn name(&self) -> &'static str {
+        "Agents"
+    }
+
+    fn handles(&self, operation: Doing, kind: &Kind, subresource: &str) -> bool {
+        operation != Doing::Delete
+            && subresource.is_empty()
+            && matches!(
+                (kind.gvk.group.as_str(), kind.gvk.kind.as_str()),
+                (api::cluster::GROUP, "Cluster")
+                    | ("", "Secret" | "Namespace")
+                    | ("coordination.k8s.io", "Lease")
+                    | ("certificates.k8s.io", "CertificateSigningRequest")
+                    | ("rbac.authorization.k8s.io", _)
+            )
+    }
+
+    fn mutate<'a>(&'a self, admitted: &'a mut Admitted<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        // The right to write roles is needed for a moment; upstream asks for it for as long as the agent's own.
+        let is_request = admitted.kind.gvk.kind == "CertificateSigningRequest";
+        if is_request
+            && Who::of(&admitted.user.name, &admitted.user.groups).is_some()
+            && let Some(object) = admitted.object.as_deref_mut()
+            && agents::CertificateRequest::read(object)
+                .is_some_and(|read| read.common_name == agents::GENERATOR)
+        {
+            object["spec"]["expirationSeconds"] = GENERATOR_LIFETIME.into();
+        }
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn validate<'a>(&'a self, admitted: &'a mut Admitted<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(std::future::ready(self.check(admitted)))
+    }
+}
+
+impl Agents {
+    fn check(&self, admitted: &Admitted<'_>) -> Result<(), Status> {
+        let Some(who) = Who::of(&admitted.user.name, &admitted.user.groups) else { return Ok(()) };
+        let object = admitted.object.as_deref().unwrap_or(&Value::Null);
+        let gvk = &admitted.kind.gvk;
+        let named = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or(admitted.name);
+        let write = agents::Write {
+            operation: match admitted.operation {
+                Doing::Create => admission::Operation::Create,
+                Doing::Update => admission::Operation::Update,
+                Doing::Delete => admission::Operation::Delete,
+            },
+            group: &gvk.group,
+            kind: &gvk.kind,
+            subresource: admitted.subresource,
+            namespace: admitted.namespace,
+            name: named,
+            object,
+            old: admitted.old,
+        };
+        agents::check(who, &write, self)
+            .map_err(|why| Status::forbidden(&admitted.kind.resource, named, &why))
+    }
+}

@@ -1,0 +1,220 @@
+//! What several members say about metrics, as one answer.
+
+use std::collections::BTreeMap;
+
+use apimachinery::gvk::GroupResource;
+use apimachinery::quantity::Quantity;
+use apimachinery::status::Status;
+use serde_json::{Map, Value, json};
+
+/// The annotation that tells from which cluster an item comes.
+const CLUSTER: &str = "resource.karmada.io/query-from-cluster";
+
+/// Returns the items of all members, each with its cluster. Items of one name from several clusters all stay.
+pub(super) fn listed(answers: Vec<(String, Value)>) -> Vec<Value> {
+    let mut items = Vec::new();
+    for (cluster, mut answer) in answers {
+        let found =
+            answer.get_mut("items").and_then(Value::as_array_mut).map(std::mem::take).unwrap_or_default();
+        items.extend(found.into_iter().map(|item| with_cluster(item, &cluster)));
+    }
+    items
+}
+
+/// Returns the one object of a name. Where several clusters have one, nobody knows which is meant.
+pub(super) fn single(
+    resource: &GroupResource,
+    name: &str,
+    mut answers: Vec<(String, Value)>,
+) -> Result<Value, Status> {
+    match answers.len() {
+        0 => Err(Status::not_found(resource, name)),
+        1 => {
+            let (cluster, object) = answers.remove(0);
+            Ok(with_cluster(object, &cluster))
+        }
+        _ => {
+            let what = resource.resource.trim_end_matches('s');
+            let why = format!("the {what}({name}) found in more than one clusters");
+            Err(Status::conflict(resource, name, &why))
+        }
+    }
+}
+
+fn with_cluster(mut item: Value, cluster: &str) -> Value {
+    // A member may say anything.
+    if !item.is_object() {
+        return item;
+    }
+    if !item["metadata"].is_object() {
+        item["metadata"] = json!({});
+    }
+    if !item["metadata"]["annotations"].is_object() {
+        item["metadata"]["annotations"] = json!({});
+    }
+    item["metadata"]["annotations"][CLUSTER] = cluster.into();
+    item
+}
+
+/// Returns custom metrics in the form of `v1beta2`. Values of objects with one name are summed up; what else is told comes from the
+/// first. Nothing if no member has the metric.
+pub(super) fn custom(answers: Vec<Value>) -> Option<Vec<Value>> {
+    let mut merged: Vec<Value> = Vec::new();
+    let mut places: BTreeMap<String, usize> = BTreeMap::new();
+    for item in answers.iter().flat_map(items) {
+        let item = to_newer(item);
+        let object = &item["describedObject"];
+        let name = format!("{}/{}/{}", object["kind"], object["namespace"], object["name"]);
+        match places.get(&name).and_then(|place| merged.get_mut(*place)) {
+            Some(first) => first["value"] = sum(&first["value"], &item["value"]),
+            None => {
+                places.insert(name, merged.len());
+                merged.push(item);
+            }
+        }
+    }
+    (!merged.is_empty()).then_some(merged)
+}
+
+/// Returns external metrics; values of one series, by name and labels, are summed up.
+pub(super) fn external(answers: Vec<Value>) -> Vec<Value> {
+    let mut merged: Vec<Value> = Vec::new();
+    for item in answers.iter().flat_map(items) {
+        let same = |known: &&mut Value| {
+            known["metricName"] == item["metricName"] && known["metricLabels"] == item["metricLabels"]
+        };
+        match merged.iter_mut().find(same) {
+            Some(first) => first["value"] = sum(&first["value"], &item["value"]),
+            None => merged.push(item.clone()),
+        }
+    }
+    merged
+}
+
+fn items(answer: &Value) -> &[Value] {
+    answer["items"].as_array().map_or(&[], Vec::as_slice)
+}
+
+fn sum(one: &Value, other: &Value) -> Value {
+    let read = |value: &Value| value.as_str().and_then(|text| Quantity::parse(text).ok());
+    match (read(one), read(other)) {
+        (Some(one), Some(other)) => (one + other).to_string().into(),
+        (None, Some(_)) => other.clone(),
+        _ => one.clone(),
+    }
+}
+
+/// Returns a value in the form of `v1beta2`, whichever it has.
+fn to_newer(item: &Value) -> Value {
+    let mut item = item.clone();
+    let Some(fields) = item.as_object_mut() else { return item };
+    if let Some(name) = fields.remove("metricName") {
+        let mut metric = Map::from_iter([("name".to_owned(), name)]);
+        if let Some(selector) = fields.remove("selector") {
+            metric.insert("selector".to_owned(), selector);
+        }
+        fields.insert("metric".to_owned(), metric.into());
+        if let Some(window) = fields.remove("window") {
+            fields.insert("windowSeconds".to_owned(), window);
+        }
+    }
+    item
+}
+
+/// Returns a value in the form of `v1beta1`.
+pub(super) fn to_older(mut item: Value) -> Value {
+    let Some(fields) = item.as_object_mut() else { return item };
+    if let Some(mut metric) = fields.remove("metric") {
+        fields.insert("metricName".to_owned(), metric["name"].take());
+        if metric["selector"].is_object() {
+            fields.insert("selector".to_owned(), metric["selector"].take());
+        }
+    }
+    if let Some(window) = fields.remove("windowSeconds") {
+        fields.insert("window".to_owned(), window);
+    }
+    item
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(name: &str) -> Value {
+        json!({ "metadata": { "name": name }, "containers": [] })
+    }
+
+    fn answers(items: &[(&str, &[&str])]) -> Vec<(String, Value)> {
+        let list =
+            |names: &[&str]| json!({ "items": names.iter().map(|name| pod(name)).collect::<Vec<_>>() });
+        items.iter().map(|(cluster, names)| ((*cluster).to_owned(), list(names))).collect()
+    }
+
+    #[test]
+    fn lists_are_put_together_and_say_where_each_item_is() {
+        let found = listed(answers(&[("m1", &["a", "b"]), ("m2", &[]), ("m3", &["a"])]));
+        let names: Vec<(&str, &str)> = found
+            .iter()
+            .map(|item| {
+                let metadata = &item["metadata"];
+                (metadata["name"].as_str().unwrap(), metadata["annotations"][CLUSTER].as_str().unwrap())
+            })
+            .collect();
+        assert_eq!(names, [("a", "m1"), ("b", "m1"), ("a", "m3")]);
+        assert!(
+            listed(vec![("m1".to_owned(), json!({ "odd": 1 })), ("m2".to_owned(), json!([]))]).is_empty()
+        );
+        assert_eq!(
+            listed(vec![("m1".to_owned(), json!({ "items": [7] }))]),
+            [json!(7)],
+            "nonsense stays what it is"
+        );
+    }
+
+    #[test]
+    fn one_object_is_that_of_the_only_cluster_that_has_it() {
+        let resource = GroupResource::new("", "pods");
+        let of = |clusters: &[&str]| {
+            let each = clusters.iter().map(|cluster| ((*cluster).to_owned(), pod("a"))).collect();
+            single(&resource, "a", each)
+        };
+        assert_eq!(of(&["m2"]).expect("one")["metadata"]["annotations"][CLUSTER], "m2");
+        let none = of(&[]).expect_err("none");
+        assert_eq!((none.code, none.message.as_str()), (404, "pods \"a\" not found"));
+        let both = of(&["m1", "m2"]).expect_err("two");
+        let message =
+            "Operation cannot be fulfilled on pods \"a\": the pod(a) found in more than one clusters";
+        assert_eq!((both.code, both.message.as_str()), (409, message));
+    }
+
+    fn newer(object: &str, value: &str) -> Value {
+        json!({ "describedObject": { "kind": "Pod", "namespace": "n", "name": object }, "metric": { "name": "m" },
+            "timestamp": "t", "windowSeconds": 30, "value": value })
+    }
+
+    #[test]
+    fn custom_metrics_of_one_object_are_summed_up_in_either_form() {
+        let older = json!({ "describedObject": { "kind": "Pod", "namespace": "n", "name": "a" }, "metricName": "m",
+            "timestamp": "later", "window": 60, "value": "500m" });
+        let found =
+            custom(vec![json!({ "items": [newer("a", "1"), newer("b", "7")] }), json!({ "items": [older] })]);
+        assert_eq!(found, Some(vec![newer("a", "1500m"), newer("b", "7")]));
+        assert_eq!(custom(vec![json!({ "items": [] }), json!({})]), None);
+        let shown = to_older(newer("a", "1"));
+        assert_eq!(
+            (&shown["metricName"], &shown["window"], shown.get("metric")),
+            (&json!("m"), &json!(30), None)
+        );
+        assert_eq!(to_newer(&shown), newer("a", "1"), "there and back");
+    }
+
+    #[test]
+    fn external_series_are_told_apart_by_their_labels() {
+        let series = |queue: &str, value: &str| json!({ "metricName": "depth", "metricLabels": { "queue": queue }, "timestamp": "t", "value": value });
+        let both = [
+            json!({ "items": [series("a", "2"), series("b", "1")] }),
+            json!({ "items": [series("a", "3")] }),
+        ];
+        assert_eq!(external(both.to_vec()), [series("a", "5"), series("b", "1")]);
+    }
+}

@@ -1,0 +1,463 @@
+//! Services across clusters: endpoints are where they are wanted, whatever the order in which things come and go.
+
+use apimachinery::patch::merge;
+use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams};
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
+use serde_json::{Value, json};
+use testkit::{Kind, condition, eventually, until, until_gone};
+
+use crate::members::{Members, on_real_and_simulated_members};
+use crate::plane::ControlPlane;
+use crate::world::World;
+
+on_real_and_simulated_members! {
+    an_exported_service_is_reached_from_where_it_is_imported(Exclusive, 3);
+    a_multi_cluster_service_follows_its_endpoints_and_its_clusters(Exclusive, 3);
+    whatever_the_order_nothing_is_left_behind_and_nothing_is_missing(Exclusive, 3);
+}
+
+/// What members go through is noticed within seconds, and everything of services runs.
+const QUICK: [&str; 4] = [
+    "--feature-gates=MultiClusterService=true",
+    "--cluster-status-update-frequency=1s",
+    "--cluster-success-threshold=1s",
+    "--cluster-failure-threshold=1s",
+];
+const CONTROLLERS: &str = "*,-unifiedAuth";
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+
+fn core(kind: &str, plural: &str) -> Kind {
+    Kind::namespaced("", "v1", kind, plural)
+}
+
+fn services() -> Kind {
+    core("Service", "services")
+}
+
+fn deployments() -> Kind {
+    Kind::namespaced("apps", "v1", "Deployment", "deployments")
+}
+
+fn slices() -> Kind {
+    Kind::namespaced("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices")
+}
+
+fn policies() -> Kind {
+    Kind::namespaced("policy.karmada.io", "v1alpha1", "PropagationPolicy", "propagationpolicies")
+}
+
+fn exports() -> Kind {
+    Kind::namespaced("multicluster.x-k8s.io", "v1alpha1", "ServiceExport", "serviceexports")
+}
+
+fn imports() -> Kind {
+    Kind::namespaced("multicluster.x-k8s.io", "v1alpha1", "ServiceImport", "serviceimports")
+}
+
+fn multi() -> Kind {
+    Kind::namespaced("networking.karmada.io", "v1alpha1", "MultiClusterService", "multiclusterservices")
+}
+
+fn clusters() -> Kind {
+    Kind::cluster("cluster.karmada.io", "v1alpha1", "Cluster", "clusters")
+}
+
+fn deployment(replicas: u32) -> Value {
+    json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
+        "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": "web"}}, "template": {
+            "metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "web", "image": "nginx"}]}}}})
+}
+
+fn service(otherwise: Value) -> Value {
+    let mut service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
+        "spec": {"selector": {"app": "web"}, "ports": [
+            {"name": "http", "port": 80, "targetPort": 8080}, {"name": "metrics", "port": 9090}]}});
+    merge::apply(&mut service, otherwise);
+    service
+}
+
+fn export() -> Value {
+    json!({"apiVersion": "multicluster.x-k8s.io/v1alpha1", "kind": "ServiceExport", "metadata": {"name": "web"}})
+}
+
+fn import() -> Value {
+    json!({"apiVersion": "multicluster.x-k8s.io/v1alpha1", "kind": "ServiceImport", "metadata": {"name": "web"},
+        "spec": {"type": "ClusterSetIP", "ports": [
+            {"name": "http", "port": 80, "protocol": "TCP"}, {"name": "metrics", "port": 9090, "protocol": "TCP"}]}})
+}
+
+/// An EndpointSlice in a member, as far as it counts here: its name and its addresses.
+type Found = Vec<(String, Vec<String>)>;
+
+impl World {
+    /// A world whose members know ServiceExports and ServiceImports.
+    async fn of_services(tag: &str, members: &Members) -> Self {
+        let control = ControlPlane::with(CONTROLLERS, &QUICK);
+        let world = Self::joined(tag, control, &members.places(), &["--install-mcs-crds"]).await;
+        for member in &world.members {
+            until(&world.in_plane(&clusters()), &member.name, "it serves what it was given", |found| {
+                found.is_some_and(|found| {
+                    found.data["status"]["apiEnablements"].to_string().contains("ServiceExport")
+                })
+            })
+            .await;
+        }
+        world
+    }
+
+    /// A policy that brings objects of one kind to some of the members.
+    async fn policy(&self, name: &str, (api_version, kind): (&str, &str), members: &[usize]) {
+        let names: Vec<&str> = members.iter().map(|index| self.members[*index].name.as_str()).collect();
+        let policy = json!({"apiVersion": "policy.karmada.io/v1alpha1", "kind": "PropagationPolicy",
+            "metadata": {"name": name}, "spec": {
+                "resourceSelectors": [{"apiVersion": api_version, "kind": kind}],
+                "placement": {"clusterAffinity": {"clusterNames": names}}}});
+        self.create(&policies(), policy).await;
+    }
+
+    async fn remove(&self, kind: &Kind, name: &str) {
+        self.in_plane(kind).delete(name, &DeleteParams::default()).await.expect("it is deleted");
+        until_gone(&self.in_plane(kind), name, "it is gone").await;
+    }
+
+    /// Returns the slices of a Service in a member that we brought there, or those of its own.
+    async fn slices(&self, member: usize, service: &str, ours: bool) -> Found {
+        let sign = if ours { "in" } else { "notin" };
+        let who = "(endpointslice-controller.karmada.io,endpointslice-dispatch-controller.karmada.io)";
+        let selection =
+            format!("{SERVICE_NAME}={service},endpointslice.kubernetes.io/managed-by {sign} {who}");
+        let listed = self.in_member(member, &slices()).list(&ListParams::default().labels(&selection)).await;
+        let addresses = |slice: &DynamicObject| {
+            let endpoints = slice.data["endpoints"].as_array().cloned().unwrap_or_default();
+            let mut all: Vec<String> =
+                endpoints.iter().filter_map(|one| one["addresses"][0].as_str().map(str::to_owned)).collect();
+            all.sort();
+            all
+        };
+        let mut found: Found = listed
+            .expect("slices")
+            .items
+            .iter()
+            .map(|slice| (slice.metadata.name.clone().unwrap_or_default(), addresses(slice)))
+            .collect();
+        found.sort();
+        found
+    }
+
+    /// Waits until a member has exactly the slices of these other members for a Service, under this name and no other.
+    async fn until_reached(&self, member: usize, name: &str, from: &[usize], endpoints: usize) {
+        eventually(
+            format!("member {member} has {name} of {from:?} with {endpoints} endpoints each"),
+            async || {
+                let mut wanted: Found = Vec::new();
+                for source in from {
+                    let cluster = &self.members[*source].name;
+                    let prefix =
+                        if name == "web" { format!("{cluster}-") } else { format!("imported-{cluster}-") };
+                    for (slice, addresses) in self.slices(*source, "web", false).await {
+                        if addresses.len() != endpoints {
+                            return Err(format!("{cluster} itself has {addresses:?}"));
+                        }
+                        wanted.push((format!("{prefix}{slice}"), addresses));
+                    }
+                }
+                wanted.sort();
+                // A cluster without pods offers a slice without endpoints.
+                let mut found = self.slices(member, name, true).await;
+                found.retain(|(_, addresses)| !addresses.is_empty());
+                if found == wanted && wanted.len() >= from.len() {
+                    Ok(())
+                } else {
+                    Err(format!("{found:?}, wanted {wanted:?}"))
+                }
+            },
+        )
+        .await;
+    }
+
+    /// Waits until pods run behind the Service in a member.
+    async fn until_running(&self, member: usize, count: u64) {
+        until(&self.in_member(member, &deployments()), "web", "its pods run", |found| {
+            found.and_then(|found| found.data["status"]["readyReplicas"].as_u64()) == Some(count)
+        })
+        .await;
+    }
+
+    async fn until_cluster_is(&self, member: usize, ready: &str) {
+        until(&self.in_plane(&clusters()), &self.members[member].name, "its readiness is known", |found| {
+            condition(found, "Ready") == Some(ready)
+        })
+        .await;
+    }
+}
+
+async fn an_exported_service_is_reached_from_where_it_is_imported(members: Members) {
+    let world = World::of_services("export", &members).await;
+    world.policy("workload", ("apps/v1", "Deployment"), &[0, 1]).await;
+    world.policy("services", ("v1", "Service"), &[0, 1]).await;
+    world.policy("exports", ("multicluster.x-k8s.io/v1alpha1", "ServiceExport"), &[0, 1]).await;
+    world.policy("imports", ("multicluster.x-k8s.io/v1alpha1", "ServiceImport"), &[2]).await;
+    world.create(&deployments(), deployment(2)).await;
+    world.create(&services(), service(json!({}))).await;
+    world.create(&imports(), import()).await;
+    world.create(&exports(), export()).await;
+    world.until_reached(2, "derived-web", &[0, 1], 2).await;
+    let derived = world.in_member(2, &services()).get("derived-web").await.expect("a derived Service");
+    let ports: Vec<(&Value, &Value)> = derived.data["spec"]["ports"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|port| (&port["name"], &port["port"]))
+        .collect();
+    assert_eq!(ports, [(&json!("http"), &json!(80)), (&json!("metrics"), &json!(9090))]);
+    assert_eq!(
+        world.slices(1, "derived-web", true).await,
+        [],
+        "nothing is brought where nothing was imported"
+    );
+    world.check().await;
+
+    // Endpoints follow the pods.
+    world.patch(&deployments(), "web", &json!({"spec": {"replicas": 3}})).await;
+    world.until_reached(2, "derived-web", &[0, 1], 3).await;
+
+    // A cluster that is lost takes its endpoints with it, and brings them back.
+    members.cut_off(0).await;
+    world.until_cluster_is(0, "False").await;
+    world.until_reached(2, "derived-web", &[1], 3).await;
+    members.heal(0).await;
+    world.until_cluster_is(0, "True").await;
+    world.until_reached(2, "derived-web", &[0, 1], 3).await;
+    world.check().await;
+
+    // What is not exported any more goes, and what is not imported any more goes, too.
+    world.remove(&exports(), "web").await;
+    world.until_reached(2, "derived-web", &[], 0).await;
+    world.create(&exports(), export()).await;
+    world.until_reached(2, "derived-web", &[0, 1], 3).await;
+    world.remove(&imports(), "web").await;
+    until_gone(&world.in_member(2, &services()), "derived-web", "it goes with its import").await;
+    world.until_reached(2, "derived-web", &[], 0).await;
+    world.remove(&exports(), "web").await;
+    world.leave().await;
+}
+
+async fn a_multi_cluster_service_follows_its_endpoints_and_its_clusters(members: Members) {
+    let world = World::of_services("multi", &members).await;
+    world.policy("workload", ("apps/v1", "Deployment"), &[0, 1]).await;
+    world.create(&deployments(), deployment(2)).await;
+    // A headless Service has endpoints, too.
+    world.create(&services(), service(json!({"spec": {"clusterIP": "None"}}))).await;
+    let named = |members: &[usize]| -> Value {
+        members.iter().map(|index| json!({"name": world.members[*index].name})).collect()
+    };
+    let made = json!({"apiVersion": "networking.karmada.io/v1alpha1", "kind": "MultiClusterService",
+        "metadata": {"name": "web"}, "spec": {"types": ["CrossCluster"],
+            "providerClusters": named(&[0, 1]), "consumerClusters": named(&[1, 2])}});
+    world.create(&multi(), made.clone()).await;
+    world.until_reached(2, "web", &[0, 1], 2).await;
+    world.until_reached(1, "web", &[0], 2).await;
+    until(&world.in_plane(&multi()), "web", "both conditions are true", |found| {
+        condition(found, "ServiceApplied") == Some("True")
+            && condition(found, "EndpointSliceDispatched") == Some("True")
+    })
+    .await;
+    world.check().await;
+
+    members.cut_off(0).await;
+    world.until_cluster_is(0, "False").await;
+    world.until_reached(2, "web", &[1], 2).await;
+    members.heal(0).await;
+    world.until_cluster_is(0, "True").await;
+    world.until_reached(2, "web", &[0, 1], 2).await;
+
+    let turned = json!({"spec": {"providerClusters": named(&[1]), "consumerClusters": named(&[0])}});
+    world.patch(&multi(), "web", &turned).await;
+    world.until_reached(0, "web", &[1], 2).await;
+    world.until_reached(2, "web", &[], 0).await;
+    world.check().await;
+
+    // A cluster that does not exist is told of; one that is nobody's is empty.
+    let nowhere = json!({"spec": {"consumerClusters": [{"name": "nowhere"}]}});
+    world.patch(&multi(), "web", &nowhere).await;
+    world.until_reached(0, "web", &[], 0).await;
+    let events = core("Event", "events");
+    eventually("users are told of the cluster that is missing", async || {
+        let listed =
+            world.in_plane(&events).list(&ListParams::default()).await.map_err(|error| error.to_string())?;
+        let told = |event: &DynamicObject| {
+            event.data["reason"] == "ClusterNotFound"
+                && event.data["message"].as_str().is_some_and(|message| message.contains("nowhere"))
+        };
+        if listed.items.iter().any(told) { Ok(()) } else { Err("no such event".to_owned()) }
+    })
+    .await;
+
+    // All clusters, and then none: the endpoints go, the Service stays where it is.
+    let all = json!({"spec": {"providerClusters": null, "consumerClusters": null}});
+    world.patch(&multi(), "web", &all).await;
+    world.until_reached(2, "web", &[0, 1], 2).await;
+    world.until_reached(0, "web", &[1], 2).await;
+    world.remove(&multi(), "web").await;
+    for member in 0..3 {
+        world.until_reached(member, "web", &[], 0).await;
+    }
+    world.check().await;
+    world.remove(&services(), "web").await;
+    until_gone(&world.in_member(2, &services()), "web", "it goes with its template").await;
+    world.leave().await;
+}
+
+/// What comes and goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Thing {
+    Service,
+    Export,
+    Import,
+    Multi,
+    Policy,
+    /// The first member loses its workload's policy target: the cluster itself goes and comes.
+    Cluster,
+}
+
+const THINGS: [Thing; 6] =
+    [Thing::Service, Thing::Export, Thing::Import, Thing::Multi, Thing::Policy, Thing::Cluster];
+
+/// What there should be: which things are there, and where the Service has been brought.
+#[derive(Debug, Default)]
+struct Model {
+    there: Vec<Thing>,
+    /// The members where the Service is, while it exists. What a policy or a MultiClusterService has placed stays when they go.
+    placed: Vec<usize>,
+}
+
+impl Model {
+    fn has(&self, thing: Thing) -> bool {
+        self.there.contains(&thing)
+    }
+
+    fn flip(&mut self, thing: Thing) -> bool {
+        let comes = !self.has(thing);
+        if comes {
+            self.there.push(thing);
+        } else {
+            self.there.retain(|other| *other != thing);
+        }
+        if !self.has(Thing::Service) {
+            self.placed.clear();
+        } else if self.has(Thing::Multi) {
+            self.placed = vec![0, 1, 2];
+        } else if self.has(Thing::Policy) {
+            self.placed = vec![0, 1];
+        }
+        comes
+    }
+
+    /// The members whose endpoints the third one should have, for the derived Service and for the Service itself.
+    fn reached(&self) -> [Vec<usize>; 2] {
+        let joined = |index: &usize| *index != 0 || self.has(Thing::Cluster);
+        let placed = || self.placed.iter().copied().filter(|index| *index < 2).filter(joined);
+        let derived = self.has(Thing::Export) && self.has(Thing::Import);
+        let shared = self.has(Thing::Multi) && self.has(Thing::Service);
+        [placed().filter(|_| derived).collect(), placed().filter(|_| shared).collect()]
+    }
+}
+
+/// The things come and go in an order of chance; after each step the world is as the model says, and keeps all laws.
+async fn whatever_the_order_nothing_is_left_behind_and_nothing_is_missing(members: Members) {
+    let seed = std::env::var("KARMADA_RS_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(|| rand::random());
+    let rounds = std::env::var("KARMADA_RS_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(1);
+    println!("KARMADA_RS_SEED={seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    let world = World::of_services("orders", &members).await;
+    world.policy("workload", ("apps/v1", "Deployment"), &[0, 1]).await;
+    world.policy("exports", ("multicluster.x-k8s.io/v1alpha1", "ServiceExport"), &[0, 1]).await;
+    world.policy("imports", ("multicluster.x-k8s.io/v1alpha1", "ServiceImport"), &[2]).await;
+    world.create(&deployments(), deployment(1)).await;
+    world.until_running(0, 1).await;
+    world.until_running(1, 1).await;
+    let mut model = Model { there: vec![Thing::Cluster], placed: Vec::new() };
+    for _ in 0..rounds {
+        // All come, some go and come again meanwhile, then all go.
+        let mut order = THINGS.to_vec();
+        order.shuffle(&mut random);
+        let mut steps = order.clone();
+        steps.extend((0..4).map(|_| THINGS[random.random_range(0..THINGS.len())]));
+        for thing in steps {
+            step(&world, &mut model, thing).await;
+        }
+        order.shuffle(&mut random);
+        for thing in order.into_iter().filter(|thing| *thing != Thing::Cluster) {
+            if model.has(thing) {
+                step(&world, &mut model, thing).await;
+            }
+        }
+        if !model.has(Thing::Cluster) {
+            step(&world, &mut model, Thing::Cluster).await;
+        }
+    }
+    for member in 0..3 {
+        for name in ["web", "derived-web"] {
+            assert_eq!(world.slices(member, name, true).await, [], "{name} in member {member}");
+        }
+    }
+    let left = world.in_plane(&slices()).list(&ListParams::default()).await.expect("slices").items;
+    assert!(left.is_empty(), "{left:?}");
+    world.leave().await;
+}
+
+async fn step(world: &World, model: &mut Model, thing: Thing) {
+    let comes = model.flip(thing);
+    println!("{} {thing:?}", if comes { "+" } else { "-" });
+    let (kind, name, made) = match thing {
+        Thing::Service => (services(), "web", service(json!({}))),
+        Thing::Export => (exports(), "web", export()),
+        Thing::Import => (imports(), "web", import()),
+        Thing::Multi => {
+            let made = json!({"apiVersion": "networking.karmada.io/v1alpha1", "kind": "MultiClusterService",
+                "metadata": {"name": "web"}, "spec": {"types": ["CrossCluster"],
+                    "consumerClusters": [{"name": world.members[2].name}]}});
+            (multi(), "web", made)
+        }
+        Thing::Policy => {
+            let names: Vec<&str> = world.members[..2].iter().map(|member| member.name.as_str()).collect();
+            let made = json!({"apiVersion": "policy.karmada.io/v1alpha1", "kind": "PropagationPolicy",
+                "metadata": {"name": "services"}, "spec": {
+                    "resourceSelectors": [{"apiVersion": "v1", "kind": "Service", "name": "web"}],
+                    "placement": {"clusterAffinity": {"clusterNames": names}}}});
+            (policies(), "services", made)
+        }
+        Thing::Cluster => {
+            if comes {
+                let accounts = Kind::cluster("", "v1", "Namespace", "namespaces");
+                let (namespace, accounts) =
+                    (format!("accounts-{}", world.tag), world.in_member(0, &accounts));
+                until_gone(&accounts, &namespace, "the accounts of the last time are gone").await;
+                world.join(0);
+                world.until_ready(&world.members[0].name).await;
+                world.until_running(0, 1).await;
+            } else {
+                world.unjoin(0);
+            }
+            return settle(world, model).await;
+        }
+    };
+    if comes {
+        let object: DynamicObject = serde_json::from_value(made).expect("an object");
+        world.in_plane(&kind).create(&PostParams::default(), &object).await.expect("it is created");
+    } else {
+        world.remove(&kind, name).await;
+    }
+    settle(world, model).await;
+}
+
+/// Waits until the third member has what it should have, and the world keeps all laws.
+async fn settle(world: &World, model: &Model) {
+    let [derived, shared] = model.reached();
+    world.until_reached(2, "derived-web", &derived, 1).await;
+    world.until_reached(2, "web", &shared, 1).await;
+    world.check().await;
+}

@@ -1,0 +1,189 @@
+//! Several servers on one etcd are one control plane.
+
+use std::path::Path;
+use std::time::Duration;
+
+use clusters::Etcd;
+use futures::StreamExt as _;
+use k8s_openapi::api::authentication::v1::{SelfSubjectReview, TokenRequest};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, PostParams, WatchEvent, WatchParams};
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::json;
+use testkit::{Server, eventually, install_tls};
+
+const SERVERS: usize = 3;
+
+fn start(etcd: &str, data: &Path) -> Server {
+    Server::at(env!("CARGO_BIN_EXE_karmada"), data, &["--store", "etcd", "--etcd-servers", etcd])
+}
+
+/// Starts all at once, so that they meet over keys and what has to exist.
+fn start_all(etcd: &str, dir: &Path) -> Vec<Server> {
+    std::thread::scope(|scope| {
+        let starts: Vec<_> = (0..SERVERS)
+            .map(|number| scope.spawn(move || start(etcd, &dir.join(format!("server-{number}")))))
+            .collect();
+        starts.into_iter().map(|start| start.join().expect("it starts")).collect()
+    })
+}
+
+fn map(name: &str, value: &str) -> ConfigMap {
+    serde_json::from_value(json!({"metadata": {"name": name}, "data": {"value": value}}))
+        .expect("a ConfigMap")
+}
+
+async fn config(server: &Server) -> kube::Config {
+    let kubeconfig = kube::config::Kubeconfig::read_from(server.kubeconfig()).expect("a kubeconfig");
+    kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.expect("a usable context")
+}
+
+async fn holder(client: &Client) -> String {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), "karmada-system");
+    let lease = leases.get_opt("karmada-controller-manager").await.expect("the server answers");
+    lease.and_then(|lease| lease.spec?.holder_identity).unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn servers_on_one_etcd_are_one_control_plane() {
+    install_tls();
+    let dir = tempfile::tempdir().expect("a folder for the test");
+    let Some(etcd) = Etcd::alone(dir.path()).await.expect("etcd starts") else { return };
+    let mut servers = start_all(&etcd.endpoint, dir.path());
+    let mut clients = Vec::new();
+    for server in &servers {
+        clients.push(server.client().await);
+    }
+    let maps: Vec<Api<ConfigMap>> =
+        clients.iter().map(|client| Api::namespaced(client.clone(), "default")).collect();
+
+    // What one has acknowledged, every other shows at once, and can change, delete and make anew.
+    for round in 0..20 {
+        let [one, other, third] = [0, 1, 2].map(|offset| &maps[(round + offset) % SERVERS]);
+        let made =
+            one.create(&PostParams::default(), &map("shared", "1")).await.expect("it is not there yet");
+        let mut seen = other.get("shared").await.expect("it is there");
+        assert_eq!(seen.resource_version(), made.resource_version());
+        seen.data = map("shared", "2").data;
+        let changed = other.replace("shared", &PostParams::default(), &seen).await.expect("it is the newest");
+        let list = third.list(&ListParams::default()).await.expect("a list");
+        let found = list.items.iter().find(|map| map.name_any() == "shared").expect("it is listed");
+        assert_eq!(found.resource_version(), changed.resource_version());
+        third.delete("shared", &DeleteParams::default()).await.expect("it is there");
+    }
+
+    // A watch goes on at another server where a list of the first one ended.
+    let version = maps[0].list(&ListParams::default()).await.expect("a list").metadata.resource_version;
+    let watch = maps[1].watch(&WatchParams::default(), &version.expect("a version")).await.expect("a watch");
+    maps[2].create(&PostParams::default(), &map("watched", "1")).await.expect("it is new");
+    let first = tokio::time::timeout(Duration::from_secs(60), Box::pin(watch).next()).await.expect("soon");
+    match first.expect("an event").expect("readable") {
+        WatchEvent::Added(map) => assert_eq!(map.name_any(), "watched"),
+        other => panic!("{other:?}"),
+    }
+
+    // A token that one has signed is believed by the others.
+    let accounts: Api<ServiceAccount> = Api::namespaced(clients[0].clone(), "default");
+    let account = serde_json::from_value(json!({"metadata": {"name": "robot"}})).expect("an account");
+    accounts.create(&PostParams::default(), &account).await.expect("it is new");
+    let request: TokenRequest =
+        serde_json::from_value(json!({"spec": {"audiences": []}})).expect("a request");
+    let token =
+        accounts.create_token_request("robot", &PostParams::default(), &request).await.expect("a token");
+    let mut config = config(&servers[1]).await;
+    config.auth_info = kube::config::AuthInfo {
+        token: token.status.and_then(|status| status.token).map(Into::into),
+        ..kube::config::AuthInfo::default()
+    };
+    let robot: Api<SelfSubjectReview> = Api::all(Client::try_from(config).expect("a client"));
+    let review =
+        robot.create(&PostParams::default(), &SelfSubjectReview::default()).await.expect("it is believed");
+    let user = review.status.and_then(|status| status.user_info?.username);
+    assert_eq!(user.as_deref(), Some("system:serviceaccount:default:robot"));
+
+    // A definition that one has accepted is served by the others.
+    let definitions: Api<CustomResourceDefinition> = Api::all(clients[0].clone());
+    let definition = serde_json::from_value(json!({
+        "metadata": {"name": "widgets.example.com"},
+        "spec": {"group": "example.com", "scope": "Namespaced", "names": {"kind": "Widget", "plural": "widgets"},
+            "versions": [{"name": "v1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]},
+    }));
+    definitions.create(&PostParams::default(), &definition.expect("a definition")).await.expect("it is new");
+    let kind = ApiResource::from_gvk(&kube::core::GroupVersionKind::gvk("example.com", "v1", "Widget"));
+    for (number, client) in clients.iter().enumerate() {
+        let widgets: Api<DynamicObject> = Api::namespaced_with(client.clone(), "default", &kind);
+        let widget = DynamicObject::new(&format!("w{number}"), &kind);
+        eventually("the definition is served", async || {
+            widgets.create(&PostParams::default(), &widget).await.map(drop).map_err(|error| error.to_string())
+        })
+        .await;
+        assert_eq!(widgets.list(&ListParams::default()).await.expect("a list").items.len(), number + 1);
+    }
+
+    // One of them acts; when it is killed, another one does, and at once when it ends in order.
+    let mut last = String::new();
+    for orderly in [true, false] {
+        let number = eventually("one of them acts", async || {
+            let holder = holder(&clients[SERVERS - 1]).await;
+            let at = servers.iter().position(|server| {
+                let id = std::fs::read_to_string(server.data().join("server.id")).unwrap_or_default();
+                !holder.is_empty() && holder == format!("karmada-server_{}", id.trim())
+            });
+            at.filter(|_| holder != last).ok_or_else(|| format!("the lease is {holder:?}'s"))
+        })
+        .await;
+        last = holder(&clients[number]).await;
+        if orderly {
+            servers[number].end();
+        } else {
+            servers[number].kill();
+        }
+        let left =
+            clients.iter().enumerate().find(|(other, _)| *other != number).expect("two are left").1.clone();
+        eventually("another one acts", async || {
+            let now = holder(&left).await;
+            if now.is_empty() || now == last { Err(format!("still {now:?}")) } else { Ok(()) }
+        })
+        .await;
+        servers[number].restart();
+        clients[number] = servers[number].client().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_its_etcd_says_so_and_recovers() {
+    install_tls();
+    let dir = tempfile::tempdir().expect("a folder for the test");
+    let Some(mut etcd) = Etcd::alone(dir.path()).await.expect("etcd starts") else { return };
+    let server = start(&etcd.endpoint, &dir.path().join("data"));
+    // One that tells every refusal, rather than trying for minutes.
+    let client =
+        Client::try_from(kube::Config { default_retry: false, ..config(&server).await }).expect("a client");
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
+    maps.create(&PostParams::default(), &map("kept", "1")).await.expect("it is new");
+
+    etcd.kill();
+    let refused =
+        maps.create(&PostParams::default(), &map("lost", "1")).await.expect_err("there is no store");
+    let kube::Error::Api(status) = &refused else { panic!("{refused:?}") };
+    assert!((status.code == 504 || status.code == 503) && status.message.contains("etcd"), "{status:?}");
+    // What does not have to be the newest is still told.
+    let any = kube::api::GetParams::any();
+    maps.get_with("kept", &any).await.expect("from memory");
+    let health =
+        client.request_text(http::Request::get("/readyz").body(Vec::new()).expect("a request")).await;
+    assert!(health.is_err(), "a server that cannot write is not ready: {health:?}");
+
+    etcd.start_again().await.expect("it starts again");
+    eventually("writes succeed again", async || {
+        maps.create(&PostParams::default(), &map("again", "1"))
+            .await
+            .map(drop)
+            .map_err(|error| error.to_string())
+    })
+    .await;
+    maps.get("kept").await.expect("nothing was lost");
+}

@@ -1,0 +1,545 @@
+//! `register`: brings a cluster into a control plane in pull mode, from inside of it.
+//!
+//! With nothing but a bootstrap token: who the control plane is (`discovery`), a certificate for the agent, its roles in the
+//! control plane, and the agent itself: in the member (`member`), or as a process right here. Whatever fails on the way, nothing
+//! of it is left behind.
+
+mod discovery;
+mod member;
+
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use admission::agents;
+use anyhow::{Context, bail};
+use api::cluster::Cluster;
+use api::constants::{NAMESPACE_CLUSTER, NAMESPACE_SYSTEM};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use clap::Args;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use kube::api::DeleteParams;
+use kube::config::Kubeconfig;
+use kube::{Api, Client, Config};
+use serde_json::{Value, json};
+
+use crate::certificates::{Pair, Wanted, ask, suffix};
+use crate::clients::{self, duration};
+use crate::credentials::{ensure, system};
+use crate::output;
+use discovery::{Discovered, Discovery};
+pub(crate) use member::{delete, remove as remove_agent};
+
+/// How long the certificate lives in whose name an agent's roles are written, in seconds.
+const GENERATOR_LIFETIME: Duration = Duration::from_secs(600);
+
+/// Register a cluster in pull mode: an agent in the cluster reaches out to the control plane.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:
+  # Register this cluster; the whole command is what `karmadactl token create --print-register-command` prints
+  karmadactl register 192.0.2.1:5443 --token abcdef.0123456789abcdef --discovery-token-ca-cert-hash sha256:1234...
+
+  # Run the agent as a process right here instead of in the cluster
+  karmadactl register 192.0.2.1:5443 --token ... --discovery-token-ca-cert-hash sha256:1234... --run")]
+pub struct Arguments {
+    /// Where the control plane answers, as HOST:PORT.
+    #[arg(value_name = "HOST:PORT", default_value = "", hide_default_value = true)]
+    pub endpoint: String,
+    /// Kubeconfig of the cluster that is registered; by default KUBECONFIG or the file in the home directory.
+    #[arg(long, value_name = "FILE", env = "KUBECONFIG")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Context in that kubeconfig; by default the current one.
+    #[arg(long, value_name = "CONTEXT")]
+    pub context: Option<String>,
+    /// Bootstrap token, as `token create` prints it.
+    #[arg(long, value_name = "TOKEN", default_value = "", hide_default_value = true)]
+    pub token: String,
+    /// Hashes of the control plane's certificate authority, as in sha256:1234...; one of them has to fit.
+    #[arg(long, value_name = "HASH", value_delimiter = ',')]
+    pub discovery_token_ca_cert_hash: Vec<String>,
+    /// Trust whoever answers, as long as it knows the token.
+    #[arg(long)]
+    pub discovery_token_unsafe_skip_ca_verification: bool,
+    /// A kubeconfig that tells the control plane's address and certificate authority, instead of asking for them.
+    #[arg(long, value_name = "FILE")]
+    pub discovery_file: Option<PathBuf>,
+    /// How long to wait for the control plane, for a certificate, and for the agent to run.
+    #[arg(long, value_name = "DURATION", default_value = "5m0s")]
+    pub discovery_timeout: String,
+    /// Name of the cluster in the control plane; by default that of the cluster in the context.
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    pub cluster_name: String,
+    /// Namespace of the cluster's Secrets in the control plane, and of the accounts in the cluster.
+    #[arg(long, value_name = "NAMESPACE", default_value = NAMESPACE_CLUSTER)]
+    pub cluster_namespace: String,
+    /// Namespace of the agent in the cluster.
+    #[arg(long, short = 'n', value_name = "NAMESPACE", default_value = NAMESPACE_SYSTEM)]
+    pub namespace: String,
+    /// Provider of the cluster.
+    #[arg(long, value_name = "PROVIDER", default_value = "", hide_default_value = true)]
+    pub cluster_provider: String,
+    /// Region of the cluster.
+    #[arg(long, value_name = "REGION", default_value = "", hide_default_value = true)]
+    pub cluster_region: String,
+    /// Zones of the cluster.
+    #[arg(long, value_name = "ZONE", value_delimiter = ',')]
+    pub cluster_zones: Vec<String>,
+    /// Proxy by which the cluster can be reached.
+    #[arg(long, value_name = "URL", default_value = "", hide_default_value = true)]
+    pub proxy_server_address: String,
+    /// Image of the agent; it holds this program.
+    #[arg(long, value_name = "IMAGE", default_value = concat!("ghcr.io/karmada-rs/karmada:v", env!("CARGO_PKG_VERSION")))]
+    pub karmada_agent_image: String,
+    /// How many agents run in the cluster; one of them acts.
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    pub karmada_agent_replicas: u32,
+    /// How long the agent's certificate is valid, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 31_536_000, value_parser = clap::value_parser!(i32).range(600..))]
+    pub cert_expiration_seconds: i32,
+    /// Have the agent renew its certificate before it ends.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub enable_cert_rotation: bool,
+    /// Stop after the checks in the cluster.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Only print what would be created in the cluster.
+    #[arg(long)]
+    pub print: bool,
+    /// Run the agent as a process right here, instead of in the cluster.
+    #[arg(long, conflicts_with = "print")]
+    pub run: bool,
+    /// Where --run keeps the agent's kubeconfig; by default karmada-agent-NAME.kubeconfig in this directory.
+    #[arg(long, value_name = "FILE", requires = "run")]
+    pub agent_kubeconfig: Option<PathBuf>,
+}
+
+impl Arguments {
+    fn patience(&self) -> anyhow::Result<Duration> {
+        duration(&self.discovery_timeout)
+    }
+
+    /// Returns how to find out who the control plane is.
+    fn discovery(&self) -> anyhow::Result<Discovery> {
+        if self.endpoint.is_empty() {
+            bail!(
+                "the address of the control plane is required, as HOST:PORT; hint: `token create --print-register-command` prints the whole command"
+            );
+        }
+        if self.token.is_empty() {
+            bail!("--token is required; hint: `karmada token create` makes one");
+        }
+        let pinned = !self.discovery_token_ca_cert_hash.is_empty();
+        let ways = [pinned, self.discovery_token_unsafe_skip_ca_verification, self.discovery_file.is_some()];
+        if !ways.contains(&true) {
+            bail!(
+                "need to verify CACertHashes, or set --discovery-token-unsafe-skip-ca-verification=true; hint: \
+                 `karmada token create --print-register-command` prints --discovery-token-ca-cert-hash"
+            );
+        }
+        Discovery::new(
+            &self.endpoint,
+            &self.token,
+            &self.discovery_token_ca_cert_hash,
+            self.discovery_file.as_deref(),
+            self.patience()?,
+        )
+    }
+
+    /// Returns the command line of the agent, behind the program's name.
+    fn agent_flags(&self, name: &str, endpoint: &str, kubeconfig: &str) -> Vec<String> {
+        let controllers = if self.enable_cert_rotation { "*,certRotation" } else { "*" };
+        let mut flags = vec![
+            "agent".to_owned(),
+            format!("--karmada-kubeconfig={kubeconfig}"),
+            format!("--cluster-name={name}"),
+            format!("--cluster-api-endpoint={endpoint}"),
+            format!("--controllers={controllers}"),
+            format!("--cluster-namespace={}", self.cluster_namespace),
+            format!("--karmada-kubeconfig-namespace={}", self.namespace),
+            "--cluster-status-update-frequency=10s".to_owned(),
+        ];
+        for (flag, value) in [
+            ("cluster-provider", self.cluster_provider.clone()),
+            ("cluster-region", self.cluster_region.clone()),
+            ("cluster-zones", self.cluster_zones.join(",")),
+            ("proxy-server-address", self.proxy_server_address.clone()),
+        ] {
+            if !value.is_empty() {
+                flags.push(format!("--{flag}={value}"));
+            }
+        }
+        flags
+    }
+}
+
+/// Registers a cluster.
+pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let config = clients::config(arguments.kubeconfig.as_deref(), arguments.context.as_deref()).await?;
+    let name = cluster_name(&arguments)?;
+    clients::check_name(&name)?;
+    let endpoint = config.cluster_url.to_string().trim_end_matches('/').to_owned();
+    if arguments.print {
+        for object in member::manifests(&arguments, &name, &endpoint, "<the agent's kubeconfig>") {
+            output::print(&format!("---\n{}", apimachinery::yaml::write(&object)));
+        }
+        return Ok(());
+    }
+    let discovery = arguments.discovery()?;
+    let member = Client::try_from(config).context("cannot make a client for the cluster")?;
+    output::line("[preflight] Running pre-flight checks");
+    preflight(&arguments, &member, &name).await?;
+    output::line("[preflight] All pre-flight checks were passed");
+    if arguments.dry_run {
+        return Ok(());
+    }
+    output::line("[karmada-agent-start] Waiting to perform the TLS Bootstrap");
+    let found = discovery.discover().await?;
+    let registration = Registration { arguments: &arguments, name: &name, found: &found };
+    let (kubeconfig, roles) = registration.register().await?;
+    let started = if arguments.run {
+        keep_here(&arguments, &name, &kubeconfig)
+    } else {
+        member::install(&member, &arguments, &name, &endpoint, &kubeconfig).await.map(|()| PathBuf::new())
+    };
+    match started {
+        Ok(file) if arguments.run => become_agent(&arguments, &name, &endpoint, &file),
+        Ok(_) => {
+            output::line(&format!("\ncluster({name}) is joined successfully"));
+            Ok(())
+        }
+        Err(error) => {
+            output::warn("register failed; what it made in the control plane is removed again");
+            roles.remove().await;
+            Err(error)
+        }
+    }
+}
+
+/// Refuses a cluster that has an agent.
+async fn preflight(arguments: &Arguments, member: &Client, name: &str) -> anyhow::Result<()> {
+    let mut wrong = Vec::new();
+    if arguments.run {
+        let file = kept(arguments, name);
+        if file.exists() {
+            wrong.push(format!(
+                "{} already exists; hint: it is of an agent that was registered here",
+                file.display()
+            ));
+        }
+        // Also tells whether the cluster can be reached at all.
+        let found =
+            Api::<Namespace>::all(member.clone()).get_opt(api::constants::NAMESPACE_KUBE_SYSTEM).await;
+        found.context("cannot reach the cluster that is to be registered; hint: check its kubeconfig")?;
+    } else {
+        wrong.extend(member::present(member, &arguments.namespace).await?);
+    }
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    let list: String = wrong.iter().map(|one| format!("\n\t[ERROR]: {one}")).collect();
+    bail!(
+        "[preflight] Some fatal errors occurred:{list}\nhint: `karmada unregister {name}` removes an agent that is there"
+    )
+}
+
+fn cluster_name(arguments: &Arguments) -> anyhow::Result<String> {
+    if !arguments.cluster_name.is_empty() {
+        return Ok(arguments.cluster_name.clone());
+    }
+    let read = match &arguments.kubeconfig {
+        Some(file) => Kubeconfig::read_from(file),
+        None => Kubeconfig::read(),
+    };
+    let file = read.context("cannot read the kubeconfig; hint: say --cluster-name")?;
+    let chosen = arguments.context.clone().or(file.current_context).unwrap_or_default();
+    let found = file.contexts.into_iter().find(|known| known.name == chosen);
+    found
+        .and_then(|known| Some(known.context?.cluster))
+        .with_context(|| format!("context {chosen:?} has no cluster; hint: say --cluster-name"))
+}
+
+/// A registration on its way.
+struct Registration<'a> {
+    arguments: &'a Arguments,
+    name: &'a str,
+    found: &'a Discovered,
+}
+
+/// The agent's roles in the control plane, and a client that may remove them again.
+struct Roles {
+    client: Client,
+    objects: Vec<Value>,
+}
+
+impl Registration<'_> {
+    /// Writes the agent's roles and gets its certificate; returns its kubeconfig.
+    async fn register(&self) -> anyhow::Result<(String, Roles)> {
+        let patience = self.arguments.patience()?;
+        let (name, token) = (self.name, self.found.with_token()?);
+        let request = format!("agent-rbac-generator-{name}{}", suffix());
+        let wanted = Wanted {
+            request: request.clone(),
+            common_name: agents::GENERATOR,
+            lifetime: GENERATOR_LIFETIME,
+            patience,
+        };
+        let pair = ask(&token, &wanted).await.map_err(explain_token)?;
+        let generator = self.found.with_pair(&pair)?;
+        let roles = self.write_roles(&generator).await;
+        let requests = Api::<CertificateSigningRequest>::all(generator.clone());
+        if let Err(error) = requests.delete(&request, &DeleteParams::default()).await {
+            output::warn(&format!("signing request {request} is left behind: {error}"));
+        }
+        let roles = roles?;
+        output::line("[karmada-agent-start] Waiting to construct karmada-agent kubeconfig");
+        let wanted = Wanted {
+            request: format!("{name}-{}", suffix()),
+            common_name: &format!("{}{name}", agents::AGENT_PREFIX),
+            lifetime: Duration::from_secs(self.arguments.cert_expiration_seconds.unsigned_abs().into()),
+            patience,
+        };
+        match ask(&token, &wanted).await.map_err(explain_token) {
+            Ok(pair) => Ok((self.found.kubeconfig(name, &pair), roles)),
+            Err(error) => {
+                roles.remove().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn write_roles(&self, generator: &Client) -> anyhow::Result<Roles> {
+        output::line("[karmada-agent-start] Waiting to check cluster exists");
+        let name = self.name;
+        let taken = || {
+            format!(
+                "a cluster named {name} is registered already; hint: choose another --cluster-name, or unregister that one"
+            )
+        };
+        match Api::<Cluster>::all(generator.clone()).get_opt(name).await {
+            Ok(None) => {}
+            Ok(Some(_)) => bail!(taken()),
+            // Our server does not show clusters that exist.
+            Err(kube::Error::Api(status)) if status.code == 403 => bail!(taken()),
+            Err(error) => return Err(error).context("cannot see whether the name is free"),
+        }
+        output::line("[karmada-agent-start] Assign the necessary RBAC permissions to the agent");
+        let namespace = &self.arguments.cluster_namespace;
+        let roles = Roles { client: generator.clone(), objects: agents::roles(name, namespace) };
+        let written = async {
+            for space in [namespace, &api::names::execution_space(name)] {
+                ensure::<Namespace>(&Api::all(generator.clone()), json!({ "metadata": system(space) }))
+                    .await?;
+            }
+            roles.write().await
+        };
+        match written.await {
+            Ok(()) => Ok(roles),
+            Err(error) => {
+                roles.remove().await;
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Roles {
+    async fn write(&self) -> anyhow::Result<()> {
+        for object in &self.objects {
+            let (client, object) = (self.client.clone(), object.clone());
+            let namespace = object["metadata"]["namespace"].as_str().unwrap_or("").to_owned();
+            match object["kind"].as_str().unwrap_or("") {
+                "ClusterRole" => ensure::<ClusterRole>(&Api::all(client), object).await,
+                "ClusterRoleBinding" => ensure::<ClusterRoleBinding>(&Api::all(client), object).await,
+                "Role" => ensure::<Role>(&Api::namespaced(client, &namespace), object).await,
+                _ => ensure::<RoleBinding>(&Api::namespaced(client, &namespace), object).await,
+            }?;
+        }
+        Ok(())
+    }
+
+    async fn remove(&self) {
+        if let Err(error) = remove_roles(&self.client, &self.objects).await {
+            output::warn(&format!("{error:#}"));
+        }
+    }
+}
+
+/// Deletes an agent's roles from the control plane; what is gone is fine.
+pub(crate) async fn remove_roles(client: &Client, objects: &[Value]) -> anyhow::Result<()> {
+    for object in objects {
+        let text = |field: &str| object["metadata"][field].as_str().unwrap_or("").to_owned();
+        let (name, namespace) = (text("name"), text("namespace"));
+        let parameters = DeleteParams::default();
+        let client = client.clone();
+        let kind = object["kind"].as_str().unwrap_or("");
+        let deleted = match kind {
+            "ClusterRole" => Api::<ClusterRole>::all(client).delete(&name, &parameters).await.map(drop),
+            "ClusterRoleBinding" => {
+                Api::<ClusterRoleBinding>::all(client).delete(&name, &parameters).await.map(drop)
+            }
+            "Role" => Api::<Role>::namespaced(client, &namespace).delete(&name, &parameters).await.map(drop),
+            _ => {
+                Api::<RoleBinding>::namespaced(client, &namespace).delete(&name, &parameters).await.map(drop)
+            }
+        };
+        match deleted {
+            Err(kube::Error::Api(status)) if status.is_not_found() => {}
+            other => other.with_context(|| format!("cannot delete {kind} {name} of the control plane"))?,
+        }
+    }
+    Ok(())
+}
+
+/// Says what a refused token means.
+fn explain_token(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref::<kube::Error>() {
+        Some(kube::Error::Api(status)) if status.code == 401 => anyhow::anyhow!(
+            "the control plane does not accept the token; hint: it is wrong or has expired, `karmada token create` makes a new one"
+        ),
+        Some(kube::Error::Api(status)) if status.code == 403 => {
+            anyhow::anyhow!(
+                "{}; hint: choose another --cluster-name, or ask for a token for agents",
+                status.message
+            )
+        }
+        _ => error,
+    }
+}
+
+fn kept(arguments: &Arguments, name: &str) -> PathBuf {
+    arguments.agent_kubeconfig.clone().unwrap_or_else(|| format!("karmada-agent-{name}.kubeconfig").into())
+}
+
+/// Keeps the agent's kubeconfig in a file that only its owner can read.
+fn keep_here(arguments: &Arguments, name: &str, kubeconfig: &str) -> anyhow::Result<PathBuf> {
+    let file = kept(arguments, name);
+    let written = || {
+        let mut new = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file)?;
+        new.write_all(kubeconfig.as_bytes())?;
+        new.sync_all()?;
+        file.canonicalize()
+    };
+    written().with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// Tells how the agent can run as a service, and becomes the agent.
+fn become_agent(arguments: &Arguments, name: &str, endpoint: &str, file: &Path) -> anyhow::Result<()> {
+    use std::os::unix::process::CommandExt as _;
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let mut flags = arguments.agent_flags(name, endpoint, &file.display().to_string());
+    flags.push("--leader-elect=false".to_owned());
+    if let Some(kubeconfig) = &arguments.kubeconfig {
+        let kubeconfig = kubeconfig.canonicalize().unwrap_or_else(|_| kubeconfig.clone());
+        flags.push(format!("--kubeconfig={}", kubeconfig.display()));
+    }
+    if let Some(context) = &arguments.context {
+        flags.push(format!("--context={context}"));
+    }
+    output::line(&format!("\ncluster({name}) is joined successfully"));
+    output::line("\nThe agent runs here until it is stopped. As a service of systemd it would be:\n");
+    output::line(&unit(name, &program, &flags));
+    let error = std::process::Command::new(&program).arg0("karmada").args(&flags).exec();
+    Err(error).context("cannot run the agent")
+}
+
+/// A service that runs the agent.
+fn unit(name: &str, program: &Path, flags: &[String]) -> String {
+    let quoted: Vec<String> =
+        flags.iter().map(|flag| format!("    '{}'", flag.replace('\'', "'\\''"))).collect();
+    format!(
+        "[Unit]\nDescription=Karmada agent of cluster {name}\nWants=network-online.target\nAfter=network-online.target\n\n\
+         [Service]\nExecStart={} \\\n{}\nRestart=always\nRestartSec=5\n\n[Install]\nWantedBy=multi-user.target\n",
+        program.display(),
+        quoted.join(" \\\n")
+    )
+}
+
+impl Discovered {
+    /// Returns a client that shows the token.
+    fn with_token(&self) -> anyhow::Result<Client> {
+        let mut config = self.config()?;
+        config.auth_info.token = Some(self.token.clone().into());
+        Client::try_from(config).context("cannot make a client for the control plane")
+    }
+
+    /// Returns a client that shows a certificate.
+    fn with_pair(&self, pair: &Pair) -> anyhow::Result<Client> {
+        let mut config = self.config()?;
+        config.auth_info.client_certificate_data = Some(STANDARD.encode(&pair.certificate));
+        config.auth_info.client_key_data = Some(STANDARD.encode(&pair.key).into());
+        Client::try_from(config).context("cannot make a client for the control plane")
+    }
+
+    fn config(&self) -> anyhow::Result<Config> {
+        let mut config = Config::new(self.url.parse().context("the control plane has no address")?);
+        config.root_cert = Some(discovery::certificates(&self.authority)?);
+        Ok(config)
+    }
+
+    /// Returns the kubeconfig of an agent. JSON is YAML.
+    fn kubeconfig(&self, name: &str, pair: &Pair) -> String {
+        let (cluster, context) = ("karmada-apiserver", format!("{name}@karmada-apiserver"));
+        let kubeconfig = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{ "name": cluster, "cluster": {
+                "server": self.url, "certificate-authority-data": STANDARD.encode(&self.authority),
+            } }],
+            "contexts": [{ "name": context, "context": { "cluster": cluster, "user": name } }],
+            "current-context": context,
+            "users": [{ "name": name, "user": {
+                "client-certificate-data": STANDARD.encode(&pair.certificate),
+                "client-key-data": STANDARD.encode(&pair.key),
+            } }],
+        });
+        format!("{kubeconfig:#}\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn read(line: &[&str]) -> Arguments {
+        Line::parse_from(["register"].iter().chain(line)).arguments
+    }
+
+    #[test]
+    fn what_is_missing_is_told_with_a_remedy() {
+        let error = |line: &[&str]| read(line).discovery().expect_err("refused").to_string();
+        assert!(error(&[]).contains("HOST:PORT"));
+        assert!(error(&["127.0.0.1:1"]).contains("--token is required; hint: `karmada token create`"));
+        let token = ["127.0.0.1:1", "--token", "abcdef.0123456789abcdef"];
+        assert!(error(&token).contains("--discovery-token-unsafe-skip-ca-verification=true"));
+        let bad = ["127.0.0.1:1", "--token", "abc", "--discovery-token-unsafe-skip-ca-verification"];
+        assert!(error(&bad).contains("is not a bootstrap token"));
+        let hash = [&token[..], &["--discovery-token-ca-cert-hash", "md5:12"]].concat();
+        assert!(error(&hash).contains("sha256:"), "{}", error(&hash));
+        let good = [&token[..], &["--discovery-token-unsafe-skip-ca-verification"]].concat();
+        assert!(read(&good).discovery().is_ok());
+    }
+
+    #[test]
+    fn a_unit_runs_the_agent() {
+        let arguments = read(&["h:1", "--cluster-region", "here"]);
+        let flags = arguments.agent_flags("m1", "https://m1", "/k");
+        let unit = unit("m1", Path::new("/bin/karmada"), &flags);
+        assert!(
+            unit.contains("ExecStart=/bin/karmada \\\n    'agent' \\\n    '--karmada-kubeconfig=/k' \\\n"),
+            "{unit}"
+        );
+        assert!(unit.contains("'--cluster-region=here'") && unit.contains("'--controllers=*,certRotation'"));
+    }
+}

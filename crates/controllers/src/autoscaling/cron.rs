@@ -1,0 +1,330 @@
+//! Scales workloads, and moves the limits of FederatedHPAs, at given times.
+//!
+//! Watches: CronFederatedHPAs.
+//! Writes:  `spec.replicas` of workloads through their scale, `spec.minReplicas` and `spec.maxReplicas` of FederatedHPAs, the status of
+//! CronFederatedHPAs.
+//!
+//! As upstream, what was missed while nobody looked is not made up for: the next moment counts from the start. The clock on the wall is
+//! looked at every half a minute. If it jumps ahead over several moments, the rule acts once; if it is set back, the rule waits for
+//! its next moment on the new clock.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::autoscaling::{
+    CronFederatedHPA, CronFederatedHPARule, CronFederatedHPAStatus, CrossVersionObjectReference,
+    ExecutionHistory, FailedExecution, FederatedHPA, SuccessfulExecution,
+};
+use api::events::{SCALE_FAILED, START_RULE_FAILED, UPDATE_STATUS_FAILED};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use parking_lot::Mutex;
+use runtime::{Change, Error, Guard, Key, Outcome, Queue, Reconcile, controller};
+use workloads::cron::{Schedule, zone};
+
+use super::scale::Scales;
+use crate::plane::Plane;
+use crate::table::Start;
+
+const COMPONENT: &str = "cronfederatedhpa-controller";
+const WORKERS: usize = 5;
+/// How often the clock is looked at: it may be set while nobody looks.
+const GLANCE: Duration = Duration::from_secs(30);
+/// A clock that goes back by less is one that is kept right.
+const CORRECTION: SignedDuration = SignedDuration::from_secs(60);
+/// How often a write is tried while others write the same object.
+const ATTEMPTS: usize = 5;
+/// How many executions are remembered if the rule does not say.
+const HISTORY: i32 = 3;
+
+/// When each rule of an object acts next.
+type Jobs = BTreeMap<String, Job>;
+
+/// When a rule acts next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Job {
+    rule: CronFederatedHPARule,
+    target: CrossVersionObjectReference,
+    next: Timestamp,
+    /// When that was looked at last.
+    seen: Timestamp,
+}
+
+struct Controller {
+    plane: Arc<Plane>,
+    scales: Scales,
+    jobs: Mutex<HashMap<Key, Jobs>>,
+}
+
+pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
+    let (controller, queue) = subscribed(plane);
+    Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
+}
+
+fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>>) {
+    let queue: Arc<Queue<Key>> = Queue::new(COMPONENT);
+    let mirror = &plane.mirrors.cron_federated_hpas;
+    plane.tell_panics(&queue, COMPONENT, mirror);
+    let pushed = queue.clone();
+    mirror.subscribe(move |change| {
+        if is_news(change) {
+            pushed.push(change.key.clone());
+        }
+    });
+    let controller = Controller { plane: plane.clone(), scales: Scales::default(), jobs: Mutex::default() };
+    (Arc::new(controller), queue)
+}
+
+fn is_news(change: &Change<'_, CronFederatedHPA>) -> bool {
+    match (&change.old, &change.new) {
+        (Some(old), Some(new)) => {
+            old.spec != new.spec || old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
+        }
+        _ => true,
+    }
+}
+
+/// An object and when its rules act.
+pub(crate) struct View {
+    scaler: Arc<CronFederatedHPA>,
+    jobs: Jobs,
+}
+
+/// What is to be done.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Plan {
+    /// When the rules act from now on; those that are not in here rest.
+    jobs: Jobs,
+    /// What acts now, and when it should have.
+    due: Vec<(CronFederatedHPARule, Timestamp)>,
+    /// Rules that cannot run, and why.
+    faults: Vec<String>,
+    /// When to look again; never, if no rule runs.
+    again: Option<Duration>,
+}
+
+fn decide(view: &View, now: Timestamp) -> Plan {
+    let mut plan = Plan::default();
+    let target = &view.scaler.spec.scale_target_ref;
+    for rule in view.scaler.spec.rules.iter().filter(|rule| rule.suspend != Some(true)) {
+        let next = match next(rule, now) {
+            Ok(next) => next,
+            Err(fault) => {
+                plan.faults.push(format!("rule {}: {fault}", rule.name));
+                continue;
+            }
+        };
+        let known = view.jobs.get(&rule.name).filter(|job| {
+            job.rule == *rule
+                && job.target == *target
+                && now >= job.seen.saturating_sub(CORRECTION).unwrap_or(now)
+        });
+        let planned = match known {
+            Some(job) if job.next <= now => {
+                plan.due.push((rule.clone(), job.next));
+                next
+            }
+            Some(job) => job.next,
+            None => next,
+        };
+        let job = Job { rule: rule.clone(), target: target.clone(), next: planned, seen: now };
+        plan.jobs.insert(rule.name.clone(), job);
+    }
+    let first = plan.jobs.values().map(|job| job.next.duration_since(now).max(SignedDuration::ZERO)).min();
+    plan.again = first.map(|wait| wait.unsigned_abs().min(GLANCE));
+    plan
+}
+
+/// Returns when a rule acts next.
+fn next(rule: &CronFederatedHPARule, now: Timestamp) -> Result<Timestamp, String> {
+    let zone = zone(rule.time_zone.as_deref().unwrap_or("Local"))?;
+    let schedule = Schedule::parse(&rule.schedule)?;
+    schedule.next(now, &zone).ok_or_else(|| format!("the schedule {:?} never comes", rule.schedule))
+}
+
+/// What became of an execution.
+#[derive(Debug, Clone)]
+struct Done {
+    rule: CronFederatedHPARule,
+    planned: Timestamp,
+    at: Timestamp,
+    /// What went wrong.
+    error: Option<String>,
+}
+
+/// Returns the status after these executions.
+fn status(
+    old: &CronFederatedHPAStatus,
+    rules: &[CronFederatedHPARule],
+    jobs: &Jobs,
+    done: &[Done],
+) -> CronFederatedHPAStatus {
+    let mut histories: Vec<ExecutionHistory> = old.execution_histories.clone();
+    histories.retain(|history| rules.iter().any(|rule| rule.name == history.rule_name));
+    for rule in rules {
+        let next = jobs.get(&rule.name).map(|job| Time(job.next));
+        let suspended = rule.suspend == Some(true);
+        let history = match histories.iter_mut().find(|history| history.rule_name == rule.name) {
+            Some(history) => history,
+            // A rule that cannot run has no history.
+            None if next.is_none() && !suspended => continue,
+            None => {
+                histories
+                    .push(ExecutionHistory { rule_name: rule.name.clone(), ..ExecutionHistory::default() });
+                histories.last_mut().expect("just pushed")
+            }
+        };
+        if next.is_some() || suspended {
+            history.next_execution_time = next;
+        }
+        for done in done.iter().filter(|done| done.rule.name == rule.name) {
+            note(history, done);
+        }
+    }
+    CronFederatedHPAStatus { execution_histories: histories }
+}
+
+/// Puts an execution before the earlier ones.
+fn note(history: &mut ExecutionHistory, done: &Done) {
+    let time = |time: Timestamp| Some(Time(Timestamp::from_second(time.as_second()).unwrap_or(time)));
+    let limit = |limit: Option<i32>| usize::try_from(limit.unwrap_or(HISTORY)).unwrap_or(0);
+    let (schedule_time, execution_time) = (time(done.planned), time(done.at));
+    match &done.error {
+        Some(message) => {
+            let message = message.clone();
+            history.failed_executions.insert(0, FailedExecution { schedule_time, execution_time, message });
+            history.failed_executions.truncate(limit(done.rule.failed_history_limit));
+        }
+        None => {
+            let execution = SuccessfulExecution {
+                schedule_time,
+                execution_time,
+                applied_replicas: done.rule.target_replicas,
+                applied_max_replicas: done.rule.target_max_replicas,
+                applied_min_replicas: done.rule.target_min_replicas,
+            };
+            history.successful_executions.insert(0, execution);
+            history.successful_executions.truncate(limit(done.rule.successful_history_limit));
+        }
+    }
+}
+
+impl Reconcile for Controller {
+    type Key = Key;
+    type View = View;
+    type Plan = Plan;
+
+    async fn observe(&self, key: &Key) -> Result<Option<View>, Error> {
+        let found = self.plane.mirrors.cron_federated_hpas.find(key);
+        let Some(scaler) = found.filter(|scaler| scaler.metadata.deletion_timestamp.is_none()) else {
+            self.jobs.lock().remove(key);
+            return Ok(None);
+        };
+        let jobs = self.jobs.lock().get(key).cloned().unwrap_or_default();
+        Ok(Some(View { scaler, jobs }))
+    }
+
+    fn decide(view: &View, now: Timestamp) -> Plan {
+        decide(view, now)
+    }
+
+    async fn apply(&self, key: &Key, view: View, plan: Plan) -> Result<Outcome, Error> {
+        let (plane, scaler) = (&self.plane, view.scaler.as_ref());
+        // First, so that nothing acts twice, whatever becomes of the rest.
+        self.jobs.lock().insert(key.clone(), plan.jobs.clone());
+        for fault in &plan.faults {
+            plane.events.say(COMPONENT, scaler, START_RULE_FAILED, fault.clone());
+        }
+        let mut done = Vec::new();
+        for (rule, planned) in plan.due {
+            let error = self.act(scaler, &rule).await.err().map(|error| error.to_string());
+            if let Some(error) = &error {
+                plane.events.say(COMPONENT, scaler, SCALE_FAILED, error.clone());
+            }
+            done.push(Done { rule, planned, at: Timestamp::now(), error });
+        }
+        let rules = &scaler.spec.rules;
+        let noted = plane.writer.change_status(scaler, |scaler| {
+            scaler.status = status(&scaler.status, rules, &plan.jobs, &done);
+            Ok(())
+        });
+        match noted.await {
+            Ok(written) => written.into_iter().for_each(|it| plane.mirrors.cron_federated_hpas.note(it)),
+            Err(error) if error.is_not_found() => return Ok(Outcome::Done),
+            Err(error) => {
+                plane.events.say(COMPONENT, scaler, UPDATE_STATUS_FAILED, error.to_string());
+                return Err(error);
+            }
+        }
+        if !plan.faults.is_empty() {
+            return Err(Error::Several(plan.faults));
+        }
+        Ok(plan.again.map_or(Outcome::Done, Outcome::After))
+    }
+}
+
+impl Controller {
+    /// Does what a rule asks for.
+    async fn act(&self, scaler: &CronFederatedHPA, rule: &CronFederatedHPARule) -> Result<(), Error> {
+        let target = &scaler.spec.scale_target_ref;
+        let namespace = scaler.metadata.namespace.as_deref().unwrap_or("");
+        let mut attempt = 1;
+        loop {
+            let result = if target.api_version == <FederatedHPA as api::Kind>::API_VERSION {
+                self.move_limits(scaler, rule, namespace).await
+            } else {
+                self.scale(rule, target, namespace).await
+            };
+            match result {
+                Err(error) if error.is_conflict() && attempt < ATTEMPTS => attempt += 1,
+                result => return result,
+            }
+        }
+    }
+
+    async fn move_limits(
+        &self,
+        scaler: &CronFederatedHPA,
+        rule: &CronFederatedHPARule,
+        namespace: &str,
+    ) -> Result<(), Error> {
+        let target = &scaler.spec.scale_target_ref;
+        if target.kind != <FederatedHPA as api::Kind>::KIND {
+            let name = scaler.metadata.name.as_deref().unwrap_or("");
+            let CrossVersionObjectReference { api_version, kind, .. } = target;
+            let fault = format!(
+                "CronFederatedHPA({namespace}/{name}) do not support scale target {api_version}/{kind}"
+            );
+            return Err(Error::Decision(fault.into()));
+        }
+        let old = self.plane.writer.api::<FederatedHPA>(namespace).get(&target.name).await?;
+        let mut new = old.clone();
+        new.spec.max_replicas = rule.target_max_replicas.unwrap_or(new.spec.max_replicas);
+        new.spec.min_replicas = rule.target_min_replicas.or(new.spec.min_replicas);
+        self.plane.writer.update(&old, &new, Guard::Version).await.map(drop)
+    }
+
+    async fn scale(
+        &self,
+        rule: &CronFederatedHPARule,
+        target: &CrossVersionObjectReference,
+        namespace: &str,
+    ) -> Result<(), Error> {
+        let Some(replicas) = rule.target_replicas else {
+            let fault = format!("rule {} has no targetReplicas to scale {} to", rule.name, target.kind);
+            return Err(Error::Decision(fault.into()));
+        };
+        let client = self.plane.client();
+        let scale = self.scales.get(client, namespace, target).await?;
+        if scale.wanted == Some(replicas) {
+            return Ok(());
+        }
+        self.scales.set(client, namespace, target, &scale, replicas).await
+    }
+}
+
+#[cfg(test)]
+mod on_server;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,189 @@
+//! When rules act, and what is remembered of it.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::fixtures::{at, merged, read};
+
+/// 2026-01-01, eight hours after midnight in London and Berlin's nine.
+const MORNING: i64 = 1_767_254_400;
+
+fn scaler(rules: Value) -> Arc<CronFederatedHPA> {
+    Arc::new(read(json!({
+        "metadata": { "name": "c", "namespace": "default" },
+        "spec": { "scaleTargetRef": { "apiVersion": "apps/v1", "kind": "Deployment", "name": "web" }, "rules": rules },
+    })))
+}
+
+fn rule(otherwise: Value) -> Value {
+    merged(
+        json!({ "name": "r", "schedule": "*/5 * * * *", "targetReplicas": 4, "timeZone": "UTC" }),
+        otherwise,
+    )
+}
+
+/// Decides at one time what another decision left.
+fn after(rules: &[Value], times: &[i64]) -> Plan {
+    let mut view = View { scaler: scaler(rules[0].clone()), jobs: Jobs::new() };
+    let mut plan = Plan::default();
+    for (index, second) in times.iter().enumerate() {
+        view.scaler = scaler(rules[index.min(rules.len() - 1)].clone());
+        plan = decide(&view, at(*second));
+        view.jobs.clone_from(&plan.jobs);
+    }
+    plan
+}
+
+fn due(plan: &Plan) -> Vec<i64> {
+    plan.due.iter().map(|(_, planned)| planned.as_second() - MORNING).collect()
+}
+
+fn next_of(plan: &Plan) -> Option<i64> {
+    plan.jobs.get("r").map(|job| job.next.as_second() - MORNING)
+}
+
+#[test]
+fn a_rule_acts_at_its_time_and_not_before() {
+    let rules = || [json!([rule(json!({}))])];
+    for (name, times, acts, next) in [
+        ("it was just created", &[10][..], vec![], 300),
+        ("not yet", &[10, 299], vec![], 300),
+        ("now", &[10, 300], vec![300], 600),
+        ("a moment late", &[10, 302], vec![300], 600),
+        ("once only", &[10, 300, 301], vec![], 600),
+        ("again", &[10, 300, 600], vec![600], 900),
+        ("created at the moment itself", &[300], vec![], 600),
+        ("the clock jumps ahead over three moments", &[10, 1000], vec![300], 1200),
+        ("the clock is set back by an hour", &[10, -3600], vec![], -3300),
+        ("the clock is put right by a second", &[10, 300, 299], vec![], 600),
+    ] {
+        let times: Vec<i64> = times.iter().map(|second| MORNING + second).collect();
+        let plan = after(&rules(), &times);
+        assert_eq!((due(&plan), next_of(&plan)), (acts, Some(next)), "{name}");
+    }
+}
+
+#[test]
+fn a_rule_that_changes_begins_anew() {
+    let plain = || json!([rule(json!({}))]);
+    for (name, changed, acts, next) in [
+        ("it stays", plain(), vec![300], Some(600)),
+        ("suspended", json!([rule(json!({ "suspend": true }))]), vec![], None),
+        ("another number", json!([rule(json!({ "targetReplicas": 5 }))]), vec![], Some(600)),
+        ("another schedule", json!([rule(json!({ "schedule": "0 * * * *" }))]), vec![], Some(3600)),
+        ("it is gone", json!([]), vec![], None),
+    ] {
+        let plan = after(&[plain(), changed], &[MORNING + 10, MORNING + 300]);
+        assert_eq!((due(&plan), next_of(&plan)), (acts, next), "{name}");
+    }
+    let mut view = View { scaler: scaler(plain()), jobs: Jobs::new() };
+    view.jobs = decide(&view, at(MORNING + 10)).jobs;
+    let mut other = view.scaler.as_ref().clone();
+    other.spec.scale_target_ref.name = "other".to_owned();
+    view.scaler = Arc::new(other);
+    assert_eq!(due(&decide(&view, at(MORNING + 300))), Vec::<i64>::new(), "another target");
+}
+
+#[test]
+fn zones_count_and_faults_are_told() {
+    let daily = |zone: &str| json!([rule(json!({ "schedule": "0 18 * * *", "timeZone": zone }))]);
+    assert_eq!(next_of(&after(&[daily("UTC")], &[MORNING])), Some(10 * 3600));
+    assert_eq!(next_of(&after(&[daily("Europe/Berlin")], &[MORNING])), Some(9 * 3600));
+    for (odd, fault) in [
+        (json!({ "timeZone": "Mars/Olympus" }), "rule r: unknown time zone Mars/Olympus"),
+        (json!({ "schedule": "0 0 L * *" }), "rule r: \"L\""),
+        (json!({ "schedule": "0 0 31 2 *" }), "rule r: the schedule \"0 0 31 2 *\" never comes"),
+    ] {
+        let plan = after(&[json!([rule(odd), rule(json!({ "name": "good" }))])], &[MORNING]);
+        assert!(plan.faults.len() == 1 && plan.faults[0].starts_with(fault), "{:?}", plan.faults);
+        assert!(plan.jobs.contains_key("good"), "the others run");
+    }
+}
+
+#[test]
+fn the_clock_is_looked_at_often_enough() {
+    let again = |seconds: i64| after(&[json!([rule(json!({}))])], &[MORNING + 10, MORNING + seconds]).again;
+    assert_eq!(again(20), Some(Duration::from_secs(30)));
+    assert_eq!(again(290), Some(Duration::from_secs(10)));
+    assert_eq!(after(&[json!([rule(json!({ "suspend": true }))])], &[MORNING]).again, None);
+}
+
+fn done(second: i64, error: Option<&str>, otherwise: Value) -> Done {
+    let error = error.map(str::to_owned);
+    Done { rule: read(rule(otherwise)), planned: at(second), at: at(second + 1), error }
+}
+
+#[test]
+fn executions_are_remembered_newest_first() {
+    let scaler = scaler(json!([rule(json!({ "failedHistoryLimit": 1, "successfulHistoryLimit": 2 }))]));
+    let limits = json!({ "failedHistoryLimit": 1, "successfulHistoryLimit": 2 });
+    let jobs = after(&[json!([rule(limits.clone())])], &[MORNING]).jobs;
+    let mut found = CronFederatedHPAStatus::default();
+    for (second, error) in [(1, None), (2, Some("a")), (3, None), (4, Some("b")), (5, None)] {
+        found = status(&found, &scaler.spec.rules, &jobs, &[done(second, error, limits.clone())]);
+    }
+    let history = &found.execution_histories[0];
+    let times = |times: Vec<Option<Time>>| {
+        times.iter().map(|time| time.as_ref().unwrap().0.as_second()).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        times(history.successful_executions.iter().map(|it| it.schedule_time.clone()).collect()),
+        [5, 3]
+    );
+    assert_eq!(times(history.failed_executions.iter().map(|it| it.execution_time.clone()).collect()), [5]);
+    assert_eq!(history.failed_executions[0].message, "b");
+    assert_eq!(history.successful_executions[0].applied_replicas, Some(4));
+    assert_eq!(history.next_execution_time, Some(Time(at(MORNING + 300))));
+    let none = json!({ "failedHistoryLimit": 0 });
+    found = status(&found, &scaler.spec.rules, &jobs, &[done(6, Some("c"), none)]);
+    assert!(
+        found.execution_histories[0].failed_executions.is_empty(),
+        "none is remembered if none is wanted"
+    );
+}
+
+#[test]
+fn histories_are_those_of_the_rules() {
+    let named = |name: &str, suspend: bool| rule(json!({ "name": name, "suspend": suspend }));
+    let old = status(
+        &CronFederatedHPAStatus::default(),
+        &scaler(json!([named("a", false), named("gone", false)])).spec.rules,
+        &after(&[json!([named("a", false), named("gone", false)])], &[MORNING]).jobs,
+        &[],
+    );
+    let now = scaler(json!([
+        named("a", true),
+        named("new", false),
+        rule(json!({ "name": "odd", "schedule": "x" }))
+    ]));
+    let jobs = decide(&View { scaler: now.clone(), jobs: Jobs::new() }, at(MORNING)).jobs;
+    let found = status(&old, &now.spec.rules, &jobs, &[]);
+    let names: Vec<(&str, bool)> = found
+        .execution_histories
+        .iter()
+        .map(|history| (history.rule_name.as_str(), history.next_execution_time.is_some()))
+        .collect();
+    assert_eq!(
+        names,
+        [("a", false), ("new", true)],
+        "suspended rules have no next time, odd ones no history"
+    );
+}
+
+#[test]
+fn which_changes_count() {
+    let key = Key::new("default", "c");
+    let (one, other) = (scaler(json!([rule(json!({}))])), scaler(json!([])));
+    let mut told = one.as_ref().clone();
+    told.status.execution_histories.push(ExecutionHistory::default());
+    let told = Arc::new(told);
+    for (name, old, new, expected) in [
+        ("it is new", None, Some(&one), true),
+        ("its rules changed", Some(&one), Some(&other), true),
+        ("its status changed", Some(&one), Some(&told), false),
+        ("it is gone", Some(&one), None, true),
+    ] {
+        let change = Change { key: &key, old: old.cloned(), new: new.cloned(), ours: false, initial: false };
+        assert_eq!(is_news(&change), expected, "{name}");
+    }
+}

@@ -1,0 +1,316 @@
+//! What a FederatedHPA decides, case by case. The arithmetic itself has its cases in `workloads::autoscaling`.
+
+use serde_json::{Value, json};
+use workloads::autoscaling::{Container, Phase, Ready, Sample, Samples};
+
+use super::decide::{decide, refused, scaled};
+use super::*;
+use crate::autoscaling::Settings;
+use crate::fixtures::{at, merged, read};
+
+const NOW: i64 = 100_000;
+
+fn scaler(otherwise: Value) -> Arc<FederatedHPA> {
+    let base = json!({
+        "metadata": { "name": "h", "namespace": "n" },
+        "spec": {
+            "scaleTargetRef": { "apiVersion": "apps/v1", "kind": "Deployment", "name": "web" },
+            "minReplicas": 1, "maxReplicas": 20,
+            "metrics": [{ "type": "Resource", "resource": { "name": "cpu",
+                "target": { "type": "Utilization", "averageUtilization": 50 } } }],
+        },
+    });
+    Arc::new(read(merged(base, otherwise)))
+}
+
+fn pod(cluster: &str, name: &str) -> Pod {
+    Pod {
+        name: metrics::name(cluster, name),
+        phase: Phase::Running,
+        ready: Some(Ready { status: Some(true), since: Some(at(1)) }),
+        started: Some(at(1)),
+        containers: vec![Container { name: "c".to_owned(), requests: [("cpu".to_owned(), 100)].into() }],
+        ..Pod::default()
+    }
+}
+
+fn sample(value: i64) -> Sample {
+    Sample { value, time: at(NOW), window: jiff::SignedDuration::from_secs(15) }
+}
+
+/// `count` pods in two clusters; each uses so many thousandths of a cpu.
+fn target(replicas: i32, wanted: i32, used: &[i64]) -> Target {
+    let place = |index: usize| (if index.is_multiple_of(2) { "m1" } else { "m2" }, format!("p{}", index / 2));
+    let pods = (0..used.len()).map(|index| {
+        let (cluster, name) = place(index);
+        pod(cluster, &name)
+    });
+    let samples: Samples = used
+        .iter()
+        .enumerate()
+        .map(|(index, value)| {
+            let (cluster, name) = place(index);
+            (metrics::name(cluster, &name), sample(*value))
+        })
+        .collect();
+    Target {
+        replicas,
+        wanted,
+        running: wanted,
+        selector: "app=web".to_owned(),
+        pods: pods.collect(),
+        scalers: vec![("h".to_owned(), "n".to_owned())],
+        measured: vec![Ok(Measured::Pods(samples))],
+        ..Target::default()
+    }
+}
+
+fn view(otherwise: Value, target: Target) -> View {
+    View { scaler: scaler(otherwise), target: Ok(target), history: None, settings: Settings::default() }
+}
+
+/// Returns the conditions as `type=status reason`.
+fn told(plan: &Plan) -> Vec<String> {
+    let one = |it: &api::autoscaling::HPACondition| format!("{}={} {}", it.type_, it.status, it.reason);
+    plan.status.conditions.iter().map(one).collect()
+}
+
+#[test]
+fn the_load_of_all_clusters_decides() {
+    for (name, target, rescale) in [
+        ("twice the load, divided", target(4, 4, &[100; 4]), Some(8)),
+        ("twice the load, duplicated in two clusters", target(2, 4, &[100; 4]), Some(4)),
+        ("all is well", target(4, 4, &[50; 4]), None),
+        ("one cluster is idle", target(4, 4, &[100, 0, 100, 0]), None),
+        ("nothing is used", target(4, 4, &[0; 4]), None),
+        ("more than allowed at once", target(4, 4, &[1000; 4]), Some(8)),
+    ] {
+        let plan = decide(&view(json!({}), target), at(NOW));
+        assert_eq!(plan.rescale.as_ref().map(|(replicas, _)| *replicas), rescale, "{name}");
+        assert_eq!(plan.error, None, "{name}");
+        assert_eq!(plan.status.last_scale_time.is_some(), rescale.is_some(), "{name}");
+    }
+}
+
+#[test]
+fn a_rescale_is_explained() {
+    let plan = decide(&view(json!({}), target(4, 4, &[100; 4])), at(NOW));
+    assert_eq!(
+        plan.rescale,
+        Some((8, "cpu resource utilization (percentage of request) above target".to_owned()))
+    );
+    let able = "AbleToScale=True SucceededRescale";
+    assert_eq!(
+        told(&plan),
+        [able, "ScalingActive=True ValidMetricFound", "ScalingLimited=False DesiredWithinRange"]
+    );
+    assert_eq!((plan.status.current_replicas, plan.status.desired_replicas), (4, 8));
+    let metric = serde_json::to_value(plan.status.current_metrics.as_ref().unwrap()).unwrap();
+    let current = json!({ "averageUtilization": 100, "averageValue": "100m" });
+    assert_eq!(metric, json!([{ "type": "Resource", "resource": { "name": "cpu", "current": current } }]));
+    let failed = refused(&view(json!({}), target(4, 4, &[100; 4])), &plan, "no", at(NOW));
+    assert_eq!((failed.desired_replicas, failed.last_scale_time, failed.current_metrics), (0, None, None));
+    assert_eq!(failed.conditions[0].reason, "FailedUpdateScale");
+    assert_eq!(failed.conditions[0].message, "the HPA controller was unable to update the target scale: no");
+}
+
+#[test]
+fn going_down_waits_for_its_window() {
+    let mut view = view(json!({}), target(4, 4, &[10; 4]));
+    let first = decide(&view, at(NOW));
+    assert_eq!(
+        (first.rescale.as_ref(), first.status.conditions[0].reason.as_str()),
+        (None, "ScaleDownStabilized")
+    );
+    view.history = first.history;
+    assert_eq!(decide(&view, at(NOW + 300)).rescale, None);
+    let later = decide(&view, at(NOW + 301));
+    assert_eq!(later.rescale, Some((1, "All metrics below target".to_owned())));
+}
+
+#[test]
+fn a_behaviour_is_followed() {
+    let up = json!({ "spec": { "behavior": { "scaleUp": { "stabilizationWindowSeconds": 0, "selectPolicy": "Max",
+        "policies": [{ "type": "Pods", "value": 1, "periodSeconds": 60 }] }, "scaleDown": {
+        "selectPolicy": "Disabled", "policies": [{ "type": "Percent", "value": 100, "periodSeconds": 15 }] } } } });
+    let mut slow = view(up.clone(), target(4, 4, &[100; 4]));
+    let plan = decide(&slow, at(NOW));
+    assert_eq!(plan.rescale.as_ref().map(|(replicas, _)| *replicas), Some(5));
+    assert_eq!(told(&plan)[2], "ScalingLimited=True ScaleUpLimit");
+    let mut history = plan.history.expect("a history");
+    scaled(&slow, &mut history, 5, at(NOW));
+    slow.history = Some(history.clone());
+    slow.target = Ok(target(5, 5, &[100; 5]));
+    assert_eq!(decide(&slow, at(NOW + 59)).rescale, None, "one a minute");
+    assert!(decide(&slow, at(NOW + 60)).rescale.is_some());
+    let mut never = view(up, target(4, 4, &[10; 4]));
+    never.history = Some(History::since(4, at(0)));
+    assert_eq!(decide(&never, at(NOW)).rescale, None);
+}
+
+#[test]
+fn limits_count_before_metrics() {
+    let limits = |least: i32, most: i32| json!({ "spec": { "minReplicas": least, "maxReplicas": most } });
+    let above = decide(&view(limits(1, 1), target(3, 3, &[])), at(NOW));
+    assert_eq!(above.rescale, Some((1, "Current number of replicas above Spec.MaxReplicas".to_owned())));
+    let below = decide(&view(limits(2, 100), target(1, 1, &[])), at(NOW));
+    assert_eq!(below.rescale, Some((2, "Current number of replicas below Spec.MinReplicas".to_owned())));
+    assert_eq!(told(&below), ["AbleToScale=True SucceededRescale"]);
+    assert!(
+        !View::asks_metrics(&scaler(limits(2, 100)), 1) && View::asks_metrics(&scaler(limits(2, 100)), 2)
+    );
+}
+
+#[test]
+fn metrics_that_cannot_be_had_are_told() {
+    let mut none = target(4, 4, &[100; 4]);
+    none.measured = vec![Err("no metrics returned from resource metrics API".to_owned())];
+    let plan = decide(&view(json!({}), none), at(NOW));
+    let why = "failed to get cpu utilization: unable to get metrics for resource cpu: no metrics returned from resource metrics API";
+    assert_eq!(plan.rescale, None);
+    assert_eq!(told(&plan)[1], "ScalingActive=False FailedGetResourceMetric");
+    assert_eq!(
+        plan.status.conditions[1].message,
+        format!("the HPA was unable to compute the replica count: {why}")
+    );
+    let all = format!(
+        "invalid metrics (1 invalid out of 1), first error is: failed to get cpu resource metric value: {why}"
+    );
+    assert_eq!(
+        plan.events,
+        [("FailedGetResourceMetric", why.to_owned()), ("FailedComputeMetricsReplicas", all.clone())]
+    );
+    assert_eq!(plan.error, Some(all));
+    assert_eq!(plan.status.current_replicas, 4);
+}
+
+#[test]
+fn one_bad_metric_stops_going_down_but_not_up() {
+    let memory = json!({ "type": "Resource", "resource": { "name": "memory",
+        "target": { "type": "AverageValue", "averageValue": "1Gi" } } });
+    let two = json!({ "spec": { "metrics": [
+        { "type": "Resource", "resource": { "name": "cpu", "target": { "type": "Utilization", "averageUtilization": 50 } } },
+        memory,
+    ] } });
+    for (used, rescale) in [(100, Some(8)), (10, None)] {
+        let mut both = target(4, 4, &[used; 4]);
+        both.measured.push(Err("gone".to_owned()));
+        let mut view = view(two.clone(), both);
+        view.history = Some(History::default());
+        let plan = decide(&view, at(NOW));
+        assert_eq!(plan.rescale.as_ref().map(|(replicas, _)| *replicas), rescale);
+        assert!(
+            plan.error
+                .as_ref()
+                .is_some_and(|error| error.starts_with("invalid metrics (1 invalid out of 2)"))
+        );
+    }
+}
+
+#[test]
+fn each_source_has_its_name() {
+    let metric = |source: Value| json!({ "spec": { "metrics": [source] } });
+    let object =
+        json!({ "describedObject": { "kind": "Ingress", "name": "i" }, "metric": { "name": "hits" } });
+    let with = |base: &Value, target: Value| merged(base.clone(), json!({ "target": target }));
+    let bare: Samples = [("p0".to_owned(), sample(100_000)), ("p1".to_owned(), sample(100_000))].into();
+    for (name, source, measured, rescale) in [
+        (
+            "cpu resource",
+            json!({ "type": "Resource", "resource": { "name": "cpu", "target": { "type": "AverageValue", "averageValue": "50m" } } }),
+            Measured::Pods(
+                target(4, 4, &[100; 4])
+                    .measured
+                    .remove(0)
+                    .map(|it| match it {
+                        Measured::Pods(it) => it,
+                        Measured::Value(_) => Samples::new(),
+                    })
+                    .unwrap(),
+            ),
+            8,
+        ),
+        (
+            "pods metric hits",
+            json!({ "type": "Pods", "pods": { "metric": { "name": "hits" }, "target": { "type": "AverageValue", "averageValue": "50" } } }),
+            Measured::Pods(bare),
+            8,
+        ),
+        (
+            "Ingress metric hits",
+            json!({ "type": "Object", "object": with(&object, json!({ "type": "Value", "value": "50" })) }),
+            Measured::Value(100_000),
+            8,
+        ),
+        (
+            "external metric hits(nil)",
+            json!({ "type": "Object", "object": with(&object, json!({ "type": "AverageValue", "averageValue": "50" })) }),
+            Measured::Value(400_000),
+            8,
+        ),
+        (
+            "external metric hits(&LabelSelector{MatchLabels:map[string]string{q: a,},MatchExpressions:[]LabelSelectorRequirement{},})",
+            json!({ "type": "External", "external": { "metric": { "name": "hits", "selector": { "matchLabels": { "q": "a" } } },
+                "target": { "type": "AverageValue", "averageValue": "50" } } }),
+            Measured::Value(400_000),
+            8,
+        ),
+    ] {
+        let mut target = target(4, 4, &[100; 4]);
+        target.measured = vec![Ok(measured)];
+        let plan = decide(&view(metric(source), target), at(NOW));
+        assert_eq!(plan.rescale, Some((rescale, format!("{name} above target"))), "{name}: {:?}", plan.error);
+    }
+    let odd = decide(&view(metric(json!({ "type": "Odd" })), target(4, 4, &[100; 4])), at(NOW));
+    assert_eq!(told(&odd)[1], "ScalingActive=False InvalidMetricSourceType");
+}
+
+#[test]
+fn several_autoscalers_for_the_same_pods_do_nothing() {
+    let mut both = target(4, 4, &[100; 4]);
+    both.scalers.push(("other".to_owned(), "n".to_owned()));
+    let plan = decide(&view(json!({}), both), at(NOW));
+    assert_eq!((plan.rescale, plan.status.conditions[1].reason.as_str()), (None, "AmbiguousSelector"));
+    assert_eq!(
+        plan.error.as_deref(),
+        Some("pods by selector app=web are controlled by multiple HPAs: [{h n} {other n}]")
+    );
+}
+
+#[test]
+fn what_cannot_be_found_is_told() {
+    let fault = Fault {
+        event: "FailedGetBindings",
+        condition: "FailedGetBinding",
+        what: "get it",
+        error: "no".to_owned(),
+    };
+    let unknown = View { target: Err(fault), ..view(json!({}), Target::default()) };
+    let plan = decide(&unknown, at(NOW));
+    assert_eq!(told(&plan), ["AbleToScale=False FailedGetBinding"]);
+    assert_eq!(plan.status.conditions[0].message, "the HPA controller was unable to get it: no");
+    assert_eq!(plan.events, [("FailedGetBindings", "no".to_owned())]);
+    let mut missing = target(4, 4, &[100; 4]);
+    missing.faults.push(("SelectorRequired", "selector is required".to_owned()));
+    let plan = decide(&view(json!({}), missing), at(NOW));
+    assert_eq!(plan.events[0], ("SelectorRequired", "selector is required".to_owned()));
+}
+
+#[test]
+fn the_time_of_a_condition_is_that_of_its_last_change() {
+    let first = decide(&view(json!({}), target(4, 4, &[50; 4])), at(NOW));
+    let mut second = view(json!({}), target(4, 4, &[50; 4]));
+    let mut known = second.scaler.as_ref().clone();
+    known.status = first.status.clone();
+    second.scaler = Arc::new(known);
+    assert_eq!(decide(&second, at(NOW + 15)).status, first.status, "nothing changes, so nothing is written");
+}
+
+#[test]
+fn the_scale_of_common_kinds_is_read_from_the_object() {
+    let object = json!({ "spec": { "replicas": 3, "selector": { "matchLabels": { "app": "web", "tier": "a" } } },
+        "status": { "replicas": 2 } });
+    let scale = scale_of(&object);
+    assert_eq!((scale.wanted, scale.running, scale.selector.as_str()), (Some(3), 2, "app=web,tier=a"));
+    assert_eq!(scale_of(&json!({ "spec": {} })).selector, "", "nothing is selected without a selector");
+}

@@ -1,0 +1,231 @@
+//! Marks workloads that a HorizontalPodAutoscaler in the members scales, so that the template does not overwrite what it chose.
+//!
+//! Watches: templates (HorizontalPodAutoscalers).
+//! Writes:  the label `resourcetemplate.karmada.io/retain-replicas` of the workload.
+//!
+//! Off unless named. An autoscaler counts while a policy propagates it. Upstream takes the mark away with the first autoscaler that
+//! goes, even if another one still scales the workload; here it stays until the last has gone.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use api::labels::{
+    CLUSTER_PROPAGATION_POLICY_PERMANENT_ID, PROPAGATION_POLICY_PERMANENT_ID, RETAIN_REPLICAS, TRUE,
+};
+use api::work::ObjectReference;
+use apimachinery::gvk::Gvk;
+use jiff::Timestamp;
+use propagation::Object;
+use runtime::{Change, Error, Outcome, Queue, Reconcile, controller};
+use serde_json::{Value, json};
+
+use crate::plane::Plane;
+use crate::plane::templates::TemplateKey;
+use crate::table::Start;
+
+const COMPONENT: &str = "hpa-scale-target-marker";
+const WORKERS: usize = 5;
+const GROUP: &str = "autoscaling";
+const KIND: &str = "HorizontalPodAutoscaler";
+/// The versions in which a server may show autoscalers.
+const VERSIONS: [&str; 2] = ["v2", "v1"];
+
+struct Controller {
+    plane: Arc<Plane>,
+}
+
+pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
+    let (controller, queue) = subscribed(plane);
+    Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
+}
+
+fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<TemplateKey>>) {
+    let queue: Arc<Queue<TemplateKey>> = Queue::new(COMPONENT);
+    let pushed = queue.clone();
+    plane.templates.subscribe(move |change| {
+        for target in concerned(change) {
+            pushed.push(target);
+        }
+    });
+    (Arc::new(Controller { plane: plane.clone() }), queue)
+}
+
+/// Returns the workloads whose mark a change may put or take.
+fn concerned(change: &Change<'_, Value>) -> BTreeSet<TemplateKey> {
+    let target = |scaler: &Option<Arc<Value>>| scaler.as_deref().and_then(target);
+    [target(&change.old), target(&change.new)].into_iter().flatten().collect()
+}
+
+/// Returns what an object scales, if it is an autoscaler that a policy propagates.
+fn target(scaler: &Value) -> Option<TemplateKey> {
+    let kind = scaler.gvk();
+    let propagated = [PROPAGATION_POLICY_PERMANENT_ID, CLUSTER_PROPAGATION_POLICY_PERMANENT_ID]
+        .iter()
+        .any(|label| scaler["metadata"]["labels"].get(label).is_some());
+    if kind.group != GROUP || kind.kind != KIND || !propagated {
+        return None;
+    }
+    let text = |field: &str| scaler["spec"]["scaleTargetRef"][field].as_str();
+    Some(TemplateKey {
+        kind: Gvk::from_api_version(text("apiVersion").unwrap_or(""), text("kind")?),
+        namespace: scaler.namespace().to_owned(),
+        name: text("name")?.to_owned(),
+    })
+}
+
+/// A workload, and whether an autoscaler scales it.
+pub(crate) struct View {
+    labels: Value,
+    scaled: bool,
+}
+
+/// What becomes of the mark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Plan {
+    Keep,
+    Put,
+    Take,
+}
+
+fn decide(view: &View) -> Plan {
+    let mark = view.labels.get(RETAIN_REPLICAS);
+    match (view.scaled, mark) {
+        (true, Some(mark)) if mark == TRUE => Plan::Keep,
+        (true, _) => Plan::Put,
+        (false, Some(_)) => Plan::Take,
+        (false, None) => Plan::Keep,
+    }
+}
+
+impl Reconcile for Controller {
+    type Key = TemplateKey;
+    type View = View;
+    type Plan = Plan;
+
+    async fn observe(&self, key: &TemplateKey) -> Result<Option<View>, Error> {
+        let templates = &self.plane.templates;
+        let reference = ObjectReference {
+            api_version: key.kind.api_version(),
+            kind: key.kind.kind.clone(),
+            namespace: key.namespace.clone(),
+            name: key.name.clone(),
+            ..ObjectReference::default()
+        };
+        let workload = match templates.get(key) {
+            Some(workload) => Some(workload),
+            None => templates.fetch(&reference).await?,
+        };
+        let Some(workload) = workload else { return Ok(None) };
+        let scalers = VERSIONS.iter().flat_map(|version| templates.all(&Gvk::new(GROUP, *version, KIND)));
+        let scaled = scalers.filter_map(|scaler| target(&scaler)).any(|target| target == *key);
+        Ok(Some(View { labels: workload["metadata"]["labels"].clone(), scaled }))
+    }
+
+    fn decide(view: &View, _: Timestamp) -> Plan {
+        decide(view)
+    }
+
+    async fn apply(&self, key: &TemplateKey, _: View, plan: Plan) -> Result<Outcome, Error> {
+        let mark = match plan {
+            Plan::Keep => return Ok(Outcome::Done),
+            Plan::Put => json!(TRUE),
+            Plan::Take => Value::Null,
+        };
+        let patch = json!({ "metadata": { "labels": { RETAIN_REPLICAS: mark } } });
+        self.plane.templates.patch(key, patch).await.map(|_| Outcome::Done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::merged;
+    use crate::world::World;
+
+    fn scaler(otherwise: Value) -> Value {
+        merged(
+            json!({
+                "apiVersion": "autoscaling/v2", "kind": KIND,
+                "metadata": { "name": "h", "namespace": "n", "labels": { PROPAGATION_POLICY_PERMANENT_ID: "id" } },
+                "spec": { "maxReplicas": 3, "scaleTargetRef": { "apiVersion": "v1", "kind": "ConfigMap", "name": "web" } },
+            }),
+            otherwise,
+        )
+    }
+
+    #[test]
+    fn the_mark_follows_the_autoscaler() {
+        let marked = || json!({ RETAIN_REPLICAS: "true" });
+        for (name, labels, scaled, expected) in [
+            ("it is scaled and not marked", json!({}), true, Plan::Put),
+            ("it has no labels", Value::Null, true, Plan::Put),
+            ("it is marked", marked(), true, Plan::Keep),
+            ("it is marked with something else", json!({ RETAIN_REPLICAS: "false" }), true, Plan::Put),
+            ("it is scaled no more", marked(), false, Plan::Take),
+            ("it was never scaled", json!({}), false, Plan::Keep),
+        ] {
+            assert_eq!(decide(&View { labels, scaled }), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn which_workloads_a_change_concerns() {
+        let key = runtime::Key::new("n", "h");
+        let other = json!({ "spec": { "scaleTargetRef": { "name": "other" } } });
+        let free = json!({ "metadata": { "labels": null } });
+        for (name, old, new, expected) in [
+            ("a new one", None, Some(scaler(json!({}))), vec!["web"]),
+            ("one that nobody propagates", None, Some(scaler(free.clone())), vec![]),
+            ("another target", Some(scaler(json!({}))), Some(scaler(other)), vec!["other", "web"]),
+            ("it is propagated now", Some(scaler(free.clone())), Some(scaler(json!({}))), vec!["web"]),
+            ("it is propagated no more", Some(scaler(json!({}))), Some(scaler(free)), vec!["web"]),
+            ("it is gone", Some(scaler(json!({}))), None, vec!["web"]),
+            ("another kind", None, Some(scaler(json!({ "kind": "Other" }))), vec![]),
+        ] {
+            let change = Change {
+                key: &key,
+                old: old.map(Arc::new),
+                new: new.map(Arc::new),
+                ours: false,
+                initial: false,
+            };
+            let found = concerned(&change);
+            let names: Vec<&str> = found.iter().map(|target| target.name.as_str()).collect();
+            assert_eq!(names, expected, "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_mark_is_put_once_and_stays_until_the_last_autoscaler_is_gone() {
+        let world = World::new().await;
+        let (controller, queue) = subscribed(&world.plane);
+        world.plane.templates.learn("autoscaling", "v2", KIND, true);
+        let space = json!({ "metadata": { "namespace": world.namespace, "resourceVersion": "1" } });
+        world.template("web", json!({})).await;
+        let one = scaler(space.clone());
+        let two = scaler(merged(space, json!({ "metadata": { "name": "h2" } })));
+        world.plane.templates.note(&one);
+        world.plane.templates.note(&two);
+        let key = target(&one).expect("a target");
+        assert_eq!(queue.waiting(), std::slice::from_ref(&key));
+        let mark = || async {
+            world.once(controller.as_ref(), &key).await;
+            let writes = world.writes();
+            let stored =
+                world.api::<k8s_openapi::api::core::v1::ConfigMap>(&world.namespace).get("web").await;
+            let stored = world.know(stored.expect("it is there"));
+            (writes, stored["metadata"]["labels"].get(RETAIN_REPLICAS).is_some())
+        };
+        let patch = || vec!["PATCH */configmaps/web".to_owned()];
+        world.writes();
+        assert_eq!(mark().await, (patch(), true));
+        assert_eq!(mark().await, (vec![], true), "a second look writes nothing");
+        world.plane.templates.forget(&one);
+        assert_eq!(mark().await, (vec![], true), "another one scales it");
+        world.plane.templates.forget(&two);
+        assert_eq!(mark().await, (patch(), false));
+        let nowhere = TemplateKey { name: "nowhere".to_owned(), ..key.clone() };
+        assert_eq!(world.once(controller.as_ref(), &nowhere).await, Outcome::Done);
+        world.supervisor.stop().await;
+    }
+}

@@ -1,0 +1,277 @@
+//! Asks the control plane for metrics of all members: `metrics.k8s.io`, `custom.metrics.k8s.io`, `external.metrics.k8s.io`.
+//!
+//! In: what a metric of a FederatedHPA names. Out: samples by pod, or values in thousandths; errors in Karmada's words. Whoever serves
+//! these APIs has merged what members say; our server does, and so does Karmada's metrics adapter.
+
+use std::time::Duration;
+
+use api::autoscaling::{CrossVersionObjectReference, MetricIdentifier};
+use apimachinery::gvk::Gvk;
+use apimachinery::quantity::Quantity;
+use apimachinery::selector::LabelSelector;
+use jiff::{SignedDuration, Timestamp};
+use kube::Client;
+use serde_json::Value;
+use workloads::autoscaling::{Sample, Samples};
+
+use super::scale::Scales;
+
+/// How long the control plane may take to answer: it waits for members.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The annotation that tells from which cluster an item comes.
+const CLUSTER: &str = "resource.karmada.io/query-from-cluster";
+/// How long a custom metric is measured if it does not say.
+const WINDOW: SignedDuration = SignedDuration::from_secs(60);
+
+/// Returns the name by which a pod and its samples find each other: names alone repeat where several clusters run a copy.
+pub(super) fn name(cluster: &str, pod: &str) -> String {
+    format!("{cluster}/{pod}")
+}
+
+/// Returns what the selected pods use of a resource, in all containers or in one. Names have their cluster, if the answer tells it.
+pub(super) async fn of_resource(
+    client: &Client,
+    namespace: &str,
+    selector: &str,
+    resource: &str,
+    container: Option<&str>,
+) -> Result<Samples, String> {
+    let path = format!("/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods");
+    let list = get(client, &path, &[("labelSelector", selector)])
+        .await
+        .map_err(|error| format!("unable to fetch metrics from resource metrics API: {error}"))?;
+    read_resource(&list, resource, container)
+}
+
+fn read_resource(list: &Value, resource: &str, container: Option<&str>) -> Result<Samples, String> {
+    let items = items(list);
+    if items.is_empty() {
+        return Err("no metrics returned from resource metrics API".to_owned());
+    }
+    let mut samples = Samples::new();
+    for item in items {
+        let metadata = &item["metadata"];
+        let (pod, namespace) = (text(&metadata["name"]), text(&metadata["namespace"]));
+        let containers = item["containers"].as_array().map_or(&[][..], Vec::as_slice);
+        let used = |one: &Value| milli(&one["usage"][resource]);
+        let value = match container {
+            Some(name) => {
+                let found = containers.iter().find(|one| one["name"] == name).ok_or_else(|| {
+                    format!("failed to get container metrics: container {name} not present in metrics for pod {namespace}/{pod}")
+                })?;
+                used(found)
+            }
+            None if containers.is_empty() => None,
+            None => containers.iter().map(used).sum(),
+        };
+        let key = match metadata["annotations"][CLUSTER].as_str() {
+            Some(cluster) => name(cluster, pod),
+            None => pod.to_owned(),
+        };
+        if let Some(value) = value {
+            let window = apimachinery::duration::nanos(text(&item["window"])).unwrap_or(0);
+            let sample = Sample { value, time: time(item), window: SignedDuration::from_nanos(window) };
+            samples.insert(key, sample);
+        }
+    }
+    Ok(samples)
+}
+
+/// Returns a custom metric of the selected pods.
+pub(super) async fn of_pods(
+    client: &Client,
+    namespace: &str,
+    selector: &str,
+    metric: &MetricIdentifier,
+) -> Result<Samples, String> {
+    let path = format!("namespaces/{namespace}/pods/*/{}", metric.name);
+    let list = custom(client, &path, &[("labelSelector", selector)], metric).await?;
+    let items = items(&list);
+    if items.is_empty() {
+        return Err("no metrics returned from custom metrics API".to_owned());
+    }
+    let sample = |item: &Value| {
+        let window = item["windowSeconds"].as_i64().or(item["window"].as_i64());
+        let window = window.map_or(WINDOW, SignedDuration::from_secs);
+        let value = milli(&item["value"]).unwrap_or(0);
+        (text(&item["describedObject"]["name"]).to_owned(), Sample { value, time: time(item), window })
+    };
+    Ok(items.iter().map(sample).collect())
+}
+
+/// Returns a custom metric of an object.
+pub(super) async fn of_object(
+    client: &Client,
+    scales: &Scales,
+    namespace: &str,
+    object: &CrossVersionObjectReference,
+    metric: &MetricIdentifier,
+) -> Result<i64, String> {
+    let kind = Gvk::from_api_version(&object.api_version, &object.kind);
+    let path = if kind.kind == "Namespace" && kind.group.is_empty() {
+        // An autoscaler sees no other namespace than its own, whatever it names.
+        format!("namespaces/{namespace}/metrics/{}", metric.name)
+    } else {
+        let resource = scales
+            .resource(client, &kind)
+            .await
+            .map_err(|error| format!("unable to fetch metrics from custom metrics API: {error}"))?;
+        let group = if kind.group.is_empty() { String::new() } else { format!(".{}", kind.group) };
+        format!("namespaces/{namespace}/{}{group}/{}/{}", resource.plural, object.name, metric.name)
+    };
+    let list = custom(client, &path, &[], metric).await?;
+    let value = items(&list).first().and_then(|item| milli(&item["value"]));
+    value.ok_or_else(|| "no metrics returned from custom metrics API".to_owned())
+}
+
+/// Returns all values of an external metric, summed up.
+pub(super) async fn external(
+    client: &Client,
+    namespace: &str,
+    metric: &MetricIdentifier,
+) -> Result<i64, String> {
+    let selector = selector_of(metric)?;
+    let path = format!("/apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/{}", metric.name);
+    let list = get(client, &path, &[("labelSelector", &selector)])
+        .await
+        .map_err(|error| format!("unable to fetch metrics from external metrics API: {error}"))?;
+    let items = items(&list);
+    if items.is_empty() {
+        return Err("no metrics returned from external metrics API".to_owned());
+    }
+    Ok(items.iter().filter_map(|item| milli(&item["value"])).fold(0, i64::saturating_add))
+}
+
+async fn custom(
+    client: &Client,
+    path: &str,
+    query: &[(&str, &str)],
+    metric: &MetricIdentifier,
+) -> Result<Value, String> {
+    let selector = selector_of(metric)?;
+    let query: Vec<(&str, &str)> =
+        query.iter().copied().chain([("metricLabelSelector", selector.as_str())]).collect();
+    let newer = get(client, &format!("/apis/custom.metrics.k8s.io/v1beta2/{path}"), &query).await;
+    let found = match newer {
+        // A server may know the older version only.
+        Err(error) if error.not_found => {
+            let older = get(client, &format!("/apis/custom.metrics.k8s.io/v1beta1/{path}"), &query).await;
+            older.map_err(|_| error)
+        }
+        found => found,
+    };
+    found.map_err(|error| format!("unable to fetch metrics from custom metrics API: {error}"))
+}
+
+fn selector_of(metric: &MetricIdentifier) -> Result<String, String> {
+    let Some(selector) = &metric.selector else { return Ok(String::new()) };
+    let tree = serde_json::to_value(selector).map_err(|error| error.to_string())?;
+    LabelSelector::from_object(Some(&tree)).map(|it| it.to_string()).map_err(|error| error.to_string())
+}
+
+struct Refused {
+    message: String,
+    not_found: bool,
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(&self.message)
+    }
+}
+
+async fn get(client: &Client, path: &str, query: &[(&str, &str)]) -> Result<Value, Refused> {
+    let failed = |message: String| Refused { message, not_found: false };
+    let pairs = query.iter().filter(|(_, value)| !value.is_empty());
+    let query: Vec<String> = pairs.map(|(name, value)| format!("{name}={}", encoded(value))).collect();
+    let uri = if query.is_empty() { path.to_owned() } else { format!("{path}?{}", query.join("&")) };
+    let request = http::Request::get(uri).body(Vec::new()).map_err(|error| failed(error.to_string()))?;
+    match tokio::time::timeout(PATIENCE, client.request::<Value>(request)).await {
+        Err(_) => Err(failed(format!("no answer within {PATIENCE:?}"))),
+        Ok(Ok(found)) => Ok(found),
+        Ok(Err(kube::Error::Api(status))) => {
+            Err(Refused { message: status.message.clone(), not_found: status.code == 404 })
+        }
+        Ok(Err(error)) => Err(failed(error.to_string())),
+    }
+}
+
+/// Returns a text as it stands in a query.
+fn encoded(text: &str) -> String {
+    let one = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' => char::from(byte).to_string(),
+        byte => format!("%{byte:02X}"),
+    };
+    text.bytes().map(one).collect()
+}
+
+fn items(list: &Value) -> &[Value] {
+    list["items"].as_array().map_or(&[], Vec::as_slice)
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or("")
+}
+
+fn time(item: &Value) -> Timestamp {
+    text(&item["timestamp"]).parse().unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+fn milli(amount: &Value) -> Option<i64> {
+    Some(Quantity::parse(amount.as_str()?).ok()?.milli_value())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(name: &str, cluster: Option<&str>, containers: &[(&str, Option<&str>)]) -> Value {
+        let containers: Vec<Value> = containers
+            .iter()
+            .map(|(name, cpu)| match cpu {
+                Some(cpu) => json!({ "name": name, "usage": { "cpu": cpu, "memory": "1Mi" } }),
+                None => json!({ "name": name, "usage": {} }),
+            })
+            .collect();
+        let annotations = cluster.map(|cluster| json!({ CLUSTER: cluster })).unwrap_or_default();
+        json!({
+            "metadata": { "name": name, "namespace": "n", "annotations": annotations },
+            "timestamp": "1970-01-01T00:00:10Z", "window": "15s", "containers": containers,
+        })
+    }
+
+    fn read(items: &[Value], container: Option<&str>) -> Result<Vec<(String, i64)>, String> {
+        let samples = read_resource(&json!({ "items": items }), "cpu", container)?;
+        Ok(samples.into_iter().map(|(name, sample)| (name, sample.value)).collect())
+    }
+
+    #[test]
+    fn what_a_pod_uses_is_read() {
+        let both = [("c", Some("100m")), ("d", Some("1"))];
+        let sum = |name: &str, value| (name.to_owned(), value);
+        assert_eq!(read(&[pod("a", None, &both)], None), Ok(vec![sum("a", 1100)]));
+        assert_eq!(read(&[pod("a", None, &both)], Some("c")), Ok(vec![sum("a", 100)]));
+        let same = [pod("a", Some("m1"), &both), pod("a", Some("m2"), &both)];
+        assert_eq!(
+            read(&same, None),
+            Ok(vec![sum("m1/a", 1100), sum("m2/a", 1100)]),
+            "names repeat in clusters"
+        );
+        let part = pod("b", None, &[("c", Some("100m")), ("d", None)]);
+        assert_eq!(
+            read(&[part.clone(), pod("a", None, &both)], None),
+            Ok(vec![sum("a", 1100)]),
+            "half is nothing"
+        );
+        assert_eq!(read(&[part], Some("d")), Ok(vec![]));
+        assert_eq!(read(&[], None).unwrap_err(), "no metrics returned from resource metrics API");
+        let fault = "failed to get container metrics: container x not present in metrics for pod n/a";
+        assert_eq!(read(&[pod("a", None, &both)], Some("x")).unwrap_err(), fault);
+        let samples =
+            read_resource(&json!({ "items": [pod("a", None, &both)] }), "cpu", None).expect("samples");
+        let expected = (Timestamp::from_second(10).expect("a time"), SignedDuration::from_secs(15));
+        assert_eq!((samples["a"].time, samples["a"].window), expected);
+    }
+}

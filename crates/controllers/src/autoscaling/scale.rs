@@ -1,0 +1,144 @@
+//! The scale subresource of objects of any kind, in the control plane and in members.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use api::autoscaling::CrossVersionObjectReference;
+use apimachinery::gvk::Gvk;
+use kube::api::{ApiResource, DynamicObject, PostParams};
+use kube::core::GroupVersionKind;
+use kube::{Api, Client};
+use parking_lot::RwLock;
+use runtime::Error;
+use serde_json::{Value, json};
+
+/// How long a server may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The resources of the kinds that were asked for. The control plane says which they are, for members, too.
+#[derive(Debug, Default)]
+pub(crate) struct Scales {
+    known: RwLock<HashMap<Gvk, ApiResource>>,
+}
+
+/// What a scale says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Scale {
+    /// How many there should be; nothing if it does not say.
+    pub(crate) wanted: Option<i32>,
+    /// How many there are.
+    pub(crate) running: i32,
+    pub(crate) selector: String,
+    /// The object itself, for writing it back.
+    object: Value,
+}
+
+impl Scale {
+    pub(crate) fn read(object: Value) -> Self {
+        let number = |value: &Value| value.as_i64().map(|it| i32::try_from(it).unwrap_or(i32::MAX));
+        Self {
+            wanted: number(&object["spec"]["replicas"]),
+            running: number(&object["status"]["replicas"]).unwrap_or(0),
+            selector: object["status"]["selector"].as_str().unwrap_or("").to_owned(),
+            object,
+        }
+    }
+
+    /// Returns the object with another number in it.
+    fn with(&self, replicas: i32) -> Value {
+        let mut object = self.object.clone();
+        if !object["spec"].is_object() {
+            object["spec"] = json!({});
+        }
+        object["spec"]["replicas"] = replicas.into();
+        object
+    }
+}
+
+impl Scales {
+    /// Returns the resource of a kind. What was found once is remembered; what was not is asked for again.
+    pub(crate) async fn resource(&self, control: &Client, kind: &Gvk) -> Result<ApiResource, Error> {
+        if let Some(known) = self.known.read().get(kind) {
+            return Ok(known.clone());
+        }
+        let of = GroupVersionKind::gvk(&kind.group, &kind.version, &kind.kind);
+        let unknown = || Error::UnknownKind(kind.to_string());
+        let found = match kube::discovery::pinned_kind(control, &of).await {
+            Ok((resource, _)) => resource,
+            Err(kube::Error::Discovery(_)) => return Err(unknown()),
+            Err(kube::Error::Api(status)) if status.code == 404 => return Err(unknown()),
+            Err(error) => return Err(error.into()),
+        };
+        self.known.write().insert(kind.clone(), found.clone());
+        Ok(found)
+    }
+
+    /// Reads the scale of an object of the control plane.
+    pub(crate) async fn get(
+        &self,
+        control: &Client,
+        namespace: &str,
+        target: &CrossVersionObjectReference,
+    ) -> Result<Scale, Error> {
+        let resource = self.resource(control, &gvk(target)).await?;
+        get(control, namespace, &resource, &target.name).await
+    }
+
+    /// Writes another number into the scale of an object of the control plane; a conflict if it was written meanwhile.
+    pub(crate) async fn set(
+        &self,
+        control: &Client,
+        namespace: &str,
+        target: &CrossVersionObjectReference,
+        scale: &Scale,
+        replicas: i32,
+    ) -> Result<(), Error> {
+        let resource = self.resource(control, &gvk(target)).await?;
+        let api = Api::<DynamicObject>::namespaced_with(control.clone(), namespace, &resource);
+        let wanted = scale.with(replicas);
+        api.replace_subresource("scale", &target.name, &PostParams::default(), &wanted).await?;
+        Ok(())
+    }
+}
+
+/// Reads the scale of an object, wherever the client leads.
+pub(crate) async fn get(
+    client: &Client,
+    namespace: &str,
+    resource: &ApiResource,
+    name: &str,
+) -> Result<Scale, Error> {
+    let api = Api::<DynamicObject>::namespaced_with(client.clone(), namespace, resource);
+    let asked = tokio::time::timeout(PATIENCE, api.get_subresource("scale", name)).await;
+    let found =
+        asked.map_err(|_| Error::Waiting(format!("more than {PATIENCE:?} for the scale of {name}")))??;
+    Ok(Scale::read(tree(found)?))
+}
+
+pub(crate) fn gvk(target: &CrossVersionObjectReference) -> Gvk {
+    Gvk::from_api_version(&target.api_version, &target.kind)
+}
+
+fn tree(object: DynamicObject) -> Result<Value, serde_json::Error> {
+    serde_json::to_value(object)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scale_is_read_and_written_back() {
+        let read = Scale::read(json!({
+            "metadata": { "name": "web", "resourceVersion": "7" },
+            "spec": { "replicas": 3 }, "status": { "replicas": 2, "selector": "app=web" },
+        }));
+        assert_eq!((read.wanted, read.running, read.selector.as_str()), (Some(3), 2, "app=web"));
+        let written = read.with(5);
+        assert_eq!(written["spec"]["replicas"], 5);
+        assert_eq!(written["metadata"]["resourceVersion"], "7", "somebody who was faster is noticed");
+        let empty = Scale::read(json!({ "metadata": { "name": "web" } }));
+        assert_eq!((empty.wanted, empty.running), (None, 0));
+        assert_eq!(empty.with(1)["spec"]["replicas"], 1, "what says nothing can be scaled from nothing");
+    }
+}

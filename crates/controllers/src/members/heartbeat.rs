@@ -1,0 +1,185 @@
+//! The sign of life of an agent: the Lease of its cluster, renewed as long as the agent can reach the control plane.
+//!
+//! Watches: nothing; it begins when the cluster is healthy for the first time. Writes: Lease `karmada-cluster/CLUSTER`, every
+//! `Timing::lease_duration` × `Timing::lease_renew_fraction`.
+//!
+//! The control plane compares renewals with its own clock (`monitor`), so a clock that is off does no harm. The Lease ends with
+//! its Cluster, which owns it; a Lease of an earlier Cluster of the same name is taken over.
+
+#[cfg(test)]
+mod on_server;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use api::cluster::Cluster;
+use api::constants::NAMESPACE_CLUSTER;
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
+use kube::api::PostParams;
+use kube::{Api, Resource};
+use parking_lot::Mutex;
+use runtime::{Error, Outcome, Queue, Reconcile, UNLIMITED, controller};
+
+use super::Shared;
+
+/// Renewals of many agents that started together spread out by up to this part of their interval.
+const JITTER: f64 = 0.04;
+
+pub(super) struct Heartbeat {
+    shared: Arc<Shared>,
+    queue: Arc<Queue<String>>,
+    begun: AtomicBool,
+    /// The Lease as it was last written: it has one writer, so it need not be read again.
+    last: Mutex<Option<Lease>>,
+}
+
+impl Heartbeat {
+    pub(super) fn new(shared: &Arc<Shared>) -> Arc<Self> {
+        let (shared, queue) = (shared.clone(), Queue::new("cluster-lease"));
+        Arc::new(Self { shared, queue, begun: AtomicBool::new(false), last: Mutex::default() })
+    }
+
+    pub(super) fn run(self: &Arc<Self>) {
+        controller::run(self, &self.queue, UNLIMITED, &self.shared.supervisor);
+    }
+
+    /// The cluster is healthy: the heart beats from now on, as long as the Cluster exists.
+    pub(super) fn begin(&self, cluster: &str) {
+        if !self.begun.swap(true, Ordering::Relaxed) {
+            self.queue.push(cluster.to_owned());
+        }
+    }
+
+    fn interval(&self) -> Duration {
+        let timing = &self.shared.timing;
+        let spread = 1.0 + JITTER * f64::from(rand_fraction());
+        timing.lease_duration.mul_f64(timing.lease_renew_fraction * spread)
+    }
+}
+
+/// Returns a number below one that differs from renewal to renewal.
+fn rand_fraction() -> f32 {
+    let bytes = uuid::Uuid::new_v4().into_bytes();
+    f32::from(u16::from_be_bytes([bytes[0], bytes[1]])) / 65536.0
+}
+
+/// What is known before a renewal.
+pub(crate) struct View {
+    cluster: Arc<Cluster>,
+    lease: Option<Lease>,
+    duration: Duration,
+}
+
+/// What is written.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Plan {
+    Create(Lease),
+    Renew(Lease),
+}
+
+fn decide(view: &View, now: Timestamp) -> Plan {
+    let name = view.cluster.metadata.name.clone().unwrap_or_default();
+    let mut lease = view.lease.clone().unwrap_or_default();
+    let owner = OwnerReference {
+        api_version: Cluster::api_version(&()).into_owned(),
+        kind: Cluster::kind(&()).into_owned(),
+        name: name.clone(),
+        uid: view.cluster.metadata.uid.clone().unwrap_or_default(),
+        ..OwnerReference::default()
+    };
+    lease.metadata = ObjectMeta {
+        name: Some(name.clone()),
+        namespace: Some(NAMESPACE_CLUSTER.to_owned()),
+        owner_references: Some(vec![owner]),
+        ..lease.metadata
+    };
+    let spec = lease.spec.take().unwrap_or_default();
+    lease.spec = Some(LeaseSpec {
+        holder_identity: Some(name),
+        lease_duration_seconds: Some(i32::try_from(view.duration.as_secs()).unwrap_or(i32::MAX)),
+        renew_time: Some(MicroTime(now)),
+        ..spec
+    });
+    if view.lease.is_some() { Plan::Renew(lease) } else { Plan::Create(lease) }
+}
+
+impl Reconcile for Heartbeat {
+    type Key = String;
+    type View = View;
+    type Plan = Plan;
+
+    async fn observe(&self, name: &String) -> Result<Option<View>, Error> {
+        let Some(cluster) = self.shared.my_cluster(name) else {
+            // The next Cluster of this name begins anew.
+            self.begun.store(false, Ordering::Relaxed);
+            self.last.lock().take();
+            return Ok(None);
+        };
+        let known = self.last.lock().clone();
+        let lease = match known {
+            Some(lease) => Some(lease),
+            None => self.leases().get_opt(name).await?,
+        };
+        Ok(Some(View { cluster, lease, duration: self.shared.timing.lease_duration }))
+    }
+
+    fn decide(view: &View, now: Timestamp) -> Plan {
+        decide(view, now)
+    }
+
+    async fn apply(&self, name: &String, _: View, plan: Plan) -> Result<Outcome, Error> {
+        let leases = self.leases();
+        // What was known is forgotten if the write fails: the next attempt reads it.
+        self.last.lock().take();
+        let written = match plan {
+            Plan::Create(lease) => leases.create(&PostParams::default(), &lease).await?,
+            Plan::Renew(lease) => leases.replace(name, &PostParams::default(), &lease).await?,
+        };
+        *self.last.lock() = Some(written);
+        Ok(Outcome::After(self.interval()))
+    }
+}
+
+impl Heartbeat {
+    fn leases(&self) -> Api<Lease> {
+        Api::namespaced(self.shared.client().clone(), NAMESPACE_CLUSTER)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::fixtures::{at, cluster};
+
+    fn view(lease: Option<Lease>) -> View {
+        let cluster = cluster("m1", "True", json!({ "metadata": { "uid": "u1" } }));
+        View { cluster: Arc::new(cluster), lease, duration: Duration::from_secs(40) }
+    }
+
+    #[test]
+    fn a_lease_is_made_once_and_then_renewed() {
+        let Plan::Create(lease) = decide(&view(None), at(100)) else { panic!("there is none yet") };
+        let spec = lease.spec.clone().expect("a spec");
+        assert_eq!((spec.holder_identity.as_deref(), spec.lease_duration_seconds), (Some("m1"), Some(40)));
+        assert_eq!(lease.metadata.owner_references.as_ref().expect("an owner")[0].uid, "u1");
+        let Plan::Renew(renewed) = decide(&view(Some(lease)), at(110)) else { panic!("there is one") };
+        assert_eq!(renewed.spec.expect("a spec").renew_time, Some(MicroTime(at(110))));
+    }
+
+    #[test]
+    fn a_lease_of_an_earlier_cluster_gets_the_new_owner() {
+        let old: Lease = serde_json::from_value(json!({
+            "metadata": { "name": "m1", "resourceVersion": "7", "ownerReferences": [
+                { "apiVersion": "cluster.karmada.io/v1alpha1", "kind": "Cluster", "name": "m1", "uid": "old" }] },
+        }))
+        .expect("a lease");
+        let Plan::Renew(lease) = decide(&view(Some(old)), at(0)) else { panic!("there is one") };
+        assert_eq!(lease.metadata.owner_references.expect("an owner")[0].uid, "u1");
+        assert_eq!(lease.metadata.resource_version.as_deref(), Some("7"));
+    }
+}

@@ -1,0 +1,205 @@
+//! Approves the certificate requests of agents that may have one: `agentcsrapproving`.
+//!
+//! Watches: CertificateSigningRequest.
+//! Writes:  its condition Approved.
+//!
+//! An agent may ask for its own name (`selfclusteragent`), and whoever has the right `clusteragent`, such as a bootstrap token,
+//! for that of a new one. Which requests are those of an agent is read in `admission::agents`. Others are left to people.
+
+use std::sync::Arc;
+
+use admission::agents::CertificateRequest;
+use jiff::Timestamp;
+use k8s_openapi::api::authorization::v1::SubjectAccessReview;
+use k8s_openapi::api::certificates::v1::{
+    CertificateSigningRequest, CertificateSigningRequestCondition, CertificateSigningRequestSpec,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use runtime::{Error, Outcome, Queue, Reconcile, controller};
+use serde_json::json;
+
+use crate::plane::Plane;
+use crate::table::Start;
+
+const COMPONENT: &str = "agent-csr-approving-controller";
+const WORKERS: usize = 2;
+const APPROVED: &str = "Approved";
+const REASON: &str = "AutoApproved";
+
+/// By which right a request is approved, and how that is told.
+const RIGHTS: [(&str, &str); 2] = [
+    ("selfclusteragent", "Auto approving self karmada agent certificate after SubjectAccessReview."),
+    ("clusteragent", "Auto approving karmada agent certificate after SubjectAccessReview."),
+];
+
+struct Controller {
+    plane: Arc<Plane>,
+}
+
+pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
+    let queue: Arc<Queue<String>> = Queue::new(COMPONENT);
+    let pushed = queue.clone();
+    plane.mirrors.certificate_requests.subscribe(move |change| {
+        if change.new.as_deref().is_some_and(is_pending) {
+            pushed.push(change.key.name.clone());
+        }
+    });
+    let controller = Arc::new(Controller { plane: plane.clone() });
+    Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
+}
+
+/// Returns whether nobody has answered a request yet.
+fn is_pending(request: &CertificateSigningRequest) -> bool {
+    let status = request.status.clone().unwrap_or_default();
+    let answered =
+        status.conditions.iter().flatten().any(|known| matches!(known.type_.as_str(), APPROVED | "Denied"));
+    status.certificate.is_none() && !answered && request.metadata.deletion_timestamp.is_none()
+}
+
+/// A request that may be approved.
+pub(crate) struct View {
+    request: Arc<CertificateSigningRequest>,
+    /// Whose certificate is asked for, if it is an agent's.
+    agent: Option<String>,
+    /// Which of [`RIGHTS`] the requester has, among those that matter.
+    rights: [bool; 2],
+}
+
+/// What becomes of a request.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Plan {
+    Nothing(&'static str),
+    Approve(&'static str),
+}
+
+fn decide(view: &View) -> Plan {
+    if !is_pending(&view.request) {
+        return Plan::Nothing("it has been answered");
+    }
+    let Some(agent) = &view.agent else { return Plan::Nothing("it is not an agent's") };
+    let is_own = view.request.spec.username.as_ref() == Some(agent);
+    let [own, any] = view.rights;
+    let [(_, told_own), (_, told_any)] = RIGHTS;
+    if is_own && own {
+        return Plan::Approve(told_own);
+    }
+    if any { Plan::Approve(told_any) } else { Plan::Nothing("the requester may not") }
+}
+
+impl Controller {
+    async fn may(&self, spec: &CertificateSigningRequestSpec, right: &str) -> Result<bool, Error> {
+        let review: SubjectAccessReview = serde_json::from_value(json!({
+            "metadata": {},
+            "spec": {
+                "user": spec.username, "uid": spec.uid, "groups": spec.groups, "extra": spec.extra,
+                "resourceAttributes": {
+                    "group": "certificates.k8s.io", "version": "*", "resource": "certificatesigningrequests",
+                    "subresource": right, "verb": "create",
+                },
+            },
+        }))?;
+        let reviews = Api::<SubjectAccessReview>::all(self.plane.client().clone());
+        let answer = reviews.create(&PostParams::default(), &review).await?;
+        Ok(answer.status.is_some_and(|status| status.allowed))
+    }
+}
+
+impl Reconcile for Controller {
+    type Key = String;
+    type View = View;
+    type Plan = Plan;
+
+    async fn observe(&self, name: &String) -> Result<Option<View>, Error> {
+        let Some(request) = self.plane.mirrors.certificate_requests.get("", name) else { return Ok(None) };
+        let read = CertificateRequest::read(&serde_json::to_value(request.as_ref())?);
+        let agent = read.filter(|_| is_pending(&request)).map(|read| read.common_name);
+        let mut rights = [false; 2];
+        if agent.is_some() {
+            for (has, (right, _)) in rights.iter_mut().zip(RIGHTS) {
+                *has = self.may(&request.spec, right).await?;
+            }
+        }
+        Ok(Some(View { request, agent, rights }))
+    }
+
+    fn decide(view: &View, _: Timestamp) -> Plan {
+        decide(view)
+    }
+
+    async fn apply(&self, name: &String, view: View, plan: Plan) -> Result<Outcome, Error> {
+        let message = match plan {
+            Plan::Approve(message) => message,
+            Plan::Nothing(why) => {
+                tracing::debug!(controller = COMPONENT, request = name, why, "not approved");
+                return Ok(Outcome::Done);
+            }
+        };
+        let now = Time(Timestamp::now());
+        let status = view.request.status.clone().unwrap_or_default();
+        let mut conditions = status.conditions.unwrap_or_default();
+        conditions.push(CertificateSigningRequestCondition {
+            type_: APPROVED.to_owned(),
+            status: "True".to_owned(),
+            reason: Some(REASON.to_owned()),
+            message: Some(message.to_owned()),
+            last_update_time: Some(now.clone()),
+            last_transition_time: Some(now),
+        });
+        let patch = json!({
+            "metadata": { "resourceVersion": view.request.metadata.resource_version },
+            "status": { "conditions": conditions },
+        });
+        let requests = Api::<CertificateSigningRequest>::all(self.plane.client().clone());
+        requests.patch_subresource("approval", name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(Outcome::Done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::fixtures::read;
+
+    fn view(requester: &str, agent: Option<&str>, rights: [bool; 2], status: Value) -> View {
+        let request = json!({
+            "metadata": { "name": "r" },
+            "spec": { "request": "", "signerName": "s", "username": requester },
+            "status": status,
+        });
+        View { request: Arc::new(read(request)), agent: agent.map(str::to_owned), rights }
+    }
+
+    #[test]
+    fn who_gets_a_certificate() {
+        let (a, token) = ("system:karmada:agent:a", "system:bootstrap:abcdef");
+        let [(_, own), (_, any)] = RIGHTS;
+        let approved = json!({ "conditions": [{ "type": "Approved", "status": "True" }] });
+        let cases = [
+            ("itself", view(a, Some(a), [true, false], json!({})), Plan::Approve(own)),
+            ("a token", view(token, Some(a), [false, true], json!({})), Plan::Approve(any)),
+            (
+                "the right to one's own is for one's own",
+                view(token, Some(a), [true, false], json!({})),
+                Plan::Nothing("the requester may not"),
+            ),
+            (
+                "without rights",
+                view(a, Some(a), [false, false], json!({})),
+                Plan::Nothing("the requester may not"),
+            ),
+            (
+                "somebody else's",
+                view(a, None, [true, true], json!({})),
+                Plan::Nothing("it is not an agent's"),
+            ),
+            ("answered", view(a, Some(a), [true, true], approved), Plan::Nothing("it has been answered")),
+        ];
+        for (name, view, expected) in cases {
+            assert_eq!(decide(&view), expected, "{name}");
+        }
+    }
+}

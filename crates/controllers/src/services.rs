@@ -1,0 +1,60 @@
+//! Services across clusters: endpoints are collected in the members that have them and brought to those that want them.
+//!
+//! ```text
+//!   member m1                 control plane                                     member m2
+//!   EndpointSlice ──► Work (collected, never carried out) ──► EndpointSlice ──► EndpointSlice
+//!                     in karmada-es-m1                         or Work in karmada-es-m2
+//! ```
+//!
+//! Two flavours share the collected Work: a ServiceExport in a member, and a MultiClusterService in the control plane. Each has
+//! its own labels and its own finalizer on it, and its own token in `endpointslice.karmada.io/managed-by`.
+//!
+//! Code map: `works` what these Works look like · `index` finds them by Service · `collection` writes the collected ones
+//! (`serviceExport`, `endpointsliceCollect`; of the member side, so that an agent runs them, too) · `imported` brings them into
+//! the control plane (`endpointSlice`), `import` derives a Service from a ServiceImport (`serviceImport`) · `multi_cluster` brings
+//! the Service of a MultiClusterService to its clusters (`multiclusterservice`), `dispatch` its endpoints to the consumers
+//! (`endpointsliceDispatch`).
+
+pub(crate) mod collection;
+pub(crate) mod dispatch;
+pub(crate) mod import;
+pub(crate) mod imported;
+mod index;
+pub(crate) mod multi_cluster;
+mod works;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use api::cluster::{APIEnablementStatus, Cluster};
+use api::conditions;
+use api::networking::{ClusterSelector, ExposureType, MultiClusterService};
+
+pub(crate) use index::{Index, ServiceKey};
+
+/// The label that says to which Service an EndpointSlice belongs.
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+const SLICE_API: &str = "discovery.k8s.io/v1";
+const SLICE: &str = "EndpointSlice";
+
+fn is_ready(cluster: &Cluster) -> bool {
+    cluster.status.condition(conditions::cluster::READY).is_some_and(|condition| condition.status == "True")
+}
+
+/// Returns whether a member is known not to serve EndpointSlices.
+fn lacks_slices(cluster: &Cluster) -> bool {
+    cluster.status.api_enablement(SLICE_API, SLICE) == APIEnablementStatus::Disabled
+}
+
+/// Returns whether a MultiClusterService is for us to carry out.
+fn is_cross_cluster(service: &MultiClusterService) -> bool {
+    service.spec.types.contains(&ExposureType::CrossCluster)
+}
+
+/// Returns the clusters that a list of a MultiClusterService means: an empty one means all.
+fn meant(listed: &[ClusterSelector], clusters: &[Arc<Cluster>]) -> BTreeSet<String> {
+    if listed.is_empty() {
+        return clusters.iter().filter_map(|cluster| cluster.metadata.name.clone()).collect();
+    }
+    listed.iter().map(|cluster| cluster.name.clone()).collect()
+}

@@ -1,0 +1,281 @@
+//! Collects the EndpointSlices of Services that are offered to other clusters: each is in a Work of its cluster's execution
+//! namespace, which is suspended, so that it is never carried out.
+//!
+//! Watches: Works (requests of MultiClusterServices, Works that bring ServiceExports, collected ones), ServiceExports and the
+//!          member's own EndpointSlices in the members.
+//! Writes:  collected Works.
+//!
+//! Two controllers: `serviceExport` (`service-export-controller`) collects what a ServiceExport in the member asks for,
+//! `endpointsliceCollect` (`endpointslice-collect-controller`) what a MultiClusterService asks for. They share the Works, so they
+//! share the look at them: one decision per Service and cluster. A controller that does not run leaves its part as it is.
+//!
+//! Both belong to the member side: an agent runs them for its own cluster.
+
+mod decide;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::work::Work;
+use futures::future::join_all;
+use jiff::Timestamp;
+use member::{Kind, Member, Selection};
+use propagation::Object;
+use runtime::{Error, Guard, Outcome, Queue, Reconcile, UNLIMITED, controller};
+use serde_json::Value;
+
+use super::index::{Role, cluster_of, roles};
+use super::works::Token;
+use super::{SERVICE_NAME, SLICE, SLICE_API, ServiceKey, is_ready};
+use crate::members::Shared;
+use crate::table::Start;
+use decide::{Plan, Step, View};
+
+const EXPORT_API: &str = "multicluster.x-k8s.io/v1alpha1";
+const EXPORT: &str = "ServiceExport";
+
+const ALL: Selection = Selection::Matching("");
+/// The slices that a member made itself. Those of a Service that we brought there have its labels, `karmada.io/managed` as well,
+/// so that only who manages the slice tells them from those that we brought.
+const OWN_SLICES: Selection = Selection::Matching(
+    "endpointslice.kubernetes.io/managed-by notin \
+     (endpointslice-controller.karmada.io,endpointslice-dispatch-controller.karmada.io)",
+);
+
+/// How long a new copy of a member's objects may take before the look is put off.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Which of the two controllers run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Enabled {
+    pub(crate) exports: bool,
+    pub(crate) multi_cluster: bool,
+}
+
+impl Enabled {
+    fn has(self, token: Token) -> bool {
+        match token {
+            Token::ServiceExport => self.exports,
+            Token::MultiClusterService => self.multi_cluster,
+        }
+    }
+}
+
+/// The Services that wait to be looked at, for both controllers.
+pub(crate) struct Collection {
+    pub(crate) queue: Arc<Queue<ServiceKey>>,
+    pub(crate) enabled: Enabled,
+}
+
+impl Collection {
+    pub(crate) fn new(enabled: Enabled) -> Self {
+        Self { queue: Queue::new("endpointslice-collect"), enabled }
+    }
+}
+
+/// Wires `serviceExport`.
+pub(crate) fn wire_exports(shared: &Arc<Shared>) -> Start {
+    wire(shared, Token::ServiceExport)
+}
+
+/// Wires `endpointsliceCollect`.
+pub(crate) fn wire_multi_cluster(shared: &Arc<Shared>) -> Start {
+    wire(shared, Token::MultiClusterService)
+}
+
+fn wire(shared: &Arc<Shared>, token: Token) -> Start {
+    // Whichever is wired first does it for both.
+    let first = Token::ALL.into_iter().find(|token| shared.collection.enabled.has(*token));
+    if first != Some(token) {
+        return Box::new(|| {});
+    }
+    subscribe(shared);
+    let of = shared.clone();
+    Box::new(move || {
+        let controller = Arc::new(Controller(of.clone()));
+        controller::run(&controller, &of.collection.queue, UNLIMITED, &of.supervisor);
+    })
+}
+
+fn subscribe(shared: &Arc<Shared>) {
+    let of = shared.clone();
+    shared.mirrors.works.subscribe(move |change| {
+        let cluster = cluster_of(change.key);
+        for work in [change.old.as_deref(), change.new.as_deref()].into_iter().flatten() {
+            // What is brought to a cluster is not collected there, and what we collected ourselves is as it should be.
+            let mine = roles(work).into_iter().filter(|(_, role)| match role {
+                Role::Dispatched => false,
+                Role::Collected => !change.ours,
+                Role::Request | Role::Export => true,
+            });
+            for (service, _) in mine {
+                of.collection.queue.push(ServiceKey { cluster: cluster.to_owned(), service });
+            }
+        }
+    });
+    // The members must not keep alive what keeps them alive.
+    let weak = Arc::downgrade(shared);
+    shared.members.observe_others(Arc::new(move |change| {
+        let Some(of) = weak.upgrade() else { return };
+        let Some(object) = change.new.or(change.old) else { return };
+        let services = match object.kind() {
+            SLICE => of.services.note_slice(change.cluster, change.old, change.new),
+            EXPORT => {
+                let service = runtime::Key::new(object.namespace(), object.name());
+                vec![ServiceKey { cluster: change.cluster.to_owned(), service }]
+            }
+            _ => return,
+        };
+        for service in services {
+            of.collection.queue.push(service);
+        }
+    }));
+}
+
+struct Controller(Arc<Shared>);
+
+impl Reconcile for Controller {
+    type Key = ServiceKey;
+    type View = View;
+    type Plan = Plan;
+
+    async fn observe(&self, key: &ServiceKey) -> Result<Option<View>, Error> {
+        let shared = &self.0;
+        let Some(cluster) = shared.my_cluster(&key.cluster) else { return Ok(None) };
+        let (mut collected, mut exports, mut requested) = (Vec::new(), false, false);
+        for (name, role) in shared.services.works(&key.service) {
+            if cluster_of(&name) != key.cluster {
+                continue;
+            }
+            let Some(work) = shared.mirrors.works.find(&name) else { continue };
+            match role {
+                Role::Collected => collected.push(work),
+                Role::Request => requested |= work.metadata.deletion_timestamp.is_none(),
+                Role::Export => exports = true,
+                Role::Dispatched => {}
+            }
+        }
+        let enabled = shared.collection.enabled;
+        let requested = enabled.multi_cluster.then_some(requested);
+        // A member that is away is looked at when it is back.
+        let member = shared.members.get(&key.cluster).filter(|_| is_ready(&cluster));
+        let mut view = View {
+            key: key.clone(),
+            exported: None,
+            requested,
+            slices: None,
+            collected,
+            leaves: is_going(&cluster),
+        };
+        let Some(member) = member else { return Ok(Some(view)) };
+        if enabled.exports {
+            view.exported = self.exported(&member, key, exports || view.has(Token::ServiceExport)).await?;
+        }
+        if view.exported == Some(true) || view.requested == Some(true) {
+            view.slices = Some(self.slices(&member, key).await?);
+        }
+        Ok(Some(view))
+    }
+
+    fn decide(view: &View, _: Timestamp) -> Plan {
+        decide::decide(view, || uuid::Uuid::new_v4().to_string())
+    }
+
+    async fn apply(&self, _: &ServiceKey, view: View, plan: Plan) -> Result<Outcome, Error> {
+        let mut errors: Vec<Error> =
+            plan.errors.into_iter().map(|error| Error::Several(vec![error])).collect();
+        let results = join_all(plan.steps.into_iter().map(|step| self.carry_out(&view, step))).await;
+        errors.extend(results.into_iter().filter_map(Result::err));
+        Error::join(errors)?;
+        Ok(Outcome::Done)
+    }
+}
+
+impl Controller {
+    /// Returns whether the member has a ServiceExport for the Service; `None` if nobody asked for one to be looked for.
+    async fn exported(&self, member: &Member, key: &ServiceKey, asked: bool) -> Result<Option<bool>, Error> {
+        let shared = &self.0;
+        let kind = match shared.kinds.resolve(shared.client(), member, EXPORT_API, EXPORT).await {
+            Ok(kind) => kind,
+            // Without the kind there are no exports.
+            Err(member::Error::UnknownKind { .. }) => return Ok(Some(false)),
+            Err(error) => return Err(Error::decision(error)),
+        };
+        let known = member.existing_copy(&kind, ALL);
+        let copy = match (known, asked) {
+            (Some(copy), _) => copy,
+            // Nothing has been exported from this cluster: it is not watched for that.
+            (None, false) => return Ok(None),
+            (None, true) => member.copy(&kind, ALL),
+        };
+        if copy.find(&key.service).is_some() {
+            return Ok(Some(true));
+        }
+        if copy.wait(PATIENCE).await {
+            return Ok(Some(copy.find(&key.service).is_some()));
+        }
+        // The member may not know the kind (yet), and then the copy never fills. It says so itself.
+        let found = member.get(&kind, &key.service).await.map_err(Error::decision)?;
+        Ok(Some(found.is_some()))
+    }
+
+    async fn slices(&self, member: &Member, key: &ServiceKey) -> Result<Vec<Arc<Value>>, Error> {
+        let shared = &self.0;
+        let kind: Kind =
+            shared.kinds.resolve(shared.client(), member, SLICE_API, SLICE).await.map_err(Error::decision)?;
+        let copy = member.copy(&kind, OWN_SLICES);
+        if !copy.wait(PATIENCE).await {
+            return Err(Error::Waiting(format!("for the EndpointSlices of cluster {}", key.cluster)));
+        }
+        let found = shared.services.slices(key);
+        let found = found.iter().filter_map(|slice| copy.find(slice));
+        Ok(found.filter(|slice| slice.label(SERVICE_NAME) == Some(&key.service.name)).collect())
+    }
+
+    async fn carry_out(&self, view: &View, step: Step) -> Result<(), Error> {
+        let shared = &self.0;
+        // It can all be collected again.
+        let (writer, mirror) = (shared.writer.derived(), &shared.mirrors.works);
+        let existing = |wanted: &Work| {
+            let mut collected = view.collected.iter();
+            collected.find(|work| work.metadata.name == wanted.metadata.name).cloned()
+        };
+        match step {
+            Step::Create(work) => match writer.create(mirror, work.as_ref()).await {
+                // The watch tells of it, and then it is looked at.
+                Err(error) if error.is_already_exists() => {
+                    Err(Error::Waiting(format!("to see {}", runtime::Key::of(work.as_ref()))))
+                }
+                result => result,
+            },
+            Step::Update(work) => {
+                let Some(old) = existing(&work) else { return Ok(()) };
+                match writer.update_mirrored(mirror, old.as_ref(), &work, Guard::Fields).await {
+                    Err(error) if error.is_not_found() => Ok(()),
+                    result => result.map(drop),
+                }
+            }
+            Step::Delete(work) => writer.delete(work.as_ref()).await,
+        }
+    }
+}
+
+fn is_going(cluster: &api::cluster::Cluster) -> bool {
+    cluster.metadata.deletion_timestamp.is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_that_we_brought_are_not_collected_again() {
+        use api::labels::{
+            ENDPOINT_SLICE_CONTROLLER, ENDPOINT_SLICE_DISPATCH_CONTROLLER, ENDPOINT_SLICE_MANAGED_BY,
+        };
+        let expected = format!(
+            "{ENDPOINT_SLICE_MANAGED_BY} notin ({ENDPOINT_SLICE_CONTROLLER},{ENDPOINT_SLICE_DISPATCH_CONTROLLER})"
+        );
+        assert_eq!(OWN_SLICES, Selection::Matching(Box::leak(expected.into_boxed_str())));
+    }
+}

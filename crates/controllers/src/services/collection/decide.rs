@@ -1,0 +1,255 @@
+//! Which slices of a Service are collected, and for whom. Pure.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use api::work::Work;
+use propagation::Object;
+use serde_json::Value;
+
+use super::super::ServiceKey;
+use super::super::works::{Ensure, Token, collected, is_going, manifest, released, tokens};
+use super::SLICE;
+
+/// What is known of a Service in a member.
+pub(crate) struct View {
+    pub(super) key: ServiceKey,
+    /// Whether the member has a ServiceExport; `None` if that is not known, or not for us to look at.
+    pub(super) exported: Option<bool>,
+    /// Whether a MultiClusterService asks for its endpoints; `None` if that is not for us to look at.
+    pub(super) requested: Option<bool>,
+    /// The member's own slices of the Service, if anybody wants them and the member can be asked.
+    pub(super) slices: Option<Vec<Arc<Value>>>,
+    /// The Works that hold its slices.
+    pub(super) collected: Vec<Arc<Work>>,
+    /// The cluster leaves, and its Works with it.
+    pub(super) leaves: bool,
+}
+
+impl View {
+    /// Returns whether a slice was collected for this one.
+    pub(super) fn has(&self, token: Token) -> bool {
+        self.collected.iter().any(|work| tokens(work).contains(&token))
+    }
+
+    fn wish(&self, token: Token) -> Option<bool> {
+        match token {
+            Token::ServiceExport => self.exported,
+            Token::MultiClusterService => self.requested,
+        }
+    }
+
+    /// Returns who wants a slice, given who wanted it before: what is not known stays as it is.
+    fn wanting(&self, before: &BTreeSet<Token>) -> BTreeSet<Token> {
+        let wants = |token: &Token| self.wish(*token).unwrap_or_else(|| before.contains(token));
+        Token::ALL.into_iter().filter(wants).collect()
+    }
+}
+
+/// What is to be done, and what cannot be.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Plan {
+    pub(super) steps: Vec<Step>,
+    pub(super) errors: Vec<String>,
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) enum Step {
+    Create(Box<Work>),
+    Update(Box<Work>),
+    Delete(Arc<Work>),
+}
+
+pub(super) fn decide(view: &View, fresh_id: impl Fn() -> String) -> Plan {
+    let mut plan = Plan::default();
+    if view.leaves {
+        return plan;
+    }
+    let name_of = |work: &Work| manifest(work, SLICE).map(|slice| slice.name().to_owned());
+    let mut seen = BTreeSet::new();
+    for slice in view.slices.iter().flatten() {
+        let existing = view.collected.iter().find(|work| name_of(work).as_deref() == Some(slice.name()));
+        let before = existing.map(|work| tokens(work)).unwrap_or_default();
+        let wanting = view.wanting(&before);
+        if wanting.is_empty() {
+            continue;
+        }
+        seen.insert(slice.name().to_owned());
+        let wanted = match collected(&view.key.cluster, slice, &view.key.service, &wanting) {
+            Ok(wanted) => wanted,
+            Err(error) => {
+                plan.errors.push(error.to_string());
+                continue;
+            }
+        };
+        match wanted.ensure(existing.map(AsRef::as_ref), &fresh_id) {
+            Ensure::Create(work) => plan.steps.push(Step::Create(work)),
+            Ensure::Update(work) => plan.steps.push(Step::Update(work)),
+            // It comes again when the old one is gone.
+            Ensure::Nothing | Ensure::Wait => {}
+        }
+    }
+    for work in view.collected.iter().filter(|work| !is_going(work)) {
+        if name_of(work).is_some_and(|name| seen.contains(&name)) {
+            continue;
+        }
+        let before = tokens(work);
+        let mut left = view.wanting(&before);
+        // Where the slices are known, this one is gone.
+        if view.slices.is_some() {
+            left.retain(|token| view.wish(*token).is_none());
+        }
+        left.retain(|token| before.contains(token));
+        if left == before {
+            continue;
+        }
+        plan.steps.push(match released(work, &left) {
+            Some(work) => Step::Update(Box::new(work)),
+            None => Step::Delete(Arc::clone(work)),
+        });
+    }
+    plan
+}
+
+#[cfg(test)]
+mod tests {
+    use runtime::Key;
+    use serde_json::json;
+
+    use super::*;
+    use crate::fixtures::{deleting, merged, read};
+
+    fn key() -> ServiceKey {
+        ServiceKey { cluster: "m1".to_owned(), service: Key::new("shop", "web") }
+    }
+
+    fn slice(name: &str, address: &str) -> Arc<Value> {
+        Arc::new(json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": { "name": name, "namespace": "shop", "uid": "u", "labels": { "kubernetes.io/service-name": "web" } },
+            "endpoints": [{ "addresses": [address] }], "ports": [{ "name": "http", "port": 80 }],
+        }))
+    }
+
+    fn work(name: &str, of: &[Token], otherwise: Value) -> Arc<Work> {
+        let wanted = collected("m1", &slice(name, "10.0.0.1"), &key().service, &of.iter().copied().collect());
+        let Ensure::Create(work) = wanted.unwrap().ensure(None, || "id".to_owned()) else {
+            panic!("it is made")
+        };
+        Arc::new(read(merged(serde_json::to_value(work).unwrap(), otherwise)))
+    }
+
+    fn words(plan: &Plan) -> Vec<String> {
+        let about = |work: &Work| {
+            let labels = work.metadata.labels.clone().unwrap_or_default();
+            let by = labels.get("endpointslice.karmada.io/managed-by").cloned().unwrap_or_default();
+            let named: Vec<&str> = ["multiclusterservice.karmada.io/name", "endpointslice.karmada.io/name"]
+                .into_iter()
+                .filter(|key| labels.contains_key(*key))
+                .map(|key| key.split('.').next().unwrap_or(""))
+                .collect();
+            format!("{by} {}", named.join("+"))
+        };
+        let step = |step: &Step| match step {
+            Step::Create(work) => format!("create {}", about(work)),
+            Step::Update(work) => format!("update {}", about(work)),
+            Step::Delete(_) => "delete".to_owned(),
+        };
+        plan.steps.iter().map(step).collect()
+    }
+
+    #[test]
+    fn what_is_collected_and_for_whom() {
+        use Token::{MultiClusterService as M, ServiceExport as E};
+        let one = || Some(vec![slice("a", "10.0.0.1")]);
+        let moved = || Some(vec![slice("a", "10.0.0.2")]);
+        let none: fn() -> Option<Vec<Arc<Value>>> = || Some(Vec::new());
+        let (yes, no) = (Some(true), Some(false));
+        let has = |of: &[Token]| vec![work("a", of, json!({}))];
+        let both = "MultiClusterService.ServiceExport multiclusterservice+endpointslice";
+        // Name; whether it is exported and asked for; the member's slices; what is collected; then: what happens.
+        type Slices = Option<Vec<Arc<Value>>>;
+        type Case<'a> = (&'a str, Option<bool>, Option<bool>, Slices, Vec<Arc<Work>>, Vec<String>);
+        let cases: Vec<Case<'_>> = vec![
+            ("exported", yes, no, one(), vec![], vec!["create ServiceExport endpointslice".into()]),
+            (
+                "asked for",
+                no,
+                yes,
+                one(),
+                vec![],
+                vec!["create MultiClusterService multiclusterservice".into()],
+            ),
+            ("both", yes, yes, one(), vec![], vec![format!("create {both}")]),
+            ("as it should be", yes, no, one(), has(&[E]), vec![]),
+            ("both, as it should be", yes, yes, one(), has(&[E, M]), vec![]),
+            (
+                "its endpoints changed",
+                yes,
+                no,
+                moved(),
+                has(&[E]),
+                vec!["update ServiceExport endpointslice".into()],
+            ),
+            ("the second one comes", yes, yes, one(), has(&[E]), vec![format!("update {both}")]),
+            ("one goes", yes, no, one(), has(&[E, M]), vec!["update ServiceExport endpointslice".into()]),
+            (
+                "the other goes",
+                no,
+                yes,
+                one(),
+                has(&[E, M]),
+                vec!["update MultiClusterService multiclusterservice".into()],
+            ),
+            ("both go", no, no, None, has(&[E, M]), vec!["delete".into()]),
+            ("the slice is gone", yes, yes, none(), has(&[E, M]), vec!["delete".into()]),
+            (
+                "one is not ours to judge",
+                None,
+                no,
+                None,
+                has(&[E, M]),
+                vec!["update ServiceExport endpointslice".into()],
+            ),
+            (
+                "the slice is gone, and one is not ours to judge",
+                None,
+                yes,
+                none(),
+                has(&[E, M]),
+                vec!["update ServiceExport endpointslice".into()],
+            ),
+            ("nothing is known", None, None, None, has(&[E, M]), vec![]),
+            ("the member is away", None, yes, None, has(&[M]), vec![]),
+            ("the old one goes", yes, no, one(), vec![work("a", &[E], deleting())], vec![]),
+            ("nobody wants it", no, no, None, vec![], vec![]),
+        ];
+        for (name, exported, requested, slices, collected, expected) in cases {
+            let view = View { key: key(), exported, requested, slices, collected, leaves: false };
+            assert_eq!(words(&decide(&view, || "id".to_owned())), expected, "{name}");
+        }
+        let leaving = View {
+            key: key(),
+            exported: no,
+            requested: no,
+            slices: None,
+            collected: has(&[E]),
+            leaves: true,
+        };
+        assert_eq!(words(&decide(&leaving, String::new)), Vec::<String>::new(), "the cluster leaves");
+    }
+
+    #[test]
+    fn a_collected_work_is_never_carried_out_and_is_held_by_those_who_bring_it_further() {
+        let made = work("a", &[Token::ServiceExport, Token::MultiClusterService], json!({}));
+        assert_eq!(made.spec.suspend_dispatching, Some(true));
+        assert_eq!(
+            made.metadata.finalizers.clone().unwrap(),
+            ["karmada.io/mcs-endpointslice-dispatch-controller", "karmada.io/endpointslice-controller"]
+        );
+        assert_eq!(
+            made.metadata.name.as_deref(),
+            Some(api::names::work("EndpointSlice", "a", "shop").as_str())
+        );
+    }
+}

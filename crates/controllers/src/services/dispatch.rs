@@ -1,0 +1,176 @@
+//! Brings the collected EndpointSlices of a MultiClusterService to its consumers.
+//!
+//! Watches: MultiClusterServices, collected and dispatched Works, Clusters (whether they are ready).
+//! Writes:  dispatched Works; the finalizer of collected ones; the condition EndpointSliceDispatched and events of the
+//!          MultiClusterService.
+//!
+//! `endpointslice-dispatch-controller`, `endpointsliceDispatch` in `--controllers`, behind the gate MultiClusterService. One look
+//! per MultiClusterService compares all its slices with all its consumers, so that any order of events ends in the same state.
+//! A provider that is not ready has no endpoints to offer: what came from it leaves the consumers, and comes back with it.
+//! Upstream leaves it until the cluster is removed.
+
+mod decide;
+
+use std::sync::Arc;
+
+use api::conditions::multi_cluster_service as conditions;
+use api::events as reasons;
+use futures::future::join_all;
+use jiff::Timestamp;
+use runtime::{Error, Guard, Key, Outcome, Queue, Reconcile, controller};
+
+use super::index::{Role, roles};
+use super::multi_cluster::tell;
+use super::works::Token;
+use super::{is_ready, lacks_slices};
+use crate::plane::Plane;
+use crate::table::Start;
+use decide::{Plan, Step, View};
+
+const COMPONENT: &str = "endpointslice-dispatch-controller";
+/// A key writes to all consumers at once.
+const WORKERS: usize = 8;
+const DONE: &str = "EndpointSlice are dispatched successfully";
+
+struct Controller {
+    plane: Arc<Plane>,
+}
+
+pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
+    let queue: Arc<Queue<Key>> = Queue::new(COMPONENT);
+    let pushed = queue.clone();
+    plane.mirrors.multi_cluster_services.subscribe(move |change| {
+        let unchanged = matches!((&change.old, &change.new), (Some(old), Some(new))
+            if old.spec == new.spec && old.metadata.deletion_timestamp == new.metadata.deletion_timestamp);
+        if !unchanged {
+            pushed.push(change.key.clone());
+        }
+    });
+    let pushed = queue.clone();
+    plane.mirrors.works.subscribe(move |change| {
+        let marks = |work: &api::work::Work| {
+            let meta = &work.metadata;
+            let deleted = meta.deletion_timestamp.clone();
+            (meta.labels.clone(), meta.annotations.clone(), meta.finalizers.clone(), meta.generation, deleted)
+        };
+        // What becomes of a Work in its member is not news.
+        let (old, new) = (change.old.as_deref(), change.new.as_deref());
+        if old.map(marks) == new.map(marks) {
+            return;
+        }
+        for (service, role) in [old, new].into_iter().flatten().flat_map(roles) {
+            // A collected one may be ours as well: both controllers run in one process.
+            if role == Role::Collected || (role == Role::Dispatched && !change.ours) {
+                pushed.push(service);
+            }
+        }
+    });
+    let (of, pushed) = (plane.clone(), queue.clone());
+    plane.mirrors.clusters.subscribe(move |change| {
+        let look = |cluster: &Option<Arc<api::cluster::Cluster>>| {
+            cluster.as_deref().map(|cluster| {
+                (is_ready(cluster), lacks_slices(cluster), cluster.metadata.deletion_timestamp.is_some())
+            })
+        };
+        if look(&change.old) == look(&change.new) {
+            return;
+        }
+        for service in of.mirrors.multi_cluster_services.all() {
+            pushed.push(Key::of(service.as_ref()));
+        }
+    });
+    plane.tell_panics(&queue, COMPONENT, &plane.mirrors.multi_cluster_services);
+    let controller = Arc::new(Controller { plane: plane.clone() });
+    Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
+}
+
+impl Reconcile for Controller {
+    type Key = Key;
+    type View = View;
+    type Plan = Plan;
+
+    async fn observe(&self, key: &Key) -> Result<Option<View>, Error> {
+        let mirrors = &self.plane.mirrors;
+        let (mut collected, mut dispatched) = (Vec::new(), Vec::new());
+        for (name, role) in self.plane.services.works(key) {
+            let Some(work) = mirrors.works.find(&name) else { continue };
+            match role {
+                Role::Collected => collected.push(work),
+                Role::Dispatched => dispatched.push(work),
+                Role::Request | Role::Export => {}
+            }
+        }
+        Ok(Some(View {
+            key: key.clone(),
+            multi: mirrors.multi_cluster_services.find(key),
+            clusters: mirrors.clusters.all(),
+            collected,
+            dispatched,
+        }))
+    }
+
+    fn decide(view: &View, _: Timestamp) -> Plan {
+        decide::decide(view, || uuid::Uuid::new_v4().to_string())
+    }
+
+    async fn apply(&self, _: &Key, view: View, plan: Plan) -> Result<Outcome, Error> {
+        let wrote = !plan.steps.is_empty();
+        let mut errors: Vec<Error> =
+            plan.errors.into_iter().map(|error| Error::Several(vec![error])).collect();
+        let results = join_all(plan.steps.into_iter().map(|step| self.carry_out(step))).await;
+        errors.extend(results.into_iter().filter_map(Result::err));
+        if errors.is_empty() {
+            for work in &plan.release {
+                let finalizer = Token::MultiClusterService.finalizer();
+                if let Err(error) = self.plane.writer.derived().release(work.as_ref(), finalizer).await {
+                    errors.push(error);
+                }
+            }
+        }
+        let result = Error::join(errors);
+        let Some(multi) = view.multi.as_deref().filter(|_| plan.tells) else {
+            return result.map(|()| Outcome::Done);
+        };
+        for (reason, message) in plan.warnings {
+            self.plane.events.say(COMPONENT, multi, reason, message);
+        }
+        if result.as_ref().is_err_and(Error::is_conflict) {
+            return result.map(|()| Outcome::Done);
+        }
+        let text = result.as_ref().err().map(ToString::to_string);
+        let (status, reason, event, message) = match &text {
+            None => (
+                "True",
+                conditions::REASON_ENDPOINT_SLICE_DISPATCHED,
+                reasons::DISPATCH_ENDPOINT_SLICE_SUCCEED,
+                DONE,
+            ),
+            Some(text) => (
+                "False",
+                conditions::REASON_ENDPOINT_SLICE_NOT_DISPATCHED,
+                reasons::DISPATCH_ENDPOINT_SLICE_FAILED,
+                text.as_str(),
+            ),
+        };
+        let told = tell(&self.plane, multi, conditions::ENDPOINT_SLICE_DISPATCHED, (status, reason, message))
+            .await?;
+        if wrote || told {
+            self.plane.events.say(COMPONENT, multi, event, message);
+        }
+        result.map(|()| Outcome::Done)
+    }
+}
+
+impl Controller {
+    async fn carry_out(&self, step: Step) -> Result<(), Error> {
+        // It can all be dispatched again.
+        let (writer, mirror) = (self.plane.writer.derived(), &self.plane.mirrors.works);
+        match step {
+            Step::Create(work) => writer.create(mirror, work.as_ref()).await,
+            Step::Update(old, new) => {
+                writer.update_mirrored(mirror, old.as_ref(), &new, Guard::Fields).await.map(drop)
+            }
+            Step::Delete(work) => writer.delete(work.as_ref()).await,
+        }
+    }
+}

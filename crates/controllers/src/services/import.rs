@@ -1,0 +1,235 @@
+//! Derives a Service from each ServiceImport; it goes where the ServiceImport goes, because that depends on it.
+//!
+//! Watches: ServiceImports, the Services derived from them.
+//! Writes:  Services `derived-<name>`, owned by their ServiceImport: when it goes, they go.
+//!
+//! `service-import-controller`, `serviceImport` in `--controllers`. Upstream marks the derived Service with nothing and wipes its
+//! labels with every event; ours is owned, and what others added to it stays.
+
+use std::sync::Arc;
+
+use api::events as reasons;
+use api::multicluster::{ServiceImport, ServiceImportType};
+use api::names;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{LoadBalancerIngress, Service, ServicePort, ServiceSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::Resource;
+use kube::core::ObjectMeta;
+use propagation::Object;
+use runtime::{Error, Guard, Key, Outcome, Queue, Reconcile, controller};
+
+use crate::plane::Plane;
+use crate::table::Start;
+
+const COMPONENT: &str = "service-import-controller";
+const WORKERS: usize = 4;
+
+struct Controller {
+    plane: Arc<Plane>,
+}
+
+pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
+    let queue: Arc<Queue<Key>> = Queue::new(COMPONENT);
+    let pushed = queue.clone();
+    plane.mirrors.service_imports.subscribe(move |change| pushed.push(change.key.clone()));
+    let pushed = queue.clone();
+    plane.templates.subscribe(move |change| {
+        if let Some(service) = change.new.as_ref().or(change.old.as_ref())
+            && service.kind() == "Service"
+            && service.api_version() == "v1"
+            && !change.ours
+            && let Some(import) = service.name().strip_prefix(&names::derived_service(""))
+        {
+            pushed.push(Key::new(service.namespace(), import));
+        }
+    });
+    plane.tell_panics(&queue, COMPONENT, &plane.mirrors.service_imports);
+    let controller = Arc::new(Controller { plane: plane.clone() });
+    Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
+}
+
+/// A ServiceImport and the Service of the name that is derived from it.
+pub(crate) struct View {
+    import: Option<Arc<ServiceImport>>,
+    derived: Option<Service>,
+}
+
+#[derive(Debug, PartialEq)]
+pub(crate) enum Plan {
+    /// Nothing, for this reason.
+    Nothing(&'static str),
+    Create(Box<Service>),
+    /// The Service, and its status, become so; what is `None` is so already.
+    Update {
+        service: Option<Box<Service>>,
+        status: Option<Box<Service>>,
+    },
+    /// The ServiceImport is gone.
+    Delete,
+    /// The name is taken.
+    Refuse(String),
+}
+
+fn decide(view: &View) -> Plan {
+    let Some(import) = &view.import else {
+        // Without a mark of ours it is not known whose it is.
+        let ours = view.derived.as_ref().is_some_and(|service| owner(service).is_some());
+        return if ours { Plan::Delete } else { Plan::Nothing("there is no ServiceImport") };
+    };
+    if import.metadata.deletion_timestamp.is_some() {
+        return Plan::Nothing("the ServiceImport goes, and its Service with it");
+    }
+    if import.spec.type_ != ServiceImportType::ClusterSetIP {
+        return Plan::Nothing("only imports of type ClusterSetIP have a Service");
+    }
+    let wanted = desired(import);
+    let Some(existing) = &view.derived else { return Plan::Create(Box::new(wanted)) };
+    if existing.metadata.deletion_timestamp.is_some() {
+        return Plan::Nothing("the old Service goes first");
+    }
+    let controller =
+        existing.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
+    if let Some(other) = controller.filter(|owner| owner.kind != "ServiceImport") {
+        let name = existing.metadata.name.as_deref().unwrap_or("");
+        return Plan::Refuse(format!("service {name} exists and belongs to {} {}", other.kind, other.name));
+    }
+    let mut service = existing.clone();
+    service.metadata.owner_references = wanted.metadata.owner_references;
+    let (spec, wanted_spec) = (service.spec.get_or_insert_default(), wanted.spec.unwrap_or_default());
+    spec.ports = Some(merged(spec.ports.take(), wanted_spec.ports.unwrap_or_default()));
+    let mut status = existing.clone();
+    let ingress = status.status.get_or_insert_default().load_balancer.get_or_insert_default();
+    let ips = ingress_of(import);
+    if ingress.ingress.clone().unwrap_or_default() != ips {
+        ingress.ingress = Some(ips);
+    }
+    let status = (ingress.ingress != load_balancer(existing)).then(|| Box::new(status));
+    Plan::Update { service: (service != *existing).then(|| Box::new(service)), status }
+}
+
+fn load_balancer(service: &Service) -> Option<Vec<LoadBalancerIngress>> {
+    service.status.as_ref()?.load_balancer.as_ref()?.ingress.clone()
+}
+
+/// Returns the ServiceImport that owns a Service.
+fn owner(service: &Service) -> Option<&OwnerReference> {
+    service.metadata.owner_references.iter().flatten().find(|owner| owner.kind == "ServiceImport")
+}
+
+/// Returns the wanted ports with what the server has added to those that were there.
+fn merged(existing: Option<Vec<ServicePort>>, wanted: Vec<ServicePort>) -> Vec<ServicePort> {
+    let existing = existing.unwrap_or_default();
+    let merge = |wanted: ServicePort| {
+        let known =
+            existing.iter().find(|known| known.port == wanted.port && known.protocol == wanted.protocol);
+        match known {
+            None => wanted,
+            Some(known) => {
+                ServicePort { node_port: known.node_port, target_port: known.target_port.clone(), ..wanted }
+            }
+        }
+    };
+    wanted.into_iter().map(merge).collect()
+}
+
+fn desired(import: &ServiceImport) -> Service {
+    let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    let ports = import.spec.ports.iter().map(|port| ServicePort {
+        name: text(&port.name),
+        protocol: text(&port.protocol).or_else(|| Some("TCP".to_owned())),
+        port: port.port,
+        app_protocol: port.app_protocol.clone(),
+        ..ServicePort::default()
+    });
+    let owner = import.controller_owner_ref(&());
+    Service {
+        metadata: ObjectMeta {
+            name: Some(names::derived_service(import.metadata.name.as_deref().unwrap_or(""))),
+            namespace: import.metadata.namespace.clone(),
+            owner_references: owner.map(|owner| vec![owner]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(ServiceSpec {
+            type_: Some("ClusterIP".to_owned()),
+            ports: Some(ports.collect()),
+            ..ServiceSpec::default()
+        }),
+        ..Service::default()
+    }
+}
+
+fn ingress_of(import: &ServiceImport) -> Vec<LoadBalancerIngress> {
+    let ingress =
+        |ip: &String| LoadBalancerIngress { ip: Some(ip.clone()), ..LoadBalancerIngress::default() };
+    import.spec.ips.iter().map(ingress).collect()
+}
+
+impl Reconcile for Controller {
+    type Key = Key;
+    type View = View;
+    type Plan = Plan;
+
+    async fn observe(&self, key: &Key) -> Result<Option<View>, Error> {
+        let import = self.plane.mirrors.service_imports.find(key);
+        let api = self.plane.writer.api::<Service>(&key.namespace);
+        let derived = api.get_opt(&names::derived_service(&key.name)).await?;
+        Ok(Some(View { import, derived }))
+    }
+
+    fn decide(view: &View, _: Timestamp) -> Plan {
+        decide(view)
+    }
+
+    async fn apply(&self, key: &Key, view: View, plan: Plan) -> Result<Outcome, Error> {
+        let result = self.carry_out(key, &view, plan).await;
+        if let Some(import) = &view.import {
+            let (reason, message) = match &result {
+                Ok(false) => return Ok(Outcome::Done),
+                Ok(true) => (
+                    reasons::SYNC_DERIVED_SERVICE_SUCCEED,
+                    format!("Sync derived service for serviceImport({}) succeed.", key.name),
+                ),
+                Err(error) if error.is_conflict() => return result.map(|_| Outcome::Done),
+                Err(error) => (reasons::SYNC_DERIVED_SERVICE_FAILED, error.to_string()),
+            };
+            self.plane.events.say(COMPONENT, import.as_ref(), reason, message);
+        }
+        result.map(|_| Outcome::Done)
+    }
+}
+
+impl Controller {
+    /// Returns whether anything was written.
+    async fn carry_out(&self, key: &Key, view: &View, plan: Plan) -> Result<bool, Error> {
+        let writer = self.plane.writer.derived();
+        let api = writer.api::<Service>(&key.namespace);
+        match (plan, &view.derived) {
+            (Plan::Nothing(_), _) => Ok(false),
+            (Plan::Refuse(why), _) => Err(Error::Several(vec![why])),
+            (Plan::Create(service), _) => {
+                let created = api.create(&kube::api::PostParams::default(), &service).await?;
+                if let Some(import) = view.import.as_deref().filter(|import| !import.spec.ips.is_empty()) {
+                    let mut status = created.clone();
+                    let balancer =
+                        status.status.get_or_insert_default().load_balancer.get_or_insert_default();
+                    balancer.ingress = Some(ingress_of(import));
+                    writer.update_status(&created, &status, Guard::Fields).await?;
+                }
+                Ok(true)
+            }
+            (Plan::Update { service, status }, Some(existing)) => {
+                let mut wrote = false;
+                if let Some(service) = service {
+                    wrote |= writer.update(existing, &service, Guard::Fields).await?.is_some();
+                }
+                if let Some(status) = status {
+                    wrote |= writer.update_status(existing, &status, Guard::Fields).await?.is_some();
+                }
+                Ok(wrote)
+            }
+            (Plan::Delete, Some(existing)) => writer.delete(existing).await.map(|()| true),
+            (Plan::Update { .. } | Plan::Delete, None) => Ok(false),
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Brings collected EndpointSlices into the control plane, from where they follow the ServiceImports that need them.
+//!
+//! Watches: collected Works, Clusters (whether they are ready), imported EndpointSlices.
+//! Writes:  EndpointSlices `imported-<cluster>-<slice>`; the finalizer of collected Works.
+//!
+//! `endpointslice-controller`, `endpointSlice` in `--controllers`. A cluster that is not ready has no endpoints to offer: its
+//! slices go, and come back with it. Upstream leaves them until the cluster is removed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::cluster::Cluster;
+use api::labels::annotations::{WORK_NAME, WORK_NAMESPACE};
+use api::labels::{ENDPOINT_SLICE_CONTROLLER, ENDPOINT_SLICE_MANAGED_BY, WORK_PERMANENT_ID};
+use api::names;
+use api::work::Work;
+use jiff::Timestamp;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::core::ObjectMeta;
+use propagation::Object;
+use runtime::{Error, Guard, Key, Outcome, Queue, Reconcile, controller};
+
+use super::index::{Role, cluster_of, roles};
+use super::works::{Token, is_going, label, manifest, service_of};
+use super::{SERVICE_NAME, SLICE, is_ready};
+use crate::plane::Plane;
+use crate::table::Start;
+
+/// Each key writes one object, so that few are enough.
+const WORKERS: usize = 8;
+
+struct Controller {
+    plane: Arc<Plane>,
+}
+
+pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
+    let (controller, queue) = subscribed(plane);
+    Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
+}
+
+fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>>) {
+    let queue: Arc<Queue<Key>> = Queue::new("endpointslice-controller");
+    let pushed = queue.clone();
+    plane.mirrors.works.subscribe(move |change| {
+        let versions = [change.old.as_deref(), change.new.as_deref()];
+        let mut roles = versions.into_iter().flatten().flat_map(roles);
+        if roles.any(|(_, role)| role == Role::Collected) {
+            pushed.push(change.key.clone());
+        }
+    });
+    let (of, pushed) = (plane.clone(), queue.clone());
+    plane.mirrors.clusters.subscribe(move |change| {
+        if change.old.as_deref().map(is_ready) != change.new.as_deref().map(is_ready) {
+            for work in of.services.collected_in(&change.key.name) {
+                pushed.push(work);
+            }
+        }
+    });
+    let pushed = queue.clone();
+    plane.mirrors.imported_slices.subscribe(move |change| {
+        let slice = change.new.as_deref().or(change.old.as_deref());
+        if !change.ours
+            && let Some(work) = slice.and_then(work_of)
+        {
+            pushed.push(work);
+        }
+    });
+    (Arc::new(Controller { plane: plane.clone() }), queue)
+}
+
+/// Returns the Work that an imported slice comes from.
+fn work_of(slice: &EndpointSlice) -> Option<Key> {
+    let notes = slice.metadata.annotations.as_ref()?;
+    Some(Key::new(notes.get(WORK_NAMESPACE)?.clone(), notes.get(WORK_NAME)?.clone()))
+}
+
+/// What is known of a collected Work.
+pub(crate) struct View {
+    key: Key,
+    work: Option<Arc<Work>>,
+    cluster: Option<Arc<Cluster>>,
+    /// The slices in the control plane that come from it.
+    imported: Vec<Arc<EndpointSlice>>,
+}
+
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Plan {
+    create: Option<Box<EndpointSlice>>,
+    /// The first becomes the second.
+    update: Option<(Arc<EndpointSlice>, Box<EndpointSlice>)>,
+    delete: Vec<Arc<EndpointSlice>>,
+    /// The Work is let go afterwards.
+    release: bool,
+}
+
+fn decide(view: &View) -> Plan {
+    let mut plan = Plan::default();
+    let wanted = view.work.as_deref().and_then(|work| {
+        let offered = !is_going(work) && view.cluster.as_deref().is_some_and(is_ready);
+        offered.then(|| desired(&view.key, work)).flatten()
+    });
+    for slice in &view.imported {
+        if wanted.as_ref().is_none_or(|wanted| wanted.metadata.name != slice.metadata.name) {
+            plan.delete.push(Arc::clone(slice));
+        }
+    }
+    if let Some(wanted) = wanted {
+        let existing = view.imported.iter().find(|slice| slice.metadata.name == wanted.metadata.name);
+        match existing {
+            None => plan.create = Some(Box::new(wanted)),
+            Some(existing) => {
+                let mut updated = EndpointSlice::clone(existing);
+                let labels = updated.metadata.labels.get_or_insert_default();
+                labels.extend(wanted.metadata.labels.unwrap_or_default());
+                updated.endpoints = wanted.endpoints;
+                updated.ports = wanted.ports;
+                if updated != **existing {
+                    plan.update = Some((Arc::clone(existing), Box::new(updated)));
+                }
+            }
+        }
+    }
+    plan.release = view.work.as_deref().is_some_and(|work| {
+        let held =
+            work.metadata.finalizers.iter().flatten().any(|held| held == Token::ServiceExport.finalizer());
+        held && (is_going(work) || service_of(work, Token::ServiceExport).is_none())
+    });
+    plan
+}
+
+/// Returns the slice that the control plane should have; none if no ServiceExport wants it, or the Work cannot be read.
+fn desired(key: &Key, work: &Work) -> Option<EndpointSlice> {
+    let service = service_of(work, Token::ServiceExport)?;
+    let slice = manifest(work, SLICE)?;
+    let collected: EndpointSlice = serde_json::from_value(slice.clone()).ok()?;
+    let labels = [
+        (WORK_PERMANENT_ID, label(work, WORK_PERMANENT_ID).to_owned()),
+        (SERVICE_NAME, names::derived_service(&service.name)),
+        (ENDPOINT_SLICE_MANAGED_BY, ENDPOINT_SLICE_CONTROLLER.to_owned()),
+    ];
+    let notes = [(WORK_NAMESPACE, key.namespace.clone()), (WORK_NAME, key.name.clone())];
+    let map = |pairs: &[(&str, String)]| -> BTreeMap<String, String> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect()
+    };
+    Some(EndpointSlice {
+        metadata: ObjectMeta {
+            name: Some(names::imported_endpoint_slice(cluster_of(key), slice.name())),
+            namespace: Some(service.namespace),
+            labels: Some(map(&labels)),
+            annotations: Some(map(&notes)),
+            ..ObjectMeta::default()
+        },
+        ..collected
+    })
+}
+
+impl Reconcile for Controller {
+    type Key = Key;
+    type View = View;
+    type Plan = Plan;
+
+    async fn observe(&self, key: &Key) -> Result<Option<View>, Error> {
+        let mirrors = &self.plane.mirrors;
+        let work = mirrors.works.find(key);
+        let name = work.as_deref().and_then(|work| manifest(work, SLICE)).map(|slice| {
+            Key::new(slice.namespace(), names::imported_endpoint_slice(cluster_of(key), slice.name()))
+        });
+        let imported = match name {
+            Some(name) => mirrors.imported_slices.find(&name).into_iter().collect(),
+            // The Work is gone, and with it the name of its slice. That is rare: its finalizer holds it until then.
+            None => mirrors.imported_slices.all(),
+        };
+        let imported = imported.into_iter().filter(|slice| work_of(slice).as_ref() == Some(key)).collect();
+        let cluster = mirrors.clusters.get("", cluster_of(key));
+        Ok(Some(View { key: key.clone(), work, cluster, imported }))
+    }
+
+    fn decide(view: &View, _: Timestamp) -> Plan {
+        decide(view)
+    }
+
+    async fn apply(&self, _: &Key, view: View, plan: Plan) -> Result<Outcome, Error> {
+        let (writer, mirror) = (self.plane.writer.derived(), &self.plane.mirrors.imported_slices);
+        for slice in &plan.delete {
+            writer.delete(slice.as_ref()).await?;
+        }
+        if let Some(slice) = &plan.create {
+            writer.create(mirror, slice.as_ref()).await?;
+        }
+        if let Some((old, new)) = &plan.update {
+            writer.update_mirrored(mirror, old.as_ref(), new, Guard::Fields).await?;
+        }
+        if let Some(work) = view.work.filter(|_| plan.release) {
+            writer.release(work.as_ref(), Token::ServiceExport.finalizer()).await?;
+        }
+        Ok(Outcome::Done)
+    }
+}

@@ -1,0 +1,293 @@
+//! Brings the Service of a MultiClusterService to its providers and consumers, and asks the providers for its endpoints.
+//!
+//! Watches: MultiClusterServices, Services of the same name, Clusters, the Works that ask providers, the Services' bindings.
+//! Writes:  the claim on the Service; its ResourceBinding; a Work in each provider's execution namespace; finalizer, the
+//!          condition ServiceApplied and events of the MultiClusterService.
+//!
+//! `multiclusterservice-controller`, `multiclusterservice` in `--controllers`, behind the gate MultiClusterService. When the
+//! MultiClusterService goes, the binding and the Services in the members stay, as upstream: a policy may take the Service over.
+
+mod decide;
+
+use std::sync::Arc;
+
+use api::conditions::multi_cluster_service as conditions;
+use api::events as reasons;
+use api::labels::{RESOURCE_BINDING_PERMANENT_ID, finalizers};
+use api::names;
+use api::networking::MultiClusterService;
+use apimachinery::gvk::Gvk;
+use futures::future::join_all;
+use jiff::Timestamp;
+use propagation::Object;
+use propagation::activation::specification_changed;
+use propagation::status::{condition, set_condition};
+use runtime::{Error, Guard, Key, Outcome, Queue, Reconcile, controller};
+use serde_json::{Value, json};
+
+use super::index::{Role, roles};
+use super::{is_cross_cluster, is_ready};
+use crate::plane::Plane;
+use crate::plane::templates::TemplateKey;
+use crate::table::Start;
+use decide::{Plan, Step, View};
+
+const COMPONENT: &str = "multiclusterservice-controller";
+const WORKERS: usize = 4;
+const DONE: &str = "Service is propagated to target clusters.";
+
+struct Controller {
+    plane: Arc<Plane>,
+}
+
+pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
+    let queue: Arc<Queue<Key>> = Queue::new(COMPONENT);
+    let pushed = queue.clone();
+    plane.mirrors.multi_cluster_services.subscribe(move |change| {
+        // What we say in its status is not news.
+        let same = |old: &MultiClusterService, new: &MultiClusterService| {
+            let wish = |service: &MultiClusterService| {
+                let meta = &service.metadata;
+                let marks = (meta.annotations.clone(), meta.labels.clone(), meta.finalizers.clone());
+                (service.spec.clone(), marks, meta.deletion_timestamp.clone())
+            };
+            wish(old) == wish(new)
+        };
+        match (&change.old, &change.new) {
+            (Some(old), Some(new)) if same(old, new) => {}
+            _ => pushed.push(change.key.clone()),
+        }
+    });
+    let (of, pushed) = (plane.clone(), queue.clone());
+    plane.templates.subscribe(move |change| {
+        let Some(service) = change.new.as_ref().or(change.old.as_ref()) else { return };
+        let unchanged =
+            matches!((&change.old, &change.new), (Some(old), Some(new)) if !specification_changed(old, new));
+        let key = Key::new(service.namespace(), service.name());
+        if service.kind() == "Service"
+            && service.api_version() == "v1"
+            && !unchanged
+            && of.mirrors.multi_cluster_services.find(&key).is_some()
+        {
+            pushed.push(key);
+        }
+    });
+    let (of, pushed) = (plane.clone(), queue.clone());
+    plane.mirrors.clusters.subscribe(move |change| {
+        let look = |cluster: &Option<Arc<_>>| {
+            cluster.as_deref().map(|cluster| (is_ready(cluster), super::lacks_slices(cluster)))
+        };
+        if look(&change.old) == look(&change.new) {
+            return;
+        }
+        for service in of.mirrors.multi_cluster_services.all() {
+            let spec = &service.spec;
+            let lists = [&spec.provider_clusters, &spec.consumer_clusters];
+            let named = lists
+                .iter()
+                .any(|list| list.is_empty() || list.iter().any(|cluster| cluster.name == change.key.name));
+            if named {
+                pushed.push(Key::of(service.as_ref()));
+            }
+        }
+    });
+    let pushed = queue.clone();
+    plane.mirrors.works.subscribe(move |change| {
+        let versions = [change.old.as_deref(), change.new.as_deref()];
+        for (service, role) in versions.into_iter().flatten().flat_map(roles) {
+            if role == Role::Request && !change.ours {
+                pushed.push(service);
+            }
+        }
+    });
+    let (of, pushed) = (plane.clone(), queue.clone());
+    plane.mirrors.bindings.subscribe(move |change| {
+        let Some(service) = change.key.name.strip_suffix("-service") else { return };
+        let key = Key::new(change.key.namespace.clone(), service);
+        let spec = |binding: &Option<Arc<api::work::ResourceBinding>>| {
+            binding
+                .as_deref()
+                .map(|binding| (binding.spec.placement.clone(), binding.metadata.labels.clone()))
+        };
+        if !change.ours
+            && spec(&change.old) != spec(&change.new)
+            && of.mirrors.multi_cluster_services.find(&key).is_some()
+        {
+            pushed.push(key);
+        }
+    });
+    plane.tell_panics(&queue, COMPONENT, &plane.mirrors.multi_cluster_services);
+    let controller = Arc::new(Controller { plane: plane.clone() });
+    Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
+}
+
+impl Reconcile for Controller {
+    type Key = Key;
+    type View = View;
+    type Plan = Plan;
+
+    async fn observe(&self, key: &Key) -> Result<Option<View>, Error> {
+        let mirrors = &self.plane.mirrors;
+        let works = self.plane.services.works(key).into_iter().filter(|(_, role)| *role == Role::Request);
+        let requests: Vec<_> = works.filter_map(|(work, _)| mirrors.works.find(&work)).collect();
+        let Some(service) = mirrors.multi_cluster_services.find(key) else {
+            // It had a finalizer; who took that off by force has left these behind.
+            return Ok((!requests.is_empty()).then(|| View::gone(key, requests)));
+        };
+        Ok(Some(View {
+            key: key.clone(),
+            multi: Some(service),
+            clusters: mirrors.clusters.all(),
+            service: self.plane.templates.get(&service_key(key)),
+            binding: mirrors.bindings.get(&key.namespace, &names::binding("Service", &key.name)),
+            requests,
+        }))
+    }
+
+    fn decide(view: &View, _: Timestamp) -> Plan {
+        decide::decide(view, || uuid::Uuid::new_v4().to_string())
+    }
+
+    async fn apply(&self, key: &Key, view: View, plan: Plan) -> Result<Outcome, Error> {
+        let plane = &self.plane;
+        let wrote = !plan.steps.is_empty();
+        // In this order: what is asked for is written after the finalizer that takes it away again.
+        let (first, rest): (Vec<Step>, Vec<Step>) =
+            plan.steps.into_iter().partition(|step| matches!(step, Step::Hold));
+        let mut errors = Vec::new();
+        for step in first {
+            self.carry_out(key, &view, step).await?;
+        }
+        let (last, rest): (Vec<Step>, Vec<Step>) =
+            rest.into_iter().partition(|step| matches!(step, Step::Release));
+        let results = join_all(rest.into_iter().map(|step| self.carry_out(key, &view, step))).await;
+        errors.extend(results.into_iter().filter_map(Result::err));
+        let Some(multi) = &view.multi else { return Error::join(errors).map(|()| Outcome::Done) };
+        for (reason, message) in plan.warnings {
+            plane.events.say(COMPONENT, multi.as_ref(), reason, message);
+        }
+        if let Some(problem) = plan.problem {
+            errors.push(Error::Several(vec![problem]));
+        }
+        if errors.is_empty() {
+            for step in last {
+                self.carry_out(key, &view, step).await?;
+            }
+        }
+        let result = Error::join(errors);
+        if result.as_ref().is_err_and(Error::is_conflict) {
+            return result.map(|()| Outcome::Done);
+        }
+        let live = multi.metadata.deletion_timestamp.is_none() && is_cross_cluster(multi);
+        let told = match &result {
+            Ok(()) if live => Some(("True", conditions::REASON_SERVICE_APPLIED, DONE.to_owned())),
+            Ok(()) => None,
+            Err(error) => Some(("False", conditions::REASON_SERVICE_NOT_APPLIED, error.to_string())),
+        };
+        if let Some((status, reason, message)) = told {
+            let changed = match live {
+                true => self.tell(multi, status, reason, &message).await?,
+                false => true,
+            };
+            let event =
+                if status == "True" { reasons::SYNC_SERVICE_SUCCEED } else { reasons::SYNC_SERVICE_FAILED };
+            if wrote || changed {
+                plane.events.say(COMPONENT, multi.as_ref(), event, message);
+            }
+        }
+        // A Service that is missing is told by its own event when it comes.
+        match result {
+            Err(Error::Several(_)) if plan.waits => Ok(Outcome::Done),
+            result => result.map(|()| Outcome::Done),
+        }
+    }
+}
+
+fn service_key(key: &Key) -> TemplateKey {
+    TemplateKey {
+        kind: Gvk::new("", "v1", "Service"),
+        namespace: key.namespace.clone(),
+        name: key.name.clone(),
+    }
+}
+
+impl Controller {
+    async fn carry_out(&self, key: &Key, view: &View, step: Step) -> Result<(), Error> {
+        let plane = &self.plane;
+        let (writer, mirrors) = (plane.writer.derived(), &plane.mirrors);
+        match (step, view.multi.as_deref()) {
+            (Step::Hold, Some(multi)) => {
+                let mut held = multi.clone();
+                held.metadata
+                    .finalizers
+                    .get_or_insert_default()
+                    .push(finalizers::MULTI_CLUSTER_SERVICE.to_owned());
+                // Durable: what follows has effects in members.
+                let mirror = &mirrors.multi_cluster_services;
+                plane.writer.update_mirrored(mirror, multi, &held, Guard::Version).await.map(drop)
+            }
+            (Step::Release, Some(multi)) => {
+                let newest = mirrors.multi_cluster_services.find(key);
+                let multi = newest.as_deref().unwrap_or(multi);
+                plane.writer.release(multi, finalizers::MULTI_CLUSTER_SERVICE).await.map(drop)
+            }
+            (Step::Hold | Step::Release, None) => Ok(()),
+            (Step::CreateRequest(work), _) => writer.create(&mirrors.works, work.as_ref()).await,
+            (Step::UpdateRequest(old, new), _) => {
+                writer.update_mirrored(&mirrors.works, old.as_ref(), &new, Guard::Fields).await.map(drop)
+            }
+            (Step::DeleteRequest(work), _) => writer.delete(work.as_ref()).await,
+            (Step::PatchService(patch), _) => plane.templates.patch(&service_key(key), patch).await.map(drop),
+            (Step::CreateBinding(mut binding), _) => {
+                let labels = binding.metadata.labels.get_or_insert_default();
+                labels.insert(RESOURCE_BINDING_PERMANENT_ID.to_owned(), uuid::Uuid::new_v4().to_string());
+                writer.create(&mirrors.bindings, binding.as_ref()).await
+            }
+            (Step::UpdateBinding(old, new), _) => {
+                writer.update_mirrored(&mirrors.bindings, old.as_ref(), &new, Guard::Fields).await.map(drop)
+            }
+        }
+    }
+
+    /// Sets the condition; returns whether it said something else before.
+    async fn tell(
+        &self,
+        multi: &MultiClusterService,
+        status: &str,
+        reason: &str,
+        message: &str,
+    ) -> Result<bool, Error> {
+        tell(&self.plane, multi, conditions::SERVICE_APPLIED, (status, reason, message)).await
+    }
+}
+
+/// Sets a condition of a MultiClusterService; returns whether it said something else before.
+pub(super) async fn tell(
+    plane: &Plane,
+    multi: &MultiClusterService,
+    kind: &str,
+    (status, reason, message): (&str, &str, &str),
+) -> Result<bool, Error> {
+    let now = Timestamp::now();
+    let mirror = &plane.mirrors.multi_cluster_services;
+    let newest = mirror.find(&Key::of(multi));
+    let multi = newest.as_deref().unwrap_or(multi);
+    let change = |service: &mut MultiClusterService| {
+        set_condition(&mut service.status.conditions, condition(kind, status, reason, message, now));
+        Ok(())
+    };
+    match plane.writer.change_status(multi, change).await {
+        Ok(Some(answer)) => {
+            mirror.note(answer);
+            Ok(true)
+        }
+        Ok(None) => Ok(false),
+        Err(error) if error.is_not_found() => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns a merge patch of metadata.
+fn metadata_patch(labels: Value, annotations: Value) -> Value {
+    json!({ "metadata": { "labels": labels, "annotations": annotations } })
+}

@@ -1,0 +1,288 @@
+//! What a MultiClusterService needs: its requests, the claim on its Service, and the Service's binding. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use api::cluster::Cluster;
+use api::events as reasons;
+use api::labels::annotations::{
+    CLUSTER_PROPAGATION_POLICY_NAME, PROPAGATION_POLICY_NAME, PROPAGATION_POLICY_NAMESPACE,
+};
+use api::labels::{
+    BINDING_MANAGED_BY, CLUSTER_PROPAGATION_POLICY_PERMANENT_ID, MULTI_CLUSTER_SERVICE_NAME,
+    MULTI_CLUSTER_SERVICE_NAMESPACE, MULTI_CLUSTER_SERVICE_PERMANENT_ID, PROPAGATION_POLICY_PERMANENT_ID,
+    RESOURCE_TEMPLATE_CLAIMED_BY, finalizers,
+};
+use api::networking::MultiClusterService;
+use api::policy::{ClusterAffinity, ConflictResolution, Placement};
+use api::work::{ResourceBinding, ResourceBindingSpec, Work};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::core::ObjectMeta;
+use propagation::{Object, Reference as _};
+use runtime::Key;
+use serde_json::{Value, json};
+
+use super::super::index::cluster_of;
+use super::super::works::{Ensure, is_going, request};
+use super::super::{is_cross_cluster, is_ready, lacks_slices, meant};
+use super::metadata_patch;
+
+/// The value of the marks on what belongs to a MultiClusterService.
+const HOLDER: &str = "MultiClusterService";
+
+/// What is known of a MultiClusterService.
+pub(crate) struct View {
+    pub(super) key: Key,
+    pub(super) multi: Option<Arc<MultiClusterService>>,
+    pub(super) clusters: Vec<Arc<Cluster>>,
+    /// The Service of its name, or its head.
+    pub(super) service: Option<Arc<Value>>,
+    /// The Service's binding.
+    pub(super) binding: Option<Arc<ResourceBinding>>,
+    /// The Works that ask providers for its endpoints.
+    pub(super) requests: Vec<Arc<Work>>,
+}
+
+impl View {
+    /// The MultiClusterService is gone and has left these.
+    pub(super) fn gone(key: &Key, requests: Vec<Arc<Work>>) -> Self {
+        Self { key: key.clone(), multi: None, clusters: Vec::new(), service: None, binding: None, requests }
+    }
+}
+
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Plan {
+    pub(super) steps: Vec<Step>,
+    /// What is told about single clusters: reason and message.
+    pub(super) warnings: Vec<(&'static str, String)>,
+    /// Why the Service cannot be brought anywhere.
+    pub(super) problem: Option<String>,
+    /// The problem ends with an event of its own.
+    pub(super) waits: bool,
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) enum Step {
+    /// The finalizer is put on, before anything else.
+    Hold,
+    /// The finalizer is taken off, after everything else.
+    Release,
+    CreateRequest(Box<Work>),
+    UpdateRequest(Arc<Work>, Box<Work>),
+    DeleteRequest(Arc<Work>),
+    PatchService(Value),
+    CreateBinding(Box<ResourceBinding>),
+    UpdateBinding(Arc<ResourceBinding>, Box<ResourceBinding>),
+}
+
+pub(super) fn decide(view: &View, fresh_id: impl Fn() -> String) -> Plan {
+    let mut plan = Plan::default();
+    let Some(multi) = &view.multi else {
+        withdraw_requests(view, &BTreeSet::new(), &mut plan);
+        return plan;
+    };
+    let held =
+        multi.metadata.finalizers.iter().flatten().any(|held| held == finalizers::MULTI_CLUSTER_SERVICE);
+    if multi.metadata.deletion_timestamp.is_some() || !is_cross_cluster(multi) {
+        withdraw_requests(view, &BTreeSet::new(), &mut plan);
+        release_service(view, multi, &mut plan);
+        if held {
+            plan.steps.push(Step::Release);
+        }
+        return plan;
+    }
+    if !held {
+        plan.steps.push(Step::Hold);
+    }
+    let providers = meant(&multi.spec.provider_clusters, &view.clusters);
+    let consumers = meant(&multi.spec.consumer_clusters, &view.clusters);
+    ask(view, multi, &providers, &mut plan, fresh_id);
+    withdraw_requests(view, &providers, &mut plan);
+    let Some(service) = view.service.as_ref().filter(|service| !service.is_deleting()) else {
+        plan.problem = Some(format!("services {:?} not found", view.key.name));
+        plan.waits = true;
+        return plan;
+    };
+    claim(multi, service, &mut plan);
+    bind(view, multi, service, providers.union(&consumers).cloned().collect(), &mut plan);
+    plan
+}
+
+/// Asks each provider for endpoints. One that is not ready is asked all the same, and answers when it is back.
+fn ask(
+    view: &View,
+    multi: &MultiClusterService,
+    providers: &BTreeSet<String>,
+    plan: &mut Plan,
+    fresh_id: impl Fn() -> String,
+) {
+    for provider in providers {
+        let named = |cluster: &&Arc<Cluster>| cluster.metadata.name.as_ref() == Some(provider);
+        let Some(cluster) = view.clusters.iter().find(named) else {
+            plan.warnings
+                .push((reasons::CLUSTER_NOT_FOUND, format!("Provider cluster {provider} is not found")));
+            continue;
+        };
+        if cluster.metadata.deletion_timestamp.is_some() {
+            continue;
+        }
+        if lacks_slices(cluster) {
+            let message = format!("Provider cluster {provider} does not support EndpointSlice");
+            plan.warnings.push((reasons::API_INCOMPATIBLE, message));
+            continue;
+        }
+        if !is_ready(cluster) {
+            let message =
+                format!("Provider cluster {provider} is not ready, its endpoints are left out until it is");
+            plan.warnings.push((reasons::SYNC_SERVICE_FAILED, message));
+        }
+        let wanted = match request(multi, provider) {
+            Ok(wanted) => wanted,
+            Err(error) => {
+                plan.problem = Some(error.to_string());
+                continue;
+            }
+        };
+        let existing = view.requests.iter().find(|work| Key::of(work.as_ref()) == wanted.key());
+        match (wanted.ensure(existing.map(AsRef::as_ref), &fresh_id), existing) {
+            (Ensure::Create(work), _) => plan.steps.push(Step::CreateRequest(work)),
+            (Ensure::Update(work), Some(existing)) => {
+                plan.steps.push(Step::UpdateRequest(Arc::clone(existing), work));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Withdraws the requests to all clusters but these. Collected slices are released by who collected them.
+fn withdraw_requests(view: &View, except: &BTreeSet<String>, plan: &mut Plan) {
+    for work in view.requests.iter().filter(|work| !is_going(work)) {
+        if !except.contains(cluster_of(&Key::of(work.as_ref()))) {
+            plan.steps.push(Step::DeleteRequest(Arc::clone(work)));
+        }
+    }
+}
+
+fn id_of(multi: &MultiClusterService) -> String {
+    let labels = multi.metadata.labels.as_ref();
+    labels.and_then(|labels| labels.get(MULTI_CLUSTER_SERVICE_PERMANENT_ID)).cloned().unwrap_or_default()
+}
+
+/// Takes the Service from whatever policy has it.
+fn claim(multi: &MultiClusterService, service: &Value, plan: &mut Plan) {
+    let (id, Key { namespace, name }) = (id_of(multi), Key::of(multi));
+    let labels = [
+        (RESOURCE_TEMPLATE_CLAIMED_BY, Some(HOLDER)),
+        (MULTI_CLUSTER_SERVICE_PERMANENT_ID, Some(id.as_str())),
+        (PROPAGATION_POLICY_PERMANENT_ID, None),
+        (CLUSTER_PROPAGATION_POLICY_PERMANENT_ID, None),
+    ];
+    let annotations = [
+        (MULTI_CLUSTER_SERVICE_NAMESPACE, Some(namespace.as_str())),
+        (MULTI_CLUSTER_SERVICE_NAME, Some(name.as_str())),
+        (PROPAGATION_POLICY_NAMESPACE, None),
+        (PROPAGATION_POLICY_NAME, None),
+        (CLUSTER_PROPAGATION_POLICY_NAME, None),
+    ];
+    let there = labels.iter().all(|(key, value)| service.label(key) == *value)
+        && annotations.iter().all(|(key, value)| service.annotation(key) == *value);
+    if !there {
+        let map = |pairs: &[(&str, Option<&str>)]| -> Value {
+            pairs.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect()
+        };
+        plan.steps.push(Step::PatchService(metadata_patch(map(&labels), map(&annotations))));
+    }
+}
+
+/// Brings the Service to these clusters.
+fn bind(
+    view: &View,
+    multi: &MultiClusterService,
+    service: &Value,
+    clusters: BTreeSet<String>,
+    plan: &mut Plan,
+) {
+    let Key { namespace, name } = Key::of(multi);
+    let labels = BTreeMap::from([
+        (BINDING_MANAGED_BY.to_owned(), HOLDER.to_owned()),
+        (MULTI_CLUSTER_SERVICE_PERMANENT_ID.to_owned(), id_of(multi)),
+    ]);
+    let annotations = BTreeMap::from([
+        (MULTI_CLUSTER_SERVICE_NAMESPACE.to_owned(), namespace.clone()),
+        (MULTI_CLUSTER_SERVICE_NAME.to_owned(), name.clone()),
+    ]);
+    let affinity =
+        ClusterAffinity { cluster_names: clusters.into_iter().collect(), ..ClusterAffinity::default() };
+    let placement = Placement { cluster_affinity: Some(affinity), ..Placement::default() };
+    let Some(existing) = &view.binding else {
+        let owner =
+            OwnerReference { controller: None, block_owner_deletion: None, ..service.controller_reference() };
+        plan.steps.push(Step::CreateBinding(Box::new(ResourceBinding {
+            metadata: ObjectMeta {
+                name: Some(api::names::binding("Service", &name)),
+                namespace: Some(namespace),
+                owner_references: Some(vec![owner]),
+                finalizers: Some(vec![finalizers::BINDING.to_owned()]),
+                labels: Some(labels),
+                annotations: Some(annotations),
+                ..ObjectMeta::default()
+            },
+            spec: ResourceBindingSpec {
+                resource: service.reference(),
+                placement: Some(placement),
+                conflict_resolution: Some(ConflictResolution::Overwrite),
+                ..ResourceBindingSpec::default()
+            },
+            ..ResourceBinding::default()
+        })));
+        return;
+    };
+    if existing.metadata.deletion_timestamp.is_some() || existing.spec.resource.uid != service.uid() {
+        // That of an earlier Service has to go first.
+        plan.problem = Some(format!("the binding of an earlier service {name:?} is still being deleted"));
+        return;
+    }
+    let mut wanted = ResourceBinding::clone(existing);
+    let marks = wanted.metadata.labels.get_or_insert_default();
+    marks.extend(labels);
+    marks.retain(|key, _| {
+        key != PROPAGATION_POLICY_PERMANENT_ID && key != CLUSTER_PROPAGATION_POLICY_PERMANENT_ID
+    });
+    let notes = wanted.metadata.annotations.get_or_insert_default();
+    notes.extend(annotations);
+    notes.retain(|key, _| {
+        ![PROPAGATION_POLICY_NAMESPACE, PROPAGATION_POLICY_NAME, CLUSTER_PROPAGATION_POLICY_NAME]
+            .contains(&key.as_str())
+    });
+    wanted.spec.resource = service.reference();
+    wanted.spec.placement = Some(placement);
+    wanted.spec.conflict_resolution = Some(ConflictResolution::Overwrite);
+    if wanted != **existing {
+        plan.steps.push(Step::UpdateBinding(Arc::clone(existing), Box::new(wanted)));
+    }
+}
+
+/// Takes the marks off the Service and its binding, if they are of this MultiClusterService.
+fn release_service(view: &View, multi: &MultiClusterService, plan: &mut Plan) {
+    let id = id_of(multi);
+    let ours = |value: Option<&str>| value.is_some_and(|value| value == id);
+    if let Some(service) = &view.service
+        && ours(service.label(MULTI_CLUSTER_SERVICE_PERMANENT_ID))
+    {
+        let labels = json!({ RESOURCE_TEMPLATE_CLAIMED_BY: null, MULTI_CLUSTER_SERVICE_PERMANENT_ID: null });
+        plan.steps.push(Step::PatchService(metadata_patch(labels, json!({}))));
+    }
+    if let Some(binding) = &view.binding {
+        let labels = binding.metadata.labels.as_ref();
+        if ours(labels.and_then(|labels| labels.get(MULTI_CLUSTER_SERVICE_PERMANENT_ID)).map(String::as_str))
+        {
+            let mut released = ResourceBinding::clone(binding);
+            let marks = released.metadata.labels.get_or_insert_default();
+            marks.retain(|key, _| key != BINDING_MANAGED_BY && key != MULTI_CLUSTER_SERVICE_PERMANENT_ID);
+            let notes = released.metadata.annotations.get_or_insert_default();
+            notes
+                .retain(|key, _| key != MULTI_CLUSTER_SERVICE_NAMESPACE && key != MULTI_CLUSTER_SERVICE_NAME);
+            plan.steps.push(Step::UpdateBinding(Arc::clone(binding), Box::new(released)));
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! What the Works of services across clusters look like, and what is written to make one be so. Pure.
+//!
+//! Three kinds: a *request* stands in the execution namespace of a provider and asks for the endpoints of a MultiClusterService;
+//! a *collected* one holds an EndpointSlice of that cluster; a *dispatched* one brings such a slice to a consumer. The first two
+//! are suspended for ever: they tell something and are never carried out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::labels::annotations::PROVISION_CLUSTER;
+use api::labels::{
+    ENDPOINT_SLICE_DISPATCH_CONTROLLER, ENDPOINT_SLICE_MANAGED_BY, ENDPOINT_SLICE_NAME,
+    ENDPOINT_SLICE_NAMESPACE, ENDPOINT_SLICE_WORK_MANAGED_BY, MULTI_CLUSTER_SERVICE_NAME,
+    MULTI_CLUSTER_SERVICE_NAMESPACE, MULTI_CLUSTER_SERVICE_PERMANENT_ID, WORK_PERMANENT_ID, finalizers,
+};
+use api::networking::MultiClusterService;
+use api::work::Work;
+use propagation::Object;
+use propagation::render::{DesiredWork, stamp};
+use runtime::Key;
+use serde_json::{Value, json};
+
+use super::SERVICE_NAME;
+
+/// Who wants an EndpointSlice to be collected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Token {
+    MultiClusterService,
+    ServiceExport,
+}
+
+impl Token {
+    pub(super) const ALL: [Self; 2] = [Self::MultiClusterService, Self::ServiceExport];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::MultiClusterService => "MultiClusterService",
+            Self::ServiceExport => "ServiceExport",
+        }
+    }
+
+    /// Returns the labels that name the Service: its namespace and its name.
+    pub(super) fn labels(self) -> [&'static str; 2] {
+        match self {
+            Self::MultiClusterService => [MULTI_CLUSTER_SERVICE_NAMESPACE, MULTI_CLUSTER_SERVICE_NAME],
+            Self::ServiceExport => [ENDPOINT_SLICE_NAMESPACE, ENDPOINT_SLICE_NAME],
+        }
+    }
+
+    /// Returns the finalizer of the controller that brings the slice further.
+    pub(super) fn finalizer(self) -> &'static str {
+        match self {
+            Self::MultiClusterService => finalizers::MCS_ENDPOINT_SLICE_DISPATCH,
+            Self::ServiceExport => finalizers::ENDPOINT_SLICE,
+        }
+    }
+}
+
+pub(super) fn label<'a>(work: &'a Work, key: &str) -> &'a str {
+    work.metadata.labels.as_ref().and_then(|labels| labels.get(key)).map_or("", String::as_str)
+}
+
+pub(super) fn annotation<'a>(work: &'a Work, key: &str) -> &'a str {
+    work.metadata.annotations.as_ref().and_then(|all| all.get(key)).map_or("", String::as_str)
+}
+
+/// Returns the Service that a Work names for this token, if it does.
+pub(super) fn service_of(work: &Work, token: Token) -> Option<Key> {
+    let [namespace, name] = token.labels().map(|key| label(work, key));
+    (!name.is_empty()).then(|| Key::new(namespace, name))
+}
+
+/// Returns who wants the slice in a collected Work.
+pub(super) fn tokens(work: &Work) -> BTreeSet<Token> {
+    let named = label(work, ENDPOINT_SLICE_WORK_MANAGED_BY);
+    let has = |token: &Token| named.split('.').any(|name| name == token.name());
+    Token::ALL.into_iter().filter(has).collect()
+}
+
+pub(super) fn is_going(work: &Work) -> bool {
+    work.metadata.deletion_timestamp.is_some()
+}
+
+/// Returns the manifest of this kind in a Work.
+pub(super) fn manifest<'a>(work: &'a Work, kind: &str) -> Option<&'a Value> {
+    work.spec.workload.manifests.iter().find(|manifest| manifest.kind() == kind)
+}
+
+/// A Work as it should be.
+#[derive(Debug, Clone)]
+pub(super) struct Wanted {
+    work: DesiredWork,
+    finalizers: Vec<&'static str>,
+    /// Labels that it must not have.
+    without: Vec<&'static str>,
+}
+
+/// What it takes to make a Work be as wanted.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Ensure {
+    Create(Box<Work>),
+    Update(Box<Work>),
+    Nothing,
+    /// The old one has to go first.
+    Wait,
+}
+
+impl Wanted {
+    pub(super) fn key(&self) -> Key {
+        Key::new(self.work.namespace.clone(), self.work.name.clone())
+    }
+
+    /// Returns what it takes to make the existing Work, if there is one, be as wanted.
+    pub(super) fn ensure(&self, existing: Option<&Work>, fresh_id: impl FnOnce() -> String) -> Ensure {
+        let mut made = self.work.create();
+        made.metadata.finalizers = Some(self.finalizers.iter().map(|name| (*name).to_owned()).collect());
+        let Some(existing) = existing else {
+            identify(&mut made, &fresh_id());
+            return Ensure::Create(Box::new(made));
+        };
+        if is_going(existing) {
+            return Ensure::Wait;
+        }
+        identify(&mut made, label(existing, WORK_PERMANENT_ID));
+        let mut work = existing.clone();
+        let labels = work.metadata.labels.get_or_insert_default();
+        labels.extend(made.metadata.labels.unwrap_or_default());
+        labels.retain(|key, _| !self.without.contains(&key.as_str()));
+        work.metadata
+            .annotations
+            .get_or_insert_default()
+            .extend(made.metadata.annotations.unwrap_or_default());
+        for finalizer in made.metadata.finalizers.unwrap_or_default() {
+            let held = work.metadata.finalizers.get_or_insert_default();
+            if !held.contains(&finalizer) {
+                held.push(finalizer);
+            }
+        }
+        work.spec = made.spec;
+        let same = work.spec == existing.spec && {
+            let (now, then) = (&work.metadata, &existing.metadata);
+            let empty = BTreeMap::new();
+            now.labels.as_ref() == Some(then.labels.as_ref().unwrap_or(&empty))
+                && now.annotations.as_ref() == Some(then.annotations.as_ref().unwrap_or(&empty))
+                && now.finalizers == then.finalizers
+        };
+        if same { Ensure::Nothing } else { Ensure::Update(Box::new(work)) }
+    }
+}
+
+/// Admission would give a Work its identity; control planes without our admission have Works, too.
+fn identify(work: &mut Work, id: &str) {
+    for manifest in &mut work.spec.workload.manifests {
+        stamp(manifest, Some(id));
+    }
+    if !id.is_empty() {
+        work.metadata.labels.get_or_insert_default().insert(WORK_PERMANENT_ID.to_owned(), id.to_owned());
+    }
+}
+
+/// Returns the Work that asks a provider for the endpoints of a MultiClusterService.
+pub(super) fn request(service: &MultiClusterService, cluster: &str) -> propagation::Result<Wanted> {
+    let mut manifest = serde_json::to_value(service).unwrap_or_default();
+    manifest["apiVersion"] = "networking.karmada.io/v1alpha1".into();
+    manifest["kind"] = "MultiClusterService".into();
+    let Key { namespace, name } = Key::of(service);
+    let id = service.metadata.labels.as_ref().and_then(|all| all.get(MULTI_CLUSTER_SERVICE_PERMANENT_ID));
+    let labels = [
+        (MULTI_CLUSTER_SERVICE_PERMANENT_ID, id.cloned().unwrap_or_default()),
+        (MULTI_CLUSTER_SERVICE_NAMESPACE, namespace),
+        (MULTI_CLUSTER_SERVICE_NAME, name),
+    ];
+    let labels = labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    let work = DesiredWork::new(cluster, manifest, labels, BTreeMap::new())?.suspended(Some(true));
+    Ok(Wanted { work, finalizers: Vec::new(), without: Vec::new() })
+}
+
+/// Returns the Work that holds a slice of a cluster for those who want it.
+pub(super) fn collected(
+    cluster: &str,
+    slice: &Value,
+    service: &Key,
+    tokens: &BTreeSet<Token>,
+) -> propagation::Result<Wanted> {
+    let mut labels = BTreeMap::from([(ENDPOINT_SLICE_WORK_MANAGED_BY.to_owned(), joined(tokens))]);
+    for token in tokens {
+        let [namespace, name] = token.labels();
+        labels.insert(namespace.to_owned(), service.namespace.clone());
+        labels.insert(name.to_owned(), service.name.clone());
+    }
+    let without = Token::ALL.into_iter().filter(|token| !tokens.contains(token));
+    let without = without.flat_map(Token::labels).collect();
+    let work = DesiredWork::new(cluster, slice.clone(), labels, BTreeMap::new())?.suspended(Some(true));
+    Ok(Wanted { work, finalizers: tokens.iter().map(|token| token.finalizer()).collect(), without })
+}
+
+fn joined(tokens: &BTreeSet<Token>) -> String {
+    tokens.iter().map(|token| token.name()).collect::<Vec<_>>().join(".")
+}
+
+/// Returns a collected Work that fewer want than before; nothing if nobody does.
+pub(super) fn released(work: &Work, left: &BTreeSet<Token>) -> Option<Work> {
+    if left.is_empty() {
+        return None;
+    }
+    let mut released = work.clone();
+    let labels = released.metadata.labels.get_or_insert_default();
+    labels.insert(ENDPOINT_SLICE_WORK_MANAGED_BY.to_owned(), joined(left));
+    for token in Token::ALL.into_iter().filter(|token| !left.contains(token)) {
+        for key in token.labels() {
+            labels.remove(key);
+        }
+    }
+    Some(released)
+}
+
+/// Returns the Work that brings a collected slice to a consumer.
+///
+/// Upstream gives it the name of the collected Work, so that slices of one name in two clusters get into each other's way.
+/// Ours goes by the name that the slice has in the consumer.
+pub(super) fn dispatched(
+    service: &Key,
+    slice: &Value,
+    source: &str,
+    consumer: &str,
+) -> propagation::Result<Wanted> {
+    let name = api::names::dispatched_endpoint_slice(source, slice.name());
+    let manifest = json!({
+        "apiVersion": super::SLICE_API, "kind": super::SLICE,
+        "metadata": {
+            "name": name, "namespace": slice.namespace(),
+            "labels": {
+                SERVICE_NAME: service.name, ENDPOINT_SLICE_MANAGED_BY: ENDPOINT_SLICE_DISPATCH_CONTROLLER,
+            },
+            "annotations": { PROVISION_CLUSTER: source },
+        },
+        "addressType": slice["addressType"], "endpoints": slice["endpoints"], "ports": slice["ports"],
+    });
+    let [namespace, name] = Token::MultiClusterService.labels();
+    let labels = [(namespace, &service.namespace), (name, &service.name)];
+    let labels = labels.into_iter().map(|(key, value)| (key.to_owned(), value.clone())).collect();
+    let annotations = BTreeMap::from([(PROVISION_CLUSTER.to_owned(), source.to_owned())]);
+    let work = DesiredWork::new(consumer, manifest, labels, annotations)?;
+    Ok(Wanted { work, finalizers: vec![finalizers::EXECUTION], without: Vec::new() })
+}

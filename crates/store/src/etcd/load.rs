@@ -1,0 +1,90 @@
+//! Reading everything, page by page, as of one revision.
+
+use std::{collections::HashMap, sync::Arc};
+
+use bytes::Bytes;
+use tonic::{Code, Status};
+
+use super::{
+    client::Client,
+    compaction,
+    keys::{Keys, Names},
+    protocol::{RANGE, RangeRequest, RangeResponse},
+};
+use crate::{Revision, disk::RawEntry};
+
+/// Entries per page: few enough for a page of large objects.
+const PAGE: i64 = 500;
+
+/// Everything as of a revision.
+pub(super) struct Everything {
+    pub(super) revision: Revision,
+    /// The newest revision at that time: memory has to get there before anybody may read.
+    pub(super) newest: Revision,
+    /// Entries in order of their names.
+    pub(super) collections: HashMap<Arc<str>, Vec<RawEntry>>,
+}
+
+/// Reads everything as of the last compaction, so that the history since can be followed.
+pub(super) async fn with_history(client: &Client, keys: &Keys) -> Result<Everything, Status> {
+    if let Some(compacted) = compaction::last(client).await? {
+        match at(client, keys, compacted).await {
+            // Somebody has compacted further since.
+            Err(status) if status.code() == Code::OutOfRange => {}
+            other => return other,
+        }
+    }
+    now(client, keys).await
+}
+
+/// Reads everything as it is now.
+pub(super) async fn now(client: &Client, keys: &Keys) -> Result<Everything, Status> {
+    at(client, keys, 0).await
+}
+
+async fn at(client: &Client, keys: &Keys, revision: Revision) -> Result<Everything, Status> {
+    let (start, end) = keys.range();
+    let mut names = Names::default();
+    let mut collections: HashMap<Arc<str>, Vec<RawEntry>> = HashMap::new();
+    let (mut next, mut as_of, mut newest) = (start, revision, 0);
+    loop {
+        let request = RangeRequest {
+            key: next,
+            range_end: end.clone(),
+            limit: PAGE,
+            revision: signed(as_of),
+            count_only: false,
+        };
+        let page: RangeResponse = client.call(RANGE, request, true).await?;
+        newest = unsigned(page.header.as_ref().map_or(0, |header| header.revision)).max(newest);
+        if as_of == 0 {
+            as_of = newest;
+        }
+        let last = page.kvs.last().map(|kv| kv.key.clone());
+        for kv in page.kvs {
+            let Some((collection, name)) = keys.parts(&kv.key) else { continue };
+            collections.entry(names.intern(collection)).or_default().push(RawEntry {
+                name: name.into(),
+                created: unsigned(kv.create_revision),
+                modified: unsigned(kv.mod_revision),
+                expires_ms: None,
+                // A copy of its own: otherwise one entry would keep its whole page in memory.
+                value: Bytes::copy_from_slice(&kv.value),
+            });
+        }
+        match last {
+            Some(last) if page.more => next = [&last[..], &[0]].concat().into(),
+            _ => break,
+        }
+    }
+    Ok(Everything { revision: as_of, newest, collections })
+}
+
+/// etcd's numbers are signed and never negative.
+pub(super) fn unsigned(number: i64) -> Revision {
+    Revision::try_from(number).unwrap_or(0)
+}
+
+pub(super) fn signed(revision: Revision) -> i64 {
+    i64::try_from(revision).unwrap_or(i64::MAX)
+}
