@@ -111,6 +111,8 @@ pub mod annotations {
     pub const DEPENDENCIES: &str = "resourcebinding.karmada.io/dependencies";
     /// On dispatched EndpointSlices and their Works: the cluster they come from.
     pub const PROVISION_CLUSTER: &str = "endpointslice.karmada.io/provision-cluster";
+    /// On MultiClusterIngresses, ours: the clusters that take traffic from outside, joined by commas.
+    pub const ENTRY_CLUSTERS: &str = "networking.karmada.io/entry-clusters";
     /// On objects from the search cache: the cluster they come from.
     pub const CACHED_FROM_CLUSTER: &str = "resource.karmada.io/cached-from-cluster";
     /// On objects from the metrics adapter: the cluster they come from.

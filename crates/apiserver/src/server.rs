@@ -126,6 +126,18 @@ pub trait Extension: Send + Sync {
         Box::pin(std::future::ready(None))
     }
 
+    /// Answers any request below a computed kind that is not the server's own: any method, subresources, upgrades. Returns
+    /// `None` for what it does not know.
+    fn connect<'a>(
+        &'a self,
+        _server: &'a Arc<Server>,
+        _context: &'a Context,
+        _kind: &'a Kind,
+        _body: &'a Bytes,
+    ) -> BoxFuture<'a, Option<Result<Response<Body>, Status>>> {
+        Box::pin(std::future::ready(None))
+    }
+
     /// Returns the subresources it adds to the kind of a definition, named `<plural>.<group>`. It is asked for them with any
     /// method, long-running requests and upgrades included.
     fn connects(&self, _definition: &str) -> Vec<Subresource> {

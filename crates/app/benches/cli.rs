@@ -29,6 +29,9 @@ struct Sizes {
     /// How often the look into all clusters is taken; the median counts.
     #[arg(long, default_value_t = 5)]
     looks: usize,
+    /// The program to measure instead of the one that was built with the benchmark.
+    #[arg(long, value_name = "PATH")]
+    program: Option<PathBuf>,
     /// What `cargo bench` says to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
@@ -52,7 +55,7 @@ struct Program {
 
 fn main() -> Result<()> {
     let sizes = Sizes::parse();
-    let ours = PathBuf::from(env!("CARGO_BIN_EXE_karmada"));
+    let ours = sizes.program.clone().unwrap_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_karmada")));
     let folder = tempfile::tempdir()?;
     let plane = Ours::start(&Build { name: "karmada-rs", program: ours.clone() })?;
     eprintln!("starting {} simulated clusters …", sizes.clusters);

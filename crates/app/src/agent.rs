@@ -7,6 +7,7 @@
 mod certificate;
 mod enrol;
 mod identity;
+mod way_in;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -90,6 +91,8 @@ pub(crate) struct Arguments {
     patience: Patience,
     #[command(flatten)]
     rotation: certificate::Rotation,
+    #[command(flatten)]
+    tunnel: way_in::Tunnel,
     #[command(flatten)]
     election: Election,
     /// Address to serve /metrics on, without credentials; `:8080` is all interfaces, `0` is nowhere.
@@ -179,7 +182,6 @@ pub(crate) struct Agent {
     /// The control plane, in the agent's own name; shows the newest certificate from request to request.
     pub(crate) plane: Client,
     /// How the control plane is reached at the moment, for whoever needs a connection of his own.
-    #[expect(dead_code, reason = "for tasks that open connections themselves")]
     pub(crate) identity: Identity,
     /// The member.
     pub(crate) member: Client,
@@ -275,6 +277,10 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         vec![Box::new(move |agent| start_controllers(agent, &settings, &chosen.selection))];
     if chosen.rotation {
         tasks.push(Box::new(move |agent| certificate::renew(agent, &identity, &rotation)));
+    }
+    if arguments.tunnel.tunnel {
+        let (tunnel, namespace) = (arguments.tunnel.clone(), arguments.cluster_namespace.clone());
+        tasks.push(Box::new(move |agent| way_in::start(agent, &tunnel, &namespace)));
     }
     let acting = act(agent, candidate, &tasks, &stop);
     tokio::pin!(acting);

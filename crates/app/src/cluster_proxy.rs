@@ -4,16 +4,21 @@
 //! The member is asked with the impersonator's token and the caller's name and groups, so that the member's own rules
 //! decide what the caller may do there. Which names may be taken on is the business of the `unifiedAuth` controller.
 //!
-//! What is asked there, and with which headers, is [`apiserver::http::onward`].
+//! What is asked there, and with which headers, is [`apiserver::http::onward`]. How a member is reached, by its address or
+//! through the tunnel of its agent, is [`member::Connection`]'s business.
+//!
+//! The cluster name `*` stands for all of them: see `every`.
 //!
 //! `karmadactl get --operation-scope members` and everything else that looks into members goes this way.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
 
+mod every;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use api::cluster::Cluster;
+use api::cluster::{Cluster, LocalSecretReference};
 use apimachinery::gvk::GroupResource;
 use apimachinery::status::Status;
 use apiserver::handlers::context::Context;
@@ -27,10 +32,14 @@ use kube::Client;
 use member::Connection;
 use parking_lot::Mutex;
 use serde::Deserialize as _;
+use tunnel::Tunnels;
+
+/// The name that stands for all clusters.
+const EVERY: &str = "*";
 
 /// The way to members, with a client for each that was asked for.
-#[derive(Default)]
 pub(crate) struct ClusterProxy {
+    tunnels: Tunnels,
     clients: Mutex<HashMap<String, (Connection, Client)>>,
 }
 
@@ -41,6 +50,10 @@ impl std::fmt::Debug for ClusterProxy {
 }
 
 impl ClusterProxy {
+    pub(crate) fn new(tunnels: Tunnels) -> Self {
+        Self { tunnels, clients: Mutex::default() }
+    }
+
     /// Answers a request to `clusters/<name>/proxy/…`.
     pub(crate) async fn answer(
         &self,
@@ -49,12 +62,27 @@ impl ClusterProxy {
         kind: &Kind,
         body: Bytes,
     ) -> Result<Response<Body>, Status> {
-        let name = &context.info.name;
+        let target = onward::target(&context.info, context.query.raw())?;
+        if context.info.name == EVERY {
+            return self.every(server, context, kind, &target, body).await;
+        }
+        self.forward(server, context, kind, &context.info.name, &target, body).await
+    }
+
+    /// Hands a request on to a member, in the name of the caller. `kind` is that of clusters.
+    pub(crate) async fn forward(
+        &self,
+        server: &Arc<Server>,
+        context: &Context,
+        kind: &Kind,
+        name: &str,
+        target: &str,
+        body: Bytes,
+    ) -> Result<Response<Body>, Status> {
         let client = self.client(server, kind, name).await?;
         let upgrade = context.take_upgrade();
         let mut request = Request::new(kube::client::Body::from(body));
         *request.method_mut() = context.method.clone();
-        let target = onward::target(&context.info, context.query.raw())?;
         *request.uri_mut() =
             target.parse().map_err(|_| Status::bad_request(format!("invalid path {target:?}")))?;
         *request.headers_mut() = onward::headers(&context.headers, &context.user, upgrade.is_some())?;
@@ -68,13 +96,18 @@ impl ClusterProxy {
     }
 
     /// Returns the client for a member, made anew when the way to it has changed.
-    async fn client(&self, server: &Arc<Server>, kind: &Kind, name: &str) -> Result<Client, Status> {
+    pub(crate) async fn client(
+        &self,
+        server: &Arc<Server>,
+        kind: &Kind,
+        name: &str,
+    ) -> Result<Client, Status> {
         let Some(object) = server.stored(kind, "", name) else {
             self.clients.lock().remove(name);
             return Err(Status::not_found(&kind.resource, name));
         };
         let cluster = Cluster::deserialize(object).map_err(bare)?;
-        let connection = connection(server, &cluster, name)?;
+        let connection = self.connection(server, &cluster)?;
         if let Some((known, client)) = self.clients.lock().get(name)
             && *known == connection
         {
@@ -84,21 +117,32 @@ impl ClusterProxy {
         self.clients.lock().insert(name.to_owned(), (connection, client.clone()));
         Ok(client)
     }
+
+    fn connection(&self, server: &Server, cluster: &Cluster) -> Result<Connection, Status> {
+        let secret = |reference: &LocalSecretReference| {
+            secret(server, &reference.namespace, &reference.name).map_err(Failure::Status)
+        };
+        Connection::of_caller(cluster, &self.tunnels, secret).map_err(|failure| match failure {
+            Failure::Status(status) => status,
+            // In upstream's words.
+            Failure::Member(member::Error::NoEndpoint { cluster }) => {
+                bare(format!("API endpoint of cluster {cluster} should not be empty"))
+            }
+            Failure::Member(error) => bare(error),
+        })
+    }
 }
 
-fn connection(server: &Server, cluster: &Cluster, name: &str) -> Result<Connection, Status> {
-    if cluster.spec.api_endpoint.is_empty() {
-        return Err(bare(format!("API endpoint of cluster {name} should not be empty")));
+/// Why there is no way to a member.
+enum Failure {
+    Status(Status),
+    Member(member::Error),
+}
+
+impl From<member::Error> for Failure {
+    fn from(error: member::Error) -> Self {
+        Self::Member(error)
     }
-    let Some(reference) = &cluster.spec.impersonator_secret_ref else {
-        return Err(bare(format!("the impersonatorSecretRef of cluster {name} is nil")));
-    };
-    let own = match &cluster.spec.secret_ref {
-        Some(reference) => Some(secret(server, &reference.namespace, &reference.name)?),
-        None => None,
-    };
-    let impersonator = secret(server, &reference.namespace, &reference.name)?;
-    Connection::impersonator(cluster, own.as_ref(), &impersonator).map_err(bare)
 }
 
 fn secret(server: &Server, namespace: &str, name: &str) -> Result<Secret, Status> {
@@ -115,6 +159,11 @@ fn bare(error: impl std::fmt::Display) -> Status {
 }
 
 fn unreachable(cluster: &str, error: &kube::Error) -> Status {
+    match tunnel::Error::within(error) {
+        Some(busy @ tunnel::Error::Busy { .. }) => return Status::too_many_requests(busy.to_string(), 1),
+        Some(other) => return Status::unavailable(other.to_string()),
+        None => {}
+    }
     let mut cause: &dyn std::error::Error = error;
     while let Some(source) = cause.source() {
         cause = source;

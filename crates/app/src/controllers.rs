@@ -9,7 +9,7 @@ use api::features::Features;
 use apimachinery::duration;
 use clap::Args;
 use controllers::plane::scheduling::{Diagnoses, Settings as Scheduling};
-use controllers::table::{Status, TABLE};
+use controllers::table::TABLE;
 use controllers::{Context, Fleet, Selection, Settings, Timing};
 use k8s_openapi::api::core::v1::Namespace;
 use member::Member;
@@ -132,15 +132,11 @@ pub(crate) struct Chosen {
 
 /// Returns the help of `--controllers`.
 fn help() -> String {
-    let names = |present: bool| {
-        let chosen = TABLE.iter().filter(|one| matches!(one.status, Status::Present { .. }) == present);
-        chosen.map(|one| one.name).collect::<Vec<_>>().join(", ")
-    };
+    let names: Vec<&str> = TABLE.iter().map(|one| one.name).collect();
     format!(
         "Controllers that run in this process, by upstream's names: `*` for all that are on by default, `name`, `-name`; \
-         empty for none. These run: {}. These are known and missing: {}",
-        names(true),
-        names(false)
+         empty for none. These are known: {}",
+        names.join(", ")
     )
 }
 

@@ -1,5 +1,6 @@
-//! What Karmada adds to the API server: the proxy to members, the computed columns of kinds that upstream serves by servers
-//! of their own, the metrics of all members, the reasons of the scheduler's last decision as `diagnosis` of a binding, and the controllers' metrics.
+//! What Karmada adds to the API server: the proxy to members and the tunnels of their agents, the doors to the fleet, the metrics of
+//! all members, the computed columns of kinds that upstream serves by servers of their own, the reasons of the scheduler's last decision
+//! as `diagnosis` of a binding, and the controllers' metrics.
 
 use std::sync::Arc;
 
@@ -17,14 +18,17 @@ use http::Response;
 use http::header::ACCEPT;
 use serde::Deserialize as _;
 use serde_json::Value;
+use tunnel::Tunnels;
 
 use crate::cluster_proxy::ClusterProxy;
 use crate::controllers::Tasks;
+use crate::fleet::Doors;
 use crate::fleet_metrics;
+use crate::tunnels;
 
 impl Karmada {
-    pub(crate) fn new(diagnoses: Diagnoses, tasks: Tasks) -> Self {
-        Self { proxy: ClusterProxy::default(), diagnoses, tasks }
+    pub(crate) fn new(diagnoses: Diagnoses, tasks: Tasks, doors: Doors, tunnels: Tunnels) -> Self {
+        Self { proxy: ClusterProxy::new(tunnels.clone()), tunnels, diagnoses, tasks, doors }
     }
 
     /// Says why a binding is where it is: as JSON, or as text for whoever prefers that.
@@ -54,10 +58,14 @@ const AGE: usize = 4;
 
 pub(crate) struct Karmada {
     proxy: ClusterProxy,
+    /// The ways that agents open.
+    tunnels: Tunnels,
     /// The last decisions of the scheduler in this process.
     diagnoses: Diagnoses,
     /// The tasks of the controllers in this process.
     tasks: Tasks,
+    /// The doors to the fleet.
+    doors: Doors,
 }
 
 impl Extension for Karmada {
@@ -74,12 +82,25 @@ impl Extension for Karmada {
                 (api::cluster::GROUP, "Cluster", "proxy") => {
                     Some(self.proxy.answer(server, context, kind, body).await)
                 }
+                (api::cluster::GROUP, "Cluster", "tunnel") => {
+                    Some(tunnels::open(&self.tunnels, server, context, kind))
+                }
                 (api::work::GROUP, "ResourceBinding" | "ClusterResourceBinding", "diagnosis") => {
                     Some(self.diagnosis(context, kind, namespace))
                 }
                 _ => None,
             }
         })
+    }
+
+    fn connect<'a>(
+        &'a self,
+        server: &'a Arc<Server>,
+        context: &'a Context,
+        kind: &'a Kind,
+        body: &'a Bytes,
+    ) -> BoxFuture<'a, Option<Result<Response<Body>, Status>>> {
+        Box::pin(self.doors.answer(server, context, kind, &self.proxy, body))
     }
 
     fn computed<'a>(

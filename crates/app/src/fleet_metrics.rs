@@ -15,7 +15,7 @@ use apimachinery::status::Status;
 use apiserver::handlers::context::Context;
 use apiserver::http::negotiate::{Offer, Shape};
 use apiserver::http::{Body, respond};
-use apiserver::registry::{ANY, Kind, Registry, Rules, Source};
+use apiserver::registry::{ANY, Kind, Rules, Source};
 use futures::future::join_all;
 use http::Response;
 use member::Member;
@@ -30,15 +30,15 @@ const EXTERNAL: &str = "external.metrics.k8s.io";
 /// How long a member may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Returns what a control plane serves beside the definitions: the native kinds and these.
-pub(crate) fn registry() -> Arc<Registry> {
-    Registry::with_computed(vec![
+/// Returns what a control plane serves beside the definitions and the native kinds.
+pub(crate) fn kinds() -> Vec<Arc<Kind>> {
+    vec![
         served(RESOURCE, "v1beta1", "pods", "PodMetrics", true),
         served(RESOURCE, "v1beta1", "nodes", "NodeMetrics", false),
         served(CUSTOM, "v1beta1", ANY, "MetricValueList", true),
         served(CUSTOM, "v1beta2", ANY, "MetricValueList", true),
         served(EXTERNAL, "v1beta1", ANY, "ExternalMetricValueList", true),
-    ])
+    ]
 }
 
 /// Returns whether requests for this group are answered here.

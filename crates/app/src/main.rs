@@ -13,6 +13,7 @@ mod estimator;
 mod etcd;
 mod extension;
 mod failover;
+mod fleet;
 mod fleet_metrics;
 mod licenses;
 mod memory;
@@ -24,6 +25,7 @@ mod scheduling;
 mod server;
 mod signals;
 mod sim;
+mod tunnels;
 mod up;
 mod webhook;
 
@@ -38,7 +40,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Manages many Kubernetes clusters as one.
 #[derive(Debug, Parser)]
-#[command(name = "karmada", version, propagate_version = true)]
+// Of a flag that is given twice the last one counts, as in Go's programs.
+#[command(name = "karmada", version, propagate_version = true, args_override_self = true)]
 struct Arguments {
     /// What to log to stderr: error, warn, info, debug, trace, or a filter such as `apiserver=debug`.
     #[arg(long, global = true, env = "KARMADA_LOG", default_value = "info", value_name = "FILTER")]

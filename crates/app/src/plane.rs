@@ -4,19 +4,23 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use apiserver::local::Terms;
 use apiserver::{Handle, Profile};
 use controllers::plane::scheduling::Diagnoses;
+use fleet::Fleet;
 use kube::Client;
-use runtime::Writer;
+use runtime::{Supervisor, Writer};
 use store::Durability;
+use tunnel::Tunnels;
 
 use crate::agents::Agents;
 use crate::controllers::{Chosen, Running, Tasks};
 use crate::environment::Environment;
-use crate::{etcd, extension, fleet_metrics, plugin, roles};
+use crate::fleet::Doors;
+use crate::{etcd, extension, fleet_metrics, plugin, roles, tunnels};
 
 /// How a control plane is set up.
 pub(crate) struct Setup {
@@ -24,7 +28,12 @@ pub(crate) struct Setup {
     pub(crate) server: apiserver::Options,
     pub(crate) rules: admission::Settings,
     pub(crate) chosen: Chosen,
+    /// How much memory the copies of members' objects may take.
+    pub(crate) search_cache_bytes: usize,
 }
+
+/// How much memory the copies of members' objects may take if nothing else is said.
+pub(crate) const SEARCH_CACHE: usize = 2 << 30;
 
 /// A running control plane.
 pub(crate) struct Plane {
@@ -35,6 +44,10 @@ pub(crate) struct Plane {
     pub(crate) client: Client,
     handle: Handle,
     running: Running,
+    /// The tasks that follow members for the search.
+    followers: Supervisor,
+    /// Writes the events of tunnels.
+    news: Supervisor,
 }
 
 impl Plane {
@@ -43,6 +56,8 @@ impl Plane {
         let environment = Arc::new(Environment::default());
         let diagnoses = Diagnoses::default();
         let tasks = Tasks::default();
+        let fleet = Fleet::new(setup.search_cache_bytes);
+        let tunnels = Tunnels::default();
         let place = match &setup.server.data_dir {
             Some(dir) => dir.display().to_string(),
             None => "memory".to_owned(),
@@ -54,13 +69,18 @@ impl Plane {
             profile: Profile::Karmada,
             definitions: api::crd::all().into_iter().chain(api::crd::aggregated()).collect(),
             namespaces: vec!["karmada-system".to_owned(), "karmada-cluster".to_owned()],
-            registry: Some(fleet_metrics::registry()),
+            registry: Some(crate::fleet::registry(fleet_metrics::kinds())),
             plugins: vec![
                 Arc::new(agents.clone()),
                 Arc::new(plugin::Karmada::new(setup.rules, environment.clone())),
             ],
             bounds: Some(Arc::new(agents.clone())),
-            extension: Some(Arc::new(extension::Karmada::new(diagnoses.clone(), tasks.clone()))),
+            extension: Some(Arc::new(extension::Karmada::new(
+                diagnoses.clone(),
+                tasks.clone(),
+                Doors::new(fleet.clone()),
+                tunnels.clone(),
+            ))),
             // What these two of the original installation ask for is done by the plug-in.
             ignored_webhooks: vec!["mutating-config".to_owned(), "validating-config".to_owned()],
             ..setup.server
@@ -75,6 +95,7 @@ impl Plane {
             apiserver::auth::User::system("system:karmada-controllers"),
         );
         environment.connect(client.clone());
+        let news = tunnels::tell(&tunnels, &handle.server, &client);
         roles::ensure(&client, &handle.url, &handle.pki.ca.cert).await?;
         let on_terms = |durability| {
             let user = apiserver::auth::User::system("system:karmada-controllers");
@@ -82,8 +103,11 @@ impl Plane {
         };
         // What controllers say can be made again need not wait for the disk; everything else does.
         let writer = Writer::with_derived(on_terms(Durability::Durable), on_terms(Durability::Buffered));
+        let followers = Supervisor::default();
+        fleet.start(client.clone(), crate::fleet::resolve(&handle.server), &followers);
+        crate::fleet::opensearch::start(&fleet, &client, &followers);
         let running = Running::elected(writer, &setup.chosen, server, diagnoses, tasks).await?;
-        Ok(Self { url: handle.url.clone(), kubeconfig, client, handle, running })
+        Ok(Self { url: handle.url.clone(), kubeconfig, client, handle, running, followers, news })
     }
 
     /// Waits until the control plane cannot go on, and returns why.
@@ -94,6 +118,8 @@ impl Plane {
     /// Ends it: the controllers first, since they are clients of the server.
     pub(crate) async fn stop(self) {
         self.running.stop().await;
+        let _ = tokio::time::timeout(Duration::from_secs(5), self.followers.stop()).await;
+        self.news.stop().await;
         self.handle.stop().await;
     }
 }

@@ -45,7 +45,7 @@ impl Admit for Karmada {
         let (group, name) = (&kind.gvk.group, &kind.gvk.kind);
         subresource.is_empty()
             && (HOOKS.iter().any(|hook| hook.sees(operation_of(operation), group, name))
-                || (operation == Write::Create && table::missing_for(group, name).is_some()))
+                || (operation == Write::Create && table::optional_for(group, name).is_some()))
     }
 
     fn mutate<'a>(&'a self, attributes: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
@@ -57,10 +57,10 @@ impl Admit for Karmada {
             self.check(attributes).await?;
             let gvk = &attributes.kind.gvk;
             if attributes.operation == Write::Create
-                && let Some(missing) = table::missing_for(&gvk.group, &gvk.kind)
+                && let Some(controller) = table::optional_for(&gvk.group, &gvk.kind)
             {
                 attributes.warnings.push(format!(
-                    "karmada-rs does not act on {} yet: {missing} is missing; the object is stored and has no effect",
+                    "nothing acts on {} unless --controllers names {controller}, which is off by default",
                     gvk.kind
                 ));
             }
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_kind_that_nobody_acts_on_is_stored_with_a_warning() {
+    async fn a_kind_whose_controller_has_to_be_asked_for_is_stored_with_a_warning() {
         let handle = server().await;
         let client = local::client(&handle.server, apiserver::auth::User::system("system:admin"));
         let create = |path: &str, object: Value| {
@@ -375,8 +375,7 @@ mod tests {
         assert_eq!(answer.status(), 201);
         let warning = answer.headers().get("warning").and_then(|value| value.to_str().ok()).unwrap_or("");
         assert!(
-            warning
-                .contains("karmada-rs does not act on MultiClusterIngress yet: a provider for it is missing"),
+            warning.contains("nothing acts on MultiClusterIngress unless --controllers names multiClusterIngress"),
             "{warning}"
         );
         let policy = serde_json::to_value(policy("p", json!({}))).expect("a policy");

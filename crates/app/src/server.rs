@@ -11,7 +11,7 @@ use clap::Args;
 use crate::access::{AuditArguments, ConnectionArguments, OidcArguments};
 use crate::controllers::Chosen;
 use crate::etcd::{EtcdArguments, StoreKind};
-use crate::plane::{Plane, Setup};
+use crate::plane::{Plane, SEARCH_CACHE, Setup};
 use crate::signals::Signals;
 
 /// Run the control plane: the API server with everything a control plane needs, in one process.
@@ -56,6 +56,9 @@ pub(crate) struct Arguments {
     /// Writes that are worked on at once.
     #[arg(long, value_name = "N", default_value_t = 200)]
     max_mutating_requests_inflight: usize,
+    /// How much memory copies of members' objects may take, in MiB; which objects are copied, ResourceRegistries say.
+    #[arg(long, value_name = "MIB", default_value_t = SEARCH_CACHE >> 20, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1 << 20))]
+    search_cache_size: usize,
     #[command(flatten)]
     connections: ConnectionArguments,
     #[command(flatten)]
@@ -95,7 +98,13 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         ..Options::default()
     };
     let signals = Signals::listen()?;
-    let plane = Plane::start(Setup { server: options, rules, chosen: arguments.chosen }).await?;
+    let plane = Plane::start(Setup {
+        server: options,
+        rules,
+        chosen: arguments.chosen,
+        search_cache_bytes: arguments.search_cache_size << 20,
+    })
+    .await?;
     tracing::info!(
         url = plane.url,
         kubeconfig = %plane.kubeconfig.display(),
@@ -147,7 +156,12 @@ mod tests {
             store_faults: Some(faults.clone()),
             ..Options::default()
         };
-        let setup = Setup { server, rules: admission::Settings::default(), chosen: Chosen::default() };
+        let setup = Setup {
+            server,
+            rules: admission::Settings::default(),
+            chosen: Chosen::default(),
+            search_cache_bytes: SEARCH_CACHE,
+        };
         let plane = Plane::start(setup).await.expect("a control plane");
         let namespaces: Api<Namespace> = Api::all(plane.client.clone());
         let running = tokio::spawn(live(plane, Signals::listen().expect("signals")));

@@ -4,6 +4,7 @@
 //! Everything lies in one directory, and the next start goes on from there. The user's own kubeconfig is neither read nor
 //! written; real members are read from the files that `--members` names.
 
+mod agents;
 mod directory;
 mod kubeconfig;
 mod members;
@@ -26,7 +27,7 @@ use self::members::Members;
 use self::picture::Picture;
 use self::screen::{Below, Screen};
 use crate::controllers::Chosen;
-use crate::plane::{Plane, Setup};
+use crate::plane::{Plane, SEARCH_CACHE, Setup};
 use crate::signals::Signals;
 
 /// Start a control plane with three simulated clusters and a sample application, and show what runs where.
@@ -49,6 +50,9 @@ pub(crate) struct Arguments {
     /// Address and port of the control plane; port 0 picks a free one.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:5443")]
     bind: SocketAddr,
+    /// How many of the simulated clusters are in pull mode, the last ones: an agent beside each looks after it.
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "members", value_parser = clap::value_parser!(u8).range(0..=3))]
+    pull: u8,
     /// Leave the sample application out.
     #[arg(long)]
     no_sample: bool,
@@ -137,13 +141,22 @@ async fn live(
     let kind = if members.fleet.is_some() { "simulated" } else { "real" };
     screen.step("members", &format!("{}, {kind}", names.join(", ")), started.elapsed());
 
-    members.join(&plane.client, &plane.kubeconfig).await?;
+    let pulled = agents::chosen(directory, &names, arguments.pull);
+    for member in members.list.iter().filter(|member| pulled.contains(&member.entry.name)) {
+        running.agents.push(agents::start(plane, directory, member).await?);
+    }
+    members.join(&plane.client, &plane.kubeconfig, &pulled).await?;
     screen.step("joined", &format!("{} clusters", names.len()), started.elapsed());
 
     let mut pictures = picture::follow(&plane.client);
     let mut complete = until(&mut pictures, screen, |picture| picture.fleet_is_ready(names.len())).await?;
     if !complete {
         screen.line("  not all clusters are ready; going on with those that are");
+    }
+    if !memory.fleet {
+        sample::register(&plane.client).await?;
+        memory.fleet = true;
+        directory.remember(&memory)?;
     }
     if !arguments.no_sample && !memory.sample {
         sample::create(&plane.client).await?;
@@ -192,7 +205,12 @@ fn asked(arguments: &Arguments) -> anyhow::Result<Option<Members>> {
 fn plan(arguments: &Arguments, asked: Option<&Members>, directory: &Directory) -> anyhow::Result<Memory> {
     let asked: Vec<PathBuf> = asked.map(Members::kubeconfigs).unwrap_or_default();
     let Some(mut memory) = directory.recall()? else {
-        return Ok(Memory { members: asked, nodes: arguments.nodes.unwrap_or(3), sample: false });
+        return Ok(Memory {
+            members: asked,
+            nodes: arguments.nodes.unwrap_or(3),
+            sample: false,
+            fleet: false,
+        });
     };
     if !asked.is_empty() {
         if memory.members.is_empty() {
@@ -223,6 +241,7 @@ async fn start_plane(arguments: &Arguments) -> anyhow::Result<Plane> {
             allow_no_execute_taint_policy: arguments.failover,
         },
         chosen,
+        search_cache_bytes: SEARCH_CACHE,
     };
     Plane::start(setup).await.map_err(|error| {
         let in_use = matches!(error.downcast_ref(), Some(apiserver::Error::Listen(error))
@@ -272,6 +291,10 @@ fn farewell(data_dir: &Path, members: &Members, sample: bool, first: &str) -> Ve
         tries.push((
             "Look at the application here, and at its pods in one cluster",
             vec![format!("kubectl get deployment {name}; kubectl --context {one} get pods")],
+        ));
+        tries.push((
+            "Look at the pods of all clusters as if they were one",
+            vec![format!("kubectl --context {} get pods -A", kubeconfig::FLEET)],
         ));
         tries.push((
             "Scale it, and see every cluster get its part",
@@ -344,13 +367,18 @@ fn quote(path: &Path) -> String {
 /// What has to be stopped.
 #[derive(Default)]
 struct Running {
+    /// Processes of their own; they end with this one.
+    agents: Vec<agents::Agent>,
     plane: Option<Plane>,
     fleet: Option<sim::Fleet>,
 }
 
 impl Running {
-    /// The control plane first: it is a client of the members.
+    /// The agents first, then the control plane: it is a client of the members.
     async fn stop(self) {
+        for agent in self.agents {
+            agent.stop().await;
+        }
         if let Some(plane) = self.plane {
             plane.stop().await;
         }

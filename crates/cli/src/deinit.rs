@@ -79,7 +79,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn confirmed() -> anyhow::Result<bool> {
+pub(crate) fn confirmed() -> anyhow::Result<bool> {
     loop {
         output::print("Please type (y)es or (n)o and then press enter:");
         let mut answer = String::new();

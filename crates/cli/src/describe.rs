@@ -24,6 +24,7 @@ mod services;
 mod words;
 mod workloads;
 
+pub(crate) use events::age;
 use words::Page;
 
 /// Show details of a specific resource or group of resources in Karmada control plane or a member cluster.

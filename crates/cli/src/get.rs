@@ -14,7 +14,7 @@ use crate::failure::{self, Failures};
 use crate::manifests::Files;
 use crate::output;
 use crate::print::table::align;
-use crate::print::{Format, document};
+use crate::print::{Format, Templates, document};
 use crate::select::{Wanted, Words, list_query, missing_namespace, typed, unfit};
 use crate::server::{CONTROL_PLANE, Namespaced, Plane, Server};
 
@@ -34,8 +34,8 @@ const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/js
   # List all pods of cluster member1
   karmadactl get pods --operation-scope=members --clusters=member1
 
-  # Watch the pods of all clusters whose name begins with eu-
-  karmadactl get pods -s members -C 'eu-*' -w
+  # Watch the pods of all clusters whose name begins with member
+  karmadactl get pods -s members -C 'member*' -w
 
   # List several types
   karmadactl get deployments,services -o wide")]
@@ -61,10 +61,12 @@ pub struct Arguments {
     /// Field selector, such as metadata.name=web.
     #[arg(long, value_name = "SELECTOR")]
     pub field_selector: Option<String>,
-    /// Output format. One of: (json, yaml, name, jsonpath, jsonpath-as-json, jsonpath-file, custom-columns,
-    /// custom-columns-file, wide).
+    /// Output format. One of: (json, yaml, name, go-template, go-template-file, template, templatefile, jsonpath,
+    /// jsonpath-as-json, jsonpath-file, custom-columns, custom-columns-file, wide).
     #[arg(short, long, value_name = "FORMAT", default_value = "")]
     pub output: String,
+    #[command(flatten)]
+    pub templates: Templates,
     /// Don't print headers.
     #[arg(long)]
     pub no_headers: bool,
@@ -122,7 +124,7 @@ impl Arguments {
 
 /// Prints what was asked for.
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let format = Format::parse(&arguments.output, arguments.no_headers)?;
+    let format = Format::read(&arguments.output, arguments.no_headers, &arguments.templates)?;
     arguments.check(&format)?;
     let sort = match arguments.sort_by.as_str() {
         "" => None,

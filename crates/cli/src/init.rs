@@ -153,8 +153,18 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         host.patch(&path, "application/apply-patch+yaml", object).await?;
         output::line(&format!("{}/{} applied", resource.prefix(), text("name")));
     }
-    ready(&arguments, &host).await?;
-    let config = kubeconfig(&arguments, &host).await?;
+    let patience = match arguments.wait_component_ready_timeout {
+        0 => Duration::from_secs(365 * 24 * 3600),
+        seconds => Duration::from_secs(seconds.unsigned_abs()),
+    };
+    ready(&arguments.host, &host, patience).await?;
+    let config = kubeconfig(&arguments, &host).await.inspect_err(|_| {
+        output::warn(&format!(
+            "the control plane runs, but its kubeconfig could not be read; once the host cluster allows `exec` into {}/{NAME}-0, \
+             the same command goes on from here",
+            arguments.host.namespace
+        ));
+    })?;
     let file = arguments.karmada_data.join("karmada-apiserver.config");
     write(&file, &config).with_context(|| format!("cannot write {}", file.display()))?;
     output::line(&told(&file.display().to_string(), crate::program::shown()));
@@ -212,19 +222,28 @@ impl Arguments {
     }
 }
 
-/// Waits until the pod serves.
-async fn ready(arguments: &Arguments, host: &Server) -> anyhow::Result<()> {
-    let patience = match arguments.wait_component_ready_timeout {
-        0 => Duration::from_secs(365 * 24 * 3600),
-        seconds => Duration::from_secs(seconds.unsigned_abs()),
-    };
-    let path = format!("/apis/apps/v1/namespaces/{}/statefulsets/{NAME}", segment(&arguments.host.namespace));
+/// Where the control plane's StatefulSet is in the host cluster.
+pub(crate) fn path(namespace: &str) -> String {
+    format!("/apis/apps/v1/namespaces/{}/statefulsets/{NAME}", segment(namespace))
+}
+
+/// The arguments of the control plane that a StatefulSet runs.
+pub(crate) fn arguments_of(set: &Value) -> Vec<String> {
+    let args = set["spec"]["template"]["spec"]["containers"][0]["args"].as_array();
+    args.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+/// Waits until the pod serves, and is as the StatefulSet says.
+pub(crate) async fn ready(place: &Host, host: &Server, patience: Duration) -> anyhow::Result<()> {
+    let path = path(&place.namespace);
     output::line(&format!("waiting for {NAME} to be ready"));
     let waiting = async {
         loop {
             let set = host.get(&path).await?;
-            let observed = set["status"]["observedGeneration"] == set["metadata"]["generation"];
-            if observed && set["status"]["readyReplicas"].as_i64().unwrap_or(0) >= 1 {
+            let status = &set["status"];
+            let observed = status["observedGeneration"] == set["metadata"]["generation"]
+                && status["currentRevision"] == status["updateRevision"];
+            if observed && status["readyReplicas"].as_i64().unwrap_or(0) >= 1 {
                 return anyhow::Ok(());
             }
             tokio::time::sleep(Duration::from_millis(500)).await;
@@ -235,7 +254,7 @@ async fn ready(arguments: &Arguments, host: &Server) -> anyhow::Result<()> {
         Err(_) => bail!(
             "{NAME} is not ready after {}s; `kubectl describe pods -n {} -l app={NAME}` may tell why",
             patience.as_secs(),
-            arguments.host.namespace
+            place.namespace
         ),
     }
 }

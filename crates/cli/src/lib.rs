@@ -47,6 +47,7 @@ mod promote;
 mod register;
 mod rollout;
 mod scale;
+mod search;
 mod select;
 mod server;
 mod session;
@@ -97,6 +98,7 @@ pub enum Command {
     Interpret(Box<interpret::Arguments>),
     Promote(Box<promote::Arguments>),
     Top(Box<top::Arguments>),
+    Search(Box<search::Arguments>),
     Patch(Box<patch::Arguments>),
     Diff(Box<diff::Arguments>),
     Wait(Box<wait::Arguments>),
@@ -128,6 +130,7 @@ pub async fn run(command: Command, program: &str) -> anyhow::Result<()> {
         Command::PortForward(arguments) => port_forward::run(*arguments).await,
         Command::Cp(arguments) => cp::run(*arguments).await,
         Command::Top(arguments) => top::run(*arguments).await,
+        Command::Search(arguments) => search::run(*arguments).await,
         Command::Diff(arguments) => diff::run(*arguments).await,
         Command::Wait(arguments) => wait::run(*arguments).await,
         Command::Scale(arguments) => scale::run(*arguments).await,
@@ -138,7 +141,7 @@ pub async fn run(command: Command, program: &str) -> anyhow::Result<()> {
         Command::Delete(arguments) => delete::run(*arguments).await,
         Command::Init(arguments) => init::run(*arguments).await,
         Command::Deinit(arguments) => deinit::run(arguments).await,
-        Command::Addons(arguments) => addons::run(&arguments),
+        Command::Addons(arguments) => addons::run(&arguments).await,
         Command::Join(arguments) => join(arguments).await,
         Command::Unjoin(arguments) => unjoin(arguments).await,
         Command::Token(arguments) => token::run(arguments, program).await,

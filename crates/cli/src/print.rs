@@ -9,16 +9,31 @@ use serde_json::{Value, json};
 use crate::discovery::Resource;
 
 pub(crate) mod columns;
+pub(crate) mod go_template;
 pub(crate) mod table;
 pub(crate) mod tabs;
 pub(crate) mod template;
 
+/// The flags about templates, of commands that print objects.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Templates {
+    /// Template, or path of a file with one, for -o go-template, go-template-file, jsonpath and jsonpath-file.
+    #[arg(long, value_name = "TEMPLATE", default_value = "", hide_default_value = true)]
+    pub template: String,
+    /// If true, a field or key of a template that an object does not have is no error.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set, default_value_t = true)]
+    pub allow_missing_template_keys: bool,
+}
+
 /// The flags of commands that print an object that they changed.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Output {
-    /// Output format. One of: (json, yaml, name, jsonpath, jsonpath-as-json, jsonpath-file).
+    /// Output format. One of: (json, yaml, name, go-template, go-template-file, template, templatefile, jsonpath,
+    /// jsonpath-as-json, jsonpath-file).
     #[arg(short, long, value_name = "FORMAT")]
     pub output: Option<String>,
+    #[command(flatten)]
+    pub templates: Templates,
     /// If true, keep the managedFields when printing objects in JSON or YAML format.
     #[arg(long)]
     pub show_managed_fields: bool,
@@ -33,13 +48,27 @@ pub(crate) enum Format {
     Name,
     JsonPath(template::Template),
     JsonPathAsJson(template::Template),
+    GoTemplate(go_template::GoTemplate),
     Columns(columns::Columns),
 }
 
+const GO_TEMPLATES: [&str; 4] = ["go-template", "go-template-file", "template", "templatefile"];
+
 impl Format {
-    /// Reads `-o`.
+    /// Reads `-o` for commands without flags about templates.
     pub(crate) fn parse(text: &str, no_headers: bool) -> anyhow::Result<Self> {
+        Self::read(
+            text,
+            no_headers,
+            &Templates { template: String::new(), allow_missing_template_keys: true },
+        )
+    }
+
+    /// Reads `-o`. A template alone is a Go template.
+    pub(crate) fn read(text: &str, no_headers: bool, templates: &Templates) -> anyhow::Result<Self> {
+        let text = if text.is_empty() && !templates.template.is_empty() { "go-template" } else { text };
         let (kind, argument) = text.split_once('=').unwrap_or((text, ""));
+        let argument = if templates.template.is_empty() { argument } else { templates.template.as_str() };
         let template = || -> anyhow::Result<template::Template> {
             if argument.is_empty() {
                 bail!("template format specified but no template given");
@@ -55,9 +84,22 @@ impl Format {
             "jsonpath" => Self::JsonPath(template()?),
             "jsonpath-as-json" => Self::JsonPathAsJson(template()?),
             "jsonpath-file" => {
-                let text = std::fs::read_to_string(argument)
-                    .map_err(|error| anyhow::anyhow!("error reading --template {argument}, {error}"))?;
+                let text = read(argument)?;
                 Self::JsonPath(template::Template::parse(&text)?)
+            }
+            kind if GO_TEMPLATES.contains(&kind) => {
+                if argument.is_empty() {
+                    bail!("template format specified but no template given");
+                }
+                let text = if kind.ends_with("file") { read(argument)? } else { argument.to_owned() };
+                let missing_keys = if templates.allow_missing_template_keys {
+                    go_template::MissingKeys::Allowed
+                } else {
+                    go_template::MissingKeys::Refused
+                };
+                let template = go_template::GoTemplate::parse(&text, missing_keys)
+                    .map_err(|error| anyhow::anyhow!("error parsing template {text}, {error}"))?;
+                Self::GoTemplate(template)
             }
             "custom-columns" => Self::Columns(columns::Columns::parse(argument, no_headers)?),
             "custom-columns-file" => {
@@ -67,7 +109,8 @@ impl Format {
             }
             _ => bail!(
                 "unable to match a printer suitable for the output format {}, allowed formats are: \
-                 custom-columns,custom-columns-file,json,jsonpath,jsonpath-as-json,jsonpath-file,name,wide,yaml",
+                 custom-columns,custom-columns-file,go-template,go-template-file,json,jsonpath,jsonpath-as-json,\
+                 jsonpath-file,name,template,templatefile,wide,yaml",
                 apimachinery::go::quote(text)
             ),
         })
@@ -93,9 +136,29 @@ impl Format {
                 let found = Value::Array(template.find(&object)?);
                 pretty(&found)
             }
+            Self::GoTemplate(template) => {
+                let (text, done) = template.print(&object);
+                if let Err(error) = done {
+                    // What came before the fault, and what helps to find it.
+                    crate::output::print(&text);
+                    return Err(error);
+                }
+                text
+            }
             Self::Columns(columns) => columns.print(items(&object))?,
         })
     }
+}
+
+/// Reads the file of a template; what is missing is told in Go's words.
+fn read(path: &str) -> anyhow::Result<String> {
+    std::fs::read_to_string(path).map_err(|error| {
+        let said = match error.kind() {
+            std::io::ErrorKind::NotFound => "no such file or directory".to_owned(),
+            _ => error.to_string(),
+        };
+        anyhow::anyhow!("error reading --template {path}, open {path}: {said}")
+    })
 }
 
 /// JSON as kubectl prints it: four spaces, keys in order.
@@ -163,15 +226,21 @@ fn strip_managed_fields(object: &mut Value) {
 
 impl Output {
     pub(crate) fn format(&self) -> anyhow::Result<Option<Format>> {
-        let Some(text) = self.output.as_deref().filter(|text| !text.is_empty()) else { return Ok(None) };
+        let text = self.output.as_deref().unwrap_or("");
+        if text.is_empty() && self.templates.template.is_empty() {
+            return Ok(None);
+        }
         let fits = |format: &Format| !matches!(format, Format::Table { .. } | Format::Columns(_));
         let kind = text.split('=').next().unwrap_or(text);
-        let known = ["json", "yaml", "name", "jsonpath", "jsonpath-as-json", "jsonpath-file"].contains(&kind);
-        let format = if known { Some(Format::parse(text, false)?).filter(fits) } else { None };
+        let known = ["", "json", "yaml", "name", "jsonpath", "jsonpath-as-json", "jsonpath-file"]
+            .contains(&kind)
+            || GO_TEMPLATES.contains(&kind);
+        let format =
+            if known { Some(Format::read(text, false, &self.templates)?).filter(fits) } else { None };
         let Some(format) = format else {
             bail!(
                 "unable to match a printer suitable for the output format {}, allowed formats are: \
-                 json,jsonpath,jsonpath-as-json,jsonpath-file,name,yaml",
+                 go-template,go-template-file,json,jsonpath,jsonpath-as-json,jsonpath-file,name,template,templatefile,yaml",
                 apimachinery::go::quote(text)
             );
         };

@@ -14,7 +14,8 @@ use crate::server::distance;
 
 /// karmadactl controls a Kubernetes Cluster Federation.
 #[derive(Debug, Parser)]
-#[command(name = "karmadactl", disable_version_flag = true)]
+// Of a flag that is given twice the last one counts, as in Go's programs.
+#[command(name = "karmadactl", disable_version_flag = true, args_override_self = true)]
 struct Alone {
     /// Taken without a command as well; with one, they are the command's.
     #[command(flatten)]
@@ -35,7 +36,10 @@ const GROUPS: [(&str, &[&str]); 8] = [
         "Troubleshooting and Debugging Commands",
         &["attach", "logs", "exec", "describe", "interpret", "port-forward", "cp"],
     ),
-    ("Advanced Commands", &["apply", "promote", "top", "patch", "diff", "wait", "scale", "rollout"]),
+    (
+        "Advanced Commands",
+        &["apply", "promote", "top", "patch", "diff", "wait", "scale", "rollout", "search"],
+    ),
     ("Settings Commands", &["label", "annotate", "completion"]),
     ("Other Commands", &["api-resources", "api-versions"]),
     ("Other Commands", &["version"]),
@@ -460,6 +464,21 @@ mod tests {
         }
         let written = std::fs::read_to_string(path).unwrap_or_default();
         assert_eq!(written, page, "hint: UPDATE_GOLDEN=1 cargo test -p cli rewrites docs/reference/cli.md");
+    }
+
+    #[test]
+    fn of_a_flag_that_is_given_twice_the_last_one_counts() {
+        let root = alone_command("karmadactl");
+        for line in ["karmadactl --namespace=a top pod x -n b", "karmadactl -n a get pods --namespace b"] {
+            let words = normalize(line.split_whitespace().map(OsString::from), &root);
+            let matches =
+                root.clone().try_get_matches_from(&words).unwrap_or_else(|error| panic!("{line}: {error}"));
+            let mut innermost = &matches;
+            while let Some((_, below)) = innermost.subcommand() {
+                innermost = below;
+            }
+            assert_eq!(innermost.get_one::<String>("namespace").map(String::as_str), Some("b"), "{line}");
+        }
     }
 
     #[test]

@@ -25,14 +25,14 @@ const RESOLUTION: &str = "work.karmada.io/conflict-resolution";
 /// Promote resources from legacy clusters to Karmada control plane.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
-  # Promote deployment default/nginx from cluster1 to the control plane
-  karmadactl promote deployment nginx -n default -C cluster1
+  # Promote deployment default/nginx from member1 to the control plane
+  karmadactl promote deployment nginx -n default -C member1
 
   # Show what would be created, without doing it
-  karmadactl promote deployment nginx -n default -C cluster1 -o yaml
+  karmadactl promote deployment nginx -n default -C member1 -o yaml
 
   # Promote it with what it needs
-  karmadactl promote deployment nginx -n default -C cluster1 -d")]
+  karmadactl promote deployment nginx -n default -C member1 -d")]
 pub struct Arguments {
     /// Type of the object.
     #[arg(value_name = "RESOURCE_TYPE")]

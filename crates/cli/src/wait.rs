@@ -18,8 +18,8 @@ use crate::server::{Namespaced, Server};
 /// Wait for a specific condition on one or many resources.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
-  # Until deployment web is available
-  karmadactl wait deployment/web --for=condition=Available --timeout=2m
+  # Until deployment web is available in cluster member1
+  karmadactl wait deployment/web --for=condition=Available -C member1 --timeout=2m
 
   # Until all clusters are ready
   karmadactl wait clusters --all --for=condition=Ready

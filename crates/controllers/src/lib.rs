@@ -41,7 +41,7 @@ pub use mirrors::Watch;
 pub use my_clusters::MyClusters;
 pub use selection::Selection;
 pub use table::AGENT;
-use table::{Status, TABLE, Wire};
+use table::{TABLE, Wire};
 pub use timing::Timing;
 
 /// What can be chosen on the command line.
@@ -131,10 +131,7 @@ pub fn spawn(context: &Context, selection: &Selection) -> Option<Fleet> {
     let chosen: Vec<_> = TABLE
         .iter()
         .filter(|declaration| selection.has(declaration) && declaration.is_open(&context.settings.features))
-        .filter_map(|declaration| match declaration.status {
-            Status::Present { wire, .. } => Some((declaration, wire)),
-            Status::Missing { .. } => None,
-        })
+        .map(|declaration| (declaration, declaration.status.wire))
         .collect();
     if chosen.is_empty() {
         return None;

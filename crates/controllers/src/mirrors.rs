@@ -11,7 +11,7 @@ use api::autoscaling::{CronFederatedHPA, FederatedHPA};
 use api::cluster::Cluster;
 use api::config::{ResourceInterpreterCustomization, ResourceInterpreterWebhookConfiguration};
 use api::multicluster::ServiceImport;
-use api::networking::MultiClusterService;
+use api::networking::{MultiClusterIngress, MultiClusterService};
 use api::policy::{
     ClusterOverridePolicy, ClusterPropagationPolicy, ClusterTaintPolicy, FederatedResourceQuota,
     OverridePolicy, PropagationPolicy,
@@ -126,6 +126,7 @@ mirrors! {
     Bindings, "ResourceBinding", bindings: ResourceBinding = Mirror::default(), all;
     ClusterBindings, "ClusterResourceBinding", cluster_bindings: ClusterResourceBinding = Mirror::default(), all;
     MultiClusterServices, "MultiClusterService", multi_cluster_services: MultiClusterService = Mirror::default(), all;
+    MultiClusterIngresses, "MultiClusterIngress", multi_cluster_ingresses: MultiClusterIngress = Mirror::default(), all;
     ServiceImports, "ServiceImport", service_imports: ServiceImport = Mirror::default(), all;
     /// EndpointSlices that were derived from collected ones.
     ImportedSlices, "imported EndpointSlices", imported_slices: EndpointSlice = Mirror::packed(), |client, _| {

@@ -13,13 +13,14 @@
 //! (`serviceExport`, `endpointsliceCollect`; of the member side, so that an agent runs them, too) · `imported` brings them into
 //! the control plane (`endpointSlice`), `import` derives a Service from a ServiceImport (`serviceImport`) · `multi_cluster` brings
 //! the Service of a MultiClusterService to its clusters (`multiclusterservice`), `dispatch` its endpoints to the consumers
-//! (`endpointsliceDispatch`).
+//! (`endpointsliceDispatch`) · `ingress` lets traffic from outside in, in some clusters and for all (`multiClusterIngress`).
 
 pub(crate) mod collection;
 pub(crate) mod dispatch;
 pub(crate) mod import;
 pub(crate) mod imported;
 mod index;
+pub(crate) mod ingress;
 pub(crate) mod multi_cluster;
 mod works;
 

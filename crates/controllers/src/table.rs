@@ -1,4 +1,4 @@
-//! All controllers: what runs, what is still missing, and what each is told and tells.
+//! All controllers: what runs, and what each is told and tells.
 //!
 //! This one table drives which controllers start, what `--controllers` takes, the help text, the page
 //! `docs/reference/controllers.md` and the warnings about kinds that nobody acts on. Names are upstream's.
@@ -33,12 +33,11 @@ pub struct Declaration {
     pub status: Status,
 }
 
-/// Whether we have it.
-pub enum Status {
-    /// It exists, in this file of the crate.
-    Present { file: &'static str, wire: Wire },
-    /// Upstream has it and we do not yet. Nobody acts on these kinds until then.
-    Missing { kinds: &'static [(&'static str, &'static str)] },
+/// Where it is.
+pub struct Status {
+    /// In this file of the crate.
+    pub file: &'static str,
+    pub wire: Wire,
 }
 
 /// How a controller subscribes to what it watches.
@@ -51,20 +50,7 @@ pub enum Wire {
 }
 
 const fn present(file: &'static str, wire: Wire) -> Status {
-    Status::Present { file, wire }
-}
-
-const NONE: &[(&str, &str)] = &[];
-
-/// A controller that is still missing: name, what it will do, on by default, gate, kinds.
-const fn missing(
-    name: &'static str,
-    about: &'static str,
-    default: bool,
-    gate: Option<Gate>,
-    kinds: &'static [(&'static str, &'static str)],
-) -> Declaration {
-    Declaration { name, about, default, gate, watches: &[], writes: "", status: Status::Missing { kinds } }
+    Status { file, wire }
 }
 
 /// Every controller, in the order of upstream's list; last those that upstream cannot switch off.
@@ -390,6 +376,21 @@ pub const TABLE: &[Declaration] = &[
         status: present("plane/dependencies.rs", Wire::Plane(plane::dependencies::wire)),
     },
     Declaration {
+        name: "multiClusterIngress",
+        about: "a MultiClusterIngress has an Ingress in its entry clusters, whose back ends are the Services that were imported there",
+        default: false,
+        gate: None,
+        watches: &[
+            Watch::MultiClusterIngresses,
+            Watch::Templates,
+            Watch::ServiceImports,
+            Watch::Works,
+            Watch::Bindings,
+        ],
+        writes: "Ingress; ResourceBinding; status of MultiClusterIngress",
+        status: present("services/ingress.rs", Wire::Plane(services::ingress::wire)),
+    },
+    Declaration {
         name: "scheduler",
         about: "a binding has the clusters and replicas that its placement asks for",
         default: true,
@@ -429,25 +430,15 @@ impl Declaration {
     }
 }
 
-/// Kinds that something else than a controller has to act on, and what that is: it does not exist yet.
-const WITHOUT: &[(&str, &str, &str)] = &[
-    ("networking.karmada.io", "MultiClusterIngress", "a provider for it"),
-    ("search.karmada.io", "ResourceRegistry", "the search"),
-];
+/// Kinds whose only controller is off by default, and that controller.
+const OPTIONAL: &[(&str, &str, &str)] = &[("networking.karmada.io", "MultiClusterIngress", "multiClusterIngress")];
 
-/// Returns what would act on a kind and is missing; nothing if the kind is acted on, or needs nobody.
-pub fn missing_for(group: &str, kind: &str) -> Option<String> {
-    let acts = |declaration: &&Declaration| match declaration.status {
-        Status::Missing { kinds } => kinds.contains(&(group, kind)),
-        Status::Present { .. } => false,
-    };
-    if let Some(controller) = TABLE.iter().find(acts) {
-        return Some(format!("the controller {}", controller.name));
-    }
-    WITHOUT
+/// Returns the controller that acts on a kind if it is off by default; nothing if the kind is acted on, or needs nobody.
+pub fn optional_for(group: &str, kind: &str) -> Option<&'static str> {
+    OPTIONAL
         .iter()
-        .find(|(missing_group, name, _)| (*missing_group, *name) == (group, kind))
-        .map(|(_, _, what)| (*what).to_owned())
+        .find(|(optional_group, name, _)| (*optional_group, *name) == (group, kind))
+        .map(|(_, _, controller)| *controller)
 }
 
 /// Returns the page of the reference that lists the controllers.
@@ -457,41 +448,21 @@ pub fn page() -> String {
          Generated from `crates/controllers/src/table.rs`; do not edit. To refresh it: `cargo test -p controllers --lib` with\n\
          `KARMADA_RS_REFRESH=1`.\n\n\
          `--controllers` takes these names, as upstream's flag: `*` for all that are on by default, `name` to switch one on,\n\
-         `-name` to switch one off. The last five have no name in upstream, where they cannot be switched.\n\n\
+         `-name` to switch one off. The last six have no name in upstream, where they cannot be switched.\n\n\
          ## What runs\n\n\
          | Name | Keeps true | Watches | Writes | Gate | File |\n|---|---|---|---|---|---|\n",
     );
     for declaration in TABLE {
-        if let Status::Present { file, .. } = declaration.status {
-            let watches: Vec<&str> = declaration.watches.iter().map(|watch| watch.words()).collect();
-            text.push_str(&format!(
-                "| `{}` | {} | {} | {} | {} | `{file}` |\n",
-                declaration.name,
-                declaration.about,
-                watches.join(", "),
-                declaration.writes,
-                gate(declaration),
-            ));
-        }
-    }
-    text.push_str(
-        "\n## What is missing\n\n\
-         Upstream has these and we do not yet. They can be named in `--controllers`, without effect. An object of a kind that\n\
-         nobody acts on is stored, and the server says so in a warning when it is created.\n\n\
-         | Name | Will do | Kinds without effect until then | Default | Gate |\n|---|---|---|---|---|\n",
-    );
-    for declaration in TABLE {
-        if let Status::Missing { kinds } = declaration.status {
-            let kinds: Vec<&str> = kinds.iter().map(|(_, kind)| *kind).collect();
-            text.push_str(&format!(
-                "| `{}` | {} | {} | {} | {} |\n",
-                declaration.name,
-                declaration.about,
-                kinds.join(", "),
-                if declaration.default { "on" } else { "off" },
-                gate(declaration),
-            ));
-        }
+        let watches: Vec<&str> = declaration.watches.iter().map(|watch| watch.words()).collect();
+        text.push_str(&format!(
+            "| `{}` | {} | {} | {} | {} | `{}` |\n",
+            declaration.name,
+            declaration.about,
+            watches.join(", "),
+            declaration.writes,
+            gate(declaration),
+            declaration.status.file,
+        ));
     }
     text
 }
@@ -540,33 +511,39 @@ mod tests {
             "workStatus",
             "workloadRebalancer",
         ];
-        let ours =
-            ["dependencies-distributor", "descheduler", "resource-detector", "scheduler", "taint-manager"];
+        let ours = [
+            "dependencies-distributor",
+            "descheduler",
+            "multiClusterIngress",
+            "resource-detector",
+            "scheduler",
+            "taint-manager",
+        ];
         assert_eq!(names, upstream.into_iter().chain(ours).collect());
     }
 
     #[test]
     fn files_exist() {
         for declaration in TABLE {
-            if let Status::Present { file, .. } = declaration.status {
-                let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(file);
-                assert!(path.exists(), "{} names {file}, which does not exist", declaration.name);
-            }
+            let file = declaration.status.file;
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(file);
+            assert!(path.exists(), "{} names {file}, which does not exist", declaration.name);
         }
     }
 
     #[test]
-    fn a_kind_without_a_controller_is_known() {
-        let missing = |group, kind| missing_for(group, kind);
-        let expected = "the controller serviceExport";
-        assert_eq!(missing("multicluster.x-k8s.io", "ServiceExport").as_deref(), Some(expected));
-        assert_eq!(missing("search.karmada.io", "ResourceRegistry").as_deref(), Some("the search"));
+    fn a_kind_whose_controller_is_off_by_default_is_known() {
+        let missing = |group, kind| optional_for(group, kind);
+        let named = missing("networking.karmada.io", "MultiClusterIngress").expect("it is off by default");
+        assert!(TABLE.iter().any(|declaration| declaration.name == named && !declaration.default));
+        assert_eq!(missing("multicluster.x-k8s.io", "ServiceExport"), None);
+        assert_eq!(missing("search.karmada.io", "ResourceRegistry"), None);
         assert_eq!(missing("policy.karmada.io", "PropagationPolicy"), None);
         assert_eq!(missing("", "ConfigMap"), None);
     }
 
     #[test]
-    fn every_kind_of_karmada_is_acted_on_or_known_to_be_without() {
+    fn every_kind_of_karmada_is_acted_on_or_has_an_optional_controller() {
         let known: BTreeSet<(String, String)> = api::crd::all()
             .into_iter()
             .chain(api::crd::aggregated())
@@ -600,8 +577,8 @@ mod tests {
         ];
         for (group, kind) in known {
             let (without, acted_on) =
-                (missing_for(&group, &kind).is_some(), acted_on.contains(&kind.as_str()));
-            assert!(without != acted_on, "{group}/{kind}: is it acted on, or is something missing?");
+                (optional_for(&group, &kind).is_some(), acted_on.contains(&kind.as_str()));
+            assert!(without != acted_on, "{group}/{kind}: is it acted on, or has that to be asked for?");
         }
     }
 

@@ -27,6 +27,8 @@ use tower::service_fn;
 
 use crate::{address, protocol};
 
+/// How large an answer may be.
+const ANSWER: usize = 64 * 1024;
 /// How long one address is tried.
 const DIAL: Duration = Duration::from_secs(5);
 
@@ -213,7 +215,8 @@ impl Client {
         if let Ok(object) = MetadataValue::try_from(object) {
             request.metadata_mut().insert("object", object);
         }
-        let mut grpc = Grpc::new(channel);
+        // An answer is a number.
+        let mut grpc = Grpc::new(channel).max_decoding_message_size(ANSWER);
         grpc.ready().await.map_err(|error| failed(tonic::Status::unavailable(error.to_string())))?;
         let path = http::uri::PathAndQuery::from_static(path);
         let answer = grpc.unary(request, path, ProstCodec::<Q, A>::default()).await.map_err(failed)?;

@@ -44,6 +44,16 @@ const RUNNING: &str = "status.phase!=Succeeded,status.phase!=Failed";
 const AT_ONCE: usize = 256;
 /// How long a request may take.
 const DEADLINE: Duration = Duration::from_secs(30);
+/// How large a request may be; the original's limit, too.
+const LARGEST: usize = 4 * 1024 * 1024;
+/// How many components a request may have, those of assumed workloads among them: each is tried on every node.
+const COMPONENTS: usize = 10_000;
+/// Largest headers of a request.
+const HEADERS: u32 = 16 * 1024;
+/// How often a silent caller is asked whether it is still there, and how long it may take to say so: a place among the
+/// connections is not kept for one that is gone.
+const PROBE: Duration = Duration::from_secs(30);
+const PROBE_ANSWER: Duration = Duration::from_secs(10);
 
 /// The estimator of one member; cheap to clone.
 #[derive(Clone)]
@@ -115,6 +125,10 @@ impl Estimator {
         let incoming = connections::incoming(listener, tls, stop.clone());
         tonic::transport::Server::builder()
             .concurrency_limit_per_connection(AT_ONCE)
+            .max_concurrent_streams(u32::try_from(AT_ONCE).ok())
+            .http2_max_header_list_size(HEADERS)
+            .http2_keepalive_interval(Some(PROBE))
+            .http2_keepalive_timeout(Some(PROBE_ANSWER))
             .timeout(DEADLINE)
             .serve_with_incoming_shutdown(self, incoming, stop.cancelled_owned())
             .await
@@ -171,6 +185,7 @@ impl State {
 
     fn replicas(&self, request: &MaxAvailableReplicasRequest) -> Result<i32, Status> {
         self.check(&request.cluster)?;
+        bounded(&[], &request.assumed_workloads)?;
         let nodes = self.nodes(&request.assumed_workloads);
         if nodes.is_empty() {
             return Ok(0);
@@ -191,6 +206,7 @@ impl State {
 
     fn sets(&self, request: &MaxAvailableComponentSetsRequest) -> Result<i32, Status> {
         self.check(&request.cluster)?;
+        bounded(&request.components, &request.assumed_workloads)?;
         let mut nodes = self.nodes(&request.assumed_workloads);
         if nodes.is_empty() {
             return Ok(0);
@@ -219,6 +235,18 @@ impl State {
             .await
             .map_err(|error| Status::unknown(error.to_string()))
     }
+}
+
+/// Refuses a request whose components would take too long.
+fn bounded(components: &[protocol::Component], assumed: &[AssumedWorkload]) -> Result<(), Status> {
+    let count =
+        components.len() + assumed.iter().map(|workload| workload.components.len().max(1)).sum::<usize>();
+    if count > COMPONENTS {
+        let said =
+            format!("the request has {count} components and assumed workloads, more than {COMPONENTS}");
+        return Err(Status::invalid_argument(said));
+    }
+    Ok(())
 }
 
 fn parts(components: &[protocol::Component]) -> Vec<Part> {
@@ -260,19 +288,22 @@ impl tower::Service<Request<Body>> for Estimator {
         let state = self.0.clone();
         Box::pin(async move {
             Ok(match request.uri().path() {
-                protocol::MAX_AVAILABLE_REPLICAS => {
-                    Grpc::new(ProstCodec::default()).unary(Replicas(state), request).await
-                }
-                protocol::MAX_AVAILABLE_COMPONENT_SETS => {
-                    Grpc::new(ProstCodec::default()).unary(Sets(state), request).await
-                }
-                protocol::GET_UNSCHEDULABLE_REPLICAS => {
-                    Grpc::new(ProstCodec::default()).unary(Unschedulable(state), request).await
-                }
+                protocol::MAX_AVAILABLE_REPLICAS => grpc().unary(Replicas(state), request).await,
+                protocol::MAX_AVAILABLE_COMPONENT_SETS => grpc().unary(Sets(state), request).await,
+                protocol::GET_UNSCHEDULABLE_REPLICAS => grpc().unary(Unschedulable(state), request).await,
                 other => Status::unimplemented(format!("{other} is not served")).into_http(),
             })
         })
     }
+}
+
+/// One call, whose message is bounded.
+fn grpc<Q, A>() -> Grpc<ProstCodec<A, Q>>
+where
+    Q: prost::Message + Default + Send + 'static,
+    A: prost::Message + Default + Send + 'static,
+{
+    Grpc::new(ProstCodec::default()).max_decoding_message_size(LARGEST)
 }
 
 type Answer<T> = BoxFuture<'static, Result<tonic::Response<T>, Status>>;

@@ -1,8 +1,12 @@
 //! What it takes to reach a member, and the client made of it.
+//!
+//! Whoever looks into a member in the name of a caller asks [`Connection::of_caller`] for the way. A member in push mode is
+//! reached at its address. A member in pull mode is reached through the tunnel that its agent keeps open; nobody but this
+//! file knows the difference.
 
 use std::collections::BTreeMap;
 
-use api::cluster::Cluster;
+use api::cluster::{Cluster, ClusterSyncMode, LocalSecretReference};
 use api::constants::{SECRET_CA_BUNDLE, SECRET_TOKEN};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -11,14 +15,29 @@ use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use serde_json::json;
+use tower::Layer as _;
+use tunnel::Tunnels;
 
 use crate::limit::LimitLayer;
-use crate::{Error, Result, tunnel};
+use crate::{Error, Result, proxied};
 
-/// Address and credentials of a member. Two equal ones need no new client.
+/// The way to a member. Two equal ones need no new client.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Connection {
     cluster: String,
+    way: Way,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+enum Way {
+    Address(Box<Address>),
+    /// Whichever tunnel the agent has open at the moment of a request.
+    Tunnel(Tunnels),
+}
+
+/// Address and credentials of a member.
+#[derive(Clone, PartialEq, Eq)]
+struct Address {
     endpoint: String,
     token: String,
     certificates: Vec<u8>,
@@ -31,9 +50,13 @@ pub struct Connection {
 /// Without the credentials.
 impl std::fmt::Debug for Connection {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let endpoint = match &self.way {
+            Way::Address(address) => address.endpoint.as_str(),
+            Way::Tunnel(_) => "its tunnel",
+        };
         out.debug_struct("Connection")
             .field("cluster", &self.cluster)
-            .field("endpoint", &self.endpoint)
+            .field("endpoint", &endpoint)
             .finish_non_exhaustive()
     }
 }
@@ -56,6 +79,32 @@ impl Connection {
         Self::with(cluster, Some(secret), token)
     }
 
+    /// Returns how a member is reached in the name of a caller. `secret` reads the Secrets that the Cluster names.
+    ///
+    /// A member in pull mode is reached through its tunnel, which need not be open yet. One whose agent opens none, but
+    /// reports an address and an impersonator, is reached there: upstream knows no other way.
+    pub fn of_caller<E: From<Error>>(
+        cluster: &Cluster,
+        tunnels: &Tunnels,
+        secret: impl Fn(&LocalSecretReference) -> std::result::Result<Secret, E>,
+    ) -> std::result::Result<Self, E> {
+        let name = cluster.metadata.name.clone().unwrap_or_default();
+        let spec = &cluster.spec;
+        let can_be_reached = !spec.api_endpoint.is_empty() && spec.impersonator_secret_ref.is_some();
+        if spec.sync_mode == ClusterSyncMode::Pull && (tunnels.is_known(&name) || !can_be_reached) {
+            return Ok(Self { cluster: name, way: Way::Tunnel(tunnels.clone()) });
+        }
+        if spec.api_endpoint.is_empty() {
+            return Err(Error::NoEndpoint { cluster: name }.into());
+        }
+        let Some(reference) = &spec.impersonator_secret_ref else {
+            return Err(Error::NoImpersonator { cluster: name }.into());
+        };
+        let own = spec.secret_ref.as_ref().map(&secret).transpose()?;
+        let impersonator = secret(reference)?;
+        Ok(Self::impersonator(cluster, own.as_ref(), &impersonator)?)
+    }
+
     /// Returns how the cluster proxy reaches a member: with the impersonator's token, which may do nothing but take on the
     /// names of those who use the proxy. Without a Secret of its own, the member is trusted as this machine trusts
     /// others; an agent's cluster has none.
@@ -76,15 +125,15 @@ impl Connection {
             }
             _ => Vec::new(),
         };
-        Ok(Self {
+        let address = Address {
             endpoint: spec.api_endpoint.clone(),
             token,
             certificates,
             skip_verification: spec.insecure_skip_tls_verification,
             proxy: spec.proxy_url.clone(),
             proxy_headers: spec.proxy_header.clone(),
-            cluster: name,
-        })
+        };
+        Ok(Self { cluster: name, way: Way::Address(Box::new(address)) })
     }
 
     /// Makes a client that hands on whatever it is answered. Nothing is sent yet.
@@ -98,7 +147,22 @@ impl Connection {
     }
 
     async fn client_with(&self, limits: Option<LimitLayer>) -> Result<Client> {
-        let failed = || Error::Client { cluster: self.cluster.clone(), endpoint: self.endpoint.clone() };
+        match &self.way {
+            Way::Address(address) => address.client(&self.cluster, limits).await,
+            Way::Tunnel(tunnels) => {
+                let through = tunnels.through(&self.cluster);
+                Ok(match limits {
+                    Some(limits) => Client::new(limits.layer(through), "default"),
+                    None => through.client(),
+                })
+            }
+        }
+    }
+}
+
+impl Address {
+    async fn client(&self, cluster: &str, limits: Option<LimitLayer>) -> Result<Client> {
+        let failed = || Error::Client { cluster: cluster.to_owned(), endpoint: self.endpoint.clone() };
         // The way through a kubeconfig leaves the reading of certificates and proxies to the client library.
         let mut cluster = json!({ "server": self.endpoint });
         if self.skip_verification {
@@ -123,7 +187,7 @@ impl Connection {
         // Retries are decided by whoever asks, per object, not inside the client.
         config.default_retry = false;
         let client = match config.proxy_url.clone().filter(|_| !self.proxy_headers.is_empty()) {
-            Some(proxy) => tunnel::client(&config, proxy, &self.proxy_headers, limits.as_ref()),
+            Some(proxy) => proxied::client(&config, proxy, &self.proxy_headers, limits.as_ref()),
             None => ClientBuilder::try_from(config).map(|builder| match &limits {
                 Some(limits) => builder.with_layer(limits).build(),
                 None => builder.build(),
@@ -188,6 +252,36 @@ mod tests {
             Connection::new(&nowhere, &secret(&[("token", "t")])),
             Err(Error::NoEndpoint { .. })
         ));
+    }
+
+    #[test]
+    fn a_caller_reaches_a_member_in_pull_mode_through_its_tunnel_unless_there_is_another_way() {
+        let tunnels = Tunnels::default();
+        let read = |reference: &LocalSecretReference| {
+            assert_eq!(reference.name, "impersonator");
+            Ok::<_, Error>(secret(&[("token", "t")]))
+        };
+        let way = |spec: serde_json::Value| {
+            Connection::of_caller(&cluster(spec), &tunnels, read).map(|connection| format!("{connection:?}"))
+        };
+        let tunnel = r#"Connection { cluster: "m1", endpoint: "its tunnel", .. }"#;
+        assert_eq!(way(json!({ "syncMode": "Pull" })).unwrap(), tunnel);
+        assert_eq!(way(json!({ "syncMode": "Pull", "apiEndpoint": "https://m1" })).unwrap(), tunnel);
+        let reference = json!({ "namespace": "n", "name": "impersonator" });
+        for mode in ["Push", "Pull"] {
+            let spec =
+                json!({ "syncMode": mode, "apiEndpoint": "https://m1", "impersonatorSecretRef": reference });
+            let direct = r#"Connection { cluster: "m1", endpoint: "https://m1", .. }"#;
+            assert_eq!(way(spec).unwrap(), direct, "{mode}");
+        }
+        assert_eq!(
+            way(json!({ "syncMode": "Push", "impersonatorSecretRef": reference })).unwrap_err().to_string(),
+            "the api endpoint of cluster m1 is empty"
+        );
+        assert_eq!(
+            way(json!({ "syncMode": "Push", "apiEndpoint": "https://m1" })).unwrap_err().to_string(),
+            "the impersonatorSecretRef of cluster m1 is nil"
+        );
     }
 
     #[test]

@@ -14,6 +14,8 @@ pub enum Error {
     NoEndpoint { cluster: String },
     #[error("cluster {cluster} does not have a secret")]
     NoSecret { cluster: String },
+    #[error("the impersonatorSecretRef of cluster {cluster} is nil")]
+    NoImpersonator { cluster: String },
     #[error("cannot read the secret of cluster {cluster}")]
     Secret { cluster: String, source: Box<kube::Error> },
     #[error("the secret for cluster {cluster} is missing a non-empty value for {key:?}")]

@@ -12,7 +12,7 @@ pub mod limit;
 mod load;
 mod member;
 mod members;
-mod tunnel;
+mod proxied;
 
 pub use connection::Connection;
 pub use error::{Error, Result};

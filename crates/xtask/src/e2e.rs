@@ -1,9 +1,9 @@
 //! `cargo xtask e2e`: Karmada's own end-to-end suite, unchanged, against our control plane on real members.
 //!
 //! Builds what is missing (the suite, the official `karmadactl`, the members' programs, our binary), starts members as kind would
-//! make them, `karmada server` and what else specs expect to find (`fixtures`), joins the members with the official `karmadactl`, runs
-//! the chosen files of the suite in several processes, and prints what passed, failed and was left out, file by file, with reasons.
-//! Clusters that specs make with kind come from `kind`. Everything it starts ends with it.
+//! make them, `karmada server` and what else specs expect to find (`fixtures`), joins the members with the official `karmadactl`, or
+//! with ours, which specs then call, too, runs the chosen files of the suite in several processes, and prints what passed, failed and
+//! was left out, file by file, with reasons. Clusters that specs make with kind come from `kind`. Everything it starts ends with it.
 //!
 //! What specs need, and which are known to fail, is in `specs`; the table in `docs/guides/real-clusters.md` is made from it.
 
@@ -78,6 +78,12 @@ pub(crate) struct Arguments {
     /// Members run real pods. Needs root.
     #[arg(long)]
     pods: bool,
+    /// The last member is in pull mode: it is registered with our `register`, and our agent looks after it.
+    #[arg(long)]
+    pull: bool,
+    /// The suite and the members' joining use our program as `karmadactl`, not the official one.
+    #[arg(long)]
+    our_karmadactl: bool,
     /// Processes that run specs side by side.
     #[arg(long, value_name = "N", default_value_t = 6)]
     processes: usize,
@@ -103,10 +109,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if arguments.list {
         return report::write_table(&list(&suite, &lab)?, &workspace.root.join(PAGE));
     }
-    let karmadactl = toolchain.ensure_program(&KARMADA, "karmadactl")?;
-    fs::copy(&karmadactl, lab.join("gopath/bin/karmadactl")).context("cannot copy karmadactl")?;
     build(&["--package", "app", "--bin", "karmada"])?;
     build(&["--package", "clusters", "--bin", PROGRAM])?;
+    // Our program is the CLI alone under this name.
+    let source = if arguments.our_karmadactl {
+        workspace.program("karmada")
+    } else {
+        toolchain.ensure_program(&KARMADA, "karmadactl")?
+    };
+    let karmadactl = lab.join("gopath/bin/karmadactl");
+    fs::copy(&source, &karmadactl).context("cannot copy karmadactl")?;
 
     let members = &MEMBERS[..if arguments.pods { MEMBERS_WITH_PODS } else { MEMBERS.len() }];
     let count = members.len().to_string();
@@ -125,7 +137,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     };
     // Before the members join: what they serve is looked at then, and from then on every few seconds only.
     let _interpreter = workshop.interpreter()?;
-    for member in members {
+    let (pushed, pulled) = members.split_at(members.len() - usize::from(arguments.pull));
+    let mut agents = Vec::new();
+    for member in pulled {
+        agents.push(workshop.agent(&workspace.program("karmada"), member)?);
+    }
+    for member in pushed {
         let kubeconfig = fleet.dir().join(format!("{member}.kubeconfig"));
         let joined = Command::new(&karmadactl)
             .args(["join", member, "--karmada-context", "karmada-apiserver", "--kubeconfig"])
@@ -142,7 +159,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     // In the fleet's folder, whose path is short: a socket's may have 108 bytes.
     let socket = fleet.dir().join("kind.sock");
     kind::serve(&socket, workspace, arguments.pods)?;
-    run_specs(arguments, &toolchain, &lab, &server.kubeconfig, &socket)?;
+    let pulled: Vec<String> = pulled
+        .iter()
+        .map(|member| format!("{member}:{}", fleet.dir().join(format!("{member}.kubeconfig")).display()))
+        .collect();
+    run_specs(arguments, &toolchain, &lab, &server.kubeconfig, &socket, &pulled.join(";"))?;
     let chosen = Chosen { pods: arguments.pods, all: arguments.all };
     report::judge(&report::read(&lab.join("report.json"))?, chosen)
 }
@@ -177,6 +198,7 @@ fn run_specs(
     lab: &Path,
     kubeconfig: &Path,
     socket: &Path,
+    pulled: &str,
 ) -> Result<()> {
     let log = lab.join("suite.log");
     let file = fs::File::create(&log).context("cannot make a log")?;
@@ -206,6 +228,8 @@ fn run_specs(
         // Specs that make clusters write kubeconfigs there.
         .env("HOME", lab)
         .env(kind::SOCKET_VARIABLE, socket)
+        // The members in pull mode, with their kubeconfigs.
+        .env("PULL_BASED_CLUSTERS", pulled)
         .current_dir(lab)
         .stdin(Stdio::null())
         .stdout(file.try_clone().context("cannot open the log")?)

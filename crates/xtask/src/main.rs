@@ -1,6 +1,6 @@
 //! The project's own commands: `cargo xtask ci`, `cargo xtask clusters …`, `cargo xtask bench …`, `cargo xtask compare …`,
-//! `cargo xtask e2e`, `cargo xtask pods`, `cargo xtask conformance`, `cargo xtask integration`, `cargo xtask fuzz`, `cargo xtask licenses`,
-//! `cargo xtask dist`.
+//! `cargo xtask e2e`, `cargo xtask pods`, `cargo xtask trouble`, `cargo xtask conformance`, `cargo xtask integration`,
+//! `cargo xtask fuzz`, `cargo xtask licenses`, `cargo xtask dist`.
 //!
 //! Kept small on purpose: it compiles in seconds, and whatever needs the async stack is a program of its own that is called.
 
@@ -16,6 +16,7 @@ mod fuzz;
 mod integration;
 mod licenses;
 mod pods;
+mod trouble;
 mod workspace;
 
 use std::process::ExitCode;
@@ -51,6 +52,8 @@ enum Verb {
     E2e(e2e::Arguments),
     /// Test what works with real pods through our control plane, and measure members that have them. Needs root.
     Pods,
+    /// Break real members in every way, and count what is lost.
+    Trouble,
     /// Run Kubernetes' own end-to-end suite, as far as it needs no containers, against our API server.
     Conformance(conformance::Arguments),
     /// Run Kubernetes' own integration tests against our API server.
@@ -87,6 +90,7 @@ fn main() -> ExitCode {
         Verb::Dist { folder } => dist::run(&folder),
         Verb::Licenses => licenses::run(),
         Verb::Pods => pods::run(),
+        Verb::Trouble => trouble::run(),
         Verb::E2e(arguments) => e2e::run(&arguments),
         Verb::Conformance(arguments) => conformance::run(&arguments),
         Verb::Integration(arguments) => integration::run(&arguments),

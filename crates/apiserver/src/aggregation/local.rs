@@ -105,7 +105,8 @@ fn wanted(server: &Server) -> BTreeMap<String, Value> {
             if kinds.is_empty() {
                 continue;
             }
-            let custom = kinds.iter().all(|kind| kind.is_custom());
+            // Beside the kinds of definitions, an extension may answer for some of its own.
+            let custom = kinds.iter().any(|kind| kind.is_custom());
             let (label, group_priority, version_priority) = if custom {
                 ("true", 1000, 100)
             } else {

@@ -83,22 +83,32 @@ impl Selection {
         if self.fields.is_empty() {
             return true;
         }
-        let (namespace, name) = object::split_key(&entry.name);
-        // An object that cannot be read has no field that could be selected by.
+        self.matches_fields(kind, object::split_key(&entry.name), || {
+            // An object that cannot be read has no field that could be selected by.
+            let Ok(mut object) = object::decode(&kind.api_version, &kind.gvk.kind, entry) else {
+                return Value::Null;
+            };
+            if !kind.serves_as_stored(entry) {
+                kind.present(entry, &mut object);
+            }
+            object
+        })
+    }
+
+    /// Says whether the fields of an object are selected. The object is read only for fields that are not in its names.
+    pub fn matches_fields(
+        &self,
+        kind: &Kind,
+        (namespace, name): (&str, &str),
+        read: impl FnOnce() -> Value,
+    ) -> bool {
+        let mut read = Some(read);
         let mut parsed: Option<Value> = None;
         self.fields.matches(|field| match field {
             "metadata.name" => Cow::Borrowed(name),
             "metadata.namespace" => Cow::Borrowed(namespace),
             other => {
-                let object = parsed.get_or_insert_with(|| {
-                    let Ok(mut object) = object::decode(&kind.api_version, &kind.gvk.kind, entry) else {
-                        return Value::Null;
-                    };
-                    if !kind.serves_as_stored(entry) {
-                        kind.present(entry, &mut object);
-                    }
-                    object
-                });
+                let object = parsed.get_or_insert_with(|| read.take().map_or(Value::Null, |read| read()));
                 Cow::Owned(selectable_value(kind, object, other))
             }
         })

@@ -116,6 +116,11 @@ async fn route(server: &Arc<Server>, context: &Context, body: Bytes) -> Result<R
     {
         return Ok(result?);
     }
+    if kind.rules.computed
+        && let Some(answer) = server.extensions.connect(server, context, &kind, &body).await
+    {
+        return Ok(answer?);
+    }
     let watches_without_get = info.verb == "watch" && context.method != Method::GET;
     if context.method == Method::HEAD || context.method == Method::OPTIONS || watches_without_get {
         return Err(Status::method_not_allowed().into());

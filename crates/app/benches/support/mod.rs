@@ -33,12 +33,18 @@ pub(crate) struct Ours {
 
 impl Ours {
     pub(crate) fn start(build: &Build) -> Result<Self> {
+        Self::with(build, &[])
+    }
+
+    /// Starts it with further flags.
+    pub(crate) fn with(build: &Build, flags: &[&str]) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let data = dir.path().join("data");
         let started = Instant::now();
         let child = Command::new(&build.program)
             .args(["--log", "warn", "server", "--bind", "127.0.0.1:0", "--data-dir"])
             .arg(&data)
+            .args(flags)
             .stdin(Stdio::null())
             .spawn()
             .with_context(|| format!("cannot start {}", build.program.display()))?;

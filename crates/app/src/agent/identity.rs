@@ -57,7 +57,6 @@ impl Identity {
     }
 
     /// Returns how the control plane is reached at the moment.
-    #[expect(dead_code, reason = "for tasks that open connections themselves")]
     pub(crate) fn config(&self) -> Config {
         self.0.current.read().config.clone()
     }

@@ -25,6 +25,8 @@ pub(super) struct Memory {
     pub(super) nodes: u16,
     /// The sample was created once. A user who deletes it does not want it back.
     pub(super) sample: bool,
+    /// The registry of the context `fleet` was created once; the same holds for it.
+    pub(super) fleet: bool,
 }
 
 /// A directory that is ours to use.
@@ -164,7 +166,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let directory = Directory::open(dir.path(), false).expect("opened");
         assert_eq!(directory.recall().expect("readable"), None);
-        let memory = Memory { members: vec!["/a/b".into()], nodes: 4, sample: true };
+        let memory = Memory { members: vec!["/a/b".into()], nodes: 4, sample: true, fleet: true };
         directory.remember(&memory).expect("remembered");
         assert_eq!(directory.recall().expect("readable"), Some(memory));
     }

@@ -77,6 +77,7 @@ fn label(context: &str) -> String {
 /// Adds contexts to a kubeconfig; its own stay first and current.
 pub(super) fn combine(control: &str, members: &[Entry]) -> anyhow::Result<String> {
     let mut config: Value = yaml::from_str(control).context("our own kubeconfig is malformed")?;
+    fleet(&mut config);
     for member in members {
         let name = &member.name;
         push(&mut config, "clusters", json!({"name": name, "cluster": member.cluster}));
@@ -84,6 +85,25 @@ pub(super) fn combine(control: &str, members: &[Entry]) -> anyhow::Result<String
         push(&mut config, "contexts", json!({"name": name, "context": {"cluster": name, "user": name}}));
     }
     Ok(yaml::write(&config))
+}
+
+/// The context in which all members are one cluster.
+pub(super) const FLEET: &str = "fleet";
+
+/// Adds a context with the control plane's credentials, whose server is the door to the fleet.
+fn fleet(config: &mut Value) {
+    let current = config["current-context"].clone();
+    let named = |list: &str, name: &Value, key: &str| {
+        let found = config[list].as_array().into_iter().flatten().find(|each| each["name"] == *name);
+        found.map(|found| found[key].clone())
+    };
+    let Some(mut context) = named("contexts", &current, "context") else { return };
+    let Some(mut cluster) = named("clusters", &context["cluster"], "cluster") else { return };
+    let server = cluster["server"].as_str().unwrap_or("").trim_end_matches('/');
+    cluster["server"] = format!("{server}{}/karmada/proxy", api::constants::PATH_PROXYING).into();
+    context["cluster"] = FLEET.into();
+    push(config, "clusters", json!({"name": FLEET, "cluster": cluster}));
+    push(config, "contexts", json!({"name": FLEET, "context": context}));
 }
 
 fn push(config: &mut Value, list: &str, item: Value) {
@@ -143,6 +163,9 @@ mod tests {
         assert_eq!(config["current-context"], "karmada-apiserver");
         let names: Vec<_> =
             config["contexts"].as_array().expect("a list").iter().map(|c| &c["name"]).collect();
-        assert_eq!(names, ["karmada-apiserver", "admin-prod-eu"]);
+        assert_eq!(names, ["karmada-apiserver", "fleet", "admin-prod-eu"]);
+        let server = "https://prod:6443/apis/search.karmada.io/v1alpha1/proxying/karmada/proxy";
+        assert_eq!(config["clusters"][1]["cluster"]["server"], server);
+        assert_eq!(config["contexts"][1]["context"]["user"], "admin");
     }
 }

@@ -29,9 +29,9 @@ pub(super) struct Members {
 /// One member.
 pub(super) struct Member {
     pub(super) entry: Entry,
-    kubeconfig: PathBuf,
-    region: Option<String>,
-    zones: Vec<String>,
+    pub(super) kubeconfig: PathBuf,
+    pub(super) region: Option<String>,
+    pub(super) zones: Vec<String>,
 }
 
 impl Members {
@@ -73,21 +73,30 @@ impl Members {
         self.list.iter().map(|member| member.kubeconfig.clone()).collect()
     }
 
-    /// Registers whoever is not registered yet.
-    pub(super) async fn join(&self, control: &Client, kubeconfig: &Path) -> anyhow::Result<()> {
-        futures::future::try_join_all(self.list.iter().map(|member| member.join(control, kubeconfig)))
-            .await?;
+    /// Registers whoever is not registered yet; clusters in pull mode register themselves.
+    pub(super) async fn join(
+        &self,
+        control: &Client,
+        kubeconfig: &Path,
+        pulled: &[String],
+    ) -> anyhow::Result<()> {
+        let joining = self
+            .list
+            .iter()
+            .map(|member| member.join(control, kubeconfig, pulled.contains(&member.entry.name)));
+        futures::future::try_join_all(joining).await?;
         Ok(())
     }
 }
 
 impl Member {
-    async fn join(&self, control: &Client, kubeconfig: &Path) -> anyhow::Result<()> {
+    async fn join(&self, control: &Client, kubeconfig: &Path, pulled: bool) -> anyhow::Result<()> {
         let (name, server) = (&self.entry.name, &self.entry.server);
         let clusters = Api::<Cluster>::all(control.clone());
         let failed = || format!("cannot read cluster {name}");
         let cluster = match clusters.get_opt(name).await.with_context(failed)? {
             Some(cluster) => cluster,
+            None if pulled => appears(&clusters, name).await.with_context(failed)?,
             None => {
                 cli::enrol(&self.arguments(kubeconfig), |progress| tracing::info!("{progress}"))
                     .await
@@ -137,6 +146,16 @@ impl Member {
             install_mcs_crds: false,
             dry_run: false,
         }
+    }
+}
+
+/// Waits for a Cluster that its agent makes. Whoever waits longer than a moment sees why in the agent's log.
+async fn appears(clusters: &Api<Cluster>, name: &str) -> Result<Cluster, kube::Error> {
+    loop {
+        if let Some(cluster) = clusters.get_opt(name).await? {
+            return Ok(cluster);
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
 }
 

@@ -9,6 +9,9 @@ use kube::{Api, Client};
 /// What the sample consists of, as users would write it.
 const YAML: &str = include_str!("../../../../examples/hello.yaml");
 
+/// What the context `fleet` shows.
+const FLEET: &str = include_str!("../../../../examples/fleet.yaml");
+
 /// Namespace and name of everything in the sample.
 pub(super) const NAMESPACE: &str = "default";
 pub(super) const NAME: &str = "hello";
@@ -23,11 +26,23 @@ pub(super) async fn exists(client: &Client) -> anyhow::Result<bool> {
 /// Creates what does not exist yet. The policies come last in the file and first here, so that the Deployment goes out
 /// once, already overridden.
 pub(super) async fn create(client: &Client) -> anyhow::Result<()> {
-    for object in objects()?.into_iter().rev() {
+    create_all(client, objects(YAML)?).await
+}
+
+/// Creates the registry that names what the context `fleet` shows.
+pub(super) async fn register(client: &Client) -> anyhow::Result<()> {
+    create_all(client, objects(FLEET)?).await
+}
+
+async fn create_all(client: &Client, objects: Vec<DynamicObject>) -> anyhow::Result<()> {
+    for object in objects.into_iter().rev() {
         let types = object.types.clone().unwrap_or_default();
         let (group, version) = types.api_version.split_once('/').unwrap_or(("", types.api_version.as_str()));
         let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &types.kind));
-        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), NAMESPACE, &kind);
+        let api: Api<DynamicObject> = match &object.metadata.namespace {
+            Some(namespace) => Api::namespaced_with(client.clone(), namespace, &kind),
+            None => Api::all_with(client.clone(), &kind),
+        };
         match api.create(&PostParams::default(), &object).await {
             Ok(_) => {}
             Err(kube::Error::Api(status)) if status.is_already_exists() => {}
@@ -39,8 +54,8 @@ pub(super) async fn create(client: &Client) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn objects() -> anyhow::Result<Vec<DynamicObject>> {
-    YAML.split("\n---\n")
+fn objects(yaml: &str) -> anyhow::Result<Vec<DynamicObject>> {
+    yaml.split("\n---\n")
         .map(|document| apimachinery::yaml::from_str(document).context("the sample is malformed"))
         .collect()
 }
@@ -51,7 +66,7 @@ mod tests {
 
     #[test]
     fn the_sample_is_a_deployment_a_policy_and_an_override() {
-        let kinds: Vec<_> = objects()
+        let kinds: Vec<_> = objects(YAML)
             .expect("well formed")
             .into_iter()
             .map(|object| {

@@ -142,3 +142,13 @@ async fn the_guide_to_quotas_does_what_it_says() {
 async fn the_guide_to_failover_does_what_it_says() {
     run("docs/guides/failover.md").await;
 }
+
+#[tokio::test]
+async fn the_guide_to_the_fleet_does_what_it_says() {
+    run("docs/guides/fleet.md").await;
+}
+
+#[tokio::test]
+async fn the_guide_to_pull_mode_does_what_it_says() {
+    run("docs/guides/pull-mode.md").await;
+}

@@ -41,6 +41,9 @@ func main() {
 }
 
 func run() error {
+	if len(os.Args) > 2 && os.Args[1] == "fleet" {
+		return runFleet(os.Args[2:])
+	}
 	if len(os.Args) != 4 {
 		return fmt.Errorf("usage: goclient KUBECONFIG ROUNDS WRITES")
 	}

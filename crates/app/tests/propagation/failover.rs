@@ -14,7 +14,7 @@ on_real_and_simulated_members! {
 }
 
 /// Everything about clusters happens within seconds.
-const QUICK: [&str; 10] = [
+pub(crate) const QUICK: [&str; 10] = [
     "--feature-gates=Failover=true,StatefulFailoverInjection=true",
     "--enable-no-execute-taint-eviction",
     "--allow-no-execute-taint-policy",
@@ -28,17 +28,17 @@ const QUICK: [&str; 10] = [
 ];
 
 /// Everything but what several control planes of one member would fight about, and the descheduler.
-const ALL: &str = "*,-unifiedAuth,descheduler";
+pub(crate) const ALL: &str = "*,-unifiedAuth,descheduler";
 
-fn deployments() -> Kind {
+pub(crate) fn deployments() -> Kind {
     Kind::namespaced("apps", "v1", "Deployment", "deployments")
 }
 
-fn policies() -> Kind {
+pub(crate) fn policies() -> Kind {
     Kind::namespaced("policy.karmada.io", "v1alpha1", "PropagationPolicy", "propagationpolicies")
 }
 
-fn bindings() -> Kind {
+pub(crate) fn bindings() -> Kind {
     Kind::namespaced("work.karmada.io", "v1alpha2", "ResourceBinding", "resourcebindings")
 }
 
@@ -54,14 +54,14 @@ fn taint_policies() -> Kind {
     Kind::cluster("policy.karmada.io", "v1alpha1", "ClusterTaintPolicy", "clustertaintpolicies")
 }
 
-fn deployment(name: &str) -> Value {
+pub(crate) fn deployment(name: &str) -> Value {
     json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, "labels": {"app": name}},
         "spec": {"replicas": 2, "selector": {"matchLabels": {"app": name}}, "template": {
             "metadata": {"labels": {"app": name}}, "spec": {"containers": [{"name": "web", "image": "nginx"}]}}}})
 }
 
 /// A policy for the Deployment of the same name: one cluster, and what else is said.
-fn policy(name: &str, otherwise: Value) -> Value {
+pub(crate) fn policy(name: &str, otherwise: Value) -> Value {
     let one = json!([{"spreadByField": "cluster", "minGroups": 1, "maxGroups": 1}]);
     let mut policy = json!({"apiVersion": "policy.karmada.io/v1alpha1", "kind": "PropagationPolicy",
         "metadata": {"name": name}, "spec": {
@@ -72,7 +72,7 @@ fn policy(name: &str, otherwise: Value) -> Value {
 }
 
 /// Clusters that are not ready drive out what does not tolerate it.
-async fn taint_the_lost(world: &World) {
+pub(crate) async fn taint_the_lost(world: &World) {
     let ready = |values: Value| json!([{"conditionType": "Ready", "operator": "In", "statusValues": values}]);
     let policy = json!({"apiVersion": "policy.karmada.io/v1alpha1", "kind": "ClusterTaintPolicy",
         "metadata": {"name": "lost"}, "spec": {
@@ -83,7 +83,7 @@ async fn taint_the_lost(world: &World) {
     policies.create(&PostParams::default(), &policy).await.expect("a policy");
 }
 
-fn placed(binding: Option<&DynamicObject>) -> Vec<String> {
+pub(crate) fn placed(binding: Option<&DynamicObject>) -> Vec<String> {
     let targets = at(binding, "/spec/clusters").unwrap_or_default();
     let name = |target: &Value| target["name"].as_str().unwrap_or("").to_owned();
     targets.as_array().into_iter().flatten().map(name).collect()
@@ -94,7 +94,7 @@ fn tasks(binding: Option<&DynamicObject>) -> Vec<Value> {
     tasks.as_array().cloned().unwrap_or_default()
 }
 
-fn ready(found: Option<&DynamicObject>) -> i64 {
+pub(crate) fn ready(found: Option<&DynamicObject>) -> i64 {
     at(found, "/status/readyReplicas").and_then(|ready| ready.as_i64()).unwrap_or(0)
 }
 
@@ -105,7 +105,7 @@ fn is_tainted(cluster: Option<&DynamicObject>) -> bool {
 
 impl World {
     /// Waits until a Deployment runs, and returns the number of the member that it is in.
-    async fn until_placed(&self, name: &str) -> usize {
+    pub(crate) async fn until_placed(&self, name: &str) -> usize {
         let binding = api::names::binding("Deployment", name);
         let found = until(&self.in_plane(&bindings()), &binding, "it is placed", |found| {
             placed(found).len() == 1 && tasks(found).is_empty()
@@ -121,7 +121,7 @@ impl World {
         self.members.iter().position(|member| member.name == name).expect("a member")
     }
 
-    async fn until_tainted(&self, member: usize, tainted: bool) {
+    pub(crate) async fn until_tainted(&self, member: usize, tainted: bool) {
         let all = clusters().api(self.plane.clone(), "");
         let what = if tainted { "it gets the taint" } else { "it loses the taint" };
         until(&all, &self.members[member].name, what, |found| is_tainted(found) == tainted).await;
@@ -141,7 +141,7 @@ impl World {
         .await
     }
 
-    async fn uid(&self, member: usize, name: &str) -> Option<String> {
+    pub(crate) async fn uid(&self, member: usize, name: &str) -> Option<String> {
         let found = self.in_member(member, &deployments()).get_opt(name).await.expect("an answer");
         found.and_then(|found| found.metadata.uid)
     }

@@ -6,9 +6,12 @@
 //! are as wanted.
 
 mod application;
+mod campaign;
 mod cases;
 mod election;
 mod failover;
+mod fleet;
+mod host;
 mod karmadactl;
 mod kinds;
 mod liar;
@@ -21,4 +24,5 @@ mod requests;
 mod services;
 mod sight;
 mod trouble;
+mod tunnel;
 mod world;

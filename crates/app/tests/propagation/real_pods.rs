@@ -1,10 +1,14 @@
-//! Members whose pods are real: a Deployment travels there, and what kubectl does with pods works through the control plane's cluster proxy.
+//! Members whose pods are real: a Deployment travels there, and what kubectl and our own commands do with pods works through the control
+//! plane's cluster proxy.
 //!
 //! The short test is part of CI. The long one, which also lets an autoscaler act on load and measures, is run by `cargo xtask pods`.
+
+mod pull;
 
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -84,23 +88,9 @@ impl Stage {
         .await;
     }
 
-    /// kubectl, on its way to a member through the control plane.
     fn kubectl(&self, member: usize, arguments: &[&str]) -> Command {
-        let file = kube::config::Kubeconfig::read_from(&self.world.control.kubeconfig).expect("a kubeconfig");
-        let server = file.clusters[0].cluster.as_ref().and_then(|cluster| cluster.server.clone());
-        let name = &self.world.members[member].name;
-        let mut command =
-            Command::new(Toolchain::from_env().expect("a cache").path(&KUBERNETES.program("kubectl")));
-        command
-            .arg(format!("--kubeconfig={}", self.world.control.kubeconfig.display()))
-            .arg(format!(
-                "--server={}/apis/cluster.karmada.io/v1alpha1/clusters/{name}/proxy",
-                server.expect("an address").trim_end_matches('/')
-            ))
-            .arg(format!("--namespace={}", self.world.namespace))
-            .args(arguments)
-            .stdin(Stdio::null());
-        command
+        let (world, name) = (&self.world, &self.world.members[member].name);
+        kubectl(&world.control.kubeconfig, name, &world.namespace, arguments)
     }
 
     /// Runs it to its end; `Err` is what it complained about.
@@ -117,6 +107,28 @@ impl Stage {
     /// Runs a command in the first pod of the Deployment.
     fn inside(&self, member: usize, command: &str) -> Result<String, String> {
         self.ask(member, &["exec", "deployment/web", "--", "sh", "-c", command])
+    }
+
+    /// One of our own commands, with flags first, as scripts put them.
+    fn ours(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_karmada"));
+        command
+            .arg(format!("--kubeconfig={}", self.world.control.kubeconfig.display()))
+            .arg(format!("--namespace={}", self.world.namespace))
+            .args(arguments)
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs it to its end; `Err` is its status and what it complained about.
+    fn ask_ours(&self, arguments: &[&str]) -> Result<String, (Option<i32>, String)> {
+        let output = self.ours(arguments).output().expect("it runs");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if output.status.success() {
+            Ok(text(&output.stdout))
+        } else {
+            Err((output.status.code(), text(&output.stderr)))
+        }
     }
 
     fn pod(&self, member: usize, field: &str) -> String {
@@ -139,7 +151,63 @@ async fn a_deployment_runs_in_real_pods_and_its_logs_come_through_the_control_pl
         if log.contains("alive for") { Ok(()) } else { Err(log) }
     })
     .await;
+    our_commands(&stage);
     stage.end().await;
+}
+
+/// Our logs, exec, attach, cp and port-forward on the pod of the first member.
+fn our_commands(stage: &Stage) {
+    let (member, name) = (stage.world.members[0].name.as_str(), stage.pod(0, "metadata.name"));
+    let inside = ["-s", "members", "-C", member];
+    let ok = |arguments: &[&str]| {
+        stage.ask_ours(arguments).unwrap_or_else(|said| panic!("{arguments:?}: {said:?}"))
+    };
+
+    assert!(ok(&["logs", "deploy/web", "-C", member, "--tail=1"]).contains("alive for"));
+    let exec = |command: &[&str]| stage.ask_ours(&[&["exec", &name], &inside[..], &["--"], command].concat());
+    assert_eq!(exec(&["echo", "hello"]).as_deref(), Ok("hello\n"));
+    let (status, said) =
+        exec(&["sh", "-c", "echo no >&2; exit 3"]).expect_err("it tells how the command ended");
+    assert!(status == Some(3) && said.contains("no\n"), "{status:?} {said}");
+    let (_, said) = exec(&["no-such-program"]).expect_err("there is none");
+    assert!(said.contains("no-such-program"), "{said}");
+
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    let (there, back) = (folder.path().join("there"), folder.path().join("back"));
+    // More than fits into one frame, and not only text.
+    let bytes: Vec<u8> = (0..300_000_u32).flat_map(u32::to_le_bytes).collect();
+    fs::write(&there, &bytes).expect("write");
+    let copy = |from: &str, to: &str| ok(&[&["cp", from, to], &inside[..]].concat());
+    copy(&there.display().to_string(), &format!("{name}:/tmp/ours"));
+    copy(&format!("{name}:/tmp/ours"), &back.display().to_string());
+    assert!(fs::read(&back).expect("it came back") == bytes, "cp changed the bytes");
+
+    let attach = [&["attach", &name], &inside[..]].concat();
+    let mut attached = Process::spawn(stage.ours(&attach), Speaks::Stdout);
+    attached.line("alive for");
+    drop(attached);
+
+    let forward = [&["port-forward", "--address=127.0.0.1", &name, ":80"], &inside[..]].concat();
+    let mut forwarding = Process::spawn(stage.ours(&forward), Speaks::Stdout);
+    let line = forwarding.line("Forwarding from");
+    let local = line.split_whitespace().nth(2).expect("an address").to_owned();
+    // Two at once, and one after the other.
+    let answers: Vec<String> = std::thread::scope(|scope| {
+        let asked: Vec<_> = (0..2).map(|_| scope.spawn(|| get(&local))).collect();
+        asked.into_iter().map(|asked| asked.join().expect("no panic")).collect()
+    });
+    for answer in answers.into_iter().chain([get(&local)]) {
+        assert!(answer.contains(&format!("this is {name}")), "{answer}");
+    }
+}
+
+/// What a web server answers.
+fn get(address: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("the forwarded port");
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").expect("write");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -154,47 +222,25 @@ async fn what_kubectl_does_with_pods_works_through_the_control_plane() {
     stage.propagate().await;
     let (name, address) = (stage.pod(0, "metadata.name"), stage.pod(1, "status.podIP"));
 
-    eventually("a line of the log", async || {
-        let log = stage.ask(0, &["logs", &name])?;
-        if log.contains("alive for") { Ok(()) } else { Err(log) }
-    })
-    .await;
-    assert_eq!(stage.inside(0, "echo hello").expect("exec"), "hello\n");
-    let failed = stage.inside(0, "exit 3").expect_err("exec tells how the command ended");
-    assert!(failed.contains("exit code 3"), "{failed}");
+    let kubectl = |arguments: &[&str]| stage.kubectl(0, arguments);
+    reach_into(&kubectl, &name).await;
     let across = stage.inside(0, &format!("curl -m 10 http://{address}/")).expect("pods reach each other");
     assert!(across.contains(&format!("this is {}", stage.pod(1, "metadata.name"))), "{across}");
-
-    let folder = tempfile::tempdir().expect("a folder for the test");
-    let (there, back) = (folder.path().join("there"), folder.path().join("back"));
-    // More than fits into one frame, and not only text.
-    let bytes: Vec<u8> = (0..300_000_u32).flat_map(u32::to_le_bytes).collect();
-    fs::write(&there, &bytes).expect("write");
-    stage.ok(0, &["cp", &there.display().to_string(), &format!("{name}:/tmp/note")]);
-    stage.ok(0, &["cp", &format!("{name}:/tmp/note"), &back.display().to_string()]);
-    assert!(fs::read(&back).expect("it came back") == bytes, "cp changed the bytes");
-
-    let mut attached = Process::spawn(stage.kubectl(0, &["attach", &name]), Speaks::Stdout);
-    attached.line("alive for");
-    drop(attached);
-
-    let forward = ["port-forward", "--address=127.0.0.1", &name, ":80"];
-    let mut forwarding = Process::spawn(stage.kubectl(0, &forward), Speaks::Stdout);
-    // Forwarding from 127.0.0.1:40000 -> 80
-    let line = forwarding.line("Forwarding from");
-    let local = line.split_whitespace().nth(2).expect("an address");
-    let mut stream = TcpStream::connect(local).expect("the forwarded port");
-    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").expect("write");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("an answer");
-    assert!(answer.contains(&format!("this is {name}")), "{answer}");
-    drop(forwarding);
 
     stage.ok(0, &["expose", "deployment", "web", "--port=80"]);
     let service = format!("curl -m 10 http://web.{}.svc.cluster.local/", stage.world.namespace);
     eventually("the Service under its name", async || stage.inside(0, &service)).await;
     eventually("usage of the pod", async || stage.ask(0, &["top", "pod", &name])).await;
     eventually("usage of the node", async || stage.ask(0, &["top", "node"])).await;
+    our_commands(&stage);
+    let names: Vec<&str> = stage.world.members.iter().map(|member| member.name.as_str()).collect();
+    for what in [&["top", "pod", "-l", "app=web"][..], &["top", "pod", "--containers"], &["top", "node"]] {
+        eventually("usage in both members", async || match stage.ask_ours(what) {
+            Ok(said) if names.iter().all(|name| said.contains(name)) && said.contains("Mi") => Ok(()),
+            other => Err(format!("{what:?}: {other:?}")),
+        })
+        .await;
+    }
 
     // An autoscaler of the member acts on load that is real. What it scales is not the control plane's.
     stage.ok(0, &["create", "deployment", "busy", "--image=nginx:1.19.0"]);
@@ -211,6 +257,66 @@ async fn what_kubectl_does_with_pods_works_through_the_control_plane() {
     .await;
     println!("the autoscaler acted {} s after the load began", started.elapsed().as_secs());
     stage.end().await;
+}
+
+/// kubectl, on its way to a member through the control plane.
+fn kubectl(kubeconfig: &Path, member: &str, namespace: &str, arguments: &[&str]) -> Command {
+    let file = kube::config::Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
+    let server = file.clusters[0].cluster.as_ref().and_then(|cluster| cluster.server.clone());
+    let mut command =
+        Command::new(Toolchain::from_env().expect("a cache").path(&KUBERNETES.program("kubectl")));
+    command
+        .arg(format!("--kubeconfig={}", kubeconfig.display()))
+        .arg(format!(
+            "--server={}/apis/cluster.karmada.io/v1alpha1/clusters/{member}/proxy",
+            server.expect("an address").trim_end_matches('/')
+        ))
+        .arg(format!("--namespace={namespace}"))
+        .args(arguments)
+        .stdin(Stdio::null());
+    command
+}
+
+/// Does with a pod what kubectl can do: logs, exec, cp, attach, port-forward.
+async fn reach_into(kubectl: &impl Fn(&[&str]) -> Command, pod: &str) {
+    let ask = |arguments: &[&str]| {
+        let output = kubectl(arguments).output().expect("kubectl runs");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+    };
+    eventually("a line of the log", async || {
+        let log = ask(&["logs", pod])?;
+        if log.contains("alive for") { Ok(()) } else { Err(log) }
+    })
+    .await;
+    assert_eq!(ask(&["exec", pod, "--", "sh", "-c", "echo hello"]).expect("exec"), "hello\n");
+    let failed =
+        ask(&["exec", pod, "--", "sh", "-c", "exit 3"]).expect_err("exec tells how the command ended");
+    assert!(failed.contains("exit code 3"), "{failed}");
+
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    let (there, back) = (folder.path().join("there"), folder.path().join("back"));
+    // More than fits into one frame, and not only text.
+    let bytes: Vec<u8> = (0..300_000_u32).flat_map(u32::to_le_bytes).collect();
+    fs::write(&there, &bytes).expect("write");
+    ask(&["cp", &there.display().to_string(), &format!("{pod}:/tmp/note")]).expect("cp");
+    ask(&["cp", &format!("{pod}:/tmp/note"), &back.display().to_string()]).expect("cp");
+    assert!(fs::read(&back).expect("it came back") == bytes, "cp changed the bytes");
+
+    let mut attached = Process::spawn(kubectl(&["attach", pod]), Speaks::Stdout);
+    attached.line("alive for");
+    drop(attached);
+
+    let forward = ["port-forward", "--address=127.0.0.1", pod, ":80"];
+    let mut forwarding = Process::spawn(kubectl(&forward), Speaks::Stdout);
+    // Forwarding from 127.0.0.1:40000 -> 80
+    let line = forwarding.line("Forwarding from");
+    let local = line.split_whitespace().nth(2).expect("an address");
+    let mut stream = TcpStream::connect(local).expect("the forwarded port");
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").expect("write");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.contains(&format!("this is {pod}")), "{answer}");
 }
 
 /// What the processes of a member hold for themselves, in megabytes; pages that they share count in parts.

@@ -1,12 +1,12 @@
 //! Services across clusters: endpoints are where they are wanted, whatever the order in which things come and go.
 
 use apimachinery::patch::merge;
-use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
-use testkit::{Kind, condition, eventually, until, until_gone};
+use testkit::{Kind, at, condition, eventually, until, until_gone};
 
 use crate::members::{Members, on_real_and_simulated_members};
 use crate::plane::ControlPlane;
@@ -25,7 +25,7 @@ const QUICK: [&str; 4] = [
     "--cluster-success-threshold=1s",
     "--cluster-failure-threshold=1s",
 ];
-const CONTROLLERS: &str = "*,-unifiedAuth";
+const CONTROLLERS: &str = "*,-unifiedAuth,multiClusterIngress";
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 fn core(kind: &str, plural: &str) -> Kind {
@@ -219,6 +219,8 @@ async fn an_exported_service_is_reached_from_where_it_is_imported(members: Membe
     );
     world.check().await;
 
+    traffic_comes_in_where_the_annotation_says(&world).await;
+
     // Endpoints follow the pods.
     world.patch(&deployments(), "web", &json!({"spec": {"replicas": 3}})).await;
     world.until_reached(2, "derived-web", &[0, 1], 3).await;
@@ -242,6 +244,37 @@ async fn an_exported_service_is_reached_from_where_it_is_imported(members: Membe
     world.until_reached(2, "derived-web", &[], 0).await;
     world.remove(&exports(), "web").await;
     world.leave().await;
+}
+
+/// The third member takes traffic for what runs in the other two.
+async fn traffic_comes_in_where_the_annotation_says(world: &World) {
+    let ingresses = Kind::namespaced("networking.k8s.io", "v1", "Ingress", "ingresses");
+    let multi =
+        Kind::namespaced("networking.karmada.io", "v1alpha1", "MultiClusterIngress", "multiclusteringresses");
+    let made = json!({"apiVersion": "networking.karmada.io/v1alpha1", "kind": "MultiClusterIngress",
+        "metadata": {"name": "shop", "annotations": {"networking.karmada.io/entry-clusters": world.members[2].name}},
+        "spec": {"rules": [{"host": "shop.example.com", "http": {"paths": [{"path": "/", "pathType": "Prefix",
+            "backend": {"service": {"name": "web", "port": {"name": "http"}}}}]}}]}});
+    world.create(&multi, made).await;
+    let found =
+        until(&world.in_member(2, &ingresses), "shop", "it is in its entry cluster", |found| found.is_some())
+            .await;
+    let backend = at(found.as_ref(), "/spec/rules/0/http/paths/0/backend/service/name");
+    assert_eq!(backend, Some(json!("derived-web")));
+    assert!(world.in_member(0, &ingresses).get_opt("shop").await.expect("an answer").is_none());
+    // What an ingress controller there would say.
+    let address = Patch::Merge(json!({"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.7"}]}}}));
+    let told = world.in_member(2, &ingresses).patch_status("shop", &PatchParams::default(), &address).await;
+    told.expect("an address");
+    let found = until(&world.in_plane(&multi), "shop", "its address comes back", |found| {
+        at(found, "/status/loadBalancer/ingress/0/ip") == Some(json!("192.0.2.7"))
+    })
+    .await;
+    let located = at(found.as_ref(), "/status/serviceLocations/0/clusters");
+    assert_eq!(located, Some(json!([world.members[0].name, world.members[1].name])));
+    world.check().await;
+    world.remove(&multi, "shop").await;
+    until_gone(&world.in_member(2, &ingresses), "shop", "it goes with its MultiClusterIngress").await;
 }
 
 async fn a_multi_cluster_service_follows_its_endpoints_and_its_clusters(members: Members) {
@@ -368,7 +401,7 @@ impl Model {
 /// The things come and go in an order of chance; after each step the world is as the model says, and keeps all laws.
 async fn whatever_the_order_nothing_is_left_behind_and_nothing_is_missing(members: Members) {
     let seed = std::env::var("KARMADA_RS_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(|| rand::random());
+    let seed = seed.unwrap_or_else(rand::random);
     let rounds = std::env::var("KARMADA_RS_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(1);
     println!("KARMADA_RS_SEED={seed}");
     let mut random = StdRng::seed_from_u64(seed);

@@ -2,6 +2,7 @@
 //! said when it cannot be. Besides, a server that is killed.
 
 mod commands;
+mod examples;
 mod killed;
 mod original;
 mod process;

@@ -160,8 +160,9 @@ async fn a_server_without_its_etcd_says_so_and_recovers() {
     let Some(mut etcd) = Etcd::alone(dir.path()).await.expect("etcd starts") else { return };
     let server = start(&etcd.endpoint, &dir.path().join("data"));
     // One that tells every refusal, rather than trying for minutes.
-    let client =
-        Client::try_from(kube::Config { default_retry: false, ..config(&server).await }).expect("a client");
+    let mut config = config(&server).await;
+    config.default_retry = false;
+    let client = Client::try_from(config).expect("a client");
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
     maps.create(&PostParams::default(), &map("kept", "1")).await.expect("it is new");
 

@@ -68,7 +68,7 @@ pub(super) fn table(page: &mut Page, events: &[Value]) {
 }
 
 /// How long ago, as kubectl says it: `45s`, `3m12s`, `26m`, `5h2m`, `3d`.
-pub(super) fn age(time: &str, now: Timestamp) -> String {
+pub(crate) fn age(time: &str, now: Timestamp) -> String {
     let Ok(time) = time.parse::<Timestamp>() else { return "<unknown>".to_owned() };
     let seconds = now.duration_since(time).as_secs();
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);

@@ -5,8 +5,8 @@
 //! `karmada-impersonator`, by which the impersonator's account may take on exactly the names that are bound to a role
 //! for `clusters/proxy` (or `proxying/proxy` of the search) in the control plane.
 //!
-//! `unifiedAuth` in `--controllers`. A cluster without an impersonator's secret is left alone. What the proxy does with
-//! it is not decided here.
+//! `unifiedAuth` in `--controllers`. A cluster in push mode without an impersonator's secret is left alone; in pull mode the
+//! agent may keep it to itself. What the proxy does with it is not decided here.
 
 #[cfg(test)]
 mod on_server;
@@ -14,7 +14,8 @@ mod on_server;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use api::cluster::Cluster;
+use api::cluster::{Cluster, ClusterSyncMode};
+use api::constants::NAMESPACE_CLUSTER;
 use api::events as reasons;
 use api::labels::{SYSTEM, TRUE};
 use api::names::IMPERSONATOR_SERVICE_ACCOUNT;
@@ -189,6 +190,10 @@ fn decide(view: &View) -> Plan {
         return Plan::Nothing("it leaves");
     }
     match &view.cluster.spec.impersonator_secret_ref {
+        // An agent that keeps the impersonator's token to itself uses it for its tunnel.
+        None if view.cluster.spec.sync_mode == ClusterSyncMode::Pull => {
+            Plan::Bring([role(&impersonation(&view.subjects)), binding(NAMESPACE_CLUSTER)])
+        }
         None => Plan::Nothing("it has no impersonator"),
         Some(secret) => Plan::Bring([role(&impersonation(&view.subjects)), binding(&secret.namespace)]),
     }
@@ -396,6 +401,9 @@ mod tests {
             decide(&View { cluster: Arc::new(cluster("m1", "True", otherwise)), subjects })
         };
         assert_eq!(plan(json!({}), &[]), Plan::Nothing("it has no impersonator"));
+        let pull = json!({ "spec": { "syncMode": "Pull" } });
+        let Plan::Bring([_, binding]) = plan(pull, &[]) else { panic!("for the tunnel of the agent") };
+        assert_eq!(binding["subjects"][0]["namespace"], "karmada-cluster");
         assert_eq!(plan(merged(impersonator.clone(), deleting()), &[]), Plan::Nothing("it leaves"));
         let Plan::Bring([role, binding]) = plan(impersonator.clone(), &[("User", "alice")]) else {
             panic!("objects")

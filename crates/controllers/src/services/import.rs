@@ -233,3 +233,107 @@ impl Controller {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::fixtures::{deleting, merged, read};
+
+    fn import(otherwise: Value) -> Option<Arc<ServiceImport>> {
+        let base = json!({
+            "metadata": { "name": "web", "namespace": "shop", "uid": "i" },
+            "spec": { "type": "ClusterSetIP", "ports": [{ "name": "http", "port": 80 }] },
+        });
+        Some(Arc::new(read(merged(base, otherwise))))
+    }
+
+    fn derived(otherwise: Value) -> Option<Service> {
+        let made = serde_json::to_value(desired(&import(json!({})).unwrap())).unwrap();
+        Some(read(merged(made, otherwise)))
+    }
+
+    fn words(plan: Plan) -> String {
+        match plan {
+            Plan::Nothing(why) => format!("nothing: {why}"),
+            Plan::Create(_) => "create".to_owned(),
+            Plan::Update { service: None, status: None } => "as it is".to_owned(),
+            Plan::Update { service, status } => {
+                format!(
+                    "update{}{}",
+                    if service.is_some() { " it" } else { "" },
+                    if status.is_some() { " its status" } else { "" }
+                )
+            }
+            Plan::Delete => "delete".to_owned(),
+            Plan::Refuse(why) => why,
+        }
+    }
+
+    #[test]
+    fn what_becomes_of_a_derived_service() {
+        let filled = json!({ "spec": { "clusterIP": "10.0.0.9", "ports": [
+            { "name": "http", "port": 80, "protocol": "TCP", "targetPort": 80 }] }, "metadata": { "labels": { "by": "others" } } });
+        let others = json!({ "metadata": { "ownerReferences": [
+            { "apiVersion": "v1", "kind": "App", "name": "shop", "uid": "a", "controller": true }] } });
+        let nobodys = json!({ "metadata": { "ownerReferences": null } });
+        let cases = [
+            ("it is new", import(json!({})), None, "create"),
+            (
+                "it is there, filled by the server and labelled by others",
+                import(json!({})),
+                derived(filled),
+                "as it is",
+            ),
+            (
+                "another port",
+                import(json!({ "spec": { "ports": [{ "name": "http", "port": 81 }] } })),
+                derived(json!({})),
+                "update it",
+            ),
+            (
+                "it has an address",
+                import(json!({ "spec": { "ips": ["10.0.0.1"] } })),
+                derived(json!({})),
+                "update its status",
+            ),
+            ("it was made by the original", import(json!({})), derived(nobodys.clone()), "update it"),
+            (
+                "it belongs to somebody else",
+                import(json!({})),
+                derived(others),
+                "service derived-web exists and belongs to App shop",
+            ),
+            (
+                "the import goes",
+                import(deleting()),
+                derived(json!({})),
+                "nothing: the ServiceImport goes, and its Service with it",
+            ),
+            (
+                "it is headless",
+                import(json!({ "spec": { "type": "Headless" } })),
+                None,
+                "nothing: only imports of type ClusterSetIP have a Service",
+            ),
+            (
+                "the old one goes",
+                import(json!({})),
+                derived(deleting()),
+                "nothing: the old Service goes first",
+            ),
+            ("the import is gone", None, derived(json!({})), "delete"),
+            (
+                "the import is gone, and it is not ours",
+                None,
+                derived(nobodys),
+                "nothing: there is no ServiceImport",
+            ),
+            ("there is neither", None, None, "nothing: there is no ServiceImport"),
+        ];
+        for (name, import, derived, expected) in cases {
+            assert_eq!(words(decide(&View { import, derived })), expected, "{name}");
+        }
+    }
+}

@@ -196,3 +196,80 @@ impl Reconcile for Controller {
         Ok(Outcome::Done)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::{Value, json};
+
+    use super::super::works::{Ensure, collected};
+    use super::*;
+    use crate::fixtures::{cluster, deleting, merged, read};
+
+    fn work(otherwise: Value) -> Arc<Work> {
+        let slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": { "name": "web-1", "namespace": "shop", "labels": { "kubernetes.io/service-name": "web" } },
+            "endpoints": [{ "addresses": ["10.0.0.1"] }], "ports": [{ "name": "http", "port": 80 }],
+        });
+        let wanted =
+            collected("m1", &slice, &Key::new("shop", "web"), &BTreeSet::from([Token::ServiceExport]));
+        let Ensure::Create(work) = wanted.unwrap().ensure(None, || "id".to_owned()) else {
+            panic!("it is made")
+        };
+        Arc::new(read(merged(serde_json::to_value(work).unwrap(), otherwise)))
+    }
+
+    fn slice() -> EndpointSlice {
+        desired(&Key::of(work(json!({})).as_ref()), &work(json!({}))).expect("a slice")
+    }
+
+    fn words(plan: &Plan) -> Vec<&'static str> {
+        let mut words = Vec::new();
+        words.extend(plan.create.as_ref().map(|_| "create"));
+        words.extend(plan.update.as_ref().map(|_| "update"));
+        words.extend(plan.delete.iter().map(|_| "delete"));
+        words.extend(plan.release.then_some("release"));
+        words
+    }
+
+    #[test]
+    fn what_the_control_plane_has_of_a_collected_slice() {
+        let moved = json!({ "spec": { "workload": { "manifests": [{
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": { "name": "web-1", "namespace": "shop" }, "endpoints": [{ "addresses": ["10.0.0.2"] }],
+            "ports": [{ "name": "http", "port": 80 }] }] } } });
+        let unexported = json!({ "metadata": { "labels": {
+            "endpointslice.karmada.io/name": null, "endpointslice.karmada.io/namespace": null } } });
+        let cases = [
+            ("it comes", Some(work(json!({}))), "True", false, vec!["create"]),
+            ("it is there", Some(work(json!({}))), "True", true, vec![]),
+            ("its endpoints changed", Some(work(moved)), "True", true, vec!["update"]),
+            ("its cluster is lost", Some(work(json!({}))), "False", true, vec!["delete"]),
+            ("its cluster is silent", Some(work(json!({}))), "Unknown", true, vec!["delete"]),
+            ("its cluster is still away", Some(work(json!({}))), "False", false, vec![]),
+            ("it goes", Some(work(deleting())), "True", true, vec!["delete", "release"]),
+            ("no export wants it any more", Some(work(unexported)), "True", true, vec!["delete", "release"]),
+            ("it is gone", None, "True", true, vec!["delete"]),
+        ];
+        for (name, found, ready, there, expected) in cases {
+            let imported = if there { vec![Arc::new(slice())] } else { Vec::new() };
+            let key = Key::of(work(json!({})).as_ref());
+            let cluster = Some(Arc::new(cluster("m1", ready, json!({}))));
+            let view = View { key, work: found, cluster, imported };
+            assert_eq!(words(&decide(&view)), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_imported_slice_is_named_after_its_cluster_and_belongs_to_the_derived_service() {
+        let EndpointSlice { metadata, .. } = slice();
+        assert_eq!(metadata.name.as_deref(), Some("imported-m1-web-1"));
+        assert_eq!(metadata.namespace.as_deref(), Some("shop"));
+        let labels = metadata.labels.expect("labels");
+        assert_eq!(labels[SERVICE_NAME], "derived-web");
+        assert_eq!(labels[ENDPOINT_SLICE_MANAGED_BY], "endpointslice-controller.karmada.io");
+        assert_eq!(labels[WORK_PERMANENT_ID], "id");
+    }
+}

@@ -1,6 +1,7 @@
 //! Our own service on a member in the same process, asked by our own client over mutual TLS.
 
 use api::features::Features;
+use estimator::protocol::{self, MaxAvailableReplicasRequest};
 use estimator::server::Estimator;
 use estimator::tls::{ServerTls, Tls};
 use estimator::{Client, Options, Want};
@@ -107,6 +108,44 @@ async fn a_scheduler_with_a_certificate_is_told_what_nodes_and_quotas_allow() {
         Err(_) => false,
     };
     assert!(!answered);
+    supervisor.stop().await;
+    member.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_are_too_large_are_refused() {
+    let member = Embedded::member("m9", Default::default()).await;
+    let supervisor = Supervisor::default();
+    let estimator = Estimator::new("m9", member.client.clone(), Features::parse("").unwrap(), &supervisor);
+    estimator.complete().await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(estimator.serve(listener, None, supervisor.token().clone()));
+    let channel = tonic::transport::Endpoint::from_shared(format!("http://{address}"))
+        .unwrap()
+        .connect()
+        .await
+        .unwrap();
+    let ask = async |request: MaxAvailableReplicasRequest| -> Result<i32, tonic::Status> {
+        let mut grpc = tonic::client::Grpc::new(channel.clone());
+        grpc.ready().await.unwrap();
+        let path = http::uri::PathAndQuery::from_static(protocol::MAX_AVAILABLE_REPLICAS);
+        let codec = tonic_prost::ProstCodec::<_, protocol::MaxAvailableReplicasResponse>::default();
+        let answer = grpc.unary(tonic::Request::new(request), path, codec).await?;
+        Ok(answer.into_inner().max_replicas)
+    };
+    let request = |assumed: usize, cluster: &str| MaxAvailableReplicasRequest {
+        cluster: cluster.to_owned(),
+        assumed_workloads: vec![protocol::AssumedWorkload::default(); assumed],
+        ..MaxAvailableReplicasRequest::default()
+    };
+    assert_eq!(ask(request(10_000, "m9")).await.unwrap(), 0, "as many as allowed");
+    let refused = ask(request(10_001, "m9")).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::InvalidArgument, "{refused}");
+    let refused = ask(request(0, &"x".repeat(5 * 1024 * 1024))).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::OutOfRange, "{refused}");
+    // The connection serves on.
+    assert_eq!(ask(request(1, "m9")).await.unwrap(), 0);
     supervisor.stop().await;
     member.stop().await;
 }

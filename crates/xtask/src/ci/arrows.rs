@@ -25,8 +25,12 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("cel", &["apimachinery"]),
     // The machinery of controllers. It knows the Kubernetes API and nothing of what any controller decides.
     ("runtime", &["api", "apimachinery"]),
-    ("member", &["api", "apimachinery", "runtime"]),
+    // Both ends of a connection that an agent keeps open. It knows requests and whose they are, not what they mean.
+    ("tunnel", &["apimachinery", "runtime"]),
+    ("member", &["api", "apimachinery", "runtime", "tunnel"]),
     ("estimator", &["api", "apimachinery", "runtime"]),
+    // Copies of members' objects, shown as one cluster. It knows how objects are listed and watched, not who may see them.
+    ("fleet", &["api", "apimachinery", "member", "native", "placement", "runtime"]),
     (
         "controllers",
         &[
@@ -54,6 +58,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "cli",
             "controllers",
             "estimator",
+            "fleet",
             "interpreter",
             "member",
             "native",
@@ -62,6 +67,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "scheduler",
             "sim",
             "store",
+            "tunnel",
         ],
     ),
     (

@@ -108,6 +108,29 @@ pub(super) struct Workshop<'a> {
 }
 
 impl Workshop<'_> {
+    /// Registers a member in pull mode with a token, and runs its agent.
+    pub(super) fn agent(&self, program: &Path, member: &str) -> Result<Running> {
+        let made = Command::new(program)
+            .args(["token", "create", "--print-register-command", "--kubeconfig"])
+            .arg(self.kubeconfig)
+            .output()
+            .context("cannot make a token")?;
+        let line = String::from_utf8_lossy(&made.stdout).into_owned();
+        let mut arguments: Vec<String> = line.split_whitespace().skip(1).map(str::to_owned).collect();
+        let log = self.lab.join(format!("agent-{member}.log"));
+        arguments.extend([
+            format!("--cluster-name={member}"),
+            format!("--kubeconfig={}", self.member(member).display()),
+            format!("--agent-kubeconfig={}", self.lab.join(format!("agent-{member}.kubeconfig")).display()),
+            "--run".to_owned(),
+        ]);
+        let mut process = Running::start(program, &arguments, &[], &log)?;
+        process.wait(&format!("the agent of {member}"), &log, || {
+            fs::read_to_string(&log).unwrap_or_default().contains("agent runs")
+        })?;
+        Ok(process)
+    }
+
     /// Starts `karmada estimator` for each member, and tells the control plane where they are.
     pub(super) fn estimators(&self, program: &Path) -> Result<Vec<Running>> {
         let mut running = Vec::new();

@@ -74,7 +74,6 @@ const KNOWN: &[(&str, &str, &str)] = &[
         "v1.17.1 calls a lack of room SchedulerError; ours Unschedulable, as later versions do",
     ),
     ("karmadactl", "register testing", "not there yet: pull mode"),
-    ("search", "", "not there yet: search and proxy"),
     ("metrics", "", "looks for Karmada's components in a host cluster; ours is one process"),
 ];
 

@@ -140,3 +140,222 @@ fn is_let_go(work: &Work) -> bool {
 fn cluster_of_work(work: &Work) -> String {
     cluster_of(&Key::of(work)).to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::{Value, json};
+
+    use super::super::super::works::collected;
+    use super::*;
+    use crate::fixtures::{cluster, deleting, merged, read};
+
+    fn key() -> Key {
+        Key::new("shop", "web")
+    }
+
+    fn slice(name: &str) -> Value {
+        json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv6",
+            "metadata": { "name": name, "namespace": "shop", "labels": { "kubernetes.io/service-name": "web", "x": "y" } },
+            "endpoints": [{ "addresses": ["fd00::1"] }], "ports": [{ "name": "http", "port": 8080 }],
+        })
+    }
+
+    fn held(cluster: &str, tokens: &[Token], otherwise: Value) -> Arc<Work> {
+        let tokens: BTreeSet<Token> = tokens.iter().copied().collect();
+        let wanted = collected(cluster, &slice("a"), &key(), &tokens).unwrap();
+        let Ensure::Create(work) = wanted.ensure(None, || "id".to_owned()) else { panic!("it is made") };
+        Arc::new(read(merged(serde_json::to_value(work).unwrap(), otherwise)))
+    }
+
+    fn brought(source: &str, consumer: &str) -> Arc<Work> {
+        let wanted = dispatched(&key(), &slice("a"), source, consumer).unwrap();
+        let Ensure::Create(work) = wanted.ensure(None, || "id".to_owned()) else { panic!("it is made") };
+        Arc::from(work)
+    }
+
+    fn multi(providers: &[&str], consumers: &[&str], otherwise: Value) -> Option<Arc<MultiClusterService>> {
+        let list = |names: &[&str]| -> Value { names.iter().map(|name| json!({ "name": name })).collect() };
+        let base = json!({
+            "metadata": { "name": "web", "namespace": "shop" },
+            "spec": {
+                "types": ["CrossCluster"], "providerClusters": list(providers), "consumerClusters": list(consumers),
+            },
+        });
+        Some(Arc::new(read(merged(base, otherwise))))
+    }
+
+    fn words(plan: &Plan) -> Vec<String> {
+        let place = |work: &Work| cluster_of_work(work);
+        let step = |step: &Step| match step {
+            Step::Create(work) => format!("+{}", place(work)),
+            Step::Update(_, work) => format!("~{}", place(work)),
+            Step::Delete(work) => format!("-{}", place(work)),
+        };
+        let mut words: Vec<String> = plan.steps.iter().map(step).collect();
+        words.extend(plan.release.iter().map(|work| format!("release {}", place(work))));
+        words.extend(plan.warnings.iter().map(|(reason, _)| (*reason).to_owned()));
+        words
+    }
+
+    #[test]
+    fn which_slices_go_where() {
+        use Token::{MultiClusterService as M, ServiceExport as E};
+        let (ready, away) = ("True", "False");
+        let one = |otherwise: Value| vec![held("m1", &[M], otherwise)];
+        let lacks = json!({ "status": {
+            "apiEnablements": [{ "groupVersion": "v1", "resources": [] }],
+            "conditions": [
+                { "type": "Ready", "status": "True", "reason": "", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" },
+                { "type": "CompleteAPIEnablements", "status": "True", "reason": "", "message": "",
+                  "lastTransitionTime": "2026-01-01T00:00:00Z" }] } });
+        // Name; the MultiClusterService; readiness of m1 and m2; collected; dispatched; then: what happens.
+        let cases = [
+            (
+                "to the consumer",
+                multi(&["m1"], &["m2"], json!({})),
+                ready,
+                ready,
+                one(json!({})),
+                vec![],
+                vec!["+m2"],
+            ),
+            (
+                "to all but its own",
+                multi(&[], &[], json!({})),
+                ready,
+                ready,
+                one(json!({})),
+                vec![],
+                vec!["+m2", "+m3"],
+            ),
+            (
+                "it is there already",
+                multi(&["m1"], &["m2"], json!({})),
+                ready,
+                ready,
+                one(json!({})),
+                vec![brought("m1", "m2")],
+                vec![],
+            ),
+            (
+                "the consumer changes",
+                multi(&["m1"], &["m3"], json!({})),
+                ready,
+                ready,
+                one(json!({})),
+                vec![brought("m1", "m2")],
+                vec!["+m3", "-m2"],
+            ),
+            (
+                "its cluster is lost",
+                multi(&["m1"], &["m2"], json!({})),
+                away,
+                ready,
+                one(json!({})),
+                vec![brought("m1", "m2")],
+                vec!["-m2"],
+            ),
+            (
+                "the consumer is away and gets it all the same",
+                multi(&["m1"], &["m2"], json!({})),
+                ready,
+                away,
+                one(json!({})),
+                vec![],
+                vec!["+m2", "SyncServiceFailed"],
+            ),
+            (
+                "its cluster does not provide any more",
+                multi(&["m3"], &["m2"], json!({})),
+                ready,
+                ready,
+                one(json!({})),
+                vec![brought("m1", "m2")],
+                vec!["-m2"],
+            ),
+            (
+                "nobody is there",
+                multi(&["m1"], &["m9"], json!({})),
+                ready,
+                ready,
+                one(json!({})),
+                vec![],
+                vec!["ClusterNotFound"],
+            ),
+            (
+                "the MultiClusterService goes",
+                multi(&["m1"], &["m2"], deleting()),
+                ready,
+                ready,
+                one(json!({})),
+                vec![brought("m1", "m2")],
+                vec!["-m2"],
+            ),
+            ("it is gone", None, ready, ready, one(json!({})), vec![brought("m1", "m2")], vec!["-m2"]),
+            (
+                "the collected one goes",
+                multi(&["m1"], &["m2"], json!({})),
+                ready,
+                ready,
+                one(deleting()),
+                vec![brought("m1", "m2")],
+                vec!["-m2", "release m1"],
+            ),
+            (
+                "an export wants it, and nobody else",
+                multi(&["m1"], &["m2"], json!({})),
+                ready,
+                ready,
+                vec![held(
+                    "m1",
+                    &[E],
+                    json!({ "metadata": { "finalizers": [M.finalizer(), E.finalizer()] } }),
+                )],
+                vec![],
+                vec!["release m1"],
+            ),
+            (
+                "it is for a load balancer",
+                multi(&["m1"], &["m2"], json!({ "spec": { "types": ["LoadBalancer"] } })),
+                ready,
+                ready,
+                one(json!({})),
+                vec![],
+                vec![],
+            ),
+        ];
+        for (name, multi, first, second, collected, dispatched, expected) in cases {
+            let clusters = [("m1", first), ("m2", second), ("m3", "True")];
+            let clusters = clusters.map(|(name, ready)| Arc::new(cluster(name, ready, json!({})))).into();
+            let view = View { key: key(), multi, clusters, collected, dispatched };
+            assert_eq!(words(&decide(&view, || "id".to_owned())), expected, "{name}");
+        }
+        let clusters = vec![Arc::new(cluster("m1", "True", json!({}))), Arc::new(cluster("m2", "", lacks))];
+        let view = View {
+            key: key(),
+            multi: multi(&["m1"], &["m2"], json!({})),
+            clusters,
+            collected: one(json!({})),
+            dispatched: vec![],
+        };
+        assert_eq!(words(&decide(&view, String::new)), ["APIIncompatible"], "it does not know slices");
+    }
+
+    #[test]
+    fn a_dispatched_slice_has_its_endpoints_and_nothing_else_of_its_source() {
+        let work = brought("m1", "m2");
+        assert_eq!(work.spec.suspend_dispatching, None);
+        assert_eq!(work.metadata.finalizers.clone().unwrap(), ["karmada.io/execution-controller"]);
+        let manifest = &work.spec.workload.manifests[0];
+        assert_eq!(manifest["metadata"]["name"], "m1-a");
+        assert_eq!(manifest["addressType"], "IPv6");
+        assert_eq!(manifest["endpoints"], slice("a")["endpoints"]);
+        assert_eq!(manifest["ports"], slice("a")["ports"]);
+        assert_eq!(manifest["metadata"]["labels"]["kubernetes.io/service-name"], "web");
+        assert_eq!(manifest["metadata"]["labels"].get("x"), None);
+        assert_ne!(work.metadata.name, brought("m3", "m2").metadata.name, "slices of one name do not meet");
+    }
+}

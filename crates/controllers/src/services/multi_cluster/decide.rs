@@ -286,3 +286,134 @@ fn release_service(view: &View, multi: &MultiClusterService, plan: &mut Plan) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{cluster, deleting, merged, read};
+
+    fn multi(otherwise: Value) -> Option<Arc<MultiClusterService>> {
+        let base = json!({
+            "metadata": {
+                "name": "web", "namespace": "shop", "finalizers": [finalizers::MULTI_CLUSTER_SERVICE],
+                "labels": { MULTI_CLUSTER_SERVICE_PERMANENT_ID: "id" },
+            },
+            "spec": {
+                "types": ["CrossCluster"], "providerClusters": [{ "name": "m1" }], "consumerClusters": [{ "name": "m2" }],
+            },
+        });
+        Some(Arc::new(read(merged(base, otherwise))))
+    }
+
+    fn service(otherwise: Value) -> Option<Arc<Value>> {
+        let base = json!({ "apiVersion": "v1", "kind": "Service",
+            "metadata": { "name": "web", "namespace": "shop", "uid": "s", "resourceVersion": "7" } });
+        Some(Arc::new(merged(base, otherwise)))
+    }
+
+    fn claimed() -> Value {
+        json!({ "metadata": {
+            "labels": { RESOURCE_TEMPLATE_CLAIMED_BY: HOLDER, MULTI_CLUSTER_SERVICE_PERMANENT_ID: "id" },
+            "annotations": { MULTI_CLUSTER_SERVICE_NAMESPACE: "shop", MULTI_CLUSTER_SERVICE_NAME: "web" },
+        } })
+    }
+
+    fn view(multi: Option<Arc<MultiClusterService>>, service: Option<Arc<Value>>) -> View {
+        let clusters = ["m1", "m2"].map(|name| Arc::new(cluster(name, "True", json!({})))).into();
+        View { key: Key::new("shop", "web"), multi, clusters, service, binding: None, requests: Vec::new() }
+    }
+
+    /// Has what a plan makes be there.
+    fn settled(mut view: View) -> View {
+        let plan = decide(&view, || "id".to_owned());
+        for step in plan.steps {
+            match step {
+                Step::CreateRequest(work) => view.requests.push(Arc::from(work)),
+                Step::CreateBinding(binding) => view.binding = Some(Arc::from(binding)),
+                _ => {}
+            }
+        }
+        view
+    }
+
+    fn words(plan: &Plan) -> Vec<String> {
+        let step = |step: &Step| match step {
+            Step::Hold => "hold".to_owned(),
+            Step::Release => "release".to_owned(),
+            Step::CreateRequest(work) => format!("ask {}", cluster_of(&Key::of(work.as_ref()))),
+            Step::UpdateRequest(_, work) => format!("ask {} anew", cluster_of(&Key::of(work.as_ref()))),
+            Step::DeleteRequest(work) => format!("leave {}", cluster_of(&Key::of(work.as_ref()))),
+            Step::PatchService(_) => "mark".to_owned(),
+            Step::CreateBinding(binding) => {
+                let placement = binding.spec.placement.clone().unwrap_or_default();
+                format!("bind {}", placement.cluster_affinity.unwrap_or_default().cluster_names.join("+"))
+            }
+            Step::UpdateBinding(_, binding) => {
+                let marked =
+                    binding.metadata.labels.iter().flatten().any(|(key, _)| key == BINDING_MANAGED_BY);
+                if marked { "rebind".to_owned() } else { "unbind".to_owned() }
+            }
+        };
+        let mut words: Vec<String> = plan.steps.iter().map(step).collect();
+        words.extend(plan.warnings.iter().map(|(reason, _)| (*reason).to_owned()));
+        words.extend(plan.problem.clone());
+        words
+    }
+
+    fn check(view: &View, expected: &[&str], name: &str) {
+        assert_eq!(words(&decide(view, || "id".to_owned())), expected, "{name}");
+    }
+
+    #[test]
+    fn what_a_multi_cluster_service_needs() {
+        let new = json!({ "metadata": { "finalizers": null } });
+        check(&view(multi(new), service(json!({}))), &["hold", "ask m1", "mark", "bind m1+m2"], "it is new");
+        check(
+            &view(multi(json!({})), None),
+            &["ask m1", "services \"web\" not found"],
+            "without its Service",
+        );
+        let whole = || settled(view(multi(json!({})), service(claimed())));
+        check(&whole(), &[], "all is there");
+
+        let moved = json!({ "spec": { "providerClusters": [{ "name": "m2" }] } });
+        let mut changed = whole();
+        changed.multi = multi(moved);
+        check(&changed, &["ask m2", "leave m1", "rebind"], "another provider");
+
+        let mut unknown = whole();
+        unknown.multi =
+            multi(json!({ "spec": { "providerClusters": [{ "name": "m1" }, { "name": "m9" }] } }));
+        check(&unknown, &["ask m1 anew", "rebind", "ClusterNotFound"], "a provider that does not exist");
+
+        let mut going = whole();
+        going.multi = multi(deleting());
+        check(&going, &["leave m1", "mark", "unbind", "release"], "it goes");
+        going.multi = multi(json!({ "spec": { "types": ["LoadBalancer"] } }));
+        check(&going, &["leave m1", "mark", "unbind", "release"], "it is not ours any more");
+        going.multi = None;
+        check(&going, &["leave m1"], "it is gone");
+
+        let mut again = whole();
+        again.service = service(merged(claimed(), json!({ "metadata": { "uid": "s2" } })));
+        let waits = "the binding of an earlier service \"web\" is still being deleted";
+        check(&again, &[waits], "the Service was made anew");
+
+        let mut taken = whole();
+        let label = json!({ "metadata": { "labels": { PROPAGATION_POLICY_PERMANENT_ID: "p" } } });
+        taken.service = service(merged(claimed(), label));
+        check(&taken, &["mark"], "a policy has claimed the Service");
+
+        let mut away = whole();
+        away.clusters[0] = Arc::new(cluster("m1", "False", json!({})));
+        check(&away, &["SyncServiceFailed"], "the provider is away");
+    }
+
+    #[test]
+    fn marks_of_another_one_stay() {
+        let mut view = settled(view(multi(json!({})), service(claimed())));
+        let other = json!({ "metadata": { "labels": { MULTI_CLUSTER_SERVICE_PERMANENT_ID: "other" } } });
+        view.multi = multi(merged(deleting(), other));
+        check(&view, &["leave m1", "release"], "it was made anew under the same name");
+    }
+}

@@ -1,0 +1,111 @@
+//! The agent's end of the tunnel: which account it uses in the member, and how the control plane is reached.
+//!
+//! The account is the one that upstream calls the impersonator: it may take on the names of those who may use the cluster
+//! proxy, as the controller `unifiedAuth` says, and nothing else. Somebody who wants another one gives its kubeconfig.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use api::names::IMPERSONATOR_SERVICE_ACCOUNT;
+use clap::Args;
+use cli::{Reported, prepare_member};
+use futures::future::BoxFuture;
+use k8s_openapi::api::core::v1::Secret;
+use kube::config::AuthInfo;
+use kube::{Api, Config};
+use tunnel::agent::{Ends, keep};
+use tunnel::{Limits, Reached};
+
+use super::Agent;
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Whether and how the control plane reaches the cluster.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "The way into the cluster")]
+pub(super) struct Tunnel {
+    /// Keep a connection to the control plane open through which its users reach the cluster in their own names: logs, exec,
+    /// port-forward, watches.
+    #[arg(
+        long,
+        value_name = "BOOL",
+        default_value_t = true,
+        action = clap::ArgAction::Set,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true"
+    )]
+    pub(super) tunnel: bool,
+    /// Kubeconfig of the account that takes on the names of users in the cluster and needs no other right; by default the
+    /// service account karmada-impersonator in --cluster-namespace.
+    #[arg(long, value_name = "FILE")]
+    tunnel_kubeconfig: Option<PathBuf>,
+}
+
+/// Keeps the tunnel open for as long as the agent acts.
+pub(super) fn start(agent: &Agent, tunnel: &Tunnel, namespace: &str) {
+    let supervisor = agent.supervisor.clone();
+    let (agent, tunnel, namespace) = (agent.clone(), tunnel.clone(), namespace.to_owned());
+    supervisor.keep("tunnel", move || {
+        let between = Between {
+            agent: agent.clone(),
+            file: tunnel.tunnel_kubeconfig.clone(),
+            namespace: namespace.clone(),
+        };
+        async move {
+            let stop = between.agent.supervisor.token().clone();
+            keep(&between.agent.name, &between, Limits::default(), stop).await;
+        }
+    });
+}
+
+/// The two sides that the agent stands between.
+struct Between {
+    agent: Agent,
+    file: Option<PathBuf>,
+    namespace: String,
+}
+
+impl Ends for Between {
+    fn control(&self) -> BoxFuture<'_, Result<Config, BoxError>> {
+        Box::pin(async { Ok(self.agent.identity.config()) })
+    }
+
+    fn member(&self) -> BoxFuture<'_, Result<Reached, BoxError>> {
+        Box::pin(async { Ok(self.reached().await?) })
+    }
+}
+
+impl Between {
+    async fn reached(&self) -> anyhow::Result<Reached> {
+        if let Some(file) = &self.file {
+            let config = cli::config(Some(file), None).await?;
+            return Ok(Reached::new(&config, None)?);
+        }
+        let account = IMPERSONATOR_SERVICE_ACCOUNT;
+        let token = match self.token().await? {
+            Some(token) => token,
+            None => {
+                // It is made by whoever reports its token to the control plane; here nobody has.
+                let own = Reported { credentials: false, impersonator: true };
+                prepare_member(&self.agent.member, &self.agent.name, &self.namespace, own).await?;
+                self.token().await?.with_context(|| format!("service account {account} has no token"))?
+            }
+        };
+        let mut config = self.agent.member_config.clone();
+        config.auth_info = AuthInfo { token: Some(token.into()), ..AuthInfo::default() };
+        let name = format!("system:serviceaccount:{}:{account}", self.namespace);
+        Ok(Reached::new(&config, Some(name))?)
+    }
+
+    async fn token(&self) -> anyhow::Result<Option<String>> {
+        let secrets = Api::<Secret>::namespaced(self.agent.member.clone(), &self.namespace);
+        let secret = secrets.get_opt(IMPERSONATOR_SERVICE_ACCOUNT).await;
+        let secret = secret.context("cannot read the token of the account for the tunnel")?;
+        let token =
+            secret.and_then(|secret| secret.data?.remove("token")).filter(|token| !token.0.is_empty());
+        token
+            .map(|token| String::from_utf8(token.0).context("the token of the account is not text"))
+            .transpose()
+    }
+}

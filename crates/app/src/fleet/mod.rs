@@ -1,0 +1,223 @@
+//! The doors to the fleet: `search/cache`, `proxying/<any>/proxy` and `query` of the group search.karmada.io.
+//!
+//! In: requests that the server has authorised for the path. Out: answers from the caches ([`reading`], [`watching`], [`search`]), from
+//! the member that has the object ([`writing`]), or from the control plane itself ([`own`]), in this order, as in Karmada. Who may see
+//! what of which member is asked of the members ([`rights`]).
+
+pub(crate) mod opensearch;
+pub(crate) mod own;
+mod query;
+mod reading;
+mod rights;
+mod search;
+mod watching;
+mod writing;
+
+use std::sync::Arc;
+
+use ::fleet::{Cache, Fleet};
+use apimachinery::gvk::{GroupResource, Gvk};
+use apimachinery::status::Status;
+use apiserver::handlers::context::Context;
+use apiserver::http::{Body, Query, RequestInfo, onward};
+use apiserver::registry::{Kind, Registry, Rules, Source};
+use apiserver::server::Server;
+use bytes::Bytes;
+use http::Response;
+
+use self::rights::{Rights, Seen, Wish};
+use crate::cluster_proxy::ClusterProxy;
+
+/// What stands behind the doors.
+pub(crate) struct Doors {
+    pub(crate) fleet: Arc<Fleet>,
+    rights: Arc<Rights>,
+}
+
+/// Returns the kinds that a control plane serves from the start: the native ones, the given ones, and the doors, so that
+/// discovery names them.
+pub(crate) fn registry(others: Vec<Arc<Kind>>) -> Arc<Registry> {
+    let all = ["create", "delete", "get", "patch", "update"];
+    let doors = [
+        ("search", "Search", &all[2..3]),
+        ("proxying", "Proxying", &all[..]),
+        ("query", "Query", &all[2..3]),
+    ];
+    let doors = doors.map(|(name, kind, verbs)| door(name, kind, verbs));
+    Registry::with_computed(others.into_iter().chain(doors).collect())
+}
+
+fn door(name: &str, kind: &str, verbs: &[&str]) -> Arc<Kind> {
+    let gvk = Gvk::new(api::search::GROUP, "v1alpha1", kind);
+    Arc::new(Kind {
+        api_version: gvk.api_version(),
+        list_kind: format!("{kind}List"),
+        resource: GroupResource::new(api::search::GROUP, name),
+        singular: name.to_owned(),
+        short_names: Vec::new(),
+        categories: Vec::new(),
+        namespaced: false,
+        verbs: verbs.iter().map(|verb| (*verb).to_owned()).collect(),
+        subresources: Vec::new(),
+        collection: Arc::from(format!("{}/{name}", api::search::GROUP)),
+        source: Source::Native,
+        rules: Rules { computed: true, ..Rules::default() },
+        storage: gvk.clone(),
+        gvk,
+    })
+}
+
+/// Returns how a kind is served by a server, for the fleet.
+pub(crate) fn resolve(server: &Arc<Server>) -> ::fleet::keeper::Resolve {
+    let server = server.clone();
+    Arc::new(move |api_version, kind| {
+        let gvk = Gvk::from_api_version(api_version, kind);
+        let registry = server.registry.load();
+        let found = registry.find_kind(&gvk.group, &gvk.version, &gvk.kind)?;
+        let followed = !found.rules.computed && found.allows("watch");
+        followed.then(|| ::fleet::Kind::new(&found.gvk, &found.resource.resource, found.namespaced))
+    })
+}
+
+/// A request for a kind that is cached.
+struct Asked<'a> {
+    server: &'a Arc<Server>,
+    /// The request as it came.
+    outer: &'a Context,
+    /// The request as the fleet's: its path is what follows the door.
+    inner: Context,
+    kind: Arc<Kind>,
+    cache: Arc<Cache>,
+    namespace: String,
+}
+
+impl Doors {
+    pub(crate) fn new(fleet: Arc<Fleet>) -> Self {
+        Self { fleet, rights: Arc::default() }
+    }
+
+    /// Answers a request to one of the doors.
+    pub(crate) async fn answer(
+        &self,
+        server: &Arc<Server>,
+        context: &Context,
+        kind: &Kind,
+        proxy: &ClusterProxy,
+        body: &Bytes,
+    ) -> Option<Result<Response<Body>, Status>> {
+        if kind.gvk.group != api::search::GROUP {
+            return None;
+        }
+        match kind.resource.resource.as_str() {
+            "search" => Some(self.search(server, context).await),
+            "query" => Some(self.query(server, context).await),
+            "proxying" => Some(self.proxying(server, context, proxy, body).await),
+            _ => None,
+        }
+    }
+
+    async fn proxying(
+        &self,
+        server: &Arc<Server>,
+        context: &Context,
+        proxy: &ClusterProxy,
+        body: &Bytes,
+    ) -> Result<Response<Body>, Status> {
+        let target = onward::target(&context.info, context.query.raw())?;
+        self.fleet.planned().await;
+        let path = target.split_once('?').map_or(target.as_str(), |(path, _)| path);
+        let Some(asked) = self.asked(server, context, path) else {
+            return Ok(own::ask(server, context, &target, body.clone()).await);
+        };
+        let info = &asked.inner.info;
+        let cached = info.subresource.is_empty() && context.method == http::Method::GET;
+        match info.verb {
+            "get" if cached => self.get(&asked).await,
+            "list" if cached => self.list(&asked).await,
+            "watch" if cached => self.watch(&asked).await,
+            _ => self.write(&asked, proxy, &target, body).await,
+        }
+    }
+
+    /// Reads the path behind a door; `None` if it is about nothing that is cached.
+    fn asked<'a>(&self, server: &'a Arc<Server>, outer: &'a Context, path: &str) -> Option<Asked<'a>> {
+        let query = Query::parse(Some(outer.query.raw()));
+        let info = RequestInfo::parse(&outer.method, path, &query);
+        let right_prefix = (info.prefix == "api") == info.group.is_empty();
+        if !info.is_resource || !right_prefix {
+            return None;
+        }
+        let cache = self.fleet.cache(&info.group, &info.version, &info.resource)?;
+        let kind = server.registry.load().find(&info.group, &info.version, &info.resource)?.clone();
+        let namespace = if kind.namespaced { info.namespace.clone() } else { String::new() };
+        let named = !info.name.is_empty() && !matches!(info.verb, "list" | "watch" | "deletecollection");
+        // As everywhere, an object in a namespace is not found without it, nor a namespace where there are none.
+        let lost = kind.namespaced && namespace.is_empty() && named
+            || !kind.namespaced && !kind.is_namespace() && !info.namespace.is_empty();
+        if lost {
+            return None;
+        }
+        let inner =
+            Context::new(outer.method.clone(), info, query, outer.headers.clone(), outer.user.clone());
+        Some(Asked { server, outer, inner, kind, cache, namespace })
+    }
+
+    /// Returns which clusters let the caller do what is asked.
+    async fn seen(&self, asked: &Asked<'_>, verb: &str) -> Seen {
+        self.rights.seen(&self.fleet, &asked.outer.user, &asked.cache.clusters(), &asked.wish(verb)).await
+    }
+}
+
+impl Asked<'_> {
+    fn wish(&self, verb: &str) -> Wish {
+        let info = &self.inner.info;
+        let named = !matches!(verb, "list" | "watch");
+        Wish {
+            verb: verb.to_owned(),
+            group: info.group.clone(),
+            version: info.version.clone(),
+            resource: info.resource.clone(),
+            subresource: info.subresource.clone(),
+            namespace: self.namespace.clone(),
+            name: if named { info.name.clone() } else { String::new() },
+        }
+    }
+
+    /// Tells the caller which clusters it does not see, and which may be shown as they were a while ago.
+    fn warn(&self, seen: &Seen) {
+        let resource = &self.inner.info.resource;
+        if let Seen::Some { no, .. } = seen {
+            for cluster in no {
+                self.outer.warn(format!("cluster {cluster} does not let you read its {resource}"));
+            }
+        }
+        for (place, listed, stale) in self.cache.places() {
+            if !seen.has(&place.cluster) {
+                continue;
+            }
+            match stale {
+                Some(stale) if listed => self.outer.warn(format!(
+                    "cluster {} has not been heard of since {}: what is shown of it may be old",
+                    place.cluster, stale.since
+                )),
+                Some(stale) => {
+                    self.outer.warn(format!("cluster {} is not shown: {}", place.cluster, stale.why))
+                }
+                None if !listed => {
+                    self.outer.warn(format!("cluster {} has not been listed yet", place.cluster))
+                }
+                None => {}
+            }
+        }
+    }
+
+    fn forbidden(&self, verb: &str) -> Status {
+        let (user, info) = (&self.outer.user.name, &self.inner.info);
+        let resource = info.full_resource();
+        let group = &info.group;
+        let why = format!(
+            "User {user:?} cannot {verb} resource {resource:?} in API group {group:?} in any cluster of the fleet"
+        );
+        Status::forbidden(&self.kind.resource, &info.name, &why)
+    }
+}

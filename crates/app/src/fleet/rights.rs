@@ -1,0 +1,194 @@
+//! Who may see what of which member.
+//!
+//! A cached object is shown to whoever could have asked the member for it through the cluster proxy: the member is asked, by a
+//! SubjectAccessReview with the caller's name and groups, and its answer counts for a while. Administrators (`system:masters`)
+//! are not asked for, since every API server lets them do everything. A member that does not answer keeps the answer it gave
+//! before; without one, nothing of it is shown.
+//!
+//! This is stricter than Karmada, which shows what is cached to everybody who may use the path.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use apiserver::auth::User;
+use fleet::Fleet;
+use futures::future::join_all;
+use http::Request;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+/// How long an answer counts.
+const FRESH: Duration = Duration::from_secs(30);
+/// How long an answer counts if the member does not give another one.
+const KEPT: Duration = Duration::from_secs(600);
+/// How long a member may take to answer.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How many answers are kept.
+const MOST: usize = 65_536;
+
+const MASTERS: &str = "system:masters";
+const AUTHENTICATED: &str = "system:authenticated";
+const UNAUTHENTICATED: &str = "system:unauthenticated";
+
+/// What somebody wants to do in a member.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Wish {
+    pub(crate) verb: String,
+    pub(crate) group: String,
+    pub(crate) version: String,
+    pub(crate) resource: String,
+    pub(crate) subresource: String,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Question {
+    cluster: Arc<str>,
+    user: String,
+    groups: Vec<String>,
+    wish: Wish,
+}
+
+/// Which clusters show themselves to a caller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Seen {
+    All,
+    /// These do, and those do not.
+    Some {
+        yes: Vec<Arc<str>>,
+        no: Vec<Arc<str>>,
+    },
+}
+
+impl Seen {
+    pub(crate) fn has(&self, cluster: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Some { yes, .. } => yes.iter().any(|name| **name == *cluster),
+        }
+    }
+
+    /// Returns whether there are clusters and none shows itself.
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self, Self::Some { yes, no } if yes.is_empty() && !no.is_empty())
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Rights {
+    known: Mutex<HashMap<Question, (bool, Instant)>>,
+}
+
+impl Rights {
+    /// Returns which of the clusters let the caller do something.
+    pub(crate) async fn seen(&self, fleet: &Fleet, user: &User, clusters: &[Arc<str>], wish: &Wish) -> Seen {
+        if user.in_group(MASTERS) {
+            return Seen::All;
+        }
+        let asked = clusters.iter().map(|cluster| async move {
+            let question = question(cluster, user, wish.clone());
+            (cluster.clone(), self.may(fleet, question).await)
+        });
+        let (yes, no): (Vec<_>, Vec<_>) = join_all(asked).await.into_iter().partition(|(_, may)| *may);
+        let names = |list: Vec<(Arc<str>, bool)>| list.into_iter().map(|(name, _)| name).collect();
+        Seen::Some { yes: names(yes), no: names(no) }
+    }
+
+    async fn may(&self, fleet: &Fleet, question: Question) -> bool {
+        let known = self.known.lock().get(&question).copied();
+        if let Some((may, since)) = known
+            && since.elapsed() < FRESH
+        {
+            return may;
+        }
+        let answer = tokio::time::timeout(PATIENCE, ask(fleet, &question)).await.ok().flatten();
+        match (answer, known) {
+            (Some(may), _) => {
+                let mut all = self.known.lock();
+                if all.len() >= MOST {
+                    all.retain(|_, (_, since)| since.elapsed() < FRESH);
+                    if all.len() >= MOST {
+                        all.clear();
+                    }
+                }
+                all.insert(question, (may, Instant::now()));
+                may
+            }
+            (None, Some((may, since))) => may && since.elapsed() < KEPT,
+            (None, None) => false,
+        }
+    }
+}
+
+/// Returns the question that is asked about a caller: the groups are those that the member gives to whoever comes by the proxy.
+fn question(cluster: &Arc<str>, user: &User, wish: Wish) -> Question {
+    let own = |group: &&String| ![AUTHENTICATED, UNAUTHENTICATED].contains(&group.as_str());
+    let mut groups: Vec<String> = user.groups.iter().filter(own).cloned().collect();
+    groups.push(if user.is_anonymous() { UNAUTHENTICATED } else { AUTHENTICATED }.to_owned());
+    Question { cluster: cluster.clone(), user: user.name.clone(), groups, wish }
+}
+
+async fn ask(fleet: &Fleet, question: &Question) -> Option<bool> {
+    let client = fleet.client(&question.cluster)?;
+    let wish = &question.wish;
+    let review = json!({
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {
+            "user": question.user,
+            "groups": question.groups,
+            "resourceAttributes": {
+                "verb": wish.verb, "group": wish.group, "version": wish.version, "resource": wish.resource,
+                "subresource": wish.subresource, "namespace": wish.namespace, "name": wish.name,
+            },
+        },
+    });
+    let request = Request::post("/apis/authorization.k8s.io/v1/subjectaccessreviews")
+        .header("content-type", "application/json")
+        .body(review.to_string().into_bytes())
+        .ok()?;
+    let answer: Value = client.request(request).await.ok()?;
+    answer.pointer("/status/allowed").and_then(Value::as_bool)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wish() -> Wish {
+        let text = |text: &str| text.to_owned();
+        Wish {
+            verb: text("list"),
+            group: text(""),
+            version: text("v1"),
+            resource: text("pods"),
+            subresource: text(""),
+            namespace: text(""),
+            name: text(""),
+        }
+    }
+
+    #[test]
+    fn a_member_is_asked_about_the_caller_as_the_proxy_would_bring_him() {
+        let groups = vec!["dev".to_owned(), AUTHENTICATED.to_owned()];
+        let jane = User { name: "jane".to_owned(), groups, ..User::default() };
+        assert_eq!(question(&"m1".into(), &jane, wish()).groups, ["dev", AUTHENTICATED]);
+        assert_eq!(question(&"m1".into(), &User::anonymous(), wish()).groups, [UNAUTHENTICATED]);
+    }
+
+    #[tokio::test]
+    async fn without_an_answer_nothing_is_shown_unless_there_was_one_before() {
+        let (rights, fleet) = (Rights::default(), Fleet::new(1 << 20));
+        let clusters: Vec<Arc<str>> = vec!["m1".into(), "m2".into()];
+        let jane = User { name: "jane".to_owned(), ..User::default() };
+        let seen = rights.seen(&fleet, &jane, &clusters, &wish()).await;
+        assert!(seen.is_refused() && !seen.has("m1"));
+        let old = Instant::now().checked_sub(FRESH * 2).expect("the machine runs for a minute");
+        rights.known.lock().insert(question(&clusters[0], &jane, wish()), (true, old));
+        let seen = rights.seen(&fleet, &jane, &clusters, &wish()).await;
+        assert!(seen.has("m1") && !seen.has("m2") && !seen.is_refused());
+        assert_eq!(rights.seen(&fleet, &User::system("admin"), &clusters, &wish()).await, Seen::All);
+    }
+}

@@ -1,0 +1,149 @@
+//! Writes and subresources: handed on to the member that has the object, in the name of the caller.
+//!
+//! Which member that is, the cache knows; the member's own rules decide about the rest. What the fleet adds to objects it shows is
+//! taken away again: the annotation that names the cluster, and the composite resource version, in whose place the member's own is
+//! put. What cannot be read is handed on as it is, and the member says what is wrong with it.
+
+use ::fleet::Versions;
+use ::fleet::cache::Found;
+use ::fleet::entry::key;
+use apimachinery::status::{Details, Status};
+use apiserver::http::Body;
+use bytes::Bytes;
+use http::Response;
+use serde_json::Value;
+
+use super::reading::{ambiguous, without_marks};
+use super::{Asked, Doors};
+use crate::cluster_proxy::ClusterProxy;
+
+/// What update bodies of native kinds may come in.
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+
+impl Doors {
+    pub(super) async fn write(
+        &self,
+        asked: &Asked<'_>,
+        proxy: &ClusterProxy,
+        target: &str,
+        body: &Bytes,
+    ) -> Result<Response<Body>, Status> {
+        let (info, kind) = (&asked.inner.info, &asked.kind);
+        let resource = &kind.resource;
+        if info.verb == "create" && info.name.is_empty() {
+            // To which cluster? Only whoever propagates knows.
+            let message = format!("create is not supported on resources of kind \"{resource}\"");
+            let details = Details {
+                group: resource.group.clone(),
+                kind: resource.resource.clone(),
+                ..Details::default()
+            };
+            return Err(Status::new(405, "MethodNotAllowed", message).with_details(details));
+        }
+        let collection = matches!(info.verb, "list" | "watch" | "deletecollection");
+        if collection || info.name.is_empty() {
+            return Err(Status::not_found(resource, ""));
+        }
+        asked.cache.ready().await;
+        let mut found = asked.cache.get(&key(&asked.namespace, &info.name));
+        if found.len() > 1 {
+            // Those that the caller may not touch are not meant, nor named.
+            let seen = self.seen(asked, info.verb).await;
+            if !seen.is_refused() {
+                found.retain(|found| seen.has(&found.place.cluster));
+            } else {
+                found.truncate(1);
+            }
+        }
+        let found = match found.as_slice() {
+            [] => return Err(Status::not_found(resource, &info.name)),
+            [one] => one,
+            several => return Err(ambiguous(kind, &info.name, several)),
+        };
+        let body = sent(asked, found, body);
+        let registry = asked.server.registry.load_full();
+        let clusters = registry
+            .find(api::cluster::GROUP, "v1alpha1", "clusters")
+            .ok_or_else(|| Status::unavailable("clusters are not served yet"))?;
+        proxy.forward(asked.server, asked.outer, clusters, &found.place.cluster, target, body).await
+    }
+}
+
+/// Returns the body as the member gets it.
+fn sent(asked: &Asked<'_>, found: &Found, body: &Bytes) -> Bytes {
+    let content_type = asked.inner.content_type();
+    let gvk = asked.kind.gvk.clone();
+    match (asked.inner.info.verb, content_type.as_str()) {
+        ("update", PROTOBUF) => {
+            let Ok((given, mut object)) = native::proto::decode_as(body, Some(&gvk)) else {
+                return body.clone();
+            };
+            cleaned(&mut object, found);
+            native::proto::encode(&given, &object).map_or_else(|_| body.clone(), Bytes::from)
+        }
+        (
+            "update" | "patch",
+            ""
+            | "application/json"
+            | "application/merge-patch+json"
+            | "application/strategic-merge-patch+json",
+        )
+        | ("delete", "" | "application/json") => {
+            let Ok(mut object) = serde_json::from_slice::<Value>(body) else { return body.clone() };
+            if !object.is_object() {
+                return body.clone();
+            }
+            cleaned(&mut object, found);
+            object.to_string().into()
+        }
+        _ => body.clone(),
+    }
+}
+
+/// Takes away what the fleet has added.
+fn cleaned(object: &mut Value, found: &Found) {
+    without_marks(object);
+    for path in ["/metadata/resourceVersion", "/preconditions/resourceVersion"] {
+        let Some(version) = object.pointer_mut(path) else { continue };
+        let Some(text) = version.as_str() else { continue };
+        // The member's own versions are numbers and stay as they are.
+        let versions = Versions::parse(text);
+        if let Some(own) = versions.of_cluster(&found.place.cluster) {
+            *version = own.to_string().into();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ::fleet::{Entry, Kind, Place};
+    use apimachinery::gvk::Gvk;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_member_gets_its_own_version_and_none_of_our_marks() {
+        let kind = Kind::new(&Gvk::new("", "v1", "Node"), "nodes", false);
+        let object = json!({"metadata": {"name": "n", "resourceVersion": "7"}});
+        let place = Place::cluster("m1");
+        let entry = Arc::new(Entry::new(&kind, object).unwrap());
+        let found = Found { place: place.clone(), entry, stale: None };
+        let version = Versions::of(&place, 7).to_string();
+        let mut object = json!({"metadata": {"name": "n", "resourceVersion": version,
+            "annotations": {"resource.karmada.io/cached-from-cluster": "m1", "search.karmada.io/stale-since": "x", "own": "1"}}});
+        cleaned(&mut object, &found);
+        assert_eq!(
+            object,
+            json!({"metadata": {"name": "n", "resourceVersion": "7", "annotations": {"own": "1"}}})
+        );
+        let mut plain = json!({"metadata": {"resourceVersion": "105", "annotations": {"resource.karmada.io/cached-from-cluster": "m1"}}});
+        cleaned(&mut plain, &found);
+        assert_eq!(plain, json!({"metadata": {"resourceVersion": "105"}}));
+        let mut options = json!({"preconditions": {"resourceVersion": version}});
+        cleaned(&mut options, &found);
+        assert_eq!(options["preconditions"]["resourceVersion"], "7");
+    }
+}

@@ -1,0 +1,152 @@
+//! The agents of simulated clusters in pull mode: processes of this program, registered as anybody's would be.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
+use kube::config::Kubeconfig;
+use serde_json::{Value, json};
+use tokio::process::{Child, Command};
+
+use super::directory::Directory;
+use super::members::Member;
+use crate::plane::Plane;
+
+/// How long a registration may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a token is good for, should this process end before it deletes it.
+const TOKEN_LIFETIME: SignedDuration = SignedDuration::from_mins(10);
+
+/// A running agent.
+pub(super) struct Agent(Child);
+
+impl Agent {
+    pub(super) async fn stop(mut self) {
+        let _ = self.0.kill().await;
+    }
+}
+
+fn kubeconfig(directory: &Directory, name: &str) -> PathBuf {
+    directory.path.join(format!("agent-{name}.kubeconfig"))
+}
+
+/// Returns which clusters are in pull mode: the last ones that are asked for, and those that were at an earlier start.
+pub(super) fn chosen(directory: &Directory, names: &[&str], count: u8) -> Vec<String> {
+    let asked = names.len().saturating_sub(usize::from(count));
+    let chosen = names
+        .iter()
+        .enumerate()
+        .filter(|(index, name)| *index >= asked || kubeconfig(directory, name).exists());
+    chosen.map(|(_, name)| (*name).to_owned()).collect()
+}
+
+/// Starts the agent of a cluster; registers it before, if it is not.
+pub(super) async fn start(plane: &Plane, directory: &Directory, member: &Member) -> anyhow::Result<Agent> {
+    let name = &member.entry.name;
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let file = kubeconfig(directory, name);
+    let log = directory.path.join(format!("agent-{name}.log"));
+    let told = std::fs::File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
+    let mut command = Command::new(program);
+    if file.exists() {
+        redirect(&file, &plane.url)?;
+        command.arg("agent").arg("--karmada-kubeconfig").arg(&file).args(["--leader-elect=false"]);
+    } else {
+        let token = Token::make(plane).await?;
+        let discovery = directory.path.join("discovery.kubeconfig");
+        directory.write("discovery.kubeconfig", &token.discovery)?;
+        command.args(["register", plane.url.trim_start_matches("https://"), "--token", &token.text]);
+        command.arg("--discovery-file").arg(discovery).arg("--run").arg("--agent-kubeconfig").arg(&file);
+    }
+    command.args(["--cluster-name", name]).arg("--kubeconfig").arg(&member.kubeconfig);
+    if let Some(region) = &member.region {
+        command.args(["--cluster-provider", "simulated", "--cluster-region", region]);
+        command.args(["--cluster-zones", &member.zones.join(",")]);
+    }
+    let child = command
+        .stdin(Stdio::null())
+        .stdout(told.try_clone().context("cannot open the log twice")?)
+        .stderr(told)
+        .kill_on_drop(true)
+        .spawn()
+        .context("cannot start an agent")?;
+    let mut agent = Agent(child);
+    let runs = async {
+        loop {
+            if std::fs::read_to_string(&log).unwrap_or_default().contains("agent runs") {
+                return Ok(());
+            }
+            if let Some(status) = agent.0.try_wait().context("cannot watch an agent")? {
+                bail!("the agent of {name} ended at once ({status}); see {}", log.display());
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    match tokio::time::timeout(PATIENCE, runs).await {
+        Ok(result) => result?,
+        Err(_) => bail!("the agent of {name} does not run yet; see {}", log.display()),
+    }
+    Token::forget(plane).await;
+    Ok(agent)
+}
+
+/// Has a kubeconfig of an earlier start lead to where the control plane is now.
+fn redirect(file: &PathBuf, url: &str) -> anyhow::Result<()> {
+    let failed = || format!("cannot change {}", file.display());
+    let text = std::fs::read_to_string(file).with_context(failed)?;
+    let mut kubeconfig = Kubeconfig::from_yaml(&text).with_context(failed)?;
+    for cluster in kubeconfig.clusters.iter_mut().filter_map(|known| known.cluster.as_mut()) {
+        cluster.server = Some(url.to_owned());
+    }
+    std::fs::write(file, serde_json::to_string_pretty(&kubeconfig)?).with_context(failed)
+}
+
+/// A token for one registration.
+struct Token {
+    text: String,
+    /// A kubeconfig that says whom to trust.
+    discovery: Vec<u8>,
+}
+
+/// One token at a time is enough.
+const TOKEN: &str = "upagnt";
+
+impl Token {
+    async fn make(plane: &Plane) -> anyhow::Result<Self> {
+        Self::forget(plane).await;
+        let secret: String = uuid::Uuid::new_v4().simple().to_string().chars().take(16).collect();
+        let object: Secret = serde_json::from_value(json!({
+            "metadata": { "name": format!("bootstrap-token-{TOKEN}") },
+            "type": "bootstrap.kubernetes.io/token",
+            "stringData": {
+                "token-id": TOKEN, "token-secret": secret, "usage-bootstrap-authentication": "true",
+                "expiration": (Timestamp::now() + TOKEN_LIFETIME).strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+                "auth-extra-groups": admission::agents::BOOTSTRAP_GROUP,
+            },
+        }))?;
+        let secrets = Api::<Secret>::namespaced(plane.client.clone(), "kube-system");
+        secrets.create(&PostParams::default(), &object).await.context("cannot make a token")?;
+        let text = std::fs::read_to_string(&plane.kubeconfig).context("cannot read our own kubeconfig")?;
+        let own = Kubeconfig::from_yaml(&text).context("cannot read our own kubeconfig")?;
+        let clusters: Vec<Value> = own
+            .clusters
+            .iter()
+            .filter_map(|known| known.cluster.as_ref())
+            .filter(|known| known.server.as_deref() == Some(plane.url.as_str()))
+            .map(|known| json!({ "name": "", "cluster": known }))
+            .collect();
+        let discovery = json!({ "apiVersion": "v1", "kind": "Config", "clusters": clusters });
+        Ok(Self { text: format!("{TOKEN}.{secret}"), discovery: discovery.to_string().into_bytes() })
+    }
+
+    /// Deletes the token; none is fine, too.
+    async fn forget(plane: &Plane) {
+        let secrets = Api::<Secret>::namespaced(plane.client.clone(), "kube-system");
+        let _ = secrets.delete(&format!("bootstrap-token-{TOKEN}"), &DeleteParams::default()).await;
+    }
+}

@@ -1,0 +1,320 @@
+//! The members as one cluster: reading, watching, changing and searching them through the control plane, and who may.
+
+use futures::{AsyncBufReadExt, StreamExt, TryStreamExt};
+use http::Request;
+use http_body_util::BodyExt;
+use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+use testkit::{Kind, eventually, install_tls};
+
+use crate::members::{Access, Members};
+use crate::plane::ControlPlane;
+use crate::world::World;
+
+const PROXY: &str = "/apis/search.karmada.io/v1alpha1/proxying/karmada/proxy";
+const CACHE: &str = "/apis/search.karmada.io/v1alpha1/search/cache";
+const QUERY: &str = "/apis/search.karmada.io/v1alpha1/query";
+const CLUSTER: &str = "/metadata/annotations/resource.karmada.io~1cached-from-cluster";
+
+fn config_maps() -> Kind {
+    Kind::namespaced("", "v1", "ConfigMap", "configmaps")
+}
+
+/// Asks the control plane, as somebody; the administrator is the empty name.
+async fn ask(world: &World, user: &str, method: &str, path: &str, body: &Value) -> (u16, Value) {
+    let mut request = Request::builder().method(method).uri(path);
+    if !user.is_empty() {
+        request = request.header("impersonate-user", user);
+    }
+    let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+    let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
+    let request =
+        request.header("content-type", kind).body(kube::client::Body::from(body)).expect("a request");
+    let answer = world.plane.send(request).await.expect("an answer");
+    let code = answer.status().as_u16();
+    let bytes = answer.into_body().collect().await.expect("a body").to_bytes();
+    (code, serde_json::from_slice(&bytes).unwrap_or_else(|_| json!(String::from_utf8_lossy(&bytes))))
+}
+
+async fn get(world: &World, path: &str) -> Value {
+    let (code, answer) = ask(world, "", "GET", path, &Value::Null).await;
+    assert_eq!(code, 200, "{path}: {answer}");
+    answer
+}
+
+/// Returns what a list shows, as `cluster/name`, sorted.
+fn shown(world: &World, list: &Value) -> Vec<String> {
+    let one = |item: &Value| {
+        let cluster =
+            item.pointer(CLUSTER).and_then(Value::as_str).or(item["cluster"].as_str()).unwrap_or("?");
+        let name =
+            item.pointer("/metadata/name").and_then(Value::as_str).or(item["name"].as_str()).unwrap_or("?");
+        format!("{}/{name}", cluster.trim_start_matches(&world.tag).trim_start_matches('-'))
+    };
+    let mut all: Vec<String> = list["items"].as_array().into_iter().flatten().map(one).collect();
+    all.sort();
+    all
+}
+
+async fn put(world: &World, member: usize, name: &str) {
+    let namespaces = Kind::cluster("", "v1", "Namespace", "namespaces");
+    let namespace: DynamicObject = serde_json::from_value(
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": world.namespace}}),
+    )
+    .expect("an object");
+    let _ = world.in_member(member, &namespaces).create(&PostParams::default(), &namespace).await;
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": {"fleet": "yes"}},
+        "data": {"a": "1"}});
+    let map: DynamicObject = serde_json::from_value(map).expect("an object");
+    world.in_member(member, &config_maps()).create(&PostParams::default(), &map).await.expect("created");
+}
+
+async fn register(world: &World, kinds: &[(&str, &str)]) {
+    let selectors: Vec<Value> =
+        kinds.iter().map(|(api_version, kind)| json!({"apiVersion": api_version, "kind": kind})).collect();
+    let registry = json!({"apiVersion": "search.karmada.io/v1alpha1", "kind": "ResourceRegistry",
+        "metadata": {"name": "fleet"}, "spec": {"targetCluster": {}, "resourceSelectors": selectors}});
+    let registries = Kind::cluster("search.karmada.io", "v1alpha1", "ResourceRegistry", "resourceregistries");
+    world.create(&registries, registry).await;
+}
+
+async fn a_world(tag: &str) -> (World, Members) {
+    install_tls();
+    let members = Members::simulated(Access::Exclusive, 2).await.expect("members");
+    let world = World::new(tag, ControlPlane::ours(), &members.places()).await;
+    put(&world, 0, "first").await;
+    put(&world, 0, "both").await;
+    put(&world, 1, "both").await;
+    register(&world, &[("v1", "ConfigMap"), ("v1", "Node")]).await;
+    let path = maps(&world, "");
+    eventually("everything is cached", async || {
+        let list = get(&world, &path).await;
+        let all = shown(&world, &list);
+        if all == ["m1/both", "m1/first", "m2/both"] { Ok(()) } else { Err(format!("{all:?}")) }
+    })
+    .await;
+    (world, members)
+}
+
+/// The path of our ConfigMaps through the proxy.
+fn maps(world: &World, name: &str) -> String {
+    let base = format!("{PROXY}/api/v1/namespaces/{}/configmaps", world.namespace);
+    if name.is_empty() { format!("{base}?labelSelector=fleet%3Dyes") } else { format!("{base}/{name}") }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn members_are_read_watched_and_changed_as_one_cluster() {
+    let (world, members) = a_world("fleet").await;
+    let all = maps(&world, "");
+
+    // Pages, and what they say of the version to go on from.
+    let first = get(&world, &format!("{all}&limit=2")).await;
+    assert_eq!(shown(&world, &first), ["m1/both", "m1/first"]);
+    let next = first["metadata"]["continue"].as_str().expect("there is more");
+    let second = get(&world, &format!("{all}&limit=2&continue={next}")).await;
+    assert_eq!(shown(&world, &second), ["m2/both"]);
+    assert_eq!(second["metadata"]["resourceVersion"], first["metadata"]["resourceVersion"]);
+    assert!(second["metadata"].get("continue").is_none());
+
+    // One object: where it is, and what can be written back.
+    let (code, answer) = ask(&world, "", "GET", &maps(&world, "both"), &Value::Null).await;
+    let why = answer["message"].as_str().unwrap_or("").to_owned();
+    assert!(code == 409 && why.contains("ambiguous objects in clusters ["), "{code} {why}");
+    assert_eq!(ask(&world, "", "GET", &maps(&world, "none"), &Value::Null).await.0, 404);
+    let mut one = get(&world, &maps(&world, "first")).await;
+    assert_eq!(one.pointer(CLUSTER), Some(&json!(world.members[0].name)));
+    one["data"]["a"] = json!("2");
+    // The member learns a moment after it has joined who may come in whose name.
+    eventually("a change is handed on", async || {
+        let (code, answer) = ask(&world, "", "PUT", &maps(&world, "first"), &one).await;
+        if code == 200 { Ok(()) } else { Err(answer.to_string()) }
+    })
+    .await;
+    let there = world.in_member(0, &config_maps()).get("first").await.expect("in the member");
+    assert_eq!(there.data["data"]["a"], "2");
+    assert!(
+        there
+            .metadata
+            .annotations
+            .is_none_or(|all| !all.contains_key("resource.karmada.io/cached-from-cluster"))
+    );
+    let (code, answer) = ask(&world, "", "PUT", &maps(&world, "first"), &one).await;
+    assert_eq!(code, 409, "the version is that of the member: {answer}");
+    let created = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "new"}});
+    let collection = format!("{PROXY}/api/v1/namespaces/{}/configmaps", world.namespace);
+    assert_eq!(ask(&world, "", "POST", &collection, &created).await.0, 405);
+
+    // A watch from the version of a list is told what happens in either member, and can be resumed from any version.
+    let list = get(&world, &all).await;
+    let version = list["metadata"]["resourceVersion"].as_str().expect("a version").to_owned();
+    for (member, value) in [(0, "3"), (1, "4")] {
+        let patch = Patch::Merge(json!({"data": {"a": value}}));
+        let api = world.in_member(member, &config_maps());
+        api.patch("both", &PatchParams::default(), &patch).await.expect("patched");
+    }
+    let watch = async |version: &str, count: usize| -> Vec<Value> {
+        let path = format!("{all}&watch=true&resourceVersion={version}");
+        let request = Request::get(path).body(Vec::new()).expect("a request");
+        let lines = world.plane.request_stream(request).await.expect("a watch").lines();
+        let lines: Vec<String> = lines.take(count).try_collect().await.expect("events");
+        lines.iter().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    };
+    let events = watch(&version, 2).await;
+    let mut told: Vec<String> =
+        events.iter().map(|event| format!("{} {}", event["type"], event["object"]["data"]["a"])).collect();
+    told.sort();
+    assert_eq!(told, [r#""MODIFIED" "3""#, r#""MODIFIED" "4""#]);
+    let middle = events[0]["object"]["metadata"]["resourceVersion"].as_str().expect("a version");
+    assert_eq!(watch(middle, 1).await[0]["object"]["data"], events[1]["object"]["data"]);
+    assert_eq!(watch("", 3).await.len(), 3, "from nothing, everything");
+
+    // Tables say the cluster; metadata alone and protobuf are what the server has them for.
+    let request =
+        Request::get(&all).header("accept", "application/json;as=Table;v=v1;g=meta.k8s.io").body(Vec::new());
+    let table: Value = world.plane.request(request.expect("a request")).await.expect("a table");
+    assert_eq!(table["columnDefinitions"][1]["name"], "Cluster");
+    assert_eq!(table["rows"][0]["cells"][1], json!(world.members[0].name));
+
+    // Karmada's path, the query, all clusters at once, and what belongs to the control plane.
+    let cached = get(&world, &format!("{CACHE}/api/v1/namespaces/{}/configmaps/both", world.namespace)).await;
+    assert_eq!(
+        (shown(&world, &cached), &cached["kind"]),
+        (vec!["m1/both".to_owned(), "m2/both".to_owned()], &json!("ConfigMapList"))
+    );
+    let found = get(&world, &format!("{QUERY}?q=kind:cm+label:fleet+ns:{}", world.namespace)).await;
+    assert_eq!(shown(&world, &found).len(), 3);
+    assert_eq!(ask(&world, "", "GET", &format!("{QUERY}?q=kid:cm"), &Value::Null).await.0, 400);
+    let star = "/apis/cluster.karmada.io/v1alpha1/clusters/*/proxy";
+    let everywhere =
+        get(&world, &format!("{star}/api/v1/namespaces/{}/configmaps?labelSelector=fleet", world.namespace))
+            .await;
+    assert_eq!(everywhere["items"].as_array().map(Vec::len), Some(3));
+    let named = |name: &str| format!("{star}/api/v1/namespaces/{}/configmaps/{name}", world.namespace);
+    assert_eq!(get(&world, &named("first")).await["metadata"]["name"], "first");
+    assert_eq!(ask(&world, "", "GET", &named("both"), &Value::Null).await.0, 409);
+    assert_eq!(ask(&world, "", "GET", &named("none"), &Value::Null).await.0, 404);
+    assert_eq!(ask(&world, "", "DELETE", &format!("{star}/api/v1/pods"), &Value::Null).await.0, 405);
+    let own = get(&world, &format!("{PROXY}/apis/cluster.karmada.io/v1alpha1/clusters")).await;
+    assert_eq!(own["items"].as_array().map(Vec::len), Some(2));
+    let secrets = get(&world, &format!("{PROXY}/api/v1/secrets")).await;
+    assert!(shown(&world, &secrets).iter().all(|secret| secret.starts_with('?')), "nobody registered them");
+
+    // A member that is away keeps what is known of it, and says so; the other is not affected.
+    members.cut_off(1).await;
+    eventually("what is old is marked", async || {
+        let list = get(&world, &all).await;
+        let stale =
+            |item: &Value| item.pointer("/metadata/annotations/search.karmada.io~1stale-since").is_some();
+        let marks: Vec<bool> = list["items"].as_array().expect("items").iter().map(stale).collect();
+        if marks == [false, false, true] { Ok(()) } else { Err(format!("{marks:?}")) }
+    })
+    .await;
+    members.heal(1).await;
+    eventually("it is heard of again", async || {
+        let text = get(&world, &all).await.to_string();
+        if text.contains("stale-since") { Err(text) } else { Ok(()) }
+    })
+    .await;
+}
+
+/// What somebody sees behind a door.
+#[derive(Debug, PartialEq)]
+enum Sees {
+    Refused,
+    These(&'static [&'static str]),
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_sees_or_changes_through_any_door_what_the_members_would_not_let_them() {
+    let (world, _members) = a_world("doors").await;
+    let role = async |client: kube::Client, user: &str, rules: Value| {
+        let roles = Kind::cluster("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles");
+        let bindings =
+            Kind::cluster("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clusterrolebindings");
+        let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": user}, "rules": rules});
+        let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": user},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": user},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}]});
+        for (kind, object) in [(roles, role), (bindings, binding)] {
+            let api: Api<DynamicObject> = kind.api(client.clone(), "");
+            let object: DynamicObject = serde_json::from_value(object).expect("an object");
+            api.create(&PostParams::default(), &object).await.expect("created");
+        }
+    };
+    let group = "search.karmada.io";
+    let all_doors = json!([
+        {"apiGroups": [group], "resources": ["proxying/proxy"], "verbs": ["*"]},
+        {"apiGroups": [group], "resources": ["search/api", "search/apis"], "verbs": ["get"]},
+        {"apiGroups": [group], "resources": ["query"], "verbs": ["list"]}]);
+    let reading =
+        json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch"]}]);
+    for user in ["guest", "reader", "both"] {
+        role(world.plane.clone(), user, all_doors.clone()).await;
+    }
+    let other_name = json!([{"apiGroups": [group], "resources": ["proxying/proxy"], "resourceNames": ["other"], "verbs": ["*"]}]);
+    role(world.plane.clone(), "elsewhere", other_name).await;
+    role(world.members[0].client.clone(), "reader", reading.clone()).await;
+    for member in [0, 1] {
+        role(world.members[member].client.clone(), "both", reading.clone()).await;
+    }
+    // In the members, but not at the doors.
+    role(world.members[0].client.clone(), "nobody", reading.clone()).await;
+
+    let namespace = &world.namespace;
+    let proxy = maps(&world, "");
+    let cache = format!("{CACHE}/api/v1/namespaces/{namespace}/configmaps?labelSelector=fleet");
+    let query = format!("{QUERY}?q=kind:configmap+label:fleet");
+    let first: &[&str] = &["m1/both", "m1/first"];
+    let every: &[&str] = &["m1/both", "m1/first", "m2/both"];
+    let nothing = Sees::These(&[]);
+    let matrix = [
+        ("nobody", Sees::Refused, Sees::Refused, Sees::Refused),
+        ("elsewhere", Sees::Refused, Sees::Refused, Sees::Refused),
+        ("guest", Sees::Refused, nothing, Sees::These(&[])),
+        ("reader", Sees::These(first), Sees::These(first), Sees::These(first)),
+        ("both", Sees::These(every), Sees::These(every), Sees::These(every)),
+        ("", Sees::These(every), Sees::These(every), Sees::These(every)),
+    ];
+    for (user, by_proxy, by_cache, by_query) in matrix {
+        for (path, expected) in [(&proxy, by_proxy), (&cache, by_cache), (&query, by_query)] {
+            let (code, answer) = ask(&world, user, "GET", path, &Value::Null).await;
+            match expected {
+                Sees::Refused => assert_eq!(code, 403, "{user} {path}: {answer}"),
+                Sees::These(names) => {
+                    assert_eq!(code, 200, "{user} {path}: {answer}");
+                    assert_eq!(shown(&world, &answer), names, "{user} {path}");
+                }
+            }
+        }
+    }
+
+    // One object and its changes: the ambiguous one is not, for whoever sees one of them; writing is up to the member.
+    let both = maps(&world, "both");
+    assert_eq!(ask(&world, "guest", "GET", &both, &Value::Null).await.0, 403);
+    assert_eq!(ask(&world, "reader", "GET", &both, &Value::Null).await.0, 200);
+    assert_eq!(ask(&world, "both", "GET", &both, &Value::Null).await.0, 409);
+    let patch = json!({"data": {"a": "stolen"}});
+    for user in ["guest", "reader", "both", "nobody", "elsewhere"] {
+        for (method, path) in
+            [("PATCH", maps(&world, "first")), ("DELETE", maps(&world, "first")), ("PATCH", both.clone())]
+        {
+            let (code, answer) = ask(&world, user, method, &path, &patch).await;
+            assert!(code == 403 || code == 409 && user == "both", "{user} {method} {path}: {code} {answer}");
+        }
+    }
+    let there = world.in_member(0, &config_maps()).get("first").await.expect("in the member");
+    assert_eq!(there.data["data"]["a"], "1");
+
+    // What belongs to the control plane is read with the caller's own rights there.
+    for (path, code) in
+        [("api/v1/secrets", 403), ("apis/cluster.karmada.io/v1alpha1/clusters", 403), ("version", 200)]
+    {
+        assert_eq!(
+            ask(&world, "both", "GET", &format!("{PROXY}/{path}"), &Value::Null).await.0,
+            code,
+            "{path}"
+        );
+    }
+    let star = "/apis/cluster.karmada.io/v1alpha1/clusters/*/proxy/api/v1/configmaps";
+    assert_eq!(ask(&world, "both", "GET", star, &Value::Null).await.0, 403);
+}

@@ -1,0 +1,256 @@
+//! Members in pull mode that the control plane cannot reach, and the tunnel by which it does.
+//!
+//! The control plane knows an address of the member at which nobody answers, and none of its credentials. What goes into the
+//! member goes through the connection that the agent has made, and in the name of whoever asks.
+
+use std::path::{Path, PathBuf};
+
+use http::header::{CONNECTION, UPGRADE};
+use http::{Request, StatusCode};
+use kube::api::{Api, DynamicObject, ListParams, PostParams};
+use kube::client::Body;
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use serde_json::{Value, json};
+use testkit::{Kind, Process, client, eventually, install_tls, object};
+
+use crate::members::{Access, Members};
+use crate::plane::{ControlPlane, KARMADA};
+
+/// Nobody answers there.
+const NOWHERE: &str = "https://127.0.0.1:1";
+const NAME: &str = "remote";
+
+/// A control plane with users of a file, a simulated member, and its agent.
+struct Stage {
+    control: ControlPlane,
+    plane: Client,
+    member: Client,
+    agent: Option<Process>,
+    arguments: Vec<String>,
+    dir: tempfile::TempDir,
+    _members: Members,
+}
+
+impl Stage {
+    async fn new(further: &[&str]) -> Self {
+        install_tls();
+        let members = Members::simulated(Access::Exclusive, 1).await.expect("simulated members");
+        let place = members.places().remove(0);
+        let dir = tempfile::tempdir().expect("a folder for the test");
+        let tokens = dir.path().join("tokens");
+        let agent =
+            |name: &str| format!("{name},system:karmada:agent:{name},{name},\"system:karmada:agents\"\n");
+        let users = [agent(NAME), agent("other"), "jane,jane,jane\n".to_owned()].concat();
+        std::fs::write(&tokens, users).expect("tokens");
+        let control = ControlPlane::with("*", &["--token-auth-file", &tokens.display().to_string()]);
+        let plane = client(&control.kubeconfig).await;
+        let stage_role = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "agents"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:karmada:agents"}],
+        });
+        create(&plane, &bindings(), stage_role).await;
+        let arguments = [
+            "agent",
+            "--karmada-kubeconfig",
+            &kubeconfig(dir.path(), &control.kubeconfig, NAME).display().to_string(),
+            "--kubeconfig",
+            &place.kubeconfig.display().to_string(),
+            "--cluster-name",
+            NAME,
+            "--cluster-api-endpoint",
+            NOWHERE,
+            "--report-secrets",
+            "None",
+            "--leader-elect=false",
+        ];
+        let arguments = arguments.iter().chain(further).map(|&argument| argument.to_owned()).collect();
+        let member = client(&place.kubeconfig).await;
+        let mut stage = Self { control, plane, member, agent: None, arguments, dir, _members: members };
+        stage.start_agent();
+        stage
+    }
+
+    fn start_agent(&mut self) {
+        let arguments: Vec<&str> = self.arguments.iter().map(String::as_str).collect();
+        self.agent = Some(Process::start(KARMADA, &arguments, "agent runs"));
+    }
+
+    /// Somebody of the file, or the administrator.
+    async fn user(&self, name: Option<&str>) -> Client {
+        match name {
+            None => self.plane.clone(),
+            Some(name) => client(&kubeconfig(self.dir.path(), &self.control.kubeconfig, name)).await,
+        }
+    }
+
+    /// Somebody who looks into the member.
+    async fn inside(&self, name: Option<&str>) -> Client {
+        let file = match name {
+            None => self.control.kubeconfig.clone(),
+            Some(name) => kubeconfig(self.dir.path(), &self.control.kubeconfig, name),
+        };
+        let file = Kubeconfig::read_from(file).expect("a kubeconfig");
+        let mut config =
+            Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.expect("usable");
+        let proxy = format!("{}apis/cluster.karmada.io/v1alpha1/clusters/{NAME}/proxy", config.cluster_url);
+        config.cluster_url = proxy.parse().expect("an address");
+        // A client that tries again by itself would hide that nobody can be reached.
+        config.default_retry = false;
+        Client::try_from(config).expect("a client")
+    }
+
+    async fn until_reached(&self) {
+        let maps = maps(self.inside(None).await);
+        eventually("the member is reached", async || {
+            maps.list(&ListParams::default()).await.map(drop).map_err(|error| error.to_string())
+        })
+        .await;
+    }
+}
+
+/// Writes the kubeconfig of a user with a token.
+fn kubeconfig(folder: &Path, of: &Path, token: &str) -> PathBuf {
+    let mut file = Kubeconfig::read_from(of).expect("a kubeconfig");
+    for user in &mut file.auth_infos {
+        user.auth_info = Some(AuthInfo::default());
+    }
+    let mut value = serde_json::to_value(&file).expect("a kubeconfig");
+    value["users"][0]["user"] = json!({ "token": token });
+    let path = folder.join(format!("{token}.kubeconfig"));
+    std::fs::write(&path, value.to_string()).expect("a kubeconfig");
+    path
+}
+
+fn bindings() -> Kind {
+    Kind::cluster("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clusterrolebindings")
+}
+
+fn maps(client: Client) -> Api<DynamicObject> {
+    Kind::namespaced("", "v1", "ConfigMap", "configmaps").api(client, "default")
+}
+
+async fn create(client: &Client, kind: &Kind, value: Value) {
+    let created = kind.api(client.clone(), "default").create(&PostParams::default(), &object(value)).await;
+    created.unwrap_or_else(|error| panic!("{}: {error}", kind.resource.kind));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_without_a_route_is_reached_through_its_agent_and_in_the_callers_name() {
+    let mut stage = Stage::new(&[]).await;
+    stage.until_reached().await;
+
+    // What is written there is in the member.
+    let note =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "note"}, "data": {"a": "b"}});
+    let inside = stage.inside(None).await;
+    create(&inside, &Kind::namespaced("", "v1", "ConfigMap", "configmaps"), note).await;
+    assert_eq!(maps(stage.member.clone()).get("note").await.expect("it is there").data["data"]["a"], "b");
+
+    // Jane may use the proxy, and nothing in the member: the member says so, to her.
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "proxy"},
+        "rules": [{"apiGroups": ["cluster.karmada.io"], "resources": ["clusters/proxy"], "resourceNames": [NAME], "verbs": ["*"]}],
+    });
+    let roles = Kind::cluster("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles");
+    create(&stage.plane, &roles, role).await;
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "jane"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "proxy"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "jane"}],
+    });
+    create(&stage.plane, &bindings(), binding).await;
+    let jane = maps(stage.inside(Some("jane")).await);
+    eventually("the member knows Jane", async || match jane.list(&ListParams::default()).await {
+        Err(kube::Error::Api(status)) if status.message.contains("User \"jane\" cannot list resource") => {
+            Ok(())
+        }
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+
+    // A watch goes on until the agent dies, and then it breaks.
+    let request = Request::get("/api/v1/namespaces/default/configmaps?watch=true").body(Body::empty());
+    let response = inside.send(request.expect("a request")).await.expect("a watch");
+    assert_eq!(response.status(), StatusCode::OK);
+    let mut watch = response.into_body();
+    let first = next(&mut watch).await.expect("what is there");
+    assert!(String::from_utf8_lossy(&first).contains("ADDED"), "{first:?}");
+    stage.agent = None;
+    let broken = async { while next(&mut watch).await.is_ok() {} };
+    tokio::time::timeout(std::time::Duration::from_secs(120), broken).await.expect("the watch ends");
+    let gone = eventually("its end is noticed", async || match maps(inside.clone()).get("note").await {
+        Err(kube::Error::Api(status)) if status.code == 503 => Ok(status),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+    assert_eq!(gone.reason, "ServiceUnavailable");
+    assert!(
+        gone.message
+            .starts_with(&format!("the agent of cluster {NAME} has no tunnel to this control plane;"))
+            || gone.message == format!("the tunnel to cluster {NAME} ended before the answer came"),
+        "{}",
+        gone.message
+    );
+
+    stage.start_agent();
+    stage.until_reached().await;
+    let events = Kind::namespaced("", "v1", "Event", "events").api(stage.plane.clone(), "default");
+    eventually("events tell of it", async || {
+        let about = ListParams::default().fields(&format!("involvedObject.name={NAME}"));
+        let events = events.list(&about).await.map_err(|error| error.to_string())?;
+        let reasons: Vec<&str> = events.iter().filter_map(|event| event.data["reason"].as_str()).collect();
+        let told = ["TunnelOpened", "TunnelClosed"].iter().all(|reason| reasons.contains(reason));
+        if told { Ok(()) } else { Err(format!("{reasons:?}")) }
+    })
+    .await;
+}
+
+/// Reads the next piece of a stream that has to go on, or to end, within a while.
+async fn next(body: &mut Body) -> Result<bytes::Bytes, String> {
+    use http_body_util::BodyExt as _;
+    let frame = tokio::time::timeout(std::time::Duration::from_secs(120), body.frame());
+    match frame.await.expect("a piece or an end") {
+        Some(Ok(frame)) => Ok(frame.into_data().unwrap_or_default()),
+        Some(Err(error)) => Err(error.to_string()),
+        None => Err("the end".to_owned()),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_but_its_own_agent_opens_the_tunnel_of_a_cluster() {
+    let stage = Stage::new(&["--tunnel=false"]).await;
+    // Nobody has opened one, and nobody reaches in.
+    let inside = maps(stage.inside(None).await);
+    match inside.list(&ListParams::default()).await {
+        Err(kube::Error::Api(status)) => assert_eq!(status.code, 503, "{}", status.message),
+        other => panic!("{other:?}"),
+    }
+    let pushed = json!({
+        "apiVersion": "cluster.karmada.io/v1alpha1", "kind": "Cluster", "metadata": {"name": "other"},
+        "spec": {"syncMode": "Push", "apiEndpoint": NOWHERE},
+    });
+    let clusters = Kind::cluster("cluster.karmada.io", "v1alpha1", "Cluster", "clusters");
+    create(&stage.plane, &clusters, pushed).await;
+    let asked = async |user: Option<&str>, cluster: &str, protocol: &str| {
+        let request =
+            Request::get(tunnel::path(cluster)).header(CONNECTION, "Upgrade").header(UPGRADE, protocol);
+        let client = stage.user(user).await;
+        let response = client.send(request.body(Body::empty()).expect("a request")).await.expect("an answer");
+        response.status().as_u16()
+    };
+    for (user, cluster, protocol, code) in [
+        (Some("other"), NAME, tunnel::PROTOCOL, 403),
+        (Some("jane"), NAME, tunnel::PROTOCOL, 403),
+        (Some("stranger"), NAME, tunnel::PROTOCOL, 401),
+        // Not even the administrator is the member.
+        (None, NAME, tunnel::PROTOCOL, 403),
+        (Some(NAME), "other", tunnel::PROTOCOL, 403),
+        (Some(NAME), NAME, "websocket", 400),
+        (Some("other"), "other", tunnel::PROTOCOL, 400),
+        (Some(NAME), NAME, tunnel::PROTOCOL, 101),
+    ] {
+        assert_eq!(asked(user, cluster, protocol).await, code, "{user:?} {cluster} {protocol}");
+    }
+}

@@ -1,0 +1,536 @@
+//! Lets traffic from outside into some clusters for back ends in all: a MultiClusterIngress has an Ingress in its entry clusters.
+//!
+//! Watches: MultiClusterIngresses, their Ingresses, ServiceImports, collected Works, the Ingresses' bindings.
+//! Writes:  an Ingress template of the same name, owned by the MultiClusterIngress; its ResourceBinding, if an annotation names the
+//!          entry clusters; the status of the MultiClusterIngress.
+//!
+//! `multiClusterIngress` in `--controllers`, off by default. Upstream has the kind alone. The Ingress is a template like any other:
+//! the annotation `networking.karmada.io/entry-clusters` places it, or a policy that selects it. A back end that is imported is
+//! the derived Service, which has endpoints in all clusters; any other keeps its name, as that of a MultiClusterService does.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use api::labels::annotations::ENTRY_CLUSTERS;
+use api::labels::{
+    BINDING_MANAGED_BY, RESOURCE_BINDING_PERMANENT_ID, RESOURCE_TEMPLATE_CLAIMED_BY, finalizers,
+};
+use api::names;
+use api::networking::{MultiClusterIngress, MultiClusterIngressStatus, ServiceLocation};
+use api::policy::{ClusterAffinity, Placement};
+use api::work::{ResourceBinding, ResourceBindingSpec};
+use jiff::Timestamp;
+use k8s_openapi::api::networking::v1::Ingress;
+use kube::Resource;
+use kube::core::ObjectMeta;
+use propagation::{Object, Reference as _};
+use runtime::{Error, Guard, Key, Outcome, Queue, Reconcile, controller};
+use serde_json::{Value, json};
+
+use super::index::{Role, cluster_of, roles};
+use crate::plane::Plane;
+use crate::table::Start;
+
+const COMPONENT: &str = "multicluster-ingress-controller";
+const WORKERS: usize = 2;
+/// The value of the marks on what belongs to a MultiClusterIngress.
+const HOLDER: &str = "MultiClusterIngress";
+/// The reasons of events. Upstream has none for the kind.
+const SYNCED: &str = "SyncIngressSucceed";
+const NOT_SYNCED: &str = "SyncIngressFailed";
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+struct Controller {
+    plane: Arc<Plane>,
+}
+
+pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
+    let queue: Arc<Queue<Key>> = Queue::new(COMPONENT);
+    let pushed = queue.clone();
+    plane.mirrors.multi_cluster_ingresses.subscribe(move |change| pushed.push(change.key.clone()));
+    let pushed = queue.clone();
+    plane.templates.subscribe(move |change| {
+        if let Some(ingress) = change.new.as_ref().or(change.old.as_ref())
+            && ingress.kind() == "Ingress"
+            && ingress.api_version() == "networking.k8s.io/v1"
+        {
+            pushed.push(Key::new(ingress.namespace(), ingress.name()));
+        }
+    });
+    // Where a back end is, and whether it is imported, concerns all ingresses of its namespace. They are few.
+    let (of, pushed) = (plane.clone(), queue.clone());
+    let push_all = Arc::new(move |namespace: &str| {
+        for key in of.mirrors.multi_cluster_ingresses.keys(|key| key.namespace == namespace) {
+            pushed.push(key);
+        }
+    });
+    let push = push_all.clone();
+    plane.mirrors.service_imports.subscribe(move |change| {
+        if change.old.is_none() || change.new.is_none() {
+            push(&change.key.namespace);
+        }
+    });
+    plane.mirrors.works.subscribe(move |change| {
+        if change.old.is_none() || change.new.is_none() {
+            let version = change.new.as_deref().or(change.old.as_deref());
+            for (service, role) in version.into_iter().flat_map(roles) {
+                if role == Role::Collected {
+                    push_all(&service.namespace);
+                }
+            }
+        }
+    });
+    let pushed = queue.clone();
+    plane.mirrors.bindings.subscribe(move |change| {
+        if let Some(ingress) = change.key.name.strip_suffix("-ingress")
+            && !change.ours
+            && change.new.is_none()
+        {
+            pushed.push(Key::new(change.key.namespace.clone(), ingress));
+        }
+    });
+    plane.tell_panics(&queue, COMPONENT, &plane.mirrors.multi_cluster_ingresses);
+    let controller = Arc::new(Controller { plane: plane.clone() });
+    Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
+}
+
+/// What is known of a MultiClusterIngress.
+pub(crate) struct View {
+    multi: Option<Arc<MultiClusterIngress>>,
+    ingress: Option<Ingress>,
+    binding: Option<Arc<ResourceBinding>>,
+    /// Which of its back ends are imported.
+    imported: BTreeSet<String>,
+    /// In which clusters each of its back ends has endpoints.
+    locations: BTreeMap<String, Vec<String>>,
+}
+
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Plan {
+    steps: Vec<Step>,
+    status: Option<Box<MultiClusterIngressStatus>>,
+    /// Why it cannot be carried out.
+    problem: Option<String>,
+}
+
+#[derive(Debug, PartialEq)]
+enum Step {
+    CreateIngress(Box<Ingress>),
+    UpdateIngress(Box<Ingress>),
+    DeleteIngress,
+    CreateBinding(Box<ResourceBinding>),
+    UpdateBinding(Box<ResourceBinding>),
+    DeleteBinding,
+}
+
+fn decide(view: &View) -> Plan {
+    let mut plan = Plan::default();
+    let Some(multi) = &view.multi else {
+        if view.ingress.as_ref().is_some_and(is_ours) {
+            plan.steps.push(Step::DeleteIngress);
+        }
+        return plan;
+    };
+    if multi.metadata.deletion_timestamp.is_some() {
+        // The Ingress belongs to it and goes with it.
+        return plan;
+    }
+    let entries = entry_clusters(multi);
+    let wanted = match desired(multi, &view.imported, entries.is_some()) {
+        Ok(wanted) => wanted,
+        Err(error) => {
+            plan.problem = Some(error.to_string());
+            return plan;
+        }
+    };
+    let Some(existing) = &view.ingress else {
+        // Its binding needs its uid, and follows when it is there.
+        plan.steps.push(Step::CreateIngress(Box::new(wanted)));
+        return plan;
+    };
+    if !is_ours(existing) {
+        let name = multi.metadata.name.as_deref().unwrap_or("");
+        plan.problem = Some(format!("ingress {name} exists and does not belong to this MultiClusterIngress"));
+        return plan;
+    }
+    if existing.metadata.deletion_timestamp.is_some() {
+        return plan;
+    }
+    let mut updated = existing.clone();
+    updated.spec = wanted.spec;
+    updated.metadata.owner_references = wanted.metadata.owner_references;
+    let labels = updated.metadata.labels.get_or_insert_default();
+    if entries.is_none() {
+        labels.remove(RESOURCE_TEMPLATE_CLAIMED_BY);
+    }
+    labels.extend(wanted.metadata.labels.unwrap_or_default());
+    updated
+        .metadata
+        .annotations
+        .get_or_insert_default()
+        .extend(wanted.metadata.annotations.unwrap_or_default());
+    let maps = |ingress: &Ingress| {
+        let meta = &ingress.metadata;
+        (meta.labels.clone().unwrap_or_default(), meta.annotations.clone().unwrap_or_default())
+    };
+    let same = updated.spec == existing.spec
+        && updated.metadata.owner_references == existing.metadata.owner_references
+        && maps(&updated) == maps(existing);
+    if !same {
+        plan.steps.push(Step::UpdateIngress(Box::new(updated)));
+    }
+    bind(view, existing, entries, &mut plan);
+    let status = status(view, multi, existing);
+    if status != multi.status {
+        plan.status = Some(Box::new(status));
+    }
+    plan
+}
+
+/// Places the Ingress in its entry clusters. Without an annotation that is for policies to do.
+fn bind(view: &View, ingress: &Ingress, entries: Option<Vec<String>>, plan: &mut Plan) {
+    let ours = |binding: &ResourceBinding| {
+        let labels = binding.metadata.labels.as_ref();
+        labels.and_then(|labels| labels.get(BINDING_MANAGED_BY)).map(String::as_str) == Some(HOLDER)
+    };
+    let Some(clusters) = entries else {
+        if view.binding.as_deref().is_some_and(ours) {
+            plan.steps.push(Step::DeleteBinding);
+        }
+        return;
+    };
+    let affinity = ClusterAffinity { cluster_names: clusters, ..ClusterAffinity::default() };
+    let placement = Some(Placement { cluster_affinity: Some(affinity), ..Placement::default() });
+    let mut template = json!(ingress);
+    template["apiVersion"] = "networking.k8s.io/v1".into();
+    template["kind"] = "Ingress".into();
+    match view.binding.as_deref() {
+        None => plan.steps.push(Step::CreateBinding(Box::new(ResourceBinding {
+            metadata: ObjectMeta {
+                name: Some(names::binding("Ingress", template.name())),
+                namespace: ingress.metadata.namespace.clone(),
+                owner_references: Some(vec![template.controller_reference()]),
+                finalizers: Some(vec![finalizers::BINDING.to_owned()]),
+                labels: Some([(BINDING_MANAGED_BY.to_owned(), HOLDER.to_owned())].into()),
+                ..ObjectMeta::default()
+            },
+            spec: ResourceBindingSpec {
+                resource: template.reference(),
+                placement,
+                // Secrets of its certificates come along.
+                propagate_deps: true,
+                ..ResourceBindingSpec::default()
+            },
+            ..ResourceBinding::default()
+        }))),
+        Some(existing) if existing.spec.resource.uid != template.uid() => {
+            plan.problem =
+                Some("the binding of an earlier ingress of this name is still being deleted".to_owned());
+        }
+        Some(existing) => {
+            let mut updated = existing.clone();
+            updated
+                .metadata
+                .labels
+                .get_or_insert_default()
+                .insert(BINDING_MANAGED_BY.to_owned(), HOLDER.to_owned());
+            updated.spec.placement = placement;
+            updated.spec.propagate_deps = true;
+            // A new version of the template wakes up who renders it; a new status does not count.
+            if plan.steps.iter().any(|step| matches!(step, Step::UpdateIngress(_))) || updated != *existing {
+                updated.spec.resource = template.reference();
+            }
+            if updated != *existing {
+                plan.steps.push(Step::UpdateBinding(Box::new(updated)));
+            }
+        }
+    }
+}
+
+/// Returns the clusters that the annotation names; none if there is no annotation.
+fn entry_clusters(multi: &MultiClusterIngress) -> Option<Vec<String>> {
+    let named = multi.metadata.annotations.as_ref()?.get(ENTRY_CLUSTERS)?;
+    let names: BTreeSet<&str> = named.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+    Some(names.into_iter().map(str::to_owned).collect())
+}
+
+fn is_ours(ingress: &Ingress) -> bool {
+    ingress.metadata.owner_references.iter().flatten().any(|owner| owner.kind == HOLDER)
+}
+
+fn desired(
+    multi: &MultiClusterIngress,
+    imported: &BTreeSet<String>,
+    claimed: bool,
+) -> serde_json::Result<Ingress> {
+    let mut spec = serde_json::to_value(&multi.spec)?;
+    each_backend(&mut spec, &mut |service| {
+        if let Some(name) = service["name"].as_str().filter(|name| imported.contains(*name)) {
+            service["name"] = names::derived_service(name).into();
+        }
+    });
+    let mut labels = multi.metadata.labels.clone().unwrap_or_default();
+    labels.retain(|key, _| !key.contains("karmada.io/"));
+    if claimed {
+        labels.insert(RESOURCE_TEMPLATE_CLAIMED_BY.to_owned(), HOLDER.to_owned());
+    }
+    // Controllers of ingresses read annotations.
+    let mut annotations = multi.metadata.annotations.clone().unwrap_or_default();
+    annotations.retain(|key, _| key != ENTRY_CLUSTERS && key != LAST_APPLIED);
+    Ok(Ingress {
+        metadata: ObjectMeta {
+            name: multi.metadata.name.clone(),
+            namespace: multi.metadata.namespace.clone(),
+            labels: Some(labels),
+            annotations: Some(annotations),
+            owner_references: multi.controller_owner_ref(&()).map(|owner| vec![owner]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(serde_json::from_value(spec)?),
+        ..Ingress::default()
+    })
+}
+
+/// Calls `seen` with every Service that a spec names as a back end.
+fn each_backend(spec: &mut Value, seen: &mut impl FnMut(&mut Value)) {
+    let mut look = |backend: &mut Value| {
+        if backend["service"].is_object() {
+            seen(&mut backend["service"]);
+        }
+    };
+    if spec["defaultBackend"].is_object() {
+        look(&mut spec["defaultBackend"]);
+    }
+    for rule in spec["rules"].as_array_mut().into_iter().flatten() {
+        for path in rule["http"]["paths"].as_array_mut().into_iter().flatten() {
+            look(&mut path["backend"]);
+        }
+    }
+}
+
+/// Returns the names of the Services that are its back ends.
+fn backends(multi: &MultiClusterIngress) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    let mut spec = serde_json::to_value(&multi.spec).unwrap_or_default();
+    each_backend(&mut spec, &mut |service| names.extend(service["name"].as_str().map(str::to_owned)));
+    names
+}
+
+/// The addresses are those of the Ingress, where members' addresses come together.
+fn status(view: &View, multi: &MultiClusterIngress, ingress: &Ingress) -> MultiClusterIngressStatus {
+    let balancer = ingress.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    let balancer = balancer.and_then(|balancer| serde_json::from_value(json!(balancer)).ok());
+    let location = |(name, clusters): (&String, &Vec<String>)| ServiceLocation {
+        name: name.clone(),
+        clusters: clusters.clone(),
+    };
+    MultiClusterIngressStatus {
+        load_balancer: balancer.unwrap_or_default(),
+        service_locations: view
+            .locations
+            .iter()
+            .filter(|(_, clusters)| !clusters.is_empty())
+            .map(location)
+            .collect(),
+        ..multi.status.clone()
+    }
+}
+
+impl Reconcile for Controller {
+    type Key = Key;
+    type View = View;
+    type Plan = Plan;
+
+    async fn observe(&self, key: &Key) -> Result<Option<View>, Error> {
+        let mirrors = &self.plane.mirrors;
+        let multi = mirrors.multi_cluster_ingresses.find(key);
+        let ingress = self.plane.writer.api::<Ingress>(&key.namespace).get_opt(&key.name).await?;
+        let names = multi.as_deref().map(backends).unwrap_or_default();
+        let mut view = View {
+            multi,
+            ingress,
+            binding: mirrors.bindings.get(&key.namespace, &names::binding("Ingress", &key.name)),
+            imported: BTreeSet::new(),
+            locations: BTreeMap::new(),
+        };
+        for name in names {
+            let service = Key::new(key.namespace.clone(), name.clone());
+            if mirrors.service_imports.find(&service).is_some() {
+                view.imported.insert(name.clone());
+            }
+            let works = self.plane.services.works(&service);
+            let collected = works.iter().filter(|(_, role)| *role == Role::Collected);
+            let clusters: BTreeSet<&str> = collected.map(|(work, _)| cluster_of(work)).collect();
+            view.locations.insert(name, clusters.into_iter().map(str::to_owned).collect());
+        }
+        Ok(Some(view))
+    }
+
+    fn decide(view: &View, _: Timestamp) -> Plan {
+        decide(view)
+    }
+
+    async fn apply(&self, key: &Key, view: View, plan: Plan) -> Result<Outcome, Error> {
+        let wrote = !plan.steps.is_empty();
+        let mut result = plan.problem.map_or(Ok(()), |problem| Err(Error::Several(vec![problem])));
+        for step in plan.steps {
+            if let Err(error) = self.carry_out(key, &view, step).await {
+                result = Err(error);
+                break;
+            }
+        }
+        let Some(multi) = &view.multi else { return result.map(|()| Outcome::Done) };
+        if let Some(status) = plan.status {
+            let mirror = &self.plane.mirrors.multi_cluster_ingresses;
+            let patch = json!({ "status": status });
+            match self.plane.writer.patch_status(multi.as_ref(), patch).await {
+                Ok(answer) => mirror.note(answer),
+                Err(error) if error.is_not_found() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        match &result {
+            Ok(()) if wrote => {
+                let message = "Ingress is brought to its entry clusters.";
+                self.plane.events.normal(COMPONENT, &runtime::events::about(multi.as_ref()), SYNCED, message);
+            }
+            Err(error) if !error.is_conflict() => {
+                let about = runtime::events::about(multi.as_ref());
+                self.plane.events.warning(COMPONENT, &about, NOT_SYNCED, error.to_string());
+            }
+            _ => {}
+        }
+        result.map(|()| Outcome::Done)
+    }
+}
+
+impl Controller {
+    async fn carry_out(&self, key: &Key, view: &View, step: Step) -> Result<(), Error> {
+        let (writer, mirror) = (self.plane.writer.derived(), &self.plane.mirrors.bindings);
+        let ingresses = writer.api::<Ingress>(&key.namespace);
+        match (step, &view.ingress, &view.binding) {
+            (Step::CreateIngress(ingress), ..) => {
+                ingresses.create(&kube::api::PostParams::default(), &ingress).await?;
+                Ok(())
+            }
+            (Step::UpdateIngress(new), Some(old), _) => {
+                writer.update(old, &new, Guard::Fields).await.map(drop)
+            }
+            (Step::DeleteIngress, Some(old), _) => writer.delete(old).await,
+            (Step::CreateBinding(mut binding), ..) => {
+                let id = uuid::Uuid::new_v4().to_string();
+                binding
+                    .metadata
+                    .labels
+                    .get_or_insert_default()
+                    .insert(RESOURCE_BINDING_PERMANENT_ID.to_owned(), id);
+                writer.create(mirror, binding.as_ref()).await
+            }
+            (Step::UpdateBinding(new), _, Some(old)) => {
+                writer.update_mirrored(mirror, old.as_ref(), &new, Guard::Fields).await.map(drop)
+            }
+            (Step::DeleteBinding, _, Some(old)) => writer.delete(old.as_ref()).await,
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{deleting, merged, read};
+
+    fn multi(otherwise: Value) -> Option<Arc<MultiClusterIngress>> {
+        let base = json!({
+            "metadata": { "name": "shop", "namespace": "d", "uid": "m", "annotations": { ENTRY_CLUSTERS: "m2, m1" } },
+            "spec": { "rules": [{ "host": "shop.example.com", "http": { "paths": [
+                { "path": "/", "pathType": "Prefix", "backend": { "service": { "name": "web", "port": { "number": 80 } } } },
+                { "path": "/api", "pathType": "Prefix", "backend": { "service": { "name": "api", "port": { "number": 80 } } } },
+            ] } }] },
+        });
+        Some(Arc::new(read(merged(base, otherwise))))
+    }
+
+    fn view(multi: Option<Arc<MultiClusterIngress>>, ingress: Option<Ingress>) -> View {
+        let locations =
+            BTreeMap::from([("web".to_owned(), vec!["m3".to_owned()]), ("api".to_owned(), Vec::new())]);
+        View { multi, ingress, binding: None, imported: ["web".to_owned()].into(), locations }
+    }
+
+    fn made(otherwise: Value) -> Option<Ingress> {
+        let made = desired(&multi(json!({})).unwrap(), &["web".to_owned()].into(), true).unwrap();
+        Some(read(merged(merged(json!(made), json!({ "metadata": { "uid": "i" } })), otherwise)))
+    }
+
+    fn words(plan: &Plan) -> Vec<String> {
+        let step = |step: &Step| match step {
+            Step::CreateIngress(_) => "create it".to_owned(),
+            Step::UpdateIngress(_) => "update it".to_owned(),
+            Step::DeleteIngress => "delete it".to_owned(),
+            Step::CreateBinding(binding) | Step::UpdateBinding(binding) => {
+                let placement = binding.spec.placement.clone().unwrap_or_default();
+                format!("bind {}", placement.cluster_affinity.unwrap_or_default().cluster_names.join("+"))
+            }
+            Step::DeleteBinding => "unbind".to_owned(),
+        };
+        plan.steps.iter().map(step).chain(plan.problem.clone()).collect()
+    }
+
+    #[test]
+    fn what_becomes_of_a_multi_cluster_ingress() {
+        let foreign = json!({ "metadata": { "ownerReferences": null } });
+        let other = json!({ "spec": { "rules": null } });
+        let cases = [
+            ("it is new", multi(json!({})), None, vec!["create it"]),
+            ("its Ingress is there", multi(json!({})), made(json!({})), vec!["bind m1+m2"]),
+            ("the Ingress was changed", multi(json!({})), made(other), vec!["update it", "bind m1+m2"]),
+            (
+                "the name is taken",
+                multi(json!({})),
+                made(foreign.clone()),
+                vec!["ingress shop exists and does not belong to this MultiClusterIngress"],
+            ),
+            ("it goes", multi(deleting()), made(json!({})), vec![]),
+            ("it is gone", None, made(json!({})), vec!["delete it"]),
+            ("it is gone, and the Ingress is somebody's", None, made(foreign), vec![]),
+            (
+                "a policy places it",
+                multi(json!({ "metadata": { "annotations": null } })),
+                made(json!({})),
+                vec!["update it"],
+            ),
+        ];
+        for (name, multi, ingress, expected) in cases {
+            assert_eq!(words(&decide(&view(multi, ingress))), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_bound_ingress_is_left_alone_until_its_entries_change() {
+        let mut bound = view(multi(json!({})), made(json!({})));
+        let Some(Step::CreateBinding(binding)) = decide(&bound).steps.pop() else { panic!("it is bound") };
+        bound.binding = Some(Arc::from(binding));
+        assert_eq!(words(&decide(&bound)), Vec::<String>::new());
+        bound.multi = multi(json!({ "metadata": { "annotations": { ENTRY_CLUSTERS: "m1" } } }));
+        assert_eq!(words(&decide(&bound)), ["bind m1"]);
+        bound.multi = multi(json!({ "metadata": { "annotations": null } }));
+        assert_eq!(words(&decide(&bound)), ["update it", "unbind"]);
+    }
+
+    #[test]
+    fn imported_back_ends_are_derived_services_and_others_keep_their_names() {
+        let spec = json!(made(json!({})).unwrap().spec);
+        let names = spec.pointer("/rules/0/http/paths").and_then(Value::as_array).expect("paths");
+        let names: Vec<&Value> = names.iter().map(|path| &path["backend"]["service"]["name"]).collect();
+        assert_eq!(names, ["derived-web", "api"]);
+    }
+
+    #[test]
+    fn addresses_and_locations_come_back() {
+        let addresses = json!({ "status": { "loadBalancer": { "ingress": [{ "ip": "192.0.2.1" }] } } });
+        let plan = decide(&view(multi(json!({})), made(addresses)));
+        let status = json!(plan.status.expect("there is news"));
+        assert_eq!(status["loadBalancer"]["ingress"][0]["ip"], "192.0.2.1");
+        assert_eq!(status["serviceLocations"], json!([{ "name": "web", "clusters": ["m3"] }]));
+    }
+}

@@ -1,0 +1,485 @@
+//! All objects of a kind, by the places they come from, and what happened to them lately.
+//!
+//! What happens is appended to one log for all places, which all watches of the kind read ([`crate::watch`]). Each event says how far
+//! its place is known once the event has been told. A list that a member answers with becomes a group of events, and only the last
+//! of a group moves the place forward: whoever breaks off in the middle of it is told the group again.
+//!
+//! A place that comes is one event: its reader takes the objects from the cache. A place that goes takes its objects with it, as
+//! one event, too. When a member's versions go back (it was restored from a backup), readers have to list again.
+//!
+//! The log is bounded by events and by the bytes that nothing else keeps; a reader who falls out of it has to list again, too.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::RwLock;
+use runtime::room::Budget;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::entry::Entry;
+use crate::index::Index;
+use crate::plan::Kind;
+use crate::version::Versions;
+
+/// How many events are kept for readers who have fallen behind or come back: a few minutes of a busy fleet.
+const LOG_EVENTS: usize = 16_384;
+/// How many bytes of objects that are not there any more the log keeps.
+const LOG_BYTES: usize = 32 << 20;
+
+/// How long lists wait for the first list of a place: after the start of a cache, and when a place comes later.
+const FIRST_LISTS: Duration = Duration::from_secs(10);
+const LATER_LIST: Duration = Duration::from_secs(1);
+
+/// Where objects come from: a cluster, or one namespace of it where only some are kept.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    pub cluster: Arc<str>,
+    pub namespace: Option<Arc<str>>,
+}
+
+impl Place {
+    pub fn cluster(name: &str) -> Self {
+        Self { cluster: name.into(), namespace: None }
+    }
+
+    pub fn namespace(cluster: &str, namespace: &str) -> Self {
+        Self { cluster: cluster.into(), namespace: Some(namespace.into()) }
+    }
+
+    pub(crate) fn parse(text: &str) -> Self {
+        match text.split_once('/') {
+            Some((cluster, namespace)) => Self::namespace(cluster, namespace),
+            None => Self::cluster(text),
+        }
+    }
+
+    /// Says whether it may hold objects of a namespace; the empty one is all.
+    fn holds(&self, namespace: &str) -> bool {
+        namespace.is_empty() || self.namespace.as_deref().is_none_or(|own| own == namespace)
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.namespace {
+            Some(namespace) => write!(out, "{}/{namespace}", self.cluster),
+            None => out.write_str(&self.cluster),
+        }
+    }
+}
+
+/// Why what is shown of a place may be old.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stale {
+    /// As the annotation shows it.
+    pub since: Arc<str>,
+    pub why: String,
+}
+
+/// An object and where it is.
+#[derive(Debug, Clone)]
+pub struct Found {
+    pub place: Place,
+    pub entry: Arc<Entry>,
+    pub stale: Option<Arc<str>>,
+}
+
+/// What happened.
+#[derive(Debug)]
+pub(crate) struct Event {
+    pub(crate) place: Place,
+    /// How far the place is known once this group of events has been told.
+    pub(crate) at: u64,
+    /// It is the last of its group.
+    pub(crate) last: bool,
+    pub(crate) what: What,
+}
+
+#[derive(Debug)]
+pub(crate) enum What {
+    Changed {
+        old: Option<Arc<Entry>>,
+        new: Option<Arc<Entry>>,
+    },
+    /// The place has come, and its objects are in the cache.
+    Came,
+    Went(Vec<Arc<Entry>>),
+    WentBack,
+}
+
+/// All objects of a kind.
+#[derive(Debug)]
+pub struct Cache {
+    pub kind: Kind,
+    pub(crate) state: RwLock<State>,
+    /// The number of the next event.
+    pub(crate) end: watch::Sender<u64>,
+    /// Cancelled when nobody registers the kind any more.
+    pub closed: CancellationToken,
+    pub(crate) budget: Arc<Budget>,
+    limits: Limits,
+    made: Instant,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    events: usize,
+    bytes: usize,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub(crate) shards: BTreeMap<Place, Shard>,
+    pub(crate) log: VecDeque<Arc<Event>>,
+    /// The number of the first event in the log.
+    pub(crate) first: u64,
+    /// What the log keeps alive, about.
+    log_bytes: usize,
+}
+
+/// What is known of a place.
+#[derive(Debug, Default)]
+pub(crate) struct Shard {
+    pub(crate) index: Index,
+    /// How far it is known; `None` until the first list has come.
+    pub(crate) at: Option<u64>,
+    /// Whoever knows less than this cannot be told the rest: the log does not reach back so far.
+    pub(crate) floor: u64,
+    stale: Option<Stale>,
+    /// When it was first expected.
+    expected: Option<Instant>,
+}
+
+/// There is no room for more objects.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the caches are full: they may hold {} MiB", limit >> 20)]
+pub struct Full {
+    pub limit: usize,
+}
+
+impl Cache {
+    pub fn new(kind: Kind, budget: Arc<Budget>) -> Self {
+        let limits = Limits { events: LOG_EVENTS, bytes: LOG_BYTES };
+        Self {
+            kind,
+            state: RwLock::default(),
+            end: watch::Sender::new(0),
+            closed: CancellationToken::new(),
+            budget,
+            limits,
+            made: Instant::now(),
+        }
+    }
+
+    /// Expects objects from a place.
+    pub fn expect(&self, place: &Place) {
+        let mut state = self.state.write();
+        let shard = state.shards.entry(place.clone()).or_default();
+        shard.expected.get_or_insert_with(Instant::now);
+    }
+
+    /// Forgets a place and its objects.
+    pub fn forget(&self, place: &Place) {
+        let mut state = self.state.write();
+        let Some(shard) = state.shards.remove(place) else { return };
+        self.budget.exchange(shard.index.cost, 0);
+        if let Some(at) = shard.at {
+            let entries = shard.index.iter().cloned().collect();
+            self.append(
+                &mut state,
+                [Event { place: place.clone(), at, last: true, what: What::Went(entries) }],
+            );
+        }
+    }
+
+    /// Takes a complete list of a place. What did not change is left as it is.
+    ///
+    /// # Errors
+    /// If there is no room for it; then nothing has changed.
+    pub fn replace(&self, place: &Place, at: u64, listed: Vec<Entry>) -> Result<(), Full> {
+        let mut state = self.state.write();
+        let Some(shard) = state.shards.get_mut(place) else { return Ok(()) };
+        let cost: usize = listed.iter().map(Entry::cost).sum();
+        if !self.budget.exchange(shard.index.cost, cost) {
+            return Err(Full { limit: self.budget.limit() });
+        }
+        let before = shard.at;
+        shard.at = Some(at);
+        shard.stale = None;
+        let went_back = before.is_some_and(|before| at < before);
+        if before.is_none() || went_back {
+            shard.floor = at;
+            shard.index = Index::default();
+            for entry in listed {
+                shard.index.insert(entry);
+            }
+            let what = if went_back { What::WentBack } else { What::Came };
+            self.append(&mut state, [Event { place: place.clone(), at, last: true, what }]);
+            return Ok(());
+        }
+        let mut changes = Vec::new();
+        let mut gone: std::collections::BTreeSet<Box<str>> =
+            shard.index.iter().map(|entry| entry.key().into()).collect();
+        for entry in listed {
+            gone.remove(entry.key());
+            let same =
+                |known: &Arc<Entry>| known.revision == entry.revision && known.facts.uid == entry.facts.uid;
+            if shard.index.get(entry.key()).is_some_and(same) {
+                continue;
+            }
+            let (new, old) = shard.index.insert(entry);
+            changes.extend(change(old, Some(new)));
+        }
+        for key in gone {
+            changes.extend(change(shard.index.remove(&key), None));
+        }
+        let count = changes.len();
+        let events = changes.into_iter().enumerate().map(|(number, what)| Event {
+            place: place.clone(),
+            at,
+            last: number + 1 == count,
+            what,
+        });
+        self.append(&mut state, events.collect::<Vec<_>>());
+        Ok(())
+    }
+
+    /// Takes a new or changed object from a watch.
+    ///
+    /// # Errors
+    /// If there is no room for it.
+    pub fn put(&self, place: &Place, entry: Entry) -> Result<(), Full> {
+        let mut state = self.state.write();
+        let Some(shard) = state.shards.get_mut(place) else { return Ok(()) };
+        let at = entry.revision;
+        if shard.at.is_none_or(|known| at <= known) {
+            // Told already: a watch that was resumed may repeat itself.
+            return Ok(());
+        }
+        let known = shard.index.get(entry.key()).map_or(0, |known| known.cost());
+        if !self.budget.exchange(known, entry.cost()) {
+            return Err(Full { limit: self.budget.limit() });
+        }
+        let (new, old) = shard.index.insert(entry);
+        shard.at = Some(at);
+        shard.stale = None;
+        let events = change(old, Some(new)).into_iter();
+        let events = events.map(|what| Event { place: place.clone(), at, last: true, what });
+        self.append(&mut state, events.collect::<Vec<_>>());
+        Ok(())
+    }
+
+    /// Takes the news that an object is gone; with its last state, if the member says it.
+    pub fn remove(&self, place: &Place, last: &Entry) {
+        let mut state = self.state.write();
+        let Some(shard) = state.shards.get_mut(place) else { return };
+        let at = last.revision;
+        if shard.at.is_none_or(|known| at <= known) {
+            return;
+        }
+        shard.at = Some(at);
+        shard.stale = None;
+        let old = shard.index.remove(last.key());
+        self.budget.exchange(old.as_ref().map_or(0, |old| old.cost()), 0);
+        if let Some(what) = change(old, None) {
+            self.append(&mut state, [Event { place: place.clone(), at, last: true, what }]);
+        }
+    }
+
+    /// Takes the news that nothing else has happened up to a version.
+    pub fn progress(&self, place: &Place, at: u64) {
+        let mut state = self.state.write();
+        let Some(shard) = state.shards.get_mut(place) else { return };
+        shard.stale = None;
+        if let Some(known) = &mut shard.at {
+            *known = at.max(*known);
+        }
+        // Whoever waits for a version may have been waiting for this one.
+        self.end.send_modify(|_| {});
+    }
+
+    /// Notes that a place is not heard of, unless that is known; or, with `None`, that it is again.
+    pub fn mark(&self, place: &Place, stale: Option<Stale>) {
+        if let Some(shard) = self.state.write().shards.get_mut(place) {
+            shard.stale = match (shard.stale.take(), stale) {
+                (Some(known), Some(new)) => Some(Stale { since: known.since, why: new.why }),
+                (_, new) => new,
+            };
+        }
+        self.end.send_modify(|_| {});
+    }
+
+    fn append(&self, state: &mut State, events: impl IntoIterator<Item = Event>) {
+        for event in events {
+            state.log_bytes += weight(&event);
+            state.log.push_back(Arc::new(event));
+        }
+        while state.log.len() > self.limits.events || state.log_bytes > self.limits.bytes {
+            let Some(event) = state.log.pop_front() else { break };
+            state.log_bytes = state.log_bytes.saturating_sub(weight(&event));
+            state.first += 1;
+            if let Some(shard) = state.shards.get_mut(&event.place) {
+                shard.floor = shard.floor.max(event.at);
+            }
+        }
+        let end = state.first + state.log.len() as u64;
+        self.end.send_replace(end);
+    }
+
+    /// Waits, but not for long, until every place has been listed or is known to be away: after a start, clients that
+    /// know of objects must not be told that there are none.
+    pub async fn ready(&self) {
+        let mut end = self.end.subscribe();
+        loop {
+            end.borrow_and_update();
+            let Some(until) = self.waits_until() else { return };
+            if tokio::time::timeout_at(until.into(), end.changed()).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn waits_until(&self) -> Option<Instant> {
+        let state = self.state.read();
+        let waiting = state.shards.values().filter(|shard| shard.at.is_none() && shard.stale.is_none());
+        let until =
+            waiting.filter_map(|shard| Some((self.made + FIRST_LISTS).max(shard.expected? + LATER_LIST)));
+        until.max().filter(|until| *until > Instant::now())
+    }
+
+    /// Returns how far each place is known.
+    pub fn versions(&self) -> Versions {
+        self.state.read().versions()
+    }
+
+    /// Returns the clusters that objects are expected from.
+    pub fn clusters(&self) -> Vec<Arc<str>> {
+        let mut clusters: Vec<_> =
+            self.state.read().shards.keys().map(|place| place.cluster.clone()).collect();
+        clusters.dedup();
+        clusters
+    }
+
+    /// Returns for each place whether its first list has come, and why it is stale.
+    pub fn places(&self) -> Vec<(Place, bool, Option<Stale>)> {
+        let state = self.state.read();
+        state
+            .shards
+            .iter()
+            .map(|(place, shard)| (place.clone(), shard.at.is_some(), shard.stale.clone()))
+            .collect()
+    }
+
+    /// Returns the objects of a name, one for each cluster that has it.
+    pub fn get(&self, key: &str) -> Vec<Found> {
+        let state = self.state.read();
+        let found =
+            state.shards.iter().filter_map(|(place, shard)| shard.found(place, shard.index.get(key)?));
+        found.collect()
+    }
+
+    /// Returns the objects of a namespace, or all, from after a place and key on, as long as `more` says.
+    pub fn list(
+        &self,
+        namespace: &str,
+        after: Option<(&str, &str)>,
+        mut take: impl FnMut(&Place, &Arc<Entry>) -> Take,
+    ) -> Listed {
+        let state = self.state.read();
+        let mut listed = Listed { versions: state.versions(), found: Vec::new(), rest: false };
+        'places: for (place, shard) in &state.shards {
+            if !place.holds(namespace) {
+                continue;
+            }
+            let from = match after {
+                Some((cluster, _)) if *place.cluster < *cluster => continue,
+                Some((cluster, key)) if *place.cluster == *cluster => Some(key),
+                _ => None,
+            };
+            for entry in shard.index.walk(namespace, from) {
+                match take(place, entry) {
+                    Take::Yes => listed.found.extend(shard.found(place, entry)),
+                    Take::No => {}
+                    Take::Enough => {
+                        listed.rest = true;
+                        break 'places;
+                    }
+                }
+            }
+        }
+        listed
+    }
+
+    /// Returns how many objects there are and what they cost, by cluster.
+    pub fn sizes(&self) -> BTreeMap<Arc<str>, (usize, usize)> {
+        let mut sizes = BTreeMap::new();
+        for (place, shard) in &self.state.read().shards {
+            let (count, cost) = sizes.entry(place.cluster.clone()).or_insert((0, 0));
+            *count += shard.index.len();
+            *cost += shard.index.cost;
+        }
+        sizes
+    }
+
+    #[cfg(test)]
+    pub(crate) fn with_log(mut self, events: usize, bytes: usize) -> Self {
+        self.limits = Limits { events, bytes };
+        self
+    }
+}
+
+/// What to do with an object of a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Take {
+    Yes,
+    No,
+    /// This one and all that follow belong to another page.
+    Enough,
+}
+
+/// The answer to a list.
+#[derive(Debug)]
+pub struct Listed {
+    pub versions: Versions,
+    pub found: Vec<Found>,
+    /// There is more.
+    pub rest: bool,
+}
+
+impl State {
+    pub(crate) fn versions(&self) -> Versions {
+        let mut versions = Versions::default();
+        for (place, shard) in &self.shards {
+            if let Some(at) = shard.at {
+                versions.advance(place, at);
+            }
+        }
+        versions
+    }
+
+    pub(crate) fn end(&self) -> u64 {
+        self.first + self.log.len() as u64
+    }
+}
+
+impl Shard {
+    pub(crate) fn found(&self, place: &Place, entry: &Arc<Entry>) -> Option<Found> {
+        let stale = self.stale.as_ref().map(|stale| stale.since.clone());
+        Some(Found { place: place.clone(), entry: entry.clone(), stale })
+    }
+}
+
+fn change(old: Option<Arc<Entry>>, new: Option<Arc<Entry>>) -> Option<What> {
+    (old.is_some() || new.is_some()).then_some(What::Changed { old, new })
+}
+
+/// Returns what only the log keeps of an event's objects.
+fn weight(event: &Event) -> usize {
+    match &event.what {
+        What::Changed { old, .. } => old.as_ref().map_or(0, |old| old.cost()) + 64,
+        What::Went(entries) => entries.iter().map(|entry| entry.cost()).sum::<usize>() + 64,
+        What::Came | What::WentBack => 64,
+    }
+}

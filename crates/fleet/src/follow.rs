@@ -1,0 +1,276 @@
+//! Follows one collection of one member: lists it once, then resumes its watch for as long as the member lets us.
+//!
+//! What is believed of a member:
+//! - A list replaces what is known, unless its version is older than what is known: a server that lags behind answers like that, and
+//!   so does one that was restored. Only when it says so several times in a row, the versions have really gone back.
+//! - An empty list in place of objects is believed when a second one says the same.
+//! - After a failure the watch goes on where it was. A short list comes before, which shows whether the versions have gone back.
+//! - A page that is too large is asked for again with fewer objects.
+//!
+//! While nothing is heard, what is known stays and is marked as stale.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use jiff::Timestamp;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use crate::cache::{Cache, Full, Place, Stale};
+use crate::entry::Entry;
+pub use crate::source::{Error, Event, Events, Page, Source};
+
+/// How many objects a page has at first.
+const PAGE: u32 = 500;
+/// No member has more objects of a kind; a list that goes on is a lie.
+const LIST_LIMIT: usize = 2_000_000;
+/// How long a page may take.
+const PAGE_DEADLINE: Duration = Duration::from_secs(60);
+/// How long a watch lasts at least, in seconds; it ends by itself and is resumed.
+const WATCH_SECONDS: std::ops::Range<u64> = 300..600;
+/// How long to rest after failures: doubled each time, at most the second.
+const FIRST_REST: Duration = Duration::from_millis(250);
+const LONGEST_REST: Duration = Duration::from_secs(30);
+/// So many answers with an older version in a row are the truth.
+const BACK: u32 = 3;
+
+/// Waits; tests do not.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    pub first_rest: Duration,
+    pub longest_rest: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { first_rest: FIRST_REST, longest_rest: LONGEST_REST }
+    }
+}
+
+/// What went wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum Trouble {
+    #[error(transparent)]
+    Source(#[from] Error),
+    #[error(transparent)]
+    Full(#[from] Full),
+    #[error("it did not answer within {} s", .0.as_secs())]
+    Slow(Duration),
+    #[error("it answers with resource version {now}, and {before} was known")]
+    Older { now: u64, before: u64 },
+    #[error("an object cannot be kept: {0}")]
+    Object(#[from] crate::entry::Unusable),
+    #[error("its list does not end")]
+    Endless,
+}
+
+/// Follows a collection.
+pub struct Follower {
+    pub cache: Arc<Cache>,
+    pub place: Place,
+    pub source: Box<dyn Source>,
+    pub pace: Pace,
+}
+
+/// What is known of the member between two tries.
+#[derive(Debug, Default)]
+struct Known {
+    /// Where the watch goes on; `None` if everything has to be listed.
+    at: Option<u64>,
+    /// The last try failed.
+    shaken: bool,
+    /// How often in a row the member has answered with an older version.
+    older: u32,
+    page: Option<u32>,
+}
+
+impl Follower {
+    /// Follows until told to stop.
+    pub async fn run(&self, stop: &CancellationToken) {
+        // A follower before this one may have left something to go on from.
+        let mut known =
+            Known { at: self.cache.versions().get(&self.place), shaken: true, ..Known::default() };
+        let mut failures: u32 = 0;
+        loop {
+            let before = known.at;
+            let outcome = tokio::select! {
+                () = stop.cancelled() => return,
+                outcome = self.once(&mut known) => outcome,
+            };
+            let Err(trouble) = outcome else {
+                failures = 0;
+                known.shaken = false;
+                continue;
+            };
+            failures = if known.at != before { 1 } else { failures.saturating_add(1) };
+            known.shaken = true;
+            let smaller = self.judge(&trouble, &mut known);
+            tracing::debug!(place = %self.place, kind = self.cache.kind.plural, error = %trouble, "not followed");
+            if !smaller {
+                let since =
+                    Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default().to_string();
+                self.cache.mark(&self.place, Some(Stale { since: since.into(), why: trouble.to_string() }));
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(self.rest(failures)) => {}
+            }
+        }
+    }
+
+    fn rest(&self, failures: u32) -> Duration {
+        let rest = self.pace.first_rest.saturating_mul(1 << failures.saturating_sub(1).min(10));
+        // A fifth is chance, so that not all come back at once.
+        rest.min(self.pace.longest_rest).mul_f64(rand::random_range(1.0..1.2))
+    }
+
+    /// Decides how to go on after trouble; returns whether the next try is a smaller one.
+    fn judge(&self, trouble: &Trouble, known: &mut Known) -> bool {
+        match trouble {
+            Trouble::Source(Error::Expired) => {
+                known.at = None;
+                true
+            }
+            Trouble::Source(Error::TooLarge(_)) => {
+                let page = known.page.unwrap_or(PAGE);
+                known.page = Some((page / 4).max(1));
+                page > 1
+            }
+            Trouble::Older { .. } | Trouble::Full(_) | Trouble::Object(_) => {
+                known.at = None;
+                false
+            }
+            Trouble::Source(Error::Unreadable(_)) => {
+                known.at = None;
+                false
+            }
+            Trouble::Source(_) | Trouble::Slow(_) | Trouble::Endless => false,
+        }
+    }
+
+    /// Lists if that is needed, and watches until the watch ends.
+    async fn once(&self, known: &mut Known) -> Result<(), Trouble> {
+        let at = match known.at {
+            Some(at) if known.shaken => {
+                let page = in_time(self.source.list(1, "")).await?;
+                if page.version < at {
+                    known.at = None;
+                    return Err(Trouble::Older { now: page.version, before: at });
+                }
+                at
+            }
+            Some(at) => at,
+            None => self.list(known).await?,
+        };
+        known.at = Some(at);
+        let seconds = rand::random_range(WATCH_SECONDS);
+        let watch = self.source.watch(at, seconds);
+        let mut events = in_time(watch).await?;
+        self.cache.mark(&self.place, None);
+        let end = tokio::time::Instant::now() + Duration::from_secs(seconds + 30);
+        loop {
+            let event = match tokio::time::timeout_at(end, events.next()).await {
+                Ok(Some(event)) => event?,
+                // It ends by itself, or has been forgotten by the member.
+                Ok(None) | Err(_) => return Ok(()),
+            };
+            known.at = Some(self.apply(event, known.at.unwrap_or(at))?);
+            known.shaken = false;
+        }
+    }
+
+    fn apply(&self, event: Event, at: u64) -> Result<u64, Trouble> {
+        match event {
+            Event::Put(object) => {
+                let entry = self.entry(object)?;
+                let now = entry.revision;
+                self.cache.put(&self.place, entry)?;
+                Ok(now.max(at))
+            }
+            Event::Gone(object) => {
+                let entry = self.entry(object)?;
+                self.cache.remove(&self.place, &entry);
+                Ok(entry.revision.max(at))
+            }
+            Event::Progress(now) if now < at => Err(Trouble::Older { now, before: at }),
+            Event::Progress(now) => {
+                self.cache.progress(&self.place, now);
+                Ok(now)
+            }
+        }
+    }
+
+    fn entry(&self, object: Value) -> Result<Entry, Trouble> {
+        Ok(Entry::new(&self.cache.kind, object)?)
+    }
+
+    /// Lists everything; returns the version of the list.
+    async fn list(&self, known: &mut Known) -> Result<u64, Trouble> {
+        let before = self.cache.versions().get(&self.place);
+        let (mut version, mut listed) = self.pages(known).await?;
+        if listed.is_empty() && self.has_objects() {
+            (version, listed) = self.pages(known).await?;
+        }
+        if let Some(before) = before.filter(|before| version < *before) {
+            known.older += 1;
+            if known.older < BACK {
+                return Err(Trouble::Older { now: version, before });
+            }
+            tracing::warn!(place = %self.place, before, now = version, "a member's resource versions have gone back");
+        }
+        known.older = 0;
+        self.cache.replace(&self.place, version, listed)?;
+        Ok(version)
+    }
+
+    fn has_objects(&self) -> bool {
+        let listed = self.cache.list("", None, |place, _| {
+            if *place == self.place { crate::cache::Take::Enough } else { crate::cache::Take::No }
+        });
+        listed.rest
+    }
+
+    async fn pages(&self, known: &mut Known) -> Result<(u64, Vec<Entry>), Trouble> {
+        let limit = known.page.unwrap_or(PAGE);
+        let mut pages = 0;
+        let (mut listed, mut next, mut version) = (Vec::new(), String::new(), None);
+        let (room, mut cost) = (self.cache.budget.limit(), 0_usize);
+        loop {
+            let page = in_time(self.source.list(limit, &next)).await?;
+            let version = *version.get_or_insert(page.version);
+            for object in page.items {
+                match Entry::new(&self.cache.kind, object) {
+                    Ok(entry) => {
+                        cost = cost.saturating_add(entry.cost());
+                        listed.push(entry);
+                    }
+                    // The others are not to suffer for it.
+                    Err(error) => tracing::warn!(place = %self.place, %error, "an object is passed over"),
+                }
+            }
+            if cost > room {
+                return Err(Full { limit: room }.into());
+            }
+            // A member may also answer with empty pages for ever.
+            pages += 1;
+            if listed.len() > LIST_LIMIT || pages > LIST_LIMIT / 100 {
+                return Err(Trouble::Endless);
+            }
+            if page.next.is_empty() {
+                return Ok((version, listed));
+            }
+            next = page.next;
+        }
+    }
+}
+
+async fn in_time<T>(answer: impl Future<Output = Result<T, Error>>) -> Result<T, Trouble> {
+    match tokio::time::timeout(PAGE_DEADLINE, answer).await {
+        Ok(answer) => Ok(answer?),
+        Err(_) => Err(Trouble::Slow(PAGE_DEADLINE)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,228 @@
+//! The objects of one place, sorted by name, and by the words they are searched by.
+//!
+//! A word (a status, a node, an image) is stored once for all objects that have it; the index of the words keeps them.
+
+use std::borrow::Borrow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use crate::entry::Entry;
+
+/// An entry, sorted and found by its key.
+#[derive(Debug, Clone)]
+pub(crate) struct ByKey(pub(crate) Arc<Entry>);
+
+impl Borrow<str> for ByKey {
+    fn borrow(&self) -> &str {
+        self.0.key()
+    }
+}
+
+impl PartialEq for ByKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.key() == other.0.key()
+    }
+}
+
+impl Eq for ByKey {}
+
+impl PartialOrd for ByKey {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ByKey {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.key().cmp(other.0.key())
+    }
+}
+
+/// What objects have words for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Field {
+    Status,
+    Node,
+    Image,
+}
+
+type Postings = BTreeMap<Arc<str>, BTreeSet<ByKey>>;
+
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    entries: BTreeSet<ByKey>,
+    /// By [`Field`]. Objects without a word are in none.
+    words: [Postings; 3],
+    /// What all entries cost together.
+    pub(crate) cost: usize,
+}
+
+impl Index {
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(crate) fn get(&self, key: &str) -> Option<&Arc<Entry>> {
+        self.entries.get(key).map(|found| &found.0)
+    }
+
+    /// Puts an object in, with its words shared; returns it and the one it replaces.
+    pub(crate) fn insert(&mut self, mut entry: Entry) -> (Arc<Entry>, Option<Arc<Entry>>) {
+        let old = self.remove(entry.key());
+        let share = |words: &Postings, word: &mut Arc<str>| {
+            if let Some((known, _)) = words.get_key_value(word) {
+                *word = known.clone();
+            }
+        };
+        let [statuses, nodes, images] = &self.words;
+        share(statuses, &mut entry.facts.status);
+        share(nodes, &mut entry.facts.node);
+        for image in &mut entry.facts.images {
+            share(images, image);
+        }
+        let entry = Arc::new(entry);
+        self.cost += entry.cost();
+        for (field, word) in words(&entry) {
+            self.words[field as usize].entry(word.clone()).or_default().insert(ByKey(entry.clone()));
+        }
+        self.entries.insert(ByKey(entry.clone()));
+        (entry, old)
+    }
+
+    pub(crate) fn remove(&mut self, key: &str) -> Option<Arc<Entry>> {
+        let old = self.entries.take(key)?.0;
+        self.cost = self.cost.saturating_sub(old.cost());
+        for (field, word) in words(&old) {
+            let postings = &mut self.words[field as usize];
+            if let Some(set) = postings.get_mut(word) {
+                set.remove(key);
+                if set.is_empty() {
+                    postings.remove(word);
+                }
+            }
+        }
+        Some(old)
+    }
+
+    /// Walks the objects of a namespace, or all, from after a key on.
+    pub(crate) fn walk<'a>(
+        &'a self,
+        namespace: &str,
+        after: Option<&str>,
+    ) -> impl Iterator<Item = &'a Arc<Entry>> + use<'a> {
+        let prefix = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
+        let from = match after {
+            Some(after) if after >= prefix.as_str() => Bound::Excluded(after),
+            _ => Bound::Included(prefix.as_str()),
+        };
+        let found = self.entries.range::<str, _>((from, Bound::Unbounded));
+        found.map(|found| &found.0).take_while(move |entry| entry.key().starts_with(&prefix))
+    }
+
+    /// Returns how many objects have one of the words that satisfy a condition.
+    pub(crate) fn count(&self, field: Field, wanted: impl Fn(&str) -> bool) -> usize {
+        let found = self.words[field as usize].iter().filter(|(word, _)| wanted(word));
+        found.map(|(_, set)| set.len()).sum()
+    }
+
+    /// Returns the objects that have one of the words that satisfy a condition, sorted by key, each once.
+    pub(crate) fn with(&self, field: Field, wanted: impl Fn(&str) -> bool) -> Vec<Arc<Entry>> {
+        let found = self.words[field as usize].iter().filter(|(word, _)| wanted(word));
+        let mut sets: Vec<_> = found.map(|(_, set)| set).collect();
+        if let [one] = sets.as_slice() {
+            return one.iter().map(|found| found.0.clone()).collect();
+        }
+        let all: BTreeSet<ByKey> = sets.drain(..).flatten().cloned().collect();
+        all.into_iter().map(|found| found.0).collect()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Entry>> {
+        self.entries.iter().map(|found| &found.0)
+    }
+
+    /// Computes everything anew and compares.
+    #[cfg(test)]
+    pub(crate) fn check(&self) {
+        assert_eq!(self.cost, self.iter().map(|entry| entry.cost()).sum::<usize>());
+        let expected: usize = self.iter().map(|entry| words(entry).count()).sum();
+        let found: usize = self.words.iter().flat_map(|postings| postings.values()).map(BTreeSet::len).sum();
+        assert_eq!(expected, found);
+        for postings in &self.words {
+            for (word, set) in postings {
+                assert!(
+                    !set.is_empty() && set.iter().all(|found| words(&found.0).any(|(_, own)| own == word))
+                );
+                assert!(
+                    set.iter()
+                        .all(|found| self.get(found.0.key()).is_some_and(|own| Arc::ptr_eq(own, &found.0)))
+                );
+            }
+        }
+    }
+}
+
+fn words(entry: &Entry) -> impl Iterator<Item = (Field, &Arc<str>)> {
+    let facts = &entry.facts;
+    let single = [(Field::Status, &facts.status), (Field::Node, &facts.node)];
+    let images = facts.images.iter().map(|image| (Field::Image, image));
+    single.into_iter().filter(|(_, word)| !word.is_empty()).chain(images)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::plan::Kind;
+
+    fn pod(namespace: &str, name: &str, phase: &str, image: &str) -> Entry {
+        let object = json!({"metadata": {"name": name, "namespace": namespace, "resourceVersion": "1"},
+            "spec": {"containers": [{"image": image}, {"image": "sidecar"}]}, "status": {"phase": phase}});
+        Entry::new(&Kind::test("", "v1", "Pod", "pods"), object).unwrap()
+    }
+
+    fn keys<'a>(found: impl IntoIterator<Item = &'a Arc<Entry>>) -> Vec<String> {
+        found.into_iter().map(|entry| entry.key().to_owned()).collect()
+    }
+
+    #[test]
+    fn objects_are_found_by_name_namespace_and_word() {
+        let mut index = Index::default();
+        for entry in [
+            pod("b", "x", "Running", "nginx:v1"),
+            pod("a", "y", "Pending", "nginx:v2"),
+            pod("a", "x", "Running", "nginx:v2"),
+            pod("a-b", "x", "Failed", "redis"),
+        ] {
+            index.insert(entry);
+            index.check();
+        }
+        assert_eq!(keys(index.walk("", None)), ["a-b/x", "a/x", "a/y", "b/x"]);
+        assert_eq!(keys(index.walk("a", None)), ["a/x", "a/y"]);
+        assert_eq!(keys(index.walk("a", Some("a/x"))), ["a/y"]);
+        assert_eq!(keys(index.walk("", Some("a/x"))), ["a/y", "b/x"]);
+        assert_eq!(keys(index.walk("a", Some("0"))), ["a/x", "a/y"]);
+        assert_eq!(keys(&index.with(Field::Status, |word| word == "Running")), ["a/x", "b/x"]);
+        assert_eq!(
+            keys(&index.with(Field::Image, |word| word.starts_with("nginx") || word == "sidecar")).len(),
+            4
+        );
+        assert_eq!(index.count(Field::Image, |word| word == "nginx:v2"), 2);
+        index.insert(pod("a", "x", "Failed", "redis"));
+        index.check();
+        assert_eq!(keys(&index.with(Field::Status, |word| word == "Running")), ["b/x"]);
+        assert!(index.remove("b/x").is_some() && index.remove("b/x").is_none());
+        index.check();
+        assert_eq!((index.len(), index.count(Field::Status, |_| true)), (3, 3));
+    }
+
+    #[test]
+    fn equal_words_are_kept_once() {
+        let mut index = Index::default();
+        let (one, _) = index.insert(pod("a", "x", "Running", "nginx"));
+        let (two, _) = index.insert(pod("a", "y", "Running", "nginx"));
+        assert!(Arc::ptr_eq(&one.facts.status, &two.facts.status));
+        assert!(Arc::ptr_eq(&one.facts.images[0], &two.facts.images[0]));
+    }
+}

@@ -1,0 +1,35 @@
+//! The fleet as one cluster: copies of members' objects, and how they are listed, watched and searched together.
+//!
+//! In: ResourceRegistries, which say what of which members is kept, and the members' own lists and watches. Out: one [`Cache`]
+//! for each kind, with the objects of all members; lists and watches over all of them, whose resource versions name every member
+//! ([`version`]). Does not serve HTTP and asks nobody whether something may be seen: that is up to
+//! whoever shows it.
+//!
+//! | Module | Holds |
+//! |---|---|
+//! | [`plan`] | which kinds are kept from which clusters and namespaces |
+//! | [`keeper`] | carries the plan out, and tells what became of it in the registries' status |
+//! | [`follow`] | one list and watch: pages, resuming, what is believed of a member |
+//! | [`entry`] | how an object lies in memory, and how it is written to clients |
+//! | [`cache`] | all objects of a kind, and what happened to them |
+//! | [`watch`] | a reader of what happened |
+//! | [`version`] | resource versions and continue tokens over several clusters |
+//! | [`query`] | a language for searching, answered from the caches |
+
+pub mod cache;
+pub mod entry;
+pub mod follow;
+mod index;
+pub mod keeper;
+pub mod plan;
+pub mod query;
+mod source;
+pub mod version;
+pub mod watch;
+
+pub use cache::{Cache, Place, Stale};
+pub use entry::Entry;
+pub use keeper::Fleet;
+pub use plan::Kind;
+pub use version::Versions;
+pub use watch::{Lost, Start, Watch};

@@ -1,0 +1,230 @@
+//! What a member is asked for: pages of a list, and a watch. Answers are bounded by the member's client.
+
+use bytes::{Bytes, BytesMut};
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use http::Request;
+use http_body_util::BodyExt;
+use kube::Client;
+use runtime::room::TooLarge;
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Why a member did not answer as it should.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The version is too old: everything has to be listed again.
+    #[error("the member does not know what happened since")]
+    Expired,
+    /// Too many bytes at once; fewer may do.
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
+    #[error("{code}: {message}")]
+    Refused { code: u16, message: String },
+    #[error("it cannot be reached: {0}")]
+    Unreachable(String),
+    #[error("its answer cannot be read: {0}")]
+    Unreadable(String),
+}
+
+/// A page of a list.
+#[derive(Debug)]
+pub struct Page {
+    pub version: u64,
+    /// What to ask for the next page with; empty after the last.
+    pub next: String,
+    pub items: Vec<Value>,
+}
+
+/// An event of a watch.
+#[derive(Debug, PartialEq)]
+pub enum Event {
+    Put(Value),
+    Gone(Value),
+    Progress(u64),
+}
+
+pub type Events = BoxStream<'static, Result<Event, Error>>;
+
+/// Where lists and watches come from.
+pub trait Source: Send + Sync + 'static {
+    fn list(&self, limit: u32, next: &str) -> BoxFuture<'_, Result<Page, Error>>;
+    fn watch(&self, after: u64, seconds: u64) -> BoxFuture<'_, Result<Events, Error>>;
+}
+
+/// A collection of a member.
+pub(crate) struct Collection {
+    pub(crate) client: Client,
+    pub(crate) path: String,
+}
+
+#[derive(Deserialize)]
+struct List {
+    #[serde(default)]
+    metadata: ListMeta,
+    #[serde(default)]
+    items: Option<Vec<Value>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct ListMeta {
+    resource_version: String,
+    #[serde(rename = "continue")]
+    next: String,
+}
+
+impl Source for Collection {
+    fn list(&self, limit: u32, next: &str) -> BoxFuture<'_, Result<Page, Error>> {
+        let mut uri = format!("{}?limit={limit}", self.path);
+        if !next.is_empty() {
+            uri.push_str("&continue=");
+            uri.push_str(&escaped(next));
+        }
+        Box::pin(async move {
+            let body = self.send(&uri).await?.collect().await.map_err(broken)?.to_bytes();
+            let list: List =
+                serde_json::from_slice(&body).map_err(|error| Error::Unreadable(error.to_string()))?;
+            let ListMeta { resource_version, next } = list.metadata;
+            let version = resource_version.parse().map_err(|_| {
+                Error::Unreadable(format!("its resource version {resource_version:?} is not a number"))
+            })?;
+            Ok(Page { version, next, items: list.items.unwrap_or_default() })
+        })
+    }
+
+    fn watch(&self, after: u64, seconds: u64) -> BoxFuture<'_, Result<Events, Error>> {
+        let uri = format!(
+            "{}?watch=true&allowWatchBookmarks=true&resourceVersion={after}&timeoutSeconds={seconds}",
+            self.path
+        );
+        Box::pin(async move {
+            let body = self.send(&uri).await?;
+            let state = (body, BytesMut::new(), false);
+            let lines = futures::stream::unfold(state, |(mut body, mut buffer, ended)| async move {
+                loop {
+                    if let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
+                        let line = buffer.split_to(end.saturating_add(1)).freeze();
+                        return Some((read(&line), (body, buffer, ended)));
+                    }
+                    if ended {
+                        return None;
+                    }
+                    match body.frame().await {
+                        None => return None,
+                        Some(Err(error)) => return Some((Err(broken(error)), (body, BytesMut::new(), true))),
+                        Some(Ok(frame)) => {
+                            if let Ok(data) = frame.into_data() {
+                                buffer.extend_from_slice(&data);
+                            }
+                        }
+                    }
+                }
+            });
+            Ok(lines.boxed())
+        })
+    }
+}
+
+impl Collection {
+    async fn send(&self, uri: &str) -> Result<kube::client::Body, Error> {
+        let request = Request::get(uri).body(kube::client::Body::empty());
+        let request = request.map_err(|error| Error::Unreachable(error.to_string()))?;
+        let response = self.client.send(request).await.map_err(broken)?;
+        let code = response.status().as_u16();
+        if code == 200 {
+            return Ok(response.into_body());
+        }
+        let body = response.into_body().collect().await.map_err(broken)?.to_bytes();
+        Err(refused(code, &body))
+    }
+}
+
+fn refused(code: u16, body: &[u8]) -> Error {
+    if code == 410 {
+        return Error::Expired;
+    }
+    let status: Value = serde_json::from_slice(body).unwrap_or_default();
+    let message = status["message"].as_str().unwrap_or("it does not say why");
+    Error::Refused { code, message: message.chars().take(512).collect() }
+}
+
+fn broken(error: impl std::error::Error + 'static) -> Error {
+    if let Some(found) = TooLarge::within(&error) {
+        return Error::TooLarge(found.clone());
+    }
+    let mut cause: &dyn std::error::Error = &error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    Error::Unreachable(cause.to_string())
+}
+
+#[derive(Deserialize)]
+struct Line {
+    #[serde(rename = "type")]
+    what: String,
+    object: Value,
+}
+
+fn read(line: &Bytes) -> Result<Event, Error> {
+    let Line { what, object } =
+        serde_json::from_slice(line).map_err(|error| Error::Unreadable(error.to_string()))?;
+    match what.as_str() {
+        "ADDED" | "MODIFIED" => Ok(Event::Put(object)),
+        "DELETED" => Ok(Event::Gone(object)),
+        "BOOKMARK" => {
+            let version = object.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or("");
+            let parsed =
+                version.parse().map_err(|_| Error::Unreadable(format!("a bookmark at {version:?}")))?;
+            Ok(Event::Progress(parsed))
+        }
+        "ERROR" => {
+            let code = object["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(500);
+            Err(refused(code, object.to_string().as_bytes()))
+        }
+        other => Err(Error::Unreadable(format!("an event of type {other:?}"))),
+    }
+}
+
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(text: &str) -> Result<Event, Error> {
+        read(&Bytes::copy_from_slice(text.as_bytes()))
+    }
+
+    #[test]
+    fn lines_of_a_watch_are_read_or_refused() {
+        assert!(matches!(line(r#"{"type":"ADDED","object":{"a":1}}"#), Ok(Event::Put(_))));
+        assert!(matches!(line(r#"{"type":"DELETED","object":{}}"#), Ok(Event::Gone(_))));
+        let bookmark = r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"7"}}}"#;
+        assert!(matches!(line(bookmark), Ok(Event::Progress(7))));
+        assert!(matches!(line(r#"{"type":"ERROR","object":{"code":410}}"#), Err(Error::Expired)));
+        let refused = line(r#"{"type":"ERROR","object":{"code":403,"message":"no"}}"#).unwrap_err();
+        assert_eq!(refused.to_string(), "403: no");
+        for odd in ["", "{}", "[]", r#"{"type":"NEWS","object":{}}"#, r#"{"type":"BOOKMARK","object":{}}"#] {
+            assert!(matches!(line(odd), Err(Error::Unreadable(_))), "{odd}");
+        }
+    }
+
+    #[test]
+    fn tokens_are_escaped() {
+        assert_eq!(escaped("aZ09-._~"), "aZ09-._~");
+        assert_eq!(escaped("a+b/c=&"), "a%2Bb%2Fc%3D%26");
+    }
+}

@@ -1,0 +1,195 @@
+//! What readers are promised: every event of a place once, in order, from any version that the log still reaches.
+
+use std::collections::BTreeMap;
+
+use runtime::room::Budget;
+use serde_json::json;
+
+use super::*;
+use crate::plan::Kind;
+
+fn kind() -> Kind {
+    Kind::test("", "v1", "ConfigMap", "configmaps")
+}
+
+fn entry(name: &str, revision: u64) -> Entry {
+    let object = json!({"metadata": {"name": name, "namespace": "a", "uid": name, "resourceVersion": revision.to_string()}});
+    Entry::new(&kind(), object).unwrap()
+}
+
+fn cache() -> Arc<Cache> {
+    Arc::new(Cache::new(kind(), Arc::new(Budget::new(1 << 20))))
+}
+
+fn place(cluster: &str) -> Place {
+    Place::cluster(cluster)
+}
+
+/// Brings a place with objects `name@revision`.
+fn bring(cache: &Cache, cluster: &str, at: u64, objects: &[(&str, u64)]) {
+    cache.expect(&place(cluster));
+    cache
+        .replace(&place(cluster), at, objects.iter().map(|(name, revision)| entry(name, *revision)).collect())
+        .unwrap();
+}
+
+/// Tells everything that is ready, as `+m1:x@5` (came), `~` (changed), `-` (went).
+fn ready(watch: &mut Watch) -> Result<Vec<String>, Lost> {
+    let mut told = Vec::new();
+    while watch.tell_ready(&mut |event: Told, _: &Versions| {
+        let (sign, entry) = match (&event.old, &event.new) {
+            (None, Some(new)) => ("+", new),
+            (Some(_), Some(new)) => ("~", new),
+            (Some(old), None) => ("-", old),
+            (None, None) => unreachable!("an event is about something"),
+        };
+        told.push(format!("{sign}{}:{}@{}", event.place, entry.names().1, entry.revision));
+    })? {}
+    Ok(told)
+}
+
+async fn from(cache: &Arc<Cache>, start: Start) -> Watch {
+    Watch::begin(cache, start).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_reader_is_told_what_is_there_and_what_happens_in_all_places() {
+    let cache = cache();
+    bring(&cache, "m2", 20, &[("y", 18)]);
+    bring(&cache, "m1", 10, &[("x", 5)]);
+    let mut watch = from(&cache, Start::Everything).await;
+    assert_eq!(ready(&mut watch).unwrap(), ["+m1:x@5", "+m2:y@18"]);
+    assert_eq!(*watch.versions(), cache.versions());
+    cache.put(&place("m1"), entry("x", 11)).unwrap();
+    cache.put(&place("m2"), entry("z", 21)).unwrap();
+    cache.remove(&place("m1"), &entry("x", 12));
+    assert_eq!(ready(&mut watch).unwrap(), ["~m1:x@11", "+m2:z@21", "-m1:x@11"]);
+    cache.put(&place("m1"), entry("x", 12)).unwrap();
+    assert!(
+        ready(&mut watch).unwrap().is_empty(),
+        "what a resumed watch of a member repeats is not told twice"
+    );
+}
+
+#[tokio::test]
+async fn places_come_and_go() {
+    let cache = cache();
+    bring(&cache, "m1", 10, &[("x", 5)]);
+    let mut watch = from(&cache, Start::Now).await;
+    bring(&cache, "m2", 7, &[("y", 6), ("z", 7)]);
+    cache.put(&place("m2"), entry("y", 8)).unwrap();
+    assert_eq!(ready(&mut watch).unwrap(), ["+m2:y@8", "+m2:z@7"], "as it is now, once");
+    cache.forget(&place("m1"));
+    assert_eq!(ready(&mut watch).unwrap(), ["-m1:x@5"]);
+    assert_eq!(watch.versions().get(&place("m1")), None);
+    bring(&cache, "m1", 10, &[("x", 5)]);
+    bring(&cache, "m3", 1, &[]);
+    assert_eq!(ready(&mut watch).unwrap(), ["+m1:x@5"]);
+    assert_eq!(*watch.progress(), cache.versions());
+}
+
+#[tokio::test]
+async fn every_version_that_was_told_is_one_to_go_on_from() {
+    let cache = cache();
+    bring(&cache, "m1", 10, &[("x", 5)]);
+    let mut first = from(&cache, Start::Everything).await;
+    bring(&cache, "m2", 20, &[("a", 1), ("b", 2), ("c", 3)]);
+    cache.put(&place("m1"), entry("x", 11)).unwrap();
+    // A list after a gap: one is new, one has changed, one is gone.
+    cache.replace(&place("m2"), 30, vec![entry("a", 1), entry("b", 25), entry("d", 26)]).unwrap();
+    cache.remove(&place("m1"), &entry("x", 12));
+    cache.put(&place("m2"), entry("d", 31)).unwrap();
+    let (mut versions, mut state) = (vec![(Versions::default(), BTreeMap::new())], BTreeMap::new());
+    while first
+        .tell_ready(&mut |event: Told, after: &Versions| {
+            apply(&mut state, &event);
+            versions.push((after.clone(), state.clone()));
+        })
+        .unwrap()
+    {}
+    assert!(versions.len() > 6);
+    for (version, state) in versions {
+        let mut state = state;
+        let mut second = from(&cache, Start::After(version.clone())).await;
+        while second.tell_ready(&mut |event: Told, _: &Versions| apply(&mut state, &event)).unwrap() {}
+        let expected: Vec<_> = cache.list("", None, |_, _| crate::cache::Take::Yes).found;
+        let expected: BTreeMap<_, _> = expected
+            .iter()
+            .map(|found| (format!("{}/{}", found.place, found.entry.key()), found.entry.revision))
+            .collect();
+        assert_eq!(state, expected, "from {version:?}");
+        assert_eq!(*second.progress(), cache.versions());
+    }
+}
+
+fn apply(state: &mut BTreeMap<String, u64>, event: &Told) {
+    match (&event.old, &event.new) {
+        (_, Some(new)) => state.insert(format!("{}/{}", event.place, new.key()), new.revision),
+        (Some(old), None) => state.remove(&format!("{}/{}", event.place, old.key())),
+        (None, None) => None,
+    };
+}
+
+#[tokio::test]
+async fn a_reader_that_cannot_be_told_everything_is_sent_to_list_again() {
+    let cache = Arc::new(Cache::new(kind(), Arc::new(Budget::new(1 << 20))).with_log(3, 1 << 20));
+    bring(&cache, "m1", 10, &[]);
+    let after = |at| Start::After(Versions::of(&place("m1"), at));
+    assert_eq!(
+        Watch::begin(&cache, after(9)).await.unwrap_err(),
+        Lost::Behind(place("m1")),
+        "before the first list"
+    );
+    let mut slow = from(&cache, after(10)).await;
+    for revision in 11..20 {
+        cache.put(&place("m1"), entry("x", revision)).unwrap();
+    }
+    assert_eq!(ready(&mut slow).unwrap_err(), Lost::Slow);
+    assert_eq!(Watch::begin(&cache, after(15)).await.unwrap_err(), Lost::Behind(place("m1")));
+    assert_eq!(ready(&mut from(&cache, after(17)).await).unwrap(), ["~m1:x@18", "~m1:x@19"]);
+    let mut watching = from(&cache, Start::Now).await;
+    cache.replace(&place("m1"), 5, vec![entry("x", 3)]).unwrap();
+    assert_eq!(ready(&mut watching).unwrap_err(), Lost::WentBack(place("m1")));
+    cache.forget(&place("m1"));
+    assert_eq!(Watch::begin(&cache, after(19)).await.unwrap_err(), Lost::Gone(place("m1")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_knows_more_waits_for_the_cache() {
+    let cache = cache();
+    bring(&cache, "m1", 10, &[]);
+    let ahead = Start::After(Versions::of(&place("m1"), 12));
+    let lost = Watch::begin(&cache, ahead.clone()).await.unwrap_err();
+    assert_eq!(lost, Lost::Ahead { place: place("m1"), asked: 12, known: 10 });
+    let waiting = tokio::spawn({
+        let (cache, ahead) = (cache.clone(), ahead.clone());
+        async move { Watch::begin(&cache, ahead).await.map(drop) }
+    });
+    tokio::task::yield_now().await;
+    cache.progress(&place("m1"), 12);
+    assert_eq!(waiting.await.unwrap(), Ok(()));
+}
+
+#[tokio::test]
+async fn an_empty_place_is_known_and_moves_on_without_events() {
+    let cache = cache();
+    bring(&cache, "m1", 10, &[]);
+    let mut watch = from(&cache, Start::Everything).await;
+    assert!(ready(&mut watch).unwrap().is_empty());
+    assert_eq!(watch.versions().get(&place("m1")), Some(10));
+    cache.progress(&place("m1"), 15);
+    assert_eq!(watch.progress().get(&place("m1")), Some(15));
+}
+
+#[test]
+fn without_room_nothing_changes() {
+    let cache = Arc::new(Cache::new(kind(), Arc::new(Budget::new(1000))));
+    bring(&cache, "m1", 10, &[("x", 5)]);
+    let many = (0..10).map(|number| entry(&number.to_string(), 11)).collect();
+    assert!(cache.replace(&place("m1"), 12, many).is_err());
+    assert_eq!(cache.versions().get(&place("m1")), Some(10));
+    cache.put(&place("m1"), entry("y", 11)).unwrap();
+    assert!(cache.put(&place("m1"), entry("z", 12)).is_err());
+    cache.forget(&place("m1"));
+    assert_eq!(cache.budget.used(), 0);
+}

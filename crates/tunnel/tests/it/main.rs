@@ -1,0 +1,7 @@
+//! The two ends of a tunnel, joined by TLS on the loopback.
+
+mod attacks;
+mod many;
+mod stage;
+mod streams;
+mod trouble;
