@@ -94,8 +94,8 @@ where
                 let permit = place(&server, &peer, &user, &info, true).await?;
                 let until = given_up.into();
                 let answer =
-                    proxy::forward(&server, &remote, &user, &parts, body, upgrade, long, until).await;
-                return Ok(keep(answer, permit));
+                    Box::pin(proxy::forward(&server, &remote, &user, &parts, body, upgrade, long, until));
+                return Ok(keep(answer.await, permit));
             }
             // Read before a place is taken: a slow sender keeps nobody else from working.
             let body = receive(&server, &user, account.as_deref(), body);
@@ -342,8 +342,9 @@ async fn answer(
     if takes_long(&context.info) {
         let (own, asked) = (server.clone(), context.clone());
         let answer = async move { handlers::resource(&own, &asked, body).await };
-        let answer = server.limits.in_background(Work::Definition, &context.user, SETTLING, answer).await;
-        answer.unwrap_or_else(|status| respond::error(&status))
+        // Rare, and twice as large as everything else: in a box, so that other requests do not carry it along.
+        let answer = Box::pin(server.limits.in_background(Work::Definition, &context.user, SETTLING, answer));
+        answer.await.unwrap_or_else(|status| respond::error(&status))
     } else if context.info.is_resource {
         handlers::resource(server, context, body).await
     } else {

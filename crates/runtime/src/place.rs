@@ -22,13 +22,13 @@ struct Held {
 }
 
 /// Holds a place while `work` runs, except while that is [`outside`].
-pub async fn hold<F: Future>(permit: OwnedSemaphorePermit, work: F) -> F::Output {
+pub fn hold<F: Future>(permit: OwnedSemaphorePermit, work: F) -> impl Future<Output = F::Output> {
     let held = Held {
         places: permit.semaphore().clone(),
         permit: Mutex::new(Some(permit)),
         outer: HELD.try_with(Arc::clone).ok(),
     };
-    HELD.scope(Arc::new(held), work).await
+    HELD.scope(Arc::new(held), work)
 }
 
 /// Waits for `wait` without holding a place, and takes the places of this task again before it returns.

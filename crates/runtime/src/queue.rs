@@ -405,7 +405,8 @@ mod tests {
             }
         });
         queue.push("a");
-        wait.recv().await.expect("it is tried until it succeeds");
+        let succeeded = tokio::time::timeout(Duration::from_secs(3600), wait.recv()).await;
+        succeeded.ok().flatten().expect("it is tried until it succeeds");
         supervisor.stop().await;
         told.lock().clone()
     }

@@ -125,12 +125,13 @@ impl Supervisor {
     where
         Fut: Future<Output = ()> + Send + 'static,
     {
-        self.0.tasks.spawn(async move {
-            if let Err(panic) = AssertUnwindSafe(work).catch_unwind().await {
+        // A combinator, since an async block would hold the work twice: as it was given and as it is awaited.
+        self.0.tasks.spawn(AssertUnwindSafe(work).catch_unwind().map(|ended| {
+            if let Err(panic) = ended {
                 PANICS.get_or_create(&[("place", "task")]).inc();
                 tracing::error!(panic = message(panic.as_ref()), "a piece of work panicked");
             }
-        });
+        }));
     }
 
     /// Returns what is known of the tasks, by name.

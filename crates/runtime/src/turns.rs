@@ -64,7 +64,8 @@ where
         let (turns, reconcile) = (turns.clone(), reconcile.clone());
         workers.spawn(place::hold(place, async move {
             let key = T::key(&turn);
-            let attempt = async { reconcile(key).await.into() };
+            // In a box: a reconcile is large, and is moved several times on its way into a task of its own.
+            let attempt = async { Box::pin(reconcile(key)).await.into() };
             let outcome = AssertUnwindSafe(attempt)
                 .catch_unwind()
                 .await

@@ -86,7 +86,8 @@ impl Pool {
         loop {
             let (mut sender, fresh) = match self.kept() {
                 Some(sender) => (sender, false),
-                None => (self.connect(&resolve()?).await?, true),
+                // Connecting is rare and its state large: without the box every request that might ask a webhook carries it along.
+                None => (Box::pin(self.connect(&resolve()?)).await?, true),
             };
             if sender.ready().await.is_err() {
                 if fresh {

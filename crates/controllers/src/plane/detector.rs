@@ -471,11 +471,13 @@ impl Reconcile for Detector {
     async fn apply(&self, key: &TemplateKey, looked: Looked, plan: Plan) -> Result<Outcome, Error> {
         let Looked { view, taken } = looked;
         match (&view.template, &plan) {
-            // A policy that came before the template began to wait has not seen it waiting: one more look.
-            (Some(template), Plan::Wait) if self.waiting.lock().insert(template) => {
-                return Ok(Outcome::After(Duration::ZERO));
+            (Some(template), Plan::Wait) => {
+                // A policy that came between the look and this line has not seen the template waiting.
+                let begins = self.waiting.lock().insert(template);
+                if begins && self.choose(template).is_some() {
+                    return Ok(Outcome::After(Duration::ZERO));
+                }
             }
-            (Some(_), Plan::Wait) => {}
             _ => self.stop_waiting(key),
         }
         match &view.template {

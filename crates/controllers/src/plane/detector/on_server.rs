@@ -94,12 +94,11 @@ async fn a_template_is_claimed_and_bound_once() {
 }
 
 #[tokio::test]
-async fn a_template_that_nobody_selects_waits_and_is_looked_at_once_more() {
+async fn a_template_that_nobody_selects_waits() {
     let test = Test::new().await;
     test.world.template("web", json!({})).await;
     test.world.writes();
-    assert_eq!(test.once("web").await, Outcome::After(Duration::ZERO), "a policy may have come meanwhile");
-    assert_eq!(test.once("web").await, Outcome::Done);
+    assert_eq!(test.once("web").await, Outcome::Done, "one look is enough");
     assert_eq!(test.world.writes(), [""; 0]);
     assert_eq!(test.detector.waiting.lock().len(), 1);
     // What was seen of it is still known when a policy comes.
@@ -107,6 +106,22 @@ async fn a_template_that_nobody_selects_waits_and_is_looked_at_once_more() {
     assert_eq!(test.detector.policies.waiting(), [Key::of(policy.as_ref())]);
     assert_eq!(test.once("web").await, Outcome::Done);
     assert!(test.detector.waiting.lock().is_empty());
+    test.end().await;
+}
+
+#[tokio::test]
+async fn a_policy_that_comes_during_the_first_look_is_not_missed() {
+    let test = Test::new().await;
+    test.world.template("web", json!({})).await;
+    let key = test.key("web");
+    let looked = test.detector.observe(&key).await.expect("no error").expect("a template");
+    let plan = <Detector as Reconcile>::decide(&looked, Timestamp::now());
+    assert!(matches!(plan, Plan::Wait), "{plan:?}");
+    test.policy("p", json!({})).await;
+    let outcome = test.detector.apply(&key, looked, plan).await.expect("no error");
+    assert_eq!(outcome, Outcome::After(Duration::ZERO), "it has not seen the template waiting");
+    assert_eq!(test.once("web").await, Outcome::Done);
+    assert!(test.stored_binding("web").await.is_some());
     test.end().await;
 }
 
