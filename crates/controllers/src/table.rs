@@ -571,6 +571,7 @@ mod tests {
             "ResourceBinding",
             "ResourceInterpreterCustomization",
             "ResourceInterpreterWebhookConfiguration",
+            "ResourceRegistry",
             "ServiceExport",
             "ServiceImport",
             "Work",

@@ -11,11 +11,14 @@ use super::*;
 use crate::cache::Take;
 use crate::plan::Kind;
 
+/// What a watch says until it ends.
+type Told = Vec<Result<Event, Error>>;
+
 /// What the member answers, in order; then it does not answer any more.
 #[derive(Default)]
 struct Script {
     lists: Mutex<VecDeque<Result<Page, Error>>>,
-    watches: Mutex<VecDeque<Result<Vec<Result<Event, Error>>, Error>>>,
+    watches: Mutex<VecDeque<Result<Told, Error>>>,
     /// What it was asked.
     asked: Mutex<Vec<String>>,
 }
