@@ -390,8 +390,8 @@ async fn fill(world: &World, count: usize) {
         (
             Kind::namespaced("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets"),
             "budget",
-            "/status/currentHealthy",
-            6,
+            "/status/desiredHealthy",
+            3,
         ),
     ] {
         until(&world.in_plane(&kind), name, "the members' state", |found| {
