@@ -202,7 +202,7 @@ mod tests {
         let expected = "replicas <1 day>\n\
                         load    │    ▄▄▄▄████    │ 100\n\
                         member1 │▂▂▂▂▂▂▂▂████▄▄▄▄│ 4\n\
-                        m2      │    ▂▂▂▂▄▄▄▄▄▄▄▄│ 2\n        \u{20} 00:00   12:00\n";
+                        m2      │    ▂▂▂▂▄▄▄▄▄▄▄▄│ 2\n        \u{20}00:00   12:00\n";
         assert_eq!(chart().text(16), expected);
         assert_eq!(columns(&[1.0, 5.0, 2.0], 1), [5.0], "what is narrow shows the most");
     }

@@ -183,6 +183,11 @@ mod tests {
             ("kind: Deployment", "neither a FederatedHPA"),
             (
                 "kind: FederatedHPA\nspec: {scaleTargetRef: {kind: Deployment, name: a}, maxReplicas: 3}",
+                "names no metrics",
+            ),
+            (
+                "kind: FederatedHPA\nspec: {scaleTargetRef: {kind: Deployment, name: a}, maxReplicas: 3, metrics: [{type: Resource, \
+                 resource: {name: cpu, target: {type: Utilization, averageUtilization: 50}}}]}",
                 "no workload",
             ),
         ] {
