@@ -140,6 +140,18 @@ impl Templates {
         }
     }
 
+    /// As [`Self::patch`], unless it would change nothing: the mirror may not show yet what was written a moment ago, so the
+    /// server is asked.
+    pub(crate) async fn patch_unless_equal(&self, key: &TemplateKey, patch: Value) -> Result<(), Error> {
+        let kind = self.kind(&key.kind)?;
+        let Some(found) = self.api(&kind, &key.namespace).get_opt(&key.name).await? else { return Ok(()) };
+        let found = tree(found, &kind.resource);
+        if changes(&found, &patch) {
+            self.patch(key, patch).await?;
+        }
+        Ok(())
+    }
+
     /// Patches a template's status; that it is gone is fine.
     pub(crate) async fn patch_status(&self, key: &TemplateKey, patch: Value) -> Result<(), Error> {
         let kind = self.kind(&key.kind)?;
@@ -267,6 +279,17 @@ impl Templates {
             }
         });
         mirror
+    }
+}
+
+/// Says whether a merge patch changes an object; a map without entries is as good as none.
+fn changes(object: &Value, patch: &Value) -> bool {
+    match (object, patch) {
+        (Value::Null, Value::Object(patch)) => patch.values().any(|field| changes(&Value::Null, field)),
+        (Value::Object(object), Value::Object(patch)) => {
+            patch.iter().any(|(name, field)| changes(object.get(name).unwrap_or(&Value::Null), field))
+        }
+        (object, patch) => object != patch,
     }
 }
 
@@ -436,5 +459,19 @@ mod tests {
     fn a_template_is_found_by_what_a_binding_says_of_it() {
         let template = serde_json::json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "web", "namespace": "n" } });
         assert_eq!(TemplateKey::of(&template), TemplateKey::of_reference(&template.reference()));
+    }
+
+    #[test]
+    fn a_patch_that_changes_nothing_is_known() {
+        let object = json!({"metadata": {"labels": {"a": "1"}}});
+        for (patch, changing) in [
+            (json!({"metadata": {"labels": {"a": "1", "b": null}, "annotations": {}}}), false),
+            (json!({"metadata": {"annotations": {"c": null}}}), false),
+            (json!({"metadata": {"labels": {"a": null}}}), true),
+            (json!({"metadata": {"labels": {"a": "2"}}}), true),
+            (json!({"metadata": {"annotations": {"c": "1"}}}), true),
+        ] {
+            assert_eq!(changes(&object, &patch), changing, "{patch}");
+        }
     }
 }

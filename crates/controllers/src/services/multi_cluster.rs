@@ -237,7 +237,9 @@ impl Controller {
                 writer.update_mirrored(&mirrors.works, old.as_ref(), &new, Guard::Fields).await.map(drop)
             }
             (Step::DeleteRequest(work), _) => writer.delete(work.as_ref()).await,
-            (Step::PatchService(patch), _) => plane.templates.patch(&service_key(key), patch).await.map(drop),
+            (Step::PatchService(patch), _) => {
+                plane.templates.patch_unless_equal(&service_key(key), patch).await
+            }
             (Step::CreateBinding(mut binding), _) => {
                 let labels = binding.metadata.labels.get_or_insert_default();
                 labels.insert(RESOURCE_BINDING_PERMANENT_ID.to_owned(), uuid::Uuid::new_v4().to_string());
