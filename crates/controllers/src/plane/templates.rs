@@ -146,7 +146,7 @@ impl Templates {
         let kind = self.kind(&key.kind)?;
         let Some(found) = self.api(&kind, &key.namespace).get_opt(&key.name).await? else { return Ok(()) };
         let found = tree(found, &kind.resource);
-        if changes(&found, &patch) {
+        if is_news(&found, &patch) {
             self.patch(key, patch).await?;
         }
         Ok(())
@@ -283,11 +283,11 @@ impl Templates {
 }
 
 /// Says whether a merge patch changes an object; a map without entries is as good as none.
-fn changes(object: &Value, patch: &Value) -> bool {
+fn is_news(object: &Value, patch: &Value) -> bool {
     match (object, patch) {
-        (Value::Null, Value::Object(patch)) => patch.values().any(|field| changes(&Value::Null, field)),
+        (Value::Null, Value::Object(patch)) => patch.values().any(|field| is_news(&Value::Null, field)),
         (Value::Object(object), Value::Object(patch)) => {
-            patch.iter().any(|(name, field)| changes(object.get(name).unwrap_or(&Value::Null), field))
+            patch.iter().any(|(name, field)| is_news(object.get(name).unwrap_or(&Value::Null), field))
         }
         (object, patch) => object != patch,
     }
@@ -377,6 +377,7 @@ mod tests {
     use kube::api::GroupVersionKind;
 
     use propagation::Reference as _;
+    use serde_json::json;
 
     use super::*;
 
@@ -471,7 +472,7 @@ mod tests {
             (json!({"metadata": {"labels": {"a": "2"}}}), true),
             (json!({"metadata": {"annotations": {"c": "1"}}}), true),
         ] {
-            assert_eq!(changes(&object, &patch), changing, "{patch}");
+            assert_eq!(is_news(&object, &patch), changing, "{patch}");
         }
     }
 }
