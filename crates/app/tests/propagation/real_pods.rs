@@ -234,7 +234,7 @@ async fn what_kubectl_does_with_pods_works_through_the_control_plane() {
     eventually("usage of the node", async || stage.ask(0, &["top", "node"])).await;
     our_commands(&stage);
     let names: Vec<&str> = stage.world.members.iter().map(|member| member.name.as_str()).collect();
-    for what in [&["top", "pod", "-l", "app=web"][..], &["top", "pod", "--containers"], &["top", "node"]] {
+    for what in [&["top", "pod", "-l", "app=web"][..], &["top", "pod", "--containers"]] {
         eventually("usage in both members", async || match stage.ask_ours(what) {
             Ok(said) if names.iter().all(|name| said.contains(name)) && said.contains("Mi") => Ok(()),
             other => Err(format!("{what:?}: {other:?}")),
