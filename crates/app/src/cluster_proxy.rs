@@ -133,7 +133,7 @@ impl ClusterProxy {
     }
 }
 
-/// Why there is no way to a member.
+/// The reasons why a member cannot be reached.
 enum Failure {
     Status(Status),
     Member(member::Error),

@@ -231,7 +231,7 @@ impl Place {
         match self {
             Self::Cluster => whole(name == cluster),
             Self::New | Self::Shared => whole(true),
-            // Who asks for another one by name gets an answer that says so, not an empty list.
+            // A question about another one by name is refused; an empty list would hide why.
             Self::Clusters => {
                 (name.is_empty() || name == cluster).then(|| Some(format!("metadata.name={cluster}")))
             }

@@ -1,8 +1,8 @@
 //! The doors to the fleet: `search/cache`, `proxying/<any>/proxy` and `query` of the group search.karmada.io.
 //!
 //! In: requests that the server has authorised for the path. Out: answers from the caches ([`reading`], [`watching`], [`search`]), from
-//! the member that has the object ([`writing`]), or from the control plane itself ([`own`]), in this order, as in Karmada. Who may see
-//! what of which member is asked of the members ([`rights`]).
+//! the member that has the object ([`writing`]), or from the control plane itself ([`own`]), in this order, as in Karmada. The
+//! members themselves say what a user may see of them ([`rights`]).
 
 pub(crate) mod opensearch;
 pub(crate) mod own;

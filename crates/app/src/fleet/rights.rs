@@ -1,4 +1,4 @@
-//! Who may see what of which member.
+//! What a user may see of each member.
 //!
 //! A cached object is shown to whoever could have asked the member for it through the cluster proxy: the member is asked, by a
 //! SubjectAccessReview with the caller's name and groups, and its answer counts for a while. Administrators (`system:masters`)
