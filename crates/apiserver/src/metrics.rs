@@ -124,7 +124,8 @@ impl Default for Metrics {
 impl Metrics {
     /// Returns the text that Prometheus reads, with the metrics of others behind our own.
     pub fn render(&self, store: &Store<Head>, others: &str) -> String {
-        for (collection, count) in store.collections() {
+        let served = store.collections().into_iter().filter(|(name, _)| !crate::allocator::is_range(name));
+        for (collection, count) in served {
             let labels = ResourceLabels { resource: collection.to_string() };
             self.objects.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
         }

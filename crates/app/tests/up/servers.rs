@@ -7,7 +7,7 @@ use clusters::Etcd;
 use futures::StreamExt as _;
 use k8s_openapi::api::authentication::v1::{SelfSubjectReview, TokenRequest};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Service, ServiceAccount};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, PostParams, WatchEvent, WatchParams};
 use kube::{Api, Client, ResourceExt as _};
@@ -35,7 +35,7 @@ fn map(name: &str, value: &str) -> ConfigMap {
         .expect("a ConfigMap")
 }
 
-async fn config(server: &Server) -> kube::Config {
+pub(crate) async fn config(server: &Server) -> kube::Config {
     let kubeconfig = kube::config::Kubeconfig::read_from(server.kubeconfig()).expect("a kubeconfig");
     kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.expect("a usable context")
 }
@@ -83,6 +83,29 @@ async fn servers_on_one_etcd_are_one_control_plane() {
         WatchEvent::Added(map) => assert_eq!(map.name_any(), "watched"),
         other => panic!("{other:?}"),
     }
+
+    // What one has given to a Service, no other gives to a second one, until it is given back, to whichever server.
+    let services: Vec<Api<Service>> =
+        clients.iter().map(|client| Api::namespaced(client.clone(), "default")).collect();
+    let service = |name: &str| -> Service {
+        let spec =
+            json!({"type": "NodePort", "clusterIP": "10.96.7.7", "ports": [{"port": 80, "nodePort": 30777}]});
+        serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).expect("a Service")
+    };
+    for round in 0..3 {
+        let [one, other, third] = [0, 1, 2].map(|offset| &services[(round + offset) % SERVERS]);
+        one.create(&PostParams::default(), &service("first")).await.expect("they are free");
+        let refused =
+            other.create(&PostParams::default(), &service("second")).await.expect_err("they are taken");
+        assert!(refused.to_string().contains("already allocated"), "{refused}");
+        third.delete("first", &DeleteParams::default()).await.expect("it is there");
+    }
+    let attempts = (0..12).map(|number| {
+        let (services, service) = (&services[number % SERVERS], service(&format!("race-{number}")));
+        async move { services.create(&PostParams::default(), &service).await }
+    });
+    let attempts = futures::future::join_all(attempts).await;
+    assert_eq!(attempts.iter().filter(|made| made.is_ok()).count(), 1, "{attempts:?}");
 
     // A token that one has signed is believed by the others.
     let accounts: Api<ServiceAccount> = Api::namespaced(clients[0].clone(), "default");

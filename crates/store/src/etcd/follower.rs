@@ -120,6 +120,8 @@ struct Follower<H> {
     /// Those that ask how far etcd is, while nobody asks for them yet.
     questions: Vec<oneshot::Sender<Result<Revision, CommitError<H>>>>,
     asking: bool,
+    /// The last put was refused for want of space. Reads succeed nevertheless.
+    full: bool,
     leases: Arc<Leases>,
 }
 
@@ -193,7 +195,11 @@ impl<H: Head> Follower<H> {
         let client = Client::new(etcd)?;
         let keys = Keys::new(&etcd.prefix);
         let everything =
-            load::with_history(&client, &keys).await.map_err(|status| refusal(&client, &status))?;
+            load::with_history(&client, &keys, 0).await.map_err(|status| refusal(&client, &status))?;
+        Ok(Self::new(options, client, keys, everything))
+    }
+
+    fn new(options: Options, client: Client, keys: Keys, everything: Everything) -> Self {
         let Everything { revision, newest, collections } = everything;
         let shards = collections.into_iter().map(|(collection, raw)| {
             let entries = parse_heads(&collection, raw);
@@ -201,7 +207,7 @@ impl<H: Head> Follower<H> {
         });
         let state = State::new(revision, revision, None, shards.collect());
         let shared = Arc::new(Shared::new(options, state, Revision::MAX, true));
-        Ok(Self {
+        Self {
             shared,
             client,
             keys,
@@ -216,8 +222,9 @@ impl<H: Head> Follower<H> {
             waiting: BTreeMap::new(),
             questions: Vec::new(),
             asking: false,
+            full: false,
             leases: Arc::default(),
-        })
+        }
     }
 
     /// Follows the watch up to a revision.
@@ -418,6 +425,7 @@ impl<H: Head> Follower<H> {
                         drop(done.send(Err(failure(&status, size))));
                     }
                     Ok(answer) => {
+                        self.full &= !(answer.succeeded && flight.kind == Kind::Put);
                         self.told(None);
                         self.written(flight, done, answer);
                     }
@@ -469,7 +477,11 @@ impl<H: Head> Follower<H> {
                 self.drop_flight(key, id);
                 drop(done.send(Ok(reply)));
             }
-            None => flight.acknowledged = Some((revision, done)),
+            None => {
+                flight.acknowledged = Some((revision, done));
+                // Everything was read anew before the answer came: the watch will not show it.
+                self.answer_shown(key);
+            }
         }
     }
 
@@ -510,8 +522,10 @@ impl<H: Head> Follower<H> {
     }
 
     /// Remembers whether etcd answers, for health and for those who ask why writes are refused.
-    fn told(&self, failed: Option<&Status>) {
+    fn told(&mut self, failed: Option<&Status>) {
+        self.full |= failed.is_some_and(is_full);
         let reason = match failed {
+            None if self.full => return,
             None => None,
             Some(status) if is_connection(status) || is_full(status) => Some(self.reason(status)),
             Some(_) => return,
@@ -726,7 +740,8 @@ impl<H: Head> Follower<H> {
             revision = self.applied,
             "etcd has compacted what was not seen yet: everything is read anew"
         );
-        match load::now(&self.client, &self.keys).await {
+        // With the history since, so that clients who come from other servers can go on here.
+        match load::with_history(&self.client, &self.keys, self.applied).await {
             Err(status) => {
                 self.told(Some(&status));
                 self.pause(LONGEST_PAUSE);
