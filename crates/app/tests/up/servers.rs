@@ -21,7 +21,7 @@ fn start(etcd: &str, data: &Path) -> Server {
 }
 
 /// Starts all at once, so that they meet over keys and what has to exist.
-fn start_all(etcd: &str, dir: &Path) -> Vec<Server> {
+pub(crate) fn start_all(etcd: &str, dir: &Path) -> Vec<Server> {
     std::thread::scope(|scope| {
         let starts: Vec<_> = (0..SERVERS)
             .map(|number| scope.spawn(move || start(etcd, &dir.join(format!("server-{number}")))))
@@ -44,6 +44,12 @@ async fn holder(client: &Client) -> String {
     let leases: Api<Lease> = Api::namespaced(client.clone(), "karmada-system");
     let lease = leases.get_opt("karmada-controller-manager").await.expect("the server answers");
     lease.and_then(|lease| lease.spec?.holder_identity).unwrap_or_default()
+}
+
+async fn acquired(client: &Client) -> jiff::Timestamp {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), "karmada-system");
+    let lease = leases.get("karmada-controller-manager").await.expect("the server answers");
+    lease.spec.and_then(|spec| spec.acquire_time).expect("it is held").0
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -136,6 +142,7 @@ async fn servers_on_one_etcd_are_one_control_plane() {
     }));
     definitions.create(&PostParams::default(), &definition.expect("a definition")).await.expect("it is new");
     let kind = ApiResource::from_gvk(&kube::core::GroupVersionKind::gvk("example.com", "v1", "Widget"));
+    let accepted = std::time::Instant::now();
     for (number, client) in clients.iter().enumerate() {
         let widgets: Api<DynamicObject> = Api::namespaced_with(client.clone(), "default", &kind);
         let widget = DynamicObject::new(&format!("w{number}"), &kind);
@@ -143,10 +150,11 @@ async fn servers_on_one_etcd_are_one_control_plane() {
             widgets.create(&PostParams::default(), &widget).await.map(drop).map_err(|error| error.to_string())
         })
         .await;
+        eprintln!("the definition is served by server {number} within {:?}", accepted.elapsed());
         assert_eq!(widgets.list(&ListParams::default()).await.expect("a list").items.len(), number + 1);
     }
 
-    // One of them acts; when it is killed, another one does, and at once when it ends in order.
+    // One of them acts; when it is killed, another one does once the Lease has run out, and at once when it ends in order.
     let mut last = String::new();
     for orderly in [true, false] {
         let number = eventually("one of them acts", async || {
@@ -159,6 +167,7 @@ async fn servers_on_one_etcd_are_one_control_plane() {
         })
         .await;
         last = holder(&clients[number]).await;
+        let ended = jiff::Timestamp::now();
         if orderly {
             servers[number].end();
         } else {
@@ -171,6 +180,11 @@ async fn servers_on_one_etcd_are_one_control_plane() {
             if now.is_empty() || now == last { Err(format!("still {now:?}")) } else { Ok(()) }
         })
         .await;
+        // The Lease says when. Without an orderly end it cannot have been before the Lease ran out, 15 s after its last renewal.
+        let acquired = acquired(&left).await;
+        let after = acquired.duration_since(ended).as_secs();
+        eprintln!("orderly {orderly}: another server acts after {after} s");
+        assert!(after < if orderly { 10 } else { 20 }, "orderly {orderly}: {after} s");
         servers[number].restart();
         clients[number] = servers[number].client().await;
     }

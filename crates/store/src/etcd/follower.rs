@@ -818,3 +818,6 @@ fn refusal(client: &Client, status: &Status) -> EtcdError {
         EtcdError::Refused(reason)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -51,7 +51,7 @@ impl Place {
         (at, self.starts[at].load(Ordering::SeqCst))
     }
 
-    fn now(&self) -> u64 {
+    pub(super) fn now(&self) -> u64 {
         u64::try_from(self.zero.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 

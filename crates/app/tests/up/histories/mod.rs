@@ -5,6 +5,7 @@
 
 mod clients;
 mod faults;
+mod rolling;
 
 use std::collections::BTreeMap;
 use std::path::Path;
