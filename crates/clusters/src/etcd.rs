@@ -30,6 +30,15 @@ impl Etcd {
     ///
     /// Returns nothing where it can be neither found nor built, after the calling test was noted as left out.
     pub async fn alone(dir: &Path) -> Result<Option<Self>, Error> {
+        Self::by_itself(dir, true).await
+    }
+
+    /// As [`Etcd::alone`], and it waits for the disk as in production.
+    pub async fn durable(dir: &Path) -> Result<Option<Self>, Error> {
+        Self::by_itself(dir, false).await
+    }
+
+    async fn by_itself(dir: &Path, unsafe_no_fsync: bool) -> Result<Option<Self>, Error> {
         let toolchain = Toolchain::from_env()?;
         if !toolchain.can_provide(&[&ETCD]) {
             crate::left_out("etcd, which is built with Go");
@@ -39,7 +48,7 @@ impl Etcd {
         tokio::task::spawn_blocking(move || builder.ensure(&[&ETCD]))
             .await
             .expect("building does not panic")?;
-        Self::start(&toolchain, dir, true).await.map(Some)
+        Self::start(&toolchain, dir, unsafe_no_fsync).await.map(Some)
     }
 
     /// Ends it at once, as a power failure would. Its data stay.
