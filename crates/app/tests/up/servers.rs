@@ -9,9 +9,11 @@ use futures::StreamExt as _;
 use k8s_openapi::api::authentication::v1::{SelfSubjectReview, TokenRequest};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
-use k8s_openapi::api::rbac::v1::ClusterRole;
+use k8s_openapi::api::rbac::v1::{ClusterRole, RoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, PostParams, WatchEvent, WatchParams};
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams,
+};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
 use testkit::{Server, eventually, install_tls};
@@ -76,6 +78,23 @@ async fn servers_on_one_etcd_are_one_control_plane() {
         third.delete("shared", &DeleteParams::default()).await.expect("it is there");
     }
 
+    // Nobody has to read first: what one has acknowledged, every other can change, delete and make anew at once.
+    let to = |value: &str| Patch::Merge(json!({"data": {"value": value}}));
+    for round in 0..30 {
+        let [one, other, third] = [0, 1, 2].map(|offset| &maps[(round + offset) % SERVERS]);
+        let usual = PatchParams::default();
+        one.create(&PostParams::default(), &map("blind", "1")).await.expect("it is gone");
+        let patched = other.patch("blind", &usual, &to("2")).await.expect("it is there");
+        // The same as before it was changed: nothing to do for those who do not know that.
+        let back = third.patch("blind", &usual, &to("1")).await.expect("it is there");
+        assert_ne!(back.resource_version(), patched.resource_version(), "round {round}");
+        assert_eq!(back.data, map("blind", "1").data, "round {round}");
+        let again = one.replace("blind", &PostParams::default(), &back).await.expect("it is the newest");
+        assert_eq!(again.resource_version(), back.resource_version(), "nothing has changed");
+        other.replace("blind", &PostParams::default(), &patched).await.expect_err("it has been overtaken");
+        other.delete("blind", &DeleteParams::default()).await.expect("it is there");
+    }
+
     // A watch goes on at another server where a list of the first one ended.
     let version = maps[0].list(&ListParams::default()).await.expect("a list").metadata.resource_version;
     let watch = maps[1].watch(&WatchParams::default(), &version.expect("a version")).await.expect("a watch");
@@ -104,6 +123,18 @@ async fn servers_on_one_etcd_are_one_control_plane() {
         robot.create(&PostParams::default(), &SelfSubjectReview::default()).await.expect("it is believed");
     let user = review.status.and_then(|status| status.user_info?.username);
     assert_eq!(user.as_deref(), Some("system:serviceaccount:default:robot"));
+
+    // So are the rights that one has given.
+    let robots: Api<ConfigMap> = Api::namespaced(robot.into_client(), "default");
+    robots.list(&ListParams::default()).await.expect_err("nobody has allowed it yet");
+    let rights: Api<RoleBinding> = Api::namespaced(clients[0].clone(), "default");
+    let right = serde_json::from_value(json!({
+        "metadata": {"name": "robot"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
+        "subjects": [{"kind": "ServiceAccount", "name": "robot", "namespace": "default"}],
+    }));
+    rights.create(&PostParams::default(), &right.expect("a binding")).await.expect("it is new");
+    robots.list(&ListParams::default()).await.expect("it may");
 
     // A definition that one has accepted is served by the others.
     let definitions: Api<CustomResourceDefinition> = Api::all(clients[0].clone());
