@@ -36,6 +36,14 @@ impl Etcd {
         Self::alone_with(dir, &[]).await
     }
 
+    /// As [`Etcd::alone`], and it waits for the disk as in production.
+    pub async fn durable(dir: &Path) -> Result<Option<Self>, Error> {
+        match Self::provided().await? {
+            Some(toolchain) => Self::start(&toolchain, dir, false).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
     /// As [`Etcd::alone`], with further flags.
     pub async fn alone_with(dir: &Path, further: &[&str]) -> Result<Option<Self>, Error> {
         match Self::provided().await? {

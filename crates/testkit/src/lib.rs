@@ -4,6 +4,7 @@
 //! A dev-dependency only. It does not know `app`, so whatever starts the binary is told where the binary is: cargo sets
 //! `CARGO_BIN_EXE_karmada` for the tests of `app`.
 
+pub mod balancer;
 pub mod check;
 pub mod embedded;
 pub mod history;

@@ -256,7 +256,9 @@ pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Dele
         let dry_run = target.options.dry_run || options.is_dry_run();
         match plan {
             Plan::Nothing => {
-                target.unchanged(&entry).await?;
+                if !target.unchanged(&entry).await? {
+                    continue;
+                }
                 return Ok(Deleted::Pending(old));
             }
             Plan::Mark(mut new) => {

@@ -224,8 +224,8 @@ impl Target<'_> {
         let shown = conversion::entry(self.server, self.kind, entry.clone()).await?;
         let old = self.server.read(self.kind, &shown)?;
         let Some(mut new) = change.new_object(&old)? else {
-            self.unchanged(entry).await?;
-            return Ok(Some(Outcome { object: old, created: false }));
+            let current = self.unchanged(entry).await?;
+            return Ok(current.then_some(Outcome { object: old, created: false }));
         };
         let pinned = self.check_revision(&new, entry.modified, change.is_patch())?;
         self.check_uid(&new, &old, change.is_patch())?;
@@ -262,8 +262,8 @@ impl Target<'_> {
             conversion::encode(self.server, self.kind, &new).await?;
         let same = !self.kind.is_custom() && self.kind.storage != self.kind.gvk && new == old;
         if body == entry.value || same {
-            self.unchanged(entry).await?;
-            return Ok(Some(Outcome { object: old, created: false }));
+            let current = self.unchanged(entry).await?;
+            return Ok(current.then_some(Outcome { object: old, created: false }));
         }
         let committed = self.commit(Commit {
             operation: Operation::Update,
@@ -727,12 +727,20 @@ impl Target<'_> {
     }
 
     /// Waits until the disk has what a client is about to be told as the result of its write, although nothing had to be
-    /// written: another writer may not have waited for the disk.
-    pub(super) async fn unchanged(&self, entry: &Entry) -> Result<(), Status> {
-        if self.options.dry_run || self.durability() == store::Durability::Buffered {
-            return Ok(());
+    /// written: another writer may not have waited for the disk. Says whether it still is the newest: another server may have
+    /// changed it.
+    pub(super) async fn unchanged(&self, entry: &Entry) -> Result<bool, Status> {
+        let store = &self.server.store;
+        if store.is_on_etcd() {
+            store.catch_up().await.map_err(commit_failure)?;
+            let newest = store.get(&self.kind.collection, &self.key());
+            return Ok(newest.is_some_and(|newest| newest.modified == entry.modified));
         }
-        self.server.store.wait_until_durable(entry.modified).await.map_err(commit_failure)
+        if self.options.dry_run || self.durability() == store::Durability::Buffered {
+            return Ok(true);
+        }
+        store.wait_until_durable(entry.modified).await.map_err(commit_failure)?;
+        Ok(true)
     }
 }
 

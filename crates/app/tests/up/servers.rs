@@ -1,5 +1,6 @@
 //! Several servers on one etcd are one control plane.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
@@ -7,9 +8,12 @@ use clusters::Etcd;
 use futures::StreamExt as _;
 use k8s_openapi::api::authentication::v1::{SelfSubjectReview, TokenRequest};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{ClusterRole, RoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, PostParams, WatchEvent, WatchParams};
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams,
+};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
 use testkit::{Server, eventually, install_tls};
@@ -80,6 +84,23 @@ async fn servers_on_one_etcd_are_one_control_plane() {
         third.delete("shared", &DeleteParams::default()).await.expect("it is there");
     }
 
+    // Nobody has to read first: what one has acknowledged, every other can change, delete and make anew at once.
+    let to = |value: &str| Patch::Merge(json!({"data": {"value": value}}));
+    for round in 0..30 {
+        let [one, other, third] = [0, 1, 2].map(|offset| &maps[(round + offset) % SERVERS]);
+        let usual = PatchParams::default();
+        one.create(&PostParams::default(), &map("blind", "1")).await.expect("it is gone");
+        let patched = other.patch("blind", &usual, &to("2")).await.expect("it is there");
+        // The same as before it was changed: nothing to do for those who do not know that.
+        let back = third.patch("blind", &usual, &to("1")).await.expect("it is there");
+        assert_ne!(back.resource_version(), patched.resource_version(), "round {round}");
+        assert_eq!(back.data, map("blind", "1").data, "round {round}");
+        let again = one.replace("blind", &PostParams::default(), &back).await.expect("it is the newest");
+        assert_eq!(again.resource_version(), back.resource_version(), "nothing has changed");
+        other.replace("blind", &PostParams::default(), &patched).await.expect_err("it has been overtaken");
+        other.delete("blind", &DeleteParams::default()).await.expect("it is there");
+    }
+
     // A watch goes on at another server where a list of the first one ended.
     let version = maps[0].list(&ListParams::default()).await.expect("a list").metadata.resource_version;
     let watch = maps[1].watch(&WatchParams::default(), &version.expect("a version")).await.expect("a watch");
@@ -131,6 +152,18 @@ async fn servers_on_one_etcd_are_one_control_plane() {
         robot.create(&PostParams::default(), &SelfSubjectReview::default()).await.expect("it is believed");
     let user = review.status.and_then(|status| status.user_info?.username);
     assert_eq!(user.as_deref(), Some("system:serviceaccount:default:robot"));
+
+    // So are the rights that one has given.
+    let robots: Api<ConfigMap> = Api::namespaced(robot.into_client(), "default");
+    robots.list(&ListParams::default()).await.expect_err("nobody has allowed it yet");
+    let rights: Api<RoleBinding> = Api::namespaced(clients[0].clone(), "default");
+    let right = serde_json::from_value(json!({
+        "metadata": {"name": "robot"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
+        "subjects": [{"kind": "ServiceAccount", "name": "robot", "namespace": "default"}],
+    }));
+    rights.create(&PostParams::default(), &right.expect("a binding")).await.expect("it is new");
+    robots.list(&ListParams::default()).await.expect("it may");
 
     // A definition that one has accepted is served by the others.
     let definitions: Api<CustomResourceDefinition> = Api::all(clients[0].clone());
@@ -224,4 +257,115 @@ async fn a_server_without_its_etcd_says_so_and_recovers() {
     })
     .await;
     maps.get("kept").await.expect("nothing was lost");
+}
+
+async fn read(client: &Client, path: &str) -> Result<String, String> {
+    let request = http::Request::get(path).body(Vec::new()).expect("a request");
+    client.request_text(request).await.map_err(|error| format!("{error:?}"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_etcd_endpoint_that_is_down_is_named_and_does_no_harm() {
+    install_tls();
+    let dir = tempfile::tempdir().expect("a folder for the test");
+    let Some(etcd) = Etcd::alone(dir.path()).await.expect("etcd starts") else { return };
+    // A port that nobody listens at.
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let down = format!("http://{}", gone.local_addr().expect("an address"));
+    drop(gone);
+    let server = start(&format!("{down},{}", etcd.endpoint), &dir.path().join("data"));
+    let mut config = config(&server).await;
+    config.default_retry = false;
+    let client = Client::try_from(config).expect("a client");
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
+    maps.create(&PostParams::default(), &map("written", "1")).await.expect("the other endpoint takes it");
+
+    let told = eventually("all endpoints have been looked at", async || {
+        let told = read(&client, "/readyz?verbose").await?;
+        if told.contains("etcd-endpoint-1") { Ok(told) } else { Err(told) }
+    })
+    .await;
+    for line in [
+        "[+]etcd ok",
+        "[+]etcd-readiness ok",
+        "[-]etcd-endpoint-0 failed: others are asked",
+        "[+]etcd-endpoint-1 ok",
+        "readyz check passed",
+    ] {
+        assert!(told.lines().any(|told| told == line), "{line}\n{told}");
+    }
+    let live = read(&client, "/livez?verbose").await.expect("it lives");
+    assert!(live.contains("[+]etcd ok") && !live.contains("etcd-"), "{live}");
+    let one = read(&client, "/readyz/etcd-endpoint-0").await.expect_err("it is down");
+    assert!(one.contains(&down), "{one}");
+    let components = read(&client, "/api/v1/componentstatuses").await.expect("a list");
+    assert!(components.contains(&down) && components.contains("etcd-1"), "{components}");
+
+    let metrics = read(&client, "/metrics").await.expect("metrics");
+    let value = |wanted: &str| {
+        let line = metrics.lines().find_map(|line| line.strip_prefix(wanted)).map(str::trim);
+        line.and_then(|value| value.parse::<f64>().ok()).unwrap_or_else(|| panic!("no {wanted}:\n{metrics}"))
+    };
+    let of_maps = "operation=\"create\",group=\"\",resource=\"configmaps\"";
+    assert!(value(&format!("etcd_requests_total{{{of_maps}}}")) >= 1.0);
+    assert!(value(&format!("etcd_request_duration_seconds_count{{{of_maps}}}")) >= 1.0);
+    assert!(value(&format!("etcd_request_errors_total{{{of_maps}}}")) < 1.0);
+    assert!(value("apiserver_storage_events_received_total{group=\"\",resource=\"configmaps\"}") >= 1.0);
+    assert!(value("apiserver_storage_size_bytes{storage_cluster_id=\"etcd-0\"}") > 1.0);
+    assert!(value(&format!("karmada_etcd_endpoint_up{{endpoint=\"{down}\"}}")) < 1.0);
+    assert!(value(&format!("karmada_etcd_endpoint_up{{endpoint=\"{}\"}}", etcd.endpoint)) > 0.0);
+}
+
+/// Names and uids of what has to exist, by kind.
+async fn founded(client: &Client) -> BTreeMap<&'static str, BTreeSet<(String, String)>> {
+    async fn all<K>(client: &Client) -> BTreeSet<(String, String)>
+    where
+        K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+    {
+        let list = Api::<K>::all(client.clone()).list(&ListParams::default()).await.expect("a list");
+        list.items.iter().map(|one| (one.name_any(), one.uid().unwrap_or_default())).collect()
+    }
+    BTreeMap::from([
+        ("namespaces", all::<Namespace>(client).await),
+        ("roles", all::<ClusterRole>(client).await),
+        ("definitions", all::<CustomResourceDefinition>(client).await),
+    ])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes minutes: `cargo test -p app --test up -- --ignored servers_that_start`"]
+async fn servers_that_start_together_agree_every_time() {
+    install_tls();
+    for round in 0..20_u64 {
+        let dir = tempfile::tempdir().expect("a folder for the test");
+        let Some(etcd) = Etcd::alone(dir.path()).await.expect("etcd starts") else { return };
+        // At once at first, then one after the other in every order, with ever longer pauses.
+        let order = [[0, 1, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0], [1, 0, 2], [0, 2, 1]][(round % 6) as usize];
+        let (folder, endpoint) = (dir.path(), etcd.endpoint.as_str());
+        let servers: Vec<Server> = std::thread::scope(|scope| {
+            let starts: Vec<_> = (0..SERVERS)
+                .map(|number| {
+                    scope.spawn(move || {
+                        std::thread::sleep(Duration::from_millis(round * 20 * order[number]));
+                        start(endpoint, &folder.join(format!("server-{number}")))
+                    })
+                })
+                .collect();
+            starts.into_iter().map(|start| start.join().expect("it starts")).collect()
+        });
+        let keys = |server: &Server| {
+            ["ca.key", "ca.crt", "front-proxy-ca.key", "front-proxy-ca.crt", "sa.key"]
+                .map(|name| std::fs::read_to_string(server.data().join("pki").join(name)).expect("a key"))
+        };
+        let first = founded(&servers[0].client().await).await;
+        assert!(first.values().all(|names| !names.is_empty()), "{first:?}");
+        for server in &servers[1..] {
+            assert!(keys(server) == keys(&servers[0]), "round {round}: the keys differ");
+            assert_eq!(founded(&server.client().await).await, first, "round {round}");
+        }
+        println!(
+            "round {round}: {} objects, the same for all",
+            first.values().map(BTreeSet::len).sum::<usize>()
+        );
+    }
 }
