@@ -18,11 +18,13 @@ mod keys;
 mod leases;
 mod load;
 mod protocol;
+mod restore;
 
 use std::{path::PathBuf, time::Duration};
 
 pub use client::EtcdError;
 pub(crate) use follower::start;
+pub(crate) use restore::restore;
 
 /// Where etcd is and how it is spoken to.
 #[derive(Debug, Clone, PartialEq, Eq)]

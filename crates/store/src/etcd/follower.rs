@@ -35,6 +35,7 @@ use super::{
         RangeResponse, Request, Response, TXN, TxnRequest, TxnResponse, WatchAsk, WatchCreateRequest,
         WatchEvent, WatchRequest, WatchResponse,
     },
+    restore,
 };
 use crate::{
     Change, CommitError, Committed, Entry, Event, Expect, Head, OpenError, Options, Revision, Write,
@@ -195,6 +196,9 @@ impl<H: Head> Follower<H> {
         let everything =
             load::with_history(&client, &keys).await.map_err(|status| refusal(&client, &status))?;
         let Everything { revision, newest, collections } = everything;
+        if restore::is_unfinished(&client, &keys).await.map_err(|status| refusal(&client, &status))? {
+            return Err(EtcdError::Unfinished { prefix: etcd.prefix.clone() });
+        }
         let shards = collections.into_iter().map(|(collection, raw)| {
             let entries = parse_heads(&collection, raw);
             (collection, Shard::loaded(entries, revision))
@@ -795,7 +799,7 @@ fn failure<H>(status: &Status, size: usize) -> CommitError<H> {
     }
 }
 
-fn refusal(client: &Client, status: &Status) -> EtcdError {
+pub(super) fn refusal(client: &Client, status: &Status) -> EtcdError {
     let reason = status.message().to_owned();
     if is_connection(status) {
         EtcdError::Unreachable { endpoints: client.names(), reason }
