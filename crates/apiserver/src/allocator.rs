@@ -61,6 +61,16 @@ pub(crate) fn release(store: &Store<Head>, namespace: &str, name: &str, last: &V
     writes(store, namespace, name, &service::held(last))
 }
 
+/// Returns what has to be written together with a Service that comes with addresses and ports from elsewhere. It keeps them in any
+/// case; what another Service has already stays that one's.
+pub(crate) fn adopt(store: &Store<Head>, namespace: &str, name: &str, object: &Value) -> Vec<Write<Head>> {
+    let (owner, held) = (object::join_key(namespace, name), service::held(object));
+    entries(&held.freed_ips, &held.freed_ports)
+        .filter(|(collection, name)| store.get(collection, name).is_none())
+        .map(|(collection, name)| reserve(collection, &name, &owner))
+        .collect()
+}
+
 /// Says whether an entry of this collection stands for an address or a port.
 pub(crate) fn is_range(collection: &str) -> bool {
     collection == ADDRESSES || collection == NODE_PORTS
@@ -233,6 +243,8 @@ mod tests {
         repair(&store).await.expect("the store takes writes");
         assert!(release(&store, "default", "other", &object).is_empty(), "they are somebody else's");
         assert_eq!(release(&store, "default", "web", &object).len(), 2);
+        assert!(adopt(&store, "default", "other", &object).is_empty(), "they stay somebody else's");
+        assert_eq!(adopt(&store, "default", "other", &service("10.96.0.8", 30007)).len(), 1);
     }
 
     #[tokio::test]

@@ -20,4 +20,4 @@ pub use health::{Health, probe};
 pub use kinds::{Kind, Kinds};
 pub use load::{Load, NodeRecord, PodRecord};
 pub use member::{Lookup, Member, Selection};
-pub use members::{Members, ObservedChange, Observer};
+pub use members::{Between, Members, ObservedChange, Observer};

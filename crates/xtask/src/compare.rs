@@ -20,6 +20,17 @@ static COMPARISONS: &[(&str, &Recipe, &[&str], &str)] = &[
         &["karmada-aggregated-apiserver", "karmada-controller-manager", "karmada-scheduler"],
         "original",
     ),
+    (
+        "migrate",
+        &KARMADA,
+        &[
+            "karmada-aggregated-apiserver",
+            "karmada-controller-manager",
+            "karmada-scheduler",
+            "karmada-webhook",
+        ],
+        "migration",
+    ),
     ("helm", &HELM, &["helm"], "helm"),
     ("cli", &KARMADA, &["karmadactl"], "up"),
 ];

@@ -122,7 +122,7 @@ impl Target<'_> {
         }
     }
 
-    fn write(&self, commit: &Commit<'_>) -> Write {
+    pub(super) fn write(&self, commit: &Commit<'_>) -> Write {
         let (collection, key) = (self.kind.collection.clone(), object::join_key(self.namespace, commit.name));
         let (change, ttl) = match &commit.change {
             Put::Nothing => (store::Change::Delete, None),

@@ -314,7 +314,7 @@ impl Target<'_> {
         Ok(Some(Outcome { object: new, created: false }))
     }
 
-    fn settle_namespace(&self, object: &mut Value) -> Result<(), Status> {
+    pub(super) fn settle_namespace(&self, object: &mut Value) -> Result<(), Status> {
         let given = object.namespace().to_owned();
         let metadata = object.metadata_mut();
         if !self.kind.namespaced {
@@ -774,7 +774,7 @@ pub fn precondition(kind: &Kind, namespace: &str, name: &str, wanted: &str, foun
 
 /// Refuses an object that nests too deep to be read again, whatever made it so: plug-ins, policies, the record of who
 /// owns its fields. An object that was stored deeper by an earlier release may stay as it is.
-fn check_depth(new: &Value, old: Option<&Value>) -> Result<(), Status> {
+pub(super) fn check_depth(new: &Value, old: Option<&Value>) -> Result<(), Status> {
     match depth::check(new) {
         Err(error) if old.is_none_or(|old| depth::depth(old) < depth::depth(new)) => {
             Err(Status::bad_request(error.to_string()))

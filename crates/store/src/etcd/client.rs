@@ -57,6 +57,10 @@ pub enum EtcdError {
     Unreachable { endpoints: String, reason: String },
     #[error("etcd refuses: {0}")]
     Refused(String),
+    #[error("etcd has entries under {prefix} already; a backup is put under a prefix that has none")]
+    Occupied { prefix: String },
+    #[error("the restore under {prefix} was not finished; start the server with the same --restore again")]
+    Unfinished { prefix: String },
 }
 
 /// A request that certainly never reached etcd.

@@ -35,6 +35,7 @@ use super::{
         RangeResponse, Request, Response, TXN, TxnRequest, TxnResponse, WatchAsk, WatchCreateRequest,
         WatchEvent, WatchRequest, WatchResponse,
     },
+    restore,
     telemetry::{EtcdEndpoint, Operation},
 };
 use crate::{
@@ -214,6 +215,9 @@ impl<H: Head> Follower<H> {
         let everything =
             load::with_history(&client, &keys, 0).await.map_err(|status| refusal(&client, &status))?;
         let took = started.elapsed();
+        if restore::is_unfinished(&client, &keys).await.map_err(|status| refusal(&client, &status))? {
+            return Err(EtcdError::Unfinished { prefix: etcd.prefix.clone() });
+        }
         let follower = Self::new(options, client, keys, everything);
         follower.shared.telemetry.asked(Operation::List, &Arc::default(), took, false);
         Ok(follower)
@@ -848,7 +852,7 @@ fn failure<H>(status: &Status, size: usize) -> CommitError<H> {
     }
 }
 
-fn refusal(client: &Client, status: &Status) -> EtcdError {
+pub(super) fn refusal(client: &Client, status: &Status) -> EtcdError {
     let reason = status.message().to_owned();
     if is_connection(status) {
         EtcdError::Unreachable { endpoints: client.names(), reason }

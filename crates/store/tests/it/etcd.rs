@@ -7,7 +7,9 @@ use proptest::{
     strategy::{Strategy, ValueTree},
     test_runner::TestRunner,
 };
-use store::{CommitError, EtcdOptions, Expect, Lost, OpenError, Options, Store};
+use store::{
+    CommitError, EtcdError, EtcdOptions, Expect, Lost, OpenError, Options, Store, restore, restore_into_etcd,
+};
 
 use crate::{
     laws, promises,
@@ -382,4 +384,95 @@ async fn an_etcd_that_is_not_there_is_named() {
     assert!(matches!(error, OpenError::Etcd(_)));
     let told = error.to_string();
     assert!(told.starts_with("etcd at http://127.0.0.1:1 does not answer: "), "{told}");
+}
+
+/// Names and values of a collection.
+fn contents(store: &Store<Mark>, collection: &str) -> Vec<(String, String)> {
+    let entry =
+        |entry: &std::sync::Arc<store::Entry<Mark>>| (entry.name.to_string(), entry.head.value.clone());
+    store.snapshot(collection).iter().map(entry).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup_goes_from_either_store_to_the_other() {
+    let Some(place) = Place::start().await else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| dir.path().join(name);
+    let file = Store::<Mark>::open(Options::file(at("data"))).expect("a store");
+    for n in 0..250 {
+        file.commit(put("pods", &format!("n/{n}"), Expect::Absent, &n.to_string()).buffered())
+            .await
+            .expect("new");
+    }
+    let big = "x".repeat(600_000);
+    for n in 0..4 {
+        set(&file, "apps/deployments", &format!("n/{n}"), &big).await;
+    }
+    file.backup(&at("one")).expect("a backup");
+
+    // Into etcd, and other people's keys there stay as they are.
+    let elsewhere: Store<Mark> = Store::open(Options::etcd(place.options("elsewhere"))).expect("a store");
+    set(&elsewhere, "pods", "kept", "1").await;
+    let etcd = place.options("restored");
+    let restored = tokio::task::spawn_blocking({
+        let (one, scratch, etcd) = (at("one"), at("scratch"), etcd.clone());
+        move || restore_into_etcd(&one, &scratch, &etcd, &[])
+    });
+    let restored = restored.await.expect("no panic").expect("an empty prefix");
+    assert_eq!(restored.entries, 254);
+    let copy: Store<Mark> = Store::open(Options::etcd(etcd.clone())).expect("a store");
+    for collection in ["pods", "apps/deployments"] {
+        assert_eq!(contents(&copy, collection), contents(&file, collection), "{collection}");
+    }
+    assert_eq!(contents(&elsewhere, "pods").len(), 1);
+
+    // Revisions of the lost store, whether etcd has reached them or not, are refused.
+    assert!(restored.revision > 2);
+    assert!(copy.watch("pods", 2).is_err(), "etcd had this revision before the restore");
+    let made = set(&copy, "pods", "new", "1").await;
+    assert!(made.revision > restored.revision);
+
+    // And back into a directory.
+    copy.backup(&at("two")).expect("a backup");
+    restore(&at("two"), &at("back"), &[]).expect("an empty directory");
+    let back = Store::<Mark>::open(Options::file(at("back"))).expect("a store");
+    for collection in ["pods", "apps/deployments"] {
+        assert_eq!(contents(&back, collection), contents(&copy, collection), "{collection}");
+    }
+
+    // A second time there is something in the way.
+    let refused = tokio::task::spawn_blocking({
+        let (one, scratch) = (at("one"), at("scratch"));
+        move || restore_into_etcd(&one, &scratch, &etcd, &[])
+    });
+    let refused = refused.await.expect("no panic").expect_err("it is not empty");
+    assert!(matches!(refused, OpenError::Etcd(EtcdError::Occupied { .. })), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_a_restore_is_not_opened_and_can_be_finished() {
+    let Some(place) = Place::start().await else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| dir.path().join(name);
+    let file = Store::<Mark>::open(Options::memory()).expect("a store");
+    set(&file, "pods", "a", "1").await;
+    // Larger than etcd takes: the restore ends after the first entry.
+    let whole = Store::<Mark>::open(Options::memory()).expect("a store");
+    set(&whole, "pods", "a", "1").await;
+    set(&whole, "zeta", "b", &"x".repeat(1_600_000)).await;
+    whole.backup(&at("broken")).expect("a backup");
+    file.backup(&at("other")).expect("a backup");
+    let restored = async |name: &str| {
+        let (from, scratch, etcd) = (at(name), at("scratch"), place.options("half"));
+        let done = tokio::task::spawn_blocking(move || restore_into_etcd(&from, &scratch, &etcd, &[]));
+        done.await.expect("no panic").map_err(|error| error.to_string())
+    };
+    let refused = restored("broken").await.expect_err("too large");
+    assert!(refused.contains("zeta b of the backup has 1600000 bytes"), "{refused}");
+    let opened = Store::<Mark>::open(Options::etcd(place.options("half")));
+    assert!(matches!(opened.map(drop), Err(OpenError::Etcd(EtcdError::Unfinished { .. }))));
+    let refused = restored("other").await.expect_err("another backup");
+    assert!(refused.contains("another backup was put under half"), "{refused}");
+    // The same one may go on, and fails at the same place; had the disk been at fault, it would now come to its end.
+    assert!(restored("broken").await.expect_err("still too large").contains("zeta b"));
 }
