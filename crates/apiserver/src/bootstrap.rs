@@ -152,6 +152,8 @@ pub(crate) async fn ensure(
     }
     object::stamp(&mut object, &kind.api_version, &kind.gvk.kind, None);
     match actor.create(&kind, namespace, object).await {
+        // Another server was quicker. Of a Service, the refusal names the address that is taken, not the name.
+        Err(_) if actor.server().store.get(&kind.collection, &key).is_some() => Ok(()),
         Err(status) if status.reason == "AlreadyExists" => Ok(()),
         other => other.map(|_| ()),
     }

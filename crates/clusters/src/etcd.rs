@@ -122,12 +122,17 @@ impl Etcd {
     pub async fn make_room(&self, revision: u64) -> Result<(), Error> {
         self.ask("/v3/kv/compaction", &format!(r#"{{"revision": "{revision}", "physical": true}}"#)).await?;
         self.ask("/v3/maintenance/defragment", "{}").await?;
-        let alarm = r#"{"action": "DEACTIVATE", "memberID": "0", "alarm": "NOSPACE"}"#;
-        self.ask("/v3/maintenance/alarm", alarm).await
+        let alarms: serde_json::Value = self.ask("/v3/maintenance/alarm", r#"{"action": "GET"}"#).await?;
+        for alarm in alarms["alarms"].as_array().into_iter().flatten() {
+            let mut disarm = alarm.clone();
+            disarm["action"] = "DEACTIVATE".into();
+            self.ask("/v3/maintenance/alarm", &disarm.to_string()).await?;
+        }
+        Ok(())
     }
 
     /// Sends a request to its JSON gateway.
-    async fn ask(&self, path: &str, body: &str) -> Result<(), Error> {
+    async fn ask(&self, path: &str, body: &str) -> Result<serde_json::Value, Error> {
         let ask = async {
             let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port())).await?;
             let length = body.len();
@@ -138,7 +143,11 @@ impl Etcd {
             stream.write_all(head.as_bytes()).await?;
             let mut answer = String::new();
             stream.read_to_string(&mut answer).await?;
-            if answer.starts_with("HTTP/1.1 200") { Ok(()) } else { Err(std::io::Error::other(answer)) }
+            // Small answers come whole, with their length.
+            let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+            let answered =
+                answer.starts_with("HTTP/1.1 200").then(|| serde_json::from_str(body).ok()).flatten();
+            answered.ok_or_else(|| std::io::Error::other(answer))
         };
         ask.await.map_err(Error::io("ask etcd for", path))
     }

@@ -291,7 +291,7 @@ async fn an_etcd_that_has_lost_the_others_says_so_at_once() {
     let Some(mut etcds) = Etcd::several(dir.path(), 3).await.expect("etcds start") else { return };
     let options = EtcdOptions {
         compact_every: None,
-        timeout: Duration::from_secs(2),
+        timeout: Duration::from_secs(5),
         ..EtcdOptions::new([etcds[0].endpoint.clone()])
     };
     let store = Store::<Mark>::open(Options::etcd(options)).expect("opens");

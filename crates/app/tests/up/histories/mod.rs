@@ -25,7 +25,7 @@ use clients::{Crowd, Place};
 use faults::{Act, Fault};
 
 const SERVERS: usize = 3;
-const CLIENTS: usize = 6;
+const CLIENTS: usize = 10;
 const WATCHERS: usize = 3;
 
 /// Three etcds, three servers, and a network of its own for each server.
