@@ -155,6 +155,12 @@ pub fn spawn(context: &Context, selection: &Selection) -> Option<Fleet> {
             }
         });
     }
+    if let Some(signs) = &environment.signs {
+        let seen = Arc::downgrade(&environment);
+        signs.when_broken(move || seen.upgrade().iter().for_each(|seen| seen.mirrors.went_back()));
+        let witness: Arc<dyn runtime::Witness> = signs.clone();
+        environment.mirrors.rely_on(&witness);
+    }
     let client = context.writer.client();
     environment.mirrors.follow(&watches, client, &context.clusters, &context.supervisor);
     if watches.contains(&Watch::Templates) {
