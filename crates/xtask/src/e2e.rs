@@ -4,17 +4,19 @@
 //! make them, `karmada server` and what else specs expect to find (`fixtures`), joins the members with the official `karmadactl`, or
 //! with ours, which specs then call, too, runs the chosen files of the suite in several processes, and prints what passed, failed and
 //! was left out, file by file, with reasons. Clusters that specs make with kind come from `kind`. Everything it starts ends with it.
+//! With real pods it runs in a network of its own (`network`), where pods reach the control plane.
 //!
 //! What specs need, and which are known to fail, is in `specs`; the table in `docs/guides/real-clusters.md` is made from it.
 
 mod fixtures;
 mod kind;
+mod network;
 mod report;
 mod specs;
 
 use std::{
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -26,6 +28,7 @@ use clusters::toolchain::{KARMADA, KARMADA_E2E, Toolchain};
 
 use self::{
     fixtures::{Server, Workshop},
+    network::ForPods,
     report::Chosen,
 };
 use crate::{
@@ -119,15 +122,27 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     };
     let karmadactl = lab.join("gopath/bin/karmadactl");
     fs::copy(&source, &karmadactl).context("cannot copy karmadactl")?;
+    // Each `karmadactl` installs the agent that belongs to it.
+    let agent = match arguments.pods {
+        true if arguments.our_karmadactl => network::without_symbols(&source, &lab),
+        true => toolchain.ensure_program(&KARMADA, "karmada-agent")?,
+        false => PathBuf::new(),
+    };
+    if arguments.pods && !network::inside() {
+        programs.wait()?;
+        return network::run_inside();
+    }
+    let for_pods = if arguments.pods { ForPods::with_agent(&agent) } else { ForPods::default() };
 
     let members = &MEMBERS[..if arguments.pods { MEMBERS_WITH_PODS } else { MEMBERS.len() }];
     let count = members.len().to_string();
     let mut wanted = vec!["--members", &count, "--like-kind"];
-    wanted.extend(arguments.pods.then_some("--pods"));
+    wanted.extend(for_pods.arguments());
     let Some(fleet) = Fleet::of(&workspace, &programs, &wanted)? else {
         bail!("there is no Go toolchain to build the members with");
     };
-    let server = Server::start(&workspace.program("karmada"), &lab)?;
+    let bind = if arguments.pods { network::PLANE } else { "127.0.0.1:0" };
+    let server = Server::start(&workspace.program("karmada"), &lab, bind)?;
     let workshop = Workshop {
         toolchain: &toolchain,
         lab: &lab,
@@ -158,7 +173,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let _estimators = workshop.estimators(&workspace.program("karmada"))?;
     // In the fleet's folder, whose path is short: a socket's may have 108 bytes.
     let socket = fleet.dir().join("kind.sock");
-    kind::serve(&socket, workspace, arguments.pods)?;
+    kind::serve(&socket, workspace, for_pods)?;
     let pulled: Vec<String> = pulled
         .iter()
         .map(|member| format!("{member}:{}", fleet.dir().join(format!("{member}.kubeconfig")).display()))

@@ -75,11 +75,11 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn start(program: &Path, lab: &Path) -> Result<Self> {
+    pub(super) fn start(program: &Path, lab: &Path, bind: &str) -> Result<Self> {
         let (data, log) = (lab.join("data"), lab.join("server.log"));
         let arguments = [
             "server",
-            "--bind=127.0.0.1:0",
+            &format!("--bind={bind}"),
             "--allow-no-execute-taint-policy",
             "--enable-no-execute-taint-eviction",
             "--enable-scheduler-estimator",
