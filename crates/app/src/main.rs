@@ -79,7 +79,12 @@ fn main() -> ExitCode {
         return cli::alone(name, std::env::args_os());
     }
     let root = Arguments::command();
-    let words = cli::normalize(std::env::args_os(), &root);
+    let mut words: Vec<_> = std::env::args_os().collect();
+    // What Karmada's own manifests call: with our image they run our agent.
+    if name == "karmada-agent" {
+        words.insert(1, "agent".into());
+    }
+    let words = cli::normalize(words.into_iter(), &root);
     let arguments = match Arguments::try_parse_from(&words) {
         Ok(arguments) => arguments,
         // The CLI's commands complain alike under all names; the roles in the parser's words.
