@@ -25,7 +25,10 @@ const OF_EACH: usize = 75;
 const QUIET: Duration = Duration::from_secs(35);
 
 fn of_each() -> usize {
-    std::env::var("KARMADA_RS_TEMPLATES").ok().and_then(|text| text.parse::<usize>().ok()).map_or(OF_EACH, |all| all / 4)
+    std::env::var("KARMADA_RS_TEMPLATES")
+        .ok()
+        .and_then(|text| text.parse::<usize>().ok())
+        .map_or(OF_EACH, |all| all / 4)
 }
 
 /// The original control plane.
@@ -46,7 +49,8 @@ fn spawn(program: &Path, arguments: &[String]) -> Process {
 }
 
 async fn send(client: &Client, method: &str, path: &str, body: &Value) -> Result<Value, String> {
-    let request = http::Request::builder().method(method).uri(path).header("content-type", "application/json");
+    let request =
+        http::Request::builder().method(method).uri(path).header("content-type", "application/json");
     let request = request.body(body.to_string().into_bytes()).expect("a request");
     client.request(request).await.map_err(|error| format!("{method} {path}: {error}"))
 }
@@ -59,9 +63,12 @@ impl Original {
     /// Starts everything but the parts that act.
     async fn start(kubeconfig: &Path, dir: &Path) -> Self {
         let toolchain = Toolchain::from_env().expect("a place for the programs");
-        for name in
-            ["karmada-controller-manager", "karmada-scheduler", "karmada-aggregated-apiserver", "karmada-webhook"]
-        {
+        for name in [
+            "karmada-controller-manager",
+            "karmada-scheduler",
+            "karmada-aggregated-apiserver",
+            "karmada-webhook",
+        ] {
             toolchain.ensure_program(&KARMADA, name).expect("the original is built");
         }
         toolchain.ensure(&[&ETCD]).expect("etcd is built");
@@ -130,7 +137,8 @@ impl Original {
         for mut object in hooks {
             let hooks = object["webhooks"].as_array_mut().expect("a list of hooks");
             // Rules of ours alone, and those of the aggregated server.
-            let ours = ["/validate-clusterresourcebinding", "cluster.karmada.io", "resourceregistry.karmada.io"];
+            let ours =
+                ["/validate-clusterresourcebinding", "cluster.karmada.io", "resourceregistry.karmada.io"];
             hooks.retain(|hook| {
                 let url = hook["clientConfig"]["url"].as_str().unwrap_or_default();
                 !url.ends_with(ours[0]) && hook["name"] != ours[1] && hook["name"] != ours[2]
@@ -139,8 +147,12 @@ impl Original {
             post(&client, &format!("/apis/admissionregistration.k8s.io/v1/{plural}"), &object).await;
         }
         eventually("the original's own kinds are served", async || {
-            send(&client, "GET", "/apis/cluster.karmada.io/v1alpha1/clusters", &Value::Null).await.map(drop)?;
-            send(&client, "GET", "/apis/policy.karmada.io/v1alpha1/propagationpolicies", &Value::Null).await.map(drop)
+            send(&client, "GET", "/apis/cluster.karmada.io/v1alpha1/clusters", &Value::Null)
+                .await
+                .map(drop)?;
+            send(&client, "GET", "/apis/policy.karmada.io/v1alpha1/propagationpolicies", &Value::Null)
+                .await
+                .map(drop)
         })
         .await;
         let (kubeconfig, dir) = (kubeconfig.to_owned(), dir.to_owned());
@@ -150,14 +162,18 @@ impl Original {
     /// Starts its controllers and its scheduler.
     fn act(&mut self) {
         let config = format!("--kubeconfig={}", self.kubeconfig.display());
-        let common = [config, "--metrics-bind-address=0".to_owned(), "--health-probe-bind-address=0".to_owned()];
+        let zero = ["--metrics-bind-address=0", "--health-probe-bind-address=0"];
+        let common = [&[config.as_str(), "--kube-api-qps=400", "--kube-api-burst=600"], &zero[..]].concat();
         for (name, further) in [
-            ("karmada-controller-manager", vec!["--controllers=*", "--cluster-status-update-frequency=10s"]),
+            (
+                "karmada-controller-manager",
+                vec!["--controllers=*", "--cluster-api-qps=400", "--cluster-api-burst=600"],
+            ),
             ("karmada-scheduler", vec!["--enable-scheduler-estimator=false"]),
         ] {
             let program = self.toolchain.path(&KARMADA.program(name));
-            let further = further.into_iter().map(str::to_owned);
-            self.acting.push(spawn(&program, &common.iter().cloned().chain(further).collect::<Vec<_>>()));
+            let all: Vec<String> = common.iter().chain(&further).map(|&flag| flag.to_owned()).collect();
+            self.acting.push(spawn(&program, &all));
         }
     }
 
@@ -173,7 +189,7 @@ impl Original {
     }
 }
 
-/// Runs our program with these arguments; `None` if it refused, with what it said.
+/// Runs our program to its end.
 fn karmada(arguments: &[&str]) -> Output {
     Command::new(PROGRAM).args(arguments).output().expect("the program runs")
 }
@@ -194,7 +210,11 @@ async fn migrate(arguments: &[&str]) -> Value {
             return serde_json::from_str(&report).expect("a report");
         }
         let told = said(&output);
-        assert!(told.contains("still acts"), "migrate {arguments:?}: {told}\n{}", String::from_utf8_lossy(&output.stdout));
+        assert!(
+            told.contains("still acts"),
+            "migrate {arguments:?}: {told}\n{}",
+            String::from_utf8_lossy(&output.stdout)
+        );
         tokio::time::sleep(Duration::from_secs(2)).await;
     }
 }
@@ -224,17 +244,22 @@ impl Witness {
         let mut found = BTreeSet::new();
         for (cluster, path, from) in &self.logs {
             let text = std::fs::read(path).expect("an audit log");
-            let new = String::from_utf8_lossy(text.get(usize::try_from(*from).expect("short")..).unwrap_or_default()).into_owned();
+            let new = String::from_utf8_lossy(
+                text.get(usize::try_from(*from).expect("short")..).unwrap_or_default(),
+            )
+            .into_owned();
             for line in new.lines() {
                 let Ok(entry) = serde_json::from_str::<Value>(line) else { continue };
                 let user = entry["user"]["username"].as_str().unwrap_or_default();
                 let verb = entry["verb"].as_str().unwrap_or_default();
                 let reads = ["get", "list", "watch"].contains(&verb);
-                let asks = entry["objectRef"]["resource"].as_str().is_some_and(|name| name.ends_with("reviews"));
+                let asks =
+                    entry["objectRef"]["resource"].as_str().is_some_and(|name| name.ends_with("reviews"));
                 if !user.starts_with("system:serviceaccount:karmada-cluster:") || reads || asks {
                     continue;
                 }
-                let path = entry["requestURI"].as_str().unwrap_or_default().split('?').next().unwrap_or_default();
+                let path =
+                    entry["requestURI"].as_str().unwrap_or_default().split('?').next().unwrap_or_default();
                 found.insert(format!("{cluster} {verb} {path}"));
             }
         }
@@ -264,8 +289,11 @@ async fn until_applied(client: &Client, count: usize) {
     let all: Api<DynamicObject> = Api::all_with(client.clone(), &bindings().resource);
     eventually(format!("{count} bindings are carried out"), async || {
         let list = all.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
-        let applied =
-            list.items.iter().filter(|binding| condition(Some(binding), "FullyApplied") == Some("True")).count();
+        let applied = list
+            .items
+            .iter()
+            .filter(|binding| condition(Some(binding), "FullyApplied") == Some("True"))
+            .count();
         if applied == count && list.items.len() == count {
             Ok(())
         } else {
@@ -279,7 +307,10 @@ async fn until_ready(client: &Client) {
     let clusters: Api<DynamicObject> =
         Api::all_with(client.clone(), &resource("cluster.karmada.io", "v1alpha1", "Cluster", "clusters"));
     for member in MEMBERS {
-        until(&clusters, member, "the cluster is ready", |cluster| condition(cluster, "Ready") == Some("True")).await;
+        until(&clusters, member, "the cluster is ready", |cluster| {
+            condition(cluster, "Ready") == Some("True")
+        })
+        .await;
     }
 }
 
@@ -287,7 +318,12 @@ async fn until_ready(client: &Client) {
 async fn populate(client: &Client) {
     let policies = "/apis/policy.karmada.io/v1alpha1";
     for namespace in NAMESPACES {
-        post(client, "/api/v1/namespaces", &json!({ "metadata": { "name": namespace, "labels": { "team": namespace } } })).await;
+        post(
+            client,
+            "/api/v1/namespaces",
+            &json!({ "metadata": { "name": namespace, "labels": { "team": namespace } } }),
+        )
+        .await;
     }
     let definition = json!({ "metadata": { "name": "widgets.example.com" }, "spec": {
         "group": "example.com", "scope": "Namespaced",
@@ -326,8 +362,16 @@ async fn populate(client: &Client) {
         let selected = |api: &str, kind: &str| json!([{ "apiVersion": api, "kind": kind }]);
         for made in [
             policy("divided", selected("apps/v1", "Deployment"), &weights([3, 2, 1])),
-            policy("plain", json!([{ "apiVersion": "v1", "kind": "ConfigMap" }, { "apiVersion": "v1", "kind": "Secret" }]), &everywhere),
-            policy("services", selected("v1", "Service"), &json!({ "clusterAffinity": { "clusterNames": ["member1", "member3"] } })),
+            policy(
+                "plain",
+                json!([{ "apiVersion": "v1", "kind": "ConfigMap" }, { "apiVersion": "v1", "kind": "Secret" }]),
+                &everywhere,
+            ),
+            policy(
+                "services",
+                selected("v1", "Service"),
+                &json!({ "clusterAffinity": { "clusterNames": ["member1", "member3"] } }),
+            ),
         ] {
             post(client, &format!("{at}/propagationpolicies"), &made).await;
         }
@@ -352,7 +396,8 @@ async fn populate(client: &Client) {
         post(client, &format!("/apis/apps/v1/namespaces/{namespace}/deployments"), &deployment).await;
         let map = json!({ "metadata": metadata("map"), "data": { "key": number.to_string() } });
         post(client, &format!("{core}/configmaps"), &map).await;
-        let secret = json!({ "metadata": metadata("secret"), "stringData": { "password": format!("p{number}") } });
+        let secret =
+            json!({ "metadata": metadata("secret"), "stringData": { "password": format!("p{number}") } });
         post(client, &format!("{core}/secrets"), &secret).await;
         let service = json!({ "metadata": metadata("svc"), "spec": { "selector": { "app": format!("web-{number}") }, "ports": [{ "port": 80 }] } });
         post(client, &format!("{core}/services"), &service).await;
@@ -404,7 +449,15 @@ async fn a_karmada_moves_over_and_back_and_its_members_notice_nothing() {
 
     // The switch.
     let witness = Witness::from_now(&logs);
-    let refused = karmada(&["migrate", "--from", &config, "--data-dir", &data, "--no-rehearsal", "--accept-member-writes"]);
+    let refused = karmada(&[
+        "migrate",
+        "--from",
+        &config,
+        "--data-dir",
+        &data,
+        "--no-rehearsal",
+        "--accept-member-writes",
+    ]);
     assert!(!refused.status.success() && said(&refused).contains("still acts"), "{}", said(&refused));
     original.rest();
     let report = migrate(&["--from", &config, "--data-dir", &data]).await;
@@ -422,13 +475,18 @@ async fn a_karmada_moves_over_and_back_and_its_members_notice_nothing() {
     let scale = Patch::Merge(json!({ "spec": { "replicas": 12 } }));
     let here = deployments.api(plane.clone(), "shop");
     here.patch("web-0", &PatchParams::default(), &scale).await.expect("a template of ours now");
-    let late = object(json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "late", "namespace": "bank" }, "data": { "a": "1" } }));
+    let late = object(
+        json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "late", "namespace": "bank" }, "data": { "a": "1" } }),
+    );
     maps.api(plane.clone(), "bank").create(&PostParams::default(), &late).await.expect("a new template");
     maps.api(plane.clone(), "bank").delete("map-1", &DeleteParams::default()).await.expect("it goes");
     for (member, replicas) in MEMBERS.into_iter().zip([6, 4, 2]) {
         let there = client(fleet.cluster(member).expect("a member").kubeconfig()).await;
         let found = deployments.api(there.clone(), "shop");
-        until(&found, "web-0", "the change arrives", |it| it.is_some_and(|it| it.data["spec"]["replicas"] == replicas)).await;
+        until(&found, "web-0", "the change arrives", |it| {
+            it.is_some_and(|it| it.data["spec"]["replicas"] == replicas)
+        })
+        .await;
         until(&maps.api(there.clone(), "bank"), "late", "the new one arrives", |it| it.is_some()).await;
         testkit::until_gone(&maps.api(there, "bank"), "map-1", "it leaves the member").await;
     }
