@@ -3,6 +3,7 @@
 mod access;
 mod agent;
 mod agents;
+mod aggregated;
 mod autoscaling;
 mod backup;
 mod chart;
@@ -63,6 +64,7 @@ enum Command {
     Agent(Box<agent::Arguments>),
     Sim(sim::Arguments),
     Webhook(webhook::Arguments),
+    Aggregated(Box<aggregated::Arguments>),
     Estimator(estimator::Arguments),
     Backup(backup::Arguments),
     Migrate(Box<migrate::Arguments>),
@@ -126,6 +128,7 @@ fn main() -> ExitCode {
             Command::Agent(arguments) => agent::run(*arguments).await,
             Command::Sim(arguments) => sim::run(arguments).await,
             Command::Webhook(arguments) => webhook::run(arguments).await,
+            Command::Aggregated(arguments) => aggregated::run(*arguments).await,
             Command::Estimator(arguments) => estimator::run(arguments).await,
             Command::Backup(arguments) => backup::run(arguments).await,
             Command::Migrate(arguments) => migrate::run(*arguments).await,
