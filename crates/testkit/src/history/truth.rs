@@ -13,6 +13,9 @@ use serde_json::{Value, json};
 
 use super::{Change, Fields, Revision, Version};
 
+/// An etcd that says nothing for this long may be frozen: another one is asked. Leases are renewed more often.
+const SILENCE: Duration = Duration::from_secs(2);
+
 /// Follows all changes below a prefix of keys, for as long as it lives.
 pub struct Truth {
     told: Arc<Mutex<Told>>,
@@ -84,22 +87,18 @@ impl Drop for Truth {
 }
 
 async fn follow(endpoints: Vec<String>, prefix: String, mut from: Revision, told: Arc<Mutex<Told>>) {
-    let mut end = prefix.clone().into_bytes();
-    if let Some(last) = end.last_mut() {
-        *last += 1;
-    }
     for endpoint in endpoints.iter().cycle() {
+        // All keys, not only those of the prefix: where nothing happens below it, the place would be compacted away meanwhile.
+        let everything = BASE64_STANDARD.encode([0_u8]);
         let create = json!({"create_request": {
-            "key": BASE64_STANDARD.encode(&prefix), "range_end": BASE64_STANDARD.encode(&end),
-            "start_revision": from.to_string(), "progress_notify": true,
+            "key": everything, "range_end": everything, "start_revision": from.to_string(),
         }});
         let stream = client(endpoint);
-        let opened =
-            tokio::time::timeout(Duration::from_secs(5), stream.request_stream(post("/v3/watch", &create)));
+        let opened = tokio::time::timeout(SILENCE, stream.request_stream(post("/v3/watch", &create)));
         if let Ok(Ok(lines)) = opened.await {
             let mut lines = std::pin::pin!(lines.lines());
             // A paused etcd says nothing; another one may have what is new.
-            while let Ok(Some(Ok(line))) = tokio::time::timeout(Duration::from_secs(5), lines.next()).await {
+            while let Ok(Some(Ok(line))) = tokio::time::timeout(SILENCE, lines.next()).await {
                 let Ok(Line { result }) = serde_json::from_str(&line) else { break };
                 let lost = result.compact_revision.and_then(|revision| revision.parse::<Revision>().ok());
                 if let Some(lost) = lost.filter(|revision| *revision > 0) {
@@ -107,8 +106,8 @@ async fn follow(endpoints: Vec<String>, prefix: String, mut from: Revision, told
                     return;
                 }
                 for event in result.events {
+                    from = event.kv.mod_revision.parse().map_or(from, |revision: Revision| revision + 1);
                     let Some(change) = event.change(&prefix) else { continue };
-                    from = change.revision + 1;
                     told.lock().unwrap_or_else(PoisonError::into_inner).changes.push(change);
                 }
             }

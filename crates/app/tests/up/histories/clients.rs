@@ -1,6 +1,6 @@
 //! Clients that read, write and watch, and note what they asked, when, and what they were told.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -243,9 +243,18 @@ impl Worker {
     /// Asks a server, and notes what came of it.
     async fn ask(&mut self, at: usize, request: Request) -> Outcome {
         let maps = self.place.maps(at, &self.namespace);
+        // Some lists come in pages, from two servers in turn.
+        let other = self.place.maps((at + 1) % self.place.clients.len(), &self.namespace);
+        let pages = self.dice.below(3) == 0;
         let server = self.place.server(at);
         let invoked = self.place.now();
-        let outcome = tokio::time::timeout(PATIENCE, answer(&maps, &request)).await;
+        let answer = async {
+            match &request {
+                Request::List { freshness: Freshness::Newest } if pages => in_pages([&maps, &other]).await,
+                _ => answer(&maps, &request).await,
+            }
+        };
+        let outcome = tokio::time::timeout(PATIENCE, answer).await;
         let outcome = outcome.unwrap_or_else(|_| Outcome::Unknown("no answer".to_owned()));
         let completed = self.place.now();
         match &outcome {
@@ -368,6 +377,31 @@ async fn answer(maps: &Api<ConfigMap>, request: &Request) -> Outcome {
             }
         }
     }
+}
+
+/// Lists everything, two objects at a time. All pages show the revision of the first one.
+async fn in_pages(servers: [&Api<ConfigMap>; 2]) -> Outcome {
+    let mut params = ListParams::default().limit(2);
+    let (mut all, mut first) = (BTreeMap::new(), None);
+    for server in servers.into_iter().cycle() {
+        let page = match server.list(&params).await {
+            Ok(page) => page,
+            // The next server may not have the history that the first one had.
+            Err(error) => return Outcome::Unknown(format!("page: {error}")),
+        };
+        let revision = page.metadata.resource_version.and_then(|text| text.parse().ok()).unwrap_or(0);
+        let first = *first.get_or_insert(revision);
+        assert_eq!(revision, first, "pages of one list are of different revisions");
+        all.extend(page.items.iter().map(|map| (map.name_any(), version(map))));
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params.continue_token = Some(token),
+            None => {
+                all.retain(|name, _| is_ours(name));
+                return Outcome::List { revision, objects: all };
+            }
+        }
+    }
+    unreachable!("servers are asked in turn for ever")
 }
 
 /// Follows all objects, from server to server.

@@ -65,7 +65,7 @@ impl World {
                     let data = dir.join(format!("server-{number}"));
                     scope.spawn(move || {
                         let flags =
-                            ["--store", "etcd", "--etcd-servers", etcd, "--etcd-compaction-interval", "5"];
+                            ["--store", "etcd", "--etcd-servers", etcd, "--etcd-compaction-interval", "10"];
                         Server::at(env!("CARGO_BIN_EXE_karmada"), &data, &flags)
                     })
                 })
