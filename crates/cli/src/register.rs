@@ -79,6 +79,9 @@ pub struct Arguments {
     /// Namespace of the agent in the cluster.
     #[arg(long, short = 'n', value_name = "NAMESPACE", default_value = NAMESPACE_SYSTEM)]
     pub namespace: String,
+    /// Features of the agent to switch on or off, as in `MultiClusterService=true`.
+    #[arg(long, value_name = "LIST", default_value = "", hide_default_value = true)]
+    pub feature_gates: String,
     /// Provider of the cluster.
     #[arg(long, value_name = "PROVIDER", default_value = "", hide_default_value = true)]
     pub cluster_provider: String,
@@ -167,6 +170,7 @@ impl Arguments {
             ("cluster-region", self.cluster_region.clone()),
             ("cluster-zones", self.cluster_zones.join(",")),
             ("proxy-server-address", self.proxy_server_address.clone()),
+            ("feature-gates", self.feature_gates.clone()),
         ] {
             if !value.is_empty() {
                 flags.push(format!("--{flag}={value}"));
@@ -533,13 +537,14 @@ mod tests {
 
     #[test]
     fn a_unit_runs_the_agent() {
-        let arguments = read(&["h:1", "--cluster-region", "here"]);
+        let arguments = read(&["h:1", "--cluster-region", "here", "--feature-gates", "A=true"]);
         let flags = arguments.agent_flags("m1", "https://m1", "/k");
         let unit = unit("m1", Path::new("/bin/karmada"), &flags);
         assert!(
             unit.contains("ExecStart=/bin/karmada \\\n    'agent' \\\n    '--karmada-kubeconfig=/k' \\\n"),
             "{unit}"
         );
+        assert!(unit.contains("'--feature-gates=A=true'"), "{unit}");
         assert!(unit.contains("'--cluster-region=here'") && unit.contains("'--controllers=*,certRotation'"));
     }
 }
