@@ -130,7 +130,8 @@ impl Metrics {
     ///
     /// `kinds` name what is stored where.
     pub fn render(&self, store: &Store<Head>, kinds: &[Arc<Kind>], others: &str) -> String {
-        for (collection, count) in store.collections() {
+        let served = store.collections().into_iter().filter(|(name, _)| !crate::allocator::is_range(name));
+        for (collection, count) in served {
             let labels = ResourceLabels { resource: collection.to_string() };
             self.objects.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
         }

@@ -18,6 +18,7 @@ mod fleet;
 mod fleet_metrics;
 mod licenses;
 mod memory;
+mod migrate;
 mod observability;
 mod plane;
 mod plugin;
@@ -64,6 +65,7 @@ enum Command {
     Webhook(webhook::Arguments),
     Estimator(estimator::Arguments),
     Backup(backup::Arguments),
+    Migrate(Box<migrate::Arguments>),
     Crds(crds::Arguments),
     #[command(flatten)]
     Cli(cli::Command),
@@ -121,6 +123,7 @@ fn main() -> ExitCode {
             Command::Webhook(arguments) => webhook::run(arguments).await,
             Command::Estimator(arguments) => estimator::run(arguments).await,
             Command::Backup(arguments) => backup::run(arguments).await,
+            Command::Migrate(arguments) => migrate::run(*arguments).await,
             Command::Crds(arguments) => crds::run(arguments),
             Command::Cli(command) => cli::run(command, "karmada").await,
         }

@@ -44,7 +44,7 @@ mod store;
 mod tree;
 mod watch;
 
-pub use backup::{Backup, restore};
+pub use backup::{Backup, restore, restore_into_etcd};
 pub use disk::{Lock, lock};
 pub use error::{AtError, CommitError, Compacted, Lost, OpenError};
 pub use etcd::{ETCD_BUCKETS, EtcdEndpoint, EtcdError, EtcdOptions, EtcdReport, EtcdRequests};

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "every benchmark takes what it needs")]
 
+pub(crate) mod follower;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

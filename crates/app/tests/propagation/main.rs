@@ -16,6 +16,8 @@ mod karmadactl;
 mod kinds;
 mod liar;
 mod members;
+mod network;
+mod partition;
 mod plane;
 mod pull;
 mod pull_rights;

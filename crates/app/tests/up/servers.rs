@@ -8,11 +8,12 @@ use clusters::Etcd;
 use futures::StreamExt as _;
 use k8s_openapi::api::authentication::v1::{SelfSubjectReview, TokenRequest};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, RoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{
-    ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams,
+    ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, WatchEvent,
+    WatchParams,
 };
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
@@ -25,7 +26,7 @@ fn start(etcd: &str, data: &Path) -> Server {
 }
 
 /// Starts all at once, so that they meet over keys and what has to exist.
-fn start_all(etcd: &str, dir: &Path) -> Vec<Server> {
+pub(crate) fn start_all(etcd: &str, dir: &Path) -> Vec<Server> {
     std::thread::scope(|scope| {
         let starts: Vec<_> = (0..SERVERS)
             .map(|number| scope.spawn(move || start(etcd, &dir.join(format!("server-{number}")))))
@@ -39,7 +40,7 @@ fn map(name: &str, value: &str) -> ConfigMap {
         .expect("a ConfigMap")
 }
 
-async fn config(server: &Server) -> kube::Config {
+pub(crate) async fn config(server: &Server) -> kube::Config {
     let kubeconfig = kube::config::Kubeconfig::read_from(server.kubeconfig()).expect("a kubeconfig");
     kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.expect("a usable context")
 }
@@ -48,6 +49,12 @@ async fn holder(client: &Client) -> String {
     let leases: Api<Lease> = Api::namespaced(client.clone(), "karmada-system");
     let lease = leases.get_opt("karmada-controller-manager").await.expect("the server answers");
     lease.and_then(|lease| lease.spec?.holder_identity).unwrap_or_default()
+}
+
+async fn acquired(client: &Client) -> jiff::Timestamp {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), "karmada-system");
+    let lease = leases.get("karmada-controller-manager").await.expect("the server answers");
+    lease.spec.and_then(|spec| spec.acquire_time).expect("it is held").0
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -105,6 +112,29 @@ async fn servers_on_one_etcd_are_one_control_plane() {
         other => panic!("{other:?}"),
     }
 
+    // What one has given to a Service, no other gives to a second one, until it is given back, to whichever server.
+    let services: Vec<Api<Service>> =
+        clients.iter().map(|client| Api::namespaced(client.clone(), "default")).collect();
+    let service = |name: &str| -> Service {
+        let spec =
+            json!({"type": "NodePort", "clusterIP": "10.96.7.7", "ports": [{"port": 80, "nodePort": 30777}]});
+        serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).expect("a Service")
+    };
+    for round in 0..3 {
+        let [one, other, third] = [0, 1, 2].map(|offset| &services[(round + offset) % SERVERS]);
+        one.create(&PostParams::default(), &service("first")).await.expect("they are free");
+        let refused =
+            other.create(&PostParams::default(), &service("second")).await.expect_err("they are taken");
+        assert!(refused.to_string().contains("already allocated"), "{refused}");
+        third.delete("first", &DeleteParams::default()).await.expect("it is there");
+    }
+    let attempts = (0..12).map(|number| {
+        let (services, service) = (&services[number % SERVERS], service(&format!("race-{number}")));
+        async move { services.create(&PostParams::default(), &service).await }
+    });
+    let attempts = futures::future::join_all(attempts).await;
+    assert_eq!(attempts.iter().filter(|made| made.is_ok()).count(), 1, "{attempts:?}");
+
     // A token that one has signed is believed by the others.
     let accounts: Api<ServiceAccount> = Api::namespaced(clients[0].clone(), "default");
     let account = serde_json::from_value(json!({"metadata": {"name": "robot"}})).expect("an account");
@@ -146,6 +176,7 @@ async fn servers_on_one_etcd_are_one_control_plane() {
     }));
     definitions.create(&PostParams::default(), &definition.expect("a definition")).await.expect("it is new");
     let kind = ApiResource::from_gvk(&kube::core::GroupVersionKind::gvk("example.com", "v1", "Widget"));
+    let accepted = std::time::Instant::now();
     for (number, client) in clients.iter().enumerate() {
         let widgets: Api<DynamicObject> = Api::namespaced_with(client.clone(), "default", &kind);
         let widget = DynamicObject::new(&format!("w{number}"), &kind);
@@ -153,10 +184,11 @@ async fn servers_on_one_etcd_are_one_control_plane() {
             widgets.create(&PostParams::default(), &widget).await.map(drop).map_err(|error| error.to_string())
         })
         .await;
+        eprintln!("the definition is served by server {number} within {:?}", accepted.elapsed());
         assert_eq!(widgets.list(&ListParams::default()).await.expect("a list").items.len(), number + 1);
     }
 
-    // One of them acts; when it is killed, another one does, and at once when it ends in order.
+    // One of them acts; when it is killed, another one does once the Lease has run out, and at once when it ends in order.
     let mut last = String::new();
     for orderly in [true, false] {
         let number = eventually("one of them acts", async || {
@@ -169,6 +201,7 @@ async fn servers_on_one_etcd_are_one_control_plane() {
         })
         .await;
         last = holder(&clients[number]).await;
+        let ended = jiff::Timestamp::now();
         if orderly {
             servers[number].end();
         } else {
@@ -181,6 +214,11 @@ async fn servers_on_one_etcd_are_one_control_plane() {
             if now.is_empty() || now == last { Err(format!("still {now:?}")) } else { Ok(()) }
         })
         .await;
+        // The Lease says when. Without an orderly end it cannot have been before the Lease ran out, 15 s after its last renewal.
+        let acquired = acquired(&left).await;
+        let after = acquired.duration_since(ended).as_secs();
+        eprintln!("orderly {orderly}: another server acts after {after} s");
+        assert!(after < if orderly { 10 } else { 20 }, "orderly {orderly}: {after} s");
         servers[number].restart();
         clients[number] = servers[number].client().await;
     }

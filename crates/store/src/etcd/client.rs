@@ -57,6 +57,10 @@ pub enum EtcdError {
     Unreachable { endpoints: String, reason: String },
     #[error("etcd refuses: {0}")]
     Refused(String),
+    #[error("etcd has entries under {prefix} already; a backup is put under a prefix that has none")]
+    Occupied { prefix: String },
+    #[error("the restore under {prefix} was not finished; start the server with the same --restore again")]
+    Unfinished { prefix: String },
 }
 
 /// A request that certainly never reached etcd.
@@ -138,7 +142,7 @@ impl Client {
             grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
             let codec = ProstCodec::<Q, A>::default();
             let path = http::uri::PathAndQuery::from_static(path);
-            grpc.unary(tonic::Request::new(message), path, codec).await
+            grpc.unary(needs_leader(message), path, codec).await
         };
         match tokio::time::timeout(self.timeout, call).await {
             Ok(answer) => answer.map(tonic::Response::into_inner),
@@ -180,7 +184,7 @@ impl Client {
             grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
             let codec = ProstCodec::<WatchRequest, WatchResponse>::default();
             let path = http::uri::PathAndQuery::from_static(WATCH);
-            grpc.streaming(tonic::Request::new(requests), path, codec).await
+            grpc.streaming(needs_leader(requests), path, codec).await
         };
         let answer = match tokio::time::timeout(self.timeout, call).await {
             Ok(answer) => answer.map(tonic::Response::into_inner),
@@ -218,7 +222,19 @@ pub(crate) fn is_connection(status: &Status) -> bool {
     matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Unknown)
 }
 
+/// Has etcd refuse at once, and end a watch, when it has lost sight of the others: it would know nothing new.
+fn needs_leader<T>(message: T) -> tonic::Request<T> {
+    let mut request = tonic::Request::new(message);
+    request.metadata_mut().insert("hasleader", tonic::metadata::MetadataValue::from_static("true"));
+    request
+}
+
+/// Says whether a request has certainly changed nothing.
 fn was_never_sent(status: &Status) -> bool {
+    // etcd looks for its leader before it looks at the request.
+    if status.message() == "etcdserver: no leader" {
+        return true;
+    }
     let mut next: Option<&(dyn std::error::Error + 'static)> = std::error::Error::source(status);
     while let Some(error) = next {
         if error.is::<NotSent>() {

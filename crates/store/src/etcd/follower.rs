@@ -35,6 +35,7 @@ use super::{
         RangeResponse, Request, Response, TXN, TxnRequest, TxnResponse, WatchAsk, WatchCreateRequest,
         WatchEvent, WatchRequest, WatchResponse,
     },
+    restore,
     telemetry::{EtcdEndpoint, Operation},
 };
 use crate::{
@@ -212,8 +213,17 @@ impl<H: Head> Follower<H> {
         let keys = Keys::new(&etcd.prefix);
         let started = Instant::now();
         let everything =
-            load::with_history(&client, &keys).await.map_err(|status| refusal(&client, &status))?;
+            load::with_history(&client, &keys, 0).await.map_err(|status| refusal(&client, &status))?;
         let took = started.elapsed();
+        if restore::is_unfinished(&client, &keys).await.map_err(|status| refusal(&client, &status))? {
+            return Err(EtcdError::Unfinished { prefix: etcd.prefix.clone() });
+        }
+        let follower = Self::new(options, client, keys, everything);
+        follower.shared.telemetry.asked(Operation::List, &Arc::default(), took, false);
+        Ok(follower)
+    }
+
+    fn new(options: Options, client: Client, keys: Keys, everything: Everything) -> Self {
         let Everything { revision, newest, collections } = everything;
         let shards = collections.into_iter().map(|(collection, raw)| {
             let entries = parse_heads(&collection, raw);
@@ -221,8 +231,7 @@ impl<H: Head> Follower<H> {
         });
         let state = State::new(revision, revision, None, shards.collect());
         let shared = Arc::new(Shared::new(options, state, Revision::MAX, true));
-        shared.telemetry.asked(Operation::List, &Arc::default(), took, false);
-        Ok(Self {
+        Self {
             shared,
             client,
             keys,
@@ -239,7 +248,7 @@ impl<H: Head> Follower<H> {
             asking: false,
             full: false,
             leases: Arc::default(),
-        })
+        }
     }
 
     /// Follows the watch up to a revision.
@@ -509,7 +518,11 @@ impl<H: Head> Follower<H> {
                 self.drop_flight(key, id);
                 drop(done.send(Ok(reply)));
             }
-            None => flight.acknowledged = Some((revision, done)),
+            None => {
+                flight.acknowledged = Some((revision, done));
+                // Everything was read anew before the answer came: the watch will not show it.
+                self.answer_shown(key);
+            }
         }
     }
 
@@ -769,7 +782,8 @@ impl<H: Head> Follower<H> {
             revision = self.applied,
             "etcd has compacted what was not seen yet: everything is read anew"
         );
-        match load::now(&self.client, &self.keys).await {
+        // With the history since, so that clients who come from other servers can go on here.
+        match load::with_history(&self.client, &self.keys, self.applied).await {
             Err(status) => {
                 self.told(Some(&status));
                 self.pause(LONGEST_PAUSE);
@@ -838,7 +852,7 @@ fn failure<H>(status: &Status, size: usize) -> CommitError<H> {
     }
 }
 
-fn refusal(client: &Client, status: &Status) -> EtcdError {
+pub(super) fn refusal(client: &Client, status: &Status) -> EtcdError {
     let reason = status.message().to_owned();
     if is_connection(status) {
         EtcdError::Unreachable { endpoints: client.names(), reason }
@@ -846,3 +860,6 @@ fn refusal(client: &Client, status: &Status) -> EtcdError {
         EtcdError::Refused(reason)
     }
 }
+
+#[cfg(test)]
+mod tests;
