@@ -3,6 +3,7 @@
 mod access;
 mod agent;
 mod agents;
+mod aggregated;
 mod autoscaling;
 mod backup;
 mod chart;
@@ -18,6 +19,7 @@ mod fleet;
 mod fleet_metrics;
 mod licenses;
 mod memory;
+mod migrate;
 mod observability;
 #[cfg(test)]
 mod pages;
@@ -64,8 +66,10 @@ enum Command {
     Agent(Box<agent::Arguments>),
     Sim(sim::Arguments),
     Webhook(webhook::Arguments),
+    Aggregated(Box<aggregated::Arguments>),
     Estimator(estimator::Arguments),
     Backup(backup::Arguments),
+    Migrate(Box<migrate::Arguments>),
     Crds(crds::Arguments),
     #[command(flatten)]
     Cli(cli::Command),
@@ -130,8 +134,10 @@ fn main() -> ExitCode {
             Command::Agent(arguments) => agent::run(*arguments).await,
             Command::Sim(arguments) => sim::run(arguments).await,
             Command::Webhook(arguments) => webhook::run(arguments).await,
+            Command::Aggregated(arguments) => aggregated::run(*arguments).await,
             Command::Estimator(arguments) => estimator::run(arguments).await,
             Command::Backup(arguments) => backup::run(arguments).await,
+            Command::Migrate(arguments) => migrate::run(*arguments).await,
             Command::Crds(arguments) => crds::run(arguments),
             Command::Cli(command) => cli::run(command, "karmada").await,
         }

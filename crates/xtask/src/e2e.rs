@@ -1,7 +1,7 @@
 //! `cargo xtask e2e`: Karmada's own end-to-end suite, unchanged, against our control plane on real members.
 //!
 //! Builds what is missing (the suite, the official `karmadactl`, the members' programs, our binary), starts members as kind would
-//! make them, `karmada server` and what else specs expect to find (`fixtures`), joins the members with the official `karmadactl`, or
+//! make them, `karmada server` (`plane`) and what else specs expect to find (`fixtures`), joins the members with the official `karmadactl`, or
 //! with ours, which specs then call, too, runs the chosen files of the suite in several processes, and prints what passed, failed and
 //! was left out, file by file, with reasons. Clusters that specs make with kind come from `kind`. Everything it starts ends with it.
 //! With real pods it runs in a network of its own (`network`), where pods reach the control plane.
@@ -11,6 +11,7 @@
 mod fixtures;
 mod kind;
 mod network;
+mod plane;
 mod report;
 mod specs;
 
@@ -26,11 +27,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use clusters::toolchain::{KARMADA, KARMADA_E2E, Toolchain};
 
-use self::{
-    fixtures::{Server, Workshop},
-    network::ForPods,
-    report::Chosen,
-};
+use self::{fixtures::Workshop, network::ForPods, plane::Plane, report::Chosen};
 use crate::{
     ci::fleet::{Fleet, Programs},
     clusters::PROGRAM,
@@ -61,6 +58,9 @@ const MEMBERS_WITH_PODS: usize = 2;
 /// The page with the table of all specs.
 const PAGE: &str = "docs/guides/real-clusters.md";
 
+/// The program of `testkit` that spreads requests over several servers.
+const BALANCER: &str = "balancer";
+
 /// How often the user hears that the suite is still at it.
 const NEWS_EVERY: Duration = Duration::from_secs(30);
 
@@ -87,6 +87,9 @@ pub(crate) struct Arguments {
     /// The suite and the members' joining use our program as `karmadactl`, not the official one.
     #[arg(long)]
     our_karmadactl: bool,
+    /// The control plane is this many servers on one etcd, behind a balancer that gives each request to the next one.
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "pods", value_parser = clap::value_parser!(u8).range(1..=9))]
+    servers: u8,
     /// Processes that run specs side by side.
     #[arg(long, value_name = "N", default_value_t = 6)]
     processes: usize,
@@ -114,6 +117,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     build(&["--package", "app", "--bin", "karmada"])?;
     build(&["--package", "clusters", "--bin", PROGRAM])?;
+    if arguments.servers > 1 {
+        build(&["--package", "testkit", "--bin", BALANCER])?;
+    }
     // Our program is the CLI alone under this name.
     let source = if arguments.our_karmadactl {
         workspace.program("karmada")
@@ -141,8 +147,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let Some(fleet) = Fleet::of(&workspace, &programs, &wanted)? else {
         bail!("there is no Go toolchain to build the members with");
     };
-    let bind = if arguments.pods { network::PLANE } else { "127.0.0.1:0" };
-    let server = Server::start(&workspace.program("karmada"), &lab, bind)?;
+    let programs = plane::Programs {
+        toolchain: &toolchain,
+        karmada: &workspace.program("karmada"),
+        balancer: &workspace.program(BALANCER),
+    };
+    let bind = if arguments.pods { network::PLANE } else { plane::LOOPBACK };
+    let server = Plane::start(&programs, &lab, arguments.servers, bind)?;
     let workshop = Workshop {
         toolchain: &toolchain,
         lab: &lab,
