@@ -95,6 +95,9 @@ pub(crate) async fn run(mark: Mark, arguments: Arguments, manager: &str) -> anyh
     if resources.is_empty() && arguments.files.is_empty() {
         bail!("one or more resources must be specified as <resource> <name> or <resource>/<name>");
     }
+    if arguments.list && arguments.output.output.as_deref().is_some_and(|format| !format.is_empty()) {
+        bail!("--list and --output may not be specified together");
+    }
     if changes.set.is_empty() && changes.remove.is_empty() && !arguments.list {
         bail!("at least one {} update is required", mark.noun());
     }

@@ -228,7 +228,8 @@ pub(crate) fn document(mut objects: Vec<Value>, always_list: bool) -> Value {
     if objects.len() == 1 && !always_list {
         return objects.remove(0);
     }
-    json!({"apiVersion": "v1", "items": objects, "kind": "List", "metadata": {"resourceVersion": ""}})
+    let metadata = json!({"resourceVersion": "", "selfLink": ""});
+    json!({"apiVersion": "v1", "items": objects, "kind": "List", "metadata": metadata})
 }
 
 /// `deployment.apps/nginx`
