@@ -65,7 +65,7 @@ pub use completion::script;
 pub use credentials::{Credentials, Reported, prepare_member};
 pub use failure::told;
 pub use join::{JoinArguments, enrol, join};
-pub use program::{alone, command, is_command, normalize, refuse};
+pub use program::{alone, command, is_command, normalize, refuse, renamed};
 pub use unjoin::{UnjoinArguments, unjoin};
 
 /// A command of the CLI.
