@@ -9,6 +9,7 @@ mod chart;
 mod cluster_proxy;
 mod controllers;
 mod crds;
+mod detector;
 mod environment;
 mod estimator;
 mod etcd;
@@ -63,6 +64,7 @@ enum Command {
     Sim(sim::Arguments),
     Webhook(webhook::Arguments),
     Estimator(estimator::Arguments),
+    Detector(Box<detector::Arguments>),
     Backup(backup::Arguments),
     Crds(crds::Arguments),
     #[command(flatten)]
@@ -120,6 +122,7 @@ fn main() -> ExitCode {
             Command::Sim(arguments) => sim::run(arguments).await,
             Command::Webhook(arguments) => webhook::run(arguments).await,
             Command::Estimator(arguments) => estimator::run(arguments).await,
+            Command::Detector(arguments) => detector::run(*arguments).await,
             Command::Backup(arguments) => backup::run(arguments).await,
             Command::Crds(arguments) => crds::run(arguments),
             Command::Cli(command) => cli::run(command, "karmada").await,
