@@ -12,7 +12,7 @@ use controllers::plane::scheduling::{Diagnoses, Settings as Scheduling};
 use controllers::table::TABLE;
 use controllers::{Context, Fleet, Selection, Settings, Timing};
 use k8s_openapi::api::core::v1::Namespace;
-use member::Member;
+use member::{Between, Member, Members};
 use parking_lot::Mutex;
 use propagation::skip::{SKIPPED_NAMESPACES, SkipRules};
 use propagation::withdrawal::Limits;
@@ -264,6 +264,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     };
     let client = kube::Client::try_from(config).context("cannot make a client from the kubeconfig")?;
     let version = client.apiserver_version().await.context("the control plane does not answer")?;
+    crate::migrate::marker::check(&client).await?;
     let mut signals = Signals::listen()?;
     let stop = CancellationToken::new();
     let _stop_the_rest = stop.clone().drop_guard();
@@ -306,6 +307,8 @@ struct Plan {
     settings: Settings,
     scheduler: Scheduling,
     selection: Selection,
+    /// Between the controllers and the members, for rehearsals.
+    between: Option<Between>,
 }
 
 impl Plan {
@@ -316,20 +319,33 @@ impl Plan {
             settings: chosen.settings()?,
             scheduler: Scheduling { diagnoses, ..chosen.scheduling.settings()? },
             selection: chosen.controllers.clone(),
+            between: None,
         })
     }
 
     fn start(&self, tasks: &Tasks) {
         let supervisor = Supervisor::default();
-        let context = Context {
+        let mut context = Context {
             settings: self.settings.clone(),
             scheduler: self.scheduler.clone(),
             writer: self.writer.clone(),
             ..Context::new(self.writer.client().clone(), supervisor.clone())
         };
+        if let Some(between) = &self.between {
+            context.members = Arc::new(Members::behind(supervisor.clone(), between.clone()));
+        }
         let fleet = controllers::spawn(&context, &self.selection);
         *tasks.0.lock() = Some(Started { supervisor, fleet });
     }
+}
+
+/// Has the controllers work for as long as the tasks are not stopped, with something between them and the members. Nobody else may
+/// act on this control plane.
+pub(crate) fn rehearse(writer: Writer, chosen: &Chosen, between: Between) -> anyhow::Result<Tasks> {
+    let tasks = Tasks::default();
+    let plan = Plan { between: Some(between), ..Plan::new(writer, chosen, Diagnoses::default())? };
+    plan.start(&tasks);
+    Ok(tasks)
 }
 
 /// The tasks of the controllers that run at the moment; cheap to clone, all clones show the same.
@@ -345,7 +361,7 @@ struct Started {
 
 impl Tasks {
     /// Ends them, within a limit.
-    async fn stop(&self) {
+    pub(crate) async fn stop(&self) {
         let Some(Started { supervisor, .. }) = self.0.lock().take() else { return };
         if tokio::time::timeout(GOODBYE, supervisor.stop()).await.is_err() {
             tracing::warn!(tasks = supervisor.len(), "some controllers did not end in time");
@@ -396,6 +412,7 @@ impl Running {
         if chosen.controllers.is_empty() {
             return Ok(Self { stop, task: tokio::spawn(async {}) });
         }
+        crate::migrate::marker::check(plan.writer.client()).await?;
         let own = match server {
             Some(server) => server,
             // Lives as long as the store, and no other store has it.

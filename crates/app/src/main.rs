@@ -19,6 +19,7 @@ mod fleet;
 mod fleet_metrics;
 mod licenses;
 mod memory;
+mod migrate;
 mod observability;
 mod plane;
 mod plugin;
@@ -66,6 +67,7 @@ enum Command {
     Estimator(estimator::Arguments),
     Detector(Box<detector::Arguments>),
     Backup(backup::Arguments),
+    Migrate(Box<migrate::Arguments>),
     Crds(crds::Arguments),
     #[command(flatten)]
     Cli(cli::Command),
@@ -124,6 +126,7 @@ fn main() -> ExitCode {
             Command::Estimator(arguments) => estimator::run(arguments).await,
             Command::Detector(arguments) => detector::run(*arguments).await,
             Command::Backup(arguments) => backup::run(arguments).await,
+            Command::Migrate(arguments) => migrate::run(*arguments).await,
             Command::Crds(arguments) => crds::run(arguments),
             Command::Cli(command) => cli::run(command, "karmada").await,
         }

@@ -17,6 +17,8 @@ mod karmadactl;
 mod kinds;
 mod liar;
 mod members;
+mod network;
+mod partition;
 mod plane;
 mod pull;
 mod pull_rights;
