@@ -1,11 +1,11 @@
 //! Services across clusters: endpoints are where they are wanted. In which order things come and go is in `orders`, what a change
-//! costs in `cost`, what a tenant may do in `tenants`.
+//! costs in `cost`.
 
 mod cost;
 mod orders;
 
 use apimachinery::patch::merge;
-use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use testkit::{Kind, at, condition, eventually, until, until_gone};
 
