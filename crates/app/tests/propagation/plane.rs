@@ -78,6 +78,14 @@ impl ControlPlane {
         self.controllers
     }
 
+    /// Returns the server itself; there has to be one.
+    pub(crate) fn process(&self) -> &Server {
+        match &self.role {
+            Role::Server(server) => server,
+            Role::Controllers { .. } => panic!("this control plane is a kube-apiserver"),
+        }
+    }
+
     /// Returns what has to be known to check it at the end of a test. Controllers on a kube-apiserver write in the name of the
     /// administrator, as the test does, so that its log cannot tell who it was.
     pub(crate) fn site(&self, client: kube::Client) -> Site {
