@@ -8,6 +8,7 @@
 mod application;
 mod campaign;
 mod cases;
+mod clock;
 mod election;
 mod failover;
 mod fleet;
