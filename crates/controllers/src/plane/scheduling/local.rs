@@ -23,6 +23,8 @@ use crate::plane::Plane;
 
 /// While pods come and go, what is left of the nodes is counted no more often than this.
 const REST: Duration = Duration::from_millis(100);
+/// How long the first question about a member waits for its nodes and pods.
+const FIRST: Duration = Duration::from_secs(2);
 /// How many quotas of a namespace count.
 const QUOTAS: u32 = 500;
 
@@ -36,6 +38,8 @@ pub(super) struct Local {
 /// What is left of a member's nodes.
 struct Left {
     load: Arc<Load>,
+    /// Somebody has waited for them once; nobody does so again.
+    waited: AtomicBool,
     /// Nodes or pods have changed since it was counted.
     changed: AtomicBool,
     counted: Mutex<Option<(Instant, Arc<Vec<Node>>)>>,
@@ -56,10 +60,10 @@ impl Local {
         self.members.get(cluster).is_some()
     }
 
-    /// Answers for all clusters of the question; waits until their nodes and pods are known.
+    /// Answers for all clusters of the question.
     ///
     /// # Errors
-    /// If a member has gone, or does not tell its quotas.
+    /// If a member has gone, if its nodes and pods are not known in time, or if it does not tell its quotas.
     pub(super) async fn max_available(&self, question: &Question) -> Result<BTreeMap<String, i32>, String> {
         let answers = question.clusters.iter().map(|(cluster, assumed)| async move {
             Ok((cluster.clone(), self.answer(question, cluster, assumed).await?))
@@ -70,8 +74,13 @@ impl Local {
     async fn answer(&self, question: &Question, cluster: &str, assumed: &[Workload]) -> Result<i32, String> {
         let member = self.members.get(cluster).ok_or_else(|| format!("member {cluster} has gone"))?;
         let left = self.left(&member);
-        left.load.nodes.complete().await;
-        left.load.pods.complete().await;
+        // A member that has not told them the first time delays no other decision.
+        let patience = if left.waited.load(Ordering::SeqCst) { Duration::ZERO } else { FIRST };
+        let known = left.load.wait(patience).await;
+        left.waited.store(true, Ordering::SeqCst);
+        if !known {
+            return Err(format!("the nodes and pods of member {cluster} are not known yet"));
+        }
         let quotas = self.quotas(&member, question.namespace()).await?;
         let nodes = left.count();
         let world = World { left: &nodes, quotas: quotas.as_deref(), protected: self.protected };
@@ -97,8 +106,12 @@ impl Local {
         if let Some(known) = rooms.get(member.name()).filter(|known| Arc::ptr_eq(&known.load, &load)) {
             return known.clone();
         }
-        let left =
-            Arc::new(Left { load: load.clone(), changed: AtomicBool::new(true), counted: Mutex::default() });
+        let left = Arc::new(Left {
+            load: load.clone(),
+            waited: AtomicBool::new(false),
+            changed: AtomicBool::new(true),
+            counted: Mutex::default(),
+        });
         // The copies live as long as the connection; who is told of their changes must not keep them.
         let told = Arc::downgrade(&left);
         let note = move || _ = told.upgrade().map(|left| left.changed.store(true, Ordering::SeqCst));
