@@ -105,7 +105,7 @@ pub struct Workload {
 /// A question to one cluster, as it is sent.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Request {
-    Replicas(protocol::MaxAvailableReplicasRequest),
+    Replicas(Box<protocol::MaxAvailableReplicasRequest>),
     Sets(protocol::MaxAvailableComponentSetsRequest),
 }
 
@@ -118,11 +118,11 @@ impl Question {
         });
         let (cluster, assumed_workloads) = (cluster.to_owned(), assumed_workloads.collect());
         match &self.want {
-            Want::Replicas(needs) => Request::Replicas(protocol::MaxAvailableReplicasRequest {
+            Want::Replicas(needs) => Request::Replicas(Box::new(protocol::MaxAvailableReplicasRequest {
                 cluster,
                 replica_requirements: needs.as_ref().map(Into::into),
                 assumed_workloads,
-            }),
+            })),
             Want::Sets(components) => Request::Sets(protocol::MaxAvailableComponentSetsRequest {
                 cluster,
                 components: components.iter().map(Into::into).collect(),
@@ -211,7 +211,7 @@ impl Client {
             Request::Replicas(request) => {
                 let path = protocol::MAX_AVAILABLE_REPLICAS;
                 let answer: protocol::MaxAvailableReplicasResponse =
-                    self.call(cluster, path, request, &question.resource).await?;
+                    self.call(cluster, path, *request, &question.resource).await?;
                 Ok(answer.max_replicas)
             }
             Request::Sets(request) => {

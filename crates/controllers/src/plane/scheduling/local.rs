@@ -66,7 +66,7 @@ impl Local {
     /// If a member has gone, if its nodes and pods are not known in time, or if it does not tell its quotas.
     pub(super) async fn max_available(&self, question: &Question) -> Result<BTreeMap<String, i32>, String> {
         let answers = question.clusters.iter().map(|(cluster, assumed)| async move {
-            Ok((cluster.clone(), self.answer(question, cluster, assumed).await?))
+            Ok::<_, String>((cluster.clone(), self.answer(question, cluster, assumed).await?))
         });
         Ok(try_join_all(answers).await?.into_iter().collect())
     }
