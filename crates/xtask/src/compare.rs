@@ -27,15 +27,23 @@ static COMPARISONS: &[(&str, &Recipe, &[&str], &[Tests])] = &[
         "server",
         &KARMADA,
         &["karmada-aggregated-apiserver", "karmada-controller-manager", "karmada-scheduler"],
-        &[("app", "original", "")],
+        &[("app", "original", "the_original_controllers")],
     ),
+    ("agent", &KARMADA, CONTROL_PLANE, &[("app", "original", "agent::")]),
+    ("migrate", &KARMADA, CONTROL_PLANE, &[("app", "migration", "")]),
     ("helm", &HELM, &["helm"], &[("app", "helm", "")]),
     ("cli", &KARMADA, &["karmadactl"], &[("app", "up", "")]),
 ];
 
+/// The programs of the whole original control plane.
+pub(crate) const CONTROL_PLANE: &[&str] =
+    &["karmada-aggregated-apiserver", "karmada-controller-manager", "karmada-scheduler", "karmada-webhook"];
+
 /// These need a program of ours around the original's packages, and no cluster.
 const INTERPRETER: &str = "interpreter";
 const AUTOSCALING: &str = "autoscaling";
+/// The API server against kube-apiserver, both on etcd.
+const ETCD: &str = "etcd";
 
 pub(crate) fn run(name: Option<&str>) -> Result<()> {
     let Some(wanted) = name else {
@@ -47,6 +55,9 @@ pub(crate) fn run(name: Option<&str>) -> Result<()> {
     }
     if wanted == AUTOSCALING {
         return autoscaling();
+    }
+    if wanted == ETCD {
+        return etcd();
     }
     let Some((_, recipe, programs, tests)) = COMPARISONS.iter().find(|(name, ..)| *name == wanted) else {
         bail!("there is no comparison called {wanted}\n{}", list());
@@ -98,6 +109,19 @@ fn autoscaling() -> Result<()> {
     Ok(())
 }
 
+/// Sends every request of the differential suite to kube-apiserver and to our server on etcd.
+fn etcd() -> Result<()> {
+    Toolchain::from_env()?.ensure(&MEMBER_RECIPES)?;
+    let status = cargo()
+        .args(["test", "--package", "apiserver", "--test", "differential", "--", "--ignored", "--nocapture"])
+        .status()
+        .context("cannot run cargo test")?;
+    if !status.success() {
+        bail!("the answers differ, or could not be compared");
+    }
+    Ok(())
+}
+
 /// Builds the program that answers with the original's interpreter.
 pub(crate) fn oracle() -> Result<PathBuf> {
     let source = Workspace::load()?.root.join("crates/interpreter/tests/oracle");
@@ -106,6 +130,6 @@ pub(crate) fn oracle() -> Result<PathBuf> {
 
 fn list() -> String {
     let names: Vec<&str> =
-        COMPARISONS.iter().map(|(name, ..)| *name).chain([INTERPRETER, AUTOSCALING]).collect();
+        COMPARISONS.iter().map(|(name, ..)| *name).chain([INTERPRETER, AUTOSCALING, ETCD]).collect();
     format!("Comparisons:\n  {}", names.join("\n  "))
 }
