@@ -47,7 +47,12 @@ impl ControlPlane {
 
     /// Starts `karmada server` with the controllers of a list and further flags.
     pub(crate) fn with(controllers: &'static str, flags: &[&str]) -> Self {
-        let server = Server::audited(KARMADA, &[&["--controllers", controllers], flags].concat());
+        Self::of(KARMADA, controllers, flags)
+    }
+
+    /// The same, by another program than `karmada`.
+    pub(crate) fn of(program: impl AsRef<Path>, controllers: &'static str, flags: &[&str]) -> Self {
+        let server = Server::audited(program, &[&["--controllers", controllers], flags].concat());
         Self { kubeconfig: server.kubeconfig(), role: Role::Server(server), controllers }
     }
 
