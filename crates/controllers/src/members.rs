@@ -24,6 +24,7 @@ mod summary;
 pub(crate) mod work_status;
 
 pub(crate) use cluster::taints_message;
+pub(crate) use heartbeat::Signs;
 
 use std::collections::BTreeSet;
 use std::ops::Deref;

@@ -10,34 +10,32 @@ use clusters::toolchain::{HELM, KARMADA, MEMBER_RECIPES, Recipe, Toolchain};
 
 use crate::workspace::{Workspace, cargo};
 
-/// What can be compared: its name, the programs it needs, and the test that does it.
-static COMPARISONS: &[(&str, &Recipe, &[&str], &str)] = &[
-    ("scheduler", &KARMADA, &["karmada-scheduler"], "scheduling_original"),
-    ("webhook", &KARMADA, &["karmada-webhook"], "admission"),
+/// What can be compared: its name, the programs it needs, and the test that does it with a part of its name.
+static COMPARISONS: &[(&str, &Recipe, &[&str], &str, &str)] = &[
+    ("scheduler", &KARMADA, &["karmada-scheduler"], "scheduling_original", ""),
+    ("webhook", &KARMADA, &["karmada-webhook"], "admission", ""),
     (
         "server",
         &KARMADA,
         &["karmada-aggregated-apiserver", "karmada-controller-manager", "karmada-scheduler"],
         "original",
+        "the_original_controllers",
     ),
-    (
-        "migrate",
-        &KARMADA,
-        &[
-            "karmada-aggregated-apiserver",
-            "karmada-controller-manager",
-            "karmada-scheduler",
-            "karmada-webhook",
-        ],
-        "migration",
-    ),
-    ("helm", &HELM, &["helm"], "helm"),
-    ("cli", &KARMADA, &["karmadactl"], "up"),
+    ("agent", &KARMADA, CONTROL_PLANE, "original", "agent::"),
+    ("migrate", &KARMADA, CONTROL_PLANE, "migration", ""),
+    ("helm", &HELM, &["helm"], "helm", ""),
+    ("cli", &KARMADA, &["karmadactl"], "up", ""),
 ];
+
+/// The programs of the whole original control plane.
+pub(crate) const CONTROL_PLANE: &[&str] =
+    &["karmada-aggregated-apiserver", "karmada-controller-manager", "karmada-scheduler", "karmada-webhook"];
 
 /// These need a program of ours around the original's packages, and no cluster.
 const INTERPRETER: &str = "interpreter";
 const AUTOSCALING: &str = "autoscaling";
+/// The API server against kube-apiserver, both on etcd.
+const ETCD: &str = "etcd";
 
 pub(crate) fn run(name: Option<&str>) -> Result<()> {
     let Some(wanted) = name else {
@@ -50,7 +48,10 @@ pub(crate) fn run(name: Option<&str>) -> Result<()> {
     if wanted == AUTOSCALING {
         return autoscaling();
     }
-    let Some((_, recipe, programs, test)) = COMPARISONS.iter().find(|(name, ..)| *name == wanted) else {
+    if wanted == ETCD {
+        return etcd();
+    }
+    let Some((_, recipe, programs, test, filter)) = COMPARISONS.iter().find(|(name, ..)| *name == wanted) else {
         bail!("there is no comparison called {wanted}\n{}", list());
     };
     let toolchain = Toolchain::from_env()?;
@@ -59,7 +60,7 @@ pub(crate) fn run(name: Option<&str>) -> Result<()> {
         toolchain.ensure_program(recipe, program)?;
     }
     let status = cargo()
-        .args(["test", "--package", "app", "--test", test, "--", "--ignored", "--nocapture"])
+        .args(["test", "--package", "app", "--test", test, "--", "--ignored", "--nocapture", filter])
         .status()
         .context("cannot run cargo test")?;
     if !status.success() {
@@ -98,6 +99,19 @@ fn autoscaling() -> Result<()> {
     Ok(())
 }
 
+/// Sends every request of the differential suite to kube-apiserver and to our server on etcd.
+fn etcd() -> Result<()> {
+    Toolchain::from_env()?.ensure(&MEMBER_RECIPES)?;
+    let status = cargo()
+        .args(["test", "--package", "apiserver", "--test", "differential", "--", "--ignored", "--nocapture"])
+        .status()
+        .context("cannot run cargo test")?;
+    if !status.success() {
+        bail!("the answers differ, or could not be compared");
+    }
+    Ok(())
+}
+
 /// Builds the program that answers with the original's interpreter.
 pub(crate) fn oracle() -> Result<PathBuf> {
     let source = Workspace::load()?.root.join("crates/interpreter/tests/oracle");
@@ -106,6 +120,6 @@ pub(crate) fn oracle() -> Result<PathBuf> {
 
 fn list() -> String {
     let names: Vec<&str> =
-        COMPARISONS.iter().map(|(name, ..)| *name).chain([INTERPRETER, AUTOSCALING]).collect();
+        COMPARISONS.iter().map(|(name, ..)| *name).chain([INTERPRETER, AUTOSCALING, ETCD]).collect();
     format!("Comparisons:\n  {}", names.join("\n  "))
 }

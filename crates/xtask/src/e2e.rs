@@ -1,7 +1,7 @@
 //! `cargo xtask e2e`: Karmada's own end-to-end suite, unchanged, against our control plane on real members.
 //!
 //! Builds what is missing (the suite, the official `karmadactl`, the members' programs, our binary), starts members as kind would
-//! make them, `karmada server` and what else specs expect to find (`fixtures`), joins the members with the official `karmadactl`, or
+//! make them, `karmada server` (`plane`) and what else specs expect to find (`fixtures`), joins the members with the official `karmadactl`, or
 //! with ours, which specs then call, too, runs the chosen files of the suite in several processes, and prints what passed, failed and
 //! was left out, file by file, with reasons. Clusters that specs make with kind come from `kind`. Everything it starts ends with it.
 //!
@@ -9,6 +9,7 @@
 
 mod fixtures;
 mod kind;
+mod plane;
 mod report;
 mod specs;
 
@@ -24,10 +25,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use clusters::toolchain::{KARMADA, KARMADA_E2E, Toolchain};
 
-use self::{
-    fixtures::{Server, Workshop},
-    report::Chosen,
-};
+use self::{fixtures::Workshop, plane::Plane, report::Chosen};
 use crate::{
     ci::fleet::{Fleet, Programs},
     clusters::PROGRAM,
@@ -58,6 +56,9 @@ const MEMBERS_WITH_PODS: usize = 2;
 /// The page with the table of all specs.
 const PAGE: &str = "docs/guides/real-clusters.md";
 
+/// The program of `testkit` that spreads requests over several servers.
+const BALANCER: &str = "balancer";
+
 /// How often the user hears that the suite is still at it.
 const NEWS_EVERY: Duration = Duration::from_secs(30);
 
@@ -84,6 +85,9 @@ pub(crate) struct Arguments {
     /// The suite and the members' joining use our program as `karmadactl`, not the official one.
     #[arg(long)]
     our_karmadactl: bool,
+    /// The control plane is this many servers on one etcd, behind a balancer that gives each request to the next one.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=9))]
+    servers: u8,
     /// Processes that run specs side by side.
     #[arg(long, value_name = "N", default_value_t = 6)]
     processes: usize,
@@ -111,6 +115,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     build(&["--package", "app", "--bin", "karmada"])?;
     build(&["--package", "clusters", "--bin", PROGRAM])?;
+    if arguments.servers > 1 {
+        build(&["--package", "testkit", "--bin", BALANCER])?;
+    }
     // Our program is the CLI alone under this name.
     let source = if arguments.our_karmadactl {
         workspace.program("karmada")
@@ -127,7 +134,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let Some(fleet) = Fleet::of(&workspace, &programs, &wanted)? else {
         bail!("there is no Go toolchain to build the members with");
     };
-    let server = Server::start(&workspace.program("karmada"), &lab)?;
+    let programs = plane::Programs {
+        toolchain: &toolchain,
+        karmada: &workspace.program("karmada"),
+        balancer: &workspace.program(BALANCER),
+    };
+    let server = Plane::start(&programs, &lab, arguments.servers)?;
     let workshop = Workshop {
         toolchain: &toolchain,
         lab: &lab,

@@ -12,6 +12,7 @@ use super::decode;
 use super::together::{Commit, Put};
 use super::write::{Target, check_depth, commit_failure};
 use crate::admission::Operation;
+use crate::allocator;
 use crate::conversion;
 use crate::object;
 
@@ -45,8 +46,10 @@ impl Target<'_> {
             let expect = match &present {
                 None => store::Expect::Absent,
                 Some(entry) if entry.value == encoded.body => {
-                    self.unchanged(entry).await?;
-                    return Ok(Adopted::Unchanged);
+                    if self.unchanged(entry).await? {
+                        return Ok(Adopted::Unchanged);
+                    }
+                    continue;
                 }
                 Some(entry) if replace => store::Expect::Revision(entry.modified),
                 Some(_) => return Err(Status::already_exists(&self.kind.resource, &name)),
@@ -58,12 +61,18 @@ impl Target<'_> {
                 old: None,
                 expect,
                 change: Put::Encoded { value: encoded.body.clone(), schema: encoded.schema },
+                held: None,
             });
-            match self.server.store.commit(write).await {
+            let addresses = if self.kind.holds_addresses() {
+                allocator::adopt(&self.server.store, self.namespace, &name, &object)
+            } else {
+                Vec::new()
+            };
+            match self.server.store.commit_with(write, addresses).await {
                 Ok(_) if present.is_some() => return Ok(Adopted::Replaced),
                 Ok(_) => return Ok(Adopted::Created),
                 // Somebody else was quicker; what he wrote is looked at.
-                Err(store::CommitError::Conflict { .. }) => {}
+                Err(store::CommitError::Conflict { .. } | store::CommitError::Overtaken { .. }) => {}
                 Err(error) => return Err(commit_failure(error)),
             }
         }

@@ -18,6 +18,8 @@ mod kinds;
 mod liar;
 mod members;
 mod migration;
+mod network;
+mod partition;
 mod plane;
 mod pull;
 mod pull_rights;

@@ -17,15 +17,19 @@ use crate::{
 };
 
 /// An etcd of the test's own, and stores on it.
-struct Place {
+pub(crate) struct Place {
     etcd: Etcd,
     _dir: tempfile::TempDir,
 }
 
 impl Place {
-    async fn start() -> Option<Self> {
+    pub(crate) async fn start() -> Option<Self> {
+        Self::start_with(&[]).await
+    }
+
+    async fn start_with(flags: &[&str]) -> Option<Self> {
         let dir = tempfile::tempdir().expect("a directory");
-        let etcd = Etcd::alone(dir.path()).await.expect("etcd starts")?;
+        let etcd = Etcd::alone_with(dir.path(), flags).await.expect("etcd starts")?;
         Some(Self { etcd, _dir: dir })
     }
 
@@ -38,7 +42,7 @@ impl Place {
         }
     }
 
-    fn store(&self) -> Store<Mark> {
+    pub(crate) fn store(&self) -> Store<Mark> {
         Store::open(Options::etcd(self.options("test"))).expect("etcd is there")
     }
 }
@@ -217,6 +221,10 @@ async fn a_server_that_was_away_for_too_long_reads_everything_anew() {
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+    near.close().await;
+    let fresh = place.store();
+    let compacted = fresh.compacted();
+    set(&fresh, "other", "x", "z").await;
 
     way.set(clusters::Network::Open).await;
     let lost = loop {
@@ -226,9 +234,106 @@ async fn a_server_that_was_away_for_too_long_reads_everything_anew() {
         }
     };
     assert!(matches!(lost, Lost::Behind { .. }), "{lost:?}");
+    // Whoever comes from another server and has seen what was compacted can go on here.
+    soon(far.catch_up()).await.expect("etcd answers");
+    assert_eq!(far.compacted(), compacted);
+    far.watch("other", compacted).expect("the history since is known");
     assert_eq!(show(&far.snapshot("c")), [format!("new=2@{made}/{made}")]);
     let again = set(&far, "c", "new", "3").await;
     assert_eq!(again.previous.expect("it was there").modified, made);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_etcd_makes_the_store_read_only_until_there_is_room() {
+    let Some(place) = Place::start_with(&["--quota-backend-bytes=1000000"]).await else { return };
+    let store = place.store();
+    let mut watch = store.watch("c", store.revision()).expect("from now on");
+    let long = "x".repeat(100_000);
+    let mut written = 0;
+    let refused = loop {
+        match soon(store.commit(put("c", &format!("n{written}"), Expect::Any, &long))).await {
+            Ok(_) => written += 1,
+            Err(refused) => break refused,
+        }
+        assert!(written < 1_000, "the quota is not in force");
+    };
+    assert!(
+        matches!(&refused, CommitError::ReadOnly { reason } if reason.contains("database space exceeded")),
+        "{refused:?}"
+    );
+    // Reads go on, and do not make anybody believe that there is room.
+    for _ in 0..3 {
+        soon(store.catch_up()).await.expect("etcd answers");
+        let reason = store.stats().read_only.expect("the statistics tell the reason");
+        assert!(reason.contains("database space exceeded"), "{reason}");
+    }
+    assert_eq!(store.snapshot("c").len(), written);
+    let mut seen = 0;
+    while seen < written {
+        seen += soon(watch.next()).await.expect("watches go on").len();
+    }
+
+    // What is deleted makes room once etcd has been compacted, defragmented and told that all is well.
+    for n in 0..written {
+        soon(store.commit(delete("c", &format!("n{n}"), Expect::Any)))
+            .await
+            .expect("a deletion needs no room");
+    }
+    assert!(store.stats().read_only.is_some(), "a deletion shows nothing about room");
+    place.etcd.make_room(store.revision()).await.expect("etcd makes room");
+    set(&store, "c", "again", "1").await;
+    assert_eq!(store.stats().read_only, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_etcd_that_has_lost_the_others_says_so_at_once() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let Some(mut etcds) = Etcd::several(dir.path(), 3).await.expect("etcds start") else { return };
+    let options = EtcdOptions {
+        compact_every: None,
+        timeout: Duration::from_secs(2),
+        ..EtcdOptions::new([etcds[0].endpoint.clone()])
+    };
+    let store = Store::<Mark>::open(Options::etcd(options)).expect("opens");
+    set(&store, "c", "a", "1").await;
+    let write = async |until: fn(&str) -> bool| {
+        soon(async {
+            loop {
+                match store.commit(put("c", "b", Expect::Any, "2")).await {
+                    Ok(made) => return Some(made),
+                    Err(CommitError::Unanswered { reason }) if until(&reason) => return None,
+                    Err(CommitError::Unanswered { .. }) => {
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                    }
+                    Err(other) => panic!("{other:?}"),
+                }
+            }
+        })
+        .await
+    };
+    for etcd in &mut etcds[1..] {
+        etcd.kill();
+    }
+    // Rather than to wait for them: the next endpoint can be asked, and nothing has been done.
+    let made = write(|reason| reason.contains("etcdserver: no leader")).await;
+    assert!(made.is_none(), "one of three has written: {made:?}");
+    for etcd in &mut etcds[1..] {
+        etcd.launch_again().expect("it starts again");
+    }
+    let made = write(|_| false).await.expect("all are back");
+    assert_eq!(store.get("c", "b").expect("it is there").modified, made.revision);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_than_a_page_is_loaded_whole() {
+    let Some(place) = Place::start().await else { return };
+    let store = place.store();
+    let writes = (0..1_234).map(|n| store.commit(put("c", &format!("n{n:04}"), Expect::Any, &n.to_string())));
+    for made in futures::future::join_all(writes).await {
+        made.expect("put");
+    }
+    assert_eq!(show(&place.store().snapshot("c")), show(&store.snapshot("c")));
+    assert_eq!(store.snapshot("c").len(), 1_234);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
