@@ -221,6 +221,11 @@ impl Chosen {
         Features::parse(&self.feature_gates).context("--feature-gates cannot be understood")
     }
 
+    /// Returns how often the status of a cluster is collected.
+    pub(crate) fn status_period(&self) -> Duration {
+        self.clusters.cluster_status_update_frequency
+    }
+
     /// Returns which of upstream's components this stands for.
     fn component(&self) -> &'static str {
         if self.controllers.is_only("scheduler") {
@@ -335,7 +340,8 @@ impl Plan {
             context.members = Arc::new(Members::behind(supervisor.clone(), between.clone()));
         }
         let fleet = controllers::spawn(&context, &self.selection);
-        *tasks.0.lock() = Some(Started { supervisor, fleet });
+        let members = fleet.map(|fleet: Fleet| -> Ready { Arc::new(move || fleet.ready()) });
+        *tasks.0.lock() = Some(Started { supervisor, members });
     }
 }
 
@@ -356,8 +362,11 @@ pub(crate) struct Tasks(Arc<Mutex<Option<Started>>>);
 struct Started {
     supervisor: Supervisor,
     /// The members they are connected to.
-    fleet: Option<Fleet>,
+    members: Option<Ready>,
 }
+
+/// Returns the members that can be asked.
+pub(crate) type Ready = Arc<dyn Fn() -> Vec<Arc<Member>> + Send + Sync>;
 
 impl Tasks {
     /// Ends them, within a limit.
@@ -370,8 +379,13 @@ impl Tasks {
 
     /// Returns the members that can be asked; nothing if nobody in this process is connected to members.
     pub(crate) fn ready_members(&self) -> Option<Vec<Arc<Member>>> {
-        let fleet = self.0.lock().as_ref().and_then(|started| started.fleet.clone());
-        fleet.map(|fleet| fleet.ready())
+        let members = self.0.lock().as_ref().and_then(|started| started.members.clone());
+        members.map(|members| members())
+    }
+
+    /// Has these members be asked, in a process without controllers.
+    pub(crate) fn look_at(&self, members: Ready) {
+        *self.0.lock() = Some(Started { supervisor: Supervisor::default(), members: Some(members) });
     }
 
     /// Returns what `/readyz` says about them: one line for all, and one for each that has ever died.
@@ -630,7 +644,7 @@ mod tests {
         };
         assert_eq!(names(&tasks), [("karmada-controllers".to_owned(), false)]);
         let supervisor = Supervisor::default();
-        *tasks.0.lock() = Some(Started { supervisor: supervisor.clone(), fleet: None });
+        *tasks.0.lock() = Some(Started { supervisor: supervisor.clone(), members: None });
         supervisor.keep("short-lived", || async {});
         let failing = async {
             while !names(&tasks).contains(&("karmada-controllers/short-lived".to_owned(), true)) {

@@ -179,7 +179,8 @@ async fn go(
     let rehearsal = if arguments.no_rehearsal || !plan.unknown.is_empty() {
         None
     } else {
-        tracing::info!("rehearsing with {} objects; this takes at least 15 seconds", source.items.len());
+        let at_least = arguments.chosen.status_period().mul_f32(1.5).as_secs();
+        tracing::info!("rehearsing with {} objects; this takes at least {at_least} s", source.items.len());
         let new_uid = || uuid::Uuid::new_v4().to_string();
         let after = plan::outcome(&plan, &there, identity, arguments.prune, new_uid);
         Some(rehearsal::rehearse(after, &arguments.chosen).await?)

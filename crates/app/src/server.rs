@@ -130,7 +130,7 @@ pub(crate) fn features(text: &str) -> Result<api::features::Features, String> {
 }
 
 /// Puts a backup into the store that the server is about to open.
-async fn restore(from: &Path, dir: &Path, etcd: Option<store::EtcdOptions>) -> anyhow::Result<()> {
+pub(crate) async fn restore(from: &Path, dir: &Path, etcd: Option<store::EtcdOptions>) -> anyhow::Result<()> {
     let place = etcd.as_ref().map_or_else(
         || dir.display().to_string(),
         |etcd| format!("etcd at {} under {}", etcd.endpoints.join(","), etcd.prefix),

@@ -162,15 +162,18 @@ impl Original {
     /// Starts its controllers and its scheduler.
     fn act(&mut self) {
         let config = format!("--kubeconfig={}", self.kubeconfig.display());
-        let common =
-            [config, "--metrics-bind-address=0".to_owned(), "--health-probe-bind-address=0".to_owned()];
+        let zero = ["--metrics-bind-address=0", "--health-probe-bind-address=0"];
+        let common = [&[config.as_str(), "--kube-api-qps=400", "--kube-api-burst=600"], &zero[..]].concat();
         for (name, further) in [
-            ("karmada-controller-manager", vec!["--controllers=*", "--cluster-status-update-frequency=10s"]),
+            (
+                "karmada-controller-manager",
+                vec!["--controllers=*", "--cluster-api-qps=400", "--cluster-api-burst=600"],
+            ),
             ("karmada-scheduler", vec!["--enable-scheduler-estimator=false"]),
         ] {
             let program = self.toolchain.path(&KARMADA.program(name));
-            let further = further.into_iter().map(str::to_owned);
-            self.acting.push(spawn(&program, &common.iter().cloned().chain(further).collect::<Vec<_>>()));
+            let all: Vec<String> = common.iter().chain(&further).map(|&flag| flag.to_owned()).collect();
+            self.acting.push(spawn(&program, &all));
         }
     }
 
@@ -186,7 +189,7 @@ impl Original {
     }
 }
 
-/// Runs our program with these arguments; `None` if it refused, with what it said.
+/// Runs our program to its end.
 fn karmada(arguments: &[&str]) -> Output {
     Command::new(PROGRAM).args(arguments).output().expect("the program runs")
 }

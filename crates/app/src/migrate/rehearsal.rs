@@ -24,8 +24,6 @@ use super::takeover;
 use crate::controllers::{self, Chosen};
 use crate::plane::{Plane, SEARCH_CACHE, Setup};
 
-/// Longer than the period at which members are looked at, so that every controller has seen its members.
-const AT_LEAST: Duration = Duration::from_secs(15);
 /// So long must the controllers have wanted nothing new.
 const QUIET: Duration = Duration::from_secs(6);
 const AT_MOST: Duration = Duration::from_secs(300);
@@ -83,11 +81,13 @@ async fn play(
     let behind = record.clone();
     let between: member::Between = Arc::new(move |cluster, client| behind.hold_back(cluster, client));
     let acting = Instant::now();
+    // Longer than the period at which members are looked at, so that every controller has seen its members.
+    let at_least = chosen.status_period().mul_f32(1.5);
     let tasks = controllers::rehearse(Writer::new(plane.client.clone()), chosen, between)?;
     let complete = loop {
         tokio::time::sleep(Duration::from_millis(200)).await;
         let quiet = record.last().is_none_or(|last| last.elapsed() > QUIET);
-        if acting.elapsed() > AT_LEAST && quiet && queued() == 0 {
+        if acting.elapsed() > at_least && quiet && queued() == 0 {
             break true;
         }
         if acting.elapsed() > AT_MOST {

@@ -82,7 +82,7 @@ pub(crate) fn left_out(resource: &Resource, object: &Value) -> Option<&'static s
         ("networking.k8s.io", "ipaddresses" | "servicecidrs") => return Some(SERVER),
         _ => {}
     }
-    let own = OWN.iter().any(|own| *own == (resource.plural.as_str(), namespace, name));
+    let own = OWN.contains(&(resource.plural.as_str(), namespace, name));
     own.then_some(SERVER)
 }
 

@@ -5,6 +5,7 @@
 //! the `sim` crate, with the same assertions. Nothing is looked at again and again: the tests follow the objects until they
 //! are as wanted.
 
+mod aggregated;
 mod application;
 mod campaign;
 mod cases;
@@ -16,6 +17,7 @@ mod karmadactl;
 mod kinds;
 mod liar;
 mod members;
+mod migration;
 mod network;
 mod partition;
 mod plane;
