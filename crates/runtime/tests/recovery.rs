@@ -136,7 +136,9 @@ impl Line {
                 }
                 let query = request.uri().query().unwrap_or_default().to_owned();
                 match query.split('&').find_map(|part| part.strip_prefix("resourceVersion=")) {
-                    Some(revision) if query.contains("watch=true") => line.watches.lock().push(revision.to_owned()),
+                    Some(revision) if query.contains("watch=true") => {
+                        line.watches.lock().push(revision.to_owned())
+                    }
                     _ => *line.lists.lock() += 1,
                 }
                 let (head, body) = server.send(request).await?.into_parts();
@@ -174,7 +176,8 @@ async fn a_watch_that_was_cut_goes_on_where_it_was_if_somebody_vouches_for_the_s
     let maps = Api::<ConfigMap>::namespaced(direct.clone(), "default");
     create(&direct, "gone", "1").await;
     let (line, supervisor) = (Line::default(), Supervisor::default());
-    let (mirror, witness) = (Arc::new(Mirror::<ConfigMap>::default()), Arc::new(Says(Mutex::new(Vouched::Nothing))));
+    let (mirror, witness) =
+        (Arc::new(Mirror::<ConfigMap>::default()), Arc::new(Says(Mutex::new(Vouched::Nothing))));
     mirror.rely_on(witness.clone());
     let (following, stop) = (mirror.clone(), supervisor.token().clone());
     let api = Api::<ConfigMap>::namespaced(line.to(direct.clone()), "default");

@@ -51,7 +51,8 @@ pub(crate) fn run(name: Option<&str>) -> Result<()> {
     if wanted == ETCD {
         return etcd();
     }
-    let Some((_, recipe, programs, test, filter)) = COMPARISONS.iter().find(|(name, ..)| *name == wanted) else {
+    let Some((_, recipe, programs, test, filter)) = COMPARISONS.iter().find(|(name, ..)| *name == wanted)
+    else {
         bail!("there is no comparison called {wanted}\n{}", list());
     };
     let toolchain = Toolchain::from_env()?;

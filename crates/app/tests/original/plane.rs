@@ -62,10 +62,8 @@ impl Original {
             &program("karmada-controller-manager"),
             &arguments(&["--controllers=*", "--cluster-status-update-frequency=10s"]),
         ));
-        processes.push(start(
-            &program("karmada-scheduler"),
-            &arguments(&["--enable-scheduler-estimator=false"]),
-        ));
+        processes
+            .push(start(&program("karmada-scheduler"), &arguments(&["--enable-scheduler-estimator=false"])));
         let address = url.trim_start_matches("https://").to_owned();
         Self { kubeconfig, address, client, _processes: processes }
     }

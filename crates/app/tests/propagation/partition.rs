@@ -150,13 +150,18 @@ async fn partition(form: &Form) {
     let plane = Plane { client: client(&control).await };
     plane.until_ready("m1", "True", "a registered cluster is ready").await;
     let kind = Kind::namespaced("policy.karmada.io", "v1alpha1", "PropagationPolicy", "propagationpolicies");
-    let selector = json!({"apiVersion": "v1", "kind": "ConfigMap", "labelSelector": {"matchLabels": {"churn": "yes"}}});
+    let selector =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "labelSelector": {"matchLabels": {"churn": "yes"}}});
     plane
-        .create(&kind, json!({"apiVersion": "policy.karmada.io/v1alpha1", "kind": "PropagationPolicy",
-            "metadata": {"name": "all"}, "spec": {"resourceSelectors": [selector], "placement": {}}}))
+        .create(
+            &kind,
+            json!({"apiVersion": "policy.karmada.io/v1alpha1", "kind": "PropagationPolicy",
+            "metadata": {"name": "all"}, "spec": {"resourceSelectors": [selector], "placement": {}}}),
+        )
         .await;
     let maps = Kind::namespaced("", "v1", "ConfigMap", "configmaps");
-    let (here, there) = (maps.api(plane.client.clone(), "default"), maps.api(client(&member).await, "default"));
+    let (here, there) =
+        (maps.api(plane.client.clone(), "default"), maps.api(client(&member).await, "default"));
     for number in 0..MAPS {
         create(&here, &format!("map-{number:02}")).await;
     }
