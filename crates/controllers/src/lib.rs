@@ -131,7 +131,7 @@ pub fn spawn(context: &Context, selection: &Selection) -> Option<Fleet> {
     let chosen: Vec<_> = TABLE
         .iter()
         .filter(|declaration| selection.has(declaration) && declaration.is_open(&context.settings.features))
-        .map(|declaration| (declaration, declaration.status.wire))
+        .map(|declaration| (declaration, declaration.wire))
         .collect();
     if chosen.is_empty() {
         return None;

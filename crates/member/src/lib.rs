@@ -22,4 +22,4 @@ pub use kinds::{Kind, Kinds};
 pub use lasting::lasting_client;
 pub use load::{Load, NodeRecord, PodRecord};
 pub use member::{Lookup, Member, Selection};
-pub use members::{Members, ObservedChange, Observer};
+pub use members::{Between, Members, ObservedChange, Observer};

@@ -68,6 +68,26 @@ impl Drop for Ours {
     }
 }
 
+/// Finds processes by what they are called and the folder they were given.
+pub(crate) fn children_named(names: &[&str], dir: &Path) -> Result<Vec<u32>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc")?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        let Ok(command) = std::fs::read_to_string(entry.path().join("cmdline")) else { continue };
+        let program = command.split('\0').next().unwrap_or("");
+        let name = Path::new(program).file_name().and_then(|name| name.to_str()).unwrap_or("");
+        if names.iter().any(|wanted| name.starts_with(wanted)) && command.contains(&*dir.to_string_lossy()) {
+            found.push(pid);
+        }
+    }
+    if found.is_empty() {
+        bail!("cannot find the processes in {}", dir.display());
+    }
+    Ok(found)
+}
+
 /// Returns a client for a kubeconfig.
 pub(crate) async fn client(kubeconfig: &Path) -> Result<kube::Client> {
     let file = kube::config::Kubeconfig::read_from(kubeconfig)?;
