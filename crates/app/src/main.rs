@@ -10,6 +10,7 @@ mod chart;
 mod cluster_proxy;
 mod controllers;
 mod crds;
+mod detector;
 mod environment;
 mod estimator;
 mod etcd;
@@ -68,6 +69,7 @@ enum Command {
     Webhook(webhook::Arguments),
     Aggregated(Box<aggregated::Arguments>),
     Estimator(estimator::Arguments),
+    Detector(Box<detector::Arguments>),
     Backup(backup::Arguments),
     Migrate(Box<migrate::Arguments>),
     Crds(crds::Arguments),
@@ -136,6 +138,7 @@ fn main() -> ExitCode {
             Command::Webhook(arguments) => webhook::run(arguments).await,
             Command::Aggregated(arguments) => aggregated::run(*arguments).await,
             Command::Estimator(arguments) => estimator::run(arguments).await,
+            Command::Detector(arguments) => detector::run(*arguments).await,
             Command::Backup(arguments) => backup::run(arguments).await,
             Command::Migrate(arguments) => migrate::run(*arguments).await,
             Command::Crds(arguments) => crds::run(arguments),

@@ -34,7 +34,7 @@ const GROUPS: [(&str, &[&str]); 8] = [
     ("Cluster Management Commands", &["cordon", "uncordon", "taint"]),
     (
         "Troubleshooting and Debugging Commands",
-        &["attach", "logs", "exec", "describe", "interpret", "port-forward", "cp"],
+        &["attach", "logs", "exec", "describe", "interpret", "port-forward", "cp", "doctor"],
     ),
     (
         "Advanced Commands",
