@@ -70,6 +70,9 @@ pub struct Arguments {
 /// Removes a cluster.
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let name = &arguments.name;
+    if name.is_empty() {
+        bail!("invalid cluster name(): must be not empty");
+    }
     clients::check_name(name)?;
     let Some(file) = &arguments.cluster_kubeconfig else {
         bail!(

@@ -121,6 +121,8 @@ struct Line {
     is_cut: Arc<AtomicBool>,
     cut: Arc<Mutex<CancellationToken>>,
     lists: Arc<Mutex<usize>>,
+    /// How many requests came while it was cut.
+    refused: Arc<Mutex<usize>>,
     /// The revisions at which watches began.
     watches: Arc<Mutex<Vec<String>>>,
 }
@@ -132,11 +134,14 @@ impl Line {
             let (line, server) = (line.clone(), server.clone());
             async move {
                 if line.is_cut.load(Ordering::SeqCst) {
+                    *line.refused.lock() += 1;
                     return Err(BoxError::from("the line is cut"));
                 }
                 let query = request.uri().query().unwrap_or_default().to_owned();
                 match query.split('&').find_map(|part| part.strip_prefix("resourceVersion=")) {
-                    Some(revision) if query.contains("watch=true") => line.watches.lock().push(revision.to_owned()),
+                    Some(revision) if query.contains("watch=true") => {
+                        line.watches.lock().push(revision.to_owned())
+                    }
                     _ => *line.lists.lock() += 1,
                 }
                 let (head, body) = server.send(request).await?.into_parts();
@@ -149,9 +154,12 @@ impl Line {
         Client::new(service, "default")
     }
 
-    fn cut(&self) {
+    /// Cuts the line, and waits until that is noticed.
+    async fn cut(&self) {
+        let before = *self.refused.lock();
         self.is_cut.store(true, Ordering::SeqCst);
         std::mem::take(&mut *self.cut.lock()).cancel();
+        until("the cut is noticed", || *self.refused.lock() > before).await;
     }
 
     fn mend(&self) {
@@ -174,7 +182,8 @@ async fn a_watch_that_was_cut_goes_on_where_it_was_if_somebody_vouches_for_the_s
     let maps = Api::<ConfigMap>::namespaced(direct.clone(), "default");
     create(&direct, "gone", "1").await;
     let (line, supervisor) = (Line::default(), Supervisor::default());
-    let (mirror, witness) = (Arc::new(Mirror::<ConfigMap>::default()), Arc::new(Says(Mutex::new(Vouched::Nothing))));
+    let (mirror, witness) =
+        (Arc::new(Mirror::<ConfigMap>::default()), Arc::new(Says(Mutex::new(Vouched::Nothing))));
     mirror.rely_on(witness.clone());
     let (following, stop) = (mirror.clone(), supervisor.token().clone());
     let api = Api::<ConfigMap>::namespaced(line.to(direct.clone()), "default");
@@ -191,7 +200,7 @@ async fn a_watch_that_was_cut_goes_on_where_it_was_if_somebody_vouches_for_the_s
     // Cut, and back with a witness: what happened meanwhile is told, and nothing is listed.
     let known = version("first");
     *witness.0.lock() = Vouched::Until(u64::MAX);
-    line.cut();
+    line.cut().await;
     create(&direct, "second", "1").await;
     maps.delete("gone", &Default::default()).await.expect("deleted");
     line.mend();
@@ -205,7 +214,7 @@ async fn a_watch_that_was_cut_goes_on_where_it_was_if_somebody_vouches_for_the_s
     let saying = told.clone();
     mirror.subscribe(move |change| saying.lock().push(change.key.name.clone()));
     *witness.0.lock() = Vouched::Until(known.parse().expect("a number"));
-    line.cut();
+    line.cut().await;
     create(&direct, "third", "1").await;
     line.mend();
     until("what was made is known", || mirror.get("default", "third").is_some()).await;
@@ -214,7 +223,7 @@ async fn a_watch_that_was_cut_goes_on_where_it_was_if_somebody_vouches_for_the_s
 
     // Nobody vouches: everything is listed.
     *witness.0.lock() = Vouched::Nothing;
-    line.cut();
+    line.cut().await;
     create(&direct, "fourth", "1").await;
     line.mend();
     until("what was made is known", || mirror.get("default", "fourth").is_some()).await;
@@ -223,7 +232,7 @@ async fn a_watch_that_was_cut_goes_on_where_it_was_if_somebody_vouches_for_the_s
     // The history does not reach back that far: everything is listed.
     *witness.0.lock() = Vouched::Until(1);
     server.handle.server.store.compact(version("fourth").parse().expect("a number"));
-    line.cut();
+    line.cut().await;
     create(&direct, "fifth", "1").await;
     line.mend();
     until("what was made is known", || mirror.get("default", "fifth").is_some()).await;

@@ -294,8 +294,16 @@ fn a_token_for_one_cluster_asks_for_no_other() {
         let object = request(name, AGENTS, &[], usual());
         let (group, kind) = ("certificates.k8s.io", "CertificateSigningRequest");
         let (operation, namespace) = (Operation::Create, "");
-        let write =
-            Write { operation, group, kind, subresource: "", namespace, name: "r", object: &object, old: None };
+        let write = Write {
+            operation,
+            group,
+            kind,
+            subresource: "",
+            namespace,
+            name: "r",
+            object: &object,
+            old: None,
+        };
         check(Who::of(TOKEN, &groups).expect("a token"), &write, &Known)
     };
     assert!(ask(AGENT_A).is_ok() && ask(GENERATOR).is_ok());

@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::rights::is_lease_of;
 use super::{
-    AGENT_PREFIX, CertificateRequest, Facts, GENERATOR, Named, Who, cluster_of_role, holds_secrets, is_cluster_name,
-    owns_secret, roles,
+    AGENT_PREFIX, CertificateRequest, Facts, GENERATOR, Named, Who, cluster_of_role, holds_secrets,
+    is_cluster_name, owns_secret, roles,
 };
 use crate::Operation;
 

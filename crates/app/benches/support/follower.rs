@@ -37,7 +37,10 @@ pub(crate) struct Follower {
 }
 
 impl Follower {
-    pub(crate) fn start(api: Api<DynamicObject>, round: impl Fn(&DynamicObject) -> usize + Send + 'static) -> Self {
+    pub(crate) fn start(
+        api: Api<DynamicObject>,
+        round: impl Fn(&DynamicObject) -> usize + Send + 'static,
+    ) -> Self {
         let (tell, counts) = watch::channel(HashMap::new());
         let task = tokio::spawn(async move {
             let mut rounds: HashMap<String, usize> = HashMap::new();

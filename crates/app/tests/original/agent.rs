@@ -35,14 +35,22 @@ async fn our_agent_works_on_the_original_control_plane() {
     let mut command = Command::new(KARMADA);
     command.args(line.split_whitespace().skip(1)).args(["--cluster-name", NAME, "--run"]);
     command.args(["--agent-kubeconfig", &own, "--kubeconfig"]).arg(&member);
-    let mut agent = Process::spawn({ command.stdin(Stdio::null()).stdout(Stdio::null()); command }, Speaks::Stderr);
+    let mut agent = Process::spawn(
+        {
+            command.stdin(Stdio::null()).stdout(Stdio::null());
+            command
+        },
+        Speaks::Stderr,
+    );
     agent.line("agent runs");
     let clusters: Api<DynamicObject> = Api::all_with(
         original.client.clone(),
         &resource("cluster.karmada.io", "v1alpha1", "Cluster", "clusters"),
     );
-    until(&clusters, NAME, "the registered cluster is ready", |found| condition(found, "Ready") == Some("True"))
-        .await;
+    until(&clusters, NAME, "the registered cluster is ready", |found| {
+        condition(found, "Ready") == Some("True")
+    })
+    .await;
     let cluster = clusters.get(NAME).await.expect("a cluster");
     assert_eq!(cluster.data["spec"]["syncMode"], "Pull");
     let leases: Api<DynamicObject> = Api::namespaced_with(
@@ -55,7 +63,8 @@ async fn our_agent_works_on_the_original_control_plane() {
     })
     .await;
 
-    let api = |kind| -> Api<DynamicObject> { Api::namespaced_with(original.client.clone(), "default", &kind) };
+    let api =
+        |kind| -> Api<DynamicObject> { Api::namespaced_with(original.client.clone(), "default", &kind) };
     let templates = api(resource("apps", "v1", "Deployment", "deployments"));
     let web = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
         "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "web"}}, "template": {"metadata": {"labels": {"app": "web"}},
@@ -83,7 +92,11 @@ async fn our_agent_works_on_the_original_control_plane() {
     eventually("it can be unregistered", async || {
         let arguments = ["unregister", NAME, "--cluster-kubeconfig", &member, "--karmada-config", &config];
         let output = Command::new(KARMADA).args(arguments).output().expect("the binary runs");
-        if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+        if output.status.success() {
+            Ok(())
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into_owned())
+        }
     })
     .await;
     assert!(clusters.get_opt(NAME).await.expect("an answer").is_none(), "the cluster is gone");

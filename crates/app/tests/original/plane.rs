@@ -21,8 +21,6 @@ const RBAC: &str = "rbac.authorization.k8s.io";
 /// A control plane that ends when it is dropped; its kube-apiserver belongs to whoever started it.
 pub(crate) struct Original {
     pub(crate) kubeconfig: PathBuf,
-    /// Where it is, as HOST:PORT.
-    pub(crate) address: String,
     pub(crate) client: Client,
     _processes: Vec<Process>,
 }
@@ -62,12 +60,9 @@ impl Original {
             &program("karmada-controller-manager"),
             &arguments(&["--controllers=*", "--cluster-status-update-frequency=10s"]),
         ));
-        processes.push(start(
-            &program("karmada-scheduler"),
-            &arguments(&["--enable-scheduler-estimator=false"]),
-        ));
-        let address = url.trim_start_matches("https://").to_owned();
-        Self { kubeconfig, address, client, _processes: processes }
+        processes
+            .push(start(&program("karmada-scheduler"), &arguments(&["--enable-scheduler-estimator=false"])));
+        Self { kubeconfig, client, _processes: processes }
     }
 }
 

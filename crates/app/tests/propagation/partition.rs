@@ -124,19 +124,13 @@ async fn partition(form: &Form) {
     let network = Network::new(&[form.agents, form.ours]);
     let data = folder.path().join("data");
     let (policy, written, place) = (policy.to_string_lossy(), log.to_string_lossy(), data.to_string_lossy());
-    let flags = [
-        "server",
-        "--bind=0.0.0.0:5443",
-        &format!("--advertise-address={}", form.ours.inside),
-        &format!("--cert-extra-sans={}", form.agents.inside),
-        "--data-dir",
-        &place,
-        "--audit-policy-file",
-        &policy,
-        "--audit-log-path",
-        &written,
-    ];
-    let mut server = network.start(KARMADA, &[&flags[..], &HASTY].concat());
+    let (told, named) = (
+        format!("--advertise-address={}", form.ours.inside),
+        format!("--cert-extra-sans={}", form.agents.inside),
+    );
+    let flags = ["server", "--bind=0.0.0.0:5443", &told, &named, "--data-dir", &place];
+    let audit = ["--audit-policy-file", &policy, "--audit-log-path", &written];
+    let mut server = network.start(KARMADA, &[&flags[..], &audit, &HASTY].concat());
     server.says("ready");
     let control = data.join("karmada.kubeconfig");
     let token = crate::pull::token_of(&control);
@@ -150,13 +144,18 @@ async fn partition(form: &Form) {
     let plane = Plane { client: client(&control).await };
     plane.until_ready("m1", "True", "a registered cluster is ready").await;
     let kind = Kind::namespaced("policy.karmada.io", "v1alpha1", "PropagationPolicy", "propagationpolicies");
-    let selector = json!({"apiVersion": "v1", "kind": "ConfigMap", "labelSelector": {"matchLabels": {"churn": "yes"}}});
+    let selector =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "labelSelector": {"matchLabels": {"churn": "yes"}}});
     plane
-        .create(&kind, json!({"apiVersion": "policy.karmada.io/v1alpha1", "kind": "PropagationPolicy",
-            "metadata": {"name": "all"}, "spec": {"resourceSelectors": [selector], "placement": {}}}))
+        .create(
+            &kind,
+            json!({"apiVersion": "policy.karmada.io/v1alpha1", "kind": "PropagationPolicy",
+            "metadata": {"name": "all"}, "spec": {"resourceSelectors": [selector], "placement": {}}}),
+        )
         .await;
     let maps = Kind::namespaced("", "v1", "ConfigMap", "configmaps");
-    let (here, there) = (maps.api(plane.client.clone(), "default"), maps.api(client(&member).await, "default"));
+    let (here, there) =
+        (maps.api(plane.client.clone(), "default"), maps.api(client(&member).await, "default"));
     for number in 0..MAPS {
         create(&here, &format!("map-{number:02}")).await;
     }

@@ -19,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Change, Entry, Key, Listing, Mirror, Source, revision};
 use crate::room::TooLarge;
-use crate::witness::Vouched;
 use crate::undecoded::Undecoded;
+use crate::witness::Vouched;
 
 /// How long a copy waits before it lists again after its watch failed: doubled each time, at most the second.
 const FIRST_REST: Duration = Duration::from_millis(500);

@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context, Result};
 use clusters::toolchain::{ETCD, Toolchain};
 
-use super::fixtures::{Running, free_port, listens};
+use super::fixtures::{FEATURES, Running, free_port, listens};
 
 /// An address that only this machine reaches, with a port that is free.
 pub(super) const LOOPBACK: &str = "127.0.0.1:0";
@@ -78,7 +78,7 @@ fn server(program: &Path, data: &Path, log: &Path, bind: &str, further: &[String
         "--enable-no-execute-taint-eviction",
         "--enable-scheduler-estimator",
         "--controllers=*,hpaScaleTargetMarker,deploymentReplicasSyncer",
-        "--feature-gates=AllAlpha=true,AllBeta=true",
+        FEATURES,
         &format!("--data-dir={}", data.display()),
     ]
     .map(String::from)
