@@ -55,8 +55,26 @@ async fn send(client: &Client, method: &str, path: &str, body: &Value) -> Result
     client.request(request).await.map_err(|error| format!("{method} {path}: {error}"))
 }
 
+/// Says what an object is where a server does not know it from the path.
+fn typed(path: &str, body: &Value) -> Value {
+    let kinds = [
+        ("clusterpropagationpolicies", "policy.karmada.io/v1alpha1", "ClusterPropagationPolicy"),
+        ("propagationpolicies", "policy.karmada.io/v1alpha1", "PropagationPolicy"),
+        ("overridepolicies", "policy.karmada.io/v1alpha1", "OverridePolicy"),
+        ("widgets", "example.com/v1", "Widget"),
+    ];
+    let mut body = body.clone();
+    if let Some((_, version, kind)) =
+        kinds.iter().find(|(plural, ..)| path.rsplit('/').next() == Some(plural))
+    {
+        body["apiVersion"] = json!(version);
+        body["kind"] = json!(kind);
+    }
+    body
+}
+
 async fn post(client: &Client, path: &str, body: &Value) {
-    send(client, "POST", path, body).await.unwrap_or_else(|error| panic!("{error}"));
+    send(client, "POST", path, &typed(path, body)).await.unwrap_or_else(|error| panic!("{error}"));
 }
 
 impl Original {
@@ -404,7 +422,8 @@ async fn populate(client: &Client) {
     }
     eventually("the new kind is served", async || {
         let widget = json!({ "metadata": { "name": "w", "namespace": "shop" }, "spec": { "size": 3 } });
-        let made = send(client, "POST", "/apis/example.com/v1/namespaces/shop/widgets", &widget).await;
+        let path = "/apis/example.com/v1/namespaces/shop/widgets";
+        let made = send(client, "POST", path, &typed(path, &widget)).await;
         made.map(drop)
     })
     .await;

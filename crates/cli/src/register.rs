@@ -81,9 +81,6 @@ pub struct Arguments {
     /// Namespace of the agent in the cluster.
     #[arg(long, short = 'n', value_name = "NAMESPACE", default_value = NAMESPACE_SYSTEM)]
     pub namespace: String,
-    /// Features of the agent to switch on or off, as in `MultiClusterService=true`.
-    #[arg(long, value_name = "LIST", default_value = "", hide_default_value = true)]
-    pub feature_gates: String,
     /// Provider of the cluster.
     #[arg(long, value_name = "PROVIDER", default_value = "", hide_default_value = true)]
     pub cluster_provider: String,

@@ -32,7 +32,7 @@ static COMPARISONS: &[(&str, &Recipe, &[&str], &[Tests])] = &[
     ("agent", &KARMADA, CONTROL_PLANE, &[("app", "original", "agent::")]),
     ("migrate", &KARMADA, CONTROL_PLANE, &[("app", "migration", "")]),
     ("helm", &HELM, &["helm"], &[("app", "helm", "")]),
-    ("cli", &KARMADA, &["karmadactl"], &[("app", "up", "")]),
+    ("cli", &KARMADA, &["karmadactl"], &[("app", "up", "original::")]),
 ];
 
 /// The programs of the whole original control plane.

@@ -1,5 +1,6 @@
 //! The whole of Karmada on somebody else's kube-apiserver: `karmada aggregated`, `karmada controllers` and `karmada webhook`.
 
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::Client;
 use kube::api::{Api, DynamicObject, PostParams};
 use kube::config::Kubeconfig;
@@ -142,7 +143,21 @@ async fn the_whole_of_karmada_runs_on_a_kube_apiserver() {
     until(&deployments.api(plane.clone(), "default"), "web", "it runs, and its status comes back", ready)
         .await;
 
-    // Into the member, as the caller.
+    // Into the member, as the caller, whom the member is told of because a role names him.
+    let me: SelfSubjectReview = Api::all(plane.clone())
+        .create(&PostParams::default(), &SelfSubjectReview::default())
+        .await
+        .expect("somebody asks");
+    let me = me.status.and_then(|status| status.user_info?.username).expect("a name");
+    let rbac = "rbac.authorization.k8s.io";
+    let role = json!({ "apiVersion": format!("{rbac}/v1"), "kind": "ClusterRole", "metadata": { "name": "proxy" },
+        "rules": [{ "apiGroups": ["cluster.karmada.io"], "resources": ["clusters/proxy"], "verbs": ["*"] }] });
+    let binding = json!({ "apiVersion": format!("{rbac}/v1"), "kind": "ClusterRoleBinding", "metadata": { "name": "proxy" },
+        "roleRef": { "apiGroup": rbac, "kind": "ClusterRole", "name": "proxy" },
+        "subjects": [{ "apiGroup": rbac, "kind": "User", "name": me }] });
+    for made in [role, binding] {
+        create(&plane, made, &PostParams::default()).await;
+    }
     let proxy = "/apis/cluster.karmada.io/v1alpha1/clusters/m1/proxy";
     eventually("the way into the member is open", async || {
         let api = get(&plane, &format!("{proxy}/api")).await?;
