@@ -94,6 +94,15 @@ impl Original {
         for name in ["karmada-system", "karmada-cluster"] {
             post(&client, "/api/v1/namespaces", &json!({ "metadata": { "name": name } })).await;
         }
+        // As upstream's installers make them: a member lets those in whom roles name.
+        let rbac = "rbac.authorization.k8s.io";
+        let role = json!({ "metadata": { "name": "cluster-proxy-admin" },
+            "rules": [{ "apiGroups": ["cluster.karmada.io"], "resources": ["clusters/proxy"], "verbs": ["*"] }] });
+        post(&client, &format!("/apis/{rbac}/v1/clusterroles"), &role).await;
+        let binding = json!({ "metadata": { "name": "cluster-proxy-admin" },
+            "roleRef": { "apiGroup": rbac, "kind": "ClusterRole", "name": "cluster-proxy-admin" },
+            "subjects": [{ "apiGroup": rbac, "kind": "User", "name": "system:admin" }] });
+        post(&client, &format!("/apis/{rbac}/v1/clusterrolebindings"), &binding).await;
         let config = kubeconfig.display().to_string();
         let program = |name: &str| toolchain.path(&KARMADA.program(name));
 
