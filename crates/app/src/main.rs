@@ -10,6 +10,7 @@ mod chart;
 mod cluster_proxy;
 mod controllers;
 mod crds;
+mod detector;
 mod environment;
 mod estimator;
 mod etcd;
@@ -21,6 +22,8 @@ mod licenses;
 mod memory;
 mod migrate;
 mod observability;
+#[cfg(test)]
+mod pages;
 mod plane;
 mod plugin;
 mod roles;
@@ -35,7 +38,7 @@ mod webhook;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 // Many small long-lived allocations: the default allocator keeps about twice as much memory.
 #[global_allocator]
@@ -66,6 +69,7 @@ enum Command {
     Webhook(webhook::Arguments),
     Aggregated(Box<aggregated::Arguments>),
     Estimator(estimator::Arguments),
+    Detector(Box<detector::Arguments>),
     Backup(backup::Arguments),
     Migrate(Box<migrate::Arguments>),
     Crds(crds::Arguments),
@@ -80,12 +84,21 @@ fn main() -> ExitCode {
     if matches!(name, "karmadactl" | "kubectl-karmada") {
         return cli::alone(name, std::env::args_os());
     }
-    let root = Arguments::command();
-    let words = cli::normalize(std::env::args_os(), &root);
-    let arguments = match Arguments::try_parse_from(&words) {
+    let root = command();
+    let mut words: Vec<_> = std::env::args_os().collect();
+    // What Karmada's own manifests call: with our image they run our agent.
+    if name == "karmada-agent" {
+        words.insert(1, "agent".into());
+    }
+    let words = cli::normalize(words.into_iter(), &root);
+    let parsed = root.clone().try_get_matches_from(&words);
+    let arguments = match parsed.and_then(|mut matches| Arguments::from_arg_matches_mut(&mut matches)) {
         Ok(arguments) => arguments,
-        // The CLI's commands complain alike under all names; the roles in the parser's words.
-        Err(error) if words.get(1).and_then(|word| word.to_str()).is_some_and(cli::is_command) => {
+        // The CLI's commands complain alike under all names, as do those that there are not; the roles in the parser's words.
+        Err(error)
+            if error.kind() == clap::error::ErrorKind::InvalidSubcommand
+                || words.get(1).and_then(|word| word.to_str()).is_some_and(cli::is_command) =>
+        {
             return cli::refuse(&error, &root, &words, "karmada");
         }
         Err(error) => error.exit(),
@@ -125,6 +138,7 @@ fn main() -> ExitCode {
             Command::Webhook(arguments) => webhook::run(arguments).await,
             Command::Aggregated(arguments) => aggregated::run(*arguments).await,
             Command::Estimator(arguments) => estimator::run(arguments).await,
+            Command::Detector(arguments) => detector::run(*arguments).await,
             Command::Backup(arguments) => backup::run(arguments).await,
             Command::Migrate(arguments) => migrate::run(*arguments).await,
             Command::Crds(arguments) => crds::run(arguments),
@@ -143,6 +157,11 @@ fn main() -> ExitCode {
             ExitCode::from(status)
         }
     }
+}
+
+/// The program's commands; their examples call it by this name.
+fn command() -> clap::Command {
+    cli::renamed(Arguments::command(), "karmada")
 }
 
 /// Whether what is logged may be coloured, if the environment does not say otherwise.

@@ -54,7 +54,7 @@ pub struct Create {
     #[command(flatten)]
     pub connection: Connection,
     /// The duration before the token is automatically deleted (e.g. 1s, 2m, 3h); 0 means never.
-    #[arg(long, value_name = "DURATION", default_value = "24h0m0s")]
+    #[arg(long, value_name = "DURATION", default_value = "24h0m0s", value_parser = crate::clients::duration_text)]
     pub ttl: String,
     /// What the token is for: signing, authentication.
     #[arg(long, value_name = "USAGE", value_delimiter = ',', default_value = "signing,authentication")]
@@ -269,7 +269,7 @@ fn short(seconds: i64) -> String {
 
 async fn delete_all(arguments: Delete) -> anyhow::Result<()> {
     if arguments.tokens.is_empty() {
-        bail!("missing subcommand; 'token delete' is missing token of form [a-z0-9]{{6}}");
+        bail!("missing subcommand; 'token delete' is missing token of form \"\\\\A([a-z0-9]{{6}})\\\\z\"");
     }
     let plane = arguments.connection.plane().await?;
     for token in &arguments.tokens {

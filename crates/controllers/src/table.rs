@@ -52,7 +52,7 @@ pub const TABLE: &[Declaration] = &[
         default: true,
         gate: None,
         watches: &[Watch::Clusters, Watch::SystemNamespaces, Watch::Works, Watch::Leases],
-        writes: "Namespace; finalizer, taints and the Ready condition of Cluster",
+        writes: "Namespace; finalizer, taints and the Ready condition of Cluster; bindings without a policy, when it leaves",
         file: "members/cluster.rs",
         wire: Wire::Members(members::cluster::wire),
     },

@@ -121,6 +121,8 @@ struct Line {
     is_cut: Arc<AtomicBool>,
     cut: Arc<Mutex<CancellationToken>>,
     lists: Arc<Mutex<usize>>,
+    /// How many requests came while it was cut.
+    refused: Arc<Mutex<usize>>,
     /// The revisions at which watches began.
     watches: Arc<Mutex<Vec<String>>>,
 }
@@ -132,6 +134,7 @@ impl Line {
             let (line, server) = (line.clone(), server.clone());
             async move {
                 if line.is_cut.load(Ordering::SeqCst) {
+                    *line.refused.lock() += 1;
                     return Err(BoxError::from("the line is cut"));
                 }
                 let query = request.uri().query().unwrap_or_default().to_owned();
@@ -151,9 +154,12 @@ impl Line {
         Client::new(service, "default")
     }
 
-    fn cut(&self) {
+    /// Cuts the line, and waits until that is noticed.
+    async fn cut(&self) {
+        let before = *self.refused.lock();
         self.is_cut.store(true, Ordering::SeqCst);
         std::mem::take(&mut *self.cut.lock()).cancel();
+        until("the cut is noticed", || *self.refused.lock() > before).await;
     }
 
     fn mend(&self) {
@@ -194,7 +200,7 @@ async fn a_watch_that_was_cut_goes_on_where_it_was_if_somebody_vouches_for_the_s
     // Cut, and back with a witness: what happened meanwhile is told, and nothing is listed.
     let known = version("first");
     *witness.0.lock() = Vouched::Until(u64::MAX);
-    line.cut();
+    line.cut().await;
     create(&direct, "second", "1").await;
     maps.delete("gone", &Default::default()).await.expect("deleted");
     line.mend();
@@ -208,7 +214,7 @@ async fn a_watch_that_was_cut_goes_on_where_it_was_if_somebody_vouches_for_the_s
     let saying = told.clone();
     mirror.subscribe(move |change| saying.lock().push(change.key.name.clone()));
     *witness.0.lock() = Vouched::Until(known.parse().expect("a number"));
-    line.cut();
+    line.cut().await;
     create(&direct, "third", "1").await;
     line.mend();
     until("what was made is known", || mirror.get("default", "third").is_some()).await;
@@ -217,7 +223,7 @@ async fn a_watch_that_was_cut_goes_on_where_it_was_if_somebody_vouches_for_the_s
 
     // Nobody vouches: everything is listed.
     *witness.0.lock() = Vouched::Nothing;
-    line.cut();
+    line.cut().await;
     create(&direct, "fourth", "1").await;
     line.mend();
     until("what was made is known", || mirror.get("default", "fourth").is_some()).await;
@@ -226,7 +232,7 @@ async fn a_watch_that_was_cut_goes_on_where_it_was_if_somebody_vouches_for_the_s
     // The history does not reach back that far: everything is listed.
     *witness.0.lock() = Vouched::Until(1);
     server.handle.server.store.compact(version("fourth").parse().expect("a number"));
-    line.cut();
+    line.cut().await;
     create(&direct, "fifth", "1").await;
     line.mend();
     until("what was made is known", || mirror.get("default", "fifth").is_some()).await;

@@ -6,25 +6,33 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use clusters::toolchain::{HELM, KARMADA, MEMBER_RECIPES, Recipe, Toolchain};
+use clusters::toolchain::{HELM, KARMADA, KARMADA_ESTIMATING, MEMBER_RECIPES, Recipe, Toolchain};
 
 use crate::workspace::{Workspace, cargo};
 
-/// What can be compared: its name, the programs it needs, and the test that does it with a part of its name.
-static COMPARISONS: &[(&str, &Recipe, &[&str], &str, &str)] = &[
-    ("scheduler", &KARMADA, &["karmada-scheduler"], "scheduling_original", ""),
-    ("webhook", &KARMADA, &["karmada-webhook"], "admission", ""),
+/// Ignored tests: the package, the test binary, and a part of their names.
+type Tests = (&'static str, &'static str, &'static str);
+
+/// What can be compared: its name, the programs it needs, and the tests that do it.
+static COMPARISONS: &[(&str, &Recipe, &[&str], &[Tests])] = &[
+    ("scheduler", &KARMADA, &["karmada-scheduler"], &[("app", "scheduling_original", "both_schedulers")]),
+    (
+        "estimator",
+        &KARMADA_ESTIMATING,
+        &["karmada-estimating-scheduler", "karmada-estimating-estimator"],
+        &[("estimator", "it", "original"), ("app", "scheduling_original", "estimators")],
+    ),
+    ("webhook", &KARMADA, &["karmada-webhook"], &[("app", "admission", "")]),
     (
         "server",
         &KARMADA,
         &["karmada-aggregated-apiserver", "karmada-controller-manager", "karmada-scheduler"],
-        "original",
-        "the_original_controllers",
+        &[("app", "original", "the_original_controllers")],
     ),
-    ("agent", &KARMADA, CONTROL_PLANE, "original", "agent::"),
-    ("migrate", &KARMADA, CONTROL_PLANE, "migration", ""),
-    ("helm", &HELM, &["helm"], "helm", ""),
-    ("cli", &KARMADA, &["karmadactl"], "up", ""),
+    ("agent", &KARMADA, CONTROL_PLANE, &[("app", "original", "agent::")]),
+    ("migrate", &KARMADA, CONTROL_PLANE, &[("app", "migration", "")]),
+    ("helm", &HELM, &["helm"], &[("app", "helm", "")]),
+    ("cli", &KARMADA, &["karmadactl"], &[("app", "up", "original::")]),
 ];
 
 /// The programs of the whole original control plane.
@@ -51,8 +59,7 @@ pub(crate) fn run(name: Option<&str>) -> Result<()> {
     if wanted == ETCD {
         return etcd();
     }
-    let Some((_, recipe, programs, test, filter)) = COMPARISONS.iter().find(|(name, ..)| *name == wanted)
-    else {
+    let Some((_, recipe, programs, tests)) = COMPARISONS.iter().find(|(name, ..)| *name == wanted) else {
         bail!("there is no comparison called {wanted}\n{}", list());
     };
     let toolchain = Toolchain::from_env()?;
@@ -60,12 +67,14 @@ pub(crate) fn run(name: Option<&str>) -> Result<()> {
     for program in *programs {
         toolchain.ensure_program(recipe, program)?;
     }
-    let status = cargo()
-        .args(["test", "--package", "app", "--test", test, "--", "--ignored", "--nocapture", filter])
-        .status()
-        .context("cannot run cargo test")?;
-    if !status.success() {
-        bail!("the outcomes differ, or could not be compared");
+    for (package, test, filter) in *tests {
+        let status = cargo()
+            .args(["test", "--package", package, "--test", test, "--", "--ignored", "--nocapture", filter])
+            .status()
+            .context("cannot run cargo test")?;
+        if !status.success() {
+            bail!("the outcomes differ, or could not be compared");
+        }
     }
     Ok(())
 }

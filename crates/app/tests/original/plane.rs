@@ -21,8 +21,6 @@ const RBAC: &str = "rbac.authorization.k8s.io";
 /// A control plane that ends when it is dropped; its kube-apiserver belongs to whoever started it.
 pub(crate) struct Original {
     pub(crate) kubeconfig: PathBuf,
-    /// Where it is, as HOST:PORT.
-    pub(crate) address: String,
     pub(crate) client: Client,
     _processes: Vec<Process>,
 }
@@ -64,8 +62,7 @@ impl Original {
         ));
         processes
             .push(start(&program("karmada-scheduler"), &arguments(&["--enable-scheduler-estimator=false"])));
-        let address = url.trim_start_matches("https://").to_owned();
-        Self { kubeconfig, address, client, _processes: processes }
+        Self { kubeconfig, client, _processes: processes }
     }
 }
 

@@ -9,6 +9,8 @@ mod aggregated;
 mod application;
 mod campaign;
 mod cases;
+mod clock;
+mod detector;
 mod election;
 mod failover;
 mod fleet;

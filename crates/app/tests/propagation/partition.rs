@@ -124,19 +124,13 @@ async fn partition(form: &Form) {
     let network = Network::new(&[form.agents, form.ours]);
     let data = folder.path().join("data");
     let (policy, written, place) = (policy.to_string_lossy(), log.to_string_lossy(), data.to_string_lossy());
-    let flags = [
-        "server",
-        "--bind=0.0.0.0:5443",
-        &format!("--advertise-address={}", form.ours.inside),
-        &format!("--cert-extra-sans={}", form.agents.inside),
-        "--data-dir",
-        &place,
-        "--audit-policy-file",
-        &policy,
-        "--audit-log-path",
-        &written,
-    ];
-    let mut server = network.start(KARMADA, &[&flags[..], &HASTY].concat());
+    let (told, named) = (
+        format!("--advertise-address={}", form.ours.inside),
+        format!("--cert-extra-sans={}", form.agents.inside),
+    );
+    let flags = ["server", "--bind=0.0.0.0:5443", &told, &named, "--data-dir", &place];
+    let audit = ["--audit-policy-file", &policy, "--audit-log-path", &written];
+    let mut server = network.start(KARMADA, &[&flags[..], &audit, &HASTY].concat());
     server.says("ready");
     let control = data.join("karmada.kubeconfig");
     let token = crate::pull::token_of(&control);

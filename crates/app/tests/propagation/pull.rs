@@ -56,7 +56,12 @@ impl Newcomer {
 
     /// Registers the member and runs its agent.
     pub(crate) fn register(&self, token: &[String]) -> Process {
-        let mut command = self.command(token, &["--run", "--agent-kubeconfig"]);
+        self.register_with(token, &[])
+    }
+
+    /// As [`Self::register`], with further flags.
+    pub(crate) fn register_with(&self, token: &[String], flags: &[&str]) -> Process {
+        let mut command = self.command(token, &[flags, &["--run", "--agent-kubeconfig"]].concat());
         command.arg(&self.kubeconfig).stdout(Stdio::null());
         let mut process = Process::spawn(command, Speaks::Stderr);
         process.line("agent runs");

@@ -21,6 +21,9 @@ const START_DEADLINE: Duration = Duration::from_secs(120);
 /// Port of the estimators' Services; where each leads is up to the Service.
 const ESTIMATOR_PORT: u16 = 10352;
 
+/// Everything is on, in every process.
+pub(super) const FEATURES: &str = "--feature-gates=AllAlpha=true,AllBeta=true";
+
 /// A process that is killed when dropped, and that dies with us.
 pub(super) struct Running(Child);
 
@@ -94,6 +97,7 @@ impl Workshop<'_> {
             format!("--cluster-name={member}"),
             format!("--kubeconfig={}", self.member(member).display()),
             format!("--agent-kubeconfig={}", self.lab.join(format!("agent-{member}.kubeconfig")).display()),
+            FEATURES.to_owned(),
             "--run".to_owned(),
         ]);
         let mut process = Running::start(program, &arguments, &[], &log)?;
@@ -115,7 +119,7 @@ impl Workshop<'_> {
                 format!("--kubeconfig={}", self.member(member).display()),
                 "--bind-address=127.0.0.1".to_string(),
                 format!("--server-port={port}"),
-                "--feature-gates=AllAlpha=true,AllBeta=true".to_string(),
+                FEATURES.to_string(),
             ];
             let mut process = Running::start(program, &arguments, &[], &log)?;
             process.wait(&format!("the estimator of {member}"), &log, || listens(port))?;

@@ -8,7 +8,10 @@ use std::{
 use anyhow::{Context, Result};
 use clusters::toolchain::{ETCD, Toolchain};
 
-use super::fixtures::{Running, free_port, listens};
+use super::fixtures::{FEATURES, Running, free_port, listens};
+
+/// An address that only this machine reaches, with a port that is free.
+pub(super) const LOOPBACK: &str = "127.0.0.1:0";
 
 /// Our control plane. It ends with its owner.
 pub(super) struct Plane {
@@ -24,12 +27,13 @@ pub(super) struct Programs<'a> {
 }
 
 impl Plane {
-    pub(super) fn start(programs: &Programs<'_>, lab: &Path, servers: u8) -> Result<Self> {
+    /// Starts it. One server listens at `bind`; several have addresses of their own, behind the balancer's.
+    pub(super) fn start(programs: &Programs<'_>, lab: &Path, servers: u8, bind: &str) -> Result<Self> {
         if servers > 1 {
             return Self::several(programs, lab, servers);
         }
         let data = lab.join("data");
-        let process = server(programs.karmada, &data, &lab.join("server.log"), &[])?;
+        let process = server(programs.karmada, &data, &lab.join("server.log"), bind, &[])?;
         Ok(Self { kubeconfig: data.join("karmada.kubeconfig"), _processes: vec![process] })
     }
 
@@ -42,7 +46,7 @@ impl Plane {
             let data = lab.join(format!("data-{number}"));
             let log = lab.join(format!("server-{number}.log"));
             let further = ["--store=etcd".to_owned(), format!("--etcd-servers={endpoint}")];
-            processes.push(server(programs.karmada, &data, &log, &further)?);
+            processes.push(server(programs.karmada, &data, &log, LOOPBACK, &further)?);
             let url = url(&data.join("karmada.kubeconfig"))?;
             addresses.push(url.trim_start_matches("https://").to_owned());
             urls.push(url);
@@ -66,15 +70,15 @@ impl Plane {
     }
 }
 
-fn server(program: &Path, data: &Path, log: &Path, further: &[String]) -> Result<Running> {
+fn server(program: &Path, data: &Path, log: &Path, bind: &str, further: &[String]) -> Result<Running> {
     let mut arguments = [
         "server",
-        "--bind=127.0.0.1:0",
+        &format!("--bind={bind}"),
         "--allow-no-execute-taint-policy",
         "--enable-no-execute-taint-eviction",
         "--enable-scheduler-estimator",
         "--controllers=*,hpaScaleTargetMarker,deploymentReplicasSyncer",
-        "--feature-gates=AllAlpha=true,AllBeta=true",
+        FEATURES,
         &format!("--data-dir={}", data.display()),
     ]
     .map(String::from)
