@@ -96,13 +96,18 @@ impl Original {
         }
         // As upstream's installers make them: a member lets those in whom roles name.
         let rbac = "rbac.authorization.k8s.io";
-        let role = json!({ "metadata": { "name": "cluster-proxy-admin" },
-            "rules": [{ "apiGroups": ["cluster.karmada.io"], "resources": ["clusters/proxy"], "verbs": ["*"] }] });
-        post(&client, &format!("/apis/{rbac}/v1/clusterroles"), &role).await;
-        let binding = json!({ "metadata": { "name": "cluster-proxy-admin" },
-            "roleRef": { "apiGroup": rbac, "kind": "ClusterRole", "name": "cluster-proxy-admin" },
-            "subjects": [{ "apiGroup": rbac, "kind": "User", "name": "system:admin" }] });
-        post(&client, &format!("/apis/{rbac}/v1/clusterrolebindings"), &binding).await;
+        for (name, group, resource, user) in [
+            ("cluster-proxy-admin", "cluster.karmada.io", "clusters/proxy", "system:admin"),
+            ("system:karmada:agent-rbac-generator", "*", "*", "system:karmada:agent:rbac-generator"),
+        ] {
+            let rules = json!([{ "apiGroups": [group], "resources": [resource], "verbs": ["*"] }]);
+            let role = json!({ "metadata": { "name": name }, "rules": rules });
+            post(&client, &format!("/apis/{rbac}/v1/clusterroles"), &role).await;
+            let binding = json!({ "metadata": { "name": name },
+                "roleRef": { "apiGroup": rbac, "kind": "ClusterRole", "name": name },
+                "subjects": [{ "apiGroup": rbac, "kind": "User", "name": user }] });
+            post(&client, &format!("/apis/{rbac}/v1/clusterrolebindings"), &binding).await;
+        }
         let config = kubeconfig.display().to_string();
         let program = |name: &str| toolchain.path(&KARMADA.program(name));
 
