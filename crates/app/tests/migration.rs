@@ -94,6 +94,20 @@ impl Original {
         for name in ["karmada-system", "karmada-cluster"] {
             post(&client, "/api/v1/namespaces", &json!({ "metadata": { "name": name } })).await;
         }
+        // As upstream's installers make them: a member lets those in whom roles name.
+        let rbac = "rbac.authorization.k8s.io";
+        for (name, group, resource, user) in [
+            ("cluster-proxy-admin", "cluster.karmada.io", "clusters/proxy", "system:admin"),
+            ("system:karmada:agent-rbac-generator", "*", "*", "system:karmada:agent:rbac-generator"),
+        ] {
+            let rules = json!([{ "apiGroups": [group], "resources": [resource], "verbs": ["*"] }]);
+            let role = json!({ "metadata": { "name": name }, "rules": rules });
+            post(&client, &format!("/apis/{rbac}/v1/clusterroles"), &role).await;
+            let binding = json!({ "metadata": { "name": name },
+                "roleRef": { "apiGroup": rbac, "kind": "ClusterRole", "name": name },
+                "subjects": [{ "apiGroup": rbac, "kind": "User", "name": user }] });
+            post(&client, &format!("/apis/{rbac}/v1/clusterrolebindings"), &binding).await;
+        }
         let config = kubeconfig.display().to_string();
         let program = |name: &str| toolchain.path(&KARMADA.program(name));
 

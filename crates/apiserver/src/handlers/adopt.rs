@@ -71,7 +71,7 @@ impl Target<'_> {
             match self.server.store.commit_with(write, addresses).await {
                 Ok(_) if present.is_some() => return Ok(Adopted::Replaced),
                 Ok(_) => return Ok(Adopted::Created),
-                // Somebody else was quicker; what he wrote is looked at.
+                // Another write came first; it is looked at.
                 Err(store::CommitError::Conflict { .. } | store::CommitError::Overtaken { .. }) => {}
                 Err(error) => return Err(commit_failure(error)),
             }

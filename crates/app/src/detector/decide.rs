@@ -225,7 +225,8 @@ mod tests {
     #[test]
     fn what_is_kept_keeps_its_reason() {
         let mut memory = Memory::default();
-        memory.adjust(None, &Err("first".to_owned()), Duration::ZERO, THRESHOLDS);
+        let first = Err("first".to_owned());
+        assert_eq!(memory.adjust(None, &first, Duration::ZERO, THRESHOLDS), first);
         let current = node("n", "True", Some(("False", NOW)));
         let said = memory.adjust(found(&current), &Ok(()), Duration::from_secs(1), THRESHOLDS);
         assert_eq!(said, Err("why".to_owned()));

@@ -203,7 +203,8 @@ fn stored(mut object: Value) -> Value {
 }
 
 /// Fields that change with every write.
-const MOVING: [&str; 4] = [
+const MOVING: [&str; 5] = [
+    "metadata.uid",
     "metadata.resourceVersion",
     "metadata.generation",
     "metadata.managedFields",
