@@ -167,15 +167,18 @@ struct Costs {
 }
 
 impl Costs {
-    /// In MB; nothing where there is no agent.
+    /// In MB, and how much of it is not a part of the program's file, which agents on one machine share.
     fn memory(&self) -> String {
-        let kilobytes = |pid: &u32| {
+        let megabytes = |pid: &u32, field: &str| {
             let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-            let line = status.lines().find(|line| line.starts_with("VmRSS:"))?.to_owned();
-            line.split_whitespace().nth(1)?.parse::<f64>().ok()
+            let line = status.lines().find(|line| line.starts_with(field))?.to_owned();
+            Some(line.split_whitespace().nth(1)?.parse::<f64>().ok()? / 1024.0)
         };
-        let sum: f64 = self.pids.iter().filter_map(kilobytes).sum();
-        self.each(sum / 1024.0, 1)
+        let sum = |field: &str| self.pids.iter().filter_map(|pid| megabytes(pid, field)).sum::<f64>();
+        match self.pids.is_empty() {
+            true => "–".to_owned(),
+            false => format!("{} / {}", self.each(sum("VmRSS:"), 1), self.each(sum("RssAnon:"), 1)),
+        }
     }
 
     fn cpu(&self) -> f64 {
@@ -223,7 +226,7 @@ async fn measure(
         tokio::time::sleep(sizes.idle).await;
     }
     let idle = (costs.cpu() - before) * 60.0 / sizes.idle.as_secs_f64().max(1.0);
-    rows.push(("an idle agent: memory (MB)".to_owned(), costs.memory()));
+    rows.push(("an idle agent: memory, without the program's file (MB)".to_owned(), costs.memory()));
     rows.push(("an idle agent: CPU (s per minute)".to_owned(), costs.each(idle, 2)));
 
     let mut times = Vec::new();
