@@ -2,7 +2,7 @@
 //!
 //! In: who asks, what for, and a few [`Facts`] about what exists. Out: whether it may be, or a reason why not. Roles cannot widen
 //! this. The agent of cluster X (`system:karmada:agent:X`) touches what belongs to X; a bootstrap token may ask to be registered
-//! under a name that is free; `system:karmada:agent:rbac-generator`, in whose name upstream's `register` writes an agent's roles,
+//! under a name that is free, or the one name that it was made for; `system:karmada:agent:rbac-generator`, in whose name upstream's `register` writes an agent's roles,
 //! may write exactly those, for a name that is free.
 //!
 //! `rights` is about requests, `writes` about what is written, `roles` has the roles of an agent, `requests` reads certificate
@@ -26,6 +26,8 @@ pub const AGENT_PREFIX: &str = "system:karmada:agent:";
 pub const GENERATOR: &str = "system:karmada:agent:rbac-generator";
 /// The group of the tokens with which clusters are registered.
 pub const BOOTSTRAP_GROUP: &str = "system:bootstrappers:karmada:default-cluster-token";
+/// What the group of tokens for one cluster begins with; the name of the cluster follows.
+pub const BOOTSTRAP_CLUSTER_PREFIX: &str = "system:bootstrappers:karmada:cluster:";
 /// What the names of bootstrap tokens begin with.
 const BOOTSTRAP_PREFIX: &str = "system:bootstrap:";
 const BOOTSTRAPPERS: &str = "system:bootstrappers";
@@ -37,15 +39,15 @@ pub enum Who<'a> {
     Agent(&'a str),
     /// Whoever writes the roles of a new agent.
     Generator,
-    /// A bootstrap token.
-    Bootstrap,
+    /// A bootstrap token, and the one cluster that it is for, if there is one.
+    Bootstrap(Option<&'a str>),
     /// In the group of agents, and the agent of no cluster.
     Nobody,
 }
 
 impl<'a> Who<'a> {
     /// Returns who this is; nothing for everybody whose rights are as wide as roles say.
-    pub fn of(name: &'a str, groups: &[String]) -> Option<Self> {
+    pub fn of(name: &'a str, groups: &'a [String]) -> Option<Self> {
         let in_group = |wanted: &str| groups.iter().any(|group| group == wanted);
         if name == GENERATOR {
             return Some(Self::Generator);
@@ -56,7 +58,8 @@ impl<'a> Who<'a> {
         if in_group(AGENTS) {
             return Some(Self::Nobody);
         }
-        (name.starts_with(BOOTSTRAP_PREFIX) || in_group(BOOTSTRAPPERS)).then_some(Self::Bootstrap)
+        let only = groups.iter().find_map(|group| group.strip_prefix(BOOTSTRAP_CLUSTER_PREFIX));
+        (name.starts_with(BOOTSTRAP_PREFIX) || in_group(BOOTSTRAPPERS)).then_some(Self::Bootstrap(only))
     }
 }
 
@@ -68,8 +71,19 @@ pub trait Facts {
     fn owners_of_secret(&self, namespace: &str, name: &str) -> Vec<String>;
     /// Who made a certificate request.
     fn requester(&self, request: &str) -> Option<String>;
+    /// Whether an object of users goes to a cluster, by its binding.
+    fn is_propagated(&self, cluster: &str, object: Named<'_>) -> bool;
     /// Whether a namespace exists and has the system's label.
     fn is_system_namespace(&self, name: &str) -> bool;
+}
+
+/// An object of users.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Named<'a> {
+    pub kind: &'a str,
+    /// Empty for what is in no namespace.
+    pub namespace: &'a str,
+    pub name: &'a str,
 }
 
 /// Returns whether a cluster can have this name.

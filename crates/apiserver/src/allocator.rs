@@ -1,17 +1,22 @@
 //! Cluster addresses and node ports for Services.
 //!
-//! Everything in use is kept as two sets in memory, filled from the stored Services at the start. An address is
-//! taken before the write and given back if the write fails.
+//! Whatever is in use has an entry in the store that names the Service. It is made and removed in the same commit as the Service
+//! that takes it or gives it back: so no two Services have the same, whichever servers write them, and a write that fails, or
+//! whose outcome nobody knows, leaves nothing behind. Nothing is kept beside the store.
+//!
+//! Two that want the same at the same moment: the commit of one is refused, and it looks for another.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
+use futures::future::try_join_all;
 use native::prepare::service::{self, Allocation};
-use parking_lot::Mutex;
 use serde_json::Value;
-use store::Store;
+use store::{CommitError, Expect, Store, Write};
 
 use crate::head::Head;
+use crate::object;
 
 /// Where the addresses of Services come from, as kube-apiserver's default.
 pub(crate) const RANGE: &str = "10.96.0.0/12";
@@ -19,42 +24,105 @@ const NETWORK: u32 = u32::from_be_bytes([10, 96, 0, 0]);
 const NETWORK_SIZE: u32 = 1 << 20;
 const PORTS: std::ops::RangeInclusive<u16> = 30000..=32767;
 
-#[derive(Debug, Default)]
-pub struct Allocator {
-    used: Mutex<Used>,
+/// Not collections of kinds: nothing that is served shows them.
+const ADDRESSES: &str = "ranges/serviceips";
+const NODE_PORTS: &str = "ranges/servicenodeports";
+const SERVICES: &str = "services/specs";
+
+/// Gives a Service what it needs. It has it once [`writes`] are committed together with the Service.
+pub(crate) fn assign(
+    store: &Store<Head>,
+    object: &mut Value,
+    old: Option<&Value>,
+) -> Result<Allocation, apimachinery::field::Errors> {
+    service::allocate(object, old, &Free { store, taken: RefCell::default() })
 }
 
-#[derive(Debug, Default)]
-struct Used {
-    addresses: BTreeSet<u32>,
-    ports: BTreeSet<u16>,
+/// Returns what has to be written together with a Service that takes and gives back so much.
+pub(crate) fn writes(
+    store: &Store<Head>,
+    namespace: &str,
+    name: &str,
+    allocation: &Allocation,
+) -> Vec<Write<Head>> {
+    let owner = object::join_key(namespace, name);
+    let taken = entries(&allocation.taken_ips, &allocation.taken_ports)
+        .map(|(collection, name)| reserve(collection, &name, &owner));
+    let freed = entries(&allocation.freed_ips, &allocation.freed_ports).filter_map(|(collection, name)| {
+        // One that was stored by an earlier release may have no entry, and one with the same address may be another's.
+        let entry = store.get(collection, &name).filter(|entry| *entry.value == *owner.as_bytes())?;
+        Some(Write::delete(collection, name, Expect::Revision(entry.modified)))
+    });
+    taken.chain(freed).collect()
 }
 
-impl Allocator {
-    /// Marks what stored Services hold.
-    pub fn load(&self, store: &Store<Head>) {
-        let mut used = self.used.lock();
-        for entry in store.snapshot("services/specs").iter() {
-            let Ok(object) = serde_json::from_slice::<Value>(&entry.value) else { continue };
-            let held = service::held(&object);
-            used.addresses.extend(held.freed_ips.iter().filter_map(|ip| offset(ip)));
-            used.ports.extend(held.freed_ports);
+/// Returns what has to be written together with the deletion of a Service.
+pub(crate) fn release(store: &Store<Head>, namespace: &str, name: &str, last: &Value) -> Vec<Write<Head>> {
+    writes(store, namespace, name, &service::held(last))
+}
+
+/// Returns what has to be written together with a Service that comes with addresses and ports from elsewhere. It keeps them in any
+/// case; what another Service has already stays that one's.
+pub(crate) fn adopt(store: &Store<Head>, namespace: &str, name: &str, object: &Value) -> Vec<Write<Head>> {
+    let (owner, held) = (object::join_key(namespace, name), service::held(object));
+    entries(&held.freed_ips, &held.freed_ports)
+        .filter(|(collection, name)| store.get(collection, name).is_none())
+        .map(|(collection, name)| reserve(collection, &name, &owner))
+        .collect()
+}
+
+/// Says whether an entry of this collection stands for an address or a port.
+pub(crate) fn is_range(collection: &str) -> bool {
+    collection == ADDRESSES || collection == NODE_PORTS
+}
+
+/// Brings the entries in line with the stored Services: an earlier release made none, and a Service that could not be read
+/// leaves its own behind.
+pub(crate) async fn repair(store: &Store<Head>) -> Result<(), CommitError<Head>> {
+    let all = store.snapshots([SERVICES, ADDRESSES, NODE_PORTS]);
+    let [services, addresses, ports] = &all[..] else { return Ok(()) };
+    let mut held: BTreeSet<(&str, String)> = BTreeSet::new();
+    let mut repairs = Vec::new();
+    for entry in services.iter() {
+        let Ok(object) = serde_json::from_slice::<Value>(&entry.value) else { continue };
+        let holds = service::held(&object);
+        for (collection, name) in entries(&holds.freed_ips, &holds.freed_ports) {
+            let known = if collection == ADDRESSES { addresses.get(&name) } else { ports.get(&name) };
+            if known.is_none() && !held.contains(&(collection, name.clone())) {
+                repairs.push(reserve(collection, &name, &entry.name));
+            }
+            held.insert((collection, name));
         }
     }
-
-    /// Takes back everything a deleted Service held.
-    pub fn release(&self, object: &Value) {
-        service::held(object).commit(self);
+    for (collection, snapshot) in [(ADDRESSES, addresses), (NODE_PORTS, ports)] {
+        for entry in snapshot.iter().filter(|entry| !held.contains(&(collection, entry.name.to_string()))) {
+            // As long as it is there nobody else can have taken it.
+            repairs.push(Write::delete(collection, entry.name.clone(), Expect::Revision(entry.modified)));
+        }
     }
+    // Another server may do the same at the same time.
+    try_join_all(repairs.into_iter().map(|write| async {
+        match store.commit(write).await {
+            Ok(_) | Err(CommitError::Conflict { .. } | CommitError::NotFound) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }))
+    .await
+    .map(drop)
+}
 
-    /// Gives a Service what it needs; the result is settled when the write has succeeded or failed.
-    pub fn assign(
-        &self,
-        object: &mut Value,
-        old: Option<&Value>,
-    ) -> Result<Allocation, apimachinery::field::Errors> {
-        service::allocate(object, old, self)
-    }
+/// Returns where addresses of our range and ports are noted.
+fn entries<'a>(
+    addresses: &'a [String],
+    ports: &'a [u16],
+) -> impl Iterator<Item = (&'static str, String)> + 'a {
+    let addresses = addresses.iter().filter(|address| offset(address).is_some());
+    let addresses = addresses.map(|address| (ADDRESSES, address.clone()));
+    addresses.chain(ports.iter().map(|port| (NODE_PORTS, port.to_string())))
+}
+
+fn reserve(collection: &str, name: &str, owner: &str) -> Write<Head> {
+    Write::put(collection, name, Expect::Absent, owner.as_bytes().to_vec().into(), Head::default())
 }
 
 fn offset(address: &str) -> Option<u32> {
@@ -62,35 +130,42 @@ fn offset(address: &str) -> Option<u32> {
     address.checked_sub(NETWORK).filter(|offset| *offset < NETWORK_SIZE)
 }
 
-impl service::Allocator for Allocator {
+/// What nobody has at this moment, and the Service at hand has not taken yet.
+struct Free<'a> {
+    store: &'a Store<Head>,
+    taken: RefCell<BTreeSet<(&'static str, String)>>,
+}
+
+impl Free<'_> {
+    fn take(&self, collection: &'static str, name: String) -> bool {
+        self.store.get(collection, &name).is_none() && self.taken.borrow_mut().insert((collection, name))
+    }
+}
+
+impl service::Allocator for Free<'_> {
     fn cluster_ip(&self, wanted: Option<&str>) -> Result<String, String> {
-        let mut used = self.used.lock();
+        let take = |address: &String| self.take(ADDRESSES, address.clone());
         if let Some(wanted) = wanted {
             let Some(offset) = offset(wanted) else {
                 return Err(format!(
                     "the provided IP ({wanted}) is not in the valid range. The range of valid IPs is {RANGE}"
                 ));
             };
-            if !used.addresses.insert(offset) {
-                return Err("provided IP is already allocated".to_owned());
-            }
-            return Ok(wanted.to_owned());
+            let address = address(offset);
+            return if take(&address) {
+                Ok(address)
+            } else {
+                Err("provided IP is already allocated".to_owned())
+            };
         }
         // The lower part of the range is left to addresses that are asked for; the first and last are not hosts.
-        for _ in 0..64 {
-            let offset = rand::random_range(256..NETWORK_SIZE - 1);
-            if used.addresses.insert(offset) {
-                return Ok(Ipv4Addr::from(NETWORK + offset).to_string());
-            }
-        }
-        let free = (1..NETWORK_SIZE - 1).find(|offset| !used.addresses.contains(offset));
-        let offset = free.ok_or("range is full")?;
-        used.addresses.insert(offset);
-        Ok(Ipv4Addr::from(NETWORK + offset).to_string())
+        let random = (0..64).map(|_| rand::random_range(256..NETWORK_SIZE - 1));
+        let address = random.chain(1..NETWORK_SIZE - 1).map(address).find(take);
+        address.ok_or_else(|| "range is full".to_owned())
     }
 
     fn node_port(&self, wanted: Option<u16>) -> Result<u16, String> {
-        let mut used = self.used.lock();
+        let take = |port: &u16| self.take(NODE_PORTS, port.to_string());
         if let Some(port) = wanted {
             if !PORTS.contains(&port) {
                 return Err(
@@ -98,29 +173,90 @@ impl service::Allocator for Allocator {
                         .to_owned(),
                 );
             }
-            if !used.ports.insert(port) {
-                return Err("provided port is already allocated".to_owned());
-            }
-            return Ok(port);
+            return if take(&port) { Ok(port) } else { Err("provided port is already allocated".to_owned()) };
         }
-        for _ in 0..64 {
-            let port = rand::random_range(30086..=32767);
-            if used.ports.insert(port) {
-                return Ok(port);
-            }
-        }
-        let port = PORTS.into_iter().find(|port| !used.ports.contains(port)).ok_or("range is full")?;
-        used.ports.insert(port);
-        Ok(port)
+        let random = (0..64).map(|_| rand::random_range(30086..=32767));
+        random.chain(PORTS).find(take).ok_or_else(|| "range is full".to_owned())
     }
 
-    fn release_cluster_ip(&self, address: &str) {
-        if let Some(offset) = offset(address) {
-            self.used.lock().addresses.remove(&offset);
-        }
+    fn release_cluster_ip(&self, _: &str) {}
+
+    fn release_node_port(&self, _: u16) {}
+}
+
+fn address(offset: u32) -> String {
+    Ipv4Addr::from(NETWORK + offset).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use store::Options;
+
+    use super::*;
+
+    fn service(address: &str, port: u16) -> Value {
+        json!({"spec": {"type": "NodePort", "clusterIP": address, "clusterIPs": [address],
+            "ports": [{"port": 80, "nodePort": port}]}})
     }
 
-    fn release_node_port(&self, port: u16) {
-        self.used.lock().ports.remove(&port);
+    fn open() -> Store<Head> {
+        Store::open(Options::memory()).expect("memory is always there")
+    }
+
+    async fn put(store: &Store<Head>, name: &str, object: &Value) {
+        let value = object.to_string().into_bytes().into();
+        let write = Write::put(SERVICES, name, Expect::Any, value, Head::default());
+        store.commit(write).await.expect("stored");
+    }
+
+    fn noted(store: &Store<Head>) -> Vec<String> {
+        let all = store.snapshots([ADDRESSES, NODE_PORTS]);
+        let text = |entry: &std::sync::Arc<store::Entry<Head>>| {
+            format!("{} {}", entry.name, String::from_utf8_lossy(&entry.value))
+        };
+        all.iter().flat_map(|snapshot| snapshot.iter().map(text).collect::<Vec<_>>()).collect()
+    }
+
+    #[tokio::test]
+    async fn what_stored_services_have_is_noted_and_nothing_else() {
+        let store = open();
+        put(&store, "default/web", &service("10.96.0.7", 30007)).await;
+        put(&store, "default/headless", &json!({"spec": {"clusterIP": "None", "clusterIPs": ["None"]}}))
+            .await;
+        // A Service that could not be read left this behind.
+        store.commit(reserve(NODE_PORTS, "30008", "default/gone")).await.expect("noted");
+        for _ in 0..2 {
+            repair(&store).await.expect("the store takes writes");
+            assert_eq!(noted(&store), ["10.96.0.7 default/web", "30007 default/web"]);
+        }
+        let before = store.revision();
+        repair(&store).await.expect("the store takes writes");
+        assert_eq!(store.revision(), before, "nothing was to be done");
+    }
+
+    #[tokio::test]
+    async fn a_service_that_goes_takes_only_its_own_along() {
+        let store = open();
+        let object = service("10.96.0.7", 30007);
+        put(&store, "default/web", &object).await;
+        repair(&store).await.expect("the store takes writes");
+        assert!(release(&store, "default", "other", &object).is_empty(), "they are somebody else's");
+        assert_eq!(release(&store, "default", "web", &object).len(), 2);
+        assert!(adopt(&store, "default", "other", &object).is_empty(), "they stay somebody else's");
+        assert_eq!(adopt(&store, "default", "other", &service("10.96.0.8", 30007)).len(), 1);
+    }
+
+    #[tokio::test]
+    async fn what_is_taken_is_not_given_again() {
+        let store = open();
+        put(&store, "default/web", &service("10.96.0.7", 30007)).await;
+        repair(&store).await.expect("the store takes writes");
+        let told = |mut object: Value| assign(&store, &mut object, None).map(drop);
+        for taken in [service("10.96.0.7", 30001), service("10.96.0.1", 30007)] {
+            let errors = told(taken).expect_err("it is taken");
+            assert!(format!("{errors:?}").contains("is already allocated"), "{errors:?}");
+        }
+        told(service("10.96.0.8", 30008)).expect("it is free");
     }
 }

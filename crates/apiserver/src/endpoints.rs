@@ -57,7 +57,8 @@ pub static ROUTES: &[Route] = &[
     Route::new("/readyz", Readers::Anyone, health),
     Route::new("/readyz/*", Readers::Granted, health),
     Route::new("/metrics", Readers::Granted, |server, _, _| {
-        let text = server.metrics.render(&server.store, &server.extensions.metrics());
+        let kinds = server.registry.load().stored_kinds();
+        let text = server.metrics.render(&server.store, &kinds, &server.extensions.metrics());
         respond::bytes_of(200, text, "application/openmetrics-text; version=1.0.0; charset=utf-8")
     }),
     Route::new("/metrics/slis", Readers::Granted, |server, _, _| slis(server)),
@@ -186,18 +187,25 @@ fn go_architecture() -> &'static str {
     }
 }
 
-fn checks(server: &Server) -> Vec<Check> {
+/// Returns all checks; those of `/livez` have [`Check::live`].
+fn checks(server: &Server, endpoint: &str) -> Vec<Check> {
     let stopping = server.stop.is_cancelled().then(|| "process is shutting down".to_owned());
     let waiting = |done: &std::sync::atomic::AtomicBool, what: &str| {
         (!done.load(Ordering::Acquire)).then(|| format!("not finished: {what}"))
     };
     let store = server.store.stats();
+    let store_failure = store.read_only.map(|why| why.to_string());
+    let on_etcd = server.store.is_on_etcd();
     let mut checks = vec![
         Check { name: "ping".into(), live: true, failure: None },
         Check { name: "log".into(), live: true, failure: None },
-        // A full disk does not call for a restart: reads go on, and so do writes once there is room. After the end of
-        // the store's thread only a restart helps.
-        Check { name: "etcd".into(), live: store.dead, failure: store.read_only.map(|why| why.to_string()) },
+        // A full disk does not call for a restart, nor does an etcd that is away: reads go on, and so do writes once it is back.
+        // After the end of the store's thread only a restart helps.
+        Check {
+            name: "etcd".into(),
+            live: true,
+            failure: store_failure.clone().filter(|_| store.dead || endpoint == "readyz"),
+        },
         Check { name: "informer-sync".into(), live: false, failure: None },
         Check {
             name: "poststarthook/crd-informer-synced".into(),
@@ -216,6 +224,9 @@ fn checks(server: &Server) -> Vec<Check> {
         },
         Check { name: "shutdown".into(), live: false, failure: stopping },
     ];
+    if on_etcd {
+        checks.insert(3, Check { name: "etcd-readiness".into(), live: false, failure: store_failure });
+    }
     // Not a reason to be restarted either: whatever made it panic is stored.
     let controllers = server.ready.controllers.checks();
     checks.extend(controllers.into_iter().map(|(name, failure)| Check {
@@ -227,15 +238,28 @@ fn checks(server: &Server) -> Vec<Check> {
     checks
 }
 
+/// Returns a check for each endpoint of etcd, if there are several. They are shown and do not count: the others answer.
+fn endpoint_checks(server: &Server, endpoint: &str) -> Vec<Check> {
+    let endpoints = server.store.etcd_endpoints();
+    let shown = endpoint == "readyz" && endpoints.len() > 1;
+    let endpoints = endpoints.into_iter().filter(|_| shown).enumerate();
+    let check = |(number, endpoint): (usize, store::EtcdEndpoint)| Check {
+        name: format!("etcd-endpoint-{number}").into(),
+        live: false,
+        failure: endpoint.failure.map(|why| format!("{}: {why}", endpoint.url)),
+    };
+    endpoints.map(check).collect()
+}
+
 /// Returns the outcome of every health check as metrics.
 fn slis(server: &Server) -> Response<Body> {
     let mut text = String::from(
         "# HELP kubernetes_healthcheck Whether a check of the server's health passes.\n# TYPE kubernetes_healthcheck gauge\n",
     );
-    for check in checks(server) {
-        let value = u8::from(check.failure.is_none());
-        let endpoints: &[&str] = if check.live { &["healthz", "livez", "readyz"] } else { &["readyz"] };
-        for endpoint in endpoints {
+    for endpoint in ["healthz", "livez", "readyz"] {
+        let shown = checks(server, endpoint).into_iter().filter(|check| check.live || endpoint == "readyz");
+        for check in shown.chain(endpoint_checks(server, endpoint)) {
+            let value = u8::from(check.failure.is_none());
             text.push_str(&format!(
                 "kubernetes_healthcheck{{name=\"{}\",type=\"{endpoint}\"}} {value}\n",
                 check.name
@@ -248,11 +272,12 @@ fn slis(server: &Server) -> Response<Body> {
 fn health(server: &Arc<Server>, context: &Context, segments: &[&str]) -> Response<Body> {
     let (endpoint, single) = (segments[0], segments.get(1));
     let checks: Vec<Check> =
-        checks(server).into_iter().filter(|check| endpoint == "readyz" || check.live).collect();
+        checks(server, endpoint).into_iter().filter(|check| endpoint == "readyz" || check.live).collect();
+    let single_endpoints = endpoint_checks(server, endpoint);
     let wanted =
         context.info.path.trim_start_matches('/').trim_start_matches(endpoint).trim_matches('/').to_owned();
     if single.is_some() {
-        return match checks.iter().find(|check| check.name == wanted) {
+        return match checks.iter().chain(&single_endpoints).find(|check| check.name == wanted) {
             Some(Check { failure: None, .. }) => respond::text(200, "ok"),
             Some(Check { failure: Some(why), .. }) => {
                 respond::text(500, format!("internal server error: {why}\n"))
@@ -276,6 +301,13 @@ fn health(server: &Arc<Server>, context: &Context, segments: &[&str]) -> Respons
                 lines.push_str(&format!("[-]{} failed: reason withheld\n", check.name));
             }
         }
+    }
+    for check in &single_endpoints {
+        let (mark, outcome) = match check.failure {
+            None => ('+', "ok"),
+            Some(_) => ('-', "failed: others are asked"),
+        };
+        lines.push_str(&format!("[{mark}]{} {outcome}\n", check.name));
     }
     if !failed.is_empty() {
         return respond::text(500, format!("{lines}{endpoint} check failed\n"));

@@ -8,6 +8,7 @@ use http::{HeaderMap, Method};
 use serde_json::Value;
 
 use crate::auth::User;
+use crate::handlers::adopt::Adopted;
 use crate::handlers::context::{Context, FieldValidation, WriteOptions};
 use crate::handlers::decode;
 use crate::handlers::delete::{self, DeleteOptions, Deleted};
@@ -82,6 +83,20 @@ impl Actor {
         decode::canonicalise(kind, &kind.gvk, &mut object)
             .map_err(|error| decode::cannot_handle(&kind.gvk, &kind.gvk, &error))?;
         Ok(self.target(kind, namespace, "", "").create(object).await?.object)
+    }
+
+    /// Takes over an object from another API server with its uid, its times, its status and all else; see
+    /// [`handlers::adopt`](crate::handlers::adopt). One of the same name is replaced only if `replace` says so.
+    pub async fn adopt(
+        &self,
+        kind: &Arc<Kind>,
+        namespace: &str,
+        mut object: Value,
+        replace: bool,
+    ) -> Result<Adopted, Status> {
+        decode::canonicalise(kind, &kind.gvk, &mut object)
+            .map_err(|error| decode::cannot_handle(&kind.gvk, &kind.gvk, &error))?;
+        self.target(kind, namespace, "", "").adopt(object, replace).await
     }
 
     /// Changes an object; the closure returns `None` to leave it as it is.

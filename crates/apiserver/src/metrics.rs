@@ -1,5 +1,8 @@
 //! What operators measure, under kube-apiserver's names.
 
+mod storage;
+
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -12,6 +15,7 @@ use prometheus_client::registry::Registry;
 use store::Store;
 
 use crate::head::Head;
+use crate::registry::Kind;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct RequestLabels {
@@ -123,8 +127,11 @@ impl Default for Metrics {
 
 impl Metrics {
     /// Returns the text that Prometheus reads, with the metrics of others behind our own.
-    pub fn render(&self, store: &Store<Head>, others: &str) -> String {
-        for (collection, count) in store.collections() {
+    ///
+    /// `kinds` name what is stored where.
+    pub fn render(&self, store: &Store<Head>, kinds: &[Arc<Kind>], others: &str) -> String {
+        let served = store.collections().into_iter().filter(|(name, _)| !crate::allocator::is_range(name));
+        for (collection, count) in served {
             let labels = ResourceLabels { resource: collection.to_string() };
             self.objects.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
         }
@@ -132,6 +139,10 @@ impl Metrics {
         let mut text = String::new();
         // Writing to a string cannot fail.
         let _ = encode_registry(&mut text, &self.registry);
+        match store.etcd() {
+            Some(report) => storage::etcd(&mut text, &report, &storage::Resources::of(kinds)),
+            None => storage::size(&mut text, store.stats().file_bytes),
+        }
         text.push_str(others);
         let _ = encode_eof(&mut text);
         text

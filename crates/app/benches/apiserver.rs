@@ -17,7 +17,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
-use support::{Column, Ours, megabytes, per_thousand, print, rate, timed};
+use support::{Column, Ours, children_named, megabytes, per_thousand, print, rate, timed};
 
 const WRITERS: usize = 16;
 const WATCHERS: usize = 100;
@@ -61,26 +61,6 @@ async fn theirs(count: usize) -> Result<Option<Column>> {
     let column =
         measure("kube-apiserver + etcd", cluster.direct_kubeconfig(), &pids, ready_ms, count).await?;
     Ok(Some(column))
-}
-
-/// Finds the processes of a fleet by what they are called and the folder they were given.
-fn children_named(names: &[&str], dir: &Path) -> Result<Vec<u32>> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir("/proc")?.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
-            continue;
-        };
-        let Ok(command) = std::fs::read_to_string(entry.path().join("cmdline")) else { continue };
-        let program = command.split('\0').next().unwrap_or("");
-        let name = Path::new(program).file_name().and_then(|name| name.to_str()).unwrap_or("");
-        if names.iter().any(|wanted| name.starts_with(wanted)) && command.contains(&*dir.to_string_lossy()) {
-            found.push(pid);
-        }
-    }
-    if found.is_empty() {
-        bail!("cannot find the processes of the partner");
-    }
-    Ok(found)
 }
 
 /// The two kinds that are written.

@@ -2,7 +2,11 @@
 //! elsewhere, and what it costs.
 //!
 //! `cargo xtask bench failover`; `--help` names the sizes. Every Deployment has a replica in every cluster, so the death of one
-//! touches all of them. CPU is that of the control plane alone; the simulated clusters share the machine.
+//! touches all of them. Evictions are let through as fast as they come, by the flag: by default it is one in two seconds, which would be
+//! all that is measured. CPU is that of the control plane alone; the simulated clusters share the machine.
+//!
+//! With `--original`, the controllers and the scheduler of Karmada v1.17.1 do the same on the same clusters. Their API server is ours,
+//! with our controllers off, and counts as a part of their control plane.
 
 mod support;
 
@@ -13,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
+use clusters::toolchain::{KARMADA, Toolchain};
 use futures::{StreamExt, TryStreamExt, stream};
 use kube::api::{Api, DynamicObject, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -38,6 +43,12 @@ struct Sizes {
     /// The program to measure instead of the one that was built with the benchmark.
     #[arg(long, value_name = "PATH")]
     program: Option<PathBuf>,
+    /// Measure the original, too: it needs Go to be built, once.
+    #[arg(long)]
+    original: bool,
+    /// Measure the original alone.
+    #[arg(long)]
+    original_alone: bool,
     /// What `cargo bench` says to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
@@ -59,21 +70,78 @@ fn main() -> Result<()> {
 }
 
 async fn run(sizes: Sizes) -> Result<()> {
+    let mut columns = Vec::new();
+    if !sizes.original_alone {
+        columns.push(measure(&sizes, Side::Ours).await?);
+    }
+    if sizes.original || sizes.original_alone {
+        columns.push(measure(&sizes, Side::Original).await?);
+    }
+    support::print(&columns);
+    Ok(())
+}
+
+/// Whose controllers are measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Ours,
+    Original,
+}
+
+/// A cluster counts as lost after five seconds; what comes then is measured.
+const FLAGS: [&str; 5] = [
+    "--feature-gates=Failover=true",
+    "--enable-no-execute-taint-eviction",
+    "--resource-eviction-rate=10000",
+    "--cluster-status-update-frequency=5s",
+    "--cluster-failure-threshold=5s",
+];
+
+/// A flag of admission, which is part of the server.
+const ALLOWED: &str = "--allow-no-execute-taint-policy";
+
+/// Starts the original's controllers and scheduler on a server.
+fn originals(kubeconfig: &Path, folder: &Path) -> Result<Vec<Running>> {
+    let toolchain = Toolchain::from_env()?;
+    let start = |name: &str, flags: &[&str]| -> Result<Running> {
+        let program = toolchain.ensure_program(&KARMADA, name)?;
+        let log = std::fs::File::create(folder.join(format!("{name}.log")))?;
+        let child = Command::new(program)
+            .arg("--kubeconfig")
+            .arg(kubeconfig)
+            .args(["--leader-elect=false", "--metrics-bind-address=0", "--health-probe-bind-address=0"])
+            // As much as it wants: its own limits would be all that is measured.
+            .args(["--kube-api-qps=1000", "--kube-api-burst=1000"])
+            .args(flags)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .with_context(|| format!("cannot start {name}"))?;
+        Ok(Running(child))
+    };
+    let limits = ["--cluster-api-qps=1000", "--cluster-api-burst=1000"];
+    let manager = start("karmada-controller-manager", &[&FLAGS[..], &limits].concat())?;
+    let scheduler = start("karmada-scheduler", &["--enable-scheduler-estimator=false"])?;
+    Ok(vec![manager, scheduler])
+}
+
+async fn measure(sizes: &Sizes, side: Side) -> Result<Column> {
     let program = sizes.program.clone().unwrap_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_karmada")));
     let folder = tempfile::tempdir()?;
     let simulated = folder.path().join("sim");
-    // A cluster counts as lost after five seconds; what comes then is measured.
-    let flags = [
-        "--feature-gates=Failover=true",
-        "--enable-no-execute-taint-eviction",
-        "--allow-no-execute-taint-policy",
-        "--cluster-status-update-frequency=5s",
-        "--cluster-failure-threshold=5s",
-        // By default evictions are let through one in two seconds, which is all that would be measured.
-        "--resource-eviction-rate=10000",
-    ];
-    let ours = Ours::with(&Build { name: "karmada-rs", program: program.clone() }, &flags)?;
-    let pids = [ours.child.id()];
+    let build = Build { name: "karmada-rs", program: program.clone() };
+    let (ours, others) = match side {
+        Side::Ours => (Ours::with(&build, &[&FLAGS[..], &[ALLOWED]].concat())?, Vec::new()),
+        Side::Original => {
+            let server = Ours::with(&build, &["--controllers", "", ALLOWED])?;
+            let others = originals(&server.kubeconfig, folder.path())?;
+            (server, others)
+        }
+    };
+    let name = if side == Side::Ours { build.name } else { "Karmada v1.17.1" };
+    eprintln!("{name}");
+    let pids: Vec<u32> = others.iter().map(|running| running.0.id()).chain([ours.child.id()]).collect();
     eprintln!("{} simulated clusters …", sizes.clusters);
     let _sim = Running(
         Command::new(&program)
@@ -127,8 +195,7 @@ async fn run(sizes: Sizes) -> Result<()> {
         ("requests to the control plane since its death".to_owned(), (after - before).to_string()),
         ("memory afterwards (MB)".to_owned(), megabytes(&pids)),
     ];
-    support::print(&[Column { name: "karmada-rs", rows }]);
-    Ok(())
+    Ok(Column { name, rows })
 }
 
 fn join(program: &Path, kubeconfig: &Path, simulated: &Path, number: usize) -> Result<()> {

@@ -13,16 +13,14 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use futures::{StreamExt, TryStreamExt, future, stream};
+use futures::future;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
-use kube::runtime::{WatchStreamExt, watcher};
 use serde_json::{Value, json};
+use support::follower::{Follower, each, shares};
 use support::{Build, Column, Ours, cpu_seconds, megabytes, per_thousand, print, rate, timed};
-use tokio::sync::watch;
 
 const MEMBERS: usize = 3;
-const WRITERS: usize = 16;
 const NAMESPACE: &str = "bench";
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -254,15 +252,9 @@ impl Bench {
             Ok(())
         })
         .await?;
-        times.sort();
-        let milliseconds = |share: f64| {
-            let index = ((times.len() as f64 * share) as usize).min(times.len().saturating_sub(1));
-            times.get(index).map_or(0.0, |time| time.as_secs_f64() * 1000.0)
-        };
-        let shown = [0.5, 0.9, 0.99].map(|share| format!("{:.1}", milliseconds(share)));
         rows.push((
             self.row("created one at a time, in all members after p50 / p90 / p99 (ms)"),
-            shown.join(" / "),
+            shares(times, &[0.5, 0.9, 0.99]),
         ));
         rows.push((self.row("CPU s per 1,000 created one at a time"), per_thousand(cpu, count)));
         for index in 0..count {
@@ -338,77 +330,4 @@ fn descendants(except: &[u32]) -> Vec<u32> {
         open.extend(children);
     }
     found
-}
-
-/// Does something for every name, for several at once.
-async fn each<'a, F: Future<Output = Result<()>>>(
-    names: &'a [String],
-    work: impl Fn(&'a str) -> F,
-) -> Result<()> {
-    stream::iter(names).map(|name| work(name)).buffer_unordered(WRITERS).try_collect::<()>().await
-}
-
-/// How many objects of each round there are somewhere, kept by a watch.
-struct Follower {
-    counts: watch::Receiver<HashMap<usize, usize>>,
-    task: tokio::task::JoinHandle<()>,
-}
-
-impl Follower {
-    fn start(api: Api<DynamicObject>, round: impl Fn(&DynamicObject) -> usize + Send + 'static) -> Self {
-        let (tell, counts) = watch::channel(HashMap::new());
-        let task = tokio::spawn(async move {
-            let mut rounds: HashMap<String, usize> = HashMap::new();
-            let mut events =
-                watcher(api, watcher::Config::default().labels("app=bench")).default_backoff().boxed();
-            while let Some(event) = events.next().await {
-                let (name, now) = match event {
-                    Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object)) => {
-                        let now = round(&object);
-                        (object.metadata.name.unwrap_or_default(), Some(now))
-                    }
-                    Ok(watcher::Event::Delete(object)) => (object.metadata.name.unwrap_or_default(), None),
-                    Ok(watcher::Event::Init | watcher::Event::InitDone) => continue,
-                    Err(error) => {
-                        eprintln!("  a watch ended: {error}");
-                        continue;
-                    }
-                };
-                let before = match now {
-                    Some(now) => rounds.insert(name, now),
-                    None => rounds.remove(&name),
-                };
-                tell.send_modify(|counts| {
-                    if let Some(before) = before
-                        && let Some(count) = counts.get_mut(&before)
-                    {
-                        *count -= 1;
-                    }
-                    if let Some(now) = now {
-                        *counts.entry(now).or_default() += 1;
-                    }
-                });
-            }
-        });
-        Self { counts, task }
-    }
-
-    /// Waits until there are so many objects of this round, and none of another.
-    async fn until(&self, round: usize, count: usize) -> Result<()> {
-        let mut counts = self.counts.clone();
-        counts
-            .wait_for(|counts| {
-                let of_round = counts.get(&round).copied().unwrap_or(0);
-                of_round == count && counts.values().sum::<usize>() == count
-            })
-            .await
-            .context("a watch has ended")?;
-        Ok(())
-    }
-}
-
-impl Drop for Follower {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
 }

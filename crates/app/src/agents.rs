@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use admission::agents::{self, Facts, Needs, Wanted, Who};
+use admission::agents::{self, Facts, Named, Needs, Wanted, Who};
 use apimachinery::status::Status;
 use apiserver::admission::{Admit, Attributes as Admitted, Operation as Doing};
 use apiserver::auth::User;
@@ -67,6 +67,25 @@ impl Facts for Agents {
         found["spec"]["username"].as_str().map(str::to_owned)
     }
 
+    fn is_propagated(&self, cluster: &str, object: Named<'_>) -> bool {
+        let name = api::names::binding(object.kind, object.name);
+        let resource = match object.namespace {
+            "" => "clusterresourcebindings",
+            _ => "resourcebindings",
+        };
+        let stored = self.stored(api::work::GROUP, "v1alpha2", resource, object.namespace, &name);
+        let Some(binding) = stored else { return false };
+        let spec = &binding["spec"];
+        let all = |list: &Value, field: &str| -> bool {
+            list.as_array().into_iter().flatten().any(|item| item[field] == cluster)
+        };
+        let required = spec["requiredBy"].as_array().into_iter().flatten();
+        (spec["resource"]["kind"] == object.kind && spec["resource"]["name"] == object.name)
+            && (all(&spec["clusters"], "name")
+                || all(&spec["gracefulEvictionTasks"], "fromCluster")
+                || required.into_iter().any(|by| all(&by["clusters"], "name")))
+    }
+
     fn is_system_namespace(&self, name: &str) -> bool {
         let namespace = self.stored("", "v1", "namespaces", "", name).unwrap_or_default();
         namespace["metadata"]["labels"][api::labels::SYSTEM] == api::labels::TRUE
@@ -126,7 +145,8 @@ impl Admit for Agents {
             && matches!(
                 (kind.gvk.group.as_str(), kind.gvk.kind.as_str()),
                 (api::cluster::GROUP, "Cluster")
-                    | ("", "Secret" | "Namespace")
+                    | ("", "Secret" | "Namespace" | "Event")
+                    | ("events.k8s.io", "Event")
                     | ("coordination.k8s.io", "Lease")
                     | ("certificates.k8s.io", "CertificateSigningRequest")
                     | ("rbac.authorization.k8s.io", _)

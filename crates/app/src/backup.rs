@@ -1,9 +1,11 @@
 //! `karmada backup`: a consistent copy of the store, also while the server runs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
+
+use crate::etcd::{EtcdArguments, StoreKind};
 
 /// Copy the store to a file, while the server runs or not.
 ///
@@ -13,30 +15,30 @@ pub(crate) struct Arguments {
     /// The server's data directory.
     #[arg(long, value_name = "DIR", default_value = "karmada-data", env = "KARMADA_DATA_DIR")]
     data_dir: PathBuf,
+    /// Where objects are stored; of use if no server runs on the data directory.
+    #[arg(long, value_enum, default_value_t = StoreKind::Embedded)]
+    store: StoreKind,
+    #[command(flatten)]
+    etcd: EtcdArguments,
     /// The file to write; it must not exist yet.
     #[arg(long, value_name = "FILE")]
     to: PathBuf,
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let store = arguments.data_dir.join("store");
-    if !store.exists() {
-        bail!(
-            "{} holds no store; --data-dir names the directory that `karmada server` was given",
-            store.display()
-        );
-    }
+    let etcd = arguments.etcd.options(arguments.store)?;
     if arguments.to.exists() {
         bail!("{} exists already; name a new file", arguments.to.display());
     }
     let socket = arguments.data_dir.join(apiserver::admin::SOCKET);
     let made = match apiserver::admin::backup(&socket, &arguments.to).await? {
         Some(made) => made,
-        // Nobody serves this directory: read it ourselves.
+        // Nobody serves this directory: read the store ourselves.
         None => {
+            let options = options(&arguments.data_dir, etcd)?;
             let to = arguments.to.clone();
             tokio::task::spawn_blocking(move || -> anyhow::Result<_> {
-                let store = store::Store::<()>::open(store::Options::file(store))?;
+                let store = store::Store::<()>::open(options)?;
                 let made = store.backup(&to)?;
                 Ok(format!("{} entries at revision {}", made.entries, made.revision))
             })
@@ -46,4 +48,22 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     };
     println!("{}: {made}", arguments.to.display());
     Ok(())
+}
+
+/// Returns where the objects are.
+fn options(data_dir: &Path, etcd: Option<store::EtcdOptions>) -> anyhow::Result<store::Options> {
+    if let Some(etcd) = etcd {
+        // A look at the past is nobody's reason to give it up.
+        return Ok(store::Options::etcd(store::EtcdOptions { compact_every: None, ..etcd }));
+    }
+    let dir = data_dir.join("store");
+    // Opening a store makes one where there is none.
+    if !dir.join("store.redb").exists() {
+        bail!(
+            "{} holds no store; --data-dir names the directory that `karmada server` was given; hint: a server on etcd is not \
+             running, name its --store etcd and --etcd-servers",
+            dir.display()
+        );
+    }
+    Ok(store::Options::file(dir))
 }

@@ -28,11 +28,13 @@ use apiserver::server::Server;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use k8s_openapi::api::core::v1::Secret;
-use kube::Client;
+use kube::{Api, Client};
 use member::Connection;
 use parking_lot::Mutex;
 use serde::Deserialize as _;
 use tunnel::Tunnels;
+
+use crate::fleet::own;
 
 /// The name that stands for all clusters.
 const EVERY: &str = "*";
@@ -41,6 +43,8 @@ const EVERY: &str = "*";
 pub(crate) struct ClusterProxy {
     tunnels: Tunnels,
     clients: Mutex<HashMap<String, (Connection, Client)>>,
+    /// The API server in front, where this one is behind another.
+    host: Option<Client>,
 }
 
 impl std::fmt::Debug for ClusterProxy {
@@ -51,7 +55,26 @@ impl std::fmt::Debug for ClusterProxy {
 
 impl ClusterProxy {
     pub(crate) fn new(tunnels: Tunnels) -> Self {
-        Self { tunnels, clients: Mutex::default() }
+        Self { tunnels, clients: Mutex::default(), host: None }
+    }
+
+    /// Returns the same for a server behind another one, which has the Secrets and all that is not served here.
+    pub(crate) fn before(self, host: Client) -> Self {
+        Self { host: Some(host), ..self }
+    }
+
+    /// Asks the control plane itself, as the caller.
+    pub(crate) async fn own(
+        &self,
+        server: &Arc<Server>,
+        context: &Context,
+        target: &str,
+        body: Bytes,
+    ) -> Result<Response<Body>, Status> {
+        let Some(host) = &self.host else { return Ok(own::ask(server, context, target, body).await) };
+        pass_on(server, context, host, target, body)
+            .await?
+            .map_err(|error| bare(format!("the API server in front does not answer: {error}")))
     }
 
     /// Answers a request to `clusters/<name>/proxy/…`.
@@ -80,19 +103,8 @@ impl ClusterProxy {
         body: Bytes,
     ) -> Result<Response<Body>, Status> {
         let client = self.client(server, kind, name).await?;
-        let upgrade = context.take_upgrade();
-        let mut request = Request::new(kube::client::Body::from(body));
-        *request.method_mut() = context.method.clone();
-        *request.uri_mut() =
-            target.parse().map_err(|_| Status::bad_request(format!("invalid path {target:?}")))?;
-        *request.headers_mut() = onward::headers(&context.headers, &context.user, upgrade.is_some())?;
-        let response = client.send(request).await.map_err(|error| unreachable(name, &error))?;
-        match upgrade {
-            Some(caller) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                Ok(pass::relay(server, caller, response))
-            }
-            _ => Ok(pass::stream(response)),
-        }
+        let answer = pass_on(server, context, &client, target, body).await?;
+        answer.map_err(|error| unreachable(name, &error))
     }
 
     /// Returns the client for a member, made anew when the way to it has changed.
@@ -107,7 +119,19 @@ impl ClusterProxy {
             return Err(Status::not_found(&kind.resource, name));
         };
         let cluster = Cluster::deserialize(object).map_err(bare)?;
-        let connection = self.connection(server, &cluster)?;
+        let connection = match &self.host {
+            None => self.connection(&cluster, |reference| {
+                secret(server, &reference.namespace, &reference.name).map_err(Failure::Status)
+            })?,
+            Some(host) => {
+                let secrets = secrets_of(host, &cluster).await?;
+                self.connection(&cluster, |reference| {
+                    let missing = || Status::not_found(&GroupResource::new("", "secrets"), &reference.name);
+                    let found = secrets.iter().find(|(known, _)| known == reference);
+                    found.map(|(_, secret)| secret.clone()).ok_or_else(|| Failure::Status(missing()))
+                })?
+            }
+        };
         if let Some((known, client)) = self.clients.lock().get(name)
             && *known == connection
         {
@@ -118,10 +142,11 @@ impl ClusterProxy {
         Ok(client)
     }
 
-    fn connection(&self, server: &Server, cluster: &Cluster) -> Result<Connection, Status> {
-        let secret = |reference: &LocalSecretReference| {
-            secret(server, &reference.namespace, &reference.name).map_err(Failure::Status)
-        };
+    fn connection(
+        &self,
+        cluster: &Cluster,
+        secret: impl Fn(&LocalSecretReference) -> Result<Secret, Failure>,
+    ) -> Result<Connection, Status> {
         Connection::of_caller(cluster, &self.tunnels, secret).map_err(|failure| match failure {
             Failure::Status(status) => status,
             // In upstream's words.
@@ -131,6 +156,45 @@ impl ClusterProxy {
             Failure::Member(error) => bare(error),
         })
     }
+}
+
+/// Reads the Secrets that a Cluster names from the API server in front.
+async fn secrets_of(host: &Client, cluster: &Cluster) -> Result<Vec<(LocalSecretReference, Secret)>, Status> {
+    let named = [&cluster.spec.secret_ref, &cluster.spec.impersonator_secret_ref];
+    let mut found = Vec::new();
+    for reference in named.into_iter().flatten() {
+        let secrets: Api<Secret> = Api::namespaced(host.clone(), &reference.namespace);
+        if let Some(secret) = secrets.get_opt(&reference.name).await.map_err(bare)? {
+            found.push((reference.clone(), secret));
+        }
+    }
+    Ok(found)
+}
+
+/// Hands a request on in the name of the caller, upgrades included.
+async fn pass_on(
+    server: &Arc<Server>,
+    context: &Context,
+    client: &Client,
+    target: &str,
+    body: Bytes,
+) -> Result<kube::Result<Response<Body>>, Status> {
+    let upgrade = context.take_upgrade();
+    let mut request = Request::new(kube::client::Body::from(body));
+    *request.method_mut() = context.method.clone();
+    *request.uri_mut() =
+        target.parse().map_err(|_| Status::bad_request(format!("invalid path {target:?}")))?;
+    *request.headers_mut() = onward::headers(&context.headers, &context.user, upgrade.is_some())?;
+    let response = match client.send(request).await {
+        Ok(response) => response,
+        Err(error) => return Ok(Err(error)),
+    };
+    Ok(Ok(match upgrade {
+        Some(caller) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+            pass::relay(server, caller, response)
+        }
+        _ => pass::stream(response),
+    }))
 }
 
 /// The reasons why a member cannot be reached.

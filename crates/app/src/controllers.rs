@@ -12,7 +12,7 @@ use controllers::plane::scheduling::{Diagnoses, Settings as Scheduling};
 use controllers::table::TABLE;
 use controllers::{Context, Fleet, Selection, Settings, Timing};
 use k8s_openapi::api::core::v1::Namespace;
-use member::Member;
+use member::{Between, Member, Members};
 use parking_lot::Mutex;
 use propagation::skip::{SKIPPED_NAMESPACES, SkipRules};
 use propagation::withdrawal::Limits;
@@ -221,6 +221,11 @@ impl Chosen {
         Features::parse(&self.feature_gates).context("--feature-gates cannot be understood")
     }
 
+    /// Returns how often the status of a cluster is collected.
+    pub(crate) fn status_period(&self) -> Duration {
+        self.clusters.cluster_status_update_frequency
+    }
+
     /// Returns which of upstream's components this stands for.
     fn component(&self) -> &'static str {
         if self.controllers.is_only("scheduler") {
@@ -264,6 +269,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     };
     let client = kube::Client::try_from(config).context("cannot make a client from the kubeconfig")?;
     let version = client.apiserver_version().await.context("the control plane does not answer")?;
+    crate::migrate::marker::check(&client).await?;
     let mut signals = Signals::listen()?;
     let stop = CancellationToken::new();
     let _stop_the_rest = stop.clone().drop_guard();
@@ -306,6 +312,8 @@ struct Plan {
     settings: Settings,
     scheduler: Scheduling,
     selection: Selection,
+    /// Between the controllers and the members, for rehearsals.
+    between: Option<Between>,
 }
 
 impl Plan {
@@ -316,20 +324,34 @@ impl Plan {
             settings: chosen.settings()?,
             scheduler: Scheduling { diagnoses, ..chosen.scheduling.settings()? },
             selection: chosen.controllers.clone(),
+            between: None,
         })
     }
 
     fn start(&self, tasks: &Tasks) {
         let supervisor = Supervisor::default();
-        let context = Context {
+        let mut context = Context {
             settings: self.settings.clone(),
             scheduler: self.scheduler.clone(),
             writer: self.writer.clone(),
             ..Context::new(self.writer.client().clone(), supervisor.clone())
         };
+        if let Some(between) = &self.between {
+            context.members = Arc::new(Members::behind(supervisor.clone(), between.clone()));
+        }
         let fleet = controllers::spawn(&context, &self.selection);
-        *tasks.0.lock() = Some(Started { supervisor, fleet });
+        let members = fleet.map(|fleet: Fleet| -> Ready { Arc::new(move || fleet.ready()) });
+        *tasks.0.lock() = Some(Started { supervisor, members });
     }
+}
+
+/// Has the controllers work for as long as the tasks are not stopped, with something between them and the members. Nobody else may
+/// act on this control plane.
+pub(crate) fn rehearse(writer: Writer, chosen: &Chosen, between: Between) -> anyhow::Result<Tasks> {
+    let tasks = Tasks::default();
+    let plan = Plan { between: Some(between), ..Plan::new(writer, chosen, Diagnoses::default())? };
+    plan.start(&tasks);
+    Ok(tasks)
 }
 
 /// The tasks of the controllers that run at the moment; cheap to clone, all clones show the same.
@@ -340,12 +362,15 @@ pub(crate) struct Tasks(Arc<Mutex<Option<Started>>>);
 struct Started {
     supervisor: Supervisor,
     /// The members they are connected to.
-    fleet: Option<Fleet>,
+    members: Option<Ready>,
 }
+
+/// Returns the members that can be asked.
+pub(crate) type Ready = Arc<dyn Fn() -> Vec<Arc<Member>> + Send + Sync>;
 
 impl Tasks {
     /// Ends them, within a limit.
-    async fn stop(&self) {
+    pub(crate) async fn stop(&self) {
         let Some(Started { supervisor, .. }) = self.0.lock().take() else { return };
         if tokio::time::timeout(GOODBYE, supervisor.stop()).await.is_err() {
             tracing::warn!(tasks = supervisor.len(), "some controllers did not end in time");
@@ -354,8 +379,13 @@ impl Tasks {
 
     /// Returns the members that can be asked; nothing if nobody in this process is connected to members.
     pub(crate) fn ready_members(&self) -> Option<Vec<Arc<Member>>> {
-        let fleet = self.0.lock().as_ref().and_then(|started| started.fleet.clone());
-        fleet.map(|fleet| fleet.ready())
+        let members = self.0.lock().as_ref().and_then(|started| started.members.clone());
+        members.map(|members| members())
+    }
+
+    /// Has these members be asked, in a process without controllers.
+    pub(crate) fn look_at(&self, members: Ready) {
+        *self.0.lock() = Some(Started { supervisor: Supervisor::default(), members: Some(members) });
     }
 
     /// Returns what `/readyz` says about them: one line for all, and one for each that has ever died.
@@ -396,6 +426,7 @@ impl Running {
         if chosen.controllers.is_empty() {
             return Ok(Self { stop, task: tokio::spawn(async {}) });
         }
+        crate::migrate::marker::check(plan.writer.client()).await?;
         let own = match server {
             Some(server) => server,
             // Lives as long as the store, and no other store has it.
@@ -613,7 +644,7 @@ mod tests {
         };
         assert_eq!(names(&tasks), [("karmada-controllers".to_owned(), false)]);
         let supervisor = Supervisor::default();
-        *tasks.0.lock() = Some(Started { supervisor: supervisor.clone(), fleet: None });
+        *tasks.0.lock() = Some(Started { supervisor: supervisor.clone(), members: None });
         supervisor.keep("short-lived", || async {});
         let failing = async {
             while !names(&tasks).contains(&("karmada-controllers/short-lived".to_owned(), true)) {

@@ -16,7 +16,7 @@ pub(crate) enum StoreKind {
     Etcd,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Store on etcd")]
 pub(crate) struct EtcdArguments {
     /// Where etcd is, as https://HOST:PORT; several are separated by commas.

@@ -32,6 +32,12 @@ impl Karmada {
         Self { proxy: ClusterProxy::new(tunnels.clone()), metrics, tunnels, diagnoses, tasks, doors }
     }
 
+    /// Returns the same for a server that stands behind another one, which has the Secrets and all that is not served here.
+    pub(crate) fn before(mut self, host: kube::Client) -> Self {
+        self.proxy = self.proxy.before(host);
+        self
+    }
+
     /// Says why a binding is where it is: as JSON, or as text for whoever prefers that.
     fn diagnosis(&self, context: &Context, kind: &Kind, namespace: &str) -> Result<Response<Body>, Status> {
         if context.info.verb != "get" {

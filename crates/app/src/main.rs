@@ -3,12 +3,14 @@
 mod access;
 mod agent;
 mod agents;
+mod aggregated;
 mod autoscaling;
 mod backup;
 mod chart;
 mod cluster_proxy;
 mod controllers;
 mod crds;
+mod detector;
 mod environment;
 mod estimator;
 mod etcd;
@@ -18,7 +20,10 @@ mod fleet;
 mod fleet_metrics;
 mod licenses;
 mod memory;
+mod migrate;
 mod observability;
+#[cfg(test)]
+mod pages;
 mod plane;
 mod plugin;
 mod roles;
@@ -34,7 +39,7 @@ mod webhook;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 // Many small long-lived allocations: the default allocator keeps about twice as much memory.
 #[global_allocator]
@@ -63,8 +68,11 @@ enum Command {
     Agent(Box<agent::Arguments>),
     Sim(sim::Arguments),
     Webhook(webhook::Arguments),
+    Aggregated(Box<aggregated::Arguments>),
     Estimator(estimator::Arguments),
+    Detector(Box<detector::Arguments>),
     Backup(backup::Arguments),
+    Migrate(Box<migrate::Arguments>),
     Crds(crds::Arguments),
     #[command(flatten)]
     Cli(cli::Command),
@@ -77,12 +85,21 @@ fn main() -> ExitCode {
     if matches!(name, "karmadactl" | "kubectl-karmada") {
         return cli::alone(name, std::env::args_os());
     }
-    let root = Arguments::command();
-    let words = cli::normalize(std::env::args_os(), &root);
-    let arguments = match Arguments::try_parse_from(&words) {
+    let root = command();
+    let mut words: Vec<_> = std::env::args_os().collect();
+    // What Karmada's own manifests call: with our image they run our agent.
+    if name == "karmada-agent" {
+        words.insert(1, "agent".into());
+    }
+    let words = cli::normalize(words.into_iter(), &root);
+    let parsed = root.clone().try_get_matches_from(&words);
+    let arguments = match parsed.and_then(|mut matches| Arguments::from_arg_matches_mut(&mut matches)) {
         Ok(arguments) => arguments,
-        // The CLI's commands complain alike under all names; the roles in the parser's words.
-        Err(error) if words.get(1).and_then(|word| word.to_str()).is_some_and(cli::is_command) => {
+        // The CLI's commands complain alike under all names, as do those that there are not; the roles in the parser's words.
+        Err(error)
+            if error.kind() == clap::error::ErrorKind::InvalidSubcommand
+                || words.get(1).and_then(|word| word.to_str()).is_some_and(cli::is_command) =>
+        {
             return cli::refuse(&error, &root, &words, "karmada");
         }
         Err(error) => error.exit(),
@@ -120,8 +137,11 @@ fn main() -> ExitCode {
             Command::Agent(arguments) => agent::run(*arguments).await,
             Command::Sim(arguments) => sim::run(arguments).await,
             Command::Webhook(arguments) => webhook::run(arguments).await,
+            Command::Aggregated(arguments) => aggregated::run(*arguments).await,
             Command::Estimator(arguments) => estimator::run(arguments).await,
+            Command::Detector(arguments) => detector::run(*arguments).await,
             Command::Backup(arguments) => backup::run(arguments).await,
+            Command::Migrate(arguments) => migrate::run(*arguments).await,
             Command::Crds(arguments) => crds::run(arguments),
             Command::Cli(command) => cli::run(command, "karmada").await,
         }
@@ -138,6 +158,11 @@ fn main() -> ExitCode {
             ExitCode::from(status)
         }
     }
+}
+
+/// The program's commands; their examples call it by this name.
+fn command() -> clap::Command {
+    cli::renamed(Arguments::command(), "karmada")
 }
 
 /// Whether what is logged may be coloured, if the environment does not say otherwise.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use apiserver::local::Terms;
+use apiserver::server::Server;
 use apiserver::{Handle, Profile};
 use controllers::plane::scheduling::Diagnoses;
 use fleet::Fleet;
@@ -109,6 +110,11 @@ impl Plane {
         crate::fleet::opensearch::start(&fleet, &client, &followers);
         let running = Running::elected(writer, &setup.chosen, server, diagnoses, tasks).await?;
         Ok(Self { url: handle.url.clone(), kubeconfig, client, handle, running, followers, news })
+    }
+
+    /// Returns the server itself, for what no client may do.
+    pub(crate) fn server(&self) -> &Arc<Server> {
+        &self.handle.server
     }
 
     /// Waits until the control plane cannot go on, and returns why.

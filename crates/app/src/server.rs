@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use apiserver::Options;
 use clap::Args;
 
@@ -39,7 +39,7 @@ pub(crate) struct Arguments {
     /// File of static bearer tokens, one `token,user,uid,"group1,group2"` per line.
     #[arg(long, value_name = "FILE")]
     token_auth_file: Option<PathBuf>,
-    /// Start from a backup made by `karmada backup`; the data directory must not hold a store yet.
+    /// Start from a backup made by `karmada backup`; the data directory, or etcd under the prefix, must not hold anything yet.
     #[arg(long, value_name = "FILE")]
     restore: Option<PathBuf>,
     #[command(flatten)]
@@ -72,10 +72,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let etcd = arguments.etcd.options(arguments.store)?;
     let store_dir = arguments.data_dir.join("store");
     if let Some(from) = &arguments.restore {
-        if etcd.is_some() {
-            bail!("--restore puts a backup into a data directory; it cannot be used with --store etcd");
-        }
-        restore(from, &store_dir)?;
+        restore(from, &store_dir, etcd.clone()).await?;
     }
     let rules = admission::Settings {
         features: arguments.chosen.features()?,
@@ -132,9 +129,22 @@ pub(crate) fn features(text: &str) -> Result<api::features::Features, String> {
     api::features::Features::parse(text).map_err(|error| error.to_string())
 }
 
-fn restore(from: &Path, to: &Path) -> anyhow::Result<()> {
-    let restored = store::restore(from, to)
-        .with_context(|| format!("cannot restore {} to {}", from.display(), to.display()))?;
+/// Puts a backup into the store that the server is about to open.
+pub(crate) async fn restore(from: &Path, dir: &Path, etcd: Option<store::EtcdOptions>) -> anyhow::Result<()> {
+    let place = etcd.as_ref().map_or_else(
+        || dir.display().to_string(),
+        |etcd| format!("etcd at {} under {}", etcd.endpoints.join(","), etcd.prefix),
+    );
+    let told = format!("cannot restore {} to {place}", from.display());
+    let (from, dir) = (from.to_owned(), dir.to_owned());
+    let restored = tokio::task::spawn_blocking(move || {
+        let limited = apiserver::registry::limited();
+        match etcd {
+            Some(etcd) => store::restore_into_etcd(&from, &dir, &etcd, &limited),
+            None => store::restore(&from, &dir, &limited),
+        }
+    });
+    let restored = restored.await.context("the restore was interrupted")?.context(told)?;
     tracing::info!(entries = restored.entries, revision = restored.revision, "restored");
     Ok(())
 }

@@ -5,7 +5,7 @@
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
 
-mod certificates;
+pub(crate) mod certificates;
 mod clients;
 mod configuration;
 mod listen;

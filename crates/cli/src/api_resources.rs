@@ -9,7 +9,7 @@ use crate::discovery::Resource;
 use crate::failure::misused;
 use crate::output;
 use crate::print::table::align;
-use crate::print::{Format, pretty};
+use crate::print::{Format, kyaml, pretty, unsuitable};
 use crate::server::Connection;
 
 /// Print the supported API resources on the server.
@@ -49,7 +49,7 @@ pub struct Arguments {
     /// Accepted for kubectl's sake: the server is always asked.
     #[arg(long)]
     pub cached: bool,
-    /// Output format. One of: (json, yaml, name, wide).
+    /// Output format. One of: (json, yaml, kyaml, name, wide).
     #[arg(short, long, value_name = "FORMAT", default_value = "")]
     pub output: String,
     /// Don't print headers.
@@ -65,13 +65,10 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
             &format!("unexpected arguments: [{}]", arguments.words.join(" ")),
         ));
     }
-    if !matches!(arguments.output.as_str(), "" | "json" | "yaml" | "name" | "wide") {
-        bail!(
-            "unable to match a printer suitable for the output format {}, allowed formats are: json,name,wide,yaml",
-            apimachinery::go::quote(&arguments.output)
-        );
-    }
-    let format = Format::parse(&arguments.output, false)?;
+    let format = Format::parse(&arguments.output, false).ok().filter(|format| {
+        matches!(format, Format::Table { .. } | Format::Json | Format::Yaml | Format::Kyaml | Format::Name)
+    });
+    let format = format.ok_or_else(|| unsuitable(&arguments.output, vec!["json", "name", "wide", "yaml"]))?;
     if !matches!(arguments.sort_by.as_str(), "" | "name" | "kind") {
         bail!("--sort-by accepts only name or kind");
     }
@@ -109,6 +106,7 @@ fn show(arguments: &Arguments, format: &Format, resources: Vec<&Resource>) -> St
         Format::Name => resources.iter().map(|resource| format!("{}\n", resource.full_name())).collect(),
         Format::Json => pretty(&document(&resources)),
         Format::Yaml => apimachinery::yaml::write(&document(&resources)),
+        Format::Kyaml => kyaml::write(&document(&resources)),
         format => {
             let wide = matches!(format, Format::Table { wide: true });
             let mut rows = Vec::new();

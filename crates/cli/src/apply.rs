@@ -13,13 +13,14 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 
 use crate::discovery::Resource;
-use crate::failure::{self, Failures, Refusal};
+use crate::failure::{self, Failures, Plain, Refusal};
 use crate::manifests::Files;
 use crate::output;
 use crate::print::{DryRun, DryRunFlag, Output, Validation};
 use crate::select::{Item, Query};
 use crate::server::{Namespaced, Plane, Server, query, segment};
 
+mod ownership;
 mod prune;
 
 use prune::{Removal, Seen};
@@ -105,6 +106,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         bail!("--dry-run=client doesn't work with --server-side (did you mean --dry-run=server instead?)");
     }
     let validation = arguments.validation.get()?;
+    arguments.output.format()?;
     let selector = match &arguments.selector {
         Some(text) => Some(
             apimachinery::selector::label::Selector::parse(text)
@@ -112,8 +114,17 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         ),
         None => None,
     };
-    let manifests = arguments.files.read().await?;
+    let mut manifests = arguments.files.read().await?;
+    if let Some(selector) = &selector {
+        manifests.retain(|manifest| selector.matches(&manifest.object["metadata"]["labels"]));
+    }
+    if manifests.is_empty() {
+        bail!("no objects passed to apply");
+    }
     let plane = arguments.place.plane().await?;
+    if arguments.removal.prune {
+        arguments.removal.known(&plane).await?;
+    }
     let clusters = if arguments.cluster.is_empty() {
         Vec::new()
     } else {
@@ -128,14 +139,11 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let work = Work { arguments: &arguments, plane: &plane, dry_run, validation, seen: RefCell::default() };
     let mut failures = Vec::new();
     for manifest in manifests {
-        let fits = |labels: &Value| selector.as_ref().is_none_or(|selector| selector.matches(labels));
-        if !fits(&manifest.object["metadata"]["labels"]) {
-            continue;
-        }
         let source = manifest.source;
-        if let Err(error) = work.with_policy(manifest.object, propagated, &clusters).await {
+        if let Err(error) = work.with_policy(manifest.object, &source, propagated, &clusters).await {
             failures.push(match error.downcast::<Refusal>() {
                 Ok(refusal) => refusal.into(),
+                Err(error) if error.is::<Plain>() => error,
                 Err(error) => failure::in_source(error, "applying", &source),
             });
         }
@@ -156,6 +164,22 @@ fn absent(names: &str) -> String {
     }
 }
 
+/// Who owns what is applied by the server, unless told otherwise.
+const SERVER_SIDE: &str = "kubectl";
+
+/// What helps against conflicts, in kubectl's words.
+const CONFLICTS: &str = "Please review the fields above--they currently have other managers. Here
+are the ways you can resolve this warning:
+* If you intend to manage all of these fields, please re-run the apply
+  command with the `--force-conflicts` flag.
+* If you do not intend to manage all of the fields, please edit your
+  manifest to remove references to the fields that should keep their
+  current managers.
+* You may co-own fields by updating your manifest to match the existing
+  value; in this case, you'll become the manager if the other manager(s)
+  stop managing the field (remove it from their configuration).
+See https://kubernetes.io/docs/reference/using-api/server-side-apply/#conflicts";
+
 struct Work<'a> {
     arguments: &'a Arguments,
     plane: &'a Plane,
@@ -167,19 +191,30 @@ struct Work<'a> {
 
 impl Work<'_> {
     /// Applies an object, and right after it the policy that propagates it.
-    async fn with_policy(&self, object: Value, propagated: bool, clusters: &[String]) -> anyhow::Result<()> {
+    async fn with_policy(
+        &self,
+        object: Value,
+        source: &str,
+        propagated: bool,
+        clusters: &[String],
+    ) -> anyhow::Result<()> {
         let discovery = self.plane.server.discovery().await?;
         let resource = discovery.of(&object)?;
-        let (name, namespace) = self.one(resource, object).await?;
+        let (name, namespace) = self.one(resource, object, source).await?;
         if propagated {
             let policy = policy(resource, &namespace, &name, clusters);
             let resource = discovery.of(&policy)?;
-            self.one(resource, policy).await?;
+            self.one(resource, policy, source).await?;
         }
         Ok(())
     }
 
-    async fn one(&self, resource: &Resource, mut object: Value) -> anyhow::Result<(String, String)> {
+    async fn one(
+        &self,
+        resource: &Resource,
+        mut object: Value,
+        source: &str,
+    ) -> anyhow::Result<(String, String)> {
         let asked = Query {
             namespace: self.plane.namespace.clone(),
             namespace_asked: self.plane.namespace_asked,
@@ -201,7 +236,7 @@ impl Work<'_> {
         let (done, live) = if self.arguments.server_side {
             ("serverside-applied", self.server_side(resource, &namespace, &name, &object).await?)
         } else {
-            self.client_side(resource, &namespace, &name, object).await?
+            self.client_side(resource, &namespace, &name, object, source).await?
         };
         let uid = live["metadata"]["uid"].as_str().unwrap_or("").to_owned();
         self.seen.borrow_mut().push(Seen { namespace: namespace.clone(), uid });
@@ -226,9 +261,30 @@ impl Work<'_> {
             "" => String::new(),
             part => format!("/{}", segment(part)),
         };
-        let path =
-            format!("{}{part}?{}&force={force}", resource.path(namespace, name), self.query("kubectl"));
-        self.server().patch(&path, "application/apply-patch+yaml", object).await
+        let path = format!("{}{part}", resource.path(namespace, name));
+        let applied = format!("{path}?{}&force={force}", self.query(SERVER_SIDE));
+        let apply = async || {
+            let result = self.server().patch(&applied, "application/apply-patch+yaml", object).await;
+            result.map_err(|error| match error.downcast_ref::<Refusal>() {
+                Some(refusal) if refusal.reason() == "Conflict" => {
+                    Plain(format!("error: {refusal}\n{CONFLICTS}")).into()
+                }
+                _ => error,
+            })
+        };
+        let live = apply().await?;
+        if !part.is_empty() || self.dry_run != DryRun::None {
+            return Ok(live);
+        }
+        // What an apply of clients set belongs to them; from now on it belongs to this one.
+        let manager = self.arguments.field_manager.as_deref().unwrap_or(SERVER_SIDE);
+        if manager == SERVER_SIDE {
+            ownership::keep_annotation(self.server(), &path, &live).await?;
+        }
+        if ownership::hand_over(self.server(), &path, &live, manager).await? {
+            return apply().await;
+        }
+        Ok(live)
     }
 
     fn server(&self) -> &Server {
@@ -241,6 +297,7 @@ impl Work<'_> {
         namespace: &str,
         name: &str,
         object: Value,
+        source: &str,
     ) -> anyhow::Result<(&'static str, Value)> {
         let object = remembered(object);
         let path = resource.path(namespace, name);
@@ -252,7 +309,14 @@ impl Work<'_> {
                     return Ok(("created", object));
                 }
                 let path = format!("{}?{query}", resource.collection(Some(namespace)));
-                return Ok(("created", self.server().post(&path, &object).await?));
+                let created = self.server().post(&path, &object).await;
+                return Ok((
+                    "created",
+                    created.map_err(|error| match error.downcast::<Refusal>() {
+                        Ok(refusal) => refusal.when("creating", source),
+                        Err(error) => error,
+                    })?,
+                ));
             }
             Err(error) => return Err(error),
         };
@@ -283,8 +347,13 @@ impl Work<'_> {
             }
             result => result?,
         };
-        let version = |object: &Value| object["metadata"]["resourceVersion"].clone();
-        let done = if version(&changed) == version(&live) { "unchanged" } else { "configured" };
+        let unchanged = if self.dry_run == DryRun::None {
+            changed["metadata"]["resourceVersion"] == live["metadata"]["resourceVersion"]
+        } else {
+            // Nothing was written, so the version is the old one.
+            without_version(&changed) == without_version(&live)
+        };
+        let done = if unchanged { "unchanged" } else { "configured" };
         Ok((done, changed))
     }
 }
@@ -304,6 +373,17 @@ impl Work<'_> {
         let path = format!("{}?{query}", resource.collection(Some(namespace)));
         self.server().post(&path, object).await
     }
+}
+
+/// The object without what every write touches.
+fn without_version(object: &Value) -> Value {
+    let mut object = object.clone();
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        for field in ["resourceVersion", "managedFields", "generation"] {
+            metadata.remove(field);
+        }
+    }
+    object
 }
 
 /// Returns whether an object can be had only by making it anew.

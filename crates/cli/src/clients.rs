@@ -45,10 +45,15 @@ impl ControlArguments {
 
 /// Reads a kubeconfig file, or what kubectl would read without one.
 pub async fn config(file: Option<&Path>, context: Option<&str>) -> anyhow::Result<Config> {
+    // The variable may name several files; those who read it know.
+    let file = file.filter(|file| std::env::var_os("KUBECONFIG").as_deref() != Some(file.as_os_str()));
     let kubeconfig = match file {
         Some(file) => Kubeconfig::read_from(file).map_err(|error| {
             // What lies between says the same twice.
             let error = anyhow::Error::from(error);
+            if !file.exists() {
+                return anyhow!("stat {}: no such file or directory", file.display());
+            }
             anyhow!("cannot read kubeconfig {}: {}", file.display(), error.root_cause())
         })?,
         None => match Kubeconfig::read() {
@@ -59,14 +64,73 @@ pub async fn config(file: Option<&Path>, context: Option<&str>) -> anyhow::Resul
             }
             Err(error) => {
                 let error = anyhow::Error::from(error);
-                return Err(error.context("cannot read the kubeconfig; hint: name one with --kubeconfig"));
+                bail!("cannot read the kubeconfig{}: {}; {}", usual(), error.root_cause(), where_else());
             }
         },
     };
+    check_context(&kubeconfig, context)?;
     let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
     Config::from_custom_kubeconfig(kubeconfig, &options)
         .await
         .with_context(|| format!("cannot use context {:?} of the kubeconfig", context.unwrap_or("<current>")))
+}
+
+/// Where a kubeconfig is looked for if none is named.
+fn usual() -> String {
+    let named = std::env::var("KUBECONFIG").ok().filter(|paths| !paths.is_empty());
+    let home = || Some(format!("{}/.kube/config", std::env::var("HOME").ok()?));
+    named.or_else(home).map(|path| format!(" {path}")).unwrap_or_default()
+}
+
+/// What helps whoever has no kubeconfig: `up` and `server` leave one where they run.
+fn where_else() -> String {
+    const HERE: &str = "karmada-data/karmada.kubeconfig";
+    let hint = if Path::new(HERE).exists() { HERE } else { "FILE" };
+    format!("hint: name one with --kubeconfig {hint}, or with KUBECONFIG")
+}
+
+/// Says what a kubeconfig lacks for the context to be of use.
+fn check_context(kubeconfig: &Kubeconfig, asked: Option<&str>) -> anyhow::Result<()> {
+    let current = kubeconfig.current_context.as_deref().filter(|name| !name.is_empty());
+    let Some(name) = asked.filter(|name| !name.is_empty()).or(current) else {
+        let names: Vec<&str> = kubeconfig.contexts.iter().map(|each| each.name.as_str()).collect();
+        let hint = if names.is_empty() {
+            "it has none at all".to_owned()
+        } else {
+            format!("hint: --karmada-context takes one of {}", names.join(", "))
+        };
+        bail!("the kubeconfig has no current context; {hint}");
+    };
+    let Some(context) = kubeconfig.contexts.iter().find(|each| each.name == name) else {
+        let text = format!("Error in configuration: context was not found for specified context: {name}");
+        return Err(crate::failure::Plain(text).into());
+    };
+    let Some(context) = &context.context else { bail!("context {name:?} of the kubeconfig is empty") };
+    if !kubeconfig.clusters.iter().any(|each| each.name == context.cluster) {
+        bail!(
+            "context {name:?} of the kubeconfig names the cluster {:?}, and the kubeconfig has no such cluster",
+            context.cluster
+        );
+    }
+    Ok(())
+}
+
+/// Checks a duration on the command line, in Go's words; what it means is read later.
+pub(crate) fn duration_text(text: &str) -> Result<String, String> {
+    let quoted = apimachinery::go::quote(text);
+    let body = text.strip_prefix(['-', '+']).unwrap_or(text);
+    if body == "0" || duration(body).is_ok() {
+        return Ok(text.to_owned());
+    }
+    if !body.is_empty() && body.chars().all(|c| c.is_ascii_digit() || c == '.') && body != "." {
+        return Err(format!("time: missing unit in duration {quoted}"));
+    }
+    let number = body.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(0);
+    if number > 0 {
+        let unit: String = body[number..].chars().take_while(|c| !c.is_ascii_digit() && *c != '.').collect();
+        return Err(format!("time: unknown unit {} in duration {quoted}", apimachinery::go::quote(&unit)));
+    }
+    Err(format!("time: invalid duration {quoted}"))
 }
 
 /// Reads a duration in Go's way: `30s`, `1m30s`, `24h0m0s`, `0`.
@@ -109,8 +173,9 @@ pub fn check_name(name: &str) -> anyhow::Result<()> {
     }
     if !name.starts_with(fits) || !name.ends_with(fits) || !name.chars().all(|c| fits(c) || c == '-') {
         bail!(
-            "invalid cluster name({name}): must consist of lower case letters, digits and '-', and begin and end with \
-             a letter or digit"
+            "invalid cluster name({name}): a lowercase RFC 1123 label must consist of lower case alphanumeric characters or \
+             '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for \
+             validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
         );
     }
     Ok(())
@@ -135,6 +200,14 @@ mod tests {
         for bad in ["", "5", "soon", "5x", "-3s"] {
             assert!(duration(bad).is_err(), "{bad}");
         }
+        for (text, complaint) in [
+            ("soon", "time: invalid duration \"soon\""),
+            ("5", "time: missing unit in duration \"5\""),
+            ("5x3s", "time: unknown unit \"x\" in duration \"5x3s\""),
+        ] {
+            assert_eq!(duration_text(text).expect_err(text), complaint);
+        }
+        assert_eq!(duration_text("-3s").as_deref(), Ok("-3s"));
     }
 
     #[test]

@@ -195,7 +195,7 @@ impl<'a> Typed<'a> {
             "namespace" => put(self.of_server("/api/v1/namespaces").await),
             "karmada-context" | "context" => put(self.contexts()),
             "container" => put(self.containers().await),
-            "output" => fixed(&["wide", "yaml", "json", "name", "jsonpath=", "custom-columns="]),
+            "output" => fixed(&["wide", "yaml", "json", "kyaml", "name", "jsonpath=", "custom-columns="]),
             "dry-run" => fixed(&["none", "client", "server"]),
             "validate" => fixed(&["strict", "warn", "ignore"]),
             "cascade" => fixed(&["background", "foreground", "orphan"]),

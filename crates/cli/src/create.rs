@@ -236,6 +236,8 @@ async fn files(arguments: &Arguments) -> anyhow::Result<()> {
     if !arguments.raw.is_empty() {
         return raw(arguments).await;
     }
+    common.validation.get()?;
+    common.output.format()?;
     if arguments.files.is_empty() {
         bail!("must specify one of -f and -k");
     }

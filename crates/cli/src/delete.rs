@@ -65,11 +65,14 @@ pub struct Arguments {
     #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub wait: bool,
     /// The length of time to wait before giving up, such as 30s; zero means a week.
-    #[arg(long, value_name = "DURATION", default_value = "0s")]
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = crate::clients::duration_text)]
     pub timeout: String,
     /// Output mode. Use "-o name" for shorter output (resource/name).
     #[arg(short, long, value_name = "MODE", default_value = "")]
     pub output: String,
+    /// A path to send a DELETE to, such as /api/v1/namespaces/x; nothing else is looked at.
+    #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
+    pub raw: String,
     #[command(flatten)]
     pub dry_run: DryRunFlag,
 }
@@ -110,6 +113,12 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     if arguments.all && arguments.selector.is_some() {
         bail!("setting 'all' parameter but found a non empty selector.");
     }
+    // A name beside a selector, or beside all there is, may mean the one or the other: nothing is deleted by mistake.
+    let chosen = arguments.all || arguments.selector.is_some() || arguments.field_selector.is_some();
+    if chosen && (arguments.resources.len() > 1 || arguments.resources.iter().any(|word| word.contains('/')))
+    {
+        bail!("name cannot be provided when a selector is specified");
+    }
     if arguments.force && options["gracePeriodSeconds"] == 0 {
         output::warn(
             "Warning: Immediate deletion does not wait for confirmation that the running resource has been terminated. \
@@ -117,6 +126,14 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         );
     }
     let plane = arguments.place.plane().await?;
+    if !arguments.raw.is_empty() {
+        if !arguments.raw.starts_with('/') {
+            bail!("--raw must be a path that begins with /, not {:?}", arguments.raw);
+        }
+        let answer = plane.server.delete(&arguments.raw, &options).await?;
+        output::line(&answer.to_string());
+        return Ok(());
+    }
     let asked = Query {
         words: arguments.resources.clone(),
         files: arguments.files.clone(),

@@ -15,11 +15,13 @@ use crate::select::{Item, Query, list, typed};
 use crate::server::{Namespaced, Server};
 
 mod events;
+mod network;
 mod nodes;
 mod others;
 mod plain;
 mod pods;
 mod rights;
+mod scaling;
 mod services;
 mod words;
 mod workloads;
@@ -156,6 +158,24 @@ async fn describe(server: &Server, item: &Item, events: Option<Vec<Value>>) -> S
         ("apps", "DaemonSet") => {
             workloads::daemon_set(&mut page, object, &workloads::pods(server, item).await)
         }
+        ("", "LimitRange") => {
+            others::limits(&mut page, object);
+            with_events = false;
+        }
+        ("", "PersistentVolumeClaim") => {
+            scaling::claim(&mut page, object, &network::users(server, item).await)
+        }
+        ("autoscaling", "HorizontalPodAutoscaler") if object["spec"]["metrics"].is_array() => {
+            scaling::autoscaler(&mut page, object)
+        }
+        ("networking.k8s.io", "Ingress") => {
+            network::ingress(&mut page, object, &network::backends(server, item).await)
+        }
+        ("networking.k8s.io", "NetworkPolicy") => {
+            network::policy(&mut page, object);
+            with_events = false;
+        }
+        ("discovery.k8s.io", "EndpointSlice") => network::slice(&mut page, object),
         ("batch", "Job") => workloads::job(&mut page, object),
         ("batch", "CronJob") => workloads::cron_job(&mut page, object),
         ("policy", "PodDisruptionBudget") => others::budget(&mut page, object),

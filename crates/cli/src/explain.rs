@@ -313,7 +313,11 @@ fn parts(schema: &Value) -> impl Iterator<Item = &Value> {
 }
 
 fn values(schema: &Value) -> Vec<String> {
-    schema["enum"].as_array().into_iter().flatten().map(apimachinery::jsonpath::print).collect()
+    let shown = |value: &Value| match apimachinery::jsonpath::print(value).as_str() {
+        "" => "\"\"".to_owned(),
+        text => text.to_owned(),
+    };
+    schema["enum"].as_array().into_iter().flatten().map(shown).collect()
 }
 
 /// `a, b, c`; of many, the first.
@@ -333,15 +337,22 @@ fn indented(text: &str, spaces: usize) -> String {
         let own = line.len() - line.trim_start().len();
         let mut row = line[..own].to_owned();
         let mut fresh = true;
-        for word in line.split_whitespace() {
-            if !fresh && row.chars().count() + 1 + word.chars().count() > WIDTH {
+        // Two blanks in the text stay two blanks, but for those at which a line is broken.
+        let mut gap = String::new();
+        for word in line[own..].split(' ') {
+            if word.is_empty() {
+                gap.push(' ');
+                continue;
+            }
+            if !fresh && row.chars().count() + gap.len() + word.chars().count() > WIDTH {
                 out.push_str(&format!("{space}{row}\n"));
                 row.clear();
                 fresh = true;
             }
             if !std::mem::replace(&mut fresh, false) {
-                row.push(' ');
+                row.push_str(&gap);
             }
+            " ".clone_into(&mut gap);
             row.push_str(word);
         }
         out.push_str(&format!("{space}{row}\n"));

@@ -147,6 +147,21 @@ impl fmt::Display for Plain {
 
 impl std::error::Error for Plain {}
 
+/// Nobody listens where the server should be.
+pub(crate) fn refused_connection(host: &str) -> anyhow::Error {
+    let text =
+        format!("The connection to the server {host} was refused - did you specify the right host or port?");
+    Plain(text).into()
+}
+
+/// Returns whether nobody listened where a server should be.
+pub(crate) fn is_refused_connection(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let io = cause.downcast_ref::<std::io::Error>();
+        io.is_some_and(|io| io.kind() == std::io::ErrorKind::ConnectionRefused)
+    })
+}
+
 /// Returns what to print and the exit status.
 pub fn told(error: &anyhow::Error) -> (String, u8) {
     if let Some(Ended(status)) = error.downcast_ref::<Ended>() {
@@ -162,7 +177,7 @@ pub fn told(error: &anyhow::Error) -> (String, u8) {
     if let Some(Plain(text)) = error.downcast_ref::<Plain>() {
         return (text.clone(), 1);
     }
-    (format!("error: {error:#}"), 1)
+    (format!("error: {}", in_one_line(error)), 1)
 }
 
 /// Adds to a server's refusal what may help.
@@ -201,6 +216,30 @@ pub(crate) fn is_not_found(error: &anyhow::Error) -> bool {
         .is_some_and(|refusal| refusal.code == 404 && refusal.reason() == "NotFound")
 }
 
+/// Returns whether the server said that the caller may not.
+pub(crate) fn is_forbidden(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Refusal>().is_some_and(|refusal| refusal.code == 403)
+}
+
+/// The error and its causes in one line. Of what a server refused, its own sentence is enough; of a connection that failed, its end.
+fn in_one_line(error: &anyhow::Error) -> String {
+    let mut parts = Vec::new();
+    for cause in error.chain() {
+        match cause.downcast_ref::<kube::Error>() {
+            Some(kube::Error::Api(status)) => {
+                parts.push(status.message.clone());
+                break;
+            }
+            Some(_) => {
+                parts.push(error.root_cause().to_string());
+                break;
+            }
+            None => parts.push(cause.to_string()),
+        }
+    }
+    parts.join(": ")
+}
+
 #[cfg(test)]
 mod tests {
     use anyhow::anyhow;
@@ -227,6 +266,9 @@ mod tests {
             told(&both),
             ("error: a\nError from server (NotFound): pods \"x\" not found".to_owned(), 1)
         );
+        let forbidden = kube::core::Status::failure("secrets is forbidden", "Forbidden").with_code(403);
+        let forbidden = anyhow::Error::from(kube::Error::Api(forbidden.boxed())).context("cannot list");
+        assert_eq!(told(&forbidden).0, "error: cannot list: secrets is forbidden");
         assert_eq!(told(&Refusal::new(502, "").into()).0, "Error from server: the server answered with 502");
     }
 }

@@ -61,7 +61,7 @@ pub struct Arguments {
     /// Field selector, such as metadata.name=web.
     #[arg(long, value_name = "SELECTOR")]
     pub field_selector: Option<String>,
-    /// Output format. One of: (json, yaml, name, go-template, go-template-file, template, templatefile, jsonpath,
+    /// Output format. One of: (json, yaml, kyaml, name, go-template, go-template-file, template, templatefile, jsonpath,
     /// jsonpath-as-json, jsonpath-file, custom-columns, custom-columns-file, wide).
     #[arg(short, long, value_name = "FORMAT", default_value = "")]
     pub output: String,
@@ -196,7 +196,12 @@ impl Asked {
             bail!("name cannot be provided when a selector is specified");
         }
         if words.named() && arguments.all_namespaces {
-            bail!("a resource cannot be retrieved by name across all namespaces");
+            // Upstream finds out when it asks, and says where it did.
+            let place = match arguments.operation_scope.as_str() {
+                "members" => "",
+                _ => "cluster(Karmada): ",
+            };
+            bail!("{place}a resource cannot be retrieved by name across all namespaces");
         }
         let namespace = (!arguments.all_namespaces).then(|| plane.namespace.clone());
         let guess = match arguments.operation_scope.as_str() {

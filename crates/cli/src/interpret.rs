@@ -18,7 +18,7 @@ use interpreter::{
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::failure::Ended;
+use crate::failure::{Ended, Plain};
 use crate::manifests::{Files, Manifest};
 use crate::output;
 use crate::server::{Connection, segment};
@@ -81,7 +81,7 @@ pub struct Arguments {
     /// Ask the built-in rules instead of customizations; without an operation, show which kinds they know.
     #[arg(long, conflicts_with_all = ["check", "edit"])]
     pub built_in: bool,
-    /// Output format of what was edited. One of: (json, yaml, name).
+    /// Output format of what was edited. One of: (json, yaml, kyaml, name).
     #[arg(short, long, value_name = "FORMAT")]
     pub output: Option<String>,
     /// Record current kubectl command in the resource annotation; accepted for compatibility.
@@ -117,6 +117,10 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
                 Ok(())
             }
         };
+    }
+    if operation.is_none() && !arguments.check && !(arguments.names.is_empty() && arguments.files.is_empty())
+    {
+        bail!("operation is not set for executing");
     }
     let customizations = arguments.read().await?;
     if arguments.check {
@@ -159,7 +163,8 @@ fn read(manifest: &Manifest) -> Result<ResourceInterpreterCustomization, String>
 impl Arguments {
     /// Reads the customizations from files or from the control plane. The source of the latter is empty.
     async fn read(&self) -> anyhow::Result<Vec<Manifest>> {
-        let mut found = if self.files.is_empty() { Vec::new() } else { self.files.read().await? };
+        let mut found =
+            if self.files.is_empty() { Vec::new() } else { self.files.read().await.map_err(missing)? };
         if !self.names.is_empty() {
             if !self.files.is_empty() {
                 bail!(
@@ -240,8 +245,12 @@ async fn execute(
     rules: Option<Customizations>,
     manifests: &[Manifest],
 ) -> anyhow::Result<()> {
-    let desired = object(&arguments.desired_file).await.context("fail to get desired object")?;
-    let observed = object(&arguments.observed_file).await.context("fail to get observed object")?;
+    let wrong = |what: &str, error: anyhow::Error| match error.downcast::<Plain>() {
+        Ok(plain) => plain.into(),
+        Err(error) => error.context(format!("fail to get {what} object")),
+    };
+    let desired = object(&arguments.desired_file).await.map_err(|error| wrong("desired", error))?;
+    let observed = object(&arguments.observed_file).await.map_err(|error| wrong("observed", error))?;
     let items = items(&arguments.status_file).await.context("fail to get status items")?;
     let replicas = i64::from(arguments.desired_replica);
     let asked = question(operation, desired, observed, items, replicas);
@@ -308,9 +317,16 @@ fn question(
     })
 }
 
+/// A file that does not exist is told without a word before it, as upstream does here.
+fn missing(error: anyhow::Error) -> anyhow::Error {
+    let text = error.to_string();
+    if text.starts_with("the path ") { Plain(text).into() } else { error }
+}
+
 async fn object(file: &Option<String>) -> anyhow::Result<Option<Value>> {
     let Some(file) = file.as_deref().filter(|file| !file.is_empty()) else { return Ok(None) };
-    let mut found = Files { filename: vec![file.to_owned()], ..Files::default() }.read().await?;
+    let files = Files { filename: vec![file.to_owned()], ..Files::default() };
+    let mut found = files.read().await.map_err(missing)?;
     if found.len() > 1 {
         bail!("get {} objects, expect one at most", found.len());
     }

@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 
 use crate::clients::{self, ControlArguments};
 use crate::credentials::{Reported, ensure, prepare_member, system};
+use crate::failure;
 
 /// Register a cluster in push mode: the control plane reaches out to it.
 #[derive(Debug, Clone, Args)]
@@ -87,7 +88,17 @@ pub async fn enrol(arguments: &JoinArguments, say: impl Fn(&str)) -> anyhow::Res
     let id = Api::<Namespace>::all(member.clone())
         .get(NAMESPACE_KUBE_SYSTEM)
         .await
-        .with_context(|| format!("cannot read namespace {NAMESPACE_KUBE_SYSTEM} of cluster {name}"))?
+        .map_err(|error| {
+            let error = anyhow::Error::from(error);
+            match member_config.cluster_url.authority() {
+                Some(host) if failure::is_refused_connection(&error) => {
+                    failure::refused_connection(host.as_str())
+                }
+                _ => {
+                    error.context(format!("cannot read namespace {NAMESPACE_KUBE_SYSTEM} of cluster {name}"))
+                }
+            }
+        })?
         .metadata
         .uid
         .unwrap_or_default();

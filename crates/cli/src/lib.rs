@@ -24,6 +24,7 @@ mod delete;
 mod describe;
 mod diff;
 mod discovery;
+mod doctor;
 mod edit;
 mod exec;
 mod explain;
@@ -65,7 +66,7 @@ pub use completion::script;
 pub use credentials::{Credentials, Reported, prepare_member};
 pub use failure::told;
 pub use join::{JoinArguments, enrol, join};
-pub use program::{alone, command, is_command, normalize, refuse};
+pub use program::{alone, command, is_command, normalize, refuse, renamed};
 pub use unjoin::{UnjoinArguments, unjoin};
 
 /// A command of the CLI.
@@ -94,6 +95,7 @@ pub enum Command {
     PortForward(Box<port_forward::Arguments>),
     Cp(Box<cp::Arguments>),
     Describe(Box<describe::Arguments>),
+    Doctor(doctor::Arguments),
     Apply(Box<apply::Arguments>),
     Interpret(Box<interpret::Arguments>),
     Promote(Box<promote::Arguments>),
@@ -152,6 +154,7 @@ pub async fn run(command: Command, program: &str) -> anyhow::Result<()> {
         Command::Taint(arguments) => taint::run(arguments).await,
         Command::Logs(arguments) => logs::run(*arguments).await,
         Command::Describe(arguments) => describe::run(*arguments).await,
+        Command::Doctor(arguments) => doctor::run(arguments).await,
         Command::Apply(arguments) => apply::run(*arguments).await,
         Command::Interpret(arguments) => interpret::run(*arguments).await,
         Command::Promote(arguments) => promote::run(*arguments).await,

@@ -62,7 +62,7 @@ pub struct Arguments {
     #[arg(long, value_name = "LINES", allow_negative_numbers = true)]
     pub tail: Option<i64>,
     /// Only return logs newer than a relative duration like 5s, 2m, or 3h.
-    #[arg(long, value_name = "DURATION", default_value = "0s")]
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = crate::clients::duration_text)]
     pub since: String,
     /// Only return logs after a specific date (RFC3339).
     #[arg(long, value_name = "TIME")]
@@ -71,8 +71,8 @@ pub struct Arguments {
     #[arg(long)]
     pub timestamps: bool,
     /// Maximum bytes of logs to return.
-    #[arg(long, value_name = "BYTES", default_value_t = 0)]
-    pub limit_bytes: u64,
+    #[arg(long, value_name = "BYTES", default_value_t = 0, allow_negative_numbers = true)]
+    pub limit_bytes: i64,
     /// Prefix each line with pod and container.
     #[arg(long)]
     pub prefix: bool,
@@ -189,7 +189,9 @@ impl Arguments {
                      argument for the logs command",
                 ));
             }
-            ([_, ..], true) => bail!("only a selector (-l) or a POD name is allowed"),
+            ([_, ..], true) => {
+                return Err(failure::misused("logs", "only a selector (-l) or a POD name is allowed"));
+            }
             ([_, container], false) if self.container.is_empty() => self.container = container.clone(),
             ([] | [_], _) => {}
             _ => bail!("only one of -c or an inline [CONTAINER] arg is allowed"),

@@ -92,11 +92,14 @@ struct Changes {
 pub(crate) async fn run(mark: Mark, arguments: Arguments, manager: &str) -> anyhow::Result<()> {
     let dry_run = arguments.dry_run.get()?;
     let (resources, changes) = parse(mark, &arguments.words)?;
-    if changes.set.is_empty() && changes.remove.is_empty() && !arguments.list {
-        bail!("at least one {} update is required", mark.noun());
-    }
     if resources.is_empty() && arguments.files.is_empty() {
         bail!("one or more resources must be specified as <resource> <name> or <resource>/<name>");
+    }
+    if arguments.list && arguments.output.output.as_deref().is_some_and(|format| !format.is_empty()) {
+        bail!("--list and --output may not be specified together");
+    }
+    if changes.set.is_empty() && changes.remove.is_empty() && !arguments.list {
+        bail!("at least one {} update is required", mark.noun());
     }
     if arguments.all && (arguments.selector.is_some() || arguments.field_selector.is_some()) {
         bail!("cannot set --all and --selector at the same time");
@@ -152,7 +155,8 @@ async fn one(
             output::line(&format!("label {} not found.", apimachinery::go::quote(key)));
         }
         let patch = changes.patch(mark, &arguments.resource_version);
-        if dry_run == DryRun::Client {
+        // What would be, and nothing is written.
+        if dry_run == DryRun::Client || arguments.list {
             apimachinery::patch::merge::apply(&mut object, patch);
         } else {
             let path = format!("{}?fieldManager={}{}", item.path(), query(manager), dry_run.query());
@@ -229,11 +233,9 @@ fn parse(mark: Mark, words: &[String]) -> anyhow::Result<(Vec<String>, Changes)>
         }
     }
     if let Some((key, _)) = changes.set.iter().find(|(key, _)| changes.remove.contains(key)) {
-        bail!(
-            "can not both modify and remove {} {} in the same command",
-            article(mark),
-            apimachinery::go::quote(key)
-        );
+        let key =
+            if mark == Mark::Label { String::new() } else { format!(" {}", apimachinery::go::quote(key)) };
+        bail!("can not both modify and remove {}{key} in the same command", article(mark));
     }
     Ok((resources, changes))
 }
@@ -306,7 +308,7 @@ mod tests {
         );
         for (line, complaint) in [
             ("po x a=1 y", "all resources must be specified before label changes: y"),
-            ("po x a=1 a-", "can not both modify and remove a label \"a\" in the same command"),
+            ("po x a=1 a-", "can not both modify and remove a label in the same command"),
             ("po x a=!", "invalid label value: \"a=!\""),
             ("po x a$=1", "invalid label key"),
         ] {

@@ -1,6 +1,6 @@
 //! `patch`: changes fields of objects in the control plane.
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Args;
 use serde_json::Value;
 
@@ -166,8 +166,13 @@ impl Arguments {
     fn patch(&self) -> anyhow::Result<Value> {
         let text = match (&self.patch_file, self.patch.is_empty()) {
             (Some(_), false) => bail!("cannot specify --patch and --patch-file together"),
-            (Some(file), true) => std::fs::read_to_string(file)
-                .with_context(|| format!("unable to read patch file: {}", file.display()))?,
+            (Some(file), true) => std::fs::read_to_string(file).map_err(|error| {
+                let said = match error.kind() {
+                    std::io::ErrorKind::NotFound => "no such file or directory".to_owned(),
+                    _ => error.to_string(),
+                };
+                anyhow::anyhow!("unable to read patch file: open {}: {said}", file.display())
+            })?,
             (None, false) => self.patch.clone(),
             (None, true) => {
                 bail!("must specify --patch or --patch-file containing the contents of the patch")

@@ -10,6 +10,7 @@ use crate::discovery::Resource;
 
 pub(crate) mod columns;
 pub(crate) mod go_template;
+pub(crate) mod kyaml;
 pub(crate) mod table;
 pub(crate) mod tabs;
 pub(crate) mod template;
@@ -28,7 +29,7 @@ pub struct Templates {
 /// The flags of commands that print an object that they changed.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Output {
-    /// Output format. One of: (json, yaml, name, go-template, go-template-file, template, templatefile, jsonpath,
+    /// Output format. One of: (json, yaml, kyaml, name, go-template, go-template-file, template, templatefile, jsonpath,
     /// jsonpath-as-json, jsonpath-file).
     #[arg(short, long, value_name = "FORMAT")]
     pub output: Option<String>,
@@ -45,6 +46,7 @@ pub(crate) enum Format {
     Table { wide: bool },
     Json,
     Yaml,
+    Kyaml,
     Name,
     JsonPath(template::Template),
     JsonPathAsJson(template::Template),
@@ -53,6 +55,31 @@ pub(crate) enum Format {
 }
 
 const GO_TEMPLATES: [&str; 4] = ["go-template", "go-template-file", "template", "templatefile"];
+
+/// The formats that every command which prints objects knows, but for kyaml, which the environment can forbid.
+const OF_OBJECTS: [&str; 10] = [
+    "json",
+    "yaml",
+    "name",
+    "jsonpath",
+    "jsonpath-as-json",
+    "jsonpath-file",
+    GO_TEMPLATES[0],
+    GO_TEMPLATES[1],
+    GO_TEMPLATES[2],
+    GO_TEMPLATES[3],
+];
+
+/// Says which formats there are instead.
+pub(crate) fn unsuitable(format: &str, mut known: Vec<&str>) -> anyhow::Error {
+    known.extend(kyaml::allowed().then_some("kyaml"));
+    known.sort_unstable();
+    anyhow::anyhow!(
+        "unable to match a printer suitable for the output format {}, allowed formats are: {}",
+        apimachinery::go::quote(format),
+        known.join(",")
+    )
+}
 
 impl Format {
     /// Reads `-o` for commands without flags about templates.
@@ -80,6 +107,7 @@ impl Format {
             "wide" => Self::Table { wide: true },
             "json" => Self::Json,
             "yaml" => Self::Yaml,
+            "kyaml" if kyaml::allowed() => Self::Kyaml,
             "name" => Self::Name,
             "jsonpath" => Self::JsonPath(template()?),
             "jsonpath-as-json" => Self::JsonPathAsJson(template()?),
@@ -107,12 +135,11 @@ impl Format {
                     .map_err(|error| anyhow::anyhow!("error reading template {argument}, {error}"))?;
                 Self::Columns(columns::Columns::from_file(&text, no_headers)?)
             }
-            _ => bail!(
-                "unable to match a printer suitable for the output format {}, allowed formats are: \
-                 custom-columns,custom-columns-file,go-template,go-template-file,json,jsonpath,jsonpath-as-json,\
-                 jsonpath-file,name,template,templatefile,wide,yaml",
-                apimachinery::go::quote(text)
-            ),
+            _ => {
+                let mut known = ["custom-columns", "custom-columns-file", "wide"].to_vec();
+                known.extend(OF_OBJECTS);
+                return Err(unsuitable(text, known));
+            }
         })
     }
 
@@ -130,6 +157,7 @@ impl Format {
             Self::Table { .. } => String::new(),
             Self::Json => pretty(&object),
             Self::Yaml => apimachinery::yaml::write(&object),
+            Self::Kyaml => kyaml::write(&object),
             Self::Name => items(&object).map(|item| format!("{}\n", name_of(item))).collect(),
             Self::JsonPath(template) => template.print(&object)?,
             Self::JsonPathAsJson(template) => {
@@ -200,7 +228,8 @@ pub(crate) fn document(mut objects: Vec<Value>, always_list: bool) -> Value {
     if objects.len() == 1 && !always_list {
         return objects.remove(0);
     }
-    json!({"apiVersion": "v1", "items": objects, "kind": "List", "metadata": {"resourceVersion": ""}})
+    let metadata = json!({"resourceVersion": "", "selfLink": ""});
+    json!({"apiVersion": "v1", "items": objects, "kind": "List", "metadata": metadata})
 }
 
 /// `deployment.apps/nginx`
@@ -232,19 +261,10 @@ impl Output {
         }
         let fits = |format: &Format| !matches!(format, Format::Table { .. } | Format::Columns(_));
         let kind = text.split('=').next().unwrap_or(text);
-        let known = ["", "json", "yaml", "name", "jsonpath", "jsonpath-as-json", "jsonpath-file"]
-            .contains(&kind)
-            || GO_TEMPLATES.contains(&kind);
+        let known = kind.is_empty() || OF_OBJECTS.contains(&kind) || (kind == "kyaml" && kyaml::allowed());
         let format =
             if known { Some(Format::read(text, false, &self.templates)?).filter(fits) } else { None };
-        let Some(format) = format else {
-            bail!(
-                "unable to match a printer suitable for the output format {}, allowed formats are: \
-                 go-template,go-template-file,json,jsonpath,jsonpath-as-json,jsonpath-file,name,template,templatefile,yaml",
-                apimachinery::go::quote(text)
-            );
-        };
-        Ok(Some(format))
+        Ok(Some(format.ok_or_else(|| unsuitable(text, OF_OBJECTS.to_vec()))?))
     }
 
     /// Tells of a change: `deployment.apps/nginx labeled`, or the object in the format asked for.
@@ -348,7 +368,7 @@ mod tests {
 
     #[test]
     fn formats_are_read_and_refused_as_in_kubectl() {
-        for good in ["", "wide", "json", "yaml", "name", "jsonpath={.a}", "custom-columns=A:.a"] {
+        for good in ["", "wide", "json", "yaml", "kyaml", "name", "jsonpath={.a}", "custom-columns=A:.a"] {
             assert!(Format::parse(good, false).is_ok(), "{good}");
         }
         let error = Format::parse("nope", false).expect_err("unknown").to_string();
@@ -356,6 +376,7 @@ mod tests {
             error.starts_with("unable to match a printer suitable for the output format \"nope\""),
             "{error}"
         );
+        assert!(error.ends_with("jsonpath-file,kyaml,name,template,templatefile,wide,yaml"), "{error}");
         let error = Format::parse("jsonpath", false).expect_err("empty").to_string();
         assert_eq!(error, "template format specified but no template given");
     }

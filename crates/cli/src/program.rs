@@ -34,7 +34,7 @@ const GROUPS: [(&str, &[&str]); 8] = [
     ("Cluster Management Commands", &["cordon", "uncordon", "taint"]),
     (
         "Troubleshooting and Debugging Commands",
-        &["attach", "logs", "exec", "describe", "interpret", "port-forward", "cp"],
+        &["attach", "logs", "exec", "describe", "interpret", "port-forward", "cp", "doctor"],
     ),
     (
         "Advanced Commands",
@@ -97,7 +97,7 @@ pub fn alone(name: &str, arguments: impl Iterator<Item = OsString>) -> ExitCode 
 
 pub(crate) fn alone_command(shown: &str) -> clap::Command {
     let command = Alone::command().override_help(help(shown)).bin_name(shown);
-    named(command, shown)
+    renamed(command, shown)
 }
 
 /// Returns the program's commands and flags, for whoever makes pages of them.
@@ -106,13 +106,13 @@ pub fn command() -> clap::Command {
 }
 
 /// Makes examples call the program by its name.
-fn named(command: clap::Command, shown: &str) -> clap::Command {
+pub fn renamed(command: clap::Command, shown: &str) -> clap::Command {
     let command = match command.get_after_help().map(ToString::to_string) {
         Some(text) => command.after_help(text.replace("karmadactl ", &format!("{shown} "))),
         None => command,
     };
     let names: Vec<String> = command.get_subcommands().map(|each| each.get_name().to_owned()).collect();
-    names.into_iter().fold(command, |command, name| command.mut_subcommand(name, |each| named(each, shown)))
+    names.into_iter().fold(command, |command, name| command.mut_subcommand(name, |each| renamed(each, shown)))
 }
 
 /// Returns the help of the program as a whole.
@@ -216,15 +216,23 @@ fn flag(command: &clap::Command, word: &str) -> Option<String> {
     };
     let (name, value) = body.split_once('=').map_or((body, None), |(name, value)| (name, Some(value)));
     let name = name.replace('_', "-");
-    let switch = command.get_arguments().any(|each| {
-        each.get_long() == Some(name.as_str()) && matches!(each.get_action(), ArgAction::SetTrue)
-    });
+    let known = command.get_arguments().find(|each| each.get_long() == Some(name.as_str()));
+    let switch = known.is_some_and(|each| matches!(each.get_action(), ArgAction::SetTrue));
+    let truth = known.is_some_and(is_truth);
     match value {
         Some(value) if switch && on(value) => Some(format!("--{name}")),
         Some(value) if switch && off(value) => None,
+        Some(value) if truth && on(value) => Some(format!("--{name}=true")),
+        Some(value) if truth && off(value) => Some(format!("--{name}=false")),
         Some(value) => Some(format!("--{name}={value}")),
         None => Some(format!("--{name}")),
     }
+}
+
+/// Returns whether the value of a flag is true or false.
+fn is_truth(argument: &clap::Arg) -> bool {
+    let values = argument.get_possible_values();
+    values.len() == 2 && values.iter().all(|value| matches!(value.get_name(), "true" | "false"))
 }
 
 /// Returns whether a flag wants the next word; the first command that knows it decides.
@@ -297,8 +305,31 @@ fn complaint(error: &clap::Error, root: &clap::Command, arguments: &[OsString], 
                     let first = short.chars().next().unwrap_or('-');
                     format!("error: unknown shorthand flag: '{first}' in -{short}{usage}")
                 }
-                (None, None) => format!("error: unexpected argument {wrong:?}{usage}"),
+                (None, None) => match path.split_once(' ').map_or("", |(_, rest)| rest) {
+                    "join" | "unjoin" => "error: only the cluster name is allowed as an argument".to_owned(),
+                    "promote" => {
+                        "error: incorrect command format, please use correct command format".to_owned()
+                    }
+                    "token create" | "token list" => {
+                        format!("error: unknown command {} for {path:?}", apimachinery::go::quote(&wrong))
+                    }
+                    _ => format!("error: unexpected argument {wrong:?}{usage}"),
+                },
             }
+        }
+        // A switch that is given something else than true or false.
+        ErrorKind::TooManyValues | ErrorKind::InvalidValue
+            if !context(ContextKind::InvalidValue).is_empty()
+                && named(command, &context(ContextKind::InvalidArg)).is_some_and(|argument| {
+                    matches!(argument.get_action(), ArgAction::SetTrue) || is_truth(argument)
+                }) =>
+        {
+            let value = apimachinery::go::quote(&context(ContextKind::InvalidValue));
+            let flag = flag_name(&context(ContextKind::InvalidArg));
+            format!(
+                "error: invalid argument {value} for \"{}{flag}\" flag: strconv.ParseBool: parsing {value}: invalid syntax{usage}",
+                short_of(command, &flag)
+            )
         }
         ErrorKind::InvalidSubcommand => {
             let wrong = context(ContextKind::InvalidSubcommand);
@@ -329,16 +360,19 @@ fn complaint(error: &clap::Error, root: &clap::Command, arguments: &[OsString], 
             }
         }
         ErrorKind::ValueValidation => {
-            let flag = context(ContextKind::InvalidArg);
-            let long =
-                flag.split_whitespace().find(|part| part.starts_with("--")).unwrap_or(&flag).to_owned();
-            let known = command
-                .get_arguments()
-                .find(|each| each.get_long().is_some_and(|name| format!("--{name}") == long));
-            let short =
-                known.and_then(clap::Arg::get_short).map(|short| format!("-{short}, ")).unwrap_or_default();
+            let long = flag_name(&context(ContextKind::InvalidArg));
+            let short = short_of(command, &long);
             let source = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
             let value = apimachinery::go::quote(&context(ContextKind::InvalidValue));
+            let source = match source.as_str() {
+                "invalid digit found in string" | "cannot parse integer from empty string" => {
+                    format!("strconv.ParseInt: parsing {value}: invalid syntax")
+                }
+                text if text.starts_with("number too") => {
+                    format!("strconv.ParseInt: parsing {value}: value out of range")
+                }
+                _ => source,
+            };
             format!("error: invalid argument {value} for \"{short}{long}\" flag: {source}{usage}")
         }
         _ => {
@@ -347,6 +381,23 @@ fn complaint(error: &clap::Error, root: &clap::Command, arguments: &[OsString], 
             format!("{text}{usage}")
         }
     }
+}
+
+/// `--tail` of `--tail <LINES>` and of `--wait[=<BOOL>]`.
+fn flag_name(shown: &str) -> String {
+    let long = shown.split_whitespace().find(|part| part.starts_with("--")).unwrap_or(shown);
+    long.split(['[', '=']).next().unwrap_or(long).to_owned()
+}
+
+fn named<'a>(command: &'a clap::Command, shown: &str) -> Option<&'a clap::Arg> {
+    let flag = flag_name(shown);
+    command.get_arguments().find(|each| each.get_long().is_some_and(|name| format!("--{name}") == flag))
+}
+
+/// `-w, ` of `--watch`, if it has a short form.
+fn short_of(command: &clap::Command, flag: &str) -> String {
+    let short = named(command, flag).and_then(clap::Arg::get_short);
+    short.map(|short| format!("-{short}, ")).unwrap_or_default()
 }
 
 /// Commands at most two mistakes away, or that begin like it.

@@ -97,7 +97,9 @@ pub(crate) async fn run(mut arguments: Arguments) -> anyhow::Result<()> {
         }
         None => member,
     };
-    let resource = member.discovery().await?.resolve(kind)?.clone();
+    let resource = member.discovery().await?.resolve(kind).cloned();
+    let resource = resource
+        .map_err(|error| anyhow!("failed to get resource in cluster({}). err: {error:#}", member.name))?;
     let namespace = if resource.namespaced { plane.namespace.clone() } else { String::new() };
     let object = select::get(&member, &resource, &namespace, name, None).await.map_err(|error| {
         let cluster = &member.name;

@@ -16,6 +16,7 @@ use admission::agents;
 use anyhow::{Context, bail};
 use api::cluster::Cluster;
 use api::constants::{NAMESPACE_CLUSTER, NAMESPACE_SYSTEM};
+use api::features::Features;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
@@ -30,6 +31,7 @@ use serde_json::{Value, json};
 use crate::certificates::{Pair, Wanted, ask, suffix};
 use crate::clients::{self, duration};
 use crate::credentials::{ensure, system};
+use crate::join::install_service_definitions;
 use crate::output;
 use discovery::{Discovered, Discovery};
 pub(crate) use member::{delete, remove as remove_agent};
@@ -103,6 +105,13 @@ pub struct Arguments {
     /// Have the agent renew its certificate before it ends.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub enable_cert_rotation: bool,
+    /// Features of the agent to switch on or off, as in `MultiClusterService=true`.
+    #[arg(long, value_name = "LIST", default_value = "", hide_default_value = true)]
+    pub feature_gates: String,
+    /// Also install the definitions of ServiceExport and ServiceImport into the cluster. Without them, a policy has to bring
+    /// them there before services can be exported from it or imported into it.
+    #[arg(long)]
+    pub install_mcs_crds: bool,
     /// Stop after the checks in the cluster.
     #[arg(long)]
     pub dry_run: bool,
@@ -167,6 +176,7 @@ impl Arguments {
             ("cluster-region", self.cluster_region.clone()),
             ("cluster-zones", self.cluster_zones.join(",")),
             ("proxy-server-address", self.proxy_server_address.clone()),
+            ("feature-gates", self.feature_gates.clone()),
         ] {
             if !value.is_empty() {
                 flags.push(format!("--{flag}={value}"));
@@ -181,6 +191,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let config = clients::config(arguments.kubeconfig.as_deref(), arguments.context.as_deref()).await?;
     let name = cluster_name(&arguments)?;
     clients::check_name(&name)?;
+    Features::parse(&arguments.feature_gates).context("--feature-gates cannot be understood")?;
     let endpoint = config.cluster_url.to_string().trim_end_matches('/').to_owned();
     if arguments.print {
         for object in member::manifests(&arguments, &name, &endpoint, "<the agent's kubeconfig>") {
@@ -198,6 +209,10 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     }
     output::line("[karmada-agent-start] Waiting to perform the TLS Bootstrap");
     let found = discovery.discover().await?;
+    if arguments.install_mcs_crds {
+        install_service_definitions(&member).await?;
+        output::line("[karmada-agent-start] ServiceExport and ServiceImport are defined in the cluster");
+    }
     let registration = Registration { arguments: &arguments, name: &name, found: &found };
     let (kubeconfig, roles) = registration.register().await?;
     let started = if arguments.run {
@@ -533,13 +548,14 @@ mod tests {
 
     #[test]
     fn a_unit_runs_the_agent() {
-        let arguments = read(&["h:1", "--cluster-region", "here"]);
+        let arguments = read(&["h:1", "--cluster-region", "here", "--feature-gates", "A=true"]);
         let flags = arguments.agent_flags("m1", "https://m1", "/k");
         let unit = unit("m1", Path::new("/bin/karmada"), &flags);
         assert!(
             unit.contains("ExecStart=/bin/karmada \\\n    'agent' \\\n    '--karmada-kubeconfig=/k' \\\n"),
             "{unit}"
         );
+        assert!(unit.contains("'--feature-gates=A=true'"), "{unit}");
         assert!(unit.contains("'--cluster-region=here'") && unit.contains("'--controllers=*,certRotation'"));
     }
 }

@@ -240,17 +240,10 @@ impl Server {
 
     fn unreachable(&self, error: kube::Error) -> anyhow::Error {
         let error = anyhow::Error::from(error);
-        let refused = error.chain().any(|cause| {
-            cause
-                .downcast_ref::<std::io::Error>()
-                .is_some_and(|io| io.kind() == std::io::ErrorKind::ConnectionRefused)
-        });
         let address = self.address.trim_end_matches('/');
-        if refused {
+        if crate::failure::is_refused_connection(&error) {
             let host = address.split("://").last().unwrap_or(address);
-            return anyhow!(
-                "The connection to the server {host} was refused - did you specify the right host or port?"
-            );
+            return crate::failure::refused_connection(host);
         }
         anyhow!("cannot reach {address}: {}", error.root_cause())
     }

@@ -84,16 +84,16 @@ fn parse(words: &[String]) -> anyhow::Result<(Vec<&str>, Changes)> {
         }
     }
     let Some((type_, clusters)) = names.split_first() else {
-        bail!("one or more clusters must be specified as clusters NAME");
+        bail!("one or more resources must be specified as <resource> <name>");
     };
     if !matches!(*type_, "cluster" | "clusters") {
         bail!("invalid resource type {type_}, only [\"cluster\" \"clusters\"] are supported");
     }
-    if clusters.is_empty() {
-        bail!("one or more clusters must be specified");
-    }
     if specs.is_empty() {
         bail!("at least one taint update is required");
+    }
+    if clusters.is_empty() {
+        bail!("at least one resource name must be specified");
     }
     Ok((clusters.to_vec(), Changes::parse(&specs)?))
 }
@@ -117,11 +117,14 @@ impl Changes {
             }
             changes.add.push(taint);
         }
+        let conflict = |add: &Taint, remove: &&Taint| {
+            add.key == remove.key && (remove.effect.is_empty() || add.effect == remove.effect)
+        };
         let both: Vec<String> = changes
             .add
             .iter()
-            .filter(|add| changes.remove.iter().any(|each| each.key == add.key && each.effect == add.effect))
-            .map(|add| format!("{{{} {} {} <nil>}}", add.key, add.value, add.effect))
+            .flat_map(|add| changes.remove.iter().filter(move |remove| conflict(add, remove)))
+            .map(|remove| format!("{{\"{}\":\"{}\"}}", remove.key, remove.effect))
             .collect();
         if !both.is_empty() {
             bail!(
@@ -190,14 +193,18 @@ impl Taint {
 fn taint(spec: &str, adding: bool) -> anyhow::Result<Taint> {
     let parts: Vec<&str> = spec.split(':').collect();
     let (pair, effect) = match &parts[..] {
-        [pair] if !adding => (*pair, ""),
+        [pair] => (*pair, ""),
         [pair, effect] => (*pair, *effect),
         _ => bail!("invalid taint spec: {spec}"),
     };
-    if (adding || !effect.is_empty()) && !EFFECTS.contains(&effect) {
+    if parts.len() == 2 && !EFFECTS.contains(&effect) {
         bail!("invalid taint effect: {effect}, unsupported taint effect");
     }
-    let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+    // Without an effect the whole word is the key.
+    let (key, value) = match pair.split_once('=') {
+        Some(parts) if !effect.is_empty() => parts,
+        _ => (pair, ""),
+    };
     if value.contains('=') {
         bail!("invalid taint spec: {spec}");
     }
@@ -205,6 +212,9 @@ fn taint(spec: &str, adding: bool) -> anyhow::Result<Taint> {
         if !complaints.is_empty() {
             bail!("invalid taint spec: {spec}, {}", complaints.join("; "));
         }
+    }
+    if adding && effect.is_empty() {
+        bail!("invalid taint spec: {spec}");
     }
     Ok(Taint { key: key.to_owned(), value: value.to_owned(), effect: effect.to_owned() })
 }
@@ -226,12 +236,13 @@ mod tests {
         for (line, complaint) in [
             ("nodes a k:NoSchedule", "invalid resource type"),
             ("clusters a", "at least one taint update is required"),
-            ("clusters k:NoSchedule", "one or more clusters must be specified"),
+            ("clusters k:NoSchedule", "at least one resource name must be specified"),
             ("clusters a k:NoSchedule b", "all resources must be specified before taint changes: b"),
             ("clusters a k:Never", "invalid taint effect: Never"),
             ("clusters a k=v", "invalid taint spec: k=v"),
             ("clusters a k:NoSchedule k=w:NoSchedule", "duplicated taints"),
             ("clusters a k:NoSchedule k:NoSchedule-", "can not both modify and remove"),
+            ("clusters a k:NoSchedule k-", "in the same command: {\"k\":\"\"}"),
             ("clusters a ,:NoSchedule", "invalid taint spec"),
         ] {
             let error = read(line).expect_err(line).to_string();

@@ -1,5 +1,6 @@
 //! `token`: bootstrap tokens, with which clusters in pull mode register themselves.
 
+use admission::agents::BOOTSTRAP_CLUSTER_PREFIX;
 use anyhow::{Context, bail};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -45,12 +46,15 @@ pub enum Action {
   karmadactl token create
 
   # Print the command that registers a cluster with a new token
-  karmadactl token create --print-register-command")]
+  karmadactl token create --print-register-command
+
+  # Create a token that registers one cluster, and no other
+  karmadactl token create --cluster-name member1 --print-register-command")]
 pub struct Create {
     #[command(flatten)]
     pub connection: Connection,
     /// The duration before the token is automatically deleted (e.g. 1s, 2m, 3h); 0 means never.
-    #[arg(long, value_name = "DURATION", default_value = "24h0m0s")]
+    #[arg(long, value_name = "DURATION", default_value = "24h0m0s", value_parser = crate::clients::duration_text)]
     pub ttl: String,
     /// What the token is for: signing, authentication.
     #[arg(long, value_name = "USAGE", value_delimiter = ',', default_value = "signing,authentication")]
@@ -66,6 +70,9 @@ pub struct Create {
     /// A human friendly description of how this token is used.
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub description: String,
+    /// The only cluster that can be registered with this token.
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    pub cluster_name: String,
     /// Instead of printing only the token, print the full register command.
     #[arg(long)]
     pub print_register_command: bool,
@@ -102,7 +109,7 @@ pub(crate) async fn run(arguments: Arguments, program: &str) -> anyhow::Result<(
     }
 }
 
-async fn create_one(arguments: Create, program: &str) -> anyhow::Result<()> {
+async fn create_one(mut arguments: Create, program: &str) -> anyhow::Result<()> {
     let ttl = duration(&arguments.ttl)?;
     for usage in &arguments.usages {
         if !matches!(usage.as_str(), "signing" | "authentication") {
@@ -118,6 +125,10 @@ async fn create_one(arguments: Create, program: &str) -> anyhow::Result<()> {
                 "bootstrap group {group:?} is invalid (must match \\Asystem:bootstrappers:[a-z0-9:-]{{0,255}}[a-z0-9]\\z)"
             );
         }
+    }
+    if !arguments.cluster_name.is_empty() {
+        crate::clients::check_name(&arguments.cluster_name)?;
+        arguments.groups.push(format!("{BOOTSTRAP_CLUSTER_PREFIX}{}", arguments.cluster_name));
     }
     let plane = arguments.connection.plane().await?;
     let (id, secret) = (random(6), random(16));
@@ -153,8 +164,12 @@ async fn create_one(arguments: Create, program: &str) -> anyhow::Result<()> {
     if hashes.is_empty() {
         bail!("the kubeconfig has no certificate authority, whose hash the register command needs");
     }
+    let name = match arguments.cluster_name.as_str() {
+        "" => String::new(),
+        name => format!(" --cluster-name {name}"),
+    };
     output::line(&format!(
-        "{program} register {host} --token {token} --discovery-token-ca-cert-hash {}",
+        "{program} register {host} --token {token} --discovery-token-ca-cert-hash {}{name}",
         hashes.join(",")
     ));
     Ok(())
@@ -254,7 +269,7 @@ fn short(seconds: i64) -> String {
 
 async fn delete_all(arguments: Delete) -> anyhow::Result<()> {
     if arguments.tokens.is_empty() {
-        bail!("missing subcommand; 'token delete' is missing token of form [a-z0-9]{{6}}");
+        bail!("missing subcommand; 'token delete' is missing token of form \"\\\\A([a-z0-9]{{6}})\\\\z\"");
     }
     let plane = arguments.connection.plane().await?;
     for token in &arguments.tokens {

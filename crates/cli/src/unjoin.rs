@@ -8,7 +8,7 @@ use api::cluster::{Cluster, ClusterSyncMode};
 use api::constants::NAMESPACE_CLUSTER;
 use api::labels::finalizers;
 use api::names;
-use api::work::Work;
+use api::work::{ClusterResourceBinding, ResourceBinding, TargetCluster, Work};
 use apimachinery::duration;
 use clap::Args;
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
@@ -84,9 +84,11 @@ pub async fn unjoin(arguments: UnjoinArguments) -> anyhow::Result<()> {
     }
     if !is_gone(&clusters, name, Duration::from_secs(arguments.wait)).await? {
         if !arguments.force {
+            let held = holders(&control, name).await.unwrap_or_else(|error| vec![format!("{error:#}")]);
             bail!(
-                "cluster {name} is not gone after {} s; hint: --force gives up what still runs there",
-                arguments.wait
+                "cluster {name} is not gone after {} s{}; hint: --force gives up what still runs there",
+                arguments.wait,
+                waiting(&held),
             );
         }
         force_out(&control, name).await;
@@ -117,6 +119,71 @@ async fn is_gone(clusters: &Api<Cluster>, name: &str, patience: Duration) -> any
         Ok(result) => result.map(|()| true).context("cannot read the cluster"),
         Err(_) => Ok(false),
     }
+}
+
+/// Returns what a cluster that is to go waits for.
+async fn holders(control: &Client, name: &str) -> anyhow::Result<Vec<String>> {
+    let space = names::execution_space(name);
+    let mut held = Vec::new();
+    if Api::<Namespace>::all(control.clone())
+        .get_opt(&space)
+        .await
+        .context("cannot read its namespace")?
+        .is_some()
+    {
+        let works = Api::<Work>::namespaced(control.clone(), &space);
+        let works = works.list(&ListParams::default()).await.context("cannot list its Works")?;
+        let names: Vec<String> = works.items.iter().map(|work| Key(work).to_string()).collect();
+        held.push(format!("the namespace {space}{}", listed(" with what runs there: ", &names)));
+        return Ok(held);
+    }
+    let bindings = Api::<ResourceBinding>::all(control.clone()).list(&ListParams::default()).await;
+    let bindings = bindings.context("cannot list the bindings")?.items;
+    let named = |targets: &[TargetCluster]| targets.iter().any(|target| target.name == name);
+    let all = bindings
+        .iter()
+        .filter(|binding| named(&binding.spec.clusters))
+        .map(|binding| Key(binding).to_string());
+    let mut all: Vec<String> = all.collect();
+    let bindings = Api::<ClusterResourceBinding>::all(control.clone()).list(&ListParams::default()).await;
+    let bindings = bindings.context("cannot list the bindings")?.items;
+    all.extend(
+        bindings
+            .iter()
+            .filter(|binding| named(&binding.spec.clusters))
+            .map(|binding| Key(binding).to_string()),
+    );
+    if !all.is_empty() {
+        held.push(format!("bindings that still name it{}", listed(": ", &all)));
+    }
+    Ok(held)
+}
+
+/// An object by namespace and name.
+struct Key<'a, K>(&'a K);
+
+impl<K: Resource> std::fmt::Display for Key<'_, K> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let meta = self.0.meta();
+        if let Some(namespace) = &meta.namespace {
+            write!(out, "{namespace}/")?;
+        }
+        out.write_str(meta.name.as_deref().unwrap_or_default())
+    }
+}
+
+/// The first few of some names.
+fn listed(before: &str, names: &[String]) -> String {
+    const FEW: usize = 5;
+    match names.len() {
+        0 => String::new(),
+        count if count > FEW => format!("{before}{} and {} more", names[..FEW].join(", "), count - FEW),
+        _ => format!("{before}{}", names.join(", ")),
+    }
+}
+
+fn waiting(held: &[String]) -> String {
+    if held.is_empty() { String::new() } else { format!("; it waits for {}", held.join(" and ")) }
 }
 
 /// Lets go of everything that waits for the member. Failures are told and passed over.
@@ -187,5 +254,20 @@ mod tests {
     fn the_wait_is_a_positive_number_of_seconds() {
         assert_eq!((seconds("60"), seconds("5s")), (Ok(60), Ok(5)));
         assert!(seconds("0").is_err() && seconds("0s").is_err() && seconds("soon").is_err());
+    }
+
+    #[test]
+    fn what_a_cluster_waits_for_is_said_in_a_few_names() {
+        let names = |count: usize| (1..=count).map(|number| format!("ns/b{number}")).collect::<Vec<_>>();
+        assert_eq!(listed(": ", &names(0)), "");
+        assert_eq!(listed(": ", &names(2)), ": ns/b1, ns/b2");
+        assert_eq!(listed(": ", &names(7)), ": ns/b1, ns/b2, ns/b3, ns/b4, ns/b5 and 2 more");
+        assert_eq!(waiting(&[]), "");
+        assert_eq!(waiting(&["a".to_owned(), "b".to_owned()]), "; it waits for a and b");
+        let mut work = Work::default();
+        work.metadata.name = Some("w".to_owned());
+        assert_eq!(Key(&work).to_string(), "w");
+        work.metadata.namespace = Some("ns".to_owned());
+        assert_eq!(Key(&work).to_string(), "ns/w");
     }
 }

@@ -47,6 +47,9 @@ pub struct Arguments {
     /// Context in the kubeconfig of the control plane; by default the current one.
     #[arg(long, value_name = "CONTEXT")]
     pub karmada_context: Option<String>,
+    /// Upstream's programs have this flag everywhere, and do not look at it here.
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub kubeconfig: Option<PathBuf>,
     /// Namespace of the agent in the cluster.
     #[arg(long, short = 'n', value_name = "NAMESPACE", default_value = NAMESPACE_SYSTEM)]
     pub namespace: String,
@@ -67,6 +70,9 @@ pub struct Arguments {
 /// Removes a cluster.
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let name = &arguments.name;
+    if name.is_empty() {
+        bail!("invalid cluster name(): must be not empty");
+    }
     clients::check_name(name)?;
     let Some(file) = &arguments.cluster_kubeconfig else {
         bail!(

@@ -1,4 +1,4 @@
-//! The one etcd of a fleet, or one by itself.
+//! The one etcd of a fleet, or one by itself, or several that are one store.
 
 use std::{
     fs,
@@ -7,7 +7,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::net::TcpStream;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 
 use crate::{
     error::Error,
@@ -30,6 +33,52 @@ impl Etcd {
     ///
     /// Returns nothing where it can be neither found nor built, after the calling test was noted as left out.
     pub async fn alone(dir: &Path) -> Result<Option<Self>, Error> {
+        Self::alone_with(dir, &[]).await
+    }
+
+    /// As [`Etcd::alone`], and it waits for the disk as in production.
+    pub async fn durable(dir: &Path) -> Result<Option<Self>, Error> {
+        match Self::provided().await? {
+            Some(toolchain) => Self::start(&toolchain, dir, false).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// As [`Etcd::alone`], with further flags.
+    pub async fn alone_with(dir: &Path, further: &[&str]) -> Result<Option<Self>, Error> {
+        match Self::provided().await? {
+            Some(toolchain) => Self::start_with(&toolchain, dir, true, further).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Starts several that are one store, with their data in `<dir>/etcd-<number>`; otherwise as [`Etcd::alone`].
+    pub async fn several(dir: &Path, count: usize) -> Result<Option<Vec<Self>>, Error> {
+        let Some(toolchain) = Self::provided().await? else { return Ok(None) };
+        let ports = ports::free(2 * count)?;
+        let (client_ports, peer_ports) = ports.split_at(count);
+        let mut all = Vec::new();
+        for (number, client_port) in client_ports.iter().enumerate() {
+            let folder = dir.join(format!("etcd-{number}"));
+            fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
+            let launch = Launch {
+                name: format!("etcd-{number}"),
+                cluster: "the fleet".to_string(),
+                program: toolchain.path(&ETCD.program("etcd")),
+                args: flags::etcd_member(&folder.join("data"), *client_port, peer_ports, number, true),
+                folder,
+            };
+            let process = launch.start()?;
+            all.push(Self { endpoint: format!("http://127.0.0.1:{client_port}"), launch, process });
+        }
+        for etcd in &mut all {
+            let port = etcd.port();
+            ready(&etcd.launch, &mut etcd.process, port).await?;
+        }
+        Ok(Some(all))
+    }
+
+    async fn provided() -> Result<Option<Toolchain>, Error> {
         let toolchain = Toolchain::from_env()?;
         if !toolchain.can_provide(&[&ETCD]) {
             crate::left_out("etcd, which is built with Go");
@@ -39,7 +88,7 @@ impl Etcd {
         tokio::task::spawn_blocking(move || builder.ensure(&[&ETCD]))
             .await
             .expect("building does not panic")?;
-        Self::start(&toolchain, dir, true).await.map(Some)
+        Ok(Some(toolchain))
     }
 
     /// Ends it at once, as a power failure would. Its data stay.
@@ -54,6 +103,12 @@ impl Etcd {
         ready(&self.launch, &mut self.process, port).await
     }
 
+    /// As [`Etcd::start_again`], without waiting: one of several takes no requests before most of them run.
+    pub fn launch_again(&mut self) -> Result<(), Error> {
+        self.process = self.launch.start()?;
+        Ok(())
+    }
+
     /// Lets it hang: connections stay, nothing is answered.
     pub fn pause(&self) {
         self.process.pause();
@@ -61,6 +116,31 @@ impl Etcd {
 
     pub fn resume(&self) {
         self.process.resume();
+    }
+
+    /// Gives up the past up to a revision and whatever room that takes, and takes back the alarm of a full store.
+    pub async fn make_room(&self, revision: u64) -> Result<(), Error> {
+        self.ask("/v3/kv/compaction", &format!(r#"{{"revision": "{revision}", "physical": true}}"#)).await?;
+        self.ask("/v3/maintenance/defragment", "{}").await?;
+        let alarm = r#"{"action": "DEACTIVATE", "memberID": "0", "alarm": "NOSPACE"}"#;
+        self.ask("/v3/maintenance/alarm", alarm).await
+    }
+
+    /// Sends a request to its JSON gateway.
+    async fn ask(&self, path: &str, body: &str) -> Result<(), Error> {
+        let ask = async {
+            let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port())).await?;
+            let length = body.len();
+            let head = format!(
+                "POST {path} HTTP/1.1\r\nHost: etcd\r\nConnection: close\r\nContent-Type: application/json\r\n\
+                 Content-Length: {length}\r\n\r\n{body}"
+            );
+            stream.write_all(head.as_bytes()).await?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await?;
+            if answer.starts_with("HTTP/1.1 200") { Ok(()) } else { Err(std::io::Error::other(answer)) }
+        };
+        ask.await.map_err(Error::io("ask etcd for", path))
     }
 
     /// Returns a way to it that can be cut.
@@ -81,17 +161,28 @@ impl Etcd {
         dir: &Path,
         unsafe_no_fsync: bool,
     ) -> Result<Self, Error> {
+        Self::start_with(toolchain, dir, unsafe_no_fsync, &[]).await
+    }
+
+    async fn start_with(
+        toolchain: &Toolchain,
+        dir: &Path,
+        unsafe_no_fsync: bool,
+        further: &[&str],
+    ) -> Result<Self, Error> {
         let folder = dir.join("etcd");
         fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
         let mut attempt = 1;
         loop {
             let found = ports::free(2)?;
             let (client_port, peer_port) = (found[0], found[1]);
+            let mut args = flags::etcd(&folder.join("data"), client_port, peer_port, unsafe_no_fsync);
+            args.extend(further.iter().map(ToString::to_string));
             let launch = Launch {
                 name: "etcd".to_string(),
                 cluster: "the fleet".to_string(),
                 program: toolchain.path(&ETCD.program("etcd")),
-                args: flags::etcd(&folder.join("data"), client_port, peer_port, unsafe_no_fsync),
+                args,
                 folder: folder.clone(),
             };
             let mut process = launch.start()?;

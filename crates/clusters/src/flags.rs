@@ -76,16 +76,32 @@ const MEMBER_CONTROLLERS: &str =
 
 /// One etcd for the whole fleet.
 pub(crate) fn etcd(data: &Path, client_port: u16, peer_port: u16, unsafe_no_fsync: bool) -> Vec<String> {
-    let client = format!("http://127.0.0.1:{client_port}");
-    let peer = format!("http://127.0.0.1:{peer_port}");
+    etcd_member(data, client_port, &[peer_port], 0, unsafe_no_fsync)
+}
+
+/// One of several that are one store: `number` of those with these ports for each other.
+pub(crate) fn etcd_member(
+    data: &Path,
+    client_port: u16,
+    peer_ports: &[u16],
+    number: usize,
+    unsafe_no_fsync: bool,
+) -> Vec<String> {
+    let name =
+        |number: usize| if number == 0 { "clusters".to_string() } else { format!("clusters-{number}") };
+    let address = |port: &u16| format!("http://127.0.0.1:{port}");
+    let client = address(&client_port);
+    let peer = address(&peer_ports[number]);
+    let members = peer_ports.iter().enumerate().map(|(at, port)| format!("{}={}", name(at), address(port)));
+    let members = members.collect::<Vec<_>>().join(",");
     let mut args = vec![
-        "--name=clusters".to_string(),
+        format!("--name={}", name(number)),
         format!("--data-dir={}", data.display()),
         format!("--listen-client-urls={client}"),
         format!("--advertise-client-urls={client}"),
         format!("--listen-peer-urls={peer}"),
         format!("--initial-advertise-peer-urls={peer}"),
-        format!("--initial-cluster=clusters={peer}"),
+        format!("--initial-cluster={members}"),
         "--log-level=warn".to_string(),
         // The default snapshot interval suits large clusters; ours are short-lived and share memory with everything else.
         "--snapshot-count=5000".to_string(),

@@ -34,7 +34,7 @@ use crate::{
     error::Error,
     etcd::Etcd,
     options::{ClusterOptions, Flavour, FleetOptions},
-    pods::{self, Hub, Registry},
+    pods::{self, Hub, Registry, WayOut},
     process::alive,
     run::{Ground, PodGround, Running},
     state::FleetState,
@@ -283,7 +283,7 @@ struct Started {
     state: FleetState,
     etcd: Etcd,
     /// What members with real pods share.
-    _middle: Option<(Registry, Hub)>,
+    _middle: Option<(Registry, Option<WayOut>, Hub)>,
     inboxes: BTreeMap<String, mpsc::Sender<Call>>,
     calls: mpsc::Receiver<Call>,
 }
@@ -304,9 +304,13 @@ impl Started {
             let note = dir.join(pods::CGROUPS_FILE);
             fs::write(&note, &cgroups).map_err(Error::io("write", &note))?;
             let hub = Hub::build(&dir.join(pods::HUB_FOLDER)).await?;
-            let registry = Registry::start(&toolchain, &packages, hub.room()).await?;
+            let registry = Registry::start(&toolchain, &packages, &options.images, hub.room()).await?;
+            let way_out = match options.way_out {
+                Some(address) => Some(WayOut::open(hub.room(), address).await?),
+                None => None,
+            };
             pods = Some(PodGround { hub: hub.room(), packages, cgroups });
-            middle = Some((registry, hub));
+            middle = Some((registry, way_out, hub));
         }
         let ground = Ground {
             toolchain,

@@ -74,7 +74,7 @@ pub use crate::{
     etcd::{Etcd, Way},
     fleet::{Fleet, SUPERVISOR_LOG, default_dir, end, supervise},
     namespace::TestNamespace,
-    options::{ClusterOptions, Flavour, FleetOptions, NodeOptions},
+    options::{ClusterOptions, Flavour, FleetOptions, Image, NodeOptions},
     pods::{missing as pods_missing, missing_for_tests as pods_missing_for_tests},
     ports::free as free_ports,
     proxy::Network,

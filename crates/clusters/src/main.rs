@@ -100,6 +100,12 @@ struct Wanted {
     /// Members run real pods: each has namespaces, a kubelet and a container runtime of its own. Needs root.
     #[arg(long)]
     pods: bool,
+    /// An image for real pods, made of a program of this machine, as in docker.io/karmada/karmada-agent=target/debug/karmada.
+    #[arg(long = "image", value_name = "NAME=PROGRAM", requires = "pods", value_parser = image)]
+    images: Vec<(String, PathBuf)>,
+    /// An address of this machine that real pods reach, too; none of the loopback network.
+    #[arg(long, value_name = "IP:PORT", requires = "pods")]
+    way_out: Option<SocketAddr>,
     /// Also a control plane for Karmada's controllers, called `karmada-apiserver`.
     #[arg(long)]
     control_plane: bool,
@@ -326,6 +332,14 @@ fn show(path: &Path, from: u64, to: &mut dyn Write) -> Result<u64> {
     Ok(from + text.len() as u64)
 }
 
+/// Reads the argument of `--image`.
+fn image(text: &str) -> Result<(String, PathBuf), String> {
+    let parts = text.split_once('=').filter(|(name, program)| name.contains('/') && !program.is_empty());
+    let (name, program) = parts.ok_or("say REGISTRY/NAME=PROGRAM")?;
+    let program = std::path::absolute(program).map_err(|error| error.to_string())?;
+    Ok((name.to_string(), program))
+}
+
 impl Place {
     fn dir(&self) -> Result<PathBuf> {
         match &self.dir {
@@ -345,6 +359,12 @@ impl Wanted {
         }
         if let Some(address) = self.address {
             arguments.extend(["--address".to_string(), address.to_string()]);
+        }
+        for (name, program) in &self.images {
+            arguments.extend(["--image".to_string(), format!("{name}={}", program.display())]);
+        }
+        if let Some(address) = self.way_out {
+            arguments.extend(["--way-out".to_string(), address.to_string()]);
         }
         let switches = [
             (self.pods, "--pods"),
@@ -375,6 +395,12 @@ impl Wanted {
         }
         if self.api_server {
             options = options.and(ClusterOptions::api_server("apiserver"));
+        }
+        for (name, program) in &self.images {
+            options = options.image(name, program);
+        }
+        if let Some(address) = self.way_out {
+            options = options.way_out(address);
         }
         Ok(options.dir(self.place.dir()?))
     }

@@ -12,6 +12,10 @@ pub struct FleetOptions {
     pub dir: Option<PathBuf>,
     /// Let etcd skip fsync: several times faster to start, and nobody misses the data of a test cluster after a power cut.
     pub unsafe_no_fsync: bool,
+    /// Further images for real pods.
+    pub images: Vec<Image>,
+    /// An address and port of this machine that real pods reach, too.
+    pub way_out: Option<SocketAddr>,
     /// Set by a process that exists for this fleet alone and ends with it.
     pub(crate) supervised: bool,
 }
@@ -29,7 +33,14 @@ impl FleetOptions {
 
     /// Returns options for exactly these clusters.
     pub fn of(clusters: impl IntoIterator<Item = ClusterOptions>) -> Self {
-        Self { clusters: clusters.into_iter().collect(), dir: None, unsafe_no_fsync: true, supervised: false }
+        Self {
+            clusters: clusters.into_iter().collect(),
+            dir: None,
+            unsafe_no_fsync: true,
+            images: Vec::new(),
+            way_out: None,
+            supervised: false,
+        }
     }
 
     /// Adds a cluster.
@@ -38,11 +49,31 @@ impl FleetOptions {
         self
     }
 
+    /// Lets real pods run the image `name`, such as `docker.io/karmada/karmada-agent` whatever the tag, which holds `program`.
+    pub fn image(mut self, name: impl Into<String>, program: impl Into<PathBuf>) -> Self {
+        self.images.push(Image { name: name.into(), program: program.into() });
+        self
+    }
+
+    /// Lets real pods reach `address`, which has to be one of this machine, and none of the loopback network: that is a pod's own.
+    pub fn way_out(mut self, address: SocketAddr) -> Self {
+        self.way_out = Some(address);
+        self
+    }
+
     /// Keeps files in `dir`.
     pub fn dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.dir = Some(dir.into());
         self
     }
+}
+
+/// An image made of one program and the libraries it is linked with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    /// With the registry in front and without a tag.
+    pub name: String,
+    pub program: PathBuf,
 }
 
 /// How much of a cluster is wanted.

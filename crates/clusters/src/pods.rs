@@ -17,6 +17,7 @@ mod image;
 mod objects;
 mod registry;
 mod settings;
+mod way_out;
 
 use std::{
     fs,
@@ -29,6 +30,7 @@ pub(crate) use house::{House, Hub, Line, Room, in_network, join, set_link};
 pub(crate) use objects::{apply as apply_objects, create as create_objects};
 pub(crate) use registry::Registry;
 pub(crate) use settings::{Member, PAUSE_IMAGE, PROGRAMS, Part, api_server_flags, components};
+pub(crate) use way_out::WayOut;
 
 use crate::toolchain::{POD_PACKAGES, POD_RECIPES, PODS_VARIABLE, Toolchain};
 

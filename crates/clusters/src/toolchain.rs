@@ -26,7 +26,7 @@ use std::{
 
 pub use packages::{POD_PACKAGES, PackageSet, Packages, SHELL_PACKAGES};
 pub use recipe::{
-    CONTAINERD, COREDNS, ETCD, HELM, KARMADA, KARMADA_E2E, KUBERNETES, KUBERNETES_E2E,
+    CONTAINERD, COREDNS, ETCD, HELM, KARMADA, KARMADA_E2E, KARMADA_ESTIMATING, KUBERNETES, KUBERNETES_E2E,
     KUBERNETES_INTEGRATION, KUBERNETES_NODE, KWOK, MEMBER_RECIPES, METRICS_SERVER, POD_PROGRAM, POD_RECIPES,
     Program, Recipe,
 };
@@ -216,7 +216,8 @@ impl Build<'_> {
     fn compile(&self, staging: &Path) -> Result<(), Error> {
         let mut command = go(self.folder);
         command
-            .args(["build", "-mod=mod", "-ldflags", &self.recipe.link_flags(), "-o"])
+            .args(["build", "-mod=mod", "-tags", self.recipe.tags()])
+            .args(["-ldflags", &self.recipe.link_flags(), "-o"])
             // The closing slash makes Go put one program per package into the folder.
             .arg(format!("{}/", staging.display()))
             .args(self.recipe.packages());

@@ -10,6 +10,7 @@ use runtime::events::about;
 use runtime::{Events, Key, Mirror, Queue, Supervisor, Writer};
 
 use crate::interpretation;
+use crate::members::Signs;
 use crate::mirrors::Mirrors;
 use crate::plane::scheduling;
 use crate::{Context, MyClusters, Timing, autoscaling, failover, services};
@@ -29,6 +30,8 @@ pub(crate) struct Environment {
     pub(crate) services: Arc<services::Index>,
     pub(crate) members: Arc<Members>,
     pub(crate) mine: MyClusters,
+    /// In an agent: what its last sign of life says about the control plane.
+    pub(crate) signs: Option<Arc<Signs>>,
     pub(crate) timing: Timing,
     pub(crate) scheduler: scheduling::Settings,
     pub(crate) failover: failover::Settings,
@@ -51,6 +54,10 @@ impl Environment {
             mirrors,
             services,
             members: context.members.clone(),
+            signs: match &context.clusters {
+                MyClusters::Push => None,
+                MyClusters::One { name, .. } => Some(Signs::new(context.writer.client().clone(), name)),
+            },
             mine: context.clusters.clone(),
             timing: context.settings.timing.clone(),
             scheduler: context.scheduler.clone(),

@@ -131,7 +131,7 @@ pub fn spawn(context: &Context, selection: &Selection) -> Option<Fleet> {
     let chosen: Vec<_> = TABLE
         .iter()
         .filter(|declaration| selection.has(declaration) && declaration.is_open(&context.settings.features))
-        .map(|declaration| (declaration, declaration.status.wire))
+        .map(|declaration| (declaration, declaration.wire))
         .collect();
     if chosen.is_empty() {
         return None;
@@ -154,6 +154,12 @@ pub fn spawn(context: &Context, selection: &Selection) -> Option<Fleet> {
                 () = plane.complete(declaration.watches) => start(),
             }
         });
+    }
+    if let Some(signs) = &environment.signs {
+        let seen = Arc::downgrade(&environment);
+        signs.when_broken(move || seen.upgrade().iter().for_each(|seen| seen.mirrors.went_back()));
+        let witness: Arc<dyn runtime::Witness> = signs.clone();
+        environment.mirrors.rely_on(&witness);
     }
     let client = context.writer.client();
     environment.mirrors.follow(&watches, client, &context.clusters, &context.supervisor);

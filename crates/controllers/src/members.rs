@@ -24,6 +24,7 @@ mod summary;
 pub(crate) mod work_status;
 
 pub(crate) use cluster::taints_message;
+pub(crate) use heartbeat::Signs;
 
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -206,7 +207,7 @@ fn work_of(change: &ObservedChange<'_>) -> Option<Key> {
     (namespace == api::names::execution_space(change.cluster)).then(|| Key::new(namespace, name))
 }
 
-pub(crate) fn is_ready(cluster: &Cluster) -> bool {
+pub fn is_ready(cluster: &Cluster) -> bool {
     cluster.status.condition(conditions::cluster::READY).is_some_and(|condition| condition.status == "True")
 }
 

@@ -24,7 +24,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use runtime::writer::Stored;
-use runtime::{Mirror, Supervisor};
+use runtime::{Mirror, Supervisor, Witness};
 
 use crate::MyClusters;
 
@@ -89,6 +89,16 @@ macro_rules! mirrors {
                     let part: fn(Client, &MyClusters) -> Part<$kind> = $part;
                     follow(&self.$field, $words, part(client.clone(), mine), supervisor);
                 })*
+            }
+
+            /// Lets watches go on where they were cut if the witness vouches for the control plane.
+            pub(crate) fn rely_on(&self, witness: &Arc<dyn Witness>) {
+                $(self.$field.rely_on(witness.clone());)*
+            }
+
+            /// The control plane has gone back: everything is listed anew.
+            pub(crate) fn went_back(&self) {
+                $(self.$field.went_back();)*
             }
 
             /// Waits until these are known.

@@ -59,3 +59,38 @@ fn meant(listed: &[ClusterSelector], clusters: &[Arc<Cluster>]) -> BTreeSet<Stri
     }
     listed.iter().map(|cluster| cluster.name.clone()).collect()
 }
+
+/// What is told of one MultiClusterService at a time. Its lists may name any number of clusters, and each is an event.
+const MOST_WARNINGS: usize = 20;
+
+/// A reason and a message, about one cluster.
+type Warning = (&'static str, String);
+
+/// Leaves so many warnings as somebody reads, and says how many there are beside them.
+fn bound(warnings: &mut Vec<Warning>) {
+    let more = warnings.len().saturating_sub(MOST_WARNINGS);
+    if more > 0 {
+        warnings.truncate(MOST_WARNINGS);
+        let message = format!("{more} more clusters of the MultiClusterService cannot be served");
+        warnings.push((api::events::CLUSTER_NOT_FOUND, message));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_any_length_makes_a_bounded_number_of_events() {
+        let warnings = |count: usize| -> Vec<Warning> {
+            (0..count).map(|number| ("ClusterNotFound", format!("cluster {number}"))).collect()
+        };
+        let mut few = warnings(MOST_WARNINGS);
+        bound(&mut few);
+        assert_eq!(few, warnings(MOST_WARNINGS));
+        let mut many = warnings(30_000);
+        bound(&mut many);
+        assert_eq!(many.len(), MOST_WARNINGS + 1);
+        assert_eq!(many[MOST_WARNINGS].1, "29980 more clusters of the MultiClusterService cannot be served");
+    }
+}

@@ -30,12 +30,7 @@ pub struct Declaration {
     pub watches: &'static [Watch],
     /// What it writes.
     pub writes: &'static str,
-    pub status: Status,
-}
-
-/// Where it is.
-pub struct Status {
-    /// In this file of the crate.
+    /// The file of this crate that it is in.
     pub file: &'static str,
     pub wire: Wire,
 }
@@ -49,10 +44,6 @@ pub enum Wire {
     Members(fn(&Arc<Shared>) -> Start),
 }
 
-const fn present(file: &'static str, wire: Wire) -> Status {
-    Status { file, wire }
-}
-
 /// Every controller, in the order of upstream's list; last those that upstream cannot switch off.
 pub const TABLE: &[Declaration] = &[
     Declaration {
@@ -61,8 +52,9 @@ pub const TABLE: &[Declaration] = &[
         default: true,
         gate: None,
         watches: &[Watch::Clusters, Watch::SystemNamespaces, Watch::Works, Watch::Leases],
-        writes: "Namespace; finalizer, taints and the Ready condition of Cluster",
-        status: present("members/cluster.rs", Wire::Members(members::cluster::wire)),
+        writes: "Namespace; finalizer, taints and the Ready condition of Cluster; bindings without a policy, when it leaves",
+        file: "members/cluster.rs",
+        wire: Wire::Members(members::cluster::wire),
     },
     Declaration {
         name: "clusterStatus",
@@ -71,7 +63,8 @@ pub const TABLE: &[Declaration] = &[
         gate: None,
         watches: &[Watch::Clusters, Watch::MemberHealth],
         writes: "status of Cluster",
-        status: present("members/cluster_status.rs", Wire::Members(members::cluster_status::wire)),
+        file: "members/cluster_status.rs",
+        wire: Wire::Members(members::cluster_status::wire),
     },
     Declaration {
         name: "binding",
@@ -92,7 +85,8 @@ pub const TABLE: &[Declaration] = &[
             Watch::InterpreterWebhooks,
         ],
         writes: "Work; finalizer of the binding; annotations of policies whose removals are held",
-        status: present("plane/bindings.rs", Wire::Plane(plane::bindings::wire)),
+        file: "plane/bindings.rs",
+        wire: Wire::Plane(plane::bindings::wire),
     },
     Declaration {
         name: "bindingStatus",
@@ -108,7 +102,8 @@ pub const TABLE: &[Declaration] = &[
             Watch::InterpreterWebhooks,
         ],
         writes: "status of the binding; status of the template",
-        status: present("plane/status.rs", Wire::Plane(plane::status::wire)),
+        file: "plane/status.rs",
+        wire: Wire::Plane(plane::status::wire),
     },
     Declaration {
         name: "execution",
@@ -123,7 +118,8 @@ pub const TABLE: &[Declaration] = &[
             Watch::InterpreterWebhooks,
         ],
         writes: "objects in the member; conditions and finalizer of Work",
-        status: present("members/execution.rs", Wire::Members(members::execution::wire)),
+        file: "members/execution.rs",
+        wire: Wire::Members(members::execution::wire),
     },
     Declaration {
         name: "workStatus",
@@ -138,7 +134,8 @@ pub const TABLE: &[Declaration] = &[
             Watch::InterpreterWebhooks,
         ],
         writes: "status.manifestStatuses of Work",
-        status: present("members/work_status.rs", Wire::Members(members::work_status::wire)),
+        file: "members/work_status.rs",
+        wire: Wire::Members(members::work_status::wire),
     },
     Declaration {
         name: "namespace",
@@ -153,7 +150,8 @@ pub const TABLE: &[Declaration] = &[
             Watch::Works,
         ],
         writes: "Work",
-        status: present("plane/namespaces.rs", Wire::Plane(plane::namespaces::wire)),
+        file: "plane/namespaces.rs",
+        wire: Wire::Plane(plane::namespaces::wire),
     },
     Declaration {
         name: "serviceExport",
@@ -162,7 +160,8 @@ pub const TABLE: &[Declaration] = &[
         gate: None,
         watches: &[Watch::Works, Watch::Clusters, Watch::MemberEndpoints],
         writes: "Work",
-        status: present("services/collection.rs", Wire::Members(services::collection::wire_exports)),
+        file: "services/collection.rs",
+        wire: Wire::Members(services::collection::wire_exports),
     },
     Declaration {
         name: "endpointSlice",
@@ -171,7 +170,8 @@ pub const TABLE: &[Declaration] = &[
         gate: None,
         watches: &[Watch::Works, Watch::Clusters, Watch::ImportedSlices],
         writes: "EndpointSlice; finalizer of Work",
-        status: present("services/imported.rs", Wire::Plane(services::imported::wire)),
+        file: "services/imported.rs",
+        wire: Wire::Plane(services::imported::wire),
     },
     Declaration {
         name: "serviceImport",
@@ -180,7 +180,8 @@ pub const TABLE: &[Declaration] = &[
         gate: None,
         watches: &[Watch::ServiceImports, Watch::Templates],
         writes: "Service and its status",
-        status: present("services/import.rs", Wire::Plane(services::import::wire)),
+        file: "services/import.rs",
+        wire: Wire::Plane(services::import::wire),
     },
     Declaration {
         name: "unifiedAuth",
@@ -189,7 +190,8 @@ pub const TABLE: &[Declaration] = &[
         gate: None,
         watches: &[Watch::Clusters, Watch::Works, Watch::Roles],
         writes: "Work",
-        status: present("plane/unified_auth.rs", Wire::Plane(plane::unified_auth::wire)),
+        file: "plane/unified_auth.rs",
+        wire: Wire::Plane(plane::unified_auth::wire),
     },
     Declaration {
         name: "federatedResourceQuotaSync",
@@ -198,7 +200,8 @@ pub const TABLE: &[Declaration] = &[
         gate: None,
         watches: &[Watch::Quotas, Watch::Clusters, Watch::Works],
         writes: "Work",
-        status: present("plane/quotas/sync.rs", Wire::Plane(plane::quotas::sync::wire)),
+        file: "plane/quotas/sync.rs",
+        wire: Wire::Plane(plane::quotas::sync::wire),
     },
     Declaration {
         name: "federatedResourceQuotaStatus",
@@ -207,7 +210,8 @@ pub const TABLE: &[Declaration] = &[
         gate: None,
         watches: &[Watch::Quotas, Watch::Works],
         writes: "status of FederatedResourceQuota",
-        status: present("plane/quotas/status.rs", Wire::Plane(plane::quotas::status::wire)),
+        file: "plane/quotas/status.rs",
+        wire: Wire::Plane(plane::quotas::status::wire),
     },
     Declaration {
         name: "federatedResourceQuotaEnforcement",
@@ -216,7 +220,8 @@ pub const TABLE: &[Declaration] = &[
         gate: Some(features::FEDERATED_QUOTA_ENFORCEMENT),
         watches: &[Watch::Quotas, Watch::Bindings],
         writes: "status.overall and status.overallUsed of FederatedResourceQuota",
-        status: present("plane/quotas/enforcement.rs", Wire::Plane(plane::quotas::enforcement::wire)),
+        file: "plane/quotas/enforcement.rs",
+        wire: Wire::Plane(plane::quotas::enforcement::wire),
     },
     Declaration {
         name: "gracefulEviction",
@@ -225,7 +230,8 @@ pub const TABLE: &[Declaration] = &[
         gate: None,
         watches: &[Watch::Bindings, Watch::ClusterBindings],
         writes: "spec.gracefulEvictionTasks of the binding",
-        status: present("failover/graceful.rs", Wire::Plane(failover::graceful::wire)),
+        file: "failover/graceful.rs",
+        wire: Wire::Plane(failover::graceful::wire),
     },
     Declaration {
         name: "applicationFailover",
@@ -234,7 +240,8 @@ pub const TABLE: &[Declaration] = &[
         gate: None,
         watches: &[Watch::Bindings, Watch::ClusterBindings],
         writes: "spec.clusters and spec.gracefulEvictionTasks of the binding",
-        status: present("failover/application.rs", Wire::Plane(failover::application::wire)),
+        file: "failover/application.rs",
+        wire: Wire::Plane(failover::application::wire),
     },
     Declaration {
         name: "federatedHorizontalPodAutoscaler",
@@ -249,7 +256,8 @@ pub const TABLE: &[Declaration] = &[
             Watch::MemberHealth,
         ],
         writes: "the scale of workloads; status of FederatedHPA",
-        status: present("autoscaling/hpa.rs", Wire::Members(autoscaling::hpa::wire)),
+        file: "autoscaling/hpa.rs",
+        wire: Wire::Members(autoscaling::hpa::wire),
     },
     Declaration {
         name: "cronFederatedHorizontalPodAutoscaler",
@@ -258,7 +266,8 @@ pub const TABLE: &[Declaration] = &[
         gate: None,
         watches: &[Watch::CronFederatedHpas],
         writes: "the scale of workloads; limits of FederatedHPA; status of CronFederatedHPA",
-        status: present("autoscaling/cron.rs", Wire::Plane(autoscaling::cron::wire)),
+        file: "autoscaling/cron.rs",
+        wire: Wire::Plane(autoscaling::cron::wire),
     },
     Declaration {
         name: "hpaScaleTargetMarker",
@@ -267,7 +276,8 @@ pub const TABLE: &[Declaration] = &[
         gate: None,
         watches: &[Watch::Templates],
         writes: "a label of the template",
-        status: present("autoscaling/marker.rs", Wire::Plane(autoscaling::marker::wire)),
+        file: "autoscaling/marker.rs",
+        wire: Wire::Plane(autoscaling::marker::wire),
     },
     Declaration {
         name: "deploymentReplicasSyncer",
@@ -276,7 +286,8 @@ pub const TABLE: &[Declaration] = &[
         gate: None,
         watches: &[Watch::Templates, Watch::Bindings],
         writes: "spec.replicas of the Deployment",
-        status: present("autoscaling/syncer.rs", Wire::Plane(autoscaling::syncer::wire)),
+        file: "autoscaling/syncer.rs",
+        wire: Wire::Plane(autoscaling::syncer::wire),
     },
     Declaration {
         name: "multiclusterservice",
@@ -291,7 +302,8 @@ pub const TABLE: &[Declaration] = &[
             Watch::Bindings,
         ],
         writes: "labels and annotations of the Service; ResourceBinding; Work; finalizer and the ServiceApplied condition of MultiClusterService",
-        status: present("services/multi_cluster.rs", Wire::Plane(services::multi_cluster::wire)),
+        file: "services/multi_cluster.rs",
+        wire: Wire::Plane(services::multi_cluster::wire),
     },
     Declaration {
         name: "endpointsliceCollect",
@@ -300,7 +312,8 @@ pub const TABLE: &[Declaration] = &[
         gate: Some(features::MULTI_CLUSTER_SERVICE),
         watches: &[Watch::Works, Watch::Clusters, Watch::MemberEndpoints],
         writes: "Work",
-        status: present("services/collection.rs", Wire::Members(services::collection::wire_multi_cluster)),
+        file: "services/collection.rs",
+        wire: Wire::Members(services::collection::wire_multi_cluster),
     },
     Declaration {
         name: "endpointsliceDispatch",
@@ -309,7 +322,8 @@ pub const TABLE: &[Declaration] = &[
         gate: Some(features::MULTI_CLUSTER_SERVICE),
         watches: &[Watch::MultiClusterServices, Watch::Works, Watch::Clusters],
         writes: "Work; finalizer of Work; the EndpointSliceDispatched condition of MultiClusterService",
-        status: present("services/dispatch.rs", Wire::Plane(services::dispatch::wire)),
+        file: "services/dispatch.rs",
+        wire: Wire::Plane(services::dispatch::wire),
     },
     Declaration {
         name: "remedy",
@@ -318,7 +332,8 @@ pub const TABLE: &[Declaration] = &[
         gate: None,
         watches: &[Watch::Clusters, Watch::Remedies],
         writes: "status.remedyActions of Cluster",
-        status: present("failover/remedy.rs", Wire::Plane(failover::remedy::wire)),
+        file: "failover/remedy.rs",
+        wire: Wire::Plane(failover::remedy::wire),
     },
     Declaration {
         name: "workloadRebalancer",
@@ -327,7 +342,8 @@ pub const TABLE: &[Declaration] = &[
         gate: None,
         watches: &[Watch::Rebalancers, Watch::Bindings, Watch::ClusterBindings],
         writes: "spec.rescheduleTriggeredAt of the binding; status of WorkloadRebalancer",
-        status: present("failover/rebalancer.rs", Wire::Plane(failover::rebalancer::wire)),
+        file: "failover/rebalancer.rs",
+        wire: Wire::Plane(failover::rebalancer::wire),
     },
     Declaration {
         name: "agentcsrapproving",
@@ -336,7 +352,8 @@ pub const TABLE: &[Declaration] = &[
         gate: None,
         watches: &[Watch::CertificateRequests],
         writes: "condition Approved of CertificateSigningRequest",
-        status: present("plane/agent_requests.rs", Wire::Plane(plane::agent_requests::wire)),
+        file: "plane/agent_requests.rs",
+        wire: Wire::Plane(plane::agent_requests::wire),
     },
     Declaration {
         name: "clustertaintpolicy",
@@ -345,7 +362,8 @@ pub const TABLE: &[Declaration] = &[
         gate: Some(features::FAILOVER),
         watches: &[Watch::Clusters, Watch::TaintPolicies],
         writes: "taints of Cluster",
-        status: present("failover/taint_policy.rs", Wire::Plane(failover::taint_policy::wire)),
+        file: "failover/taint_policy.rs",
+        wire: Wire::Plane(failover::taint_policy::wire),
     },
     Declaration {
         name: "resource-detector",
@@ -364,7 +382,8 @@ pub const TABLE: &[Declaration] = &[
             Watch::InterpreterWebhooks,
         ],
         writes: "labels and annotations of the template; ResourceBinding, ClusterResourceBinding; finalizer of the policy",
-        status: present("plane/detector.rs", Wire::Plane(plane::detector::wire)),
+        file: "plane/detector.rs",
+        wire: Wire::Plane(plane::detector::wire),
     },
     Declaration {
         name: "dependencies-distributor",
@@ -373,7 +392,8 @@ pub const TABLE: &[Declaration] = &[
         gate: Some(features::PROPAGATE_DEPS),
         watches: &[Watch::Bindings, Watch::Templates, Watch::Customizations, Watch::InterpreterWebhooks],
         writes: "attached ResourceBindings; annotations and finalizer of the ResourceBinding",
-        status: present("plane/dependencies.rs", Wire::Plane(plane::dependencies::wire)),
+        file: "plane/dependencies.rs",
+        wire: Wire::Plane(plane::dependencies::wire),
     },
     Declaration {
         name: "multiClusterIngress",
@@ -388,7 +408,8 @@ pub const TABLE: &[Declaration] = &[
             Watch::Bindings,
         ],
         writes: "Ingress; ResourceBinding; status of MultiClusterIngress",
-        status: present("services/ingress.rs", Wire::Plane(services::ingress::wire)),
+        file: "services/ingress.rs",
+        wire: Wire::Plane(services::ingress::wire),
     },
     Declaration {
         name: "scheduler",
@@ -397,7 +418,8 @@ pub const TABLE: &[Declaration] = &[
         gate: None,
         watches: &[Watch::Bindings, Watch::ClusterBindings, Watch::Clusters],
         writes: "spec.clusters and the Scheduled condition of the binding",
-        status: present("plane/scheduling.rs", Wire::Plane(plane::scheduling::wire)),
+        file: "plane/scheduling.rs",
+        wire: Wire::Plane(plane::scheduling::wire),
     },
     Declaration {
         name: "taint-manager",
@@ -406,7 +428,8 @@ pub const TABLE: &[Declaration] = &[
         gate: Some(features::FAILOVER),
         watches: &[Watch::Clusters, Watch::Bindings, Watch::ClusterBindings],
         writes: "spec.clusters and spec.gracefulEvictionTasks of the binding",
-        status: present("failover/taint_manager.rs", Wire::Plane(failover::taint_manager::wire)),
+        file: "failover/taint_manager.rs",
+        wire: Wire::Plane(failover::taint_manager::wire),
     },
     Declaration {
         name: "descheduler",
@@ -415,7 +438,8 @@ pub const TABLE: &[Declaration] = &[
         gate: None,
         watches: &[Watch::Bindings, Watch::Clusters],
         writes: "spec.clusters of the ResourceBinding",
-        status: present("failover/descheduler.rs", Wire::Members(failover::descheduler::wire)),
+        file: "failover/descheduler.rs",
+        wire: Wire::Members(failover::descheduler::wire),
     },
 ];
 
@@ -462,7 +486,7 @@ pub fn page() -> String {
             watches.join(", "),
             declaration.writes,
             gate(declaration),
-            declaration.status.file,
+            declaration.file,
         ));
     }
     text
@@ -526,7 +550,7 @@ mod tests {
     #[test]
     fn files_exist() {
         for declaration in TABLE {
-            let file = declaration.status.file;
+            let file = declaration.file;
             let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(file);
             assert!(path.exists(), "{} names {file}, which does not exist", declaration.name);
         }

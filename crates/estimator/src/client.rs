@@ -102,6 +102,45 @@ pub struct Workload {
     pub components: Vec<Component>,
 }
 
+/// A question to one cluster, as it is sent.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Request {
+    Replicas(Box<protocol::MaxAvailableReplicasRequest>),
+    Sets(protocol::MaxAvailableComponentSetsRequest),
+}
+
+impl Question {
+    /// Returns what one cluster is asked.
+    pub fn request(&self, cluster: &str, assumed: &[Workload]) -> Request {
+        let assumed_workloads = assumed.iter().map(|workload| protocol::AssumedWorkload {
+            namespace: workload.namespace.clone(),
+            components: workload.components.iter().map(Into::into).collect(),
+        });
+        let (cluster, assumed_workloads) = (cluster.to_owned(), assumed_workloads.collect());
+        match &self.want {
+            Want::Replicas(needs) => Request::Replicas(Box::new(protocol::MaxAvailableReplicasRequest {
+                cluster,
+                replica_requirements: needs.as_ref().map(Into::into),
+                assumed_workloads,
+            })),
+            Want::Sets(components) => Request::Sets(protocol::MaxAvailableComponentSetsRequest {
+                cluster,
+                components: components.iter().map(Into::into).collect(),
+                namespace: self.resource.namespace.clone(),
+                assumed_workloads,
+            }),
+        }
+    }
+
+    /// Returns the namespace whose quotas count.
+    pub fn namespace(&self) -> &str {
+        match &self.want {
+            Want::Replicas(needs) => needs.as_ref().map_or("", |needs| needs.namespace.as_str()),
+            Want::Sets(_) => &self.resource.namespace,
+        }
+    }
+}
+
 /// Connections to the estimators of all clusters.
 pub struct Client {
     options: Options,
@@ -149,6 +188,11 @@ impl Client {
         self.connections.read().contains_key(cluster)
     }
 
+    /// Returns how long all clusters together may take.
+    pub fn timeout(&self) -> Duration {
+        self.options.timeout
+    }
+
     /// Asks all clusters at once.
     ///
     /// # Errors
@@ -163,30 +207,14 @@ impl Client {
     }
 
     async fn ask(&self, cluster: &str, assumed: &[Workload], question: &Question) -> Result<i32, Error> {
-        let assumed_workloads = assumed.iter().map(|workload| protocol::AssumedWorkload {
-            namespace: workload.namespace.clone(),
-            components: workload.components.iter().map(Into::into).collect(),
-        });
-        let (cluster_name, assumed_workloads) = (cluster.to_owned(), assumed_workloads.collect());
-        match &question.want {
-            Want::Replicas(needs) => {
-                let request = protocol::MaxAvailableReplicasRequest {
-                    cluster: cluster_name,
-                    replica_requirements: needs.as_ref().map(Into::into),
-                    assumed_workloads,
-                };
+        match question.request(cluster, assumed) {
+            Request::Replicas(request) => {
                 let path = protocol::MAX_AVAILABLE_REPLICAS;
                 let answer: protocol::MaxAvailableReplicasResponse =
-                    self.call(cluster, path, request, &question.resource).await?;
+                    self.call(cluster, path, *request, &question.resource).await?;
                 Ok(answer.max_replicas)
             }
-            Want::Sets(components) => {
-                let request = protocol::MaxAvailableComponentSetsRequest {
-                    cluster: cluster_name,
-                    components: components.iter().map(Into::into).collect(),
-                    namespace: question.resource.namespace.clone(),
-                    assumed_workloads,
-                };
+            Request::Sets(request) => {
                 let path = protocol::MAX_AVAILABLE_COMPONENT_SETS;
                 let answer: protocol::MaxAvailableComponentSetsResponse =
                     self.call(cluster, path, request, &question.resource).await?;

@@ -2,11 +2,12 @@
 //!
 //! [`protocol`] is Karmada's gRPC contract, message by message · [`client`] is the scheduler's side: one connection
 //! per cluster, all clusters asked at once · [`address`] finds a cluster's service · [`tls`] secures the way there ·
-//! [`server`] is the service, on copies of a member's nodes, pods and quotas; [`room`] counts what fits on nodes, [`quota`] what quotas
-//! allow · [`unschedulable`] counts replicas that find no node. Karmada's `karmada-scheduler-estimator` speaks the same protocol.
+//! [`server`] is the service, on copies of a member's nodes, pods and quotas · [`estimate`] is the answer: [`room`] counts what fits on
+//! nodes, [`quota`] what quotas allow · [`unschedulable`] counts replicas that find no node. Karmada's `karmada-scheduler-estimator` speaks the same protocol.
 
 pub mod address;
 pub mod client;
+pub mod estimate;
 pub mod protocol;
 pub mod quota;
 pub mod room;
@@ -14,4 +15,7 @@ pub mod server;
 pub mod tls;
 pub mod unschedulable;
 
-pub use client::{Client, Error, Options, Question, Want, Workload};
+pub use client::{Client, Error, Options, Question, Request, Want, Workload};
+
+/// Which pods count: those that have not ended.
+pub(crate) const RUNNING: &str = "status.phase!=Succeeded,status.phase!=Failed";

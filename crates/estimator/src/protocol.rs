@@ -1,7 +1,8 @@
 //! Karmada's gRPC contract, message by message. Field numbers are the protocol; names are upstream's.
 //!
-//! Quantities, node selectors and tolerations travel as Kubernetes' own protobuf messages inside byte fields, without
-//! an envelope.
+//! Quantities, node selectors and tolerations travel as Kubernetes' own protobuf messages, without an envelope. Up to v1.17 they are
+//! fields of these types, since v1.18 byte fields with numbers of their own. We write both and read whichever is there, so that each
+//! side may be of either version.
 
 use std::collections::HashMap;
 
@@ -75,10 +76,14 @@ pub struct UnschedulableReplicasResponse {
 pub struct ReplicaRequirements {
     #[prost(message, optional, tag = "1")]
     pub node_claim: Option<NodeClaim>,
+    /// Up to v1.17.
+    #[prost(map = "string, bytes", tag = "2")]
+    pub resource_request: HashMap<String, Vec<u8>>,
     #[prost(string, tag = "3")]
     pub namespace: String,
     #[prost(string, tag = "4")]
     pub priority_class_name: String,
+    /// Since v1.18.
     #[prost(map = "string, bytes", tag = "5")]
     pub resource_request_bytes: HashMap<String, Vec<u8>>,
 }
@@ -87,16 +92,27 @@ pub struct ReplicaRequirements {
 pub struct ComponentReplicaRequirements {
     #[prost(message, optional, tag = "1")]
     pub node_claim: Option<NodeClaim>,
+    /// Up to v1.17.
+    #[prost(map = "string, bytes", tag = "2")]
+    pub resource_request: HashMap<String, Vec<u8>>,
     #[prost(string, tag = "3")]
     pub priority_class_name: String,
+    /// Since v1.18.
     #[prost(map = "string, bytes", tag = "4")]
     pub resource_request_bytes: HashMap<String, Vec<u8>>,
 }
 
 #[derive(Clone, PartialEq, Message)]
 pub struct NodeClaim {
+    /// Up to v1.17.
+    #[prost(bytes = "vec", optional, tag = "1")]
+    pub node_affinity: Option<Vec<u8>>,
     #[prost(map = "string, string", tag = "2")]
     pub node_selector: HashMap<String, String>,
+    /// Up to v1.17.
+    #[prost(bytes = "vec", repeated, tag = "3")]
+    pub tolerations: Vec<Vec<u8>>,
+    /// Since v1.18, as the next one.
     #[prost(bytes = "vec", tag = "4")]
     pub node_affinity_bytes: Vec<u8>,
     #[prost(bytes = "vec", repeated, tag = "5")]
@@ -182,11 +198,13 @@ struct TolerationMessage {
 
 impl From<&work::ReplicaRequirements> for ReplicaRequirements {
     fn from(needs: &work::ReplicaRequirements) -> Self {
+        let amounts = quantities(&needs.resource_request);
         Self {
             node_claim: needs.node_claim.as_ref().map(NodeClaim::from),
+            resource_request: amounts.clone(),
             namespace: needs.namespace.clone(),
             priority_class_name: needs.priority_class_name.clone(),
-            resource_request_bytes: quantities(&needs.resource_request),
+            resource_request_bytes: amounts,
         }
     }
 }
@@ -196,10 +214,14 @@ impl From<&work::Component> for Component {
         let needs = component.replica_requirements.as_ref();
         Self {
             name: component.name.clone(),
-            replica_requirements: needs.map(|needs| ComponentReplicaRequirements {
-                node_claim: needs.node_claim.as_ref().map(NodeClaim::from),
-                priority_class_name: needs.priority_class_name.clone(),
-                resource_request_bytes: quantities(&needs.resource_request),
+            replica_requirements: needs.map(|needs| {
+                let amounts = quantities(&needs.resource_request);
+                ComponentReplicaRequirements {
+                    node_claim: needs.node_claim.as_ref().map(NodeClaim::from),
+                    resource_request: amounts.clone(),
+                    priority_class_name: needs.priority_class_name.clone(),
+                    resource_request_bytes: amounts,
+                }
             }),
             replicas: component.replicas,
         }
@@ -208,13 +230,17 @@ impl From<&work::Component> for Component {
 
 impl From<&work::NodeClaim> for NodeClaim {
     fn from(claim: &work::NodeClaim) -> Self {
-        let affinity = claim.hard_node_affinity.as_ref().map(|affinity| NodeSelectorMessage {
-            terms: affinity.node_selector_terms.iter().map(NodeSelectorTerm::from).collect(),
+        let affinity = claim.hard_node_affinity.as_ref().map(|affinity| {
+            let terms = affinity.node_selector_terms.iter().map(NodeSelectorTerm::from).collect();
+            NodeSelectorMessage { terms }.encode_to_vec()
         });
+        let tolerations: Vec<Vec<u8>> = claim.tolerations.iter().map(toleration).collect();
         Self {
+            node_affinity: affinity.clone(),
             node_selector: claim.node_selector.clone().into_iter().collect(),
-            node_affinity_bytes: affinity.map_or_else(Vec::new, |affinity| affinity.encode_to_vec()),
-            tolerations_bytes: claim.tolerations.iter().map(toleration).collect(),
+            tolerations: tolerations.clone(),
+            node_affinity_bytes: affinity.unwrap_or_default(),
+            tolerations_bytes: tolerations,
         }
     }
 }
@@ -253,14 +279,14 @@ fn toleration(toleration: &core::Toleration) -> Vec<u8> {
 impl ReplicaRequirements {
     /// Returns the amounts that are asked for.
     pub fn request(&self) -> api::policy::ResourceList {
-        amounts(&self.resource_request_bytes)
+        amounts(&self.resource_request, &self.resource_request_bytes)
     }
 }
 
 impl ComponentReplicaRequirements {
     /// Returns the amounts that are asked for.
     pub fn request(&self) -> api::policy::ResourceList {
-        amounts(&self.resource_request_bytes)
+        amounts(&self.resource_request, &self.resource_request_bytes)
     }
 }
 
@@ -275,8 +301,9 @@ impl NodeClaim {
             };
             (!list.is_empty()).then(|| list.into_iter().map(read).collect())
         };
-        let affinity = (!self.node_affinity_bytes.is_empty()).then(|| {
-            let read = NodeSelectorMessage::decode(self.node_affinity_bytes.as_slice()).unwrap_or_default();
+        let newer = Some(&self.node_affinity_bytes).filter(|bytes| !bytes.is_empty());
+        let affinity = newer.or(self.node_affinity.as_ref()).map(|bytes| {
+            let read = NodeSelectorMessage::decode(bytes.as_slice()).unwrap_or_default();
             let term = |term: NodeSelectorTerm| core::NodeSelectorTerm {
                 match_expressions: requirements(term.match_expressions),
                 match_fields: requirements(term.match_fields),
@@ -293,15 +320,18 @@ impl NodeClaim {
                 toleration_seconds: read.toleration_seconds,
             })
         };
+        let tolerations =
+            if self.tolerations_bytes.is_empty() { &self.tolerations } else { &self.tolerations_bytes };
         work::NodeClaim {
             hard_node_affinity: affinity,
             node_selector: self.node_selector.clone().into_iter().collect(),
-            tolerations: self.tolerations_bytes.iter().filter_map(toleration).collect(),
+            tolerations: tolerations.iter().filter_map(toleration).collect(),
         }
     }
 }
 
-fn amounts(bytes: &HashMap<String, Vec<u8>>) -> api::policy::ResourceList {
+fn amounts(older: &HashMap<String, Vec<u8>>, newer: &HashMap<String, Vec<u8>>) -> api::policy::ResourceList {
+    let bytes = if newer.is_empty() { older } else { newer };
     let read = |bytes: &[u8]| QuantityMessage::decode(bytes).ok()?.text;
     let amounts = bytes.iter().filter_map(|(name, bytes)| Some((name.clone(), Amount(read(bytes)?))));
     amounts.collect()
@@ -329,7 +359,38 @@ mod tests {
         let message = ReplicaRequirements::from(&needs);
         assert_eq!(message.resource_request_bytes["cpu"], [0x0a, 1, b'1']);
         assert_eq!(message.request()["cpu"].0, "1");
-        assert_eq!(message.encode_to_vec(), b"\x1a\x02ns\x2a\x0a\x0a\x03cpu\x12\x03\x0a\x011");
+        // The amount is there twice, once for each version.
+        let expected = b"\x12\x0a\x0a\x03cpu\x12\x03\x0a\x011\x1a\x02ns\x2a\x0a\x0a\x03cpu\x12\x03\x0a\x011";
+        assert_eq!(message.encode_to_vec(), expected);
+    }
+
+    /// What v1.17 sends has the older fields alone.
+    #[test]
+    fn either_version_is_read() {
+        let older = ReplicaRequirements::decode(&b"\x12\x0a\x0a\x03cpu\x12\x03\x0a\x012"[..]).unwrap();
+        assert_eq!(older.request()["cpu"].0, "2");
+        let newer = ReplicaRequirements::decode(&b"\x2a\x0a\x0a\x03cpu\x12\x03\x0a\x013"[..]).unwrap();
+        assert_eq!(newer.request()["cpu"].0, "3");
+        let older =
+            ComponentReplicaRequirements::decode(&b"\x12\x0a\x0a\x03cpu\x12\x03\x0a\x012"[..]).unwrap();
+        assert_eq!(older.request()["cpu"].0, "2");
+        let affinity = b"\x0a\x0c\x0a\x0a\x0a\x01z\x12\x02In\x1a\x01a".to_vec();
+        let toleration = b"\x0a\x01k\x12\x06Exists".to_vec();
+        let older = NodeClaim {
+            node_affinity: Some(affinity.clone()),
+            tolerations: vec![toleration.clone()],
+            ..NodeClaim::default()
+        };
+        let newer = NodeClaim {
+            node_affinity_bytes: affinity,
+            tolerations_bytes: vec![toleration],
+            ..NodeClaim::default()
+        };
+        assert_eq!(older.read(), newer.read());
+        assert_eq!(older.read().tolerations.len(), 1);
+        assert!(older.read().hard_node_affinity.is_some());
+        let none = NodeClaim { node_affinity: Some(Vec::new()), ..NodeClaim::default() };
+        assert!(none.read().hard_node_affinity.is_some(), "one without terms fits no node");
     }
 
     #[test]
@@ -344,6 +405,8 @@ mod tests {
         assert_eq!(message.node_selector["disk"], "ssd");
         assert_eq!(message.node_affinity_bytes, b"\x0a\x0c\x0a\x0a\x0a\x01z\x12\x02In\x1a\x01a");
         assert_eq!(message.tolerations_bytes, [b"\x0a\x01k\x12\x06Exists\x1a\x00\x22\x00".to_vec()]);
+        assert_eq!(message.node_affinity.as_ref(), Some(&message.node_affinity_bytes));
+        assert_eq!(message.tolerations, message.tolerations_bytes);
         let read = message.read();
         assert_eq!(
             (&read.node_selector, &read.hard_node_affinity),

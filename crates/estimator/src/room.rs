@@ -9,6 +9,7 @@ use api::work::{NodeClaim, ResourceList};
 use apimachinery::names;
 use apimachinery::quantity::Quantity;
 use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Amount;
 
 /// Amounts of the resources that nodes have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -74,8 +75,7 @@ impl Room {
 
     fn take(&mut self, request: &Self, times: i64) {
         self.each(request, |have, want| have.saturating_sub(want.saturating_mul(times)).max(0));
-        // One place for all of them: a quirk of upstream that the general estimator has, too.
-        self.pods = (self.pods - 1).max(0);
+        self.pods = (self.pods - times).max(0);
     }
 }
 
@@ -102,23 +102,44 @@ pub struct Taken {
     pub room: Room,
 }
 
+/// Amounts by resource, as objects have them.
+type Amounts = BTreeMap<String, Amount>;
+
+impl Taken {
+    /// Returns what a pod takes whose containers, containers that run before these, and overhead ask for so much.
+    pub fn new<'a>(
+        node: &str,
+        containers: impl IntoIterator<Item = &'a Amounts>,
+        init_containers: impl IntoIterator<Item = &'a Amounts>,
+        overhead: Option<&'a Amounts>,
+    ) -> Self {
+        let mut room = Room::default();
+        for requests in containers {
+            room.add(&Room::from(requests));
+        }
+        for requests in init_containers {
+            room.each(&Room::from(requests), i64::max);
+        }
+        overhead.into_iter().for_each(|overhead| room.add(&Room::from(overhead)));
+        Self { node: node.to_owned(), room }
+    }
+}
+
 impl From<core::Pod> for Taken {
     fn from(pod: core::Pod) -> Self {
         let spec = pod.spec.unwrap_or_default();
-        let requests = |container: &core::Container| {
-            let list = container.resources.as_ref().and_then(|resources| resources.requests.as_ref());
-            Room::of(list.into_iter().flatten().map(|(name, amount)| (name, amount.0.as_str())))
+        let requests = |container: &'_ core::Container| {
+            container.resources.as_ref().and_then(|all| all.requests.clone())
         };
-        let mut room = Room::default();
-        for container in &spec.containers {
-            room.add(&requests(container));
-        }
-        for container in spec.init_containers.iter().flatten() {
-            room.each(&requests(container), i64::max);
-        }
-        let overhead = spec.overhead.iter().flatten().map(|(name, amount)| (name, amount.0.as_str()));
-        room.add(&Room::of(overhead));
-        Self { node: spec.node_name.unwrap_or_default(), room }
+        let containers: Vec<Amounts> = spec.containers.iter().filter_map(requests).collect();
+        let first: Vec<Amounts> = spec.init_containers.iter().flatten().filter_map(requests).collect();
+        Self::new(&spec.node_name.unwrap_or_default(), &containers, &first, spec.overhead.as_ref())
+    }
+}
+
+impl From<&Amounts> for Room {
+    fn from(amounts: &Amounts) -> Self {
+        Self::of(amounts.iter().map(|(name, amount)| (name, amount.0.as_str())))
     }
 }
 
@@ -141,7 +162,7 @@ impl From<core::Node> for Node {
             labels: node.metadata.labels.unwrap_or_default(),
             taints: spec.taints.unwrap_or_default(),
             unschedulable: spec.unschedulable.unwrap_or(false),
-            room: Room::of(allocatable.iter().map(|(name, amount)| (name, amount.0.as_str()))),
+            room: Room::from(&allocatable),
         }
     }
 }
@@ -160,9 +181,14 @@ pub fn left(nodes: impl IntoIterator<Item = Node>, taken: impl IntoIterator<Item
             node.room.each(sum, |have, used| have.saturating_sub(used).max(0));
             node.room.pods = (node.room.pods - pods).max(0);
         }
-        let label = |name: &str| node.labels.get(name).map_or("", String::as_str);
-        let zone =
-            format!("{}:{}", label("topology.kubernetes.io/region"), label("topology.kubernetes.io/zone"));
+        let label = |what: &str| {
+            // The older names count first, where there are any.
+            let older = node.labels.get(&format!("failure-domain.beta.kubernetes.io/{what}"));
+            older
+                .or_else(|| node.labels.get(&format!("topology.kubernetes.io/{what}")))
+                .map_or("", String::as_str)
+        };
+        let zone = format!("{}:{}", label("region"), label("zone"));
         match zones.iter_mut().find(|(name, _)| *name == zone) {
             Some((_, nodes)) => nodes.push(node),
             None => zones.push((zone, vec![node])),
@@ -189,7 +215,7 @@ pub struct Part {
 
 impl Part {
     pub fn new(replicas: i32, request: &ResourceList, claim: Option<&NodeClaim>) -> Self {
-        let mut request = Room::of(request.iter().map(|(name, amount)| (name, amount.0.as_str())));
+        let mut request = Room::from(request);
         request.pods = 0;
         Self { replicas: replicas.into(), request, claim: claim.cloned().unwrap_or_default() }
     }
@@ -259,7 +285,7 @@ fn suits(node: &Node, claim: &NodeClaim) -> bool {
             let labels = term.match_expressions.iter().flatten();
             let fields = term.match_fields.iter().flatten();
             labels.into_iter().all(|one| holds(one, node.labels.get(&one.key).map(String::as_str)))
-                && fields.into_iter().all(|one| one.key == "metadata.name" && holds(one, Some(&node.name)))
+                && fields.into_iter().all(|one| field_holds(one, &node.name))
         })
     })
 }
@@ -277,6 +303,17 @@ fn tolerates(toleration: &core::Toleration, key: &str, value: &str, effect: &str
     }
 }
 
+/// The only field that there is is the name; one value is compared.
+fn field_holds(requirement: &core::NodeSelectorRequirement, name: &str) -> bool {
+    let found = if requirement.key == "metadata.name" { name } else { "" };
+    match (requirement.operator.as_str(), requirement.values.as_deref().unwrap_or_default()) {
+        ("In", [value]) => value == found,
+        ("NotIn", [value]) => value != found,
+        _ => false,
+    }
+}
+
+/// A requirement that makes no sense does not hold.
 fn holds(requirement: &core::NodeSelectorRequirement, found: Option<&str>) -> bool {
     let values = requirement.values.as_deref().unwrap_or_default();
     let listed = || found.is_some_and(|found| values.iter().any(|value| value == found));
@@ -287,9 +324,9 @@ fn holds(requirement: &core::NodeSelectorRequirement, found: Option<&str>) -> bo
     };
     match requirement.operator.as_str() {
         "In" => listed(),
-        "NotIn" => !listed(),
-        "Exists" => found.is_some(),
-        "DoesNotExist" => found.is_none(),
+        "NotIn" => !values.is_empty() && !listed(),
+        "Exists" => values.is_empty() && found.is_some(),
+        "DoesNotExist" => values.is_empty() && found.is_none(),
         "Gt" => compared(|found, wanted| found > wanted),
         "Lt" => compared(|found, wanted| found < wanted),
         _ => false,
@@ -344,6 +381,12 @@ mod tests {
         let all = [in_zone("a1", "a"), in_zone("a2", "a"), in_zone("b1", "b"), in_zone("a3", "a")];
         let names: Vec<String> = left(all, []).into_iter().map(|node| node.name).collect();
         assert_eq!(names, ["a1", "b1", "a2", "a3"]);
+        let both =
+            json!({ "topology.kubernetes.io/zone": "a", "failure-domain.beta.kubernetes.io/zone": "b" });
+        let older = node("n", "1", json!({ "metadata": { "labels": both } }));
+        let all = [in_zone("a1", "a"), in_zone("b1", "b"), in_zone("b2", "b"), older];
+        let names: Vec<String> = left(all, []).into_iter().map(|node| node.name).collect();
+        assert_eq!(names, ["a1", "b1", "b2", "n"]);
     }
 
     #[test]
@@ -376,6 +419,9 @@ mod tests {
         };
         let tolerating = |toleration: Value| json!({ "tolerations": [toleration] });
         let cordon = json!({ "key": "node.kubernetes.io/unschedulable", "operator": "Exists" });
+        let field = |key: &str, operator: &str, values: Value| {
+            terms(json!([{ "matchFields": [{ "key": key, "operator": operator, "values": values }] }]))
+        };
         let named = |name: &str| {
             terms(
                 json!([{ "matchFields": [{ "key": "metadata.name", "operator": "In", "values": [name] }] }]),
@@ -399,6 +445,13 @@ mod tests {
             ("an empty term", plain(), terms(json!([{}])), false),
             ("by name", plain(), named("n1"), true),
             ("by another name", plain(), named("n2"), false),
+            ("not in nothing", plain(), on("disk", "NotIn", json!([])), false),
+            ("exists with a value", plain(), on("disk", "Exists", json!(["ssd"])), false),
+            ("does not exist with a value", plain(), on("gone", "DoesNotExist", json!(["ssd"])), false),
+            ("a field without a value", plain(), field("metadata.name", "NotIn", json!([])), false),
+            ("not by another name", plain(), field("metadata.name", "NotIn", json!(["n2"])), true),
+            ("a field that nodes do not have", plain(), field("metadata.uid", "In", json!(["n1"])), false),
+            ("not such a field", plain(), field("metadata.uid", "NotIn", json!(["n1"])), true),
             ("tainted", tainted("NoSchedule"), json!({}), false),
             ("driven out", tainted("NoExecute"), json!({}), false),
             ("avoided", tainted("PreferNoSchedule"), json!({}), true),
@@ -427,5 +480,7 @@ mod tests {
         assert_eq!(sets(&mut nodes(), &[part(0, json!({}), json!({}))], 5), 5);
         assert_eq!(sets(&mut nodes(), &[part(1, json!({ "cpu": "9" }), json!({}))], 5), 0);
         assert_eq!(sets(&mut [], &[leader()], 5), 0);
+        // Each replica takes one of ten places on each node.
+        assert_eq!(sets(&mut nodes(), &[part(5, json!({ "cpu": "1m" }), json!({}))], i32::MAX), 4);
     }
 }

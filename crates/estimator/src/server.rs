@@ -1,8 +1,7 @@
 //! The service: answers how many replicas a member can still hold, from copies of its nodes, pods and quotas.
 //!
-//! One process serves one member, as `karmada-scheduler-estimator` does. Two plug-ins answer each question, and the smaller number
-//! counts: the room on the nodes ([`crate::room`]) and, behind the gate ResourceQuotaEstimate, what quotas allow ([`crate::quota`]).
-//! Workloads that are on their way are counted behind the gate SchedulingOvercommitProtection.
+//! One process serves one member, as `karmada-scheduler-estimator` does. What it answers is decided in [`crate::estimate`]: quotas count
+//! behind the gate ResourceQuotaEstimate, workloads that are on their way behind the gate SchedulingOvercommitProtection.
 
 mod connections;
 mod metrics;
@@ -28,26 +27,22 @@ use tonic::body::Body;
 use tonic::server::{Grpc, NamedService, UnaryService};
 use tonic_prost::ProstCodec;
 
+use crate::estimate::{self, World};
 use crate::protocol::{
     self, AssumedWorkload, MaxAvailableComponentSetsRequest, MaxAvailableComponentSetsResponse,
     MaxAvailableReplicasRequest, MaxAvailableReplicasResponse, UnschedulableReplicasRequest,
     UnschedulableReplicasResponse,
 };
-use crate::quota::{self, Need};
-use crate::room::{self, Node, Part, Taken};
-use crate::unschedulable;
+use crate::room::{self, Node, Taken};
+use crate::{RUNNING, unschedulable};
 use metrics::METRICS;
 
-/// Which pods take room: those that have not ended.
-const RUNNING: &str = "status.phase!=Succeeded,status.phase!=Failed";
 /// How many requests of one connection are worked on at once.
 const AT_ONCE: usize = 256;
 /// How long a request may take.
 const DEADLINE: Duration = Duration::from_secs(30);
 /// How large a request may be; the original's limit, too.
 const LARGEST: usize = 4 * 1024 * 1024;
-/// How many components a request may have, those of assumed workloads among them: each is tried on every node.
-const COMPONENTS: usize = 10_000;
 /// Largest headers of a request.
 const HEADERS: u32 = 16 * 1024;
 /// How often a silent caller is asked whether it is still there, and how long it may take to say so: a place among the
@@ -148,80 +143,43 @@ impl State {
         Err(Status::unknown(format!("cluster name does not match, got: {cluster}, desire: {desired}")))
     }
 
-    /// Returns the nodes with what is left of them, after those who are on their way.
-    fn nodes(&self, assumed: &[AssumedWorkload]) -> Vec<Node> {
+    /// Returns the nodes with what their pods have left of them.
+    fn left(&self) -> Vec<Node> {
         let nodes = self.nodes.all();
         let taken = self.pods.all();
         let placed = taken.iter().filter(|taken| !taken.node.is_empty()).map(|taken| taken.as_ref().clone());
-        let mut left = room::left(nodes.iter().map(|node| node.as_ref().clone()), placed);
-        if self.features.enabled(features::SCHEDULING_OVERCOMMIT_PROTECTION) {
-            for workload in assumed {
-                room::sets(&mut left, &parts(&workload.components), 1);
-            }
-        }
-        left
+        room::left(nodes.iter().map(|node| node.as_ref().clone()), placed)
     }
 
-    /// Returns what the quotas of a namespace allow.
-    fn allowed(&self, namespace: &str, needs: &[Need], assumed: &[AssumedWorkload]) -> i32 {
-        if !self.with_quotas() || namespace.is_empty() || needs.is_empty() {
-            return i32::MAX;
-        }
-        let coming: Vec<Need> = if self.features.enabled(features::SCHEDULING_OVERCOMMIT_PROTECTION) {
-            let here = assumed.iter().filter(|workload| workload.namespace == namespace);
-            here.flat_map(|workload| workload.components.iter().map(need)).collect()
-        } else {
-            Vec::new()
-        };
-        let quotas = self.quotas.all();
-        let here: Vec<&core::ResourceQuota> = quotas
-            .iter()
-            .map(AsRef::as_ref)
-            .filter(|quota| quota.metadata.namespace.as_deref() == Some(namespace))
-            .collect();
-        let allowed = quota::allowed(&here, needs, &coming);
-        allowed.and_then(|allowed| i32::try_from(allowed).ok()).unwrap_or(i32::MAX)
+    /// Returns the quotas of a namespace; nothing if they do not count.
+    fn quotas(&self, namespace: &str) -> Option<Vec<core::ResourceQuota>> {
+        let here = |quota: &&Arc<core::ResourceQuota>| quota.metadata.namespace.as_deref() == Some(namespace);
+        self.with_quotas()
+            .then(|| self.quotas.all().iter().filter(here).map(|quota| (**quota).clone()).collect())
+    }
+
+    fn answer<T>(&self, namespace: &str, ask: impl FnOnce(World<'_>) -> T) -> T {
+        let (left, quotas) = (self.left(), self.quotas(namespace));
+        let protected = self.features.enabled(features::SCHEDULING_OVERCOMMIT_PROTECTION);
+        ask(World { left: &left, quotas: quotas.as_deref(), protected })
     }
 
     fn replicas(&self, request: &MaxAvailableReplicasRequest) -> Result<i32, Status> {
         self.check(&request.cluster)?;
         bounded(&[], &request.assumed_workloads)?;
-        let nodes = self.nodes(&request.assumed_workloads);
-        if nodes.is_empty() {
-            return Ok(0);
-        }
-        let Some(needs) = &request.replica_requirements else {
-            return Ok(room::replicas(&nodes, &Part::default()));
-        };
-        let list = needs.request();
-        let claim = needs.node_claim.as_ref().map(protocol::NodeClaim::read);
-        let fit = room::replicas(&nodes, &Part::new(1, &list, claim.as_ref()));
-        let need = Need {
-            replicas: 1,
-            request: Some(list.into_iter().map(|(name, amount)| (name, amount.0)).collect()),
-            priority_class: needs.priority_class_name.clone(),
-        };
-        Ok(fit.min(self.allowed(&needs.namespace, &[need], &request.assumed_workloads)))
+        let namespace = request.replica_requirements.as_ref().map_or("", |needs| needs.namespace.as_str());
+        Ok(self.answer(namespace, |world| world.replicas(request)))
     }
 
     fn sets(&self, request: &MaxAvailableComponentSetsRequest) -> Result<i32, Status> {
         self.check(&request.cluster)?;
         bounded(&request.components, &request.assumed_workloads)?;
-        let mut nodes = self.nodes(&request.assumed_workloads);
-        if nodes.is_empty() {
-            return Ok(0);
-        }
-        if request.components.is_empty() {
-            return Ok(i32::MAX);
-        }
-        let fit = room::sets(&mut nodes, &parts(&request.components), i32::MAX);
-        let needs: Vec<Need> = request.components.iter().map(need).collect();
-        Ok(fit.min(self.allowed(&request.namespace, &needs, &request.assumed_workloads)))
+        Ok(self.answer(&request.namespace, |world| world.sets(request)))
     }
 
     async fn unschedulable(&self, request: &UnschedulableReplicasRequest) -> Result<i32, Status> {
         self.check(&request.cluster)?;
-        let Ok(threshold) = u64::try_from(request.unschedulable_threshold) else { return Ok(0) };
+        let threshold = u64::try_from(request.unschedulable_threshold).unwrap_or(0);
         let resource = request.resource.clone().unwrap_or_default();
         let resource = api::work::ObjectReference {
             api_version: resource.api_version,
@@ -239,36 +197,10 @@ impl State {
 
 /// Refuses a request whose components would take too long.
 fn bounded(components: &[protocol::Component], assumed: &[AssumedWorkload]) -> Result<(), Status> {
-    let count =
-        components.len() + assumed.iter().map(|workload| workload.components.len().max(1)).sum::<usize>();
-    if count > COMPONENTS {
-        let said =
-            format!("the request has {count} components and assumed workloads, more than {COMPONENTS}");
-        return Err(Status::invalid_argument(said));
-    }
-    Ok(())
-}
-
-fn parts(components: &[protocol::Component]) -> Vec<Part> {
-    let part = |component: &protocol::Component| {
-        let needs = component.replica_requirements.as_ref();
-        let claim = needs.and_then(|needs| needs.node_claim.as_ref()).map(protocol::NodeClaim::read);
-        let list = needs.map(protocol::ComponentReplicaRequirements::request).unwrap_or_default();
-        Part::new(component.replicas, &list, claim.as_ref())
-    };
-    components.iter().map(part).collect()
-}
-
-fn need(component: &protocol::Component) -> Need {
-    let needs = component.replica_requirements.as_ref();
-    let list = |needs: &protocol::ComponentReplicaRequirements| {
-        needs.request().into_iter().map(|(name, amount)| (name, amount.0)).collect()
-    };
-    Need {
-        replicas: component.replicas.into(),
-        request: needs.map(list),
-        priority_class: needs.map(|needs| needs.priority_class_name.clone()).unwrap_or_default(),
-    }
+    let Some(count) = estimate::too_many(components, assumed) else { return Ok(()) };
+    let most = estimate::COMPONENTS;
+    let said = format!("the request has {count} components and assumed workloads, more than {most}");
+    Err(Status::invalid_argument(said))
 }
 
 impl NamedService for Estimator {

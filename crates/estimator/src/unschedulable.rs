@@ -14,6 +14,8 @@ use kube::api::{Api, ListParams};
 use kube::core::Selector;
 use kube::{Client, Resource};
 
+use crate::RUNNING;
+
 /// How many objects are read at once, and how many at the most: a cluster must not fill our memory.
 const PAGE: u32 = 500;
 const MOST: usize = 50_000;
@@ -52,17 +54,18 @@ pub async fn replicas(
     let selector = Selector::try_from(selector)
         .map_err(|error| Error::Selector(format!("{namespace}/{name}"), error.to_string()))?;
     let (sets, pods) = tokio::try_join!(
-        all(Api::<ReplicaSet>::namespaced(client.clone(), namespace), &selector),
-        all(Api::<Pod>::namespaced(client.clone(), namespace), &selector),
+        all(Api::<ReplicaSet>::namespaced(client.clone(), namespace), &selector, None),
+        all(Api::<Pod>::namespaced(client.clone(), namespace), &selector, Some(RUNNING)),
     )?;
     Ok(count(&deployment, &sets, &pods, threshold, now))
 }
 
-async fn all<K>(api: Api<K>, selector: &Selector) -> Result<Vec<K>, Error>
+async fn all<K>(api: Api<K>, selector: &Selector, fields: Option<&str>) -> Result<Vec<K>, Error>
 where
     K: Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
 {
     let mut parameters = ListParams::default().labels_from(selector).limit(PAGE);
+    parameters.field_selector = fields.map(str::to_owned);
     let mut found = Vec::new();
     loop {
         let page = api.list(&parameters).await?;
@@ -109,9 +112,8 @@ pub fn count(
 /// Returns a template without what a ReplicaSet adds to it.
 fn comparable(template: &PodTemplateSpec) -> PodTemplateSpec {
     let mut template = template.clone();
-    if let Some(labels) = template.metadata.as_mut().and_then(|metadata| metadata.labels.as_mut()) {
-        labels.remove(HASH);
-    }
+    let metadata = template.metadata.get_or_insert_default();
+    metadata.labels.get_or_insert_default().remove(HASH);
     template
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Container, Node, Pod};
+use k8s_openapi::api::core::v1::{Container, Node, Pod, Taint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::runtime::watcher;
 use kube::{Api, Client};
@@ -18,6 +18,9 @@ use runtime::room::Budget;
 pub struct NodeRecord {
     pub ready: bool,
     pub allocatable: BTreeMap<String, Quantity>,
+    pub labels: BTreeMap<String, String>,
+    pub taints: Vec<Taint>,
+    pub unschedulable: bool,
 }
 
 /// What counts of a pod.
@@ -75,8 +78,11 @@ impl Load {
 
 impl From<Node> for NodeRecord {
     fn from(node: Node) -> Self {
-        let status = node.status.unwrap_or_default();
+        let (spec, status) = (node.spec.unwrap_or_default(), node.status.unwrap_or_default());
         Self {
+            labels: node.metadata.labels.unwrap_or_default(),
+            taints: spec.taints.unwrap_or_default(),
+            unschedulable: spec.unschedulable.unwrap_or(false),
             ready: status
                 .conditions
                 .unwrap_or_default()

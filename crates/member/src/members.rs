@@ -34,6 +34,9 @@ pub(crate) struct Observers {
     pub(crate) others: RwLock<Vec<Observer>>,
 }
 
+/// Puts something between this process and a member: given its name and the client that reaches it, returns the client to use.
+pub type Between = Arc<dyn Fn(&str, Client) -> Client + Send + Sync>;
+
 /// The members by name.
 #[derive(Default)]
 pub struct Members {
@@ -41,6 +44,8 @@ pub struct Members {
     observers: Arc<Observers>,
     /// Looks after the watches.
     supervisor: Supervisor,
+    /// Between this process and its members, for rehearsals.
+    between: Option<Between>,
 }
 
 impl std::fmt::Debug for Members {
@@ -53,6 +58,11 @@ impl Members {
     /// Returns no members yet; the watches of those that come are looked after by `supervisor`.
     pub fn new(supervisor: Supervisor) -> Self {
         Self { supervisor, ..Self::default() }
+    }
+
+    /// As [`new`](Self::new), with something between this process and every member.
+    pub fn behind(supervisor: Supervisor, between: Between) -> Self {
+        Self { supervisor, between: Some(between), ..Self::default() }
     }
 
     /// Adds somebody who is told of changes of managed objects in members.
@@ -86,6 +96,10 @@ impl Members {
             return Ok((member, false));
         }
         let client = connection.limited_client().await?;
+        let client = match &self.between {
+            Some(between) => between(&name, client),
+            None => client,
+        };
         Ok(self.insert(name, client, Way::Secret(Box::new(connection))))
     }
 

@@ -50,7 +50,11 @@ pub(crate) fn client(
 }
 
 /// Puts on top of a connector what every client needs: the address of the member, and our token.
-fn stack<C>(config: &Config, connector: C, limits: Option<&LimitLayer>) -> Result<Client, kube::Error>
+pub(crate) fn stack<C>(
+    config: &Config,
+    connector: C,
+    limits: Option<&LimitLayer>,
+) -> Result<Client, kube::Error>
 where
     C: hyper_util::client::legacy::connect::Connect + Clone + Send + Sync + 'static,
 {

@@ -17,6 +17,7 @@
 //! | [`election`] | one of several processes acts: the holder of a Lease |
 //! | [`throttle`] | joins quick successive writes of one key |
 //! | [`room`] | how much of another cluster is read and kept |
+//! | [`witness`] | whether a server's history is still the one that was seen |
 //! | [`metrics`] | the registry of this process |
 
 pub mod controller;
@@ -32,6 +33,7 @@ pub mod supervisor;
 pub mod throttle;
 pub mod turns;
 mod undecoded;
+pub mod witness;
 pub mod writer;
 
 pub use controller::Reconcile;
@@ -42,4 +44,5 @@ pub use queue::{Outcome, Queue, UNLIMITED};
 pub use supervisor::Supervisor;
 pub use throttle::Throttle;
 pub use turns::Turns;
+pub use witness::{Vouched, Witness};
 pub use writer::{Error, Guard, Writer};

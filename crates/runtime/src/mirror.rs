@@ -3,7 +3,7 @@
 //! Objects go in through a conversion, so that a copy keeps only what its users need. Subscribers are told what
 //! changed, after the copy has changed. Whoever writes an object puts the answer in at once ([`Mirror::put`]), so that
 //! everybody reads it without waiting for the watch; an event that is older than what is there is ignored. A lost
-//! watch is made good by a list, which replaces what was known: what is missing from it is reported as deleted, what is
+//! watch goes on where it was cut if a [`Witness`] vouches for the server; else it is made good by a list, which replaces what was known: what is missing from it is reported as deleted, what is
 //! unchanged is not reported, and what is older than before is believed, since a server may have been restored from a backup.
 //! Only what we wrote ourselves after the list began is kept against it.
 //!
@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
 use kube::Resource;
@@ -29,6 +29,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::metrics::{Counters, add};
 use crate::room::Budget;
+use crate::witness::Witness;
 
 /// How many objects a page of a list has at first.
 const PAGE: u32 = 500;
@@ -91,6 +92,7 @@ pub struct Mirror<T> {
     page: AtomicU32,
     synced: watch::Sender<bool>,
     revive: Notify,
+    witness: OnceLock<Arc<dyn Witness>>,
 }
 
 struct State<T> {
@@ -175,6 +177,7 @@ impl<T> Default for Mirror<T> {
             page: AtomicU32::new(PAGE),
             synced: watch::Sender::new(false),
             revive: Notify::new(),
+            witness: OnceLock::new(),
         }
     }
 }
@@ -211,6 +214,11 @@ impl<T> Mirror<T> {
             tracing::warn!(cluster, object = %key, limit, "too many or too large objects; passed over");
         }
         fits
+    }
+
+    /// Lets watches go on where they were cut if the witness vouches for the server's history. The first witness counts.
+    pub fn rely_on(&self, witness: Arc<dyn Witness>) {
+        let _ = self.witness.set(witness);
     }
 
     /// Calls `told` on every change from now on, also on those put in by us. It must neither block nor write

@@ -1,18 +1,25 @@
-//! What happens when the server behind a mirror is replaced by an older state of itself.
+//! What happens when the server behind a mirror is replaced by an older state of itself, or cannot be reached for a while.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use apiserver::Options;
+use futures::future::BoxFuture;
+use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _};
+use http_body_util::{BodyExt as _, StreamBody};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Client;
 use kube::api::{Api, PostParams};
 use kube::client::Body;
 use kube::runtime::watcher;
 use parking_lot::Mutex;
-use runtime::{Mirror, Supervisor, Writer};
+use runtime::{Mirror, Supervisor, Vouched, Witness, Writer};
 use serde_json::json;
 use testkit::embedded::Embedded;
 use testkit::until_some;
+use tokio_util::sync::CancellationToken;
+use tower::BoxError;
 
 async fn server() -> (Embedded, Client) {
     let server = Embedded::start(Options::default()).await;
@@ -106,4 +113,130 @@ async fn a_mirror_believes_a_server_that_was_restored_to_an_older_revision() {
     assert_eq!(applied.data, map("applied", "1").data);
     supervisor.stop().await;
     after.stop().await;
+}
+
+/// A line to a server that can be cut, and counts what is asked over it.
+#[derive(Clone, Default)]
+struct Line {
+    is_cut: Arc<AtomicBool>,
+    cut: Arc<Mutex<CancellationToken>>,
+    lists: Arc<Mutex<usize>>,
+    /// How many requests came while it was cut.
+    refused: Arc<Mutex<usize>>,
+    /// The revisions at which watches began.
+    watches: Arc<Mutex<Vec<String>>>,
+}
+
+impl Line {
+    fn to(&self, server: Client) -> Client {
+        let line = self.clone();
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let (line, server) = (line.clone(), server.clone());
+            async move {
+                if line.is_cut.load(Ordering::SeqCst) {
+                    *line.refused.lock() += 1;
+                    return Err(BoxError::from("the line is cut"));
+                }
+                let query = request.uri().query().unwrap_or_default().to_owned();
+                match query.split('&').find_map(|part| part.strip_prefix("resourceVersion=")) {
+                    Some(revision) if query.contains("watch=true") => {
+                        line.watches.lock().push(revision.to_owned())
+                    }
+                    _ => *line.lists.lock() += 1,
+                }
+                let (head, body) = server.send(request).await?.into_parts();
+                let cut = line.cut.lock().clone();
+                let frames = body.into_data_stream().map_ok(http_body::Frame::data);
+                let body = StreamBody::new(frames.take_until(cut.cancelled_owned()));
+                Ok(http::Response::from_parts(head, body))
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    /// Cuts the line, and waits until that is noticed.
+    async fn cut(&self) {
+        let before = *self.refused.lock();
+        self.is_cut.store(true, Ordering::SeqCst);
+        std::mem::take(&mut *self.cut.lock()).cancel();
+        until("the cut is noticed", || *self.refused.lock() > before).await;
+    }
+
+    fn mend(&self) {
+        self.is_cut.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Says what a test has it say.
+struct Says(Mutex<Vouched>);
+
+impl Witness for Says {
+    fn vouch(&self, _: Instant) -> BoxFuture<'_, Vouched> {
+        std::future::ready(*self.0.lock()).boxed()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_that_was_cut_goes_on_where_it_was_if_somebody_vouches_for_the_server() {
+    let (server, direct) = server().await;
+    let maps = Api::<ConfigMap>::namespaced(direct.clone(), "default");
+    create(&direct, "gone", "1").await;
+    let (line, supervisor) = (Line::default(), Supervisor::default());
+    let (mirror, witness) =
+        (Arc::new(Mirror::<ConfigMap>::default()), Arc::new(Says(Mutex::new(Vouched::Nothing))));
+    mirror.rely_on(witness.clone());
+    let (following, stop) = (mirror.clone(), supervisor.token().clone());
+    let api = Api::<ConfigMap>::namespaced(line.to(direct.clone()), "default");
+    supervisor.keep("mirror", move || {
+        let (mirror, stop, api) = (following.clone(), stop.clone(), api.clone());
+        async move { mirror.follow(api, watcher::Config::default(), stop, |map| map).await }
+    });
+    until("the mirror is there", || mirror.get("default", "gone").is_some()).await;
+    create(&direct, "first", "1").await;
+    until("the watch tells of it", || mirror.get("default", "first").is_some()).await;
+    let version = |name: &str| mirror.revision("default", name).to_string();
+    assert_eq!(*line.lists.lock(), 1);
+
+    // Cut, and back with a witness: what happened meanwhile is told, and nothing is listed.
+    let known = version("first");
+    *witness.0.lock() = Vouched::Until(u64::MAX);
+    line.cut().await;
+    create(&direct, "second", "1").await;
+    maps.delete("gone", &Default::default()).await.expect("deleted");
+    line.mend();
+    until("what was made is known", || mirror.get("default", "second").is_some()).await;
+    until("what was deleted is gone", || mirror.get("default", "gone").is_none()).await;
+    assert_eq!(*line.lists.lock(), 1, "nothing is listed again");
+    assert_eq!(line.watches.lock().last(), Some(&known), "it goes on after what it has seen");
+
+    // Vouched for less than was seen: what is shown again is not told again.
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let saying = told.clone();
+    mirror.subscribe(move |change| saying.lock().push(change.key.name.clone()));
+    *witness.0.lock() = Vouched::Until(known.parse().expect("a number"));
+    line.cut().await;
+    create(&direct, "third", "1").await;
+    line.mend();
+    until("what was made is known", || mirror.get("default", "third").is_some()).await;
+    assert_eq!(line.watches.lock().last(), Some(&known), "it goes on where somebody vouches");
+    assert_eq!((*line.lists.lock(), told.lock().clone()), (1, vec!["third".to_owned()]));
+
+    // Nobody vouches: everything is listed.
+    *witness.0.lock() = Vouched::Nothing;
+    line.cut().await;
+    create(&direct, "fourth", "1").await;
+    line.mend();
+    until("what was made is known", || mirror.get("default", "fourth").is_some()).await;
+    assert_eq!(*line.lists.lock(), 2);
+
+    // The history does not reach back that far: everything is listed.
+    *witness.0.lock() = Vouched::Until(1);
+    server.handle.server.store.compact(version("fourth").parse().expect("a number"));
+    line.cut().await;
+    create(&direct, "fifth", "1").await;
+    line.mend();
+    until("what was made is known", || mirror.get("default", "fifth").is_some()).await;
+    assert_eq!(*line.lists.lock(), 3);
+    supervisor.stop().await;
+    server.stop().await;
 }

@@ -219,16 +219,21 @@ pub fn is_in_charge(scheduler_name: &str, spec: &ResourceBindingSpec) -> bool {
 
 /// Tells whether events of a binding reach the queue: a scheduler in charge, and a policy or another binding behind it.
 pub fn is_watched(scheduler_name: &str, binding: Binding<'_>) -> bool {
+    is_in_charge(scheduler_name, binding.spec) && is_backed(binding.metadata)
+}
+
+/// Tells whether a policy or another binding is behind a binding.
+pub fn is_backed(metadata: &ObjectMeta) -> bool {
     let owned = [
         labels::PROPAGATION_POLICY_PERMANENT_ID,
         labels::CLUSTER_PROPAGATION_POLICY_PERMANENT_ID,
         labels::BINDING_MANAGED_BY,
     ];
     let has = |label: &str| {
-        let labels = binding.metadata.labels.as_ref();
+        let labels = metadata.labels.as_ref();
         labels.and_then(|labels| labels.get(label)).is_some_and(|value| !value.is_empty())
     };
-    is_in_charge(scheduler_name, binding.spec) && owned.into_iter().any(has)
+    owned.into_iter().any(has)
 }
 
 /// A cluster that changed, to be held against bindings.

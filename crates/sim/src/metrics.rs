@@ -159,7 +159,8 @@ pub(crate) fn answer(
 
 fn pods(objects: &dyn Objects, usage: &Usage, wish: &Wish<'_>, now: Timestamp) -> Vec<Value> {
     let pods = match wish.name {
-        "" => objects.list(Kind::Pod, wish.namespace),
+        // Autoscalers ask for a few pods of many: the labels decide before anything is parsed.
+        "" => objects.selected(Kind::Pod, wish.namespace, &wish.labels),
         name => objects.get(Kind::Pod, wish.namespace, name).into_iter().collect(),
     };
     pods.iter()

@@ -106,6 +106,7 @@ pub(crate) struct LoadedCollection {
 }
 
 /// An entry whose head is still to be parsed.
+#[derive(Clone)]
 pub(crate) struct RawEntry {
     pub(crate) name: Box<str>,
     pub(crate) created: Revision,
@@ -326,6 +327,21 @@ fn write_meta(write: &WriteTransaction, meta: &Meta) -> Result<(), redb::Error> 
 pub(crate) fn put_meta(database: &Database, meta: &Meta) -> Result<(), redb::Error> {
     let write = database.begin_write()?;
     write_meta(&write, meta)?;
+    write.commit()?;
+    Ok(())
+}
+
+/// Replaces entries of a file that is not in use, by ones that say when they end.
+pub(crate) fn put_limits(database: &Database, changed: &[(Arc<str>, RawEntry)]) -> Result<(), redb::Error> {
+    let write = database.begin_write()?;
+    {
+        let mut entries = write.open_table(ENTRIES)?;
+        for (collection, entry) in changed {
+            let length = RECORD_HEADER + entry.value.len();
+            let mut slot = entries.insert_reserve((&**collection, &*entry.name), length)?;
+            encode_record(slot.as_mut(), entry.created, entry.modified, entry.expires_ms, &entry.value);
+        }
+    }
     write.commit()?;
     Ok(())
 }

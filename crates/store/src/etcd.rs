@@ -18,11 +18,16 @@ mod keys;
 mod leases;
 mod load;
 mod protocol;
+mod restore;
+mod telemetry;
 
 use std::{path::PathBuf, time::Duration};
 
 pub use client::EtcdError;
 pub(crate) use follower::start;
+pub(crate) use restore::restore;
+pub(crate) use telemetry::Telemetry;
+pub use telemetry::{ETCD_BUCKETS, EtcdEndpoint, EtcdReport, EtcdRequests};
 
 /// Where etcd is and how it is spoken to.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -44,10 +44,10 @@ mod store;
 mod tree;
 mod watch;
 
-pub use backup::{Backup, restore};
+pub use backup::{Backup, restore, restore_into_etcd};
 pub use disk::{Lock, lock};
 pub use error::{AtError, CommitError, Compacted, Lost, OpenError};
-pub use etcd::{EtcdError, EtcdOptions};
+pub use etcd::{ETCD_BUCKETS, EtcdEndpoint, EtcdError, EtcdOptions, EtcdReport, EtcdRequests};
 pub use faults::Faults;
 pub use format::RESTORE_JUMP;
 pub use model::{

@@ -69,6 +69,8 @@ pub(crate) struct Shared<H> {
     /// Everything up to this revision is on disk.
     pub(crate) durable: AtomicU64,
     pub(crate) counters: Counters,
+    /// How etcd is, if objects are kept there.
+    pub(crate) telemetry: etcd::Telemetry,
 }
 
 #[derive(Default)]
@@ -452,6 +454,21 @@ impl<H> Store<H> {
         }
     }
 
+    /// Returns how etcd is; nothing for other stores.
+    pub fn etcd(&self) -> Option<etcd::EtcdReport> {
+        self.shared().options.backend.etcd().map(|_| self.shared().telemetry.report())
+    }
+
+    /// Returns the endpoints of etcd; none for other stores, and before they were looked at for the first time.
+    pub fn etcd_endpoints(&self) -> Vec<etcd::EtcdEndpoint> {
+        self.shared().telemetry.endpoints()
+    }
+
+    /// Says whether objects are kept in etcd.
+    pub fn is_on_etcd(&self) -> bool {
+        self.shared().followed
+    }
+
     /// Makes the sequencer look at the clock, for tests with a clock of their own.
     pub fn nudge(&self) {
         self.shared().queue.lock().nudged = true;
@@ -483,6 +500,7 @@ impl<H> Shared<H> {
             read_only: RwLock::default(),
             durable: AtomicU64::new(durable),
             counters: Counters::default(),
+            telemetry: etcd::Telemetry::default(),
         }
     }
 

@@ -1,11 +1,13 @@
 //! What integration tests share: servers in this process, programs as processes, waiting for a state, objects of any kind,
-//! and [`check`]: the laws that every control plane with members has to keep.
+//! [`check`]: the laws that every control plane with members has to keep, and [`history`]: whether what clients saw was one store.
 //!
 //! A dev-dependency only. It does not know `app`, so whatever starts the binary is told where the binary is: cargo sets
 //! `CARGO_BIN_EXE_karmada` for the tests of `app`.
 
+pub mod balancer;
 pub mod check;
 pub mod embedded;
+pub mod history;
 mod objects;
 pub mod process;
 pub mod tls;

@@ -150,6 +150,11 @@ impl Process {
         kill_process(Pid::from_child(&self.child), signal).unwrap_or_else(|e| panic!("{}: {e}", self.name));
     }
 
+    /// Whether it has ended, by itself or not.
+    pub fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
     /// Waits until it has ended by itself, and has been read to the end.
     pub fn ended(&mut self) -> ExitStatus {
         let (lines, waited) = self
@@ -261,6 +266,13 @@ impl Server {
 
     /// Starts the process again with the same data, after [`Server::kill`] or [`Server::end`].
     pub fn restart(&mut self) {
+        self.launch();
+        let process = self.process.as_mut().expect("it was just started");
+        process.ready = process.line("ready");
+    }
+
+    /// As [`Server::restart`], without waiting until it is ready, which it may not become: see [`Server::is_running`].
+    pub fn launch(&mut self) {
         let data = self.data.display().to_string();
         let place = self.address().unwrap_or_else(|| "127.0.0.1:0".to_owned());
         let mut arguments: Vec<String> =
@@ -272,8 +284,18 @@ impl Server {
             arguments.extend(["--audit-policy-file".to_owned(), policy, "--audit-log-path".to_owned(), log]);
         }
         arguments.extend(self.arguments.iter().cloned());
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        self.process = Some(Process::start(&self.program, &arguments, "ready"));
+        let mut command = Command::new(&self.program);
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null());
+        self.process = Some(Process::spawn(command, Speaks::Stderr));
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.process.as_mut().is_some_and(|process| !process.has_ended())
+    }
+
+    /// How many times it has been started.
+    pub fn starts(&self) -> usize {
+        self.starts
     }
 
     /// Ends the process as a crash would.

@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: finds the benchmarks that exist and runs the one that is asked for.
 
 use anyhow::{Context, Result, bail};
+use clusters::toolchain::{KARMADA, MEMBER_RECIPES, Toolchain};
 
 use crate::workspace::{Workspace, cargo};
 
@@ -22,6 +23,13 @@ pub(crate) fn run(name: Option<&str>, arguments: &[String]) -> Result<()> {
     if wanted == "interpreter" {
         // It is measured beside ours.
         command.env("KARMADA_RS_INTERPRETER_ORACLE", crate::compare::oracle()?);
+    }
+    if wanted == "pull" {
+        let toolchain = Toolchain::from_env()?;
+        toolchain.ensure(&MEMBER_RECIPES)?;
+        for program in crate::compare::CONTROL_PLANE.iter().chain(&["karmada-agent"]) {
+            toolchain.ensure_program(&KARMADA, program)?;
+        }
     }
     let status = command
         // As in packages, with optimisation across crates.

@@ -6,27 +6,44 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use clusters::toolchain::{HELM, KARMADA, MEMBER_RECIPES, Recipe, Toolchain};
+use clusters::toolchain::{HELM, KARMADA, KARMADA_ESTIMATING, MEMBER_RECIPES, Recipe, Toolchain};
 
 use crate::workspace::{Workspace, cargo};
 
-/// What can be compared: its name, the programs it needs, and the test that does it.
-static COMPARISONS: &[(&str, &Recipe, &[&str], &str)] = &[
-    ("scheduler", &KARMADA, &["karmada-scheduler"], "scheduling_original"),
-    ("webhook", &KARMADA, &["karmada-webhook"], "admission"),
+/// Ignored tests: the package, the test binary, and a part of their names.
+type Tests = (&'static str, &'static str, &'static str);
+
+/// What can be compared: its name, the programs it needs, and the tests that do it.
+static COMPARISONS: &[(&str, &Recipe, &[&str], &[Tests])] = &[
+    ("scheduler", &KARMADA, &["karmada-scheduler"], &[("app", "scheduling_original", "both_schedulers")]),
+    (
+        "estimator",
+        &KARMADA_ESTIMATING,
+        &["karmada-estimating-scheduler", "karmada-estimating-estimator"],
+        &[("estimator", "it", "original"), ("app", "scheduling_original", "estimators")],
+    ),
+    ("webhook", &KARMADA, &["karmada-webhook"], &[("app", "admission", "")]),
     (
         "server",
         &KARMADA,
         &["karmada-aggregated-apiserver", "karmada-controller-manager", "karmada-scheduler"],
-        "original",
+        &[("app", "original", "the_original_controllers")],
     ),
-    ("helm", &HELM, &["helm"], "helm"),
-    ("cli", &KARMADA, &["karmadactl"], "up"),
+    ("agent", &KARMADA, CONTROL_PLANE, &[("app", "original", "agent::")]),
+    ("migrate", &KARMADA, CONTROL_PLANE, &[("app", "migration", "")]),
+    ("helm", &HELM, &["helm"], &[("app", "helm", "")]),
+    ("cli", &KARMADA, &["karmadactl"], &[("app", "up", "original::")]),
 ];
+
+/// The programs of the whole original control plane.
+pub(crate) const CONTROL_PLANE: &[&str] =
+    &["karmada-aggregated-apiserver", "karmada-controller-manager", "karmada-scheduler", "karmada-webhook"];
 
 /// These need a program of ours around the original's packages, and no cluster.
 const INTERPRETER: &str = "interpreter";
 const AUTOSCALING: &str = "autoscaling";
+/// The API server against kube-apiserver, both on etcd.
+const ETCD: &str = "etcd";
 
 pub(crate) fn run(name: Option<&str>) -> Result<()> {
     let Some(wanted) = name else {
@@ -39,7 +56,10 @@ pub(crate) fn run(name: Option<&str>) -> Result<()> {
     if wanted == AUTOSCALING {
         return autoscaling();
     }
-    let Some((_, recipe, programs, test)) = COMPARISONS.iter().find(|(name, ..)| *name == wanted) else {
+    if wanted == ETCD {
+        return etcd();
+    }
+    let Some((_, recipe, programs, tests)) = COMPARISONS.iter().find(|(name, ..)| *name == wanted) else {
         bail!("there is no comparison called {wanted}\n{}", list());
     };
     let toolchain = Toolchain::from_env()?;
@@ -47,12 +67,14 @@ pub(crate) fn run(name: Option<&str>) -> Result<()> {
     for program in *programs {
         toolchain.ensure_program(recipe, program)?;
     }
-    let status = cargo()
-        .args(["test", "--package", "app", "--test", test, "--", "--ignored", "--nocapture"])
-        .status()
-        .context("cannot run cargo test")?;
-    if !status.success() {
-        bail!("the outcomes differ, or could not be compared");
+    for (package, test, filter) in *tests {
+        let status = cargo()
+            .args(["test", "--package", package, "--test", test, "--", "--ignored", "--nocapture", filter])
+            .status()
+            .context("cannot run cargo test")?;
+        if !status.success() {
+            bail!("the outcomes differ, or could not be compared");
+        }
     }
     Ok(())
 }
@@ -87,6 +109,19 @@ fn autoscaling() -> Result<()> {
     Ok(())
 }
 
+/// Sends every request of the differential suite to kube-apiserver and to our server on etcd.
+fn etcd() -> Result<()> {
+    Toolchain::from_env()?.ensure(&MEMBER_RECIPES)?;
+    let status = cargo()
+        .args(["test", "--package", "apiserver", "--test", "differential", "--", "--ignored", "--nocapture"])
+        .status()
+        .context("cannot run cargo test")?;
+    if !status.success() {
+        bail!("the answers differ, or could not be compared");
+    }
+    Ok(())
+}
+
 /// Builds the program that answers with the original's interpreter.
 pub(crate) fn oracle() -> Result<PathBuf> {
     let source = Workspace::load()?.root.join("crates/interpreter/tests/oracle");
@@ -95,6 +130,6 @@ pub(crate) fn oracle() -> Result<PathBuf> {
 
 fn list() -> String {
     let names: Vec<&str> =
-        COMPARISONS.iter().map(|(name, ..)| *name).chain([INTERPRETER, AUTOSCALING]).collect();
+        COMPARISONS.iter().map(|(name, ..)| *name).chain([INTERPRETER, AUTOSCALING, ETCD]).collect();
     format!("Comparisons:\n  {}", names.join("\n  "))
 }

@@ -1,20 +1,23 @@
 //! `cargo xtask e2e`: Karmada's own end-to-end suite, unchanged, against our control plane on real members.
 //!
 //! Builds what is missing (the suite, the official `karmadactl`, the members' programs, our binary), starts members as kind would
-//! make them, `karmada server` and what else specs expect to find (`fixtures`), joins the members with the official `karmadactl`, or
+//! make them, `karmada server` (`plane`) and what else specs expect to find (`fixtures`), joins the members with the official `karmadactl`, or
 //! with ours, which specs then call, too, runs the chosen files of the suite in several processes, and prints what passed, failed and
 //! was left out, file by file, with reasons. Clusters that specs make with kind come from `kind`. Everything it starts ends with it.
+//! With real pods it runs in a network of its own (`network`), where pods reach the control plane.
 //!
 //! What specs need, and which are known to fail, is in `specs`; the table in `docs/guides/real-clusters.md` is made from it.
 
 mod fixtures;
 mod kind;
+mod network;
+mod plane;
 mod report;
 mod specs;
 
 use std::{
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -24,10 +27,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use clusters::toolchain::{KARMADA, KARMADA_E2E, Toolchain};
 
-use self::{
-    fixtures::{Server, Workshop},
-    report::Chosen,
-};
+use self::{fixtures::Workshop, network::ForPods, plane::Plane, report::Chosen};
 use crate::{
     ci::fleet::{Fleet, Programs},
     clusters::PROGRAM,
@@ -58,6 +58,9 @@ const MEMBERS_WITH_PODS: usize = 2;
 /// The page with the table of all specs.
 const PAGE: &str = "docs/guides/real-clusters.md";
 
+/// The program of `testkit` that spreads requests over several servers.
+const BALANCER: &str = "balancer";
+
 /// How often the user hears that the suite is still at it.
 const NEWS_EVERY: Duration = Duration::from_secs(30);
 
@@ -84,6 +87,9 @@ pub(crate) struct Arguments {
     /// The suite and the members' joining use our program as `karmadactl`, not the official one.
     #[arg(long)]
     our_karmadactl: bool,
+    /// The control plane is this many servers on one etcd, behind a balancer that gives each request to the next one.
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "pods", value_parser = clap::value_parser!(u8).range(1..=9))]
+    servers: u8,
     /// Processes that run specs side by side.
     #[arg(long, value_name = "N", default_value_t = 6)]
     processes: usize,
@@ -111,6 +117,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     build(&["--package", "app", "--bin", "karmada"])?;
     build(&["--package", "clusters", "--bin", PROGRAM])?;
+    if arguments.servers > 1 {
+        build(&["--package", "testkit", "--bin", BALANCER])?;
+    }
     // Our program is the CLI alone under this name.
     let source = if arguments.our_karmadactl {
         workspace.program("karmada")
@@ -119,15 +128,32 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     };
     let karmadactl = lab.join("gopath/bin/karmadactl");
     fs::copy(&source, &karmadactl).context("cannot copy karmadactl")?;
+    // Each `karmadactl` installs the agent that belongs to it.
+    let agent = match arguments.pods {
+        true if arguments.our_karmadactl => network::without_symbols(&source, &lab),
+        true => toolchain.ensure_program(&KARMADA, "karmada-agent")?,
+        false => PathBuf::new(),
+    };
+    if arguments.pods && !network::inside() {
+        programs.wait()?;
+        return network::run_inside();
+    }
+    let for_pods = if arguments.pods { ForPods::with_agent(&agent) } else { ForPods::default() };
 
     let members = &MEMBERS[..if arguments.pods { MEMBERS_WITH_PODS } else { MEMBERS.len() }];
     let count = members.len().to_string();
     let mut wanted = vec!["--members", &count, "--like-kind"];
-    wanted.extend(arguments.pods.then_some("--pods"));
+    wanted.extend(for_pods.arguments());
     let Some(fleet) = Fleet::of(&workspace, &programs, &wanted)? else {
         bail!("there is no Go toolchain to build the members with");
     };
-    let server = Server::start(&workspace.program("karmada"), &lab)?;
+    let programs = plane::Programs {
+        toolchain: &toolchain,
+        karmada: &workspace.program("karmada"),
+        balancer: &workspace.program(BALANCER),
+    };
+    let bind = if arguments.pods { network::PLANE } else { plane::LOOPBACK };
+    let server = Plane::start(&programs, &lab, arguments.servers, bind)?;
     let workshop = Workshop {
         toolchain: &toolchain,
         lab: &lab,
@@ -158,7 +184,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let _estimators = workshop.estimators(&workspace.program("karmada"))?;
     // In the fleet's folder, whose path is short: a socket's may have 108 bytes.
     let socket = fleet.dir().join("kind.sock");
-    kind::serve(&socket, workspace, arguments.pods)?;
+    kind::serve(&socket, workspace, for_pods)?;
     let pulled: Vec<String> = pulled
         .iter()
         .map(|member| format!("{member}:{}", fleet.dir().join(format!("{member}.kubeconfig")).display()))

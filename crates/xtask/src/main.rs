@@ -1,6 +1,6 @@
 //! The project's own commands: `cargo xtask ci`, `cargo xtask clusters …`, `cargo xtask bench …`, `cargo xtask compare …`,
-//! `cargo xtask e2e`, `cargo xtask pods`, `cargo xtask trouble`, `cargo xtask conformance`, `cargo xtask integration`,
-//! `cargo xtask fuzz`, `cargo xtask licenses`, `cargo xtask dist`.
+//! `cargo xtask e2e`, `cargo xtask pods`, `cargo xtask trouble`, `cargo xtask histories`, `cargo xtask conformance`,
+//! `cargo xtask integration`, `cargo xtask fuzz`, `cargo xtask licenses`, `cargo xtask dist`.
 //!
 //! Kept small on purpose: it compiles in seconds, and whatever needs the async stack is a program of its own that is called.
 
@@ -13,6 +13,7 @@ mod dependencies;
 mod dist;
 mod e2e;
 mod fuzz;
+mod histories;
 mod integration;
 mod licenses;
 mod pods;
@@ -54,6 +55,8 @@ enum Verb {
     Pods,
     /// Break real members in every way, and count what is lost.
     Trouble,
+    /// Kill, freeze and cut off servers and etcds, and hold what clients saw against what one store would have shown.
+    Histories(histories::Arguments),
     /// Run Kubernetes' own end-to-end suite, as far as it needs no containers, against our API server.
     Conformance(conformance::Arguments),
     /// Run Kubernetes' own integration tests against our API server.
@@ -91,6 +94,7 @@ fn main() -> ExitCode {
         Verb::Licenses => licenses::run(),
         Verb::Pods => pods::run(),
         Verb::Trouble => trouble::run(),
+        Verb::Histories(arguments) => histories::run(&arguments),
         Verb::E2e(arguments) => e2e::run(&arguments),
         Verb::Conformance(arguments) => conformance::run(&arguments),
         Verb::Integration(arguments) => integration::run(&arguments),

@@ -122,6 +122,7 @@ const AGENT: &[Row] = &[
     granted("", "secrets", &["get", "update", "patch"], Place::Secret),
     granted("", "secrets", &["create"], Place::NewSecret),
     own("", "namespaces", &["get"], Place::Namespace),
+    // What they are about is checked when they are written.
     own("", "events", &["create", "update", "patch"], Place::Shared),
     own("events.k8s.io", "events", &["create", "update", "patch"], Place::Shared),
     own(CONFIG, "resourceinterpretercustomizations", &["get", "list", "watch"], Place::Shared),
@@ -182,7 +183,7 @@ pub fn may(who: Who<'_>, user: &str, wanted: &Wanted<'_>, facts: &dyn Facts) -> 
     let rows = match who {
         Who::Agent(_) => AGENT,
         Who::Generator => GENERATOR,
-        Who::Bootstrap => BOOTSTRAP,
+        Who::Bootstrap(_) => BOOTSTRAP,
         Who::Nobody => &[],
     };
     let matching = rows.iter().chain(ONESELF).filter(|row| row.is_about(wanted));
@@ -202,7 +203,7 @@ fn refusal(who: Who<'_>) -> String {
     match who {
         Who::Agent(cluster) => format!("the agent of cluster {cluster:?} may only touch what belongs to it"),
         Who::Generator => "only the roles of a cluster that is not registered yet may be written".to_owned(),
-        Who::Bootstrap => "a bootstrap token may only ask for a certificate".to_owned(),
+        Who::Bootstrap(_) => "a bootstrap token may only ask for a certificate".to_owned(),
         Who::Nobody => "this is the agent of no cluster".to_owned(),
     }
 }

@@ -31,14 +31,17 @@ impl Facts for Known {
         }
     }
 
+    fn is_propagated(&self, cluster: &str, object: Named<'_>) -> bool {
+        cluster == "a" && object == Named { kind: "Deployment", namespace: "default", name: "web" }
+    }
+
     fn is_system_namespace(&self, name: &str) -> bool {
         matches!(name, "karmada-system" | "karmada-cluster" | "accounts" | "karmada-es-b")
     }
 }
 
 fn who(user: &str) -> Who<'_> {
-    let groups = if user.starts_with("system:bootstrap:") { vec![BOOTSTRAPPERS.to_owned()] } else { vec![] };
-    Who::of(user, &groups).expect("somebody with bounds")
+    Who::of(user, &[]).expect("somebody with bounds")
 }
 
 #[test]
@@ -49,8 +52,10 @@ fn who_has_bounds() {
     assert_eq!(Who::of("system:karmada:agent:", &[]), Some(Who::Nobody));
     assert_eq!(Who::of("system:karmada:agent:../b", &[]), Some(Who::Nobody));
     assert_eq!(Who::of(GENERATOR, &[]), Some(Who::Generator));
-    assert_eq!(Who::of("system:bootstrap:abcdef", &[]), Some(Who::Bootstrap));
-    assert_eq!(Who::of("somebody", &[BOOTSTRAPPERS.to_owned()]), Some(Who::Bootstrap));
+    assert_eq!(Who::of("system:bootstrap:abcdef", &[]), Some(Who::Bootstrap(None)));
+    assert_eq!(Who::of("somebody", &[BOOTSTRAPPERS.to_owned()]), Some(Who::Bootstrap(None)));
+    let for_one = [BOOTSTRAPPERS.to_owned(), format!("{BOOTSTRAP_CLUSTER_PREFIX}a")];
+    assert_eq!(Who::of(TOKEN, &for_one), Some(Who::Bootstrap(Some("a"))));
 }
 
 const AGENT_A: &str = "system:karmada:agent:a";
@@ -238,6 +243,72 @@ fn an_update_keeps_what_is_not_the_agents_to_say() {
     assert_eq!(update(&moved), Ok(()));
     moved["metadata"]["labels"]["env"] = "prod".into();
     assert_eq!(update(&moved), Err("an agent does not change the labels of its cluster".to_owned()));
+}
+
+#[test]
+fn an_agent_tells_of_what_it_has_to_do_with() {
+    let tell = |field: &str, kind: &str, namespace: &str, name: &str| {
+        let group = if field == "regarding" { "events.k8s.io" } else { "" };
+        let object = json!({ field: { "kind": kind, "namespace": namespace, "name": name } });
+        write(AGENT_A, group, "Event", "default", &object)
+    };
+    let cases = [
+        ("Cluster", "", "a", true),
+        ("Cluster", "", "b", false),
+        ("Cluster", "default", "a", false),
+        ("Work", "karmada-es-a", "w", true),
+        ("Work", "karmada-es-b", "w", false),
+        ("Deployment", "default", "web", true),
+        ("Deployment", "default", "other", false),
+        ("Secret", "default", "web", false),
+    ];
+    for (kind, namespace, name, expected) in cases {
+        for field in ["involvedObject", "regarding"] {
+            let told = tell(field, kind, namespace, name);
+            assert_eq!(told.is_ok(), expected, "{field} {kind} {namespace}/{name}: {told:?}");
+        }
+    }
+    // An Event about something else does not become the agent's own.
+    let (old, object) = (
+        json!({ "involvedObject": { "kind": "Cluster", "name": "b" } }),
+        json!({ "involvedObject": { "kind": "Cluster", "name": "a" } }),
+    );
+    let (operation, group, kind) = (Operation::Update, "", "Event");
+    let taken = Write {
+        operation,
+        group,
+        kind,
+        subresource: "",
+        namespace: "default",
+        name: "e",
+        object: &object,
+        old: Some(&old),
+    };
+    assert!(check(who(AGENT_A), &taken, &Known).is_err());
+}
+
+#[test]
+fn a_token_for_one_cluster_asks_for_no_other() {
+    let groups = [BOOTSTRAPPERS.to_owned(), format!("{BOOTSTRAP_CLUSTER_PREFIX}a")];
+    let ask = |name: &str| {
+        let object = request(name, AGENTS, &[], usual());
+        let (group, kind) = ("certificates.k8s.io", "CertificateSigningRequest");
+        let (operation, namespace) = (Operation::Create, "");
+        let write = Write {
+            operation,
+            group,
+            kind,
+            subresource: "",
+            namespace,
+            name: "r",
+            object: &object,
+            old: None,
+        };
+        check(Who::of(TOKEN, &groups).expect("a token"), &write, &Known)
+    };
+    assert!(ask(AGENT_A).is_ok() && ask(GENERATOR).is_ok());
+    let other = ask("system:karmada:agent:c");
+    assert_eq!(other, Err("the token is for cluster \"a\", not for \"c\"".to_owned()));
 }
 
 #[test]

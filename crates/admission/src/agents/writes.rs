@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::rights::is_lease_of;
 use super::{
-    AGENT_PREFIX, CertificateRequest, Facts, GENERATOR, Who, cluster_of_role, holds_secrets, is_cluster_name,
-    owns_secret, roles,
+    AGENT_PREFIX, CertificateRequest, Facts, GENERATOR, Named, Who, cluster_of_role, holds_secrets,
+    is_cluster_name, owns_secret, roles,
 };
 use crate::Operation;
 
@@ -38,7 +38,7 @@ pub fn check(who: Who<'_>, write: &Write<'_>, facts: &dyn Facts) -> Verdict {
     match who {
         Who::Agent(cluster) => agent(cluster, write, facts),
         Who::Generator => generator(write, facts),
-        Who::Bootstrap => bootstrap(write, facts),
+        Who::Bootstrap(only) => bootstrap(only, write, facts),
         Who::Nobody => Ok(()),
     }
 }
@@ -61,6 +61,15 @@ fn agent(cluster: &str, write: &Write<'_>, facts: &dyn Facts) -> Verdict {
             match object["type"].as_str() {
                 None | Some("" | "Opaque") => Ok(()),
                 Some(other) => Err(format!("an agent's Secret is Opaque, not {other:?}")),
+            }
+        }
+        ("" | "events.k8s.io", "Event") => {
+            let own = [Some(object), write.old];
+            match own.into_iter().flatten().all(|event| is_event_of(cluster, event, facts)) {
+                true => Ok(()),
+                false => Err(format!(
+                    "the agent of cluster {cluster:?} writes Events about its Cluster, its Works, and what goes to its cluster"
+                )),
             }
         }
         ("certificates.k8s.io", "CertificateSigningRequest") if created => {
@@ -102,7 +111,18 @@ fn own_cluster(cluster: &str, write: &Write<'_>) -> Verdict {
     Ok(())
 }
 
-fn bootstrap(write: &Write<'_>, facts: &dyn Facts) -> Verdict {
+/// Returns whether an Event is about something that an agent has to do with.
+fn is_event_of(cluster: &str, event: &Value, facts: &dyn Facts) -> bool {
+    // The two groups call it differently.
+    let about = event.get("involvedObject").or_else(|| event.get("regarding")).unwrap_or(&Value::Null);
+    let text = |field: &str| about[field].as_str().unwrap_or("");
+    let named = Named { kind: text("kind"), namespace: text("namespace"), name: text("name") };
+    (named.kind == "Cluster" && named.namespace.is_empty() && named.name == cluster)
+        || named.namespace == execution_space(cluster)
+        || facts.is_propagated(cluster, named)
+}
+
+fn bootstrap(only: Option<&str>, write: &Write<'_>, facts: &dyn Facts) -> Verdict {
     if write.operation != Operation::Create || write.kind != "CertificateSigningRequest" {
         return Ok(());
     }
@@ -115,7 +135,10 @@ fn bootstrap(write: &Write<'_>, facts: &dyn Facts) -> Verdict {
     if !is_cluster_name(cluster) {
         return Err(format!("{:?} is not the name of an agent", request.common_name));
     }
-    free(cluster, facts)
+    match only.filter(|only| *only != cluster) {
+        Some(only) => Err(format!("the token is for cluster {only:?}, not for {cluster:?}")),
+        None => free(cluster, facts),
+    }
 }
 
 fn free(cluster: &str, facts: &dyn Facts) -> Verdict {

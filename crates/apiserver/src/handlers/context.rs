@@ -41,6 +41,8 @@ pub struct Context {
     pub terms: Terms,
     /// How far the user's rights reach.
     reach: Reach,
+    /// Somebody else has made sure of all the user's rights that this request needs.
+    pub(crate) vouched: bool,
     /// The user that the answer is for.
     pub(crate) recipient: Recipient,
 }
@@ -79,6 +81,7 @@ impl Context {
             upgrade: Mutex::default(),
             terms: Terms::default(),
             reach: Reach::Asked,
+            vouched: false,
             recipient: Recipient::default(),
         }
     }
@@ -97,6 +100,12 @@ impl Context {
     /// Says how far the user's rights reach.
     pub(crate) fn within(mut self, reach: Reach) -> Self {
         self.reach = reach;
+        self
+    }
+
+    /// Says that somebody else has made sure of the user's rights.
+    pub(crate) fn vouched(mut self, vouched: bool) -> Self {
+        self.vouched = vouched;
         self
     }
 

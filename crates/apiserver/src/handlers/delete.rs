@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::context::{Context, FieldValidation, WriteOptions};
-use super::together::{Commit, Put};
+use super::together::{Commit, Done, Put};
 use super::write::{Target, second};
 use crate::admission::{Operation, namespace};
 use crate::clock;
@@ -256,7 +256,9 @@ pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Dele
         let dry_run = target.options.dry_run || options.is_dry_run();
         match plan {
             Plan::Nothing => {
-                target.unchanged(&entry).await?;
+                if !target.unchanged(&entry).await? {
+                    continue;
+                }
                 return Ok(Deleted::Pending(old));
             }
             Plan::Mark(mut new) => {
@@ -273,13 +275,14 @@ pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Dele
                     old: Some(&old),
                     expect: expected,
                     change: Put::Encoded { value: encoded.body, schema: encoded.schema },
+                    held: None,
                 });
                 match committed.await? {
-                    Some(revision) => {
+                    Done::Written(revision) => {
                         object::stamp(&mut new, &kind.api_version, &kind.gvk.kind, revision);
                         return Ok(Deleted::Pending(new));
                     }
-                    None => continue,
+                    Done::Lost | Done::Taken => continue,
                 }
             }
             Plan::Remove => {
@@ -293,7 +296,6 @@ pub async fn delete(target: &Target<'_>, options: &DeleteOptions) -> Result<Dele
                 match remove(target, &entry, Some(&old)).await? {
                     Some(revision) => {
                         let mut last = old;
-                        server.released(kind, &last);
                         if kind.is_marked_before_removal() {
                             // A pod is always deleted by way of a mark, however short its grace.
                             mark(&mut last, Timestamp::now());
@@ -346,8 +348,12 @@ async fn remove(target: &Target<'_>, entry: &Entry, old: Option<&Value>) -> Resu
         old,
         expect: store::Expect::Revision(entry.modified),
         change: Put::Nothing,
+        held: None,
     });
-    Ok(committed.await?.flatten())
+    match committed.await? {
+        Done::Written(revision) => Ok(revision),
+        Done::Lost | Done::Taken => Ok(None),
+    }
 }
 
 fn check_preconditions(

@@ -1,6 +1,7 @@
 //! Requests for resources: routing to the verbs, and everything the verbs share.
 
 mod access_review;
+pub mod adopt;
 pub mod context;
 pub mod decode;
 pub mod delete;

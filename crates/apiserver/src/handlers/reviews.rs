@@ -175,24 +175,33 @@ fn rules_of(server: &Server, user: &User, namespace: &str) -> Value {
     json!({"resourceRules": resources, "nonResourceRules": urls, "incomplete": false})
 }
 
-/// `kubectl get componentstatuses`: one component, the store.
+/// `kubectl get componentstatuses`: the store, or each endpoint of an etcd that has several.
 fn component_statuses(server: &Server, context: &Context) -> Result<Value, Status> {
-    let failure = server.store.stats().read_only;
-    let condition = match &failure {
-        None => json!({"type": "Healthy", "status": "True", "message": "ok"}),
-        Some(why) => json!({"type": "Healthy", "status": "False", "message": why}),
+    let endpoints = server.store.etcd_endpoints();
+    let failures: Vec<Option<String>> = if endpoints.len() > 1 {
+        let told = |endpoint: store::EtcdEndpoint| Some(format!("{}: {}", endpoint.url, endpoint.failure?));
+        endpoints.into_iter().map(told).collect()
+    } else {
+        vec![server.store.stats().read_only.map(|why| why.to_string())]
     };
-    let item = json!({"metadata": {"name": "etcd-0"}, "conditions": [condition]});
+    let item = |(number, failure): (usize, Option<String>)| {
+        let condition = match failure {
+            None => json!({"type": "Healthy", "status": "True", "message": "ok"}),
+            Some(why) => json!({"type": "Healthy", "status": "False", "message": why}),
+        };
+        json!({"metadata": {"name": format!("etcd-{number}")}, "conditions": [condition]})
+    };
+    let mut items: Vec<Value> = failures.into_iter().enumerate().map(item).collect();
     match context.info.name.as_str() {
-        "" => Ok(json!({"kind": "ComponentStatusList", "apiVersion": "v1", "metadata": {}, "items": [item]})),
-        "etcd-0" => {
-            let mut item = item;
+        "" => Ok(json!({"kind": "ComponentStatusList", "apiVersion": "v1", "metadata": {}, "items": items})),
+        name => {
+            let Some(item) = items.iter_mut().find(|item| item["metadata"]["name"] == name) else {
+                let resource = apimachinery::gvk::GroupResource::new("", "componentstatuses");
+                return Err(Status::not_found(&resource, name));
+            };
             item["kind"] = json!("ComponentStatus");
             item["apiVersion"] = json!("v1");
-            Ok(item)
-        }
-        other => {
-            Err(Status::not_found(&apimachinery::gvk::GroupResource::new("", "componentstatuses"), other))
+            Ok(item.take())
         }
     }
 }

@@ -12,11 +12,13 @@ use std::sync::Arc;
 
 use apimachinery::object::Object;
 use apimachinery::status::Status;
+use native::prepare::service::Allocation;
 use serde_json::Value;
 
 use super::decode;
 use super::write::{Target, commit_failure};
 use crate::admission::{Attributes, Companion, Operation};
+use crate::allocator;
 use crate::conversion;
 use crate::head::Head;
 use crate::internal::Actor;
@@ -36,6 +38,19 @@ pub struct Commit<'a> {
     pub old: Option<&'a Value>,
     pub expect: store::Expect,
     pub change: Put,
+    /// What it takes of the server's ranges, and gives back. A deletion gives back everything.
+    pub held: Option<&'a Allocation>,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Done {
+    /// The revision; nothing for a dry run.
+    Written(Option<u64>),
+    /// The object is not as it was expected to be.
+    Lost,
+    /// An address or a port has been taken by another Service meanwhile.
+    Taken,
 }
 
 /// What becomes of the object.
@@ -45,8 +60,7 @@ pub enum Put {
 }
 
 impl Target<'_> {
-    /// Commits; `Ok(None)` means that the expectation failed, `Ok(Some(None))` a dry run.
-    pub async fn commit(&self, mut commit: Commit<'_>) -> Result<Option<Option<u64>>, Status> {
+    pub async fn commit(&self, mut commit: Commit<'_>) -> Result<Done, Status> {
         let admission = &self.server.admission;
         let alone = !admission.accompanies(commit.operation, self.kind, self.subresource);
         loop {
@@ -72,25 +86,43 @@ impl Target<'_> {
             if self.options.dry_run {
                 let exists = self.server.store.get(&write.collection, &write.name).is_some();
                 let lost = matches!(commit.expect, store::Expect::Absent) && exists;
-                return Ok((!lost).then_some(None));
+                return Ok(if lost { Done::Lost } else { Done::Written(None) });
             }
             let mut companions = Vec::new();
+            // In front: of several that fail, the store may name the first.
+            let ranges = self.ranges(&commit);
             let wanted = together.iter().flat_map(|together| &together.writes);
             for companion in wanted {
                 companions.push(self.compose(companion).await?);
             }
             // One that has changed meanwhile is seen again by its plug-in.
             let Some(companions) = companions.into_iter().collect::<Option<Vec<_>>>() else { continue };
-            match self.server.store.commit_with(write, companions.into_iter().flatten().collect()).await {
-                Ok(committed) => return Ok(Some(Some(committed.revision))),
-                Err(store::CommitError::Conflict { .. }) => return Ok(None),
+            let companions = ranges.into_iter().chain(companions.into_iter().flatten()).collect();
+            match self.server.store.commit_with(write, companions).await {
+                Ok(committed) => return Ok(Done::Written(Some(committed.revision))),
+                Err(store::CommitError::Conflict { .. }) => return Ok(Done::Lost),
+                Err(store::CommitError::Overtaken { collection, .. }) if allocator::is_range(&collection) => {
+                    return Ok(Done::Taken);
+                }
                 Err(store::CommitError::Overtaken { .. }) => {}
                 Err(error) => return Err(commit_failure(error)),
             }
         }
     }
 
-    fn write(&self, commit: &Commit<'_>) -> Write {
+    /// Returns what has to be written for the addresses and ports of a Service.
+    fn ranges(&self, commit: &Commit<'_>) -> Vec<Write> {
+        let (store, namespace) = (&self.server.store, self.namespace);
+        match (&commit.change, commit.held, commit.old) {
+            (Put::Encoded { .. }, Some(held), _) => allocator::writes(store, namespace, commit.name, held),
+            (Put::Nothing, _, Some(last)) if self.kind.holds_addresses() => {
+                allocator::release(store, namespace, commit.name, last)
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    pub(super) fn write(&self, commit: &Commit<'_>) -> Write {
         let (collection, key) = (self.kind.collection.clone(), object::join_key(self.namespace, commit.name));
         let (change, ttl) = match &commit.change {
             Put::Nothing => (store::Change::Delete, None),
@@ -145,6 +177,7 @@ impl Target<'_> {
             old: None,
             expect: store::Expect::Revision(entry.modified),
             change: Put::Encoded { value: encoded.body, schema: encoded.schema },
+            held: None,
         };
         Ok(Some(Some(target.write(&commit))))
     }

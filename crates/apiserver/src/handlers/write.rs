@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 use super::context::{Context, WriteOptions};
 use super::decode;
-use super::together::{Commit, Put};
+use super::together::{Commit, Done, Put};
 use crate::admission::webhooks::{Occasion, Rounds};
 use crate::admission::{Attributes, Operation, certificates, namespace, param_rights, priority};
 use crate::auth::claims;
@@ -142,35 +142,42 @@ impl Target<'_> {
             let options = self.admission_options(Operation::Create);
             self.admit(Operation::Create, Some(&mut object), None, &name, &options).await?;
             check_depth(&object, None)?;
-            let held = self.server.before_commit(self, &mut object, None)?;
-            let (committed, seen) = match conversion::encode(self.server, self.kind, &object).await {
-                Ok(encoded) => {
-                    let committed = self.commit(Commit {
-                        operation: Operation::Create,
-                        name: &name,
-                        object: Some(&mut object),
-                        old: None,
-                        expect: store::Expect::Absent,
-                        change: Put::Encoded { value: encoded.body, schema: encoded.schema },
-                    });
-                    (committed.await, encoded.seen)
-                }
-                Err(status) => (Err(status), None),
-            };
-            self.server.settle(held, matches!(committed, Ok(Some(_))));
-            match committed {
-                Ok(Some(revision)) => {
-                    let mut object = seen.unwrap_or(object);
+            match self.commit_new(&name, &mut object).await? {
+                Some(revision) => {
                     object::stamp(&mut object, &self.kind.api_version, &self.kind.gvk.kind, revision);
                     return Ok(Outcome { object, created: true });
                 }
-                Ok(None) => {
-                    if generated && attempts > 0 {
-                        continue;
+                None if generated && attempts > 0 => {}
+                None => return Err(self.already_exists(&name, generated)),
+            }
+        }
+    }
+
+    /// Commits a new object, which becomes what a client sees of it; `None` means that there is one of this name.
+    async fn commit_new(&self, name: &str, object: &mut Value) -> Result<Option<Option<u64>>, Status> {
+        // What it was before it was given addresses: another Service may be quicker.
+        let unassigned = self.kind.holds_addresses().then(|| object.clone());
+        loop {
+            let held = self.server.before_commit(self, object, None)?;
+            let encoded = conversion::encode(self.server, self.kind, object).await?;
+            let committed = self.commit(Commit {
+                operation: Operation::Create,
+                name,
+                object: Some(&mut *object),
+                old: None,
+                expect: store::Expect::Absent,
+                change: Put::Encoded { value: encoded.body, schema: encoded.schema },
+                held: held.as_ref(),
+            });
+            match (committed.await?, &unassigned) {
+                (Done::Written(revision), _) => {
+                    if let Some(seen) = encoded.seen {
+                        *object = seen;
                     }
-                    return Err(self.already_exists(&name, generated));
+                    return Ok(Some(revision));
                 }
-                Err(status) => return Err(status),
+                (Done::Taken, Some(unassigned)) => *object = unassigned.clone(),
+                (Done::Lost | Done::Taken, _) => return Ok(None),
             }
         }
     }
@@ -217,8 +224,8 @@ impl Target<'_> {
         let shown = conversion::entry(self.server, self.kind, entry.clone()).await?;
         let old = self.server.read(self.kind, &shown)?;
         let Some(mut new) = change.new_object(&old)? else {
-            self.unchanged(entry).await?;
-            return Ok(Some(Outcome { object: old, created: false }));
+            let current = self.unchanged(entry).await?;
+            return Ok(current.then_some(Outcome { object: old, created: false }));
         };
         let pinned = self.check_revision(&new, entry.modified, change.is_patch())?;
         self.check_uid(&new, &old, change.is_patch())?;
@@ -252,18 +259,11 @@ impl Target<'_> {
         let held = self.server.before_commit(self, &mut new, Some(&old))?;
         new = apimachinery::server_side_apply::keep_times_if_equal(&old, new);
         let conversion::Encoded { body, seen, schema } =
-            match conversion::encode(self.server, self.kind, &new).await {
-                Ok(encoded) => encoded,
-                Err(status) => {
-                    self.server.settle(held, false);
-                    return Err(status);
-                }
-            };
+            conversion::encode(self.server, self.kind, &new).await?;
         let same = !self.kind.is_custom() && self.kind.storage != self.kind.gvk && new == old;
         if body == entry.value || same {
-            self.server.settle(held, false);
-            self.unchanged(entry).await?;
-            return Ok(Some(Outcome { object: old, created: false }));
+            let current = self.unchanged(entry).await?;
+            return Ok(current.then_some(Outcome { object: old, created: false }));
         }
         let committed = self.commit(Commit {
             operation: Operation::Update,
@@ -272,12 +272,12 @@ impl Target<'_> {
             old: Some(&old),
             expect: store::Expect::Revision(entry.modified),
             change: Put::Encoded { value: body, schema },
+            held: held.as_ref(),
         });
-        let committed = committed.await;
+        let committed = committed.await?;
         new = seen.unwrap_or(new);
-        self.server.settle(held, matches!(committed, Ok(Some(_))));
         match committed {
-            Ok(Some(revision)) => {
+            Done::Written(revision) => {
                 object::stamp(
                     &mut new,
                     &self.kind.api_version,
@@ -286,9 +286,8 @@ impl Target<'_> {
                 );
                 Ok(Some(Outcome { object: new, created: false }))
             }
-            Ok(None) if pinned => Err(Status::modified(&self.kind.resource, self.name)),
-            Ok(None) => Ok(None),
-            Err(status) => Err(status),
+            Done::Lost if pinned => Err(Status::modified(&self.kind.resource, self.name)),
+            Done::Lost | Done::Taken => Ok(None),
         }
     }
 
@@ -306,16 +305,16 @@ impl Target<'_> {
             old: Some(old),
             expect: store::Expect::Revision(entry.modified),
             change: Put::Nothing,
+            held: None,
         });
-        let Some(revision) = committed.await? else { return Ok(None) };
+        let Done::Written(revision) = committed.await? else { return Ok(None) };
         if revision.is_some() {
-            self.server.released(self.kind, &new);
             object::stamp(&mut new, &self.kind.api_version, &self.kind.gvk.kind, revision);
         }
         Ok(Some(Outcome { object: new, created: false }))
     }
 
-    fn settle_namespace(&self, object: &mut Value) -> Result<(), Status> {
+    pub(super) fn settle_namespace(&self, object: &mut Value) -> Result<(), Status> {
         let given = object.namespace().to_owned();
         let metadata = object.metadata_mut();
         if !self.kind.namespaced {
@@ -728,12 +727,20 @@ impl Target<'_> {
     }
 
     /// Waits until the disk has what a client is about to be told as the result of its write, although nothing had to be
-    /// written: another writer may not have waited for the disk.
-    pub(super) async fn unchanged(&self, entry: &Entry) -> Result<(), Status> {
-        if self.options.dry_run || self.durability() == store::Durability::Buffered {
-            return Ok(());
+    /// written: another writer may not have waited for the disk. Says whether it still is the newest: another server may have
+    /// changed it.
+    pub(super) async fn unchanged(&self, entry: &Entry) -> Result<bool, Status> {
+        let store = &self.server.store;
+        if store.is_on_etcd() {
+            store.catch_up().await.map_err(commit_failure)?;
+            let newest = store.get(&self.kind.collection, &self.key());
+            return Ok(newest.is_some_and(|newest| newest.modified == entry.modified));
         }
-        self.server.store.wait_until_durable(entry.modified).await.map_err(commit_failure)
+        if self.options.dry_run || self.durability() == store::Durability::Buffered {
+            return Ok(true);
+        }
+        store.wait_until_durable(entry.modified).await.map_err(commit_failure)?;
+        Ok(true)
     }
 }
 
@@ -767,7 +774,7 @@ pub fn precondition(kind: &Kind, namespace: &str, name: &str, wanted: &str, foun
 
 /// Refuses an object that nests too deep to be read again, whatever made it so: plug-ins, policies, the record of who
 /// owns its fields. An object that was stored deeper by an earlier release may stay as it is.
-fn check_depth(new: &Value, old: Option<&Value>) -> Result<(), Status> {
+pub(super) fn check_depth(new: &Value, old: Option<&Value>) -> Result<(), Status> {
     match depth::check(new) {
         Err(error) if old.is_none_or(|old| depth::depth(old) < depth::depth(new)) => {
             Err(Status::bad_request(error.to_string()))

@@ -9,6 +9,7 @@ mod natives;
 mod rule_check;
 pub(crate) mod rules;
 mod special;
+pub use special::limited;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock, OnceLock};

@@ -19,6 +19,11 @@ fn is_definition(gvk: &Gvk) -> bool {
     gvk.group == "apiextensions.k8s.io" && gvk.kind == "CustomResourceDefinition"
 }
 
+/// Returns the collections whose entries do not live for ever, and how long they do.
+pub fn limited() -> Vec<(&'static str, Duration)> {
+    vec![("events", EVENT_TTL)]
+}
+
 impl Kind {
     fn is(&self, collection: &str) -> bool {
         !self.is_custom() && &*self.collection == collection

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "every benchmark takes what it needs")]
 
+pub(crate) mod follower;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -64,6 +66,26 @@ impl Drop for Ours {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Finds processes by what they are called and the folder they were given.
+pub(crate) fn children_named(names: &[&str], dir: &Path) -> Result<Vec<u32>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc")?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        let Ok(command) = std::fs::read_to_string(entry.path().join("cmdline")) else { continue };
+        let program = command.split('\0').next().unwrap_or("");
+        let name = Path::new(program).file_name().and_then(|name| name.to_str()).unwrap_or("");
+        if names.iter().any(|wanted| name.starts_with(wanted)) && command.contains(&*dir.to_string_lossy()) {
+            found.push(pid);
+        }
+    }
+    if found.is_empty() {
+        bail!("cannot find the processes in {}", dir.display());
+    }
+    Ok(found)
 }
 
 /// Returns a client for a kubeconfig.

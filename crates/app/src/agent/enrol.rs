@@ -52,7 +52,8 @@ impl Description {
             insecure_skip_tls_verification: config.accept_invalid_certs,
             provider: arguments.cluster_provider.clone(),
             region: arguments.cluster_region.clone(),
-            zones: arguments.cluster_zones.clone(),
+            // `--cluster-zones=` names none.
+            zones: arguments.cluster_zones.iter().filter(|zone| !zone.is_empty()).cloned().collect(),
             ..ClusterSpec::default()
         };
         Self { namespace: arguments.cluster_namespace.clone(), reported, spec }

@@ -112,6 +112,6 @@ async fn current(text: &str, context: Option<&str>) -> anyhow::Result<Current> {
     let kubeconfig = Kubeconfig::from_yaml(text).context("it is malformed")?;
     let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
     let config = Config::from_custom_kubeconfig(kubeconfig, &options).await?;
-    let client = Client::try_from(config.clone())?;
+    let client = member::lasting_client(&config)?;
     Ok(Current { text: text.into(), config, client })
 }

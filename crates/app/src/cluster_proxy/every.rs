@@ -20,7 +20,6 @@ use http_body_util::{BodyExt, Limited};
 use serde_json::{Map, Value};
 
 use super::ClusterProxy;
-use crate::fleet::own;
 
 /// How long a member may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -39,7 +38,7 @@ impl ClusterProxy {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let info = RequestInfo::parse(&context.method, path, &Query::parse(Some(query)));
         if !info.is_resource {
-            return Ok(own::ask(server, context, target, body).await);
+            return self.own(server, context, target, body).await;
         }
         let clusters = names(server, kind);
         let is_collection = matches!(info.verb, "list" | "watch" | "deletecollection");

@@ -140,7 +140,7 @@ impl Doors {
         self.fleet.planned().await;
         let path = target.split_once('?').map_or(target.as_str(), |(path, _)| path);
         let Some(asked) = self.asked(server, context, path) else {
-            return Ok(own::ask(server, context, &target, body.clone()).await);
+            return proxy.own(server, context, &target, body.clone()).await;
         };
         let info = &asked.inner.info;
         let cached = info.subresource.is_empty() && context.method == http::Method::GET;

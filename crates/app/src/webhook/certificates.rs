@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use apiserver::auth::pki::write_private;
+use apiserver::auth::x509::Lenient;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyPair, KeyUsagePurpose, SanType,
@@ -31,13 +32,13 @@ const NAMES: [&str; 7] = [
 ];
 
 /// A certificate with its key and its authority, as PEM.
-pub(super) struct Certificates {
-    pub(super) authority: String,
+pub(crate) struct Certificates {
+    pub(crate) authority: String,
     certificate: String,
     key: String,
 }
 
-pub(super) fn load_or_create(
+pub(crate) fn load_or_create(
     dir: &Path,
     certificate_file: &str,
     key_file: &str,
@@ -103,6 +104,11 @@ fn make(names: &[String]) -> anyhow::Result<Certificates> {
     Ok(Certificates { authority, certificate, key: key.serialize_pem() })
 }
 
+/// Returns how TLS asks for certificates without insisting: whether one is good is decided for each request.
+pub(crate) fn lenient() -> Arc<dyn ClientCertVerifier> {
+    Arc::new(Lenient::new(Arc::new(rustls::crypto::ring::default_provider())))
+}
+
 /// Valid from yesterday, so that a clock that is a little behind does no harm.
 fn validity(params: &mut CertificateParams) {
     let today = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
@@ -121,7 +127,7 @@ fn validity(params: &mut CertificateParams) {
 
 impl Certificates {
     /// Returns how TLS is spoken with them. Callers are asked for certificates if there is somebody to judge those.
-    pub(super) fn server(
+    pub(crate) fn server(
         &self,
         oldest: &str,
         clients: Option<Arc<dyn ClientCertVerifier>>,

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use clusters::toolchain::{KUBERNETES, Toolchain};
+use clusters::toolchain::{ETCD, KUBERNETES, Toolchain};
 use markdown::Block;
 use tokio::process::Command;
 
@@ -40,7 +40,12 @@ cargo() {
     shift 3
     karmada "$@"
 }
-trap stop_up EXIT
+# Whatever was started in the background ends, also where a block has failed.
+stop_all() {
+    stop_up
+    if [ -d three-servers ]; then examples/three-servers.sh down; fi
+}
+trap stop_all EXIT
 "#;
 
 /// Printed between blocks, to tell their outputs apart.
@@ -65,6 +70,8 @@ fn prepare(folder: &Path) -> Option<PathBuf> {
         std::os::unix::fs::symlink(from, to).expect("a link");
     };
     link(&kubectl, "bin/kubectl");
+    link(&toolchain.path(&ETCD.program("etcd")), "bin/etcd");
+    link(Path::new(env!("CARGO_BIN_EXE_karmada")), "bin/karmada");
     link(&repository().join("examples"), "examples");
     link(Path::new(env!("CARGO_BIN_EXE_karmada")), "target/release/karmada");
     Some(folder.join("bin"))
@@ -87,6 +94,7 @@ async fn run(document: &str) {
         .env("PATH", format!("{}:{path}", programs.display()))
         .env("KARMADA", env!("CARGO_BIN_EXE_karmada"))
         .env("HOME", folder.path())
+        .env("THREE_SERVERS_PORT", ports().to_string())
         .env_remove("KUBECONFIG")
         .stdin(Stdio::null())
         .kill_on_drop(true)
@@ -105,6 +113,11 @@ async fn run(document: &str) {
             assert!(said.contains(words), "{document}:{line}: no {words:?} from\n{commands}\nbut{said}");
         }
     }
+}
+
+/// Returns the first of six ports for etcd: of a range that nothing is given by chance, and not that of another run.
+fn ports() -> u32 {
+    20_000 + std::process::id() % 1_900 * 6
 }
 
 fn log(folder: &Path) -> String {
@@ -156,6 +169,11 @@ async fn the_guide_to_services_does_what_it_says() {
 #[tokio::test]
 async fn the_guide_to_the_fleet_does_what_it_says() {
     run("docs/guides/fleet.md").await;
+}
+
+#[tokio::test]
+async fn the_page_about_several_servers_does_what_it_says() {
+    run("docs/operations/etcd.md").await;
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use serde_json::{Value, json};
 use testkit::{Kind, eventually, until, until_gone};
 
+use crate::clock::Clock;
 use crate::failover::{
     ALL, QUICK, bindings, deployment, deployments, placed, policies, policy, ready, taint_the_lost,
 };
@@ -35,6 +36,8 @@ enum Trouble {
     Emptied,
     /// The member comes back with what it had some time ago.
     Restored,
+    /// The clock of the control plane jumps ahead by a day, and back.
+    ClockMoved,
 }
 
 /// How the workload leaves a cluster that is lost.
@@ -46,7 +49,7 @@ enum Leaving {
     Never,
 }
 
-const TROUBLES: [Trouble; 7] = [
+const TROUBLES: [Trouble; 8] = [
     Trouble::Cut,
     Trouble::Killed,
     Trouble::Frozen,
@@ -54,7 +57,9 @@ const TROUBLES: [Trouble; 7] = [
     Trouble::Slow,
     Trouble::Emptied,
     Trouble::Restored,
+    Trouble::ClockMoved,
 ];
+const DAY: i64 = 24 * 3600;
 const LEAVINGS: [Leaving; 3] = [Leaving::Gracefully, Leaving::Directly, Leaving::Never];
 const REPLICAS: i64 = 2;
 
@@ -119,6 +124,7 @@ impl Drop for Count {
 struct Lab<'a> {
     members: &'a clusters::Members,
     victim: usize,
+    clock: Option<Clock>,
 }
 
 impl Lab<'_> {
@@ -129,19 +135,25 @@ impl Lab<'_> {
     /// Breaks what the trouble breaks in the member.
     async fn harm(&self, trouble: Trouble) {
         let victim = self.victim();
+        if let Some(clock) = &self.clock {
+            clock.move_by(DAY);
+            return;
+        }
         match trouble {
             Trouble::Killed => victim.kill().await,
             Trouble::Frozen => victim.pause().await,
             Trouble::Slow => victim.network(clusters::Network::Slow { delay_ms: 300 }).await,
-            Trouble::Cut | Trouble::PlaneKilled | Trouble::Emptied | Trouble::Restored => {
-                victim.cut_off().await
-            }
+            _ => victim.cut_off().await,
         }
         .unwrap_or_else(|error| panic!("{trouble:?}: {}", error.chain()));
     }
 
     async fn mend(&self, trouble: Trouble) {
         let victim = self.victim();
+        if let Some(clock) = &self.clock {
+            clock.move_by(0);
+            return;
+        }
         match trouble {
             Trouble::Killed => victim.restart().await,
             Trouble::Frozen => victim.resume().await,
@@ -187,14 +199,43 @@ fn wish(leaving: Leaving, trouble: Trouble) -> Value {
     json!({"placement": {"clusterTolerations": tolerations}, "failover": {"cluster": {"purgeMode": mode}}})
 }
 
+/// Waits until the control plane, by a clock that is a day ahead, has looked at every member often enough to miss it.
+async fn by_the_wrong_clock(world: &World) {
+    let template = world.in_plane(&deployments()).get("web").await.expect("the template");
+    let written = template.metadata.managed_fields.iter().flatten().filter_map(|fields| fields.time.as_ref());
+    let latest = written.map(|time| time.0).max().expect("a time");
+    let soon = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(DAY / 2);
+    assert!(latest > soon, "the control plane does not see the clock move: {latest}");
+    let looks = async || -> Result<f64, String> {
+        let request = http::Request::get("/metrics").body(Vec::new()).expect("a request");
+        let text = world.plane.request_text(request).await.map_err(|error| error.to_string())?;
+        let counts =
+            text.lines().filter(|line| line.starts_with("cluster_sync_status_duration_seconds_count"));
+        Ok(counts.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum())
+    };
+    let before = looks().await.expect("metrics");
+    let enough = before + 10.0 * world.members.len() as f64;
+    eventually("every member is looked at", async || {
+        let now = looks().await?;
+        if now >= enough { Ok(()) } else { Err(format!("{now} looks of {enough}")) }
+    })
+    .await;
+}
+
 async fn case(members: &clusters::Members, number: usize, trouble: Trouble, leaving: Leaving) {
     let places: Vec<_> = members.iter().map(crate::members::Place::real).collect();
     let tag = format!("campaign{number}");
-    let mut world = World::new(&tag, ControlPlane::with(ALL, &QUICK), &places).await;
+    let clock = (trouble == Trouble::ClockMoved).then(Clock::new);
+    clock.iter().for_each(Clock::prove);
+    let control = match &clock {
+        Some(clock) => ControlPlane::of(clock.program(), ALL, &QUICK),
+        None => ControlPlane::with(ALL, &QUICK),
+    };
+    let mut world = World::new(&tag, control, &places).await;
     taint_the_lost(&world).await;
     world.create(&deployments(), deployment("web")).await;
     world.create(&policies(), policy("web", wish(leaving, trouble))).await;
-    let lab = Lab { members, victim: world.until_placed("web").await };
+    let lab = Lab { members, victim: world.until_placed("web").await, clock };
     let kept = world.uid(lab.victim, "web").await;
     let mut clients = Vec::new();
     for member in members.iter() {
@@ -203,7 +244,8 @@ async fn case(members: &clusters::Members, number: usize, trouble: Trouble, leav
     let count = Count::start(clients, &world.namespace).await;
 
     lab.harm(trouble).await;
-    if trouble != Trouble::Slow {
+    let lost = !matches!(trouble, Trouble::Slow | Trouble::ClockMoved);
+    if lost {
         world.until_tainted(lab.victim, true).await;
     }
     if trouble == Trouble::PlaneKilled {
@@ -222,8 +264,11 @@ async fn case(members: &clusters::Members, number: usize, trouble: Trouble, leav
     lab.tamper(trouble, &world.namespace).await;
     // Without an eviction, a change of the template arrives in the same copy; one that cannot arrive yet does so in the end.
     world.patch(&deployments(), "web", &json!({"metadata": {"labels": {"later": "yes"}}})).await;
+    if trouble == Trouble::ClockMoved {
+        by_the_wrong_clock(&world).await;
+    }
     lab.mend(trouble).await;
-    if trouble != Trouble::Slow {
+    if lost {
         world.until_tainted(lab.victim, false).await;
     }
     until(&world.in_member(place, &deployments()), "web", "the later change, and all replicas", |found| {

@@ -201,14 +201,15 @@ async fn a_dead_cluster_is_left_for_good_by_those_who_do_not_tolerate_it(members
 #[tokio::test(flavor = "multi_thread")]
 async fn a_control_plane_that_has_lost_sight_of_most_clusters_evicts_nothing() {
     testkit::install_tls();
-    let members = Members::simulated(Access::Exclusive, 4).await.expect("simulated members");
+    let members = Members::simulated(Access::Exclusive, 5).await.expect("simulated members");
     let world = World::new("blind", ControlPlane::with(ALL, &QUICK), &members.places()).await;
     taint_the_lost(&world).await;
     world.create(&deployments(), deployment("web")).await;
     world.create(&policies(), policy("web", json!({}))).await;
     let place = world.until_placed("web").await;
     let (kept, generation) = (world.uid(place, "web").await, world.generation("web").await);
-    let lost: Vec<usize> = (0..4).filter(|member| (place + 1) % 4 != *member).collect();
+    // It sees one of five.
+    let lost: Vec<usize> = (0..5).filter(|member| (place + 1) % 5 != *member).collect();
     for member in &lost {
         members.cut_off(*member).await;
     }
@@ -216,7 +217,7 @@ async fn a_control_plane_that_has_lost_sight_of_most_clusters_evicts_nothing() {
         world.until_tainted(*member, true).await;
     }
     let told = world.until_told("default", &world.members[place].name, "EvictionsHalted").await;
-    assert!(told.starts_with("3 of 4 clusters are lost at once: evictions stop"), "{told}");
+    assert!(told.starts_with("4 of 5 clusters are lost at once: evictions stop"), "{told}");
     for member in &lost {
         members.heal(*member).await;
     }
@@ -320,18 +321,44 @@ async fn workloads_are_placed_afresh_on_request_and_clusters_get_remedies() {
     world.leave().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn replicas_that_find_no_node_move_to_another_cluster() {
-    testkit::install_tls();
-    let members = Members::simulated(Access::Exclusive, 2).await.expect("simulated members");
-    let world = World::new("stuck", ControlPlane::with(ALL, &QUICK), &members.places()).await;
-    // The nodes of one member take no pods, and the summary of its resources does not tell.
-    let nodes = Kind::cluster("", "v1", "Node", "nodes").api(world.members[0].client.clone(), "");
+/// Has the nodes of a member take no pods; the summary of its resources does not tell.
+async fn cordon(world: &World, member: usize) {
+    let nodes = Kind::cluster("", "v1", "Node", "nodes").api(world.members[member].client.clone(), "");
     for node in nodes.list(&ListParams::default()).await.expect("nodes").items {
         let cordon = Patch::Merge(json!({"spec": {"unschedulable": true}}));
         let name = node.metadata.name.expect("a name");
         nodes.patch(&name, &PatchParams::default(), &cordon).await.expect("cordoned");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn members_in_push_mode_are_estimated_without_an_estimator() {
+    testkit::install_tls();
+    let members = Members::simulated(Access::Exclusive, 2).await.expect("simulated members");
+    let flags = [&QUICK[..], &["--enable-scheduler-estimator"]].concat();
+    let world =
+        World::new("estimated", ControlPlane::with("*,-unifiedAuth", &flags), &members.places()).await;
+    cordon(&world, 0).await;
+    world.create(&deployments(), deployment("web")).await;
+    world.patch(&deployments(), "web", &json!({"spec": {"replicas": 8}})).await;
+    let by_room = json!({"replicaSchedulingType": "Divided", "replicaDivisionPreference": "Weighted",
+        "weightPreference": {"dynamicWeight": "AvailableReplicas"}});
+    let placement = json!({"placement": {"spreadConstraints": null, "replicaScheduling": by_room}});
+    world.create(&policies(), policy("web", placement)).await;
+    let there = world.in_member(1, &deployments());
+    until(&there, "web", "all of it runs where nodes take pods", |found| ready(found) == 8).await;
+    let binding = api::names::binding("Deployment", "web");
+    let binding = world.in_plane(&bindings()).get(&binding).await.expect("a binding");
+    assert_eq!(placed(Some(&binding)), [world.members[1].name.as_str()], "from the start");
+    world.leave().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_that_find_no_node_move_to_another_cluster() {
+    testkit::install_tls();
+    let members = Members::simulated(Access::Exclusive, 2).await.expect("simulated members");
+    let world = World::new("stuck", ControlPlane::with(ALL, &QUICK), &members.places()).await;
+    cordon(&world, 0).await;
     world.create(&deployments(), deployment("web")).await;
     world.patch(&deployments(), "web", &json!({"spec": {"replicas": 8}})).await;
     let by_room = json!({"replicaSchedulingType": "Divided", "replicaDivisionPreference": "Weighted",

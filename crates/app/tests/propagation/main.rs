@@ -5,9 +5,12 @@
 //! the `sim` crate, with the same assertions. Nothing is looked at again and again: the tests follow the objects until they
 //! are as wanted.
 
+mod aggregated;
 mod application;
 mod campaign;
 mod cases;
+mod clock;
+mod detector;
 mod election;
 mod failover;
 mod fleet;
@@ -16,6 +19,9 @@ mod karmadactl;
 mod kinds;
 mod liar;
 mod members;
+mod migration;
+mod network;
+mod partition;
 mod plane;
 mod pull;
 mod pull_rights;

@@ -47,7 +47,12 @@ impl ControlPlane {
 
     /// Starts `karmada server` with the controllers of a list and further flags.
     pub(crate) fn with(controllers: &'static str, flags: &[&str]) -> Self {
-        let server = Server::audited(KARMADA, &[&["--controllers", controllers], flags].concat());
+        Self::of(KARMADA, controllers, flags)
+    }
+
+    /// The same, by another program than `karmada`.
+    pub(crate) fn of(program: impl AsRef<Path>, controllers: &'static str, flags: &[&str]) -> Self {
+        let server = Server::audited(program, &[&["--controllers", controllers], flags].concat());
         Self { kubeconfig: server.kubeconfig(), role: Role::Server(server), controllers }
     }
 
@@ -76,6 +81,14 @@ impl ControlPlane {
     /// Returns which controllers run, as `--controllers` says it.
     pub(crate) fn controllers(&self) -> &'static str {
         self.controllers
+    }
+
+    /// Returns the server itself; there has to be one.
+    pub(crate) fn process(&self) -> &Server {
+        match &self.role {
+            Role::Server(server) => server,
+            Role::Controllers { .. } => panic!("this control plane is a kube-apiserver"),
+        }
     }
 
     /// Returns what has to be known to check it at the end of a test. Controllers on a kube-apiserver write in the name of the

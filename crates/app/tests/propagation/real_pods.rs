@@ -3,6 +3,7 @@
 //!
 //! The short test is part of CI. The long one, which also lets an autoscaler act on load and measures, is run by `cargo xtask pods`.
 
+mod dying;
 mod pull;
 
 use std::fs;
@@ -38,6 +39,11 @@ struct Stage {
 impl Stage {
     /// None, after saying so, where there can be no real pods.
     async fn new(members: usize) -> Option<Self> {
+        Self::with(members, || ControlPlane::server("*")).await
+    }
+
+    /// The same, with this control plane.
+    async fn with(members: usize, control: impl FnOnce() -> ControlPlane) -> Option<Self> {
         install_tls();
         if let Some(needs) = clusters::pods_missing_for_tests() {
             clusters::left_out(&needs);
@@ -54,7 +60,7 @@ impl Stage {
             audit_log: None,
         };
         let places: Vec<Place> = fleet.clusters().map(place).collect();
-        let world = World::new("pods", ControlPlane::server("*"), &places).await;
+        let world = World::new("pods", control(), &places).await;
         Some(Self { world, fleet, seconds, _machine: machine })
     }
 

@@ -1,10 +1,11 @@
-//! Services across clusters: endpoints are where they are wanted, whatever the order in which things come and go.
+//! Services across clusters: endpoints are where they are wanted. In which order things come and go is in `orders`, what a change
+//! costs in `cost`.
+
+mod cost;
+mod orders;
 
 use apimachinery::patch::merge;
-use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
-use rand::rngs::StdRng;
-use rand::seq::SliceRandom;
-use rand::{RngExt, SeedableRng};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use testkit::{Kind, at, condition, eventually, until, until_gone};
 
@@ -15,7 +16,6 @@ use crate::world::World;
 on_real_and_simulated_members! {
     an_exported_service_is_reached_from_where_it_is_imported(Exclusive, 3);
     a_multi_cluster_service_follows_its_endpoints_and_its_clusters(Exclusive, 3);
-    whatever_the_order_nothing_is_left_behind_and_nothing_is_missing(Exclusive, 3);
 }
 
 /// What members go through is noticed within seconds, and everything of services runs.
@@ -96,15 +96,19 @@ impl World {
     async fn of_services(tag: &str, members: &Members) -> Self {
         let control = ControlPlane::with(CONTROLLERS, &QUICK);
         let world = Self::joined(tag, control, &members.places(), &["--install-mcs-crds"]).await;
-        for member in &world.members {
-            until(&world.in_plane(&clusters()), &member.name, "it serves what it was given", |found| {
+        world.until_they_know_exports().await;
+        world
+    }
+
+    async fn until_they_know_exports(&self) {
+        for member in &self.members {
+            until(&self.in_plane(&clusters()), &member.name, "it serves what it was given", |found| {
                 found.is_some_and(|found| {
                     found.data["status"]["apiEnablements"].to_string().contains("ServiceExport")
                 })
             })
             .await;
         }
-        world
     }
 
     /// A policy that brings objects of one kind to some of the members.
@@ -341,156 +345,4 @@ async fn a_multi_cluster_service_follows_its_endpoints_and_its_clusters(members:
     world.remove(&services(), "web").await;
     until_gone(&world.in_member(2, &services()), "web", "it goes with its template").await;
     world.leave().await;
-}
-
-/// What comes and goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Thing {
-    Service,
-    Export,
-    Import,
-    Multi,
-    Policy,
-    /// The first member loses its workload's policy target: the cluster itself goes and comes.
-    Cluster,
-}
-
-const THINGS: [Thing; 6] =
-    [Thing::Service, Thing::Export, Thing::Import, Thing::Multi, Thing::Policy, Thing::Cluster];
-
-/// What there should be: which things are there, and where the Service has been brought.
-#[derive(Debug, Default)]
-struct Model {
-    there: Vec<Thing>,
-    /// The members where the Service is, while it exists. What a policy or a MultiClusterService has placed stays when they go.
-    placed: Vec<usize>,
-}
-
-impl Model {
-    fn has(&self, thing: Thing) -> bool {
-        self.there.contains(&thing)
-    }
-
-    fn flip(&mut self, thing: Thing) -> bool {
-        let comes = !self.has(thing);
-        if comes {
-            self.there.push(thing);
-        } else {
-            self.there.retain(|other| *other != thing);
-        }
-        if !self.has(Thing::Service) {
-            self.placed.clear();
-        } else if self.has(Thing::Multi) {
-            self.placed = vec![0, 1, 2];
-        } else if self.has(Thing::Policy) {
-            self.placed = vec![0, 1];
-        }
-        comes
-    }
-
-    /// The members whose endpoints the third one should have, for the derived Service and for the Service itself.
-    fn reached(&self) -> [Vec<usize>; 2] {
-        let joined = |index: &usize| *index != 0 || self.has(Thing::Cluster);
-        let placed = || self.placed.iter().copied().filter(|index| *index < 2).filter(joined);
-        let derived = self.has(Thing::Export) && self.has(Thing::Import);
-        let shared = self.has(Thing::Multi) && self.has(Thing::Service);
-        [placed().filter(|_| derived).collect(), placed().filter(|_| shared).collect()]
-    }
-}
-
-/// The things come and go in an order of chance; after each step the world is as the model says, and keeps all laws.
-async fn whatever_the_order_nothing_is_left_behind_and_nothing_is_missing(members: Members) {
-    let seed = std::env::var("KARMADA_RS_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(rand::random);
-    let rounds = std::env::var("KARMADA_RS_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(1);
-    println!("KARMADA_RS_SEED={seed}");
-    let mut random = StdRng::seed_from_u64(seed);
-    let world = World::of_services("orders", &members).await;
-    world.policy("workload", ("apps/v1", "Deployment"), &[0, 1]).await;
-    world.policy("exports", ("multicluster.x-k8s.io/v1alpha1", "ServiceExport"), &[0, 1]).await;
-    world.policy("imports", ("multicluster.x-k8s.io/v1alpha1", "ServiceImport"), &[2]).await;
-    world.create(&deployments(), deployment(1)).await;
-    world.until_running(0, 1).await;
-    world.until_running(1, 1).await;
-    let mut model = Model { there: vec![Thing::Cluster], placed: Vec::new() };
-    for _ in 0..rounds {
-        // All come, some go and come again meanwhile, then all go.
-        let mut order = THINGS.to_vec();
-        order.shuffle(&mut random);
-        let mut steps = order.clone();
-        steps.extend((0..4).map(|_| THINGS[random.random_range(0..THINGS.len())]));
-        for thing in steps {
-            step(&world, &mut model, thing).await;
-        }
-        order.shuffle(&mut random);
-        for thing in order.into_iter().filter(|thing| *thing != Thing::Cluster) {
-            if model.has(thing) {
-                step(&world, &mut model, thing).await;
-            }
-        }
-        if !model.has(Thing::Cluster) {
-            step(&world, &mut model, Thing::Cluster).await;
-        }
-    }
-    for member in 0..3 {
-        for name in ["web", "derived-web"] {
-            assert_eq!(world.slices(member, name, true).await, [], "{name} in member {member}");
-        }
-    }
-    let left = world.in_plane(&slices()).list(&ListParams::default()).await.expect("slices").items;
-    assert!(left.is_empty(), "{left:?}");
-    world.leave().await;
-}
-
-async fn step(world: &World, model: &mut Model, thing: Thing) {
-    let comes = model.flip(thing);
-    println!("{} {thing:?}", if comes { "+" } else { "-" });
-    let (kind, name, made) = match thing {
-        Thing::Service => (services(), "web", service(json!({}))),
-        Thing::Export => (exports(), "web", export()),
-        Thing::Import => (imports(), "web", import()),
-        Thing::Multi => {
-            let made = json!({"apiVersion": "networking.karmada.io/v1alpha1", "kind": "MultiClusterService",
-                "metadata": {"name": "web"}, "spec": {"types": ["CrossCluster"],
-                    "consumerClusters": [{"name": world.members[2].name}]}});
-            (multi(), "web", made)
-        }
-        Thing::Policy => {
-            let names: Vec<&str> = world.members[..2].iter().map(|member| member.name.as_str()).collect();
-            let made = json!({"apiVersion": "policy.karmada.io/v1alpha1", "kind": "PropagationPolicy",
-                "metadata": {"name": "services"}, "spec": {
-                    "resourceSelectors": [{"apiVersion": "v1", "kind": "Service", "name": "web"}],
-                    "placement": {"clusterAffinity": {"clusterNames": names}}}});
-            (policies(), "services", made)
-        }
-        Thing::Cluster => {
-            if comes {
-                let accounts = Kind::cluster("", "v1", "Namespace", "namespaces");
-                let (namespace, accounts) =
-                    (format!("accounts-{}", world.tag), world.in_member(0, &accounts));
-                until_gone(&accounts, &namespace, "the accounts of the last time are gone").await;
-                world.join(0);
-                world.until_ready(&world.members[0].name).await;
-                world.until_running(0, 1).await;
-            } else {
-                world.unjoin(0);
-            }
-            return settle(world, model).await;
-        }
-    };
-    if comes {
-        let object: DynamicObject = serde_json::from_value(made).expect("an object");
-        world.in_plane(&kind).create(&PostParams::default(), &object).await.expect("it is created");
-    } else {
-        world.remove(&kind, name).await;
-    }
-    settle(world, model).await;
-}
-
-/// Waits until the third member has what it should have, and the world keeps all laws.
-async fn settle(world: &World, model: &Model) {
-    let [derived, shared] = model.reached();
-    world.until_reached(2, "derived-web", &derived, 1).await;
-    world.until_reached(2, "web", &shared, 1).await;
-    world.check().await;
 }

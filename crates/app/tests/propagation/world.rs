@@ -2,12 +2,14 @@
 
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::PartialObjectMeta;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use testkit::check::{self, Site, check};
-use testkit::{Inventory, Kind, client, condition, eventually, inventory, run, until};
+use testkit::{Inventory, Kind, Process, client, condition, eventually, inventory, run, until, until_gone};
 
 use crate::members::Place;
 use crate::plane::{ControlPlane, KARMADA};
+use crate::pull::{Newcomer, token};
 
 /// A member as the tests see it: whatever has a kubeconfig.
 pub(crate) struct Member {
@@ -24,8 +26,16 @@ pub(crate) struct World {
     /// Unlike those of other tests that use the same members.
     pub(crate) tag: String,
     pub(crate) namespace: String,
-    /// Further flags of `karmada join`.
+    /// Further flags of `karmada join`, or of `karmada register`.
     flags: &'static [&'static str],
+    /// In pull mode, who looks after the members.
+    agents: Option<Agents>,
+}
+
+/// The agents of members in pull mode; one that is not there belongs to a member that was taken out.
+struct Agents {
+    folder: tempfile::TempDir,
+    running: Mutex<Vec<Option<Process>>>,
 }
 
 impl World {
@@ -41,19 +51,40 @@ impl World {
         places: &[Place],
         flags: &'static [&'static str],
     ) -> Self {
+        Self::with(tag, control, places, flags, None).await
+    }
+
+    /// As [`Self::joined`], but the members are in pull mode: they are registered, and an agent looks after each.
+    pub(crate) async fn registered(
+        tag: &str,
+        control: ControlPlane,
+        places: &[Place],
+        flags: &'static [&'static str],
+    ) -> Self {
+        let folder = tempfile::tempdir().expect("a folder for the agents");
+        let running = Mutex::new(places.iter().map(|_| None).collect());
+        Self::with(tag, control, places, flags, Some(Agents { folder, running })).await
+    }
+
+    async fn with(
+        tag: &str,
+        control: ControlPlane,
+        places: &[Place],
+        flags: &'static [&'static str],
+        agents: Option<Agents>,
+    ) -> Self {
         let tag = format!("{tag}-{}", std::process::id());
         let plane = client(&control.kubeconfig).await;
         let mut members = Vec::new();
         for (number, place) in places.iter().enumerate() {
             let name = format!("{tag}-m{}", number + 1);
-            let (control, member) =
-                (control.kubeconfig.to_string_lossy(), place.kubeconfig.to_string_lossy());
-            let accounts = format!("accounts-{tag}");
-            join(&name, &control, &member, &accounts, flags);
             let client = client(&place.kubeconfig).await;
             members.push(Member { name, client, place: place.clone() });
         }
-        let world = Self { control, plane, members, namespace: tag.clone(), tag, flags };
+        let world = Self { control, plane, members, namespace: tag.clone(), tag, flags, agents };
+        for member in 0..world.members.len() {
+            world.join(member);
+        }
         for member in &world.members {
             world.until_ready(&member.name).await;
         }
@@ -144,17 +175,52 @@ impl World {
         }
     }
 
-    /// Joins a member that was taken out.
+    /// Joins a member, or registers it and starts its agent.
     pub(crate) fn join(&self, index: usize) {
         let member = &self.members[index];
+        if let Some(agents) = &self.agents {
+            let server = self.control.process();
+            let newcomer =
+                Newcomer::new(server, &member.name, &member.place.kubeconfig, agents.folder.path());
+            let accounts = format!("accounts-{}", self.tag);
+            let flags = [&["--cluster-namespace", accounts.as_str()][..], self.flags].concat();
+            agents.running.lock()[index] = Some(newcomer.register_with(&token(server), &flags));
+            return;
+        }
         let control = self.control.kubeconfig.to_string_lossy();
         let kubeconfig = member.place.kubeconfig.to_string_lossy();
         join(&member.name, &control, &kubeconfig, &format!("accounts-{}", self.tag), self.flags);
     }
 
+    /// Waits until nothing of a member that was taken out stands in the way of its return.
+    pub(crate) async fn until_left(&self, index: usize) {
+        let (namespace, namespaces) =
+            (format!("accounts-{}", self.tag), Kind::cluster("", "v1", "Namespace", "namespaces"));
+        if self.agents.is_none() {
+            until_gone(
+                &self.in_member(index, &namespaces),
+                &namespace,
+                "the accounts of the last time are gone",
+            )
+            .await;
+        }
+    }
+
     /// Takes a member out of the control plane.
     pub(crate) fn unjoin(&self, index: usize) {
         let member = &self.members[index];
+        if let Some(agents) = &self.agents {
+            let (control, kubeconfig) =
+                (self.control.kubeconfig.to_string_lossy(), member.place.kubeconfig.to_string_lossy());
+            let unregister = ["unregister", &member.name, "--karmada-config", &control];
+            let accounts = format!("accounts-{}", self.tag);
+            let there = ["--cluster-kubeconfig", &kubeconfig, "--cluster-namespace", &accounts];
+            run(KARMADA, &[&unregister[..], &there[..]].concat());
+            agents.running.lock()[index] = None;
+            let file = agents.folder.path().join(format!("{}.kubeconfig", member.name));
+            std::fs::remove_file(file).expect("the agent's kubeconfig is removed");
+            return;
+        }
         let control = self.control.kubeconfig.to_string_lossy();
         let kubeconfig = member.place.kubeconfig.to_string_lossy();
         let accounts = format!("accounts-{}", self.tag);

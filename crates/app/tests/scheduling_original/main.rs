@@ -18,6 +18,7 @@
 //! `KARMADA_COMPARE_SEED` (1) choose how much and which.
 
 mod bindings;
+mod estimators;
 mod fleets;
 mod random;
 mod sides;

@@ -185,3 +185,18 @@ fn the_commands_of_the_cli_work_on_a_running_control_plane() {
     assert!(terminal.refused("gte").contains("Did you mean this?\n\tget"));
     up.interrupt();
 }
+
+/// Manifests that were written for Karmada's agent call `/bin/karmada-agent` with flags alone.
+#[test]
+fn under_the_name_of_karmadas_agent_it_is_the_agent() {
+    let folder = tempfile::tempdir().expect("a folder for the test");
+    let program = folder.path().join("karmada-agent");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_karmada"), &program).expect("a link");
+    let ended = Command::new(&program)
+        .args(["--karmada-kubeconfig=nowhere", "--cluster-name=edge", "--cluster-zones=", "--v=4"])
+        .args(["--controllers=*", "--cluster-status-update-frequency=10s", "--metrics-bind-address=:0"])
+        .output()
+        .expect("it runs");
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(!ended.status.success() && said.contains("nowhere"), "{said}");
+}

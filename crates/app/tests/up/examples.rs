@@ -87,6 +87,8 @@ const SPECIAL: &[(&str, Need)] = &[
         ),
     ),
     ("diff", Ends(&[1])),
+    // Nothing offers the Service to other clusters here, which is what it says.
+    ("doctor service", Ends(&[1])),
     ("get pods -s members -C 'member*' -w", Endless("member1")),
     ("interpret my-customization", Around(&["k apply -f my-customization.yaml"], &[])),
     (

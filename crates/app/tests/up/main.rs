@@ -3,6 +3,7 @@
 
 mod commands;
 mod examples;
+mod histories;
 mod killed;
 mod original;
 mod process;

@@ -64,6 +64,7 @@ static VOLATILE: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
         (r"hello-[0-9a-f]{8,10}-[a-z0-9]{5}\b", "hello-POD"),
         (r"kube-api-access-[a-z0-9]{5}", "kube-api-access-X"),
         (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "TIME"),
+        (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \+0000 UTC", "TIME"),
         (r"\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d \+0000", "TIME"),
         (r"\b\d+\.\d+\.\d+\.\d+(:\d+)?\b", "ADDRESS"),
         (r#"("?resourceVersion"?: )"?\d+"?"#, "${1}N"),

@@ -62,7 +62,7 @@ pub struct Removal {
     #[arg(long)]
     pub wait: bool,
     /// How long to wait for a deletion; zero means a week.
-    #[arg(long, value_name = "DURATION", default_value = "0s")]
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = crate::clients::duration_text)]
     pub timeout: String,
 }
 
@@ -110,6 +110,19 @@ impl Removal {
             Ok((group.to_owned(), version.to_owned(), kind.to_owned()))
         });
         read.collect()
+    }
+
+    /// Refuses types that the server does not have, before anything is written.
+    pub(super) async fn known(&self, plane: &Plane) -> anyhow::Result<()> {
+        let discovery = plane.server.discovery().await?;
+        for (group, version, kind) in self.allowed()? {
+            let has = |each: &Resource| each.group == group && each.version == version && each.kind == kind;
+            if !self.prune_allowlist.is_empty() && !discovery.resources.iter().any(has) {
+                let place = if group.is_empty() { version } else { format!("{group}/{version}") };
+                bail!("no matches for kind \"{kind}\" in version \"{place}\"");
+            }
+        }
+        Ok(())
     }
 
     /// Deletes what the files no longer hold.

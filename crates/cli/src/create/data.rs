@@ -123,7 +123,18 @@ pub struct Sources {
     pub from_env_file: Vec<String>,
 }
 
+/// What is said of a key that no server takes; the kind of object follows.
+const INVALID: &str = " is not a valid key name";
+
 impl Sources {
+    /// Reads the values for an object of this kind.
+    fn read_for(&self, kind: &str) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
+        self.read().map_err(|error| match error.to_string().split_once(INVALID) {
+            Some((key, complaint)) => anyhow!("{key}{INVALID} for a {kind}{complaint}"),
+            None => error,
+        })
+    }
+
     fn read(&self) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
         let has_other_sources = !self.from_file.is_empty() || !self.from_literal.is_empty();
         if has_other_sources && !self.from_env_file.is_empty() {
@@ -149,12 +160,19 @@ impl Sources {
 
 fn add(entries: &mut Vec<(String, Vec<u8>)>, key: String, value: Vec<u8>) -> anyhow::Result<()> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if key.is_empty() || key.len() > 253 || !key.chars().all(fits) || key == "." || key.starts_with("..") {
-        bail!(
-            "{} is not a valid key name: a key consists of letters, digits, '-', '_' and '.', at most 253 of them, and is \
-             neither '.' nor begins with '..'",
-            apimachinery::go::quote(&key)
-        );
+    let complaint = match key.as_str() {
+        key if key.len() > 253 => "must be no more than 253 characters",
+        key if key.is_empty() || !key.chars().all(fits) => {
+            "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  \
+             or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
+        }
+        "." => "must not be '.'",
+        ".." => "must not be '..'",
+        key if key.starts_with("..") => "must not start with '..'",
+        _ => "",
+    };
+    if !complaint.is_empty() {
+        bail!("{}{INVALID}: {complaint}", apimachinery::go::quote(&key));
     }
     if entries.iter().any(|(known, _)| *known == key) {
         bail!("cannot add key {}, another key by that name already exists", apimachinery::go::quote(&key));
@@ -264,7 +282,7 @@ impl ConfigMap {
     pub(super) fn make(&self) -> anyhow::Result<Made> {
         let name = self.name.get("configmap")?;
         let (mut data, mut binary) = (Map::new(), Map::new());
-        for (key, value) in self.sources.read()? {
+        for (key, value) in self.sources.read_for("ConfigMap")? {
             match String::from_utf8(value) {
                 Ok(text) => data.insert(key, text.into()),
                 Err(error) => binary.insert(key, STANDARD.encode(error.as_bytes()).into()),
@@ -407,7 +425,7 @@ fn secret(name: &str, kind: &str, entries: Vec<(String, Vec<u8>)>, append_hash: 
 impl Generic {
     fn make(&self) -> anyhow::Result<Made> {
         let name = self.name.get("secret generic")?;
-        Ok(secret(name, &self.kind, self.sources.read()?, self.append_hash))
+        Ok(secret(name, &self.kind, self.sources.read_for("Secret")?, self.append_hash))
     }
 }
 

@@ -111,7 +111,11 @@ fn port(text: &str, node_port: u32) -> anyhow::Result<Value> {
     let number = |text: &str| -> anyhow::Result<u32> {
         let number = text.parse::<u32>().ok().filter(|number| *number <= 65535);
         number.ok_or_else(|| {
-            anyhow!("invalid port {}: a port is a number up to 65535", apimachinery::go::quote(text))
+            let quoted = apimachinery::go::quote(text);
+            match text.parse::<u64>() {
+                Ok(_) => anyhow!("strconv.ParseUint: parsing {quoted}: value out of range"),
+                Err(_) => anyhow!("invalid port {quoted}: a port is a number up to 65535"),
+            }
         })
     };
     let port = number(port)?;

@@ -26,7 +26,7 @@ pub struct Token {
     #[arg(long, value_name = "AUDIENCE")]
     pub audience: Vec<String>,
     /// Requested lifetime of the issued token; 0 leaves it to the server.
-    #[arg(long, value_name = "DURATION", default_value = "0s")]
+    #[arg(long, value_name = "DURATION", default_value = "0s", allow_hyphen_values = true, value_parser = crate::clients::duration_text)]
     pub duration: String,
     /// Kind of an object to bind the token to: Node, Pod or Secret.
     #[arg(long, value_name = "KIND", default_value = "")]
@@ -67,6 +67,9 @@ impl Token {
 
     fn request(&self) -> anyhow::Result<serde_json::Value> {
         let mut spec = json!({"audiences": self.audience});
+        if self.duration.starts_with('-') {
+            bail!("--duration must be greater than or equal to 0");
+        }
         let seconds = duration(&self.duration)?;
         if seconds.subsec_nanos() != 0 {
             bail!("--duration cannot be expressed in whole seconds");

@@ -1,4 +1,4 @@
-//! Config maps, secrets, service accounts, namespaces, quotas, budgets and priority classes.
+//! Config maps, secrets, service accounts, namespaces, quotas, bounds, budgets and priority classes.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -177,6 +177,25 @@ pub(super) fn priority_class(page: &mut Page, object: &Value) {
     page.pair(0, "PreemptionPolicy", shown(&object["preemptionPolicy"], "PreemptLowerPriority"));
     page.pair(0, "Description", text(&object["description"]));
     page.annotations("Annotations", &object["metadata"]["annotations"]);
+}
+
+/// Bounds of a namespace: one row for each type and resource.
+pub(super) fn limits(page: &mut Page, object: &Value) {
+    named(page, object);
+    page.line(0, "Type\tResource\tMin\tMax\tDefault Request\tDefault Limit\tMax Limit/Request Ratio");
+    page.line(0, "----\t--------\t---\t---\t---------------\t-------------\t-----------------------");
+    for limit in each(&object["spec"]["limits"]) {
+        let columns =
+            ["min", "max", "defaultRequest", "default", "maxLimitRequestRatio"].map(|key| &limit[key]);
+        let mut resources: Vec<String> =
+            columns.iter().flat_map(|column| sorted(column)).map(|(name, _)| name).collect();
+        resources.sort();
+        resources.dedup();
+        for resource in resources {
+            let cells = columns.map(|column| shown(&column[resource.as_str()], "-"));
+            page.line(0, format!("{}\t{resource}\t{}", text(&limit["type"]), cells.join("\t")));
+        }
+    }
 }
 
 #[cfg(test)]

@@ -85,7 +85,7 @@ pub(super) fn service(page: &mut Page, object: &Value, slices: &[Value]) {
 }
 
 /// At most three addresses of a port, and how many more there are.
-fn endpoints(slices: &[Value], name: &str) -> String {
+pub(super) fn endpoints(slices: &[Value], name: &str) -> String {
     let mut found = Vec::new();
     for slice in slices {
         for port in each(&slice["ports"]).filter(|port| text(&port["name"]) == name) {
@@ -101,8 +101,8 @@ fn endpoints(slices: &[Value], name: &str) -> String {
         }
     }
     match found.len() {
-        0 => "<none>".to_owned(),
-        1..=3 => found.join(","),
+        0 if slices.is_empty() => "<none>".to_owned(),
+        0..=3 => found.join(","),
         more => format!("{} + {} more...", found[..3].join(","), more - 3),
     }
 }
@@ -123,6 +123,6 @@ mod tests {
         assert_eq!(endpoints(&[], ""), "<none>");
         assert_eq!(endpoints(&[addresses(2)], ""), "10.0.0.0:80,10.0.0.1:80");
         assert_eq!(endpoints(&[addresses(5)], ""), "10.0.0.0:80,10.0.0.1:80,10.0.0.2:80 + 2 more...");
-        assert_eq!(endpoints(&[addresses(5)], "other"), "<none>");
+        assert_eq!(endpoints(&[addresses(5)], "other"), "");
     }
 }

@@ -151,7 +151,7 @@ impl Room {
     }
 
     /// Runs `ip` in the network inside.
-    fn network(self, program: &str, line: &str) -> Result<(), Error> {
+    pub(super) fn network(self, program: &str, line: &str) -> Result<(), Error> {
         let output = Command::new("nsenter")
             .args(["--target", &self.first.to_string(), "--net", "--", program])
             .args(line.split_whitespace())

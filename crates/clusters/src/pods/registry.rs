@@ -1,6 +1,9 @@
 //! A read-only image registry for real pods, at the hub's address. It knows a few names, whatever the tag, and refuses all others.
+//!
+//! An image of a program holds the program and the libraries that it is linked with, as `ldd` finds them: enough for one that is
+//! compiled for this machine.
 
-use std::{convert::Infallible, fs, net::TcpListener, process::Command, sync::Arc};
+use std::{convert::Infallible, fs, net::TcpListener, path::Path, process::Command, sync::Arc};
 
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
@@ -15,10 +18,11 @@ use tokio::task::JoinHandle;
 use super::{
     HUB_ADDRESS, REGISTRY_PORT,
     house::{Room, in_network},
-    image::{Images, MANIFEST},
+    image::{File, Images, MANIFEST},
 };
 use crate::{
     error::Error,
+    options::Image,
     toolchain::{POD_PROGRAM, Packages, Toolchain},
 };
 
@@ -29,14 +33,23 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    pub(crate) async fn start(toolchain: &Toolchain, packages: &Packages, hub: Room) -> Result<Self, Error> {
+    pub(crate) async fn start(
+        toolchain: &Toolchain,
+        packages: &Packages,
+        more: &[Image],
+        hub: Room,
+    ) -> Result<Self, Error> {
         let (busybox, program) = (packages.busybox(), toolchain.path(&POD_PROGRAM.program("pod-program")));
         let tools = Command::new(&busybox).arg("--list").output().map_err(Error::io("run", &busybox))?;
         let tools = String::from_utf8_lossy(&tools.stdout).into_owned();
         let tools: Vec<&str> = tools.split_whitespace().collect();
         let busybox = fs::read(&busybox).map_err(Error::io("read", &busybox))?;
         let program = fs::read(&program).map_err(Error::io("read", &program))?;
-        let images = Arc::new(Images::new(&busybox, &tools, &program));
+        let mut images = Images::new(&busybox, &tools, &program);
+        for image in more {
+            images.add_program(&image.name, &with_libraries(&image.program)?);
+        }
+        let images = Arc::new(images);
 
         let listener = in_network(hub, || TcpListener::bind((HUB_ADDRESS, REGISTRY_PORT)))
             .await
@@ -53,6 +66,27 @@ impl Drop for Registry {
     fn drop(&mut self) {
         self.task.abort();
     }
+}
+
+/// Reads a program and the libraries that it is linked with.
+fn with_libraries(program: &Path) -> Result<Vec<File>, Error> {
+    let read = |path: &Path| fs::read(path).map_err(Error::io("read", path));
+    let name = program.file_name().unwrap_or_default().to_string_lossy();
+    let mut files = vec![File { path: format!("/usr/bin/{name}"), content: read(program)? }];
+    // It fails where there is nothing to tell: a program that needs no libraries.
+    let told = Command::new("ldd").arg(program).output().map_err(Error::io("run ldd on", program))?;
+    for path in libraries(&String::from_utf8_lossy(&told.stdout)) {
+        files.push(File { path: path.to_string(), content: read(Path::new(path))? });
+    }
+    Ok(files)
+}
+
+/// Returns the paths that `ldd` names: those of libraries behind an arrow, that of the loader alone.
+fn libraries(told: &str) -> impl Iterator<Item = &str> {
+    told.lines().filter_map(|line| {
+        let path = line.split_once("=>").map_or(line, |(_, path)| path).split_whitespace().next()?;
+        path.starts_with('/').then_some(path)
+    })
 }
 
 async fn serve(listener: tokio::net::TcpListener, images: Arc<Images>) {
@@ -83,9 +117,8 @@ fn answer(images: &Images, method: &Method, path: &str, query: Option<&str>) -> 
         return refuse(StatusCode::NOT_FOUND, "NAME_UNKNOWN", "no such place");
     };
     // containerd says which registry it would have asked.
-    let known = matches!(query, None | Some("" | "ns=docker.io" | "ns=registry.k8s.io"));
-    let name = repository.strip_prefix("library/").unwrap_or(repository);
-    let Some(manifest) = images.names.get(name).filter(|_| known) else {
+    let host = query.and_then(|query| query.strip_prefix("ns=")).unwrap_or("docker.io");
+    let Some(manifest) = images.names.get(&format!("{host}/{repository}")) else {
         return refuse(
             StatusCode::NOT_FOUND,
             "NAME_UNKNOWN",
@@ -94,10 +127,8 @@ fn answer(images: &Images, method: &Method, path: &str, query: Option<&str>) -> 
     };
     let digest = if reference.starts_with("sha256:") { reference } else { manifest };
     match (kind, images.blobs.get(digest)) {
-        ("manifests", Some(blob)) => respond(MANIFEST, Some(digest), Bytes::copy_from_slice(blob)),
-        ("blobs", Some(blob)) => {
-            respond("application/octet-stream", Some(digest), Bytes::copy_from_slice(blob))
-        }
+        ("manifests", Some(blob)) => respond(MANIFEST, Some(digest), blob.clone()),
+        ("blobs", Some(blob)) => respond("application/octet-stream", Some(digest), blob.clone()),
         _ => refuse(StatusCode::NOT_FOUND, "MANIFEST_UNKNOWN", "no such blob or manifest"),
     }
 }
@@ -137,6 +168,26 @@ mod tests {
     fn an_image_that_is_not_ours_is_unknown() {
         assert_eq!(ask("/v2/fake/nginx/manifests/1.19.0", Some("ns=docker.io")), StatusCode::NOT_FOUND);
         assert_eq!(ask("/v2/nginx/manifests/latest", Some("ns=quay.io")), StatusCode::NOT_FOUND);
+    }
+
+    #[test]
+    fn the_image_of_a_program_is_known_in_its_own_registry_only() {
+        let mut images = Images::new(b"busybox", &["sh"], b"program");
+        let file = File { path: "/bin/karmada".to_string(), content: Vec::new() };
+        images.add_program("ghcr.io/karmada-rs/karmada", &[file]);
+        let ask = |query| {
+            answer(&images, &Method::GET, "/v2/karmada-rs/karmada/manifests/v1", Some(query)).status()
+        };
+        assert_eq!(ask("ns=ghcr.io"), StatusCode::OK);
+        assert_eq!(ask("ns=docker.io"), StatusCode::NOT_FOUND);
+    }
+
+    #[test]
+    fn libraries_are_those_that_ldd_found_and_the_loader() {
+        let told = "\tlinux-vdso.so.1 (0x7ff)\n\tlibc.so.6 => /lib/libc.so.6 (0x7f0)\n\tlibx.so => not found\n\
+                    \t/lib64/ld-linux-x86-64.so.2 (0x7f1)\n";
+        assert_eq!(libraries(told).collect::<Vec<_>>(), ["/lib/libc.so.6", "/lib64/ld-linux-x86-64.so.2"]);
+        assert_eq!(libraries("\tnot a dynamic executable\n").count(), 0);
     }
 
     #[test]

@@ -99,6 +99,21 @@ pub static KARMADA: Recipe = Recipe {
     stamps: &["github.com/karmada-io/karmada/pkg/version"],
 };
 
+/// The originals that talk gRPC to each other. Only with upstream's build tag do they understand their own messages.
+pub static KARMADA_ESTIMATING: Recipe = Recipe {
+    name: "karmada-estimating",
+    module: KARMADA.module,
+    version: KARMADA.version,
+    builds: &[
+        ("karmada-estimating-scheduler", "github.com/karmada-io/karmada/cmd/scheduler"),
+        ("karmada-estimating-estimator", "github.com/karmada-io/karmada/cmd/scheduler-estimator"),
+    ],
+    suite: None,
+    stand_ins: &[],
+    main: None,
+    stamps: KARMADA.stamps,
+};
+
 /// Karmada's own end-to-end suite, the program that runs it in several processes, and what its specs expect to find running.
 /// Where the suite makes clusters with kind, it asks whoever runs it for them.
 pub static KARMADA_E2E: Recipe = Recipe {
@@ -260,6 +275,11 @@ impl Recipe {
         Recipe { builds: &self.builds[place..=place], suite: None, ..*self }
     }
 
+    /// Returns the build tags that upstream builds with.
+    pub(crate) fn tags(&self) -> &'static str {
+        if self.name == KARMADA_ESTIMATING.name { "kubernetes_protomessage_one_more_release" } else { "" }
+    }
+
     pub(crate) fn packages(&self) -> impl Iterator<Item = &'static str> + '_ {
         self.builds.iter().map(|(_, package)| *package)
     }
@@ -323,7 +343,7 @@ mod tests {
         let mut names: Vec<_> = MEMBER_RECIPES
             .iter()
             .copied()
-            .chain([&KARMADA, &KARMADA_E2E, &KUBERNETES_E2E, &HELM])
+            .chain([&KARMADA, &KARMADA_ESTIMATING, &KARMADA_E2E, &KUBERNETES_E2E, &HELM])
             .chain([&KUBERNETES_NODE, &CONTAINERD, &METRICS_SERVER, &COREDNS, &POD_PROGRAM])
             .flat_map(|r| r.programs().map(|p| p.name))
             .collect();

@@ -4,18 +4,21 @@
 //! Writes:  `spec.gracefulEvictionTasks` of bindings. When a task is gone, the binding controller deletes the Work.
 //!
 //! A replacement counts as healthy when the scheduler has placed the binding as it is now and every chosen cluster reports
-//! health. Two things are more careful than upstream: a binding without any cluster has no replacement, and a cluster that was
-//! healthy before it got more replicas has to have them ready, for [`CATCH_UP`] at the most.
+//! health. Three things are more careful than upstream: a binding without any cluster has no replacement, a cluster that was healthy
+//! before it got more replicas has to have them ready, for [`CATCH_UP`] at the most, and how long a task waits is counted with a clock
+//! that does not jump, from when this process saw the task first.
 
+use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use api::work::{
     ClusterResourceBinding, GracefulEvictionTask, ResourceBinding, ResourceHealth, TargetCluster,
 };
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use parking_lot::Mutex;
 use propagation::Binding;
 use runtime::{Error, Guard, Key, Outcome, Reconcile};
 
@@ -31,6 +34,61 @@ const CATCH_UP: SignedDuration = SignedDuration::from_secs(30);
 
 struct Controller<B> {
     bindings: Bindings<B>,
+    ages: Mutex<Ages>,
+}
+
+/// How old the tasks are that this process has seen.
+#[derive(Debug, Default)]
+struct Ages(HashMap<Key, Vec<Sighting>>);
+
+/// The first sight of a task.
+#[derive(Debug)]
+struct Sighting {
+    cluster: String,
+    created: Timestamp,
+    /// How old it was then, by the clock on the wall.
+    age: SignedDuration,
+    at: Instant,
+}
+
+impl Ages {
+    /// Returns how old each task of a binding is, and forgets those that it does not have any more. What the clock on the wall does
+    /// after the first sight does not count.
+    fn of(
+        &mut self,
+        key: &Key,
+        tasks: &[GracefulEvictionTask],
+        now: (Timestamp, Instant),
+    ) -> Vec<SignedDuration> {
+        let mut known = self.0.remove(key).unwrap_or_default();
+        let mut kept = Vec::new();
+        let mut ages = Vec::new();
+        for task in tasks {
+            let Some(created) = task.creation_timestamp.as_ref().map(|created| created.0) else {
+                ages.push(SignedDuration::ZERO);
+                continue;
+            };
+            let same = |seen: &Sighting| seen.cluster == task.from_cluster && seen.created == created;
+            let seen = match known.iter().position(same) {
+                Some(place) => known.swap_remove(place),
+                None => Sighting {
+                    cluster: task.from_cluster.clone(),
+                    created,
+                    age: now.0.duration_since(created).max(SignedDuration::ZERO),
+                    at: now.1,
+                },
+            };
+            let since = now.1.saturating_duration_since(seen.at);
+            ages.push(
+                seen.age.saturating_add(SignedDuration::try_from(since).unwrap_or(SignedDuration::MAX)),
+            );
+            kept.push(seen);
+        }
+        if !kept.is_empty() {
+            self.0.insert(key.clone(), kept);
+        }
+        ages
+    }
 }
 
 impl<B> Deref for Controller<B> {
@@ -51,8 +109,11 @@ impl<B: StoredBinding> Controller<B> {
     fn new(plane: &Arc<Plane>) -> Arc<Self> {
         let bindings = Bindings::<B>::new(plane, component::<B>(), component::<B>());
         let is_leaving = |binding: &Arc<B>| !binding.spec().graceful_eviction_tasks.is_empty();
-        bindings.push_on(move |change| change.new.as_ref().is_some_and(is_leaving));
-        Arc::new(Self { bindings })
+        // One that has none left is looked at once more, and forgotten.
+        bindings.push_on(move |change| {
+            change.new.as_ref().is_some_and(is_leaving) || change.old.as_ref().is_some_and(is_leaving)
+        });
+        Arc::new(Self { bindings, ages: Mutex::default() })
     }
 }
 
@@ -67,6 +128,8 @@ fn component<B: Binding>() -> &'static str {
 /// A binding with tasks, and how long a task may take if it does not say so itself.
 pub(crate) struct View<B> {
     binding: Arc<B>,
+    /// How old each task is.
+    ages: Vec<SignedDuration>,
     timeout: Duration,
 }
 
@@ -99,8 +162,8 @@ fn decide<B: Binding>(view: &View<B>, now: Timestamp) -> Plan {
     let before = &view.binding.spec().graceful_eviction_tasks;
     let mut after = Vec::new();
     let mut again: Option<SignedDuration> = None;
-    for task in before {
-        match judge(view, task, now) {
+    for (task, age) in before.iter().zip(&view.ages) {
+        match judge(view, task, *age) {
             Next::Stamp => {
                 let second = Timestamp::from_second(now.as_second()).unwrap_or(now);
                 after.push(GracefulEvictionTask { creation_timestamp: Some(Time(second)), ..task.clone() });
@@ -117,14 +180,15 @@ fn decide<B: Binding>(view: &View<B>, now: Timestamp) -> Plan {
     plan
 }
 
-fn judge<B: Binding>(view: &View<B>, task: &GracefulEvictionTask, now: Timestamp) -> Next {
-    let Some(created) = &task.creation_timestamp else { return Next::Stamp };
+fn judge<B: Binding>(view: &View<B>, task: &GracefulEvictionTask, age: SignedDuration) -> Next {
+    if task.creation_timestamp.is_none() {
+        return Next::Stamp;
+    }
     match task.suppress_deletion {
         Some(true) => return Next::Keep(None),
         Some(false) => return Next::End("its removal was confirmed"),
         None => {}
     }
-    let age = now.duration_since(created.0);
     let patience = match task.grace_period_seconds {
         Some(seconds) => SignedDuration::from_secs(seconds.into()),
         None => SignedDuration::try_from(view.timeout).unwrap_or(SignedDuration::MAX),
@@ -184,7 +248,11 @@ impl<B: StoredBinding> Reconcile for Controller<B> {
 
     async fn observe(&self, key: &Key) -> Result<Option<View<B>>, Error> {
         let timeout = self.plane.failover.graceful_timeout;
-        Ok(self.mirror.find(key).map(|binding| View { binding, timeout }))
+        let found = self.mirror.find(key);
+        let tasks =
+            found.as_ref().map_or(&[][..], |binding| binding.spec().graceful_eviction_tasks.as_slice());
+        let ages = self.ages.lock().of(key, tasks, (Timestamp::now(), Instant::now()));
+        Ok(found.map(|binding| View { binding, ages, timeout }))
     }
 
     fn decide(view: &View<B>, now: Timestamp) -> Plan {
@@ -231,7 +299,7 @@ mod tests {
             "status": { "schedulerObservedGeneration": 1, "aggregatedStatus": [item] },
         });
         let binding = Arc::new(fixtures::binding(merged(base, otherwise)));
-        View { binding, timeout: Duration::from_secs(600) }
+        View { binding, ages: vec![SignedDuration::ZERO], timeout: Duration::from_secs(600) }
     }
 
     fn m2(health: &str, ready: Option<i64>) -> Value {
@@ -283,12 +351,38 @@ mod tests {
             ),
             ("the binding goes", view(task(none()), healthy(), deleting()), 1, stays),
         ];
-        for (name, view, after, expected) in cases {
+        for (name, mut view, after, expected) in cases {
+            view.ages = vec![SignedDuration::from_secs(after)];
             let plan = decide(&view, at(START + after));
             let why = plan.ended.first().map(|(_, why)| *why);
             assert_eq!((plan.tasks.is_some(), why, plan.again), expected, "{name}");
             assert!(plan.tasks.is_none_or(|tasks| tasks.is_empty()), "{name}");
         }
+    }
+
+    #[test]
+    fn a_clock_that_jumps_makes_no_task_older() {
+        let tasks =
+            |tasks: Value| -> Vec<GracefulEvictionTask> { serde_json::from_value(tasks).expect("tasks") };
+        let one = tasks(json!([task(none())]));
+        let (key, start, mut ages) = (Key::new("ns", "web"), Instant::now(), Ages::default());
+        let mut age = |wall: i64, seconds: u64, tasks: &[GracefulEvictionTask]| {
+            let ages = ages.of(&key, tasks, (at(wall), start + Duration::from_secs(seconds)));
+            ages.into_iter().map(|age| age.as_secs()).collect::<Vec<_>>()
+        };
+        assert_eq!(age(START + 20, 0, &one), [20], "it was there before this process");
+        assert_eq!(age(START + 25, 5, &one), [25]);
+        assert_eq!(age(START + 99_999, 6, &one), [26], "the clock jumps ahead");
+        assert_eq!(age(START - 99_999, 7, &one), [27], "and back");
+        let two = tasks(json!([
+            task(none()),
+            task(json!({ "fromCluster": "m3" })),
+            task(json!({ "creationTimestamp": null }))
+        ]));
+        assert_eq!(age(START + 8, 8, &two), [28, 8, 0]);
+        assert_eq!(age(START - 8, 8, &[]), [0; 0], "all are over");
+        assert_eq!(age(START - 8, 9, &one), [0], "a task from the future");
+        assert_eq!(age(START - 8, 12, &one), [3]);
     }
 
     #[test]

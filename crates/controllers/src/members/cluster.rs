@@ -1,10 +1,12 @@
 //! Keeps a Cluster's execution namespace, finalizer and readiness taints, and takes them away when it leaves.
 //!
 //! Watches: Cluster (root), execution namespaces.
-//! Writes:  the execution namespace; the Cluster's finalizer and the two taints that tell of its readiness.
+//! Writes:  the execution namespace; the Cluster's finalizer and the two taints that tell of its readiness; of bindings that no policy
+//!          is behind, the cluster that has left.
 //!
 //! `cluster-controller` in events, `cluster` in `--controllers`. A cluster that leaves keeps its finalizer until its
-//! execution namespace is gone, and with it its Works, and until no binding names it any more.
+//! execution namespace is gone, and with it its Works, and until no binding names it any more. The scheduler takes it out of bindings;
+//! of those that it does not look at, since their policy was deleted, we do: upstream waits for them forever.
 
 #[cfg(test)]
 mod on_server;
@@ -73,8 +75,18 @@ pub(crate) struct View {
     space: Space,
     /// The Works in its execution namespace that are held for the member.
     held: Vec<Arc<Work>>,
-    /// A binding still names it; asked only when that counts.
-    bound: bool,
+    /// The bindings that name it; asked only when that counts.
+    bound: Bound,
+}
+
+/// Bindings that name a cluster.
+#[derive(Debug, Default)]
+struct Bound {
+    /// There are some that the scheduler will take it out of.
+    scheduled: bool,
+    /// Those that no policy is behind.
+    left: Vec<ResourceBinding>,
+    left_in_cluster: Vec<ClusterResourceBinding>,
 }
 
 /// The state of an execution namespace.
@@ -103,6 +115,8 @@ pub(crate) struct Plan {
     space: Option<SpaceStep>,
     /// Finalizer and taints of the Cluster.
     mark: Option<Mark>,
+    /// Take the cluster out of the bindings that no policy is behind.
+    forget: bool,
     /// Let the Cluster go.
     let_go: bool,
     /// Look again after this time, for this reason.
@@ -157,10 +171,12 @@ fn leave(view: &View) -> Plan {
     match view.space {
         Space::Present => Plan { space: Some(SpaceStep::Delete), again: space_goes, ..plan },
         Space::Going => Plan { again: space_goes, ..plan },
-        Space::Missing if view.bound => {
-            Plan { again: Some((BINDING_WAIT, "a binding still names the cluster")), ..plan }
+        Space::Missing => {
+            let bound = &view.bound;
+            let forget = !(bound.left.is_empty() && bound.left_in_cluster.is_empty());
+            let wait = (BINDING_WAIT, "a binding still names the cluster");
+            Plan { forget, let_go: !bound.scheduled, again: bound.scheduled.then_some(wait), ..plan }
         }
-        Space::Missing => Plan { let_go: true, ..plan },
     }
 }
 
@@ -177,7 +193,7 @@ impl Reconcile for Controller {
         let space = api::names::execution_space(name);
         if !is_leaving(&cluster) {
             let space = Space::of(shared.mirrors.namespaces.get("", &space).as_deref());
-            return Ok(Some(View { cluster, space, held: Vec::new(), bound: false }));
+            return Ok(Some(View { cluster, space, held: Vec::new(), bound: Bound::default() }));
         }
         // What is not in a copy may exist all the same; before a cluster is let go, the server is asked.
         let found = Api::<Namespace>::all(shared.client().clone()).get_opt(&space).await?;
@@ -187,7 +203,7 @@ impl Reconcile for Controller {
             work.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == finalizers::EXECUTION)
         };
         let space = Space::of(found.as_ref());
-        let bound = space == Space::Missing && is_bound(shared, name).await?;
+        let bound = if space == Space::Missing { bound(shared, name).await? } else { Bound::default() };
         Ok(Some(View { cluster, space, held: works.filter(is_held).collect(), bound }))
     }
 
@@ -207,6 +223,10 @@ impl Reconcile for Controller {
         }
         if let Some(mark) = plan.mark {
             write_mark(shared, &view.cluster, mark).await?;
+        }
+        if plan.forget {
+            forget(shared, &view.bound.left, name).await?;
+            forget(shared, &view.bound.left_in_cluster, name).await?;
         }
         if plan.let_go {
             shared.writer.release(view.cluster.as_ref(), finalizers::CLUSTER).await?;
@@ -277,15 +297,34 @@ async fn write_mark(shared: &Shared, cluster: &Cluster, mark: Mark) -> Result<()
     }
 }
 
-/// Returns whether a binding still names the cluster.
-async fn is_bound(shared: &Shared, name: &str) -> Result<bool, Error> {
-    Ok(is_named_by::<ResourceBinding>(shared, name).await?
-        || is_named_by::<ClusterResourceBinding>(shared, name).await?)
+/// Returns the bindings that name the cluster.
+async fn bound(shared: &Shared, name: &str) -> Result<Bound, Error> {
+    let (scheduled, left) = named_by::<ResourceBinding>(shared, name).await?;
+    let (also, left_in_cluster) = named_by::<ClusterResourceBinding>(shared, name).await?;
+    Ok(Bound { scheduled: scheduled || also, left, left_in_cluster })
 }
 
-async fn is_named_by<B: StoredBinding>(shared: &Shared, name: &str) -> Result<bool, Error> {
+/// Returns whether bindings of a kind that the scheduler looks at name the cluster, and those which it does not look at.
+async fn named_by<B: StoredBinding>(shared: &Shared, name: &str) -> Result<(bool, Vec<B>), Error> {
     let bindings = Api::<B>::all(shared.client().clone()).list(&ListParams::default()).await?;
-    Ok(bindings.items.iter().any(|binding| binding.spec().clusters.iter().any(|target| target.name == name)))
+    let names = |binding: &B| binding.spec().clusters.iter().any(|target| target.name == name);
+    let named = bindings.items.into_iter().filter(names);
+    let (scheduled, left): (Vec<B>, Vec<B>) =
+        named.partition(|binding| scheduler::trigger::is_backed(binding.metadata()));
+    Ok((!scheduled.is_empty(), left))
+}
+
+/// Takes a cluster that has left out of bindings. Nothing runs there any more: its Works are gone.
+async fn forget<B: StoredBinding>(shared: &Shared, bindings: &[B], name: &str) -> Result<(), Error> {
+    for binding in bindings {
+        let mut without = binding.clone();
+        without.spec_mut().clusters.retain(|target| target.name != name);
+        let mirror = B::mirror(&shared.mirrors);
+        shared.writer.update_mirrored(mirror, binding, &without, Guard::Version).await?;
+        let key = Key::of(binding);
+        tracing::info!(controller = COMPONENT, cluster = name, binding = %key, "no policy is behind it: it loses the cluster");
+    }
+    Ok(())
 }
 
 /// Returns the taints a cluster should have by its Ready condition, or `None` if it has them.
@@ -392,8 +431,9 @@ mod tests {
         json!({ "metadata": { "finalizers": [finalizers::CLUSTER] } })
     }
 
-    fn view(ready: &str, otherwise: Value, space: Space, bound: bool) -> View {
+    fn view(ready: &str, otherwise: Value, space: Space, scheduled: bool) -> View {
         let held = vec![work("m1", json!({}))];
+        let bound = Bound { scheduled, ..Bound::default() };
         View { cluster: Arc::new(cluster("m1", ready, otherwise)), space, held, bound }
     }
 
@@ -439,6 +479,10 @@ mod tests {
         let space_goes = Some((NAMESPACE_WAIT, "the execution namespace goes"));
         let works = || vec![Key::new("karmada-es-m1", "web-1")];
         let delete = Some(SpaceStep::Delete);
+        let left = |view: View| {
+            let bound = Bound { left: vec![ResourceBinding::default()], ..view.bound };
+            View { bound, ..view }
+        };
         let cases = [
             (
                 "its namespace goes first",
@@ -459,6 +503,20 @@ mod tests {
                 "nothing is left",
                 view("True", leaving(json!({})), Space::Missing, false),
                 Plan { let_go: true, ..Plan::default() },
+            ),
+            (
+                "a binding without a policy names it",
+                left(view("True", leaving(json!({})), Space::Missing, false)),
+                Plan { forget: true, let_go: true, ..Plan::default() },
+            ),
+            (
+                "one with a policy, too",
+                left(view("True", leaving(json!({})), Space::Missing, true)),
+                Plan {
+                    forget: true,
+                    again: Some((BINDING_WAIT, "a binding still names the cluster")),
+                    ..Plan::default()
+                },
             ),
             ("it is not held by us", view("True", deleting(), Space::Present, false), Plan::default()),
             (

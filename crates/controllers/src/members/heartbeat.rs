@@ -5,9 +5,13 @@
 //!
 //! The control plane compares renewals with its own clock (`monitor`), so a clock that is off does no harm. The Lease ends with
 //! its Cluster, which owns it; a Lease of an earlier Cluster of the same name is taken over.
+//!
+//! Nobody else writes this Lease, and it is written often. So it also tells whether the control plane still has the history that the
+//! agent saw ([`Signs`]): watches that were cut go on where they were, unless the control plane was restored from a backup.
 
 #[cfg(test)]
 mod on_server;
+mod signs;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,6 +28,7 @@ use parking_lot::Mutex;
 use runtime::{Error, Outcome, Queue, Reconcile, UNLIMITED, controller};
 
 use super::Shared;
+pub(crate) use signs::Signs;
 
 /// Renewals of many agents that started together spread out by up to this part of their interval.
 const JITTER: f64 = 0.04;
@@ -121,7 +126,13 @@ impl Reconcile for Heartbeat {
         let known = self.last.lock().clone();
         let lease = match known {
             Some(lease) => Some(lease),
-            None => self.leases().get_opt(name).await?,
+            None => {
+                let found = self.leases().get_opt(name).await?;
+                self.signs(|signs| {
+                    signs.found(found.as_ref());
+                });
+                found
+            }
         };
         Ok(Some(View { cluster, lease, duration: self.shared.timing.lease_duration }))
     }
@@ -136,14 +147,24 @@ impl Reconcile for Heartbeat {
         self.last.lock().take();
         let written = match plan {
             Plan::Create(lease) => leases.create(&PostParams::default(), &lease).await?,
-            Plan::Renew(lease) => leases.replace(name, &PostParams::default(), &lease).await?,
+            Plan::Renew(lease) => {
+                self.signs(|signs| signs.tries(&lease));
+                leases.replace(name, &PostParams::default(), &lease).await?
+            }
         };
+        self.signs(|signs| signs.wrote(&written));
         *self.last.lock() = Some(written);
         Ok(Outcome::After(self.interval()))
     }
 }
 
 impl Heartbeat {
+    fn signs(&self, tell: impl FnOnce(&Signs)) {
+        if let Some(signs) = &self.shared.signs {
+            tell(signs);
+        }
+    }
+
     fn leases(&self) -> Api<Lease> {
         Api::namespaced(self.shared.client().clone(), NAMESPACE_CLUSTER)
     }

@@ -169,7 +169,8 @@ mod tests {
     }
 
     fn node(cpu: &str, memory: &str) -> NodeRecord {
-        NodeRecord { ready: true, allocatable: list(&[("cpu", cpu), ("memory", memory), ("pods", "110")]) }
+        let allocatable = list(&[("cpu", cpu), ("memory", memory), ("pods", "110")]);
+        NodeRecord { ready: true, allocatable, ..NodeRecord::default() }
     }
 
     fn pod(node: &str, cpu: &str, memory: &str) -> PodRecord {

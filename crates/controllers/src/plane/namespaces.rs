@@ -73,12 +73,14 @@ fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<String>>) {
     });
 
     // A Work of ours that was deleted while the namespace and the cluster are still there comes back.
-    let pushed = Arc::clone(&queue);
-    plane.mirrors.works.subscribe(move |change| {
-        if let (Some(old), None) = (&change.old, &change.new) {
-            let owners = old.metadata.owner_references.iter().flatten();
-            for owner in owners.filter(|owner| owner.kind == "Namespace" && owner.api_version == "v1") {
-                pushed.push(owner.name.clone());
+    plane.mirrors.works.subscribe({
+        let (pushed, plane) = (Arc::clone(&queue), Arc::clone(plane));
+        move |change| {
+            if let (Some(old), None) = (&change.old, &change.new) {
+                let owners = old.metadata.owner_references.iter().flatten();
+                for owner in owners.filter(|owner| owner.kind == "Namespace" && owner.api_version == "v1") {
+                    plane.bring_back(old, &pushed, owner.name.clone());
+                }
             }
         }
     });

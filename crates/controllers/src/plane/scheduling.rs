@@ -10,12 +10,13 @@
 //!
 //! Code map: `decide` what becomes of a binding · `turns` whose turn it is · `conclude` writes results · `settings` what
 //! flags say · `obstacles` who waits for what · `diagnoses` keeps the reasons of the last decisions · `estimating` asks the
-//! accurate estimators · `metrics` are what is measured.
+//! accurate estimators · `local` answers for members without one · `metrics` are what is measured.
 
 mod conclude;
 mod decide;
 mod diagnoses;
 mod estimating;
+mod local;
 mod metrics;
 mod obstacles;
 mod settings;
@@ -112,7 +113,7 @@ fn subscribed(plane: &Arc<Plane>) -> Arc<Controller> {
         plane: Arc::clone(plane),
         scheduler: Arc::new(settings.scheduler(Gates::from(&plane.features))),
         component: settings.name.clone().leak(),
-        estimators: settings.estimating.clone().map(|using| Estimators::new(using, plane.client().clone())),
+        estimators: settings.estimating.clone().map(|using| Estimators::new(using, plane)),
         settings,
         known: RwLock::default(),
         turns: Mutex::default(),

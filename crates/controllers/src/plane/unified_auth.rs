@@ -110,12 +110,14 @@ fn subscribed(plane: &Arc<Plane>) -> Arc<Authenticator> {
     });
 
     // A Work of ours that was deleted while the cluster is still there comes back.
-    let pushed = Arc::clone(&authenticator.queue);
-    plane.mirrors.works.subscribe(move |change| {
-        if let (Some(old), None) = (&change.old, &change.new) {
-            let owners = old.metadata.owner_references.iter().flatten();
-            for owner in owners.filter(|owner| owner.kind == "Cluster") {
-                pushed.push(owner.name.clone());
+    plane.mirrors.works.subscribe({
+        let (pushed, plane) = (Arc::clone(&authenticator.queue), Arc::clone(plane));
+        move |change| {
+            if let (Some(old), None) = (&change.old, &change.new) {
+                let owners = old.metadata.owner_references.iter().flatten();
+                for owner in owners.filter(|owner| owner.kind == "Cluster") {
+                    plane.bring_back(old, &pushed, owner.name.clone());
+                }
             }
         }
     });

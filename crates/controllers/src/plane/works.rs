@@ -3,14 +3,17 @@
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 use std::sync::Arc;
+use std::time::Duration;
 
+use api::cluster::ClusterSyncMode;
 use api::labels::{
     CLUSTER_RESOURCE_BINDING_PERMANENT_ID, RESOURCE_BINDING_PERMANENT_ID, WORK_PERMANENT_ID, annotations,
 };
+use api::names::cluster_of_execution_space;
 use api::work::Work;
 use parking_lot::Mutex;
 use propagation::render::{DesiredWork, stamp};
-use runtime::{Change, Key, Mirror};
+use runtime::{Change, Key, Mirror, Queue};
 
 use super::quotas::quota_of;
 use super::{BindingKey, Plane};
@@ -31,6 +34,29 @@ impl Plane {
             file(&plane.works.by_binding, change.key, id(&change.old), id(&change.new));
             let quota = |work: &Option<Arc<Work>>| work.as_deref().and_then(quota_of);
             file(&plane.works.by_quota, change.key, quota(&change.old), quota(&change.new));
+        });
+    }
+}
+
+/// How long a Work that was deleted in pull mode stays away; tests need not see that it is long.
+const AWAY: Duration = if cfg!(test) { Duration::from_millis(300) } else { Duration::from_secs(10) };
+
+impl Plane {
+    /// Has a Work that was deleted written again. In pull mode not at once: the original's `unregister` deletes a cluster's
+    /// Works, looks once a second until there are none, and only then deletes the Cluster.
+    pub(super) fn bring_back(&self, work: &Work, queue: &Arc<Queue<String>>, key: String) {
+        let cluster = work.metadata.namespace.as_deref().and_then(cluster_of_execution_space);
+        let cluster = cluster.and_then(|name| self.mirrors.clusters.get("", name));
+        if cluster.is_none_or(|cluster| cluster.spec.sync_mode != ClusterSyncMode::Pull) {
+            queue.push(key);
+            return;
+        }
+        let (queue, stop) = (Arc::clone(queue), self.supervisor.token().clone());
+        self.supervisor.spawn(async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = tokio::time::sleep(AWAY) => queue.push(key),
+            }
         });
     }
 }

@@ -21,7 +21,7 @@ use propagation::Object;
 use runtime::{Error, Guard, Key, Outcome, Queue, Reconcile, controller};
 
 use super::index::{Role, cluster_of, roles};
-use super::works::{Token, is_going, label, manifest, service_of};
+use super::works::{Token, is_going, label, manifest, offered, service_of};
 use super::{SERVICE_NAME, SLICE, is_ready};
 use crate::plane::Plane;
 use crate::table::Start;
@@ -131,8 +131,9 @@ fn decide(view: &View) -> Plan {
 /// Returns the slice that the control plane should have; none if no ServiceExport wants it, or the Work cannot be read.
 fn desired(key: &Key, work: &Work) -> Option<EndpointSlice> {
     let service = service_of(work, Token::ServiceExport)?;
-    let slice = manifest(work, SLICE)?;
-    let collected: EndpointSlice = serde_json::from_value(slice.clone()).ok()?;
+    let slice = offered(work, &service)?;
+    let name = names::imported_endpoint_slice(cluster_of(key), slice.name());
+    let collected: EndpointSlice = serde_json::from_value(slice).ok()?;
     let labels = [
         (WORK_PERMANENT_ID, label(work, WORK_PERMANENT_ID).to_owned()),
         (SERVICE_NAME, names::derived_service(&service.name)),
@@ -144,7 +145,7 @@ fn desired(key: &Key, work: &Work) -> Option<EndpointSlice> {
     };
     Some(EndpointSlice {
         metadata: ObjectMeta {
-            name: Some(names::imported_endpoint_slice(cluster_of(key), slice.name())),
+            name: Some(name),
             namespace: Some(service.namespace),
             labels: Some(map(&labels)),
             annotations: Some(map(&notes)),

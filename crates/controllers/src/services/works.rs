@@ -5,6 +5,7 @@
 //! are suspended for ever: they tell something and are never carried out.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
 
 use api::labels::annotations::PROVISION_CLUSTER;
 use api::labels::{
@@ -83,6 +84,58 @@ pub(super) fn is_going(work: &Work) -> bool {
 /// Returns the manifest of this kind in a Work.
 pub(super) fn manifest<'a>(work: &'a Work, kind: &str) -> Option<&'a Value> {
     work.spec.workload.manifests.iter().find(|manifest| manifest.kind() == kind)
+}
+
+/// As many slices of one Service are taken from one cluster. Kubernetes makes one for a hundred endpoints, so that this is a Service with
+/// a hundred thousand; whoever has the rights to write slices in a member could make any number of them.
+pub(super) const MOST_SLICES: usize = 1000;
+
+/// Returns the slice in a collected Work, as far as it may be brought to other clusters.
+///
+/// A cluster offers endpoints of its own pods, for the Service that the Work names. It has no say in other namespaces: a slice of
+/// another one is left out. Neither does it direct clients of another cluster to what is reached by every machine for itself: its own
+/// loopback, or the link on which clouds serve their credentials. API servers refuse such addresses; not every member is honest.
+pub(super) fn offered(work: &Work, service: &Key) -> Option<Value> {
+    let slice = manifest(work, super::SLICE)?;
+    if slice.namespace() != service.namespace {
+        return None;
+    }
+    let mut slice = slice.clone();
+    if let Some(endpoints) = slice.get_mut("endpoints").and_then(Value::as_array_mut) {
+        endpoints.retain_mut(|endpoint| {
+            let Some(addresses) = endpoint.get_mut("addresses").and_then(Value::as_array_mut) else {
+                return true;
+            };
+            let before = addresses.len();
+            addresses.retain(|address| address.as_str().is_none_or(is_of_a_pod));
+            before == 0 || !addresses.is_empty()
+        });
+    }
+    Some(slice)
+}
+
+/// Returns whether an address may belong to a pod that others reach. What is not an IP address is judged by who reads it.
+fn is_of_a_pod(address: &str) -> bool {
+    let plain = |address: Ipv4Addr| {
+        !(address.is_loopback()
+            || address.is_link_local()
+            || address.is_unspecified()
+            || address.is_multicast()
+            || address.is_broadcast())
+    };
+    match address.parse::<IpAddr>() {
+        Ok(IpAddr::V4(address)) => plain(address),
+        Ok(IpAddr::V6(address)) => match address.to_ipv4_mapped() {
+            Some(inside) => plain(inside),
+            None => {
+                !(address.is_loopback()
+                    || address.is_unspecified()
+                    || address.is_multicast()
+                    || address.is_unicast_link_local())
+            }
+        },
+        Err(_) => true,
+    }
 }
 
 /// A Work as it should be.
@@ -241,4 +294,47 @@ pub(super) fn dispatched(
     let annotations = BTreeMap::from([(PROVISION_CLUSTER.to_owned(), source.to_owned())]);
     let work = DesiredWork::new(consumer, manifest, labels, annotations)?;
     Ok(Wanted { work, finalizers: vec![finalizers::EXECUTION], without: Vec::new() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::work;
+
+    fn offering(namespace: &str, addresses: &[&[&str]]) -> Option<Vec<Value>> {
+        let endpoints: Vec<Value> = addresses.iter().map(|all| json!({ "addresses": all })).collect();
+        let work = work(
+            "m1",
+            json!({ "spec": { "workload": { "manifests": [{
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": { "name": "web-1", "namespace": namespace }, "endpoints": endpoints }] } } }),
+        );
+        let slice = offered(&work, &Key::new("shop", "web"))?;
+        Some(slice["endpoints"].as_array().cloned().unwrap_or_default())
+    }
+
+    #[test]
+    fn a_cluster_offers_endpoints_of_its_own_pods_and_nothing_else() {
+        let one = |address: &str| json!({ "addresses": [address] });
+        let kept = offering("shop", &[&["10.0.0.1"], &["fd00::1"], &["pod.example.com"]]).expect("a slice");
+        assert_eq!(kept, [one("10.0.0.1"), one("fd00::1"), one("pod.example.com")]);
+        for hostile in [
+            "127.0.0.1",
+            "127.8.8.8",
+            "169.254.169.254",
+            "0.0.0.0",
+            "224.0.0.1",
+            "255.255.255.255",
+            "::1",
+            "::",
+            "fe80::1",
+            "ff02::1",
+            "::ffff:127.0.0.1",
+            "::ffff:169.254.169.254",
+        ] {
+            let kept = offering("shop", &[&[hostile], &["10.0.0.1", hostile]]).expect("a slice");
+            assert_eq!(kept, [one("10.0.0.1")], "{hostile}");
+        }
+        assert_eq!(offering("kube-system", &[&["10.0.0.1"]]), None, "it is of another namespace");
+    }
 }

@@ -30,8 +30,12 @@ impl Authority {
         self.dir.path().join("ca.pem")
     }
 
+    pub(crate) fn pem(&self) -> String {
+        self.issuer.pem()
+    }
+
     /// Signs a certificate for this name; returns it with its key, both PEM.
-    fn issue(&self, name: &str) -> (String, String) {
+    pub(crate) fn issue(&self, name: &str) -> (String, String) {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         (params.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())

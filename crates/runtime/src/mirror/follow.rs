@@ -1,14 +1,17 @@
-//! Keeps a copy up to date: a list, then its watch, then again from the list. Also how long to rest between two lives of a watch, and
-//! what to do when a server sends more than is taken.
+//! Keeps a copy up to date: a list, then its watch, then again from the list, or from where the watch was cut if somebody vouches
+//! for the server's history. Also how long to rest between two lives of a watch, and what to do when a server sends more than is
+//! taken.
 
+use std::convert::Infallible;
 use std::fmt::Debug;
 use std::hash::BuildHasher;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use futures::StreamExt;
+use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::runtime::watcher;
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
@@ -17,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Change, Entry, Key, Listing, Mirror, Source, revision};
 use crate::room::TooLarge;
 use crate::undecoded::Undecoded;
+use crate::witness::Vouched;
 
 /// How long a copy waits before it lists again after its watch failed: doubled each time, at most the second.
 const FIRST_REST: Duration = Duration::from_millis(500);
@@ -25,6 +29,11 @@ const LONGEST_REST: Duration = Duration::from_secs(30);
 const TOO_LARGE_REST: Duration = Duration::from_secs(30);
 /// How many objects of a cluster a list may show before it is given up.
 const LIST_LIMIT: usize = 1_000_000;
+
+/// How long a watch may be silent: the library asks servers to end one after 290 s.
+const SILENCE: Duration = Duration::from_secs(295);
+/// The status of a revision that is no longer in the server's history.
+const GONE: u16 = 410;
 
 /// How one life of a watch ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +51,30 @@ enum End {
     },
 }
 
+impl End {
+    fn of(error: &kube::Error, mirror_page: &AtomicU32, after_list: bool) -> Self {
+        if TooLarge::within(error).is_some() {
+            // Smaller pages may do; the limit has told of itself.
+            let page = mirror_page.load(Ordering::Relaxed);
+            mirror_page.store((page / 4).max(1), Ordering::Relaxed);
+            return Self::TooLarge { last_try: page <= 1 };
+        }
+        tracing::debug!(%error, "watch interrupted");
+        Self::Failed { after_list }
+    }
+}
+
+/// Waits for something, unless the copy is told to stop or to begin anew meanwhile.
+macro_rules! unless_ended {
+    ($mirror:expr, $stop:expr, $waited:expr) => {
+        tokio::select! {
+            () = $stop.cancelled() => return Err(End::Stopped),
+            () = $mirror.revive.notified() => return Err(End::Revived),
+            found = $waited => found,
+        }
+    };
+}
+
 impl<T> Mirror<T> {
     /// Follows a collection until told to stop. Subscribers are let go then: they often hold what holds this mirror.
     pub async fn follow<K>(
@@ -53,84 +86,174 @@ impl<T> Mirror<T> {
     ) where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
     {
+        let api = Api::<Undecoded>::all_with(api.clone().into_client(), &api.resource_url().to_owned());
         let mut failures = 0;
+        // Up to where everything is known.
+        let mut position = None;
         loop {
-            match self.watch(&api, &config, &stop, &convert).await {
+            let Err(end) = self.live(&api, &config, &stop, &convert, &mut position).await;
+            let rest = match end {
                 End::Stopped => break,
-                End::Revived => failures = 0,
+                End::Revived => {
+                    (failures, position) = (0, None);
+                    continue;
+                }
                 End::TooLarge { last_try } => {
-                    let rest = if last_try { TOO_LARGE_REST } else { FIRST_REST };
-                    tokio::select! {
-                        () = stop.cancelled() => break,
-                        () = self.revive.notified() => {}
-                        () = tokio::time::sleep(rest) => {}
-                    }
+                    position = None;
+                    if last_try { TOO_LARGE_REST } else { FIRST_REST }
                 }
                 End::Failed { after_list } => {
                     failures = if after_list { 1 } else { failures + 1 };
-                    tokio::select! {
-                        () = stop.cancelled() => break,
-                        () = self.revive.notified() => failures = 0,
-                        () = tokio::time::sleep(rest_after(failures)) => {}
-                    }
+                    rest_after(failures)
                 }
+            };
+            if let Err(end) = self.pause(rest, &stop, &mut failures, &mut position).await {
+                debug_assert_eq!(end, End::Stopped, "nothing else ends a pause");
+                break;
             }
         }
         self.subscribers.write().clear();
     }
 
-    /// Lists a collection and follows it until the watch fails. The next life begins with a list again: resuming at the
-    /// last revision would miss everything if the server was restored to an older one.
-    async fn watch<K>(
+    /// Rests, and longer while nobody can say whether the watch may go on at its position.
+    async fn pause(
         &self,
-        api: &Api<K>,
+        rest: Duration,
+        stop: &CancellationToken,
+        failures: &mut u32,
+        position: &mut Option<String>,
+    ) -> Result<(), End> {
+        let (mut rest, mut since) = (rest, Instant::now());
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return Err(End::Stopped),
+                () = self.revive.notified() => {
+                    (*failures, *position) = (0, None);
+                    return Ok(());
+                }
+                () = tokio::time::sleep(rest) => {}
+            }
+            let (Some(known), Some(witness)) = (&position, self.witness.get()) else {
+                *position = None;
+                return Ok(());
+            };
+            let vouched = tokio::select! {
+                () = stop.cancelled() => return Err(End::Stopped),
+                vouched = witness.vouch(since) => vouched,
+            };
+            match vouched {
+                Vouched::Until(revision) => {
+                    *position = Some(earlier(known, revision));
+                    return Ok(());
+                }
+                Vouched::Nothing => {
+                    *position = None;
+                    return Ok(());
+                }
+                Vouched::Unreachable => {
+                    *failures += 1;
+                    (rest, since) = (rest_after(*failures), Instant::now());
+                }
+            }
+        }
+    }
+
+    /// Lists a collection, unless everything up to a position is known, and follows it until the watch fails. Without a
+    /// [`Witness`] the next life begins with a list again: resuming at the last revision would miss everything if the server was
+    /// restored to an older one.
+    async fn live<K>(
+        &self,
+        api: &Api<Undecoded>,
         config: &watcher::Config,
         stop: &CancellationToken,
         convert: &impl Fn(K) -> T,
-    ) -> End
+        position: &mut Option<String>,
+    ) -> Result<Infallible, End>
     where
-        K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+        K: Resource + DeserializeOwned,
     {
-        let undecoded = Api::<Undecoded>::all_with(api.clone().into_client(), &api.resource_url().to_owned());
-        let config = config.clone().page_size(self.page.load(Ordering::Relaxed));
-        let mut events = pin!(watcher(undecoded, config));
-        let mut after_list = false;
+        let mut at = match position.clone() {
+            Some(known) => known,
+            None => self.list(api, config, stop, convert).await?,
+        };
+        let params = WatchParams {
+            label_selector: config.label_selector.clone(),
+            field_selector: config.field_selector.clone(),
+            timeout: config.timeout,
+            bookmarks: config.bookmarks,
+            send_initial_events: false,
+        };
         loop {
-            let event = tokio::select! {
-                () = stop.cancelled() => return End::Stopped,
-                () = self.revive.notified() => return End::Revived,
-                event = events.next() => event,
-            };
-            match event {
-                None => return End::Failed { after_list },
-                Some(Err(error)) if TooLarge::within(&error).is_some() => {
-                    // Smaller pages may do; the limit has told of itself.
-                    let page = self.page.load(Ordering::Relaxed);
-                    self.page.store((page / 4).max(1), Ordering::Relaxed);
-                    return End::TooLarge { last_try: page <= 1 };
+            *position = Some(at.clone());
+            let opened = unless_ended!(self, stop, api.watch(&params, &at));
+            let events = opened.map_err(|error| {
+                if matches!(&error, kube::Error::Api(status) if status.code == GONE) {
+                    *position = None;
                 }
-                Some(Err(error)) => {
-                    tracing::debug!(%error, "watch interrupted");
-                    return End::Failed { after_list };
+                End::of(&error, &self.page, true)
+            })?;
+            let mut events = pin!(events);
+            loop {
+                let event = unless_ended!(self, stop, tokio::time::timeout(SILENCE, events.next()));
+                // A server ends a watch now and then; nothing is lost by it. So does a connection that nobody has closed.
+                let Ok(Some(event)) = event else { break };
+                match event.map_err(|error| End::of(&error, &self.page, true))? {
+                    WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                        at = version(&object)?;
+                        self.apply(&object, convert, Source::Watch);
+                    }
+                    WatchEvent::Deleted(object) => {
+                        at = version(&object)?;
+                        self.remove(&Key::of(&object), revision(&at));
+                    }
+                    WatchEvent::Bookmark(bookmark) => at = bookmark.metadata.resource_version,
+                    WatchEvent::Error(status) => {
+                        tracing::debug!(%status, "watch ended by the server");
+                        *position = (status.code != GONE).then_some(at);
+                        return Err(End::Failed { after_list: true });
+                    }
                 }
-                Some(Ok(watcher::Event::Init)) => self.begin_list(),
-                Some(Ok(watcher::Event::InitApply(_))) if self.is_endless() => {
+                *position = Some(at.clone());
+            }
+        }
+    }
+
+    /// Lists a collection, which replaces what was known; returns its revision.
+    async fn list<K>(
+        &self,
+        api: &Api<Undecoded>,
+        config: &watcher::Config,
+        stop: &CancellationToken,
+        convert: &impl Fn(K) -> T,
+    ) -> Result<String, End>
+    where
+        K: Resource + DeserializeOwned,
+    {
+        let mut params = ListParams {
+            label_selector: config.label_selector.clone(),
+            field_selector: config.field_selector.clone(),
+            limit: Some(self.page.load(Ordering::Relaxed)),
+            ..ListParams::default()
+        };
+        self.begin_list();
+        loop {
+            let page = unless_ended!(self, stop, api.list(&params));
+            let page = page.map_err(|error| End::of(&error, &self.page, false))?;
+            for object in page.items {
+                if self.is_endless() {
                     tracing::warn!(limit = LIST_LIMIT, "a list does not end and is given up");
-                    return End::TooLarge { last_try: true };
+                    return Err(End::TooLarge { last_try: true });
                 }
-                Some(Ok(watcher::Event::InitApply(object))) => {
-                    self.apply(&object, convert, Source::List { first: !self.is_synced() });
-                }
-                Some(Ok(watcher::Event::InitDone)) => {
-                    self.end_list();
-                    after_list = true;
-                    self.synced.send_replace(true);
-                }
-                Some(Ok(watcher::Event::Apply(object))) => self.apply(&object, convert, Source::Watch),
-                Some(Ok(watcher::Event::Delete(object))) => {
-                    let version = revision(object.meta().resource_version.as_deref().unwrap_or(""));
-                    self.remove(&Key::of(&object), version);
-                }
+                self.apply(&object, convert, Source::List { first: !self.is_synced() });
+                unless_ended!(self, stop, tokio::task::consume_budget());
+            }
+            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+            if params.continue_token.is_none() {
+                let version = page.metadata.resource_version.filter(|version| !version.is_empty());
+                let version = version.ok_or(End::Failed { after_list: false })?;
+                self.end_list();
+                self.synced.send_replace(true);
+                return Ok(version);
             }
         }
     }
@@ -216,6 +339,20 @@ impl<T> Mirror<T> {
         let old = old.map(|entry| self.open(&entry.slot));
         let initial = source == Source::List { first: true };
         self.tell(&Change { key: &key, old, new: Some(new), ours: false, initial });
+    }
+}
+
+/// Returns the revision of an object in a watch; one without cannot be followed.
+fn version(object: &Undecoded) -> Result<String, End> {
+    let version = object.meta().resource_version.clone().filter(|version| !version.is_empty());
+    version.ok_or(End::Failed { after_list: true })
+}
+
+/// Returns the earlier one of what is known and what is vouched for. What is shown twice then is known and not told again.
+fn earlier(known: &str, vouched: u64) -> String {
+    match known.parse::<u64>() {
+        Ok(known) => known.min(vouched).to_string(),
+        Err(_) => known.to_owned(),
     }
 }
 

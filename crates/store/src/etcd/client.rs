@@ -28,12 +28,15 @@ use tower::service_fn;
 
 use super::{
     EtcdOptions,
-    protocol::{WATCH, WatchRequest, WatchResponse},
+    protocol::{Ignored, STATUS, StatusResponse, WATCH, WatchRequest, WatchResponse},
+    telemetry::EtcdEndpoint,
 };
 
 const DIAL: Duration = Duration::from_secs(2);
 /// An endpoint that does not answer pings for this long is given up.
 const PING: Duration = Duration::from_secs(5);
+/// How long a look at an endpoint may take.
+const LOOK: Duration = Duration::from_secs(2);
 /// A page of large objects has to fit.
 const MAX_ANSWER: usize = 512 << 20;
 
@@ -54,6 +57,10 @@ pub enum EtcdError {
     Unreachable { endpoints: String, reason: String },
     #[error("etcd refuses: {0}")]
     Refused(String),
+    #[error("etcd has entries under {prefix} already; a backup is put under a prefix that has none")]
+    Occupied { prefix: String },
+    #[error("the restore under {prefix} was not finished; start the server with the same --restore again")]
+    Unfinished { prefix: String },
 }
 
 /// A request that certainly never reached etcd.
@@ -135,12 +142,35 @@ impl Client {
             grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
             let codec = ProstCodec::<Q, A>::default();
             let path = http::uri::PathAndQuery::from_static(path);
-            grpc.unary(tonic::Request::new(message), path, codec).await
+            grpc.unary(needs_leader(message), path, codec).await
         };
         match tokio::time::timeout(self.timeout, call).await {
             Ok(answer) => answer.map(tonic::Response::into_inner),
             Err(_) => Err(Status::deadline_exceeded(format!("no answer within {:?}", self.timeout))),
         }
+    }
+
+    /// Looks at every endpoint: whether it answers, and what it says of itself.
+    pub(crate) async fn look(&self) -> Vec<EtcdEndpoint> {
+        let looks = self.endpoints.iter().enumerate().map(|(at, (url, _))| async move {
+            let answer =
+                tokio::time::timeout(LOOK, self.once::<_, StatusResponse>(at, STATUS, Ignored {})).await;
+            let answer = answer
+                .unwrap_or_else(|_| Err(Status::deadline_exceeded(format!("no answer within {LOOK:?}"))));
+            let (failure, bytes) = match answer {
+                Err(status) => (Some(status.message().to_owned()), 0),
+                Ok(told) => {
+                    let failure = match told.errors.first() {
+                        Some(first) => Some(first.clone()),
+                        None if told.leader == 0 => Some("it knows of no leader".to_owned()),
+                        None => None,
+                    };
+                    (failure, u64::try_from(told.db_size).unwrap_or(0))
+                }
+            };
+            EtcdEndpoint { url: url.clone(), failure: failure.map(Into::into), bytes }
+        });
+        futures::future::join_all(looks).await
     }
 
     /// Opens a watch stream at the endpoint in use.
@@ -154,7 +184,7 @@ impl Client {
             grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
             let codec = ProstCodec::<WatchRequest, WatchResponse>::default();
             let path = http::uri::PathAndQuery::from_static(WATCH);
-            grpc.streaming(tonic::Request::new(requests), path, codec).await
+            grpc.streaming(needs_leader(requests), path, codec).await
         };
         let answer = match tokio::time::timeout(self.timeout, call).await {
             Ok(answer) => answer.map(tonic::Response::into_inner),
@@ -192,7 +222,19 @@ pub(crate) fn is_connection(status: &Status) -> bool {
     matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Unknown)
 }
 
+/// Has etcd refuse at once, and end a watch, when it has lost sight of the others: it would know nothing new.
+fn needs_leader<T>(message: T) -> tonic::Request<T> {
+    let mut request = tonic::Request::new(message);
+    request.metadata_mut().insert("hasleader", tonic::metadata::MetadataValue::from_static("true"));
+    request
+}
+
+/// Says whether a request has certainly changed nothing.
 fn was_never_sent(status: &Status) -> bool {
+    // etcd looks for its leader before it looks at the request.
+    if status.message() == "etcdserver: no leader" {
+        return true;
+    }
     let mut next: Option<&(dyn std::error::Error + 'static)> = std::error::Error::source(status);
     while let Some(error) = next {
         if error.is::<NotSent>() {
@@ -334,11 +376,7 @@ mod tests {
     async fn a_write_that_was_never_sent_goes_to_the_next_endpoint() {
         // Nobody listens at port 1.
         let client = Client::new(&options(&["http://127.0.0.1:1", "http://localhost:1"])).unwrap();
-        let status = client.once::<super::super::protocol::Ignored, super::super::protocol::Ignored>(
-            0,
-            super::super::protocol::TXN,
-            super::super::protocol::Ignored {},
-        );
+        let status = client.once::<Ignored, Ignored>(0, super::super::protocol::TXN, Ignored {});
         let status = status.await.unwrap_err();
         assert!(is_connection(&status) && was_never_sent(&status), "{status:?}");
     }

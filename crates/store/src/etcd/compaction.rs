@@ -34,6 +34,13 @@ pub(super) async fn last(client: &Client) -> Result<Option<Revision>, Status> {
     Ok(text.and_then(|text| text.parse().ok()).filter(|revision| *revision > 0))
 }
 
+/// Notes that everything before a revision has been given up, so that nobody reads as of an older one.
+pub(super) async fn note(client: &Client, revision: Revision) -> Result<(), Status> {
+    let put = PutRequest { key: KEY, value: revision.to_string().into(), lease: 0 };
+    let request = TxnRequest { success: vec![Request::Put(put).into()], ..TxnRequest::default() };
+    client.call::<_, TxnResponse>(TXN, request, true).await.map(drop)
+}
+
 /// Plays one round. Returns what to know at the next one.
 pub(super) async fn round(client: &Client, known: Rounds) -> Result<Rounds, Status> {
     let value = known.revision.to_string();

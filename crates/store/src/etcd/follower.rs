@@ -35,6 +35,8 @@ use super::{
         RangeResponse, Request, Response, TXN, TxnRequest, TxnResponse, WatchAsk, WatchCreateRequest,
         WatchEvent, WatchRequest, WatchResponse,
     },
+    restore,
+    telemetry::{EtcdEndpoint, Operation},
 };
 use crate::{
     Change, CommitError, Committed, Entry, Event, Expect, Head, OpenError, Options, Revision, Write,
@@ -50,6 +52,8 @@ use crate::{
 const MAX_FLIGHTS: usize = 1_024;
 /// How often etcd is asked how far the watch is, while somebody waits for it.
 const PROGRESS: Duration = Duration::from_millis(100);
+/// How often all endpoints are looked at.
+const LOOKS: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How long the end waits for writes that are under way.
@@ -120,6 +124,8 @@ struct Follower<H> {
     /// Those that ask how far etcd is, while nobody asks for them yet.
     questions: Vec<oneshot::Sender<Result<Revision, CommitError<H>>>>,
     asking: bool,
+    /// etcd has no space left; that reads succeed says nothing about it.
+    full: bool,
     leases: Arc<Leases>,
 }
 
@@ -144,12 +150,15 @@ enum Back<H> {
         flight: Sent,
         done: oneshot::Sender<Reply<H>>,
         answer: Result<TxnResponse, Status>,
+        took: Duration,
     },
     Newest {
         askers: Vec<oneshot::Sender<Result<Revision, CommitError<H>>>>,
         answer: Result<Revision, Status>,
+        took: Duration,
     },
     Compacted(Result<Rounds, Status>),
+    Looked(Vec<EtcdEndpoint>),
 }
 
 /// What a refused write means, since etcd only says that the comparison failed.
@@ -167,6 +176,16 @@ struct Sent {
     expect: Expect,
     /// The first of the writes that were to happen together with it.
     companion: Option<Key>,
+}
+
+impl Sent {
+    fn operation(&self) -> Operation {
+        match (self.kind, self.expect) {
+            (Kind::Delete(_), _) => Operation::Delete,
+            (Kind::Put, Expect::Absent) => Operation::Create,
+            (Kind::Put, _) => Operation::Update,
+        }
+    }
 }
 
 /// A write under way.
@@ -192,8 +211,19 @@ impl<H: Head> Follower<H> {
     async fn open(options: Options, etcd: &EtcdOptions) -> Result<Self, EtcdError> {
         let client = Client::new(etcd)?;
         let keys = Keys::new(&etcd.prefix);
+        let started = Instant::now();
         let everything =
-            load::with_history(&client, &keys).await.map_err(|status| refusal(&client, &status))?;
+            load::with_history(&client, &keys, 0).await.map_err(|status| refusal(&client, &status))?;
+        let took = started.elapsed();
+        if restore::is_unfinished(&client, &keys).await.map_err(|status| refusal(&client, &status))? {
+            return Err(EtcdError::Unfinished { prefix: etcd.prefix.clone() });
+        }
+        let follower = Self::new(options, client, keys, everything);
+        follower.shared.telemetry.asked(Operation::List, &Arc::default(), took, false);
+        Ok(follower)
+    }
+
+    fn new(options: Options, client: Client, keys: Keys, everything: Everything) -> Self {
         let Everything { revision, newest, collections } = everything;
         let shards = collections.into_iter().map(|(collection, raw)| {
             let entries = parse_heads(&collection, raw);
@@ -201,7 +231,7 @@ impl<H: Head> Follower<H> {
         });
         let state = State::new(revision, revision, None, shards.collect());
         let shared = Arc::new(Shared::new(options, state, Revision::MAX, true));
-        Ok(Self {
+        Self {
             shared,
             client,
             keys,
@@ -216,8 +246,9 @@ impl<H: Head> Follower<H> {
             waiting: BTreeMap::new(),
             questions: Vec::new(),
             asking: false,
+            full: false,
             leases: Arc::default(),
-        })
+        }
     }
 
     /// Follows the watch up to a revision.
@@ -241,6 +272,8 @@ impl<H: Head> Follower<H> {
         let mut compaction = tokio::time::interval(every.unwrap_or(Duration::from_secs(3_600)));
         compaction.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut rounds = Rounds::default();
+        let mut looks = tokio::time::interval(LOOKS);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut last_call: Option<Instant> = None;
         loop {
             let closing = self.take_mail();
@@ -262,12 +295,21 @@ impl<H: Head> Follower<H> {
                 },
                 next = next_answer(&mut self.link) => self.watched(next).await,
                 _ = progress.tick(), if closing || !self.waiting.is_empty() => self.ask_progress(),
+                _ = looks.tick() => self.look(),
                 _ = compaction.tick(), if every.is_some() => {
                     let (client, known) = (self.client.clone(), rounds);
                     self.calls.push(async move { Back::Compacted(compaction::round(&client, known).await) }.boxed());
                 }
             }
         }
+    }
+
+    /// Looks at all endpoints, and whether etcd as a whole still answers: nobody may have asked for long.
+    fn look(&mut self) {
+        let client = self.client.clone();
+        self.calls.push(async move { Back::Looked(client.look().await) }.boxed());
+        let (done, _) = oneshot::channel();
+        self.questions.push(done);
     }
 
     /// Takes what others have asked for; says whether the store is to be closed.
@@ -349,8 +391,9 @@ impl<H: Head> Follower<H> {
                 };
                 client.call(TXN, request, false).await
             };
-            let flight = Sent { key: ours, id, kind, expect, companion };
-            Back::Written { flight, done, answer: request.await }
+            let (flight, started) = (Sent { key: ours, id, kind, expect, companion }, Instant::now());
+            let answer = request.await;
+            Back::Written { flight, done, answer, took: started.elapsed() }
         };
         self.calls.push(call.boxed());
     }
@@ -381,9 +424,10 @@ impl<H: Head> Follower<H> {
         let (client, (key, _)) = (self.client.clone(), self.keys.range());
         let call = async move {
             let request = RangeRequest { key, count_only: true, ..RangeRequest::default() };
+            let started = Instant::now();
             let answer = client.call::<_, RangeResponse>(RANGE, request, true).await;
             let answer = answer.map(|answer| unsigned(answer.header.map_or(0, |header| header.revision)));
-            Back::Newest { askers, answer }
+            Back::Newest { askers, answer, took: started.elapsed() }
         };
         self.calls.push(call.boxed());
     }
@@ -391,8 +435,10 @@ impl<H: Head> Follower<H> {
     fn came_back(&mut self, back: Back<H>) {
         match back {
             Back::Compacted(_) => {}
-            Back::Newest { askers, answer } => {
+            Back::Looked(endpoints) => self.shared.telemetry.looked(endpoints),
+            Back::Newest { askers, answer, took } => {
                 self.asking = false;
+                self.shared.telemetry.asked(Operation::Get, &Arc::default(), took, answer.is_err());
                 match answer {
                     Ok(revision) => {
                         self.told(None);
@@ -408,8 +454,10 @@ impl<H: Head> Follower<H> {
                     }
                 }
             }
-            Back::Written { flight, done, answer } => {
+            Back::Written { flight, done, answer, took } => {
                 self.flying -= 1;
+                let operation = flight.operation();
+                self.shared.telemetry.asked(operation, &flight.key.0, took, answer.is_err());
                 match answer {
                     Err(status) => {
                         let dropped = self.drop_flight(&flight.key, flight.id);
@@ -418,6 +466,7 @@ impl<H: Head> Follower<H> {
                         drop(done.send(Err(failure(&status, size))));
                     }
                     Ok(answer) => {
+                        self.full &= !(answer.succeeded && flight.kind == Kind::Put);
                         self.told(None);
                         self.written(flight, done, answer);
                     }
@@ -469,7 +518,11 @@ impl<H: Head> Follower<H> {
                 self.drop_flight(key, id);
                 drop(done.send(Ok(reply)));
             }
-            None => flight.acknowledged = Some((revision, done)),
+            None => {
+                flight.acknowledged = Some((revision, done));
+                // Everything was read anew before the answer came: the watch will not show it.
+                self.answer_shown(key);
+            }
         }
     }
 
@@ -510,12 +563,14 @@ impl<H: Head> Follower<H> {
     }
 
     /// Remembers whether etcd answers, for health and for those who ask why writes are refused.
-    fn told(&self, failed: Option<&Status>) {
+    fn told(&mut self, failed: Option<&Status>) {
         let reason = match failed {
+            None if self.full => return,
             None => None,
             Some(status) if is_connection(status) || is_full(status) => Some(self.reason(status)),
             Some(_) => return,
         };
+        self.full |= failed.is_some_and(is_full);
         let known = self.shared.read_only.read().clone();
         if known.is_some() != reason.is_some() {
             match &reason {
@@ -672,6 +727,7 @@ impl<H: Head> Follower<H> {
         let touched: Vec<Key> =
             events.iter().map(|event| (Arc::clone(&event.collection), Box::from(event.name()))).collect();
         self.applied = revision;
+        self.shared.telemetry.received(events.iter().map(|event| &event.collection));
         self.shared.publish(events, revision);
         for key in touched {
             self.answer_shown(&key);
@@ -726,7 +782,8 @@ impl<H: Head> Follower<H> {
             revision = self.applied,
             "etcd has compacted what was not seen yet: everything is read anew"
         );
-        match load::now(&self.client, &self.keys).await {
+        // With the history since, so that clients who come from other servers can go on here.
+        match load::with_history(&self.client, &self.keys, self.applied).await {
             Err(status) => {
                 self.told(Some(&status));
                 self.pause(LONGEST_PAUSE);
@@ -795,7 +852,7 @@ fn failure<H>(status: &Status, size: usize) -> CommitError<H> {
     }
 }
 
-fn refusal(client: &Client, status: &Status) -> EtcdError {
+pub(super) fn refusal(client: &Client, status: &Status) -> EtcdError {
     let reason = status.message().to_owned();
     if is_connection(status) {
         EtcdError::Unreachable { endpoints: client.names(), reason }
@@ -803,3 +860,6 @@ fn refusal(client: &Client, status: &Status) -> EtcdError {
         EtcdError::Refused(reason)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,9 +25,13 @@ pub(super) struct Everything {
     pub(super) collections: HashMap<Arc<str>, Vec<RawEntry>>,
 }
 
-/// Reads everything as of the last compaction, so that the history since can be followed.
-pub(super) async fn with_history(client: &Client, keys: &Keys) -> Result<Everything, Status> {
-    if let Some(compacted) = compaction::last(client).await? {
+/// Reads everything as of the last compaction, so that the history since can be followed. It has to be after a revision that is known.
+pub(super) async fn with_history(
+    client: &Client,
+    keys: &Keys,
+    after: Revision,
+) -> Result<Everything, Status> {
+    if let Some(compacted) = compaction::last(client).await?.filter(|compacted| *compacted > after) {
         match at(client, keys, compacted).await {
             // Somebody has compacted further since.
             Err(status) if status.code() == Code::OutOfRange => {}
@@ -38,7 +42,7 @@ pub(super) async fn with_history(client: &Client, keys: &Keys) -> Result<Everyth
 }
 
 /// Reads everything as it is now.
-pub(super) async fn now(client: &Client, keys: &Keys) -> Result<Everything, Status> {
+async fn now(client: &Client, keys: &Keys) -> Result<Everything, Status> {
     at(client, keys, 0).await
 }
 

@@ -7,12 +7,25 @@ pub(crate) const RANGE: &str = "/etcdserverpb.KV/Range";
 pub(crate) const TXN: &str = "/etcdserverpb.KV/Txn";
 pub(crate) const COMPACT: &str = "/etcdserverpb.KV/Compact";
 pub(crate) const WATCH: &str = "/etcdserverpb.Watch/Watch";
+pub(crate) const STATUS: &str = "/etcdserverpb.Maintenance/Status";
 pub(crate) const LEASE_GRANT: &str = "/etcdserverpb.Lease/LeaseGrant";
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ResponseHeader {
     #[prost(int64, tag = "3")]
     pub(crate) revision: i64,
+}
+
+/// How one endpoint is.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct StatusResponse {
+    #[prost(int64, tag = "3")]
+    pub(crate) db_size: i64,
+    /// 0 if it knows of none.
+    #[prost(uint64, tag = "4")]
+    pub(crate) leader: u64,
+    #[prost(string, repeated, tag = "8")]
+    pub(crate) errors: Vec<String>,
 }
 
 #[derive(Clone, PartialEq, Message)]

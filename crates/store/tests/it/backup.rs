@@ -26,7 +26,7 @@ async fn a_backup_holds_one_revision_although_writers_go_on() {
     let backup = soon(tokio::task::spawn_blocking(move || source.backup(&file))).await.unwrap().unwrap();
     writer.await.unwrap();
 
-    let restored = restore(&dir.path().join("copy"), &dir.path().join("restored")).unwrap();
+    let restored = restore(&dir.path().join("copy"), &dir.path().join("restored"), &[]).unwrap();
     assert_eq!(restored.entries, backup.entries);
     let copy = Store::<Mark>::open(Options::file(dir.path().join("restored"))).unwrap();
     for collection in ["left", "right"] {
@@ -46,7 +46,7 @@ async fn a_restored_store_is_far_ahead_and_refuses_revisions_of_the_lost_one() {
     set(&store, "c", "a", "lost").await; // 4, shown to clients, but not in the backup
 
     let data = dir.path().join("restored");
-    let revision = restore(&file, &data).unwrap().revision;
+    let revision = restore(&file, &data, &[]).unwrap().revision;
     assert!(revision >= 3 + RESTORE_JUMP && RESTORE_JUMP >= 1_000_000_000, "{revision}");
     let copy = Store::<Mark>::open(Options::file(&data)).unwrap();
     assert_eq!(copy.revision(), revision);
@@ -75,14 +75,14 @@ async fn a_second_restore_of_a_backup_refuses_revisions_of_the_first() {
     let store = Store::<Mark>::open(Options::memory()).unwrap();
     set(&store, "c", "a", "1").await;
     store.backup(&file).unwrap();
-    restore(&file, &dir.path().join("first")).unwrap();
+    restore(&file, &dir.path().join("first"), &[]).unwrap();
     let first = Store::<Mark>::open(Options::file(dir.path().join("first"))).unwrap();
     let shown = set(&first, "c", "a", "2").await.revision;
     // Restores are told apart by the clock, to the millisecond.
     while jiff::Timestamp::now().as_millisecond() < started_ms(shown) + 2 {
         tokio::task::yield_now().await;
     }
-    restore(&file, &dir.path().join("second")).unwrap();
+    restore(&file, &dir.path().join("second"), &[]).unwrap();
     let second = Store::<Mark>::open(Options::file(dir.path().join("second"))).unwrap();
     for n in 0..5 {
         set(&second, "c", &format!("n{n}"), "1").await;
@@ -105,7 +105,7 @@ async fn a_restored_store_cannot_be_read_by_others_although_the_backup_can() {
     set(&store, "secrets", "a", "hidden").await;
     store.backup(&file).unwrap();
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
-    restore(&file, &data).unwrap();
+    restore(&file, &data, &[]).unwrap();
     let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&data), mode(&data.join("store.redb"))), (0o700, 0o600));
 }
@@ -118,13 +118,13 @@ async fn nothing_is_overwritten_and_only_backups_are_restored() {
     set(&store, "c", "a", "1").await;
     store.backup(&file).unwrap();
     assert!(matches!(store.backup(&file), Err(OpenError::Exists { .. })));
-    assert!(matches!(restore(&file, &dir.path().join("data")), Err(OpenError::Exists { .. })));
+    assert!(matches!(restore(&file, &dir.path().join("data"), &[]), Err(OpenError::Exists { .. })));
     std::fs::write(dir.path().join("text"), "no backup").unwrap();
-    let error = restore(&dir.path().join("text"), &dir.path().join("new")).unwrap_err();
+    let error = restore(&dir.path().join("text"), &dir.path().join("new"), &[]).unwrap_err();
     assert!(error.to_string().contains("text"), "{error}");
     assert!(!dir.path().join("new/store.redb").exists());
-    assert!(restore(&dir.path().join("missing"), &dir.path().join("new")).is_err());
-    restore(&file, &dir.path().join("new")).unwrap();
+    assert!(restore(&dir.path().join("missing"), &dir.path().join("new"), &[]).is_err());
+    restore(&file, &dir.path().join("new"), &[]).unwrap();
 }
 
 #[tokio::test]
@@ -140,7 +140,37 @@ async fn a_damaged_backup_is_noticed() {
     let at = bytes.windows(100).position(|window| window.iter().all(|b| *b == b'x')).unwrap();
     bytes[at + 50] = b'y';
     std::fs::write(&file, bytes).unwrap();
-    let error = restore(&file, &dir.path().join("new")).unwrap_err();
+    let error = restore(&file, &dir.path().join("new"), &[]).unwrap_err();
     assert!(error.to_string().contains("copy"), "{error}");
     assert!(!dir.path().join("new/store.redb").exists());
+}
+
+#[tokio::test]
+async fn what_has_a_time_limit_gets_it_back_where_the_backup_does_not_say() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, data) = (dir.path().join("copy"), dir.path().join("data"));
+    let store = Store::<Mark>::open(Options::memory()).unwrap();
+    set(&store, "events", "old", "1").await;
+    set(&store, "others", "kept", "1").await;
+    store.backup(&file).unwrap();
+    restore(&file, &data, &[("events", std::time::Duration::from_secs(60))]).unwrap();
+    let clock = std::sync::Arc::new(Late);
+    let copy = Store::<Mark>::open(Options { clock, ..Options::file(&data) }).unwrap();
+    soon(async {
+        while copy.get("events", "old").is_some() {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    assert!(copy.get("others", "kept").is_some());
+}
+
+/// A clock that is two minutes fast.
+#[derive(Debug)]
+struct Late;
+
+impl store::Clock for Late {
+    fn now_ms(&self) -> u64 {
+        store::SystemClock.now_ms() + 120_000
+    }
 }

@@ -1,4 +1,4 @@
-//! Single operations on a store in memory.
+//! Single operations, on a new store in memory and on a new one on etcd.
 
 use std::{collections::HashSet, ops::Bound};
 
@@ -6,21 +6,59 @@ use store::{AtError, CommitError, Compacted, Expect, FIRST_REVISION, History, Lo
 
 use crate::support::{Mark, delete, put, set, show, show_events, soon};
 
+/// On etcd each has an etcd of its own, so that revisions begin with the first one there as well.
+macro_rules! on_both {
+    ($($name:ident),* $(,)?) => {
+        mod in_memory {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $name() {
+                    super::$name(super::open()).await;
+                }
+            )*
+        }
+
+        mod on_etcd {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $name() {
+                    let Some(place) = crate::etcd::Place::start().await else { return };
+                    super::$name(place.store()).await;
+                }
+            )*
+        }
+    };
+}
+
+on_both! {
+    the_first_write_of_a_new_store_gets_revision_2,
+    a_put_keeps_the_creation_and_moves_the_modification,
+    expectations_are_met_or_answered_with_what_is_there,
+    of_writes_in_one_batch_none_counts_on_what_another_has_changed,
+    a_name_that_comes_back_is_created_anew,
+    a_snapshot_stays_as_it_was,
+    a_range_is_ordered_and_bounded,
+    several_collections_can_be_frozen_at_one_revision,
+    the_past_is_exact_and_the_future_is_refused,
+    compaction_forgets_the_past_but_not_for_running_watches,
+    a_watch_shows_both_versions_and_knows_its_progress,
+    a_watch_may_start_in_the_future_and_before_the_collection_exists,
+    waiting_for_a_revision_ends_when_it_is_there,
+    closing_ends_writes_and_watches_but_not_reads,
+    concurrent_creators_of_one_name_have_one_winner,
+}
+
 fn open() -> Store<Mark> {
     Store::open(Options::memory()).expect("memory is always there")
 }
 
-#[tokio::test]
-async fn the_first_write_of_a_new_store_gets_revision_2() {
-    let store = open();
+async fn the_first_write_of_a_new_store_gets_revision_2(store: Store<Mark>) {
     assert_eq!(store.revision(), FIRST_REVISION);
     assert_eq!(set(&store, "pods", "a", "1").await.revision, 2);
     assert_eq!(store.revision(), 2);
 }
 
-#[tokio::test]
-async fn a_put_keeps_the_creation_and_moves_the_modification() {
-    let store = open();
+async fn a_put_keeps_the_creation_and_moves_the_modification(store: Store<Mark>) {
     let first = set(&store, "pods", "a", "1").await;
     assert!(first.previous.is_none());
     let second = set(&store, "pods", "a", "2").await;
@@ -29,9 +67,7 @@ async fn a_put_keeps_the_creation_and_moves_the_modification() {
     assert_eq!((entry.created, entry.modified, &entry.value[..]), (2, 3, &b"2"[..]));
 }
 
-#[tokio::test]
-async fn expectations_are_met_or_answered_with_what_is_there() {
-    let store = open();
+async fn expectations_are_met_or_answered_with_what_is_there(store: Store<Mark>) {
     let conflict = |result| match result {
         Err(CommitError::Conflict { current }) => {
             current.map(|entry: std::sync::Arc<store::Entry<Mark>>| entry.modified)
@@ -81,9 +117,7 @@ async fn writes_that_belong_together_all_happen_or_none_does() {
     assert_eq!((show(&store.snapshot("bindings")).len(), store.revision()), (0, 6));
 }
 
-#[tokio::test]
-async fn of_writes_in_one_batch_none_counts_on_what_another_has_changed() {
-    let store = open();
+async fn of_writes_in_one_batch_none_counts_on_what_another_has_changed(store: Store<Mark>) {
     let mut quota = set(&store, "quotas", "q", "0").await.revision;
     let mut done = 0;
     while done < 20 {
@@ -100,9 +134,7 @@ async fn of_writes_in_one_batch_none_counts_on_what_another_has_changed() {
     assert_eq!(show(&store.snapshot("bindings")).len(), 20);
 }
 
-#[tokio::test]
-async fn a_name_that_comes_back_is_created_anew() {
-    let store = open();
+async fn a_name_that_comes_back_is_created_anew(store: Store<Mark>) {
     set(&store, "c", "a", "1").await;
     store.commit(delete("c", "a", Expect::Any)).await.unwrap();
     set(&store, "c", "a", "2").await;
@@ -122,9 +154,7 @@ async fn values_and_keys_have_limits() {
     }
 }
 
-#[tokio::test]
-async fn a_snapshot_stays_as_it_was() {
-    let store = open();
+async fn a_snapshot_stays_as_it_was(store: Store<Mark>) {
     set(&store, "c", "a", "1").await;
     set(&store, "c", "b", "1").await;
     let before = store.snapshot("c");
@@ -136,9 +166,7 @@ async fn a_snapshot_stays_as_it_was() {
     assert_eq!(before.get("b").unwrap().modified, 3);
 }
 
-#[tokio::test]
-async fn a_range_is_ordered_and_bounded() {
-    let store = open();
+async fn a_range_is_ordered_and_bounded(store: Store<Mark>) {
     for name in ["b/2", "a/1", "b/1", "c/1"] {
         set(&store, "c", name, "x").await;
     }
@@ -150,9 +178,7 @@ async fn a_range_is_ordered_and_bounded() {
     assert_eq!(snapshot.rank("b0") - snapshot.rank("b/"), 2);
 }
 
-#[tokio::test]
-async fn several_collections_can_be_frozen_at_one_revision() {
-    let store = open();
+async fn several_collections_can_be_frozen_at_one_revision(store: Store<Mark>) {
     set(&store, "a", "x", "1").await;
     set(&store, "b", "y", "1").await;
     let frozen = store.snapshots(["a", "b", "none"]);
@@ -160,9 +186,7 @@ async fn several_collections_can_be_frozen_at_one_revision() {
     assert_eq!(store.collections(), [("a".into(), 1), ("b".into(), 1)]);
 }
 
-#[tokio::test]
-async fn the_past_is_exact_and_the_future_is_refused() {
-    let store = open();
+async fn the_past_is_exact_and_the_future_is_refused(store: Store<Mark>) {
     set(&store, "c", "a", "1").await; // 2
     set(&store, "other", "z", "1").await; // 3
     set(&store, "c", "b", "1").await; // 4
@@ -179,9 +203,7 @@ async fn the_past_is_exact_and_the_future_is_refused() {
     assert_eq!(store.snapshot_at("c", 4).unwrap().revision(), 4);
 }
 
-#[tokio::test]
-async fn compaction_forgets_the_past_but_not_for_running_watches() {
-    let store = open();
+async fn compaction_forgets_the_past_but_not_for_running_watches(store: Store<Mark>) {
     let mut up_to_date = store.watch("c", 1).unwrap();
     let mut behind = store.watch("c", 1).unwrap();
     let mut everything = store.watch_all(1).unwrap();
@@ -242,9 +264,7 @@ async fn the_history_keeps_to_its_limits() {
     }
 }
 
-#[tokio::test]
-async fn a_watch_shows_both_versions_and_knows_its_progress() {
-    let store = open();
+async fn a_watch_shows_both_versions_and_knows_its_progress(store: Store<Mark>) {
     let mut watch = store.watch("c", store.revision()).unwrap();
     assert_eq!(watch.progress(), 1);
     set(&store, "c", "a", "1").await;
@@ -263,9 +283,7 @@ async fn a_watch_shows_both_versions_and_knows_its_progress() {
     assert_eq!(watch.progress(), 6);
 }
 
-#[tokio::test]
-async fn a_watch_may_start_in_the_future_and_before_the_collection_exists() {
-    let store = open();
+async fn a_watch_may_start_in_the_future_and_before_the_collection_exists(store: Store<Mark>) {
     let mut watch = store.watch("c", 3).unwrap();
     for value in ["1", "2", "3"] {
         set(&store, "c", "a", value).await;
@@ -273,9 +291,7 @@ async fn a_watch_may_start_in_the_future_and_before_the_collection_exists() {
     assert_eq!(show_events(&soon(watch.next()).await.unwrap()), ["4 a: 2 -> 3"]);
 }
 
-#[tokio::test]
-async fn waiting_for_a_revision_ends_when_it_is_there() {
-    let store = open();
+async fn waiting_for_a_revision_ends_when_it_is_there(store: Store<Mark>) {
     let waiting = tokio::spawn({
         let store = store.clone();
         async move {
@@ -288,9 +304,7 @@ async fn waiting_for_a_revision_ends_when_it_is_there() {
     assert!(soon(waiting).await.unwrap() >= 3);
 }
 
-#[tokio::test]
-async fn closing_ends_writes_and_watches_but_not_reads() {
-    let store = open();
+async fn closing_ends_writes_and_watches_but_not_reads(store: Store<Mark>) {
     let mut watch = store.watch("c", 1).unwrap();
     let mut idle = store.watch("quiet", 1).unwrap();
     set(&store, "c", "a", "1").await;
@@ -304,9 +318,7 @@ async fn closing_ends_writes_and_watches_but_not_reads() {
     soon(store.wait_for(1_000)).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn concurrent_creators_of_one_name_have_one_winner() {
-    let store = open();
+async fn concurrent_creators_of_one_name_have_one_winner(store: Store<Mark>) {
     let tasks: Vec<_> = (0..50)
         .map(|n| {
             let store = store.clone();

@@ -6,18 +6,45 @@
 use std::{
     collections::BTreeMap,
     io::{BufRead, BufReader, Write as _},
-    path::Path,
+    path::PathBuf,
     process::{Child, Command, Stdio},
 };
 
-use store::{Expect, Options, Store};
+use store::{EtcdOptions, Expect, Options, Store};
 
 use crate::support::{Dice, Mark, delete, put, set};
 
 const WRITERS: u64 = 5;
 /// Writes what nobody waits for, then waits until it is on disk, as whoever finds that nothing is to be changed.
 const WAITER: u64 = 5;
-const DIR: &str = "STORE_CRASH_DIR";
+const PLACE: &str = "STORE_CRASH_PLACE";
+
+/// Where the child's store is.
+enum Place {
+    Dir(PathBuf),
+    Etcd(String),
+}
+
+impl Place {
+    fn parse(text: &str) -> Self {
+        if text.starts_with("http:") { Self::Etcd(text.to_owned()) } else { Self::Dir(text.into()) }
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Self::Dir(dir) => dir.display().to_string(),
+            Self::Etcd(endpoint) => endpoint.clone(),
+        }
+    }
+
+    fn store(&self) -> Store<Mark> {
+        let options = match self {
+            Self::Dir(dir) => Options::file(dir),
+            Self::Etcd(endpoint) => Options::etcd(EtcdOptions::new([endpoint.clone()])),
+        };
+        Store::open(options).expect("opens after a crash")
+    }
+}
 
 /// One acknowledged step of one writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,33 +86,59 @@ impl Ledger {
 async fn an_acknowledged_write_survives_kill_9_and_no_revision_is_reused() {
     let rounds: u64 = std::env::var("STORE_CRASH_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(100);
     let dir = tempfile::tempdir().unwrap();
+    let place = Place::Dir(dir.path().to_owned());
     let mut dice = Dice::new(42);
     let mut ledger = Ledger::default();
     for round in 0..rounds {
-        let before = ledger.used.len();
-        let kill_after = usize::try_from(dice.below(120)).expect("small");
-        let mut child = start_writer(dir.path(), &ledger.durable);
-        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        for line in lines.by_ref() {
-            ledger.take(&line.expect("text"), round);
-            if ledger.used.len() >= before + kill_after {
-                break;
-            }
-        }
-        child.kill().expect("it runs");
-        child.wait().expect("it ends");
-        // What was reported before the end counts as well.
-        for line in lines.map_while(Result::ok) {
-            ledger.take(&line, round);
-        }
-        assert!(ledger.used.len() >= before + kill_after, "round {round}: the child ended by itself");
-        verify(dir.path(), &mut ledger, round).await;
+        kill_a_writer(&place, &mut ledger, &mut dice, round);
+        verify(&place, &mut ledger, round).await;
     }
     assert!(ledger.used.len() as u64 > rounds * 10, "only {} writes in {rounds} rounds", ledger.used.len());
 }
 
-async fn verify(dir: &Path, ledger: &mut Ledger, round: u64) {
-    let store = Store::<Mark>::open(Options::file(dir)).expect("opens after a crash");
+/// On etcd the server dies, or etcd does after it, or both.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_acknowledged_write_on_etcd_survives_kill_9_of_server_and_etcd() {
+    let rounds = 12;
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut etcd) = clusters::Etcd::alone(dir.path()).await.expect("etcd starts") else { return };
+    let place = Place::Etcd(etcd.endpoint.clone());
+    let mut dice = Dice::new(43);
+    let mut ledger = Ledger::default();
+    for round in 0..rounds {
+        kill_a_writer(&place, &mut ledger, &mut dice, round);
+        if round % 3 == 2 {
+            etcd.kill();
+            etcd.start_again().await.expect("it starts again");
+        }
+        verify(&place, &mut ledger, round).await;
+    }
+    assert!(ledger.used.len() as u64 > rounds * 10, "only {} writes in {rounds} rounds", ledger.used.len());
+}
+
+/// Lets a child write for a while, and kills it.
+fn kill_a_writer(place: &Place, ledger: &mut Ledger, dice: &mut Dice, round: u64) {
+    let before = ledger.used.len();
+    let kill_after = usize::try_from(dice.below(120)).expect("small");
+    let mut child = start_writer(place, &ledger.durable);
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    for line in lines.by_ref() {
+        ledger.take(&line.expect("text"), round);
+        if ledger.used.len() >= before + kill_after {
+            break;
+        }
+    }
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    // What was reported before the end counts as well.
+    for line in lines.map_while(Result::ok) {
+        ledger.take(&line, round);
+    }
+    assert!(ledger.used.len() >= before + kill_after, "round {round}: the child ended by itself");
+}
+
+async fn verify(place: &Place, ledger: &mut Ledger, round: u64) {
+    let store = place.store();
     for (writer, step) in &ledger.durable {
         let found = store.get("durable", &format!("w{writer}"));
         let number = found.as_ref().map(|entry| entry.head.value.trim_end_matches('.').parse().unwrap());
@@ -111,13 +164,13 @@ fn after(number: u64) -> Option<u64> {
     (!number.is_multiple_of(5)).then_some(number)
 }
 
-fn start_writer(dir: &Path, durable: &BTreeMap<u64, Step>) -> Child {
+fn start_writer(place: &Place, durable: &BTreeMap<u64, Step>) -> Child {
     let starts: Vec<String> = (0..=WRITERS)
         .map(|writer| durable.get(&writer).map_or(1, |step| step.number + 1).to_string())
         .collect();
     Command::new(std::env::current_exe().expect("we run"))
         .args(["crash::the_child_writes_until_it_is_killed", "--exact", "--ignored", "--nocapture"])
-        .env(DIR, dir)
+        .env(PLACE, place.text())
         .env("STORE_CRASH_STARTS", starts.join(","))
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -128,9 +181,9 @@ fn start_writer(dir: &Path, durable: &BTreeMap<u64, Step>) -> Child {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "the child process of the crash test"]
 async fn the_child_writes_until_it_is_killed() {
-    let Ok(dir) = std::env::var(DIR) else { return };
+    let Ok(place) = std::env::var(PLACE) else { return };
     let starts = std::env::var("STORE_CRASH_STARTS").expect("given with the directory");
-    let store = Store::<Mark>::open(Options::file(dir)).expect("opens after a crash");
+    let store = Place::parse(&place).store();
     let mut writers = tokio::task::JoinSet::new();
     for (writer, start) in starts.split(',').enumerate() {
         let (store, start) = (store.clone(), start.parse().expect("a number"));

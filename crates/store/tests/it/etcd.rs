@@ -7,7 +7,9 @@ use proptest::{
     strategy::{Strategy, ValueTree},
     test_runner::TestRunner,
 };
-use store::{CommitError, EtcdOptions, Expect, Lost, OpenError, Options, Store};
+use store::{
+    CommitError, EtcdError, EtcdOptions, Expect, Lost, OpenError, Options, Store, restore, restore_into_etcd,
+};
 
 use crate::{
     laws, promises,
@@ -15,15 +17,19 @@ use crate::{
 };
 
 /// An etcd of the test's own, and stores on it.
-struct Place {
+pub(crate) struct Place {
     etcd: Etcd,
     _dir: tempfile::TempDir,
 }
 
 impl Place {
-    async fn start() -> Option<Self> {
+    pub(crate) async fn start() -> Option<Self> {
+        Self::start_with(&[]).await
+    }
+
+    async fn start_with(flags: &[&str]) -> Option<Self> {
         let dir = tempfile::tempdir().expect("a directory");
-        let etcd = Etcd::alone(dir.path()).await.expect("etcd starts")?;
+        let etcd = Etcd::alone_with(dir.path(), flags).await.expect("etcd starts")?;
         Some(Self { etcd, _dir: dir })
     }
 
@@ -36,7 +42,7 @@ impl Place {
         }
     }
 
-    fn store(&self) -> Store<Mark> {
+    pub(crate) fn store(&self) -> Store<Mark> {
         Store::open(Options::etcd(self.options("test"))).expect("etcd is there")
     }
 }
@@ -215,6 +221,10 @@ async fn a_server_that_was_away_for_too_long_reads_everything_anew() {
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+    near.close().await;
+    let fresh = place.store();
+    let compacted = fresh.compacted();
+    set(&fresh, "other", "x", "z").await;
 
     way.set(clusters::Network::Open).await;
     let lost = loop {
@@ -224,9 +234,106 @@ async fn a_server_that_was_away_for_too_long_reads_everything_anew() {
         }
     };
     assert!(matches!(lost, Lost::Behind { .. }), "{lost:?}");
+    // Whoever comes from another server and has seen what was compacted can go on here.
+    soon(far.catch_up()).await.expect("etcd answers");
+    assert_eq!(far.compacted(), compacted);
+    far.watch("other", compacted).expect("the history since is known");
     assert_eq!(show(&far.snapshot("c")), [format!("new=2@{made}/{made}")]);
     let again = set(&far, "c", "new", "3").await;
     assert_eq!(again.previous.expect("it was there").modified, made);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_etcd_makes_the_store_read_only_until_there_is_room() {
+    let Some(place) = Place::start_with(&["--quota-backend-bytes=1000000"]).await else { return };
+    let store = place.store();
+    let mut watch = store.watch("c", store.revision()).expect("from now on");
+    let long = "x".repeat(100_000);
+    let mut written = 0;
+    let refused = loop {
+        match soon(store.commit(put("c", &format!("n{written}"), Expect::Any, &long))).await {
+            Ok(_) => written += 1,
+            Err(refused) => break refused,
+        }
+        assert!(written < 1_000, "the quota is not in force");
+    };
+    assert!(
+        matches!(&refused, CommitError::ReadOnly { reason } if reason.contains("database space exceeded")),
+        "{refused:?}"
+    );
+    // Reads go on, and do not make anybody believe that there is room.
+    for _ in 0..3 {
+        soon(store.catch_up()).await.expect("etcd answers");
+        let reason = store.stats().read_only.expect("the statistics tell the reason");
+        assert!(reason.contains("database space exceeded"), "{reason}");
+    }
+    assert_eq!(store.snapshot("c").len(), written);
+    let mut seen = 0;
+    while seen < written {
+        seen += soon(watch.next()).await.expect("watches go on").len();
+    }
+
+    // What is deleted makes room once etcd has been compacted, defragmented and told that all is well.
+    for n in 0..written {
+        soon(store.commit(delete("c", &format!("n{n}"), Expect::Any)))
+            .await
+            .expect("a deletion needs no room");
+    }
+    assert!(store.stats().read_only.is_some(), "a deletion shows nothing about room");
+    place.etcd.make_room(store.revision()).await.expect("etcd makes room");
+    set(&store, "c", "again", "1").await;
+    assert_eq!(store.stats().read_only, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_etcd_that_has_lost_the_others_says_so_at_once() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let Some(mut etcds) = Etcd::several(dir.path(), 3).await.expect("etcds start") else { return };
+    let options = EtcdOptions {
+        compact_every: None,
+        timeout: Duration::from_secs(2),
+        ..EtcdOptions::new([etcds[0].endpoint.clone()])
+    };
+    let store = Store::<Mark>::open(Options::etcd(options)).expect("opens");
+    set(&store, "c", "a", "1").await;
+    let write = async |until: fn(&str) -> bool| {
+        soon(async {
+            loop {
+                match store.commit(put("c", "b", Expect::Any, "2")).await {
+                    Ok(made) => return Some(made),
+                    Err(CommitError::Unanswered { reason }) if until(&reason) => return None,
+                    Err(CommitError::Unanswered { .. }) => {
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                    }
+                    Err(other) => panic!("{other:?}"),
+                }
+            }
+        })
+        .await
+    };
+    for etcd in &mut etcds[1..] {
+        etcd.kill();
+    }
+    // Rather than to wait for them: the next endpoint can be asked, and nothing has been done.
+    let made = write(|reason| reason.contains("etcdserver: no leader")).await;
+    assert!(made.is_none(), "one of three has written: {made:?}");
+    for etcd in &mut etcds[1..] {
+        etcd.launch_again().expect("it starts again");
+    }
+    let made = write(|_| false).await.expect("all are back");
+    assert_eq!(store.get("c", "b").expect("it is there").modified, made.revision);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_than_a_page_is_loaded_whole() {
+    let Some(place) = Place::start().await else { return };
+    let store = place.store();
+    let writes = (0..1_234).map(|n| store.commit(put("c", &format!("n{n:04}"), Expect::Any, &n.to_string())));
+    for made in futures::future::join_all(writes).await {
+        made.expect("put");
+    }
+    assert_eq!(show(&place.store().snapshot("c")), show(&store.snapshot("c")));
+    assert_eq!(store.snapshot("c").len(), 1_234);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -284,4 +391,95 @@ async fn an_etcd_that_is_not_there_is_named() {
     assert!(matches!(error, OpenError::Etcd(_)));
     let told = error.to_string();
     assert!(told.starts_with("etcd at http://127.0.0.1:1 does not answer: "), "{told}");
+}
+
+/// Names and values of a collection.
+fn contents(store: &Store<Mark>, collection: &str) -> Vec<(String, String)> {
+    let entry =
+        |entry: &std::sync::Arc<store::Entry<Mark>>| (entry.name.to_string(), entry.head.value.clone());
+    store.snapshot(collection).iter().map(entry).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup_goes_from_either_store_to_the_other() {
+    let Some(place) = Place::start().await else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| dir.path().join(name);
+    let file = Store::<Mark>::open(Options::file(at("data"))).expect("a store");
+    for n in 0..250 {
+        file.commit(put("pods", &format!("n/{n}"), Expect::Absent, &n.to_string()).buffered())
+            .await
+            .expect("new");
+    }
+    let big = "x".repeat(600_000);
+    for n in 0..4 {
+        set(&file, "apps/deployments", &format!("n/{n}"), &big).await;
+    }
+    file.backup(&at("one")).expect("a backup");
+
+    // Into etcd, and other people's keys there stay as they are.
+    let elsewhere: Store<Mark> = Store::open(Options::etcd(place.options("elsewhere"))).expect("a store");
+    set(&elsewhere, "pods", "kept", "1").await;
+    let etcd = place.options("restored");
+    let restored = tokio::task::spawn_blocking({
+        let (one, scratch, etcd) = (at("one"), at("scratch"), etcd.clone());
+        move || restore_into_etcd(&one, &scratch, &etcd, &[])
+    });
+    let restored = restored.await.expect("no panic").expect("an empty prefix");
+    assert_eq!(restored.entries, 254);
+    let copy: Store<Mark> = Store::open(Options::etcd(etcd.clone())).expect("a store");
+    for collection in ["pods", "apps/deployments"] {
+        assert_eq!(contents(&copy, collection), contents(&file, collection), "{collection}");
+    }
+    assert_eq!(contents(&elsewhere, "pods").len(), 1);
+
+    // Revisions of the lost store, whether etcd has reached them or not, are refused.
+    assert!(restored.revision > 2);
+    assert!(copy.watch("pods", 2).is_err(), "etcd had this revision before the restore");
+    let made = set(&copy, "pods", "new", "1").await;
+    assert!(made.revision > restored.revision);
+
+    // And back into a directory.
+    copy.backup(&at("two")).expect("a backup");
+    restore(&at("two"), &at("back"), &[]).expect("an empty directory");
+    let back = Store::<Mark>::open(Options::file(at("back"))).expect("a store");
+    for collection in ["pods", "apps/deployments"] {
+        assert_eq!(contents(&back, collection), contents(&copy, collection), "{collection}");
+    }
+
+    // A second time there is something in the way.
+    let refused = tokio::task::spawn_blocking({
+        let (one, scratch) = (at("one"), at("scratch"));
+        move || restore_into_etcd(&one, &scratch, &etcd, &[])
+    });
+    let refused = refused.await.expect("no panic").expect_err("it is not empty");
+    assert!(matches!(refused, OpenError::Etcd(EtcdError::Occupied { .. })), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_a_restore_is_not_opened_and_can_be_finished() {
+    let Some(place) = Place::start().await else { return };
+    let dir = tempfile::tempdir().expect("a directory");
+    let at = |name: &str| dir.path().join(name);
+    let file = Store::<Mark>::open(Options::memory()).expect("a store");
+    set(&file, "pods", "a", "1").await;
+    // Larger than etcd takes: the restore ends after the first entry.
+    let whole = Store::<Mark>::open(Options::memory()).expect("a store");
+    set(&whole, "pods", "a", "1").await;
+    set(&whole, "zeta", "b", &"x".repeat(1_600_000)).await;
+    whole.backup(&at("broken")).expect("a backup");
+    file.backup(&at("other")).expect("a backup");
+    let restored = async |name: &str| {
+        let (from, scratch, etcd) = (at(name), at("scratch"), place.options("half"));
+        let done = tokio::task::spawn_blocking(move || restore_into_etcd(&from, &scratch, &etcd, &[]));
+        done.await.expect("no panic").map_err(|error| error.to_string())
+    };
+    let refused = restored("broken").await.expect_err("too large");
+    assert!(refused.contains("zeta b of the backup has 1600000 bytes"), "{refused}");
+    let opened = Store::<Mark>::open(Options::etcd(place.options("half")));
+    assert!(matches!(opened.map(drop), Err(OpenError::Etcd(EtcdError::Unfinished { .. }))));
+    let refused = restored("other").await.expect_err("another backup");
+    assert!(refused.contains("another backup was put under half"), "{refused}");
+    // The same one may go on, and fails at the same place; had the disk been at fault, it would now come to its end.
+    assert!(restored("broken").await.expect_err("still too large").contains("zeta b"));
 }

@@ -60,7 +60,8 @@ impl Programs {
         Self { build: RefCell::new(None), available: false }
     }
 
-    fn wait(&self) -> Result<()> {
+    /// Waits for the end of the build, if it goes on.
+    pub(crate) fn wait(&self) -> Result<()> {
         let Some(build) = self.build.borrow_mut().take() else { return Ok(()) };
         build.join().map_err(|_| anyhow!("the build of the cluster programs panicked"))??;
         Ok(())

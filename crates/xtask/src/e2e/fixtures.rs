@@ -1,4 +1,4 @@
-//! What runs beside the suite: our control plane and estimators, and Karmada's example of an interpreter webhook.
+//! What runs beside the suite and the control plane: our estimators and agents, and Karmada's example of an interpreter webhook.
 //!
 //! Each is a process that ends with us, however we end.
 
@@ -21,11 +21,14 @@ const START_DEADLINE: Duration = Duration::from_secs(120);
 /// Port of the estimators' Services; where each leads is up to the Service.
 const ESTIMATOR_PORT: u16 = 10352;
 
+/// Everything is on, in every process.
+pub(super) const FEATURES: &str = "--feature-gates=AllAlpha=true,AllBeta=true";
+
 /// A process that is killed when dropped, and that dies with us.
 pub(super) struct Running(Child);
 
 impl Running {
-    fn start(
+    pub(super) fn start(
         program: &Path,
         arguments: &[String],
         environment: &[(&str, &Path)],
@@ -46,7 +49,7 @@ impl Running {
     }
 
     /// Waits until `ready`, but not longer than the process lives.
-    fn wait(&mut self, what: &str, log: &Path, ready: impl Fn() -> bool) -> Result<()> {
+    pub(super) fn wait(&mut self, what: &str, log: &Path, ready: impl Fn() -> bool) -> Result<()> {
         let started = Instant::now();
         while !ready() {
             if let Some(status) = self.0.try_wait().with_context(|| format!("cannot watch {what}"))? {
@@ -65,34 +68,6 @@ impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
-    }
-}
-
-/// Our control plane.
-pub(super) struct Server {
-    _process: Running,
-    pub(super) kubeconfig: PathBuf,
-}
-
-impl Server {
-    pub(super) fn start(program: &Path, lab: &Path) -> Result<Self> {
-        let (data, log) = (lab.join("data"), lab.join("server.log"));
-        let arguments = [
-            "server",
-            "--bind=127.0.0.1:0",
-            "--allow-no-execute-taint-policy",
-            "--enable-no-execute-taint-eviction",
-            "--enable-scheduler-estimator",
-            "--controllers=*,hpaScaleTargetMarker,deploymentReplicasSyncer",
-            "--feature-gates=AllAlpha=true,AllBeta=true",
-            &format!("--data-dir={}", data.display()),
-        ]
-        .map(String::from);
-        let mut process = Running::start(program, &arguments, &[], &log)?;
-        process.wait("karmada server", &log, || {
-            fs::read_to_string(&log).unwrap_or_default().contains("ready")
-        })?;
-        Ok(Self { _process: process, kubeconfig: data.join("karmada.kubeconfig") })
     }
 }
 
@@ -122,6 +97,7 @@ impl Workshop<'_> {
             format!("--cluster-name={member}"),
             format!("--kubeconfig={}", self.member(member).display()),
             format!("--agent-kubeconfig={}", self.lab.join(format!("agent-{member}.kubeconfig")).display()),
+            FEATURES.to_owned(),
             "--run".to_owned(),
         ]);
         let mut process = Running::start(program, &arguments, &[], &log)?;
@@ -143,7 +119,7 @@ impl Workshop<'_> {
                 format!("--kubeconfig={}", self.member(member).display()),
                 "--bind-address=127.0.0.1".to_string(),
                 format!("--server-port={port}"),
-                "--feature-gates=AllAlpha=true,AllBeta=true".to_string(),
+                FEATURES.to_string(),
             ];
             let mut process = Running::start(program, &arguments, &[], &log)?;
             process.wait(&format!("the estimator of {member}"), &log, || listens(port))?;
@@ -247,12 +223,12 @@ fn interpreter_configuration(port: u16, authority: &[u8]) -> Value {
 }
 
 /// A port that was free a moment ago.
-fn free_port() -> Result<u16> {
+pub(super) fn free_port() -> Result<u16> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("no port is free")?;
     Ok(listener.local_addr().context("a listener has an address")?.port())
 }
 
-fn listens(port: u16) -> bool {
+pub(super) fn listens(port: u16) -> bool {
     std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
 }
 

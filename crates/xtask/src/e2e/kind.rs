@@ -21,6 +21,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
+use super::network::ForPods;
 use crate::{
     ci::fleet::{Fleet, Programs},
     workspace::Workspace,
@@ -35,20 +36,20 @@ const PORT: u16 = 6443;
 struct Kind {
     workspace: Workspace,
     programs: Programs,
-    pods: bool,
+    for_pods: ForPods,
     clusters: BTreeMap<String, (Fleet, Ipv4Addr)>,
     made: u8,
 }
 
 /// Answers requests at `socket` until this program ends.
-pub(super) fn serve(socket: &Path, workspace: Workspace, pods: bool) -> Result<()> {
+pub(super) fn serve(socket: &Path, workspace: Workspace, for_pods: ForPods) -> Result<()> {
     let _ = fs::remove_file(socket);
     let listener =
         UnixListener::bind(socket).with_context(|| format!("cannot listen at {}", socket.display()))?;
     // A thread that lives as long as the program: clusters die with the thread that started them.
     thread::spawn(move || {
-        let programs = Programs::build_in_background(pods);
-        let mut kind = Kind { workspace, programs, pods, clusters: BTreeMap::new(), made: 0 };
+        let programs = Programs::build_in_background(for_pods.arguments().next().is_some());
+        let mut kind = Kind { workspace, programs, for_pods, clusters: BTreeMap::new(), made: 0 };
         for stream in listener.incoming().flatten() {
             kind.answer(stream);
         }
@@ -85,7 +86,7 @@ impl Kind {
         let address = own_address(std::process::id(), self.made);
         let place = format!("{address}:{PORT}");
         let mut wanted = vec!["--member", name, "--address", &place, "--like-kind"];
-        wanted.extend(self.pods.then_some("--pods"));
+        wanted.extend(self.for_pods.arguments());
         let folder = format!("e2e-{}-{}", std::process::id(), self.made);
         let Some(fleet) = Fleet::at(&self.workspace, &self.programs, &wanted, &folder)? else {
             bail!("there is no Go toolchain to build clusters with");

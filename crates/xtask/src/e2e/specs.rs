@@ -26,6 +26,11 @@ pub(super) enum Need {
 }
 
 impl Need {
+    /// Says whether something has to run in a pod.
+    fn real_pods(self) -> bool {
+        matches!(self, Self::RealPods | Self::Agent)
+    }
+
     pub(super) fn describe(self) -> &'static str {
         match self {
             Self::Nothing => "–",
@@ -73,7 +78,6 @@ const KNOWN: &[(&str, &str, &str)] = &[
         "exceeding resource quota limits",
         "v1.17.1 calls a lack of room SchedulerError; ours Unschedulable, as later versions do",
     ),
-    ("karmadactl", "register testing", "not there yet: pull mode"),
     ("metrics", "", "looks for Karmada's components in a host cluster; ours is one process"),
 ];
 
@@ -103,7 +107,7 @@ impl Spec {
     pub(super) fn expected(&self) -> Expected {
         match KNOWN.iter().find(|(file, part, _)| self.is(file, part)) {
             Some((.., reason)) => Expected::Fails(reason),
-            None if self.need() == Need::RealPods => Expected::PassesOnPods,
+            None if self.need().real_pods() => Expected::PassesOnPods,
             None => Expected::Passes,
         }
     }
@@ -116,7 +120,7 @@ impl Spec {
 /// Returns what ginkgo is told so that it leaves out what fails for a known reason and, unless `pods`, what needs real pods.
 pub(super) fn left_out(known: bool, pods: bool) -> Vec<String> {
     let known = KNOWN.iter().filter(|_| !known).map(|(file, part, _)| (*file, *part));
-    let needs_pods = NEEDS.iter().filter(|(.., need)| !pods && *need == Need::RealPods);
+    let needs_pods = NEEDS.iter().filter(|(.., need)| !pods && need.real_pods());
     let all = known.chain(needs_pods.map(|(file, part, _)| (*file, *part)));
     all.map(|(file, part)| {
         if part.is_empty() {
@@ -173,6 +177,7 @@ mod tests {
         let told = left_out(false, false);
         assert!(told.contains(&"--skip-file=/metrics_test.go".to_string()), "{told:?}");
         assert!(told.contains(&"--skip=should get logs".to_string()), "{told:?}");
+        assert!(told.contains(&"--skip=register testing".to_string()), "{told:?}");
         assert!(!left_out(true, true).iter().any(|each| each.contains("logs")));
     }
 }

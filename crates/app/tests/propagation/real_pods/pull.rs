@@ -7,7 +7,7 @@
 //! ```
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Instant;
 
 use clusters::{Fleet, FleetOptions};
@@ -21,60 +21,14 @@ use testkit::process::Speaks;
 use testkit::{Process, client, eventually, install_tls, run};
 
 use super::{MACHINE, kubectl, reach_into};
+use crate::network::{Link, Network};
 use crate::plane::KARMADA;
 
-const OUTSIDE: &str = "10.199.7.1";
 const INSIDE: &str = "10.199.7.2";
-const LINK: &str = "karmada-tunnel";
+const LINK: Link = Link { name: "karmada-tunnel", outside: "10.199.7.1", inner: "eth0", inside: INSIDE };
 const NAME: &str = "remote";
 const NAMESPACE: &str = "pull";
 const PODS: usize = 1000;
-
-/// A network with one link to the machine's; both are gone with its only process.
-struct Network {
-    holder: std::process::Child,
-}
-
-impl Network {
-    fn new() -> Self {
-        // A predecessor that was killed takes its link along a moment later.
-        let holder = Command::new("unshare")
-            .args(["--net", "sleep", "infinity"])
-            .stdin(Stdio::null())
-            .spawn()
-            .expect("a network namespace");
-        let network = Self { holder };
-        let id = network.holder.id().to_string();
-        let own = std::fs::read_link("/proc/self/ns/net").expect("our network");
-        while std::fs::read_link(format!("/proc/{id}/ns/net")).ok().is_none_or(|there| there == own) {
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
-        let ip = |arguments: &[&str]| drop(run("ip", arguments));
-        ip(&["link", "add", LINK, "type", "veth", "peer", "name", "eth0", "netns", &id]);
-        ip(&["address", "add", &format!("{OUTSIDE}/30"), "dev", LINK]);
-        ip(&["link", "set", LINK, "up"]);
-        let inside = |arguments: &[&str]| {
-            drop(run("nsenter", &[&["--net", "--target", &id, "ip"], arguments].concat()));
-        };
-        inside(&["address", "add", &format!("{INSIDE}/30"), "dev", "eth0"]);
-        inside(&["link", "set", "eth0", "up"]);
-        inside(&["link", "set", "lo", "up"]);
-        network
-    }
-
-    fn start(&self, program: &str, arguments: &[&str]) -> Process {
-        let mut command = Command::new("nsenter");
-        command.args(["--net", "--target", &self.holder.id().to_string(), program]).args(arguments);
-        Process::spawn(command, Speaks::Stderr)
-    }
-}
-
-impl Drop for Network {
-    fn drop(&mut self) {
-        let _ = self.holder.kill();
-        let _ = self.holder.wait();
-    }
-}
 
 /// Starts the agent with the kubeconfig that it was registered with.
 fn agent(folder: &Path, member: &Path) -> Process {
@@ -114,7 +68,7 @@ async fn what_kubectl_does_with_pods_works_where_there_is_no_route() {
     let fleet = Fleet::start(FleetOptions::pods(1)).await.unwrap_or_else(|error| panic!("{}", error.chain()));
     let member: PathBuf = fleet.clusters().next().expect("a member").kubeconfig().to_path_buf();
     let folder = tempfile::tempdir().expect("a folder for the test");
-    let network = Network::new();
+    let network = Network::new(&[LINK]);
     let data = folder.path().join("data");
     let mut server = network.start(
         KARMADA,

@@ -122,7 +122,8 @@ async fn a_cluster_leaves_after_its_namespace_and_its_bindings() {
     let test = Test::new().await;
     test.join(ready()).await;
     assert_eq!(test.once().await, Outcome::Done);
-    let bound = json!({ "spec": { "clusters": [{ "name": test.name }] } });
+    let policy = json!({ "labels": { "propagationpolicy.karmada.io/permanent-id": "p" } });
+    let bound = json!({ "metadata": policy, "spec": { "clusters": [{ "name": test.name }] } });
     let binding = test.world.binding(bound).await;
     test.tell_to_leave().await;
     test.world.writes();
@@ -136,7 +137,10 @@ async fn a_cluster_leaves_after_its_namespace_and_its_bindings() {
     let named: ClusterResourceBinding = test
         .world
         .create(json!({
-            "metadata": { "name": test.world.own("role") },
+            "metadata": {
+                "name": test.world.own("role"),
+                "labels": { "clusterpropagationpolicy.karmada.io/permanent-id": "p" },
+            },
             "spec": {
                 "resource": { "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "name": "r" },
                 "clusters": [{ "name": test.name }],
@@ -150,6 +154,25 @@ async fn a_cluster_leaves_after_its_namespace_and_its_bindings() {
     assert_eq!(test.once().await, Outcome::Done, "the mirror still has it, and letting it go again is fine");
     test.world.environment.mirrors.clusters.remove(&Key::new("", &test.name), 0);
     assert_eq!(test.once().await, Outcome::Done);
+    test.end().await;
+}
+
+#[tokio::test]
+async fn a_cluster_leaves_bindings_whose_policies_are_gone() {
+    let test = Test::new().await;
+    test.join(ready()).await;
+    assert_eq!(test.once().await, Outcome::Done);
+    let bound = json!({ "spec": { "clusters": [{ "name": test.name }, { "name": "stays" }] } });
+    let binding = test.world.binding(bound).await;
+    test.tell_to_leave().await;
+    assert_eq!(test.once().await, Outcome::After(NAMESPACE_WAIT));
+    test.space_is_gone().await;
+    assert_eq!(test.once().await, Outcome::Done);
+    assert!(test.stored().await.is_none());
+    let api = test.world.api::<ResourceBinding>(&test.world.namespace);
+    let left = api.get(binding.metadata.name.as_deref().expect("a name")).await.expect("the binding stays");
+    let names: Vec<&str> = left.spec.clusters.iter().map(|target| target.name.as_str()).collect();
+    assert_eq!(names, ["stays"]);
     test.end().await;
 }
 

@@ -1,5 +1,8 @@
 //! The accurate estimators: connections that follow the clusters, and the question before each decision.
+//!
+//! A member whose nodes and pods this process follows needs no estimator: where none is connected, [`super::local`] answers.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::cluster::{Cluster, ClusterSyncMode};
@@ -11,6 +14,8 @@ use scheduler::estimator::{Collected, Unavailable};
 
 use super::Controller;
 use super::decide::View;
+use super::local::Local;
+use crate::plane::Plane;
 
 /// The name by which upstream registers it.
 const NAME: &str = "scheduler-estimator";
@@ -30,12 +35,33 @@ pub(super) struct Estimators {
     skip_pull_mode: bool,
     /// Clusters whose connection has to be made or ended.
     queue: Arc<Queue<String>>,
+    local: Local,
 }
 
 impl Estimators {
-    pub(super) fn new(settings: Estimating, control_plane: kube::Client) -> Self {
+    pub(super) fn new(settings: Estimating, plane: &Plane) -> Self {
         let Estimating { options, skip_pull_mode } = settings;
-        Self { client: Client::new(options, control_plane), skip_pull_mode, queue: Queue::new("estimators") }
+        Self {
+            client: Client::new(options, plane.client().clone()),
+            skip_pull_mode,
+            queue: Queue::new("estimators"),
+            local: Local::new(plane),
+        }
+    }
+
+    /// Asks all clusters at once: estimators that are connected, and what this process knows itself.
+    async fn max_available(&self, question: &Question) -> Result<BTreeMap<String, i32>, String> {
+        let local = |name: &str| !self.client.is_connected(name) && self.local.knows(name);
+        let (known, asked) = question.clusters.iter().cloned().partition(|(name, _)| local(name));
+        let here = Question { clusters: known, ..question.clone() };
+        let there = Question { clusters: asked, ..question.clone() };
+        let (own, others) = tokio::join!(
+            tokio::time::timeout(self.client.timeout(), self.local.max_available(&here)),
+            self.client.max_available(&there),
+        );
+        let mut answers = others.map_err(|error| error.to_string())?;
+        answers.extend(own.map_err(|_| "the nodes and pods of a member are not known in time".to_owned())??);
+        Ok(answers)
     }
 
     pub(super) fn cluster_changed(&self, change: &Change<'_, Cluster>) {
@@ -80,9 +106,9 @@ impl Controller {
     pub(super) async fn ask(&self, view: &View, term: &str, now: Timestamp) -> Option<Collected> {
         let estimators = self.estimators.as_ref()?;
         let question = question(view, term, now)?;
-        let answers = estimators.client.max_available(&question).await.map_err(|error| {
-            tracing::debug!(controller = "scheduler", %error, "estimators are left out");
-            Unavailable(error.to_string())
+        let answers = estimators.max_available(&question).await.map_err(|error| {
+            tracing::debug!(controller = "scheduler", error, "estimators are left out");
+            Unavailable(error)
         });
         Some(Collected { name: NAME.to_owned(), answers })
     }

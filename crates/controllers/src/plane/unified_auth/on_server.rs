@@ -120,6 +120,19 @@ async fn whom_a_change_concerns() {
     let work = mirrors.works.all().remove(0);
     mirrors.works.remove(&Key::of(work.as_ref()), 0);
     assert_eq!(test.drain(), std::slice::from_ref(&test.cluster), "a Work that vanished comes back");
+    let cluster = mirrors.clusters.get("", &test.cluster).expect("known");
+    mirrors
+        .clusters
+        .note(test.world.patch(cluster.as_ref(), json!({ "spec": { "syncMode": "Pull" } })).await);
+    test.drain();
+    let work = mirrors.works.all().remove(0);
+    mirrors.works.remove(&Key::of(work.as_ref()), 0);
+    assert_eq!(test.drain(), [""; 0], "in pull mode not at once: `unregister` waits until there is none");
+    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(30);
+    while test.drain() != std::slice::from_ref(&test.cluster) {
+        assert!(tokio::time::Instant::now() < deadline, "but it comes back");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
     mirrors.clusters.remove(&Key::new("", &test.cluster), 0);
     assert_eq!(test.drain(), [""; 0]);
     assert_eq!(test.once().await, Outcome::Done, "gone");

@@ -8,7 +8,7 @@ use propagation::Object;
 use serde_json::Value;
 
 use super::super::ServiceKey;
-use super::super::works::{Ensure, Token, collected, is_going, manifest, released, tokens};
+use super::super::works::{Ensure, MOST_SLICES, Token, collected, is_going, manifest, released, tokens};
 use super::SLICE;
 
 /// What is known of a Service in a member.
@@ -67,7 +67,18 @@ pub(super) fn decide(view: &View, fresh_id: impl Fn() -> String) -> Plan {
     }
     let name_of = |work: &Work| manifest(work, SLICE).map(|slice| slice.name().to_owned());
     let mut seen = BTreeSet::new();
-    for slice in view.slices.iter().flatten() {
+    let mut slices: Vec<&Arc<Value>> = view.slices.iter().flatten().collect();
+    if slices.len() > MOST_SLICES {
+        slices.sort_by_key(|slice| slice.name());
+        plan.errors.push(format!(
+            "cluster {} has {} EndpointSlices of the Service {}; {MOST_SLICES} of them are collected",
+            view.key.cluster,
+            slices.len(),
+            view.key.service
+        ));
+        slices.truncate(MOST_SLICES);
+    }
+    for slice in slices {
         let existing = view.collected.iter().find(|work| name_of(work).as_deref() == Some(slice.name()));
         let before = existing.map(|work| tokens(work)).unwrap_or_default();
         let wanting = view.wanting(&before);
@@ -237,6 +248,23 @@ mod tests {
             leaves: true,
         };
         assert_eq!(words(&decide(&leaving, String::new)), Vec::<String>::new(), "the cluster leaves");
+    }
+
+    #[test]
+    fn of_too_many_slices_some_are_collected_and_the_rest_is_told_of() {
+        let slices = (0..=MOST_SLICES).map(|number| slice(&format!("s{number:05}"), "10.0.0.1")).collect();
+        let view = View {
+            key: key(),
+            exported: Some(true),
+            requested: None,
+            slices: Some(slices),
+            collected: Vec::new(),
+            leaves: false,
+        };
+        let plan = decide(&view, String::new);
+        assert_eq!(plan.steps.len(), MOST_SLICES);
+        let told = "cluster m1 has 1001 EndpointSlices of the Service shop/web; 1000 of them are collected";
+        assert_eq!(plan.errors, [told]);
     }
 
     #[test]

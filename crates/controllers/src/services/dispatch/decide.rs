@@ -1,6 +1,6 @@
 //! Which slices go to which consumers. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use api::cluster::Cluster;
@@ -11,8 +11,10 @@ use api::work::Work;
 use runtime::Key;
 
 use super::super::index::cluster_of;
-use super::super::works::{Ensure, Token, annotation, dispatched, is_going, manifest, service_of};
-use super::super::{SLICE, is_cross_cluster, is_ready, lacks_slices, meant};
+use super::super::works::{
+    Ensure, MOST_SLICES, Token, annotation, dispatched, is_going, offered, service_of,
+};
+use super::super::{bound, is_cross_cluster, is_ready, lacks_slices, meant};
 
 /// What is known of a MultiClusterService and its slices.
 pub(crate) struct View {
@@ -54,12 +56,19 @@ pub(super) fn decide(view: &View, fresh_id: impl Fn() -> String) -> Plan {
     if let Some(multi) = live {
         let providers = meant(&multi.spec.provider_clusters, &view.clusters);
         let consumers = consumers(view, multi, &mut plan);
+        bound(&mut plan.warnings);
+        let mut taken: BTreeMap<String, usize> = BTreeMap::new();
         for work in view.collected.iter().filter(|work| offers(view, work, &providers)) {
             plan.tells = true;
             let source = cluster_of_work(work);
-            let Some(slice) = manifest(work, SLICE) else { continue };
+            let Some(slice) = offered(work, &view.key) else { continue };
+            let slices = taken.entry(source.clone()).or_default();
+            *slices += 1;
+            if *slices > MOST_SLICES {
+                continue;
+            }
             for consumer in consumers.iter().filter(|consumer| **consumer != source) {
-                let wanted = match dispatched(&view.key, slice, &source, consumer) {
+                let wanted = match dispatched(&view.key, &slice, &source, consumer) {
                     Ok(wanted) => wanted,
                     Err(error) => {
                         plan.errors.push(error.to_string());
@@ -75,6 +84,12 @@ pub(super) fn decide(view: &View, fresh_id: impl Fn() -> String) -> Plan {
                     _ => {}
                 }
             }
+        }
+        for (source, count) in taken.into_iter().filter(|(_, count)| *count > MOST_SLICES) {
+            let message = format!(
+                "Provider cluster {source} has {count} EndpointSlices of the Service, {MOST_SLICES} of them are dispatched"
+            );
+            plan.warnings.push((reasons::DISPATCH_ENDPOINT_SLICE_FAILED, message));
         }
     }
     let left = view
@@ -342,6 +357,29 @@ mod tests {
             dispatched: vec![],
         };
         assert_eq!(words(&decide(&view, String::new)), ["APIIncompatible"], "it does not know slices");
+    }
+
+    #[test]
+    fn a_cluster_has_no_say_in_other_namespaces_and_not_about_any_number_of_slices() {
+        let view = |collected: Vec<Arc<Work>>| View {
+            key: key(),
+            multi: multi(&["m1"], &["m2"], json!({})),
+            clusters: ["m1", "m2"].map(|name| Arc::new(cluster(name, "True", json!({})))).into(),
+            collected,
+            dispatched: vec![],
+        };
+        let elsewhere = json!({ "spec": { "workload": { "manifests": [{ "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice", "metadata": { "name": "a", "namespace": "kube-system" } }] } } });
+        let plan = decide(&view(vec![held("m1", &[Token::MultiClusterService], elsewhere)]), String::new);
+        assert_eq!(words(&plan), Vec::<String>::new());
+        let many = (0..=MOST_SLICES).map(|number| {
+            let named = json!({ "metadata": { "name": format!("w{number}") } });
+            held("m1", &[Token::MultiClusterService], named)
+        });
+        let plan = decide(&view(many.collect()), String::new);
+        assert_eq!((plan.steps.len(), plan.warnings.len()), (MOST_SLICES, 1));
+        let told = "Provider cluster m1 has 1001 EndpointSlices of the Service, 1000 of them are dispatched";
+        assert_eq!(plan.warnings[0].1, told);
     }
 
     #[test]

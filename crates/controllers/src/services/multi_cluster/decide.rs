@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 
 use super::super::index::cluster_of;
 use super::super::works::{Ensure, is_going, request};
-use super::super::{is_cross_cluster, is_ready, lacks_slices, meant};
+use super::super::{bound, is_cross_cluster, is_ready, lacks_slices, meant};
 use super::metadata_patch;
 
 /// The value of the marks on what belongs to a MultiClusterService.
@@ -97,6 +97,7 @@ pub(super) fn decide(view: &View, fresh_id: impl Fn() -> String) -> Plan {
     let providers = meant(&multi.spec.provider_clusters, &view.clusters);
     let consumers = meant(&multi.spec.consumer_clusters, &view.clusters);
     ask(view, multi, &providers, &mut plan, fresh_id);
+    bound(&mut plan.warnings);
     withdraw_requests(view, &providers, &mut plan);
     let Some(service) = view.service.as_ref().filter(|service| !service.is_deleting()) else {
         plan.problem = Some(format!("services {:?} not found", view.key.name));

@@ -4,6 +4,9 @@
 //! Not run by default: the originals have to be built with Go first. `cargo xtask compare server` does both. Admission is
 //! ours: it is part of the server.
 
+mod agent;
+mod plane;
+
 use std::path::Path;
 use std::process::{Command, Stdio};
 

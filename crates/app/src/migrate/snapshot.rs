@@ -1,0 +1,299 @@
+//! Everything that a control plane has, read once: its kinds by discovery, then the objects of each.
+//!
+//! In: a client. Out: a [`Snapshot`] of what moves with a control plane, and a count of what does not ([`scope`](super::scope)).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use apimachinery::object::Object as _;
+use futures::{StreamExt as _, TryStreamExt as _};
+use kube::Client;
+use serde_json::Value;
+
+use super::scope;
+
+/// Objects in one page of a list, as kubectl asks for.
+const PAGE: usize = 500;
+/// Lists that are read at once.
+const AT_ONCE: usize = 8;
+
+/// The groups without which a server is not a Karmada.
+const KARMADA: [&str; 3] = ["policy.karmada.io", "work.karmada.io", "cluster.karmada.io"];
+
+/// A kind as a server serves it, in the version that it prefers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Resource {
+    pub(crate) group: String,
+    pub(crate) version: String,
+    pub(crate) plural: String,
+    pub(crate) kind: String,
+    pub(crate) namespaced: bool,
+    /// Its status is written apart from the rest.
+    pub(crate) status: bool,
+}
+
+impl Resource {
+    pub(crate) fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+    }
+
+    /// Returns the path of all objects, or of those in a namespace.
+    pub(crate) fn path(&self, namespace: &str) -> String {
+        let root = if self.group.is_empty() { "/api" } else { "/apis" };
+        let place =
+            if namespace.is_empty() { String::new() } else { format!("/namespaces/{}", escape(namespace)) };
+        format!("{root}/{}{place}/{}", self.api_version(), self.plural)
+    }
+
+    /// Returns the path of one object.
+    pub(crate) fn path_of(&self, key: &Key) -> String {
+        format!("{}/{}", self.path(&key.namespace), escape(&key.name))
+    }
+
+    pub(crate) fn is(&self, group: &str, plural: &str) -> bool {
+        self.group == group && self.plural == plural
+    }
+}
+
+/// Writes what may not stand in a path in another way: names of roles have colons and may have more.
+fn escape(name: &str) -> String {
+    name.bytes()
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b':' => {
+                char::from(byte).to_string()
+            }
+            other => format!("%{other:02X}"),
+        })
+        .collect()
+}
+
+/// What an object is called; the version does not matter.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key {
+    pub(crate) group: String,
+    pub(crate) plural: String,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dot = if self.group.is_empty() { "" } else { "." };
+        let slash = if self.namespace.is_empty() { "" } else { "/" };
+        write!(out, "{}{dot}{} {}{slash}{}", self.plural, self.group, self.namespace, self.name)
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Item {
+    pub(crate) resource: Arc<Resource>,
+    pub(crate) object: Value,
+}
+
+impl Item {
+    pub(crate) fn key(&self) -> Key {
+        Key {
+            group: self.resource.group.clone(),
+            plural: self.resource.plural.clone(),
+            namespace: self.object.namespace().to_owned(),
+            name: self.object.name().to_owned(),
+        }
+    }
+
+    pub(crate) fn uid(&self) -> &str {
+        self.object.meta("uid")
+    }
+}
+
+/// What a control plane has.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Snapshot {
+    /// All kinds, in all versions; the preferred version of each comes first.
+    pub(crate) served: Vec<Arc<Resource>>,
+    pub(crate) items: BTreeMap<Key, Item>,
+    /// How much does not move, by reason.
+    pub(crate) left_out: BTreeMap<&'static str, usize>,
+    /// The uids of what does not move.
+    pub(crate) left_out_uids: BTreeSet<String>,
+}
+
+impl Snapshot {
+    /// Reads everything, in the versions that `like` was read in where they are served, else in those that the server prefers.
+    pub(crate) async fn take(client: &Client, like: Option<&Self>) -> anyhow::Result<Self> {
+        let served: Vec<Arc<Resource>> = discover(client).await?.into_iter().map(Arc::new).collect();
+        let missing: Vec<&str> = KARMADA
+            .into_iter()
+            .filter(|group| !served.iter().any(|resource| resource.group == *group))
+            .collect();
+        if !missing.is_empty() {
+            bail!(
+                "this is not a Karmada: it does not serve {}; hint: the kubeconfig must lead to Karmada's API server, \
+                 not to the cluster that it runs on",
+                missing.join(", ")
+            );
+        }
+        let mut snapshot = Self { served, ..Self::default() };
+        let wanted = snapshot.each_once(like);
+        let lists = futures::stream::iter(wanted)
+            .map(|resource| async move { Ok::<_, anyhow::Error>((list(client, &resource).await?, resource)) })
+            .buffer_unordered(AT_ONCE);
+        let lists: Vec<(Vec<Value>, Arc<Resource>)> = lists.try_collect().await?;
+        for (objects, resource) in lists {
+            for object in objects {
+                snapshot.add(Item { resource: resource.clone(), object });
+            }
+        }
+        Ok(snapshot)
+    }
+
+    /// Adds an object, unless it stays where it is.
+    pub(crate) fn add(&mut self, mut item: Item) {
+        match scope::left_out(&item.resource, &item.object) {
+            Some(reason) => {
+                *self.left_out.entry(reason).or_default() += 1;
+                self.left_out_uids.insert(item.uid().to_owned());
+            }
+            None => {
+                scope::trim(&item.resource, &mut item.object);
+                self.items.insert(item.key(), item);
+            }
+        }
+    }
+
+    /// Returns whether a kind is served in this version.
+    pub(crate) fn serves(&self, resource: &Resource) -> bool {
+        let same = |served: &Arc<Resource>| {
+            served.is(&resource.group, &resource.plural) && served.version == resource.version
+        };
+        self.served.iter().any(same)
+    }
+
+    /// Returns the kinds whose objects are read, each in one version.
+    fn each_once(&self, like: Option<&Self>) -> Vec<Arc<Resource>> {
+        let mut chosen: Vec<Arc<Resource>> = Vec::new();
+        for resource in self.served.iter().filter(|resource| scope::is_read(resource)) {
+            if chosen.iter().any(|known| known.is(&resource.group, &resource.plural)) {
+                continue;
+            }
+            let same = |other: &&Arc<Resource>| other.is(&resource.group, &resource.plural);
+            let other = like.and_then(|like| like.served.iter().find(same));
+            let other = other.filter(|other| self.serves(other));
+            chosen.push(other.unwrap_or(resource).clone());
+        }
+        chosen
+    }
+}
+
+/// Returns what is served, the version that a group prefers first.
+async fn discover(client: &Client) -> anyhow::Result<Vec<Resource>> {
+    let unreachable = "the control plane does not answer";
+    let core = get(client, "/api/v1").await.context(unreachable)?;
+    let groups = get(client, "/apis").await.context(unreachable)?;
+    let mut found = read_resources("", "v1", &core);
+    for group in groups["groups"].as_array().into_iter().flatten() {
+        let name = group["name"].as_str().unwrap_or_default();
+        let preferred = group["preferredVersion"]["version"].as_str().unwrap_or_default();
+        let versions = group["versions"].as_array().into_iter().flatten();
+        let versions = versions.filter_map(|version| version["version"].as_str());
+        let mut order = vec![preferred];
+        order.extend(versions.filter(|version| *version != preferred));
+        for version in order {
+            let resources = match get(client, &format!("/apis/{name}/{version}")).await {
+                Ok(list) => read_resources(name, version, &list),
+                // A server behind this one is away. Nothing of Karmada's may be missed.
+                Err(error) if KARMADA.contains(&name) => {
+                    return Err(error.context(format!("{name}/{version} does not answer")));
+                }
+                Err(error) => {
+                    tracing::warn!("{name}/{version} does not answer and is passed over: {error:#}");
+                    continue;
+                }
+            };
+            found.extend(resources);
+        }
+    }
+    Ok(found)
+}
+
+/// Reads one page of discovery; what cannot be listed and created is not kept.
+fn read_resources(group: &str, version: &str, list: &Value) -> Vec<Resource> {
+    let all: Vec<&Value> = list["resources"].as_array().into_iter().flatten().collect();
+    let named = |name: &str| all.iter().any(|resource| resource["name"] == name);
+    let can = |resource: &Value, verb: &str| {
+        resource["verbs"].as_array().is_some_and(|verbs| verbs.iter().any(|known| known == verb))
+    };
+    all.iter()
+        .filter(|resource| ["list", "create", "get", "update"].iter().all(|verb| can(resource, verb)))
+        .filter_map(|resource| {
+            let plural = resource["name"].as_str()?.to_owned();
+            Some(Resource {
+                group: group.to_owned(),
+                version: version.to_owned(),
+                status: named(&format!("{plural}/status")),
+                kind: resource["kind"].as_str()?.to_owned(),
+                namespaced: resource["namespaced"].as_bool().unwrap_or(false),
+                plural,
+            })
+        })
+        .filter(|resource| !resource.plural.contains('/'))
+        .collect()
+}
+
+/// Reads all objects of a kind, page by page.
+async fn list(client: &Client, resource: &Resource) -> anyhow::Result<Vec<Value>> {
+    let path = resource.path("");
+    let mut objects = Vec::new();
+    let mut next = String::new();
+    loop {
+        let continued = if next.is_empty() { String::new() } else { format!("&continue={}", escape(&next)) };
+        let mut page = get(client, &format!("{path}?limit={PAGE}{continued}"))
+            .await
+            .with_context(|| format!("cannot list {}", path.trim_start_matches('/')))?;
+        next = page["metadata"]["continue"].as_str().unwrap_or_default().to_owned();
+        let Value::Array(items) = page["items"].take() else { return Ok(objects) };
+        for mut object in items {
+            object["apiVersion"] = resource.api_version().into();
+            object["kind"] = resource.kind.clone().into();
+            objects.push(object);
+        }
+        if next.is_empty() {
+            return Ok(objects);
+        }
+    }
+}
+
+pub(crate) async fn get(client: &Client, path: &str) -> anyhow::Result<Value> {
+    let request = http::Request::get(path).body(Vec::new()).context("not a path")?;
+    Ok(client.request(request).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_can_be_listed_and_created_is_read_with_its_status() {
+        let all = json!(["create", "delete", "get", "list", "update"]);
+        let list = json!({ "resources": [
+            { "name": "works", "kind": "Work", "namespaced": true, "verbs": all },
+            { "name": "works/status", "kind": "Work", "namespaced": true, "verbs": ["get", "update"] },
+            { "name": "bindings", "kind": "Binding", "namespaced": true, "verbs": ["create"] },
+        ] });
+        let found = read_resources("work.karmada.io", "v1alpha1", &list);
+        assert_eq!(found.len(), 1);
+        assert_eq!((found[0].plural.as_str(), found[0].status), ("works", true));
+        assert_eq!(
+            found[0].path("karmada-es-m1"),
+            "/apis/work.karmada.io/v1alpha1/namespaces/karmada-es-m1/works"
+        );
+    }
+
+    #[test]
+    fn names_are_safe_in_paths() {
+        assert_eq!(escape("system:node/a b"), "system:node%2Fa%20b");
+    }
+}

@@ -1,0 +1,204 @@
+//! What is shown, held against recorded texts: `UPDATE_GOLDEN=1 cargo test -p cli doctor` rewrites them.
+
+use serde_json::{Value, json};
+
+use super::super::findings::judge_probes;
+use super::super::gather::{ClusterFacts, Facts, MemberFacts};
+use super::super::report::{Probe, diagnose};
+use super::*;
+
+#[track_caller]
+fn check(case: &str, text: &str) {
+    let path = format!("{}/testdata/doctor/{case}", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, text).expect("the text is written");
+    }
+    let recorded = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(text, recorded, "{case}; hint: UPDATE_GOLDEN=1 cargo test -p cli doctor rewrites it");
+}
+
+fn slice(name: &str, service: &str, manager: &str, addresses: &[&str]) -> Value {
+    let endpoints: Vec<Value> = addresses.iter().map(|address| json!({ "addresses": [address] })).collect();
+    json!({
+        "kind": "EndpointSlice",
+        "metadata": { "name": name, "labels": {
+            "kubernetes.io/service-name": service, "endpointslice.kubernetes.io/managed-by": manager } },
+        "endpoints": endpoints, "ports": [{ "name": "http", "port": 8080 }],
+    })
+}
+
+fn own(name: &str, addresses: &[&str]) -> Value {
+    slice(name, "web", "endpointslice-controller.k8s.io", addresses)
+}
+
+fn dispatched(name: &str, addresses: &[&str]) -> Value {
+    slice(name, "web", "endpointslice-dispatch-controller.karmada.io", addresses)
+}
+
+fn imported(name: &str, addresses: &[&str]) -> Value {
+    slice(name, "derived-web", "endpointslice-controller.karmada.io", addresses)
+}
+
+/// A Work that holds a slice of a cluster, for a MultiClusterService or for a ServiceExport.
+fn collected(cluster: &str, label: &str, slice: &Value) -> Value {
+    json!({
+        "metadata": { "namespace": format!("karmada-es-{cluster}"), "labels": { (label): "web" } },
+        "spec": { "workload": { "manifests": [slice] } },
+    })
+}
+
+const MULTI: &str = "multiclusterservice.karmada.io/name";
+const EXPORT: &str = "endpointslice.karmada.io/name";
+
+fn cluster(name: &str, ready: &str, member: Result<MemberFacts, &str>) -> ClusterFacts {
+    ClusterFacts {
+        name: name.to_owned(),
+        object: json!({ "status": { "conditions": [{ "type": "Ready", "status": ready }] } }),
+        member: member.map_err(str::to_owned),
+    }
+}
+
+fn member(networks: &[&str], slices: Vec<Value>) -> MemberFacts {
+    MemberFacts {
+        service: true,
+        knows_exports: true,
+        slices,
+        networks: networks.iter().map(|range| (*range).to_owned()).collect(),
+        ..MemberFacts::default()
+    }
+}
+
+fn service() -> Option<Value> {
+    Some(json!({ "spec": { "ports": [{ "port": 80 }] } }))
+}
+
+/// Two providers and a consumer.
+fn shared() -> Facts {
+    let (one, two) = (own("web-a", &["10.1.0.5", "10.1.0.6"]), own("web-b", &["10.2.0.7"]));
+    let named = |names: &[&str]| -> Value { names.iter().map(|name| json!({ "name": name })).collect() };
+    Facts {
+        namespace: "shop".to_owned(),
+        name: "web".to_owned(),
+        service: service(),
+        multi: Some(json!({
+            "spec": { "types": ["CrossCluster"], "providerClusters": named(&["member1", "member2"]),
+                "consumerClusters": named(&["member3"]) },
+            "status": { "conditions": [{ "type": "ServiceApplied", "status": "True" }] },
+        })),
+        works: vec![collected("member1", MULTI, &one), collected("member2", MULTI, &two)],
+        clusters: vec![
+            cluster("member1", "True", Ok(member(&["10.1.0.0/24", "10.1.1.0/24"], vec![one.clone()]))),
+            cluster("member2", "True", Ok(member(&["10.2.0.0/16"], vec![two.clone()]))),
+            cluster(
+                "member3",
+                "True",
+                Ok(member(
+                    &["10.3.0.0/16"],
+                    vec![
+                        dispatched("member1-web-a", &["10.1.0.5", "10.1.0.6"]),
+                        dispatched("member2-web-b", &["10.2.0.7"]),
+                    ],
+                )),
+            ),
+            cluster("bystander", "True", Ok(member(&["10.1.0.0/16"], vec![]))),
+        ],
+        ..Facts::default()
+    }
+}
+
+#[test]
+fn a_service_that_is_shared_as_it_should_be() {
+    let report = diagnose(&shared());
+    assert!(report.is_well());
+    check("shared.txt", &draw(&report));
+    check("shared.json", &format!("{}\n", serde_json::to_string_pretty(&report).expect("JSON")));
+}
+
+#[test]
+fn a_service_that_is_offered_by_nothing() {
+    let report = diagnose(&Facts { multi: None, works: Vec::new(), clusters: Vec::new(), ..shared() });
+    assert!(!report.is_well());
+    check("nothing.txt", &draw(&report));
+}
+
+#[test]
+fn everything_that_can_go_wrong_is_named_with_advice() {
+    let mut facts = shared();
+    // The first provider has one endpoint more than was collected, the second is away, and the consumer lacks a slice and has one
+    // too many. Pods of the consumer have the addresses of the first provider.
+    facts.clusters[0].member =
+        Ok(member(&["10.1.0.0/16"], vec![own("web-a", &["10.1.0.5", "10.1.0.6", "10.1.0.9"])]));
+    facts.clusters[1] = cluster("member2", "False", Err("cluster member2 does not answer"));
+    facts.clusters[2].member = Ok(MemberFacts {
+        unread: vec!["Nodes: nodes is forbidden".to_owned()],
+        ..member(&["10.1.0.0/16"], vec![dispatched("member9-old", &["10.9.0.1"])])
+    });
+    facts.clusters[2].object["status"]["conditions"]
+        .as_array_mut()
+        .expect("conditions")
+        .push(json!({ "type": "ServiceDomainNameResolutionReady", "status": "False" }));
+    let multi = facts.multi.as_mut().expect("a MultiClusterService");
+    multi["spec"]["consumerClusters"].as_array_mut().expect("a list").push(json!({ "name": "nowhere" }));
+    let mut report = diagnose(&facts);
+    report.flows[0].probe = Some(Probe::Unreachable {
+        tried: 2,
+        failed: vec!["10.1.0.5:8080".to_owned(), "10.1.0.6:8080".to_owned()],
+        pod: "shell-0".to_owned(),
+    });
+    report.flows[1].probe = Some(Probe::Skipped("there is nothing to reach".to_owned()));
+    judge_probes(&mut report);
+    assert!(!report.is_well());
+    check("trouble.txt", &draw(&report));
+}
+
+#[test]
+fn a_multi_cluster_service_that_nobody_carries_out() {
+    let mut facts = shared();
+    facts.works.clear();
+    let multi = facts.multi.as_mut().expect("a MultiClusterService");
+    multi["status"] = json!({});
+    facts.clusters.truncate(1);
+    facts.clusters.push(cluster("member2", "True", Ok(MemberFacts::default())));
+    facts.clusters.push(cluster("member3", "True", Ok(MemberFacts::default())));
+    check("not-carried-out.txt", &draw(&diagnose(&facts)));
+    // Without the Service, that is what is missing first.
+    facts.service = None;
+    check("no-service.txt", &draw(&diagnose(&facts)));
+}
+
+#[test]
+fn an_exported_service_and_its_import() {
+    let one = own("web-a", &["10.1.0.5"]);
+    let import = json!({ "spec": { "type": "ClusterSetIP", "ports": [{ "port": 80 }] } });
+    let mut facts = Facts {
+        multi: None,
+        export: Some(json!({})),
+        import: Some(import),
+        works: vec![collected("member1", EXPORT, &one)],
+        clusters: vec![
+            cluster("member1", "True", Ok(MemberFacts { export: true, ..member(&[], vec![one.clone()]) })),
+            cluster(
+                "member2",
+                "True",
+                Ok(MemberFacts {
+                    service: false,
+                    derived: true,
+                    ..member(&["fd00:2::/64"], vec![imported("imported-member1-web-a", &["10.1.0.5"])])
+                }),
+            ),
+        ],
+        ..shared()
+    };
+    let report = diagnose(&facts);
+    assert!(report.is_well());
+    check("exported.txt", &draw(&report));
+    // Nobody brought the export there, a member does not know the kind, and the import wants another port.
+    facts.works.clear();
+    facts.import = Some(json!({ "spec": { "type": "ClusterSetIP", "ports": [{ "port": 81 }] } }));
+    for cluster in &mut facts.clusters {
+        let member = cluster.member.as_mut().expect("a member");
+        (member.export, member.knows_exports, member.derived) = (false, false, false);
+        member.slices.retain(|slice| slice["metadata"]["name"] == "web-a");
+    }
+    check("not-exported.txt", &draw(&diagnose(&facts)));
+}

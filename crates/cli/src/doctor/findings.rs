@@ -1,0 +1,329 @@
+//! What is wrong with a Service, in words, and what to do about it. Pure.
+
+use std::collections::BTreeSet;
+
+use api::conditions::cluster::SERVICE_DOMAIN_NAME_RESOLUTION_READY;
+use api::conditions::multi_cluster_service::SERVICE_APPLIED;
+use api::names;
+use serde_json::Value;
+
+use super::gather::Facts;
+use super::report::{Finding, Overlap, Probe, Report, Row, Severity, Way, brought_by_us, condition, text};
+
+/// Returns what is wrong, as far as it shows without probes. `named` are the lists of the MultiClusterService, if they are not empty.
+pub(super) fn find(
+    facts: &Facts,
+    report: &Report,
+    multi: Option<&Value>,
+    named: [&Option<BTreeSet<&str>>; 2],
+) -> Vec<Finding> {
+    let mut findings = Findings { facts, found: Vec::new() };
+    findings.about_the_plane(report, multi, named);
+    findings.about_clusters(report);
+    findings.about_flows(report);
+    findings.about_what_was_left_behind(report);
+    findings.found
+}
+
+struct Findings<'a> {
+    facts: &'a Facts,
+    found: Vec<Finding>,
+}
+
+impl Findings<'_> {
+    fn add(
+        &mut self,
+        severity: Severity,
+        about: &str,
+        message: impl Into<String>,
+        advice: impl Into<String>,
+    ) {
+        let (about, message, advice) = (about.to_owned(), message.into(), advice.into());
+        self.found.push(Finding { severity, about, message, advice });
+    }
+
+    fn problem(&mut self, about: &str, message: impl Into<String>, advice: impl Into<String>) {
+        self.add(Severity::Problem, about, message, advice);
+    }
+
+    fn about_the_plane(
+        &mut self,
+        report: &Report,
+        multi: Option<&Value>,
+        [providers, consumers]: [&Option<BTreeSet<&str>>; 2],
+    ) {
+        const PLANE: &str = "control plane";
+        let facts = self.facts;
+        for what in &facts.unread {
+            let advice = "ask for the right to read it; without it this report is not complete";
+            self.add(Severity::Note, PLANE, format!("cannot read {what}"), advice);
+        }
+        if report.ways.is_empty() {
+            let advice = "create a MultiClusterService, or a ServiceExport and a ServiceImport, of this name";
+            let service = format!("{}/{}", facts.namespace, facts.name);
+            self.problem(PLANE, format!("nothing offers the Service {service} to other clusters"), advice);
+        }
+        if facts.multi.is_some() && multi.is_none() {
+            let advice = "add CrossCluster to spec.types";
+            self.problem(
+                "MultiClusterService",
+                "its types do not say CrossCluster, so nothing is done",
+                advice,
+            );
+        }
+        if let Some(multi) = multi.filter(|_| report.ways.contains(&Way::MultiClusterService)) {
+            let requested = facts
+                .works
+                .iter()
+                .any(|work| work["spec"]["workload"]["manifests"][0]["kind"] == "MultiClusterService");
+            if facts.service.is_none() {
+                let advice =
+                    format!("create the Service {} in the namespace {}", facts.name, facts.namespace);
+                self.problem("MultiClusterService", "the control plane has no Service of its name", advice);
+            } else if let Some(failed) =
+                condition(multi, SERVICE_APPLIED).filter(|condition| condition["status"] != "True")
+            {
+                let message =
+                    format!("the Service is not brought to its clusters: {}", text(failed, "/message"));
+                self.problem(
+                    "MultiClusterService",
+                    message,
+                    "mend what the message names; it is tried again",
+                );
+            } else if condition(multi, SERVICE_APPLIED).is_none() && !requested && facts.unread.is_empty() {
+                let advice = "start the control plane with --feature-gates=MultiClusterService=true, and with the controllers \
+                              multiclusterservice, endpointsliceCollect and endpointsliceDispatch";
+                self.problem("MultiClusterService", "no controller has looked at it", advice);
+            }
+            let known: BTreeSet<&str> = facts.clusters.iter().map(|cluster| cluster.name.as_str()).collect();
+            for (list, named) in [("providerClusters", providers), ("consumerClusters", consumers)] {
+                for missing in named.iter().flatten().filter(|name| !known.contains(*name)) {
+                    let message = format!("spec.{list} names {missing}, which is not a cluster here");
+                    self.problem(
+                        "MultiClusterService",
+                        message,
+                        "correct the name, join the cluster, or widen -C",
+                    );
+                }
+            }
+        }
+        if report.ways.contains(&Way::ServiceExport) {
+            self.about_exports(report);
+        }
+    }
+
+    fn about_exports(&mut self, report: &Report) {
+        let facts = self.facts;
+        let name = &facts.name;
+        let exports = report.clusters.iter().any(|row| row.export == Some(true));
+        if !exports {
+            let message = match &facts.export {
+                Some(_) => "there is a ServiceExport in the control plane, and none in any member",
+                None => "no cluster exports the Service",
+            };
+            let advice = match &facts.export {
+                Some(_) => "bring it to the clusters that have the Service with a PropagationPolicy",
+                None => {
+                    "create a ServiceExport of this name and bring it to the clusters that have the Service"
+                }
+            };
+            self.problem("ServiceExport", message, advice);
+        }
+        let lacking: Vec<&str> = facts
+            .clusters
+            .iter()
+            .filter(|cluster| cluster.member.as_ref().is_ok_and(|member| !member.knows_exports))
+            .map(|cluster| cluster.name.as_str())
+            .collect();
+        if !lacking.is_empty() {
+            let message = format!("{} do not know the kind ServiceExport", lacking.join(", "));
+            let advice = "join with --install-mcs-crds, or bring the two definitions there with a ClusterPropagationPolicy";
+            let severity = if exports { Severity::Note } else { Severity::Problem };
+            self.add(severity, "ServiceExport", message, advice);
+        }
+        let Some(import) = &facts.import else {
+            let advice =
+                "create a ServiceImport of this name and bring it to the clusters that should reach it";
+            self.problem("ServiceImport", "the Service is exported, and nobody imports it", advice);
+            return;
+        };
+        if text(import, "/spec/type") == "Headless" {
+            let advice = "use the type ClusterSetIP, or a MultiClusterService, which takes headless Services";
+            self.problem(
+                "ServiceImport",
+                "it is Headless: only the type ClusterSetIP gets a Service",
+                advice,
+            );
+        } else if !report.clusters.iter().any(|row| row.derived == Some(true)) {
+            let derived = names::derived_service(name);
+            let advice =
+                "bring the ServiceImport to the clusters that should reach it with a PropagationPolicy";
+            self.problem("ServiceImport", format!("no member has the Service {derived}"), advice);
+        }
+        let ports = |object: &Value| -> BTreeSet<u64> {
+            let ports = object["spec"]["ports"].as_array().into_iter().flatten();
+            ports.filter_map(|port| port["port"].as_u64()).collect()
+        };
+        if let Some(service) = &facts.service {
+            let (offered, wanted) = (ports(service), ports(import));
+            let missing: Vec<String> = wanted.difference(&offered).map(ToString::to_string).collect();
+            if !missing.is_empty() {
+                let message =
+                    format!("it asks for port {}, which the Service does not have", missing.join(", "));
+                self.problem("ServiceImport", message, "give both the same ports, with the same names");
+            }
+        }
+    }
+
+    fn about_clusters(&mut self, report: &Report) {
+        for (row, cluster) in report.clusters.iter().zip(&self.facts.clusters) {
+            if !row.provides && !row.receives {
+                continue;
+            }
+            let name = row.cluster.as_str();
+            if !row.ready {
+                let message = match row.provides {
+                    true => {
+                        "it is not ready, so its endpoints are taken out everywhere; they come back with it"
+                    }
+                    false => "it is not ready; it gets the endpoints when it is",
+                };
+                self.problem(
+                    name,
+                    message,
+                    format!("see why: karmadactl describe cluster {name} -s karmada"),
+                );
+            }
+            if let Some(error) = &row.unreachable {
+                let advice = "see that the cluster answers, and that you may use clusters/proxy and read Services there";
+                self.problem(name, format!("it cannot be asked: {error}"), advice);
+            }
+            if let Ok(member) = &cluster.member {
+                for what in &member.unread {
+                    let advice = "ask for the right to read it; without it this report is not complete";
+                    self.add(Severity::Note, name, format!("cannot read {what}"), advice);
+                }
+            }
+            if condition(&cluster.object, SERVICE_DOMAIN_NAME_RESOLUTION_READY)
+                .is_some_and(|condition| condition["status"] == "False")
+            {
+                let advice = "look at the name server of the cluster (CoreDNS), its pods and its log";
+                self.problem(name, "names of Services cannot be resolved in it", advice);
+            }
+            if row.provides && row.ready {
+                self.about_provider(row);
+            }
+        }
+        for Overlap { clusters: [one, other], ranges: [first, second] } in &report.overlaps {
+            let message = if first == second {
+                format!("pods of {one} and {other} have the same addresses: {first}")
+            } else {
+                format!("pods of {one} and {other} share addresses: {first} and {second}")
+            };
+            let advice = "an address means another pod in each of them: give clusters distinct ranges \
+                          (kubeadm --pod-network-cidr), or join them by a network that translates (Submariner Globalnet)";
+            self.problem("pod networks", message, advice);
+        }
+    }
+
+    fn about_provider(&mut self, row: &Row) {
+        let name = row.cluster.as_str();
+        if row.service == Some(false) {
+            let advice =
+                "bring the Service there with a policy, or name the cluster in the MultiClusterService";
+            self.problem(name, "it should offer the Service and does not have it", advice);
+            return;
+        }
+        match row.own {
+            Some(0) => {
+                let advice =
+                    "see that pods with the labels of the Service's selector run there and are ready";
+                self.add(Severity::Note, name, "it has no endpoints of the Service", advice);
+            }
+            Some(own) if own != row.collected && self.facts.unread.is_empty() => {
+                let message = format!("{} of its {own} endpoints are collected", row.collected);
+                let advice = "this passes within seconds; if it stays, look at the log of the controllers (in pull mode: of the \
+                              agent), and that serviceExport and endpointsliceCollect run there";
+                self.problem(name, message, advice);
+            }
+            _ => {}
+        }
+    }
+
+    fn about_flows(&mut self, report: &Report) {
+        for flow in report.flows.iter().filter(|flow| !flow.complete && flow.brought.is_some()) {
+            let ready = |name: &str| report.clusters.iter().any(|row| row.cluster == name && row.ready);
+            // The cluster itself is told of already.
+            if !ready(&flow.to) {
+                continue;
+            }
+            let message = format!(
+                "{} has {} of {} endpoints of {} for {}",
+                flow.to,
+                flow.brought.unwrap_or(0),
+                flow.wanted,
+                flow.from,
+                flow.service
+            );
+            let advice = format!(
+                "look at the Works: kubectl get works -n {} ; and at the events of the {}",
+                names::execution_space(&flow.to),
+                match flow.way {
+                    Way::MultiClusterService => "MultiClusterService",
+                    Way::ServiceExport => "ServiceImport",
+                }
+            );
+            self.problem(&format!("{} to {}", flow.from, flow.to), message, advice);
+        }
+    }
+
+    /// Slices that we brought somewhere and that nobody offers any more.
+    fn about_what_was_left_behind(&mut self, report: &Report) {
+        // Who does not see all clusters, or not all Works, cannot tell.
+        if self.facts.partial || !self.facts.unread.is_empty() {
+            return;
+        }
+        for cluster in &self.facts.clusters {
+            let Ok(member) = &cluster.member else { continue };
+            let wanted = |name: &str| {
+                report
+                    .flows
+                    .iter()
+                    .any(|flow| flow.to == cluster.name && flow.slices.iter().any(|slice| slice == name))
+            };
+            let left = member.slices.iter().filter(|slice| brought_by_us(slice));
+            let left: Vec<&str> =
+                left.map(|slice| text(slice, "/metadata/name")).filter(|name| !wanted(name)).collect();
+            if !left.is_empty() {
+                let message = format!("it has EndpointSlices that nobody offers: {}", left.join(", "));
+                let advice = "this passes within seconds; if it stays, the cluster cannot be written to: see its Works";
+                self.problem(&cluster.name, message, advice);
+            }
+        }
+    }
+}
+
+/// Draws the conclusions of probes.
+pub(super) fn judge_probes(report: &mut Report) {
+    let mut found = Vec::new();
+    for flow in &report.flows {
+        if let Some(Probe::Unreachable { tried, failed, pod }) = &flow.probe {
+            found.push(Finding {
+                severity: Severity::Problem,
+                about: format!("{} to {}", flow.from, flow.to),
+                message: format!(
+                    "pod {pod} in {} cannot connect to {} of {tried} endpoints of {}: {}",
+                    flow.to,
+                    failed.len(),
+                    flow.from,
+                    failed.join(", ")
+                ),
+                advice:
+                    "join the pod networks (Submariner, Cilium Cluster Mesh, routes), and let firewalls and \
+                         NetworkPolicies on both sides pass the port"
+                        .to_owned(),
+            });
+        }
+    }
+    report.findings.extend(found);
+}

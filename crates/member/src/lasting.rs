@@ -1,0 +1,51 @@
+//! Clients whose dead connections are noticed.
+//!
+//! Watches are silent for minutes, and a link that is down tells nobody: without further ado the kernel sends again for a quarter of
+//! an hour before it gives up. These clients have it ask the other side whenever a connection is silent, and give up early, so that
+//! whoever waits hears of it and comes back over a new connection.
+
+use std::time::Duration;
+
+use http::Uri;
+use hyper_util::client::legacy::connect::HttpConnector;
+use kube::client::ConfigExt;
+use kube::{Client, Config};
+use tower::{BoxError, ServiceExt as _, service_fn};
+
+use crate::proxied::stack;
+
+/// How long a connection is silent before the other side is asked, and how long until it is asked again.
+const SILENCE: Duration = Duration::from_secs(10);
+const AGAIN: Duration = Duration::from_secs(5);
+/// How long the other side may leave unanswered what it was sent.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Makes a client that notices within half a minute that a connection is dead. Through a proxy, the connection to the proxy is what
+/// the client library makes it.
+///
+/// # Errors
+/// If certificates or credentials cannot be used.
+pub fn lasting_client(config: &Config) -> Result<Client, kube::Error> {
+    if config.proxy_url.is_some() {
+        return Client::try_from(config.clone());
+    }
+    let mut plain = HttpConnector::new();
+    plain.enforce_http(false);
+    plain.set_nodelay(true);
+    plain.set_keepalive(Some(SILENCE));
+    plain.set_keepalive_interval(Some(AGAIN));
+    plain.set_keepalive_retries(Some(2));
+    #[cfg(target_os = "linux")]
+    plain.set_tcp_user_timeout(Some(PATIENCE));
+    let secured = config.rustls_https_connector_with_connector(plain)?;
+    let patience = config.connect_timeout.unwrap_or(PATIENCE);
+    // With the exchange of certificates.
+    let connect = service_fn(move |address: Uri| {
+        let connecting = secured.clone().oneshot(address);
+        Box::pin(async move {
+            let connected = tokio::time::timeout(patience, connecting).await;
+            connected.map_err(|_| BoxError::from("the server did not answer in time"))?
+        })
+    });
+    stack(config, connect, None)
+}
