@@ -168,7 +168,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let local = apiserver::local::client(&handle.server, User::system("system:karmada-aggregated"));
     let news = tunnels::tell(&tunnels, &handle.server, &host);
     let followers = Supervisor::default();
-    fleet.start(host.clone(), crate::fleet::resolve(&handle.server), &followers);
+    let find_way = crate::fleet::find_way(&host, &tunnels);
+    fleet.start(host.clone(), crate::fleet::resolve(&handle.server), find_way, &followers);
     crate::fleet::opensearch::start(&fleet, &host, &followers);
 
     let tls = certificates.server("1.2", Some(certificates::lenient()))?;

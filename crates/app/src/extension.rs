@@ -23,12 +23,13 @@ use tunnel::Tunnels;
 use crate::cluster_proxy::ClusterProxy;
 use crate::controllers::Tasks;
 use crate::fleet::Doors;
-use crate::fleet_metrics;
+use crate::fleet_metrics::{self, Metrics};
 use crate::tunnels;
 
 impl Karmada {
     pub(crate) fn new(diagnoses: Diagnoses, tasks: Tasks, doors: Doors, tunnels: Tunnels) -> Self {
-        Self { proxy: ClusterProxy::new(tunnels.clone()), tunnels, diagnoses, tasks, doors }
+        let metrics = Metrics::new(tasks.clone(), tunnels.clone());
+        Self { proxy: ClusterProxy::new(tunnels.clone()), metrics, tunnels, diagnoses, tasks, doors }
     }
 
     /// Returns the same for a server that stands behind another one, which has the Secrets and all that is not served here.
@@ -64,6 +65,7 @@ const AGE: usize = 4;
 
 pub(crate) struct Karmada {
     proxy: ClusterProxy,
+    metrics: Metrics,
     /// The ways that agents open.
     tunnels: Tunnels,
     /// The last decisions of the scheduler in this process.
@@ -111,7 +113,7 @@ impl Extension for Karmada {
 
     fn computed<'a>(
         &'a self,
-        _: &'a Arc<Server>,
+        server: &'a Arc<Server>,
         context: &'a Context,
         kind: &'a Kind,
         _: &'a str,
@@ -121,7 +123,7 @@ impl Extension for Karmada {
             if !fleet_metrics::serves(&kind.gvk.group) {
                 return None;
             }
-            Some(fleet_metrics::answer(&self.tasks, context, kind).await)
+            Some(self.metrics.answer(server, context, kind).await)
         })
     }
 

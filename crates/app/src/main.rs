@@ -29,6 +29,7 @@ mod plugin;
 mod roles;
 mod scheduling;
 mod server;
+mod shares;
 mod signals;
 mod sim;
 mod tunnels;

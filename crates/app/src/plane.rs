@@ -105,7 +105,8 @@ impl Plane {
         // What controllers say can be made again need not wait for the disk; everything else does.
         let writer = Writer::with_derived(on_terms(Durability::Durable), on_terms(Durability::Buffered));
         let followers = Supervisor::default();
-        fleet.start(client.clone(), crate::fleet::resolve(&handle.server), &followers);
+        let find_way = crate::fleet::find_way(&client, &tunnels);
+        fleet.start(client.clone(), crate::fleet::resolve(&handle.server), find_way, &followers);
         crate::fleet::opensearch::start(&fleet, &client, &followers);
         let running = Running::elected(writer, &setup.chosen, server, diagnoses, tasks).await?;
         Ok(Self { url: handle.url.clone(), kubeconfig, client, handle, running, followers, news })

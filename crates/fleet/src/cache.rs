@@ -9,19 +9,22 @@
 //!
 //! The log is bounded by events and by the bytes that nothing else keeps; a reader who falls out of it has to list again, too.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
 use runtime::room::Budget;
+use serde_json::Value;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::entry::Entry;
+use crate::entry::{self, Entry};
 use crate::index::Index;
+use crate::past;
 use crate::plan::Kind;
 use crate::version::Versions;
+use crate::watch::Lost;
 
 /// How many events are kept for readers who have fallen behind or come back: a few minutes of a busy fleet.
 const LOG_EVENTS: usize = 16_384;
@@ -48,7 +51,8 @@ impl Place {
         Self { cluster: cluster.into(), namespace: Some(namespace.into()) }
     }
 
-    pub(crate) fn parse(text: &str) -> Self {
+    /// Reads what [`Display`](std::fmt::Display) writes.
+    pub fn parse(text: &str) -> Self {
         match text.split_once('/') {
             Some((cluster, namespace)) => Self::namespace(cluster, namespace),
             None => Self::cluster(text),
@@ -145,6 +149,8 @@ pub(crate) struct Shard {
     pub(crate) index: Index,
     /// How far it is known; `None` until the first list has come.
     pub(crate) at: Option<u64>,
+    /// The number of the event by which it came.
+    pub(crate) born: u64,
     /// Whoever knows less than this cannot be told the rest: the log does not reach back so far.
     pub(crate) floor: u64,
     stale: Option<Stale>,
@@ -199,34 +205,56 @@ impl Cache {
     /// # Errors
     /// If there is no room for it; then nothing has changed.
     pub fn replace(&self, place: &Place, at: u64, listed: Vec<Entry>) -> Result<(), Full> {
+        self.replace_but(place, at, listed, &BTreeSet::new())
+    }
+
+    /// Takes a complete list of a place, of which some objects are known and have not changed.
+    pub(crate) fn replace_but(
+        &self,
+        place: &Place,
+        at: u64,
+        listed: Vec<Entry>,
+        same: &BTreeSet<Box<str>>,
+    ) -> Result<(), Full> {
         let mut state = self.state.write();
+        let end = state.end();
         let Some(shard) = state.shards.get_mut(place) else { return Ok(()) };
+        let kept: usize = same.iter().filter_map(|key| shard.index.get(key)).map(|entry| entry.cost()).sum();
         let cost: usize = listed.iter().map(Entry::cost).sum();
-        if !self.budget.exchange(shard.index.cost, cost) {
+        if !self.budget.exchange(shard.index.cost, kept + cost) {
             return Err(Full { limit: self.budget.limit() });
         }
         let before = shard.at;
         shard.at = Some(at);
         shard.stale = None;
         let went_back = before.is_some_and(|before| at < before);
+        let gone: Vec<Box<str>> = shard
+            .index
+            .iter()
+            .map(|entry| entry.key())
+            .filter(|key| !same.contains(*key))
+            .map(Into::into)
+            .collect();
         if before.is_none() || went_back {
+            shard.born = end;
             shard.floor = at;
-            shard.index = Index::default();
+            for key in gone {
+                shard.index.remove(&key);
+            }
             for entry in listed {
                 shard.index.insert(entry);
             }
+            self.budget.exchange(kept + cost, shard.index.cost);
             let what = if went_back { What::WentBack } else { What::Came };
             self.append(&mut state, [Event { place: place.clone(), at, last: true, what }]);
             return Ok(());
         }
         let mut changes = Vec::new();
-        let mut gone: std::collections::BTreeSet<Box<str>> =
-            shard.index.iter().map(|entry| entry.key().into()).collect();
+        let mut gone: BTreeSet<Box<str>> = gone.into_iter().collect();
         for entry in listed {
             gone.remove(entry.key());
-            let same =
-                |known: &Arc<Entry>| known.revision == entry.revision && known.facts.uid == entry.facts.uid;
-            if shard.index.get(entry.key()).is_some_and(same) {
+            if shard.index.get(entry.key()).is_some_and(|known| known.is_as(entry.revision, &entry.facts.uid))
+            {
                 continue;
             }
             let (new, old) = shard.index.insert(entry);
@@ -235,6 +263,8 @@ impl Cache {
         for key in gone {
             changes.extend(change(shard.index.remove(&key), None));
         }
+        // A list may name an object twice.
+        self.budget.exchange(kept + cost, shard.index.cost);
         let count = changes.len();
         let events = changes.into_iter().enumerate().map(|(number, what)| Event {
             place: place.clone(),
@@ -244,6 +274,17 @@ impl Cache {
         });
         self.append(&mut state, events.collect::<Vec<_>>());
         Ok(())
+    }
+
+    /// Returns the key of an object of a list if it is known as it is.
+    pub(crate) fn knows(&self, place: &Place, object: &Value) -> Option<Box<str>> {
+        let metadata = object.get("metadata")?;
+        let text = |field: &str| metadata.get(field).and_then(Value::as_str);
+        let key = entry::key(text("namespace").unwrap_or(""), text("name")?);
+        let revision = text("resourceVersion")?.parse().ok()?;
+        let state = self.state.read();
+        let known = state.shards.get(place)?.index.get(&key)?;
+        known.is_as(revision, text("uid").unwrap_or("")).then_some(key)
     }
 
     /// Takes a new or changed object from a watch.
@@ -376,40 +417,52 @@ impl Cache {
     pub fn get(&self, key: &str) -> Vec<Found> {
         let state = self.state.read();
         let found =
-            state.shards.iter().filter_map(|(place, shard)| shard.found(place, shard.index.get(key)?));
+            state.shards.iter().filter_map(|(place, shard)| Some(shard.found(place, shard.index.get(key)?)));
         found.collect()
     }
 
-    /// Returns the objects of a namespace, or all, from after a place and key on, as long as `more` says.
+    /// Returns the objects of a namespace, or all, from after a place and key on, as long as `take` says.
     pub fn list(
         &self,
         namespace: &str,
-        after: Option<(&str, &str)>,
+        after: Option<(&Place, &str)>,
         mut take: impl FnMut(&Place, &Arc<Entry>) -> Take,
     ) -> Listed {
         let state = self.state.read();
         let mut listed = Listed { versions: state.versions(), found: Vec::new(), rest: false };
-        'places: for (place, shard) in &state.shards {
-            if !place.holds(namespace) {
-                continue;
-            }
-            let from = match after {
-                Some((cluster, _)) if *place.cluster < *cluster => continue,
-                Some((cluster, key)) if *place.cluster == *cluster => Some(key),
-                _ => None,
-            };
-            for entry in shard.index.walk(namespace, from) {
-                match take(place, entry) {
-                    Take::Yes => listed.found.extend(shard.found(place, entry)),
-                    Take::No => {}
-                    Take::Enough => {
-                        listed.rest = true;
-                        break 'places;
-                    }
-                }
+        for (place, shard) in &state.shards {
+            let Some(from) = begins(place, namespace, after) else { continue };
+            let walk = shard.index.walk(namespace, from);
+            if !listed.extend(place, shard, walk, &mut take) {
+                break;
             }
         }
         listed
+    }
+
+    /// Returns objects as they were at a version.
+    ///
+    /// # Errors
+    /// If that is not known any more.
+    pub fn list_at(
+        &self,
+        versions: &Versions,
+        namespace: &str,
+        after: Option<(&Place, &str)>,
+        mut take: impl FnMut(&Place, &Arc<Entry>) -> Take,
+    ) -> Result<Listed, Lost> {
+        let state = self.state.read();
+        let places = past::before(&state, versions)?;
+        let mut listed = Listed { versions: versions.clone(), found: Vec::new(), rest: false };
+        for (place, before) in &places {
+            let Some(from) = begins(place, namespace, after) else { continue };
+            let Some(shard) = state.shards.get(place) else { continue };
+            let walk = past::walk(&shard.index, before, namespace, from);
+            if !listed.extend(place, shard, walk, &mut take) {
+                break;
+            }
+        }
+        Ok(listed)
     }
 
     /// Returns how many objects there are and what they cost, by cluster.
@@ -448,6 +501,45 @@ pub struct Listed {
     pub rest: bool,
 }
 
+impl Listed {
+    /// Takes objects of a place; returns whether more are wanted.
+    fn extend<'a>(
+        &mut self,
+        place: &Place,
+        shard: &Shard,
+        entries: impl Iterator<Item = &'a Arc<Entry>>,
+        take: &mut impl FnMut(&Place, &Arc<Entry>) -> Take,
+    ) -> bool {
+        for entry in entries {
+            match take(place, entry) {
+                Take::Yes => self.found.push(shard.found(place, entry)),
+                Take::No => {}
+                Take::Enough => {
+                    self.rest = true;
+                    return false;
+                }
+            }
+        }
+        true
+    }
+}
+
+/// Returns after which key the objects of a place are read by whoever has read up to somewhere; `None` if not at all.
+pub(crate) fn begins<'a>(
+    place: &Place,
+    namespace: &str,
+    after: Option<(&Place, &'a str)>,
+) -> Option<Option<&'a str>> {
+    if !place.holds(namespace) {
+        return None;
+    }
+    match after {
+        Some((last, _)) if place < last => None,
+        Some((last, key)) if place == last => Some(Some(key)),
+        _ => Some(None),
+    }
+}
+
 impl State {
     pub(crate) fn versions(&self) -> Versions {
         let mut versions = Versions::default();
@@ -465,9 +557,9 @@ impl State {
 }
 
 impl Shard {
-    pub(crate) fn found(&self, place: &Place, entry: &Arc<Entry>) -> Option<Found> {
+    pub(crate) fn found(&self, place: &Place, entry: &Arc<Entry>) -> Found {
         let stale = self.stale.as_ref().map(|stale| stale.since.clone());
-        Some(Found { place: place.clone(), entry: entry.clone(), stale })
+        Found { place: place.clone(), entry: entry.clone(), stale }
     }
 }
 

@@ -122,6 +122,11 @@ impl Entry {
         self.names().0
     }
 
+    /// Says whether it is the same state of the same object.
+    pub(crate) fn is_as(&self, revision: u64, uid: &str) -> bool {
+        self.revision == revision && *self.facts.uid == *uid
+    }
+
     /// Returns how much of the caches' limit it takes.
     pub fn cost(&self) -> usize {
         self.size() + OVERHEAD

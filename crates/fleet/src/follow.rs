@@ -6,25 +6,30 @@
 //! - An empty list in place of objects is believed when a second one says the same.
 //! - After a failure the watch goes on where it was. A short list comes before, which shows whether the versions have gone back.
 //! - A page that is too large is asked for again with fewer objects.
+//! - What is listed again and has not changed stays as it is; what is new needs room from the moment it is read.
 //!
-//! While nothing is heard, what is known stays and is marked as stale.
+//! While nothing is heard, what is known stays and is marked as stale; also while a member takes too long to answer.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use jiff::Timestamp;
+use runtime::room::Budget;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::cache::{Cache, Full, Place, Stale};
 use crate::entry::Entry;
-pub use crate::source::{Error, Event, Events, Page, Source};
+pub use crate::source::{Error, Event, Events, Items, Page, Source};
 
 /// How many objects a page has at first.
 const PAGE: u32 = 500;
 /// No member has more objects of a kind; a list that goes on is a lie.
 const LIST_LIMIT: usize = 2_000_000;
+/// When a member that has not answered counts as one that is not heard of.
+const SLOW: Duration = Duration::from_secs(5);
 /// How long a page may take.
 const PAGE_DEADLINE: Duration = Duration::from_secs(60);
 /// How long a watch lasts at least, in seconds; it ends by itself and is resumed.
@@ -55,7 +60,7 @@ pub enum Trouble {
     Source(#[from] Error),
     #[error(transparent)]
     Full(#[from] Full),
-    #[error("it did not answer within {} s", .0.as_secs())]
+    #[error("it does not answer within {} s", .0.as_secs())]
     Slow(Duration),
     #[error("it answers with resource version {now}, and {before} was known")]
     Older { now: u64, before: u64 },
@@ -107,15 +112,33 @@ impl Follower {
             known.shaken = true;
             let smaller = self.judge(&trouble, &mut known);
             tracing::debug!(place = %self.place, kind = self.cache.kind.plural, error = %trouble, "not followed");
-            if !smaller {
-                let since =
-                    Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default().to_string();
-                self.cache.mark(&self.place, Some(Stale { since: since.into(), why: trouble.to_string() }));
+            if smaller {
+                failures = failures.min(1);
+            } else {
+                self.mark_stale(trouble.to_string());
             }
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(self.rest(failures)) => {}
             }
+        }
+    }
+
+    fn mark_stale(&self, why: String) {
+        let since = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default().to_string();
+        self.cache.mark(&self.place, Some(Stale { since: since.into(), why }));
+    }
+
+    /// Waits for an answer, but not for ever, and tells soon that it does not come.
+    async fn in_time<T>(&self, answer: impl Future<Output = Result<T, Error>>) -> Result<T, Trouble> {
+        let mut answer = std::pin::pin!(answer);
+        if let Ok(answer) = tokio::time::timeout(SLOW, &mut answer).await {
+            return Ok(answer?);
+        }
+        self.mark_stale(format!("it does not answer within {} s", SLOW.as_secs()));
+        match tokio::time::timeout(PAGE_DEADLINE.saturating_sub(SLOW), answer).await {
+            Ok(answer) => Ok(answer?),
+            Err(_) => Err(Trouble::Slow(PAGE_DEADLINE)),
         }
     }
 
@@ -134,7 +157,8 @@ impl Follower {
             }
             Trouble::Source(Error::TooLarge(_)) => {
                 let page = known.page.unwrap_or(PAGE);
-                known.page = Some((page / 4).max(1));
+                // Even a single object was too large: there is nothing to lose by asking for many again.
+                known.page = (page > 1).then(|| (page / 4).max(1));
                 page > 1
             }
             Trouble::Older { .. } | Trouble::Full(_) | Trouble::Object(_) => {
@@ -153,7 +177,7 @@ impl Follower {
     async fn once(&self, known: &mut Known) -> Result<(), Trouble> {
         let at = match known.at {
             Some(at) if known.shaken => {
-                let page = in_time(self.source.list(1, "")).await?;
+                let page = self.in_time(self.source.list(1, "")).await?;
                 if page.version < at {
                     known.at = None;
                     return Err(Trouble::Older { now: page.version, before: at });
@@ -166,7 +190,7 @@ impl Follower {
         known.at = Some(at);
         let seconds = rand::random_range(WATCH_SECONDS);
         let watch = self.source.watch(at, seconds);
-        let mut events = in_time(watch).await?;
+        let mut events = self.in_time(watch).await?;
         self.cache.mark(&self.place, None);
         let end = tokio::time::Instant::now() + Duration::from_secs(seconds + 30);
         loop {
@@ -208,10 +232,11 @@ impl Follower {
     /// Lists everything; returns the version of the list.
     async fn list(&self, known: &mut Known) -> Result<u64, Trouble> {
         let before = self.cache.versions().get(&self.place);
-        let (mut version, mut listed) = self.pages(known).await?;
-        if listed.is_empty() && self.has_objects() {
-            (version, listed) = self.pages(known).await?;
+        let mut read = self.pages(known).await?;
+        if read.is_empty() && self.has_objects() {
+            read = self.pages(known).await?;
         }
+        let version = read.version.unwrap_or(0);
         if let Some(before) = before.filter(|before| version < *before) {
             known.older += 1;
             if known.older < BACK {
@@ -220,7 +245,10 @@ impl Follower {
             tracing::warn!(place = %self.place, before, now = version, "a member's resource versions have gone back");
         }
         known.older = 0;
-        self.cache.replace(&self.place, version, listed)?;
+        known.page = None;
+        let Read { new, same, reserved, .. } = read;
+        drop(reserved);
+        self.cache.replace_but(&self.place, version, new, &same)?;
         Ok(version)
     }
 
@@ -231,44 +259,87 @@ impl Follower {
         listed.rest
     }
 
-    async fn pages(&self, known: &mut Known) -> Result<(u64, Vec<Entry>), Trouble> {
+    async fn pages(&self, known: &mut Known) -> Result<Read, Trouble> {
         let limit = known.page.unwrap_or(PAGE);
         let mut pages = 0;
-        let (mut listed, mut next, mut version) = (Vec::new(), String::new(), None);
-        let (room, mut cost) = (self.cache.budget.limit(), 0_usize);
+        let mut next = String::new();
+        let mut read = Read::new(&self.cache.budget);
         loop {
-            let page = in_time(self.source.list(limit, &next)).await?;
-            let version = *version.get_or_insert(page.version);
+            let page = self.in_time(self.source.list(limit, &next)).await?;
+            let version = *read.version.get_or_insert(page.version);
             for object in page.items {
-                match Entry::new(&self.cache.kind, object) {
-                    Ok(entry) => {
-                        cost = cost.saturating_add(entry.cost());
-                        listed.push(entry);
-                    }
-                    // The others are not to suffer for it.
-                    Err(error) => tracing::warn!(place = %self.place, %error, "an object is passed over"),
-                }
-            }
-            if cost > room {
-                return Err(Full { limit: room }.into());
+                self.take(object?, &mut read)?;
             }
             // A member may also answer with empty pages for ever.
             pages += 1;
-            if listed.len() > LIST_LIMIT || pages > LIST_LIMIT / 100 {
+            if read.new.len() + read.same.len() > LIST_LIMIT || pages > LIST_LIMIT / 100 {
                 return Err(Trouble::Endless);
             }
             if page.next.is_empty() {
-                return Ok((version, listed));
+                read.version = Some(version);
+                return Ok(read);
             }
             next = page.next;
         }
     }
+
+    /// Takes an object of a list. What is known already is not made again.
+    fn take(&self, object: Value, read: &mut Read) -> Result<(), Trouble> {
+        if let Some(key) = self.cache.knows(&self.place, &object) {
+            read.same.insert(key);
+            return Ok(());
+        }
+        match Entry::new(&self.cache.kind, object) {
+            Ok(entry) => {
+                read.reserved.add(entry.cost())?;
+                read.new.push(entry);
+            }
+            // The others are not to suffer for it.
+            Err(error) => tracing::warn!(place = %self.place, %error, "an object is passed over"),
+        }
+        Ok(())
+    }
 }
 
-async fn in_time<T>(answer: impl Future<Output = Result<T, Error>>) -> Result<T, Trouble> {
-    match tokio::time::timeout(PAGE_DEADLINE, answer).await {
-        Ok(answer) => Ok(answer?),
-        Err(_) => Err(Trouble::Slow(PAGE_DEADLINE)),
+/// What the pages of a list have said so far.
+struct Read {
+    version: Option<u64>,
+    new: Vec<Entry>,
+    /// The keys of objects that are as they were.
+    same: BTreeSet<Box<str>>,
+    reserved: Reserved,
+}
+
+impl Read {
+    fn new(budget: &Arc<Budget>) -> Self {
+        let reserved = Reserved { budget: budget.clone(), bytes: 0 };
+        Self { version: None, new: Vec::new(), same: BTreeSet::new(), reserved }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.new.is_empty() && self.same.is_empty()
+    }
+}
+
+/// Room for what has been read and is not in the cache yet, so that several long lists at once do not take more than there is.
+struct Reserved {
+    budget: Arc<Budget>,
+    bytes: usize,
+}
+
+impl Reserved {
+    fn add(&mut self, bytes: usize) -> Result<(), Full> {
+        if !self.budget.exchange(0, bytes) {
+            return Err(Full { limit: self.budget.limit() });
+        }
+        self.bytes += bytes;
+        Ok(())
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.budget.exchange(self.bytes, 0);
     }
 }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use api::cluster::Cluster;
 use api::search::{OpenSearchConfig, ResourceRegistry};
+use futures::future::BoxFuture;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{Patch, PatchParams};
@@ -26,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cache::{Cache, Place, Stale};
 use crate::follow::{Follower, Pace};
-use crate::plan::{Kind, Plan, plan};
+use crate::plan::{Kind, Plan, SELECTORS, plan};
 use crate::source::Collection;
 
 /// How long changes are gathered before the plan is made anew.
@@ -42,6 +43,9 @@ const COMPLAINTS: usize = 5;
 
 /// Tells how the control plane serves a kind, by its `apiVersion` and name.
 pub type Resolve = Arc<dyn Fn(&str, &str) -> Option<Kind> + Send + Sync>;
+
+/// Finds out how the control plane reaches a cluster.
+pub type FindWay = Arc<dyn Fn(Arc<Cluster>) -> BoxFuture<'static, member::Result<Connection>> + Send + Sync>;
 
 /// A registry whose objects are wanted in OpenSearch, too.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,11 +120,18 @@ impl Fleet {
     }
 
     /// Keeps everything in step until told to stop.
-    pub fn start(self: &Arc<Self>, control: Client, resolve: Resolve, supervisor: &Supervisor) {
+    pub fn start(
+        self: &Arc<Self>,
+        control: Client,
+        resolve: Resolve,
+        find_way: FindWay,
+        supervisor: &Supervisor,
+    ) {
         let keeper = Arc::new(Keeper {
             fleet: self.clone(),
             control: control.clone(),
             resolve,
+            find_way,
             registries: Arc::default(),
             clusters: Arc::default(),
             followed: Mutex::default(),
@@ -174,6 +185,7 @@ struct Keeper {
     fleet: Arc<Fleet>,
     control: Client,
     resolve: Resolve,
+    find_way: FindWay,
     registries: Arc<Mirror<ResourceRegistry>>,
     clusters: Arc<Mirror<Cluster>>,
     followed: Mutex<HashMap<(Kind, Place), CancellationToken>>,
@@ -217,7 +229,7 @@ impl Keeper {
         let Plan { kinds, complaints } =
             plan(registries.iter().map(|registry| &**registry), &known, &*self.resolve);
         let needed: BTreeSet<&str> = kinds.values().flatten().map(|place| &*place.cluster).collect();
-        self.find_ways(&needed, &known).await;
+        self.find_ways(&needed, &clusters).await;
         // First what goes: a place that becomes part of another one must not take the other's objects along.
         let mut followed = self.followed.lock();
         followed.retain(|(kind, place), stop| {
@@ -265,12 +277,12 @@ impl Keeper {
     }
 
     /// Finds out how the clusters are reached. Those whose way has changed are followed anew, from where they were.
-    async fn find_ways(&self, needed: &BTreeSet<&str>, clusters: &[&Cluster]) {
+    async fn find_ways(&self, needed: &BTreeSet<&str>, clusters: &[Arc<Cluster>]) {
         let mut found = HashMap::new();
         for cluster in clusters {
             let name = cluster.metadata.name.clone().unwrap_or_default();
             if needed.contains(name.as_str()) {
-                let way = Connection::read(&self.control, cluster).await;
+                let way = (self.find_way)(cluster.clone()).await;
                 found.insert(name, way.map_err(|error| error.to_string()));
             }
         }
@@ -332,7 +344,7 @@ impl Keeper {
         for registry in self.registries.all() {
             let name = registry.metadata.name.clone().unwrap_or_default();
             let mut all = complaints.get(&name).cloned().unwrap_or_default();
-            for selector in &registry.spec.resource_selectors {
+            for selector in registry.spec.resource_selectors.iter().take(SELECTORS) {
                 let Some(kind) = (self.resolve)(&selector.api_version, &selector.kind) else { continue };
                 let meant = |cluster: &str| {
                     let cluster = self.clusters.get("", cluster);

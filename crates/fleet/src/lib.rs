@@ -13,6 +13,7 @@
 //! | [`entry`] | how an object lies in memory, and how it is written to clients |
 //! | [`cache`] | all objects of a kind, and what happened to them |
 //! | [`watch`] | a reader of what happened |
+//! | `past` | how the objects were at a version, for later pages of a list |
 //! | [`version`] | resource versions and continue tokens over several clusters |
 //! | [`query`] | a language for searching, answered from the caches |
 
@@ -21,6 +22,7 @@ pub mod entry;
 pub mod follow;
 mod index;
 pub mod keeper;
+mod past;
 pub mod plan;
 pub mod query;
 mod source;

@@ -13,6 +13,11 @@ use apimachinery::gvk::Gvk;
 
 use crate::cache::Place;
 
+/// How many selectors of a registry count. Each is looked at for every cluster, again and again.
+pub(crate) const SELECTORS: usize = 256;
+/// How many single namespaces of a kind are kept from one cluster. Each is a watch in the member.
+const NAMESPACES: usize = 64;
+
 /// A kind, as the control plane serves it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Kind {
@@ -75,7 +80,11 @@ pub fn plan<'a>(
     for registry in registries {
         let name = registry.metadata.name.clone().unwrap_or_default();
         let mut complaints = BTreeSet::new();
-        for selector in &registry.spec.resource_selectors {
+        let count = registry.spec.resource_selectors.len();
+        if count > SELECTORS {
+            complaints.insert(format!("{count} selectors are too many: only the first {SELECTORS} count"));
+        }
+        for selector in registry.spec.resource_selectors.iter().take(SELECTORS) {
             let Some(kind) = resolve(&selector.api_version, &selector.kind) else {
                 complaints.insert(format!(
                     "the control plane does not serve {} of {}",
@@ -97,11 +106,24 @@ pub fn plan<'a>(
                     complaints.insert(format!("cluster {cluster_name} does not serve {}", kind.kind));
                     continue;
                 }
-                places.insert(if kind.namespaced && !selector.namespace.is_empty() {
+                let place = if kind.namespaced && !selector.namespace.is_empty() {
                     Place::namespace(cluster_name, &selector.namespace)
                 } else {
                     Place::cluster(cluster_name)
-                });
+                };
+                let single = |other: &&Place| *other.cluster == *cluster_name && other.namespace.is_some();
+                if place.namespace.is_some()
+                    && !places.contains(&place)
+                    && places.iter().filter(single).count() >= NAMESPACES
+                {
+                    complaints.insert(format!(
+                        "more than {NAMESPACES} single namespaces of {} are registered for cluster {cluster_name}: \
+                         the rest is not kept; a selector without a namespace keeps all",
+                        kind.kind
+                    ));
+                    continue;
+                }
+                places.insert(place);
             }
         }
         plan.complaints.insert(name, complaints);
@@ -194,6 +216,28 @@ mod tests {
         let spec = json!({"targetCluster": {"clusterNames": ["m9"]}, "resourceSelectors": [{"apiVersion": "v1", "kind": "Pod"}]});
         let plan = plan(&[registry("r", spec)], &[], resolve);
         assert_eq!((plan.kinds.len(), places(&plan).as_str()), (1, ""));
+    }
+
+    #[test]
+    fn what_one_registry_costs_is_bounded() {
+        let selectors: Vec<Value> = (0..1000)
+            .map(|number| json!({"apiVersion": "v1", "kind": "Pod", "namespace": format!("n{number:04}")}))
+            .collect();
+        let m1 = cluster("m1", Value::Null);
+        let many = registry("many", json!({"targetCluster": {}, "resourceSelectors": selectors}));
+        let one = json!({"apiVersion": "v1", "kind": "Pod", "namespace": "n0000"});
+        let again = registry("other", json!({"targetCluster": {}, "resourceSelectors": [one]}));
+        let plan = plan(&[many, again], &[&m1], resolve);
+        assert_eq!(plan.kinds.values().map(BTreeSet::len).collect::<Vec<_>>(), [NAMESPACES]);
+        let told: Vec<_> = plan.complaints["many"].iter().map(String::as_str).collect();
+        assert_eq!(
+            told,
+            [
+                "1000 selectors are too many: only the first 256 count",
+                "more than 64 single namespaces of Pod are registered for cluster m1: the rest is not kept; a selector without a namespace keeps all"
+            ]
+        );
+        assert!(plan.complaints["other"].is_empty(), "what is kept anyway costs nothing");
     }
 
     #[test]

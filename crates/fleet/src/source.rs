@@ -1,5 +1,8 @@
 //! What a member is asked for: pages of a list, and a watch. Answers are bounded by the member's client.
 
+use std::collections::VecDeque;
+use std::ops::Range;
+
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use futures::future::BoxFuture;
@@ -10,6 +13,7 @@ use kube::Client;
 use runtime::room::TooLarge;
 use serde::Deserialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 /// Why a member did not answer as it should.
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +38,47 @@ pub struct Page {
     pub version: u64,
     /// What to ask for the next page with; empty after the last.
     pub next: String,
-    pub items: Vec<Value>,
+    pub items: Items,
+}
+
+/// The objects of a page. Each is made when its turn comes: as trees, all of them would take several times the memory of their text.
+#[derive(Debug, Default)]
+pub struct Items {
+    body: Bytes,
+    /// Where the rest of the objects stand in the body.
+    parts: VecDeque<Range<usize>>,
+}
+
+impl Items {
+    fn read(body: Bytes, parts: &[&RawValue]) -> Self {
+        let place = |part: &&RawValue| {
+            let start = (part.get().as_ptr() as usize).wrapping_sub(body.as_ptr() as usize);
+            start..start + part.get().len()
+        };
+        let parts = parts.iter().map(place).collect();
+        Self { body, parts }
+    }
+}
+
+impl FromIterator<Value> for Items {
+    fn from_iter<I: IntoIterator<Item = Value>>(objects: I) -> Self {
+        let (mut body, mut parts) = (Vec::new(), VecDeque::new());
+        for object in objects {
+            let start = body.len();
+            body.extend_from_slice(object.to_string().as_bytes());
+            parts.push_back(start..body.len());
+        }
+        Self { body: body.into(), parts }
+    }
+}
+
+impl Iterator for Items {
+    type Item = Result<Value, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let part = self.body.get(self.parts.pop_front()?)?;
+        Some(serde_json::from_slice(part).map_err(|error| Error::Unreadable(error.to_string())))
+    }
 }
 
 /// An event of a watch.
@@ -60,11 +104,11 @@ pub(crate) struct Collection {
 }
 
 #[derive(Deserialize)]
-struct List {
+struct List<'a> {
     #[serde(default)]
     metadata: ListMeta,
-    #[serde(default)]
-    items: Option<Vec<Value>>,
+    #[serde(default, borrow)]
+    items: Option<Vec<&'a RawValue>>,
 }
 
 #[derive(Deserialize, Default)]
@@ -84,13 +128,14 @@ impl Source for Collection {
         }
         Box::pin(async move {
             let body = self.send(&uri).await?.collect().await.map_err(broken)?.to_bytes();
-            let list: List =
+            let list: List<'_> =
                 serde_json::from_slice(&body).map_err(|error| Error::Unreadable(error.to_string()))?;
             let ListMeta { resource_version, next } = list.metadata;
             let version = resource_version.parse().map_err(|_| {
                 Error::Unreadable(format!("its resource version {resource_version:?} is not a number"))
             })?;
-            Ok(Page { version, next, items: list.items.unwrap_or_default() })
+            let parts = list.items.unwrap_or_default();
+            Ok(Page { version, next, items: Items::read(body.clone(), &parts) })
         })
     }
 
@@ -103,14 +148,18 @@ impl Source for Collection {
             let body = self.send(&uri).await?;
             let state = (body, BytesMut::new(), false);
             let lines = futures::stream::unfold(state, |(mut body, mut buffer, ended)| async move {
+                // A long line comes in many frames: what has been searched is not searched again.
+                let mut searched = 0;
                 loop {
-                    if let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
-                        let line = buffer.split_to(end.saturating_add(1)).freeze();
+                    let rest = buffer.get(searched..).unwrap_or_default();
+                    if let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+                        let line = buffer.split_to(searched.saturating_add(end).saturating_add(1)).freeze();
                         return Some((read(&line), (body, buffer, ended)));
                     }
                     if ended {
                         return None;
                     }
+                    searched = buffer.len();
                     match body.frame().await {
                         None => return None,
                         Some(Err(error)) => return Some((Err(broken(error)), (body, BytesMut::new(), true))),

@@ -96,9 +96,11 @@ impl std::fmt::Display for Versions {
 /// Where the next page of a list begins. In Karmada's form; its `continue` is the name after which we go on.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Continue {
-    /// The version of the first page: whoever watches after the last page starts there and misses nothing.
+    /// The version of the first page, which all pages show: whoever watches after the last page starts there and misses nothing.
+    /// Empty if the reader has been told that the pages do not fit together any more and goes on nevertheless.
     #[serde(default)]
     pub rv: String,
+    /// The place of the last object that was read.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub cluster: String,
     #[serde(default, rename = "continue", skip_serializing_if = "String::is_empty")]

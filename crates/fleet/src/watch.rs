@@ -1,16 +1,18 @@
 //! A reader of what happens to the objects of a kind, in all places.
 //!
-//! Nothing is queued for a reader: it is a number in the cache's log, and what it knows of each place. Guarantees: the events of a
-//! place come in their order; each is told once, unless a reader broke off within a group; nothing is left out between the version
-//! that a reader starts from and the present; the version beside each event is one to start from.
+//! Nothing is queued for a reader: it is a number in the cache's log, and what it knows of each place. What is there in the beginning is read
+//! in pieces, too, as it is when its turn comes. Guarantees: the events of a place come in their order; each is told once, unless
+//! a reader broke off within a group; nothing is left out between the version that a reader starts from and the present;
+//! the version beside each event is one to start from.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::cache::{Cache, Event, Found, Place, What};
+use crate::cache::{Cache, Event, Found, Place, Shard, What};
 use crate::entry::Entry;
 use crate::version::Versions;
 
@@ -62,18 +64,36 @@ pub struct Watch {
     began: u64,
     end: watch::Receiver<u64>,
     versions: Versions,
-    /// What each place need not be told: events of a group up to a version, and events up to a number.
-    skip: HashMap<Place, Skip>,
-    /// What is told before anything from the log, and how far a place is known after the last of its objects.
-    first: VecDeque<(Found, Option<u64>)>,
-    /// Places without objects that came before.
-    known: Vec<(Place, u64)>,
+    /// How far a reader knew each place before it began: events up to that version need not be told.
+    skip: HashMap<Place, u64>,
+    /// The places whose objects are told one by one, and how far that has come; each stays here until its version is known.
+    begun: HashMap<Place, Pieces>,
+    /// Of these, the ones that are not through.
+    first: VecDeque<Place>,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
-struct Skip {
-    at: u64,
-    number: u64,
+/// The objects of a place, read in pieces while the place goes on changing.
+#[derive(Debug, Default)]
+struct Pieces {
+    /// Which coming of the place this is about: it may have gone and come again.
+    born: u64,
+    /// The last key of each piece that was read, and the number of the next event at that moment: events before it are in the piece.
+    read: BTreeMap<Box<str>, u64>,
+    /// Set after the last piece: the number of the next event and how far the place was known then.
+    through: Option<(u64, u64)>,
+}
+
+impl Pieces {
+    /// Says whether the object of an event was read after the event.
+    fn contains(&self, number: u64, key: &str) -> bool {
+        let piece = self.read.range::<str, _>((Bound::Included(key), Bound::Unbounded)).next();
+        match (piece, self.through) {
+            (Some((_, read)), _) => number < *read,
+            (None, Some((read, _))) => number < read,
+            // It is still to be read.
+            (None, None) => true,
+        }
+    }
 }
 
 impl Watch {
@@ -91,14 +111,14 @@ impl Watch {
             end,
             versions: Versions::default(),
             skip: HashMap::new(),
+            begun: HashMap::new(),
             first: VecDeque::new(),
-            known: Vec::new(),
         };
         match start {
             Start::Now => watch.versions = state.versions(),
             Start::Everything => {
                 for (place, shard) in &state.shards {
-                    watch.replay(place, shard, state.end());
+                    watch.replay(place, shard);
                 }
             }
             Start::After(versions) => {
@@ -109,11 +129,11 @@ impl Watch {
                         Some(shard) if at < shard.floor => return Err(Lost::Behind(place.clone())),
                         Some(_) => {}
                     }
-                    watch.skip.insert(place.clone(), Skip { at, number: 0 });
+                    watch.skip.insert(place.clone(), at);
                 }
                 for (place, shard) in &state.shards {
                     if versions.get(place).is_none() {
-                        watch.replay(place, shard, state.end());
+                        watch.replay(place, shard);
                     }
                 }
                 watch.versions = versions;
@@ -123,19 +143,63 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Tells the objects of a place from the beginning, and of its events those from a number on.
-    fn replay(&mut self, place: &Place, shard: &crate::cache::Shard, number: u64) {
-        let Some(at) = shard.at else { return };
-        self.skip.insert(place.clone(), Skip { at, number });
-        let count = shard.index.len();
-        if count == 0 {
-            self.known.push((place.clone(), at));
-            return;
+    /// Has the objects of a place told from the beginning, if there are any yet.
+    fn replay(&mut self, place: &Place, shard: &Shard) {
+        if shard.at.is_some() {
+            self.replay_from(place, shard.born);
         }
-        let found = shard.index.iter().enumerate().filter_map(|(index, entry)| {
-            Some((shard.found(place, entry)?, (index + 1 == count).then_some(at)))
+    }
+
+    fn replay_from(&mut self, place: &Place, born: u64) {
+        self.skip.remove(place);
+        self.begun.insert(place.clone(), Pieces { born, ..Pieces::default() });
+        self.first.push_back(place.clone());
+    }
+
+    /// Reads the next piece of what is there; returns it, or nothing if there is nothing left.
+    fn piece(&mut self) -> Vec<(Found, bool)> {
+        let cache = self.cache.clone();
+        let state = cache.state.read();
+        while let Some(place) = self.first.front() {
+            let pieces = self.begun.get_mut(place);
+            let shard = state.shards.get(place);
+            let Some((pieces, shard)) = pieces.zip(shard).filter(|(pieces, shard)| pieces.born == shard.born)
+            else {
+                // It has gone again; the log tells that, too.
+                self.first.pop_front();
+                continue;
+            };
+            let after = pieces.read.last_key_value().map(|(key, _)| key.clone());
+            let mut walk = shard.index.walk("", after.as_deref()).peekable();
+            let mut piece: Vec<(Found, bool)> = Vec::new();
+            while piece.len() < BATCH
+                && let Some(entry) = walk.next()
+            {
+                piece.push((shard.found(place, entry), walk.peek().is_none()));
+            }
+            if walk.peek().is_none() {
+                pieces.through = Some((state.end(), shard.at.unwrap_or(0)));
+                self.first.pop_front();
+            } else if let Some((last, _)) = piece.last() {
+                pieces.read.insert(last.entry.key().into(), state.end());
+            }
+            if !piece.is_empty() {
+                return piece;
+            }
+        }
+        Vec::new()
+    }
+
+    /// Notes how far those places are known whose objects and events have been told up to the same moment.
+    fn settle(&mut self) {
+        let (next, versions) = (self.next, &mut self.versions);
+        self.begun.retain(|place, pieces| match pieces.through {
+            Some((number, at)) if next >= number => {
+                versions.advance(place, at);
+                false
+            }
+            _ => true,
         });
-        self.first.extend(found);
     }
 
     /// Returns how far everything is known that has been told so far.
@@ -145,7 +209,7 @@ impl Watch {
 
     /// Says whether everything that was there in the beginning has been told.
     pub fn has_begun(&self) -> bool {
-        self.first.is_empty()
+        self.first.is_empty() && self.begun.is_empty()
     }
 
     /// Returns how far everything is known if nothing waits to be told; places move on without events.
@@ -160,6 +224,11 @@ impl Watch {
             }
         }
         &self.versions
+    }
+
+    /// Says whether a reader knew of an event before it began.
+    fn is_known(&self, event: &Event, past: bool) -> bool {
+        past && self.skip.get(&event.place).is_some_and(|at| event.at <= *at)
     }
 
     /// Waits for what comes next. `tell` gets each event with the version after it.
@@ -178,18 +247,19 @@ impl Watch {
     /// Tells what is there already; returns whether that was anything.
     pub fn tell_ready(&mut self, tell: &mut impl FnMut(Told, &Versions)) -> Result<bool, Lost> {
         self.end.borrow_and_update();
-        for (place, at) in self.known.drain(..) {
-            self.versions.advance(&place, at);
-        }
         if !self.first.is_empty() {
-            for _ in 0..BATCH {
-                let Some((found, at)) = self.first.pop_front() else { break };
-                if let Some(at) = at {
-                    self.versions.advance(&found.place, at);
+            let piece = self.piece();
+            let told = !piece.is_empty();
+            for (found, last) in piece {
+                if last {
+                    self.settle();
                 }
                 tell(Told { place: found.place, old: None, new: Some(found.entry) }, &self.versions);
             }
-            return Ok(true);
+            self.settle();
+            if told {
+                return Ok(true);
+            }
         }
         let events: Vec<Arc<Event>> = {
             let state = self.cache.state.read();
@@ -202,32 +272,39 @@ impl Watch {
         for event in &events {
             let number = self.next;
             self.next += 1;
-            let skip = self.skip.get(&event.place).copied().unwrap_or_default();
             let past = number < self.began;
-            let known = number < skip.number || past && event.at <= skip.at;
             match &event.what {
-                What::Changed { .. } if known => {}
                 What::Changed { old, new } => {
-                    if event.last {
+                    let key = old.as_ref().or(new.as_ref()).map_or("", |entry| entry.key());
+                    let known = match self.begun.get(&event.place) {
+                        Some(pieces) => pieces.contains(number, key),
+                        None => self.is_known(event, past),
+                    };
+                    if event.last && !self.begun.contains_key(&event.place) && !known {
                         self.versions.advance(&event.place, event.at);
                     }
-                    let told = Told { place: event.place.clone(), old: old.clone(), new: new.clone() };
-                    tell(told, &self.versions);
+                    self.settle();
+                    if !known {
+                        let told = Told { place: event.place.clone(), old: old.clone(), new: new.clone() };
+                        tell(told, &self.versions);
+                    }
                 }
                 // What came and went before this began is in what this began with.
-                What::Came | What::Went(_) | What::WentBack if past || number < skip.number => {}
+                What::Came | What::Went(_) | What::WentBack if past => self.settle(),
                 What::Came => {
-                    let cache = self.cache.clone();
-                    let state = cache.state.read();
-                    if let Some(shard) = state.shards.get(&event.place) {
-                        self.replay(&event.place, shard, state.end());
-                    }
+                    self.replay_from(&event.place, number);
                     return Ok(true);
                 }
                 What::Went(entries) => {
                     self.versions.remove(&event.place);
                     self.skip.remove(&event.place);
-                    for entry in entries {
+                    let begun = self.begun.remove(&event.place);
+                    self.first.retain(|place| *place != event.place);
+                    // Of a place that went before it was told, only what was told goes.
+                    let told = |entry: &&Arc<Entry>| {
+                        begun.as_ref().is_none_or(|pieces| !pieces.contains(number, entry.key()))
+                    };
+                    for entry in entries.iter().filter(told) {
                         let told = Told { place: event.place.clone(), old: Some(entry.clone()), new: None };
                         tell(told, &self.versions);
                     }
@@ -235,6 +312,7 @@ impl Watch {
                 What::WentBack => return Err(Lost::WentBack(event.place.clone())),
             }
         }
+        self.settle();
         Ok(!events.is_empty())
     }
 }

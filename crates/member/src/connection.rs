@@ -10,12 +10,14 @@ use api::cluster::{Cluster, ClusterSyncMode, LocalSecretReference};
 use api::constants::{SECRET_CA_BUNDLE, SECRET_TOKEN};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use http::{HeaderValue, Request};
 use k8s_openapi::api::core::v1::Secret;
-use kube::client::ClientBuilder;
+use kube::client::{Body, ClientBuilder};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use serde_json::json;
 use tower::Layer as _;
+use tower::util::MapRequest;
 use tunnel::Tunnels;
 
 use crate::limit::LimitLayer;
@@ -32,8 +34,24 @@ pub struct Connection {
 enum Way {
     Address(Box<Address>),
     /// Whichever tunnel the agent has open at the moment of a request.
-    Tunnel(Tunnels),
+    Tunnel {
+        tunnels: Tunnels,
+        who: Who,
+    },
 }
+
+/// In whose name requests go through a tunnel.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Who {
+    /// The caller's, as each request says.
+    Caller,
+    /// The control plane's own.
+    Plane,
+}
+
+/// Who the control plane is when it looks into a member through a tunnel. Its agent's account may take on that name, since it is bound to
+/// the role for the cluster proxy from the start; where credentials are at hand, they are an administrator's, too.
+const PLANE: (&str, &str) = ("system:admin", "system:masters");
 
 /// Address and credentials of a member.
 #[derive(Clone, PartialEq, Eq)]
@@ -52,7 +70,7 @@ impl std::fmt::Debug for Connection {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let endpoint = match &self.way {
             Way::Address(address) => address.endpoint.as_str(),
-            Way::Tunnel(_) => "its tunnel",
+            Way::Tunnel { .. } => "its tunnel",
         };
         out.debug_struct("Connection")
             .field("cluster", &self.cluster)
@@ -79,6 +97,24 @@ impl Connection {
         Self::with(cluster, Some(secret), token)
     }
 
+    /// Returns how the control plane itself reaches a member, to follow what is in it: with the credentials that the Cluster names,
+    /// or, in pull mode, through the tunnel, which need not be open yet.
+    pub async fn of_plane(control: &Client, cluster: &Cluster, tunnels: &Tunnels) -> Result<Self> {
+        let name = cluster.metadata.name.as_deref().unwrap_or_default();
+        let spec = &cluster.spec;
+        let can_be_reached = !spec.api_endpoint.is_empty() && spec.secret_ref.is_some();
+        if spec.sync_mode == ClusterSyncMode::Pull && (tunnels.is_known(name) || !can_be_reached) {
+            return Ok(Self::tunnelled(name, tunnels));
+        }
+        Self::read(control, cluster).await
+    }
+
+    /// Returns how the control plane itself reaches a member through its tunnel.
+    pub fn tunnelled(cluster: &str, tunnels: &Tunnels) -> Self {
+        let way = Way::Tunnel { tunnels: tunnels.clone(), who: Who::Plane };
+        Self { cluster: cluster.to_owned(), way }
+    }
+
     /// Returns how a member is reached in the name of a caller. `secret` reads the Secrets that the Cluster names.
     ///
     /// A member in pull mode is reached through its tunnel, which need not be open yet. One whose agent opens none, but
@@ -92,7 +128,8 @@ impl Connection {
         let spec = &cluster.spec;
         let can_be_reached = !spec.api_endpoint.is_empty() && spec.impersonator_secret_ref.is_some();
         if spec.sync_mode == ClusterSyncMode::Pull && (tunnels.is_known(&name) || !can_be_reached) {
-            return Ok(Self { cluster: name, way: Way::Tunnel(tunnels.clone()) });
+            let way = Way::Tunnel { tunnels: tunnels.clone(), who: Who::Caller };
+            return Ok(Self { cluster: name, way });
         }
         if spec.api_endpoint.is_empty() {
             return Err(Error::NoEndpoint { cluster: name }.into());
@@ -149,15 +186,26 @@ impl Connection {
     async fn client_with(&self, limits: Option<LimitLayer>) -> Result<Client> {
         match &self.way {
             Way::Address(address) => address.client(&self.cluster, limits).await,
-            Way::Tunnel(tunnels) => {
-                let through = tunnels.through(&self.cluster);
+            Way::Tunnel { tunnels, who } => {
+                let named: fn(Request<Body>) -> Request<Body> = match who {
+                    Who::Caller => std::convert::identity,
+                    Who::Plane => in_the_planes_name,
+                };
+                let through = MapRequest::new(tunnels.through(&self.cluster), named);
                 Ok(match limits {
                     Some(limits) => Client::new(limits.layer(through), "default"),
-                    None => through.client(),
+                    None => Client::new(through, "default"),
                 })
             }
         }
     }
+}
+
+fn in_the_planes_name(mut request: Request<Body>) -> Request<Body> {
+    let headers = request.headers_mut();
+    headers.insert("impersonate-user", HeaderValue::from_static(PLANE.0));
+    headers.insert("impersonate-group", HeaderValue::from_static(PLANE.1));
+    request
 }
 
 impl Address {

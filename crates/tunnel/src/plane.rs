@@ -114,6 +114,15 @@ impl Tunnels {
         self.0.clusters.lock().get(cluster).is_some_and(|it| it.live.is_some())
     }
 
+    /// Returns the clusters whose tunnels are open, sorted.
+    pub fn all_open(&self) -> Vec<String> {
+        let clusters = self.0.clusters.lock();
+        let open = clusters.iter().filter(|(_, it)| it.live.is_some());
+        let mut names: Vec<String> = open.map(|(name, _)| name.clone()).collect();
+        names.sort();
+        names
+    }
+
     /// Says whether a cluster is one that is reached by a tunnel: it is open, or was a moment ago.
     pub fn is_known(&self, cluster: &str) -> bool {
         let clusters = self.0.clusters.lock();

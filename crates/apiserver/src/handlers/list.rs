@@ -251,17 +251,35 @@ pub async fn list(
     if size < LARGE {
         return whole();
     }
-    // Takes a while, and as much memory as the list has bytes: it is charged to the user before it is made. Others of the same
-    // user may have been made since this one was let in.
+    self::whole(server, context, size, whole).await
+}
+
+/// Does something for the caller that takes a while, when it is the caller's turn, and counts it.
+pub async fn aside<T: Send + 'static>(
+    server: &Server,
+    context: &Context,
+    make: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Status> {
+    server.limits.in_background(Work::List, &context.user, 1, async move { make() }).await
+}
+
+/// Makes a large answer that cannot be sent in pieces. That takes a while, and as much memory as the answer has bytes: it is charged
+/// to the user before it is made. Others of the same user may have been made since this one was let in.
+pub async fn whole(
+    server: &Server,
+    context: &Context,
+    size: usize,
+    make: impl FnOnce() -> Result<Response<Body>, Status> + Send + 'static,
+) -> Result<Response<Body>, Status> {
     let account = context.recipient.account.clone();
-    let made = async move {
+    let made = move || {
         let held = match account {
             Some(account) => Some(account.hold(size).ok_or_else(too_much_unsent)?),
             None => None,
         };
-        Ok(whole()?.map(|body| body::holding(body, held)))
+        Ok(make()?.map(|body| body::holding(body, held)))
     };
-    server.limits.in_background(Work::List, &context.user, 1, made).await?
+    aside(server, context, made).await?
 }
 
 /// The answer to a user who has not read its earlier answers.
@@ -333,7 +351,10 @@ pub async fn page(
             }
             server.store.snapshot_at(&kind.collection, revision).map_err(|error| match error {
                 store::AtError::Future { current } => Status::too_large_resource_version(revision, current),
-                _ => expired(start.as_deref(), namespace),
+                _ => match start.as_deref() {
+                    None => expired(),
+                    Some(start) => expired_page(continue_token(-1, start, namespace)),
+                },
             })?
         }
     };
@@ -495,17 +516,18 @@ fn page_start(
     Ok((at, None))
 }
 
-fn expired(start: Option<&str>, namespace: &str) -> Status {
-    match start {
-        None => Status::expired("The resourceVersion for the provided list is too old."),
-        Some(start) => {
-            let mut status = Status::expired(
-                "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.",
-            );
-            status.continue_token = Some(continue_token(-1, start, namespace));
-            status
-        }
-    }
+/// The version of a list is not known any more.
+pub fn expired() -> Status {
+    Status::expired("The resourceVersion for the provided list is too old.")
+}
+
+/// The version of the pages of a list is not known any more; the token goes on nevertheless.
+pub fn expired_page(token: String) -> Status {
+    let mut status = Status::expired(
+        "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.",
+    );
+    status.continue_token = Some(token);
+    status
 }
 
 /// Makes the token for the page after the object called `last` in its collection.

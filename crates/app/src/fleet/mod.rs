@@ -1,11 +1,12 @@
 //! The doors to the fleet: `search/cache`, `proxying/<any>/proxy` and `query` of the group search.karmada.io.
 //!
-//! In: requests that the server has authorised for the path. Out: answers from the caches ([`reading`], [`watching`], [`search`]), from
+//! In: requests that the server has authorised for the path. Out: answers from the caches ([`reading`], [`page`], [`watching`], [`search`]), from
 //! the member that has the object ([`writing`]), or from the control plane itself ([`own`]), in this order, as in Karmada. The
 //! members themselves say what a user may see of them ([`rights`]).
 
 pub(crate) mod opensearch;
 pub(crate) mod own;
+mod page;
 mod query;
 mod reading;
 mod rights;
@@ -24,6 +25,9 @@ use apiserver::registry::{Kind, Registry, Rules, Source};
 use apiserver::server::Server;
 use bytes::Bytes;
 use http::Response;
+use kube::Client;
+use member::Connection;
+use tunnel::Tunnels;
 
 use self::rights::{Rights, Seen, Wish};
 use crate::cluster_proxy::ClusterProxy;
@@ -76,6 +80,15 @@ pub(crate) fn resolve(server: &Arc<Server>) -> ::fleet::keeper::Resolve {
         let found = registry.find_kind(&gvk.group, &gvk.version, &gvk.kind)?;
         let followed = !found.rules.computed && found.allows("watch");
         followed.then(|| ::fleet::Kind::new(&found.gvk, &found.resource.resource, found.namespaced))
+    })
+}
+
+/// Returns how members are reached to follow them.
+pub(crate) fn find_way(control: &Client, tunnels: &Tunnels) -> ::fleet::keeper::FindWay {
+    let (control, tunnels) = (control.clone(), tunnels.clone());
+    Arc::new(move |cluster| {
+        let (control, tunnels) = (control.clone(), tunnels.clone());
+        Box::pin(async move { Connection::of_plane(&control, &cluster, &tunnels).await })
     })
 }
 

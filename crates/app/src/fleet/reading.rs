@@ -3,18 +3,19 @@
 //! JSON is put together from the bytes in the cache, in pieces. Tables, metadata alone, YAML and protobuf go through a tree, as on the
 //! server's own objects; tables say in a column of their own which cluster a row is from. Without a resource version, one object is
 //! read from its member, so that whoever has just written reads what was written; a member that does not answer is shown from the
-//! cache. The pages of a list carry the version of the first one, so that whoever watches after the last page misses nothing.
+//! cache. The pages of a list show what was there at the version of the first one, so that nothing is left out or comes twice, and
+//! whoever watches after the last page misses nothing; a version that is not known any more is answered with 410, as everywhere.
 
 use std::time::Duration;
 
-use ::fleet::cache::{Found, Take};
+use ::fleet::cache::Found;
 use ::fleet::entry::{STALE_SINCE, Shown, key};
 use ::fleet::version::Continue;
-use ::fleet::{Entry, Kind as FleetKind, Versions, watch};
+use ::fleet::{Entry, Kind as FleetKind, Place, Versions, watch};
 use api::labels::annotations::CACHED_FROM_CLUSTER;
 use apimachinery::status::Status;
 use apiserver::handlers::context::Context;
-use apiserver::handlers::list::{Selection, check_options, object_offer};
+use apiserver::handlers::list::{self, Selection, check_options, object_offer};
 use apiserver::handlers::{self, table};
 use apiserver::http::negotiate::{Accepted, Media, Offer, Shape};
 use apiserver::http::{Body, body, respond};
@@ -23,6 +24,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use serde_json::{Value, json};
 
+use super::page::Wanted;
 use super::{Asked, Doors};
 
 /// Lists are sent in pieces of about this size.
@@ -113,7 +115,7 @@ impl Doors {
         if size < LARGE {
             return Ok(whole());
         }
-        tokio::task::spawn_blocking(whole).await.map_err(|error| Status::internal(error.to_string()))
+        list::whole(asked.server, asked.outer, size, move || Ok(whole())).await
     }
 
     async fn page(&self, asked: &Asked<'_>) -> Result<Page, Status> {
@@ -145,24 +147,32 @@ impl Doors {
             return Err(asked.forbidden("list"));
         }
         asked.warn(&seen);
-        let mut count = 0;
-        let after = token.as_ref().map(|token| (token.cluster.as_str(), token.after.as_str()));
-        let listed = asked.cache.list(&asked.namespace, after, |place, entry| {
-            if !seen.has(&place.cluster)
-                || !is_selected(kind, &asked.cache.kind, &selection, &place.cluster, entry)
-            {
-                Take::No
-            } else if limit > 0 && count == limit {
-                Take::Enough
-            } else {
-                count += 1;
-                Take::Yes
-            }
-        });
-        let versions = token.map_or_else(|| listed.versions.to_string(), |token| token.rv);
+        let exactly = match &token {
+            Some(token) => Some(token.rv.as_str()),
+            None => is_exact(context, limit).then_some(version),
+        };
+        let wanted = Wanted {
+            cache: asked.cache.clone(),
+            kind: kind.clone(),
+            namespace: asked.namespace.clone(),
+            selection,
+            seen,
+            limit,
+            after: token.as_ref().map(|token| (Place::parse(&token.cluster), token.after.clone())),
+            at: exactly.map(Versions::parse).filter(|versions| !versions.is_empty()),
+        };
+        let listed = if wanted.is_costly() {
+            list::aside(asked.server, asked.outer, move || wanted.read()).await?
+        } else {
+            wanted.read()
+        };
+        let listed = listed.map_err(|_| expired(token.as_ref()))?;
+        let versions = listed.versions.to_string();
         let next = listed.found.last().filter(|_| listed.rest).map(|last| {
-            let (cluster, after) = (last.place.cluster.to_string(), last.entry.key().to_owned());
-            Continue { rv: versions.clone(), cluster, after }.to_string()
+            let (cluster, after) = (last.place.to_string(), last.entry.key().to_owned());
+            // Pages that do not fit together say so to the last.
+            let rv = if token.as_ref().is_some_and(|token| token.rv.is_empty()) { "" } else { &versions };
+            Continue { rv: rv.to_owned(), cluster, after }.to_string()
         });
         let mut metadata = json!({"resourceVersion": versions});
         if let Some(next) = next {
@@ -185,12 +195,22 @@ pub(super) fn is_selected(
     cluster: &str,
     entry: &Entry,
 ) -> bool {
-    if !selection.namespace.is_empty() && selection.namespace != entry.namespace() {
-        return false;
-    }
-    if !selection.labels.is_everything() && !selection.labels.matches(entry) {
-        return false;
-    }
+    has_labels(selection, entry) && has_fields(kind, fleet_kind, selection, cluster, entry)
+}
+
+/// Says whether an object is selected by its namespace and labels, which is found out without parsing it.
+pub(super) fn has_labels(selection: &Selection, entry: &Entry) -> bool {
+    (selection.namespace.is_empty() || selection.namespace == entry.namespace())
+        && (selection.labels.is_everything() || selection.labels.matches(entry))
+}
+
+pub(super) fn has_fields(
+    kind: &Kind,
+    fleet_kind: &FleetKind,
+    selection: &Selection,
+    cluster: &str,
+    entry: &Entry,
+) -> bool {
     selection.fields.is_empty()
         || selection.matches_fields(kind, entry.names(), || {
             entry.to_value(fleet_kind, &Shown { cluster, version: "0", stale: None })
@@ -201,6 +221,19 @@ async fn not_older(asked: &Asked<'_>, version: &str) -> Result<(), Status> {
     let versions = Versions::parse(version);
     let waited = watch::not_older(&asked.cache, &versions).await;
     waited.map_err(|error| Status::new(504, "Timeout", format!("Too large resource version: {error}")))
+}
+
+/// Says whether a list is wanted as it was at its version, as for the server's own objects.
+fn is_exact(context: &Context, limit: usize) -> bool {
+    let version = context.query.text("resourceVersion");
+    let matching = context.query.text("resourceVersionMatch");
+    !matches!(version, "" | "0") && (matching == "Exact" || matching.is_empty() && limit > 0)
+}
+
+/// The version of a list is not known any more. Whoever reads pages may go on with the present ones.
+fn expired(token: Option<&Continue>) -> Status {
+    let Some(token) = token else { return list::expired() };
+    list::expired_page(Continue { rv: String::new(), ..token.clone() }.to_string())
 }
 
 pub(super) fn ambiguous(kind: &Kind, name: &str, found: &[Found]) -> Status {

@@ -3,7 +3,7 @@
 //! A cached object is shown to whoever could have asked the member for it through the cluster proxy: the member is asked, by a
 //! SubjectAccessReview with the caller's name and groups, and its answer counts for a while. Administrators (`system:masters`)
 //! are not asked for, since every API server lets them do everything. A member that does not answer keeps the answer it gave
-//! before; without one, nothing of it is shown.
+//! before; without one, nothing of it is shown. Nobody waits for a member that has just failed to answer.
 //!
 //! This is stricter than Karmada, which shows what is cached to everybody who may use the path.
 
@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use apiserver::auth::User;
+use apiserver::auth::user::MASTERS;
 use fleet::Fleet;
 use futures::future::join_all;
 use http::Request;
@@ -24,10 +25,11 @@ const FRESH: Duration = Duration::from_secs(30);
 const KEPT: Duration = Duration::from_secs(600);
 /// How long a member may take to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// For how long nobody asks a member that did not answer.
+const REST: Duration = Duration::from_secs(10);
 /// How many answers are kept.
 const MOST: usize = 65_536;
 
-const MASTERS: &str = "system:masters";
 const AUTHENTICATED: &str = "system:authenticated";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
 
@@ -79,6 +81,8 @@ impl Seen {
 #[derive(Default)]
 pub(crate) struct Rights {
     known: Mutex<HashMap<Question, (bool, Instant)>>,
+    /// The members that did not answer, and when.
+    silent: Mutex<HashMap<Arc<str>, Instant>>,
 }
 
 impl Rights {
@@ -103,7 +107,17 @@ impl Rights {
         {
             return may;
         }
-        let answer = tokio::time::timeout(PATIENCE, ask(fleet, &question)).await.ok().flatten();
+        let answer = if self.is_silent(&question.cluster) {
+            None
+        } else {
+            let answer = tokio::time::timeout(PATIENCE, ask(fleet, &question)).await.ok().flatten();
+            let mut silent = self.silent.lock();
+            match answer {
+                Some(_) => silent.remove(&question.cluster),
+                None => silent.insert(question.cluster.clone(), Instant::now()),
+            };
+            answer
+        };
         match (answer, known) {
             (Some(may), _) => {
                 let mut all = self.known.lock();
@@ -119,6 +133,12 @@ impl Rights {
             (None, Some((may, since))) => may && since.elapsed() < KEPT,
             (None, None) => false,
         }
+    }
+}
+
+impl Rights {
+    fn is_silent(&self, cluster: &str) -> bool {
+        self.silent.lock().get(cluster).is_some_and(|since| since.elapsed() < REST)
     }
 }
 
@@ -185,6 +205,8 @@ mod tests {
         let jane = User { name: "jane".to_owned(), ..User::default() };
         let seen = rights.seen(&fleet, &jane, &clusters, &wish()).await;
         assert!(seen.is_refused() && !seen.has("m1"));
+        assert!(rights.is_silent("m1") && rights.is_silent("m2"));
+        rights.silent.lock().clear();
         let old = Instant::now().checked_sub(FRESH * 2).expect("the machine runs for a minute");
         rights.known.lock().insert(question(&clusters[0], &jane, wish()), (true, old));
         let seen = rights.seen(&fleet, &jane, &clusters, &wish()).await;

@@ -1,7 +1,8 @@
 //! Watches over the fleet.
 //!
 //! A reader of the kind's log ([`fleet::watch`]) for each watch; what is written waits in a channel of a few pieces, so that a slow client
-//! holds up nobody but itself and is told to list again when it falls out of the log. Each event carries a version to go on from. What
+//! holds up nobody but itself and is told to list again when it falls out of the log. What waits is charged to its user, and whoever
+//! lets too much wait loses watches that are not read. Each event carries a version to go on from. What
 //! the caller may see is asked again every minute: when that has changed, the watch ends, and the client lists anew.
 
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use ::fleet::watch::Told;
 use ::fleet::{Cache, Entry, Start, Versions, Watch};
 use apimachinery::status::Status;
 use apiserver::auth::User;
+use apiserver::handlers::context::Charge;
 use apiserver::handlers::list::{Selection, check_options, object_offer};
 use apiserver::handlers::table;
 use apiserver::http::negotiate::{Accepted, Media, Offer, Shape};
@@ -91,7 +93,9 @@ impl Doors {
         };
         let cache = asked.cache.clone();
         let ends = Instant::now() + lasts;
-        let stream = Stream { cache, selection, seen, rights, writer, sender, bookmarks, mark_end, ends };
+        let charge = asked.outer.charge();
+        let stream =
+            Stream { cache, selection, seen, rights, writer, sender, charge, bookmarks, mark_end, ends };
         match answered {
             Ok(watch) => {
                 asked.server.watches.spawn(async move {
@@ -148,6 +152,7 @@ struct Stream {
     rights: Again,
     writer: Writer,
     sender: mpsc::Sender<Bytes>,
+    charge: Charge,
     bookmarks: bool,
     mark_end: bool,
     ends: Instant,
@@ -160,6 +165,7 @@ impl Stream {
         let mut next_look = Instant::now() + MINUTE;
         let last_bookmark = self.ends.checked_sub(Duration::from_secs(2)).unwrap_or(self.ends);
         let mut last_sent = last_bookmark <= Instant::now();
+        let mut text = Text::default();
         loop {
             let bookmark_at = if last_sent { next_bookmark } else { next_bookmark.min(last_bookmark) };
             if self.mark_end && watch.has_begun() {
@@ -169,7 +175,7 @@ impl Stream {
             }
             let mut told = Vec::new();
             tokio::select! {
-                outcome = watch.next(|event, versions| told.push((event, versions.to_string()))) => {
+                outcome = watch.next(|event, versions| told.push((event, text.of(versions)))) => {
                     for (event, version) in told {
                         self.event(&event, &version);
                         if self.writer.buffer.len() > PIECE {
@@ -203,7 +209,7 @@ impl Stream {
                 () = self.cache.closed.cancelled() => {
                     // What has gone with the last registry is still told.
                     let mut told = Vec::new();
-                    let _ = watch.tell_ready(&mut |event, versions: &Versions| told.push((event, versions.to_string())));
+                    let _ = watch.tell_ready(&mut |event, versions: &Versions| told.push((event, text.of(versions))));
                     for (event, version) in told {
                         self.event(&event, &version);
                     }
@@ -240,12 +246,37 @@ impl Stream {
         if self.writer.buffer.is_empty() {
             return Ok(());
         }
-        let piece = std::mem::take(&mut self.writer.buffer).into();
+        if self.charge.is_over() && self.sender.capacity() < WAITING {
+            let why =
+                "the watch ended: it was not read, and too many bytes are waiting to be read by this user";
+            self.writer.buffer.clear();
+            self.writer.frame("ERROR", &Status::too_many_requests(why, 1).to_value());
+            let _ = self.sender.try_send(std::mem::take(&mut self.writer.buffer).into());
+            return Err(Closed);
+        }
+        let piece = self.charge.of(std::mem::take(&mut self.writer.buffer).into());
         tokio::select! {
             sent = self.sender.send(piece) => sent.map_err(|_| Closed),
             () = tokio::time::sleep_until(self.ends) => Err(Closed),
             () = self.writer.server.stop.cancelled() => Err(Closed),
         }
+    }
+}
+
+/// The version beside an event as text, made when it is another one: what is there in the beginning has few.
+#[derive(Default)]
+struct Text {
+    versions: Versions,
+    text: Arc<str>,
+}
+
+impl Text {
+    fn of(&mut self, versions: &Versions) -> Arc<str> {
+        if self.versions != *versions {
+            self.versions = versions.clone();
+            self.text = versions.to_string().into();
+        }
+        self.text.clone()
     }
 }
 

@@ -85,19 +85,19 @@ impl Stage {
         self
     }
 
+    fn follower(&self) -> Follower {
+        let pace = Pace { first_rest: Duration::from_millis(1), longest_rest: Duration::from_millis(2) };
+        let source = Box::new(self.script.clone());
+        Follower { cache: self.cache.clone(), place: Place::cluster("m1"), source, pace }
+    }
+
     /// Plays until the member has nothing more to say; returns what is known and what was asked.
     async fn play(&self) -> (String, Vec<String>) {
-        let pace = Pace { first_rest: Duration::from_millis(1), longest_rest: Duration::from_millis(2) };
-        let follower = Follower {
-            cache: self.cache.clone(),
-            place: Place::cluster("m1"),
-            source: Box::new(self.script.clone()),
-            pace,
-        };
+        let follower = self.follower();
         let stop = self.stop.clone();
         let running = tokio::spawn(async move { follower.run(&stop).await });
-        // Time is paused: this passes when nothing else can happen.
-        tokio::time::sleep(Duration::from_secs(30)).await;
+        // Time is paused: this passes when nothing else can happen, but for members that do not answer.
+        tokio::time::sleep(SLOW / 2).await;
         self.stop.cancel();
         running.await.unwrap();
         let found = self.cache.list("", None, |_, _| Take::Yes).found;
@@ -192,7 +192,8 @@ async fn a_page_that_is_too_large_is_asked_for_with_fewer_objects() {
     let large = || {
         Err(Error::TooLarge(TooLarge { cluster: "m1".to_owned(), what: "a page of a list", limit: 32 << 20 }))
     };
-    let first = Ok(Page { version: 10, next: "token".to_owned(), items: vec![object("x", 5)] });
+    let first =
+        Ok(Page { version: 10, next: "token".to_owned(), items: [object("x", 5)].into_iter().collect() });
     let stage = Stage::new().list(large()).list(large()).list(first).list(page(11, &[("y", 6)]));
     let (known, asked) = stage.play().await;
     assert_eq!(known, "x@5 y@6");
@@ -201,10 +202,8 @@ async fn a_page_that_is_too_large_is_asked_for_with_fewer_objects() {
 
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_read_costs_the_object_or_a_list_and_not_the_cache() {
-    let mut odd = page(10, &[("x", 5)]);
-    if let Ok(page) = &mut odd {
-        page.items.push(json!({"metadata": {"name": "a/b", "resourceVersion": "9"}}));
-    }
+    let objects = [object("x", 5), json!({"metadata": {"name": "a/b", "resourceVersion": "9"}})];
+    let odd = Ok(Page { version: 10, next: String::new(), items: objects.into_iter().collect() });
     let stage = Stage::new()
         .list(odd)
         .watch(vec![Ok(Event::Put(json!({"metadata": {}})))])
@@ -212,4 +211,44 @@ async fn what_cannot_be_read_costs_the_object_or_a_list_and_not_the_cache() {
     let (known, asked) = stage.play().await;
     assert_eq!(known, "x@5");
     assert_eq!(asked, ["list 500", "watch 10", "list 500", "watch 12"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_that_does_not_answer_is_marked_while_it_is_waited_for() {
+    let stage = Stage::new().list(page(10, &[("x", 5)])).watch(vec![Err(gone())]);
+    let running = tokio::time::timeout(2 * SLOW, stage.follower().run(&stage.stop)).await;
+    assert!(running.is_err());
+    // The short list after the failure is never answered.
+    assert_eq!(stage.script.asked.lock().last().unwrap(), "list 1");
+    assert_eq!(stage.stale().as_deref(), Some("it does not answer within 5 s"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_read_needs_room_before_it_is_in_the_cache() {
+    let large = |name: &str| {
+        let mut object = object(name, 5);
+        object["data"] = json!({"a": "x".repeat(400 << 10)});
+        object
+    };
+    let first = |next: &str| Page {
+        version: 10,
+        next: next.to_owned(),
+        items: ["a", "b"].map(large).into_iter().collect(),
+    };
+    let stage = Stage::new().list(Ok(first("token")));
+    let follower = stage.follower();
+    // It waits for the second page.
+    let reading = tokio::time::timeout(Duration::from_secs(1), follower.run(&stage.stop)).await;
+    assert!(reading.is_err());
+    assert_eq!(stage.cache.budget.used(), 0, "what was given up is given back");
+    let third = Page { version: 10, next: String::new(), items: [large("c")].into_iter().collect() };
+    let stage = Stage::new().list(Ok(first("token"))).list(Ok(third));
+    let (known, _) = stage.play().await;
+    assert_eq!(known, "");
+    assert_eq!(stage.stale().as_deref(), Some("the caches are full: they may hold 1 MiB"));
+    // What is known is not read a second time: the same list again needs no room.
+    let again = Ok(first(""));
+    let stage = Stage::new().list(Ok(first(""))).watch(vec![Err(Error::Expired)]).list(again);
+    assert_eq!(stage.play().await.0, "a@5 b@5");
+    assert_eq!(stage.stale(), None);
 }

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
 
 use super::parse::{Field, Query, Term, What, glob};
-use crate::cache::{Cache, Found, Place, Shard};
+use crate::cache::{Cache, Found, Place};
 use crate::entry::Entry;
 use crate::index::{Field as Word, Index};
 
@@ -64,6 +64,7 @@ pub struct Answer {
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Token {
     kind: String,
+    /// The place, as in resource versions.
     cluster: String,
     key: String,
     /// For orders that are made after everything was found.
@@ -97,8 +98,8 @@ pub fn run(
             }
             let after = token.as_ref().filter(|token| sorted && token.kind == name);
             let after = match after {
-                Some(token) if *place.cluster < *token.cluster => continue,
-                Some(token) if *place.cluster == *token.cluster => Some(token.key.as_str()),
+                Some(token) if *place < token.place() => continue,
+                Some(token) if *place == token.place() => Some(token.key.as_str()),
                 _ => None,
             };
             for entry in candidates(query, &shard.index, after) {
@@ -110,7 +111,7 @@ pub fn run(
                     answer.next = answer.rows.last().map(|row| Token::of(row).to_string());
                     break 'all;
                 }
-                answer.rows.extend(row(cache, place, shard, &entry));
+                answer.rows.push(Row { cache: cache.clone(), found: shard.found(place, &entry) });
             }
         }
     }
@@ -131,10 +132,6 @@ pub fn run(
         answer.rows.drain(..skip.min(answer.rows.len()));
     }
     Ok(answer)
-}
-
-fn row(cache: &Arc<Cache>, place: &Place, shard: &Shard, entry: &Arc<Entry>) -> Option<Row> {
-    Some(Row { cache: cache.clone(), found: shard.found(place, entry)? })
 }
 
 /// Caches are asked in the order of these.
@@ -201,8 +198,12 @@ fn holds(term: &Term, entry: &Entry, now: jiff::Timestamp) -> bool {
 
 impl Token {
     fn of(row: &Row) -> Self {
-        let (cluster, key) = (row.found.place.cluster.to_string(), row.found.entry.key().to_owned());
+        let (cluster, key) = (row.found.place.to_string(), row.found.entry.key().to_owned());
         Self { kind: kind_name(&row.cache), cluster, key, skip: 0 }
+    }
+
+    fn place(&self) -> Place {
+        Place::parse(&self.cluster)
     }
 
     fn parse(text: &str) -> Result<Self, String> {

@@ -89,24 +89,86 @@ async fn places_come_and_go() {
 }
 
 #[tokio::test]
+async fn what_changes_while_the_beginning_is_told_is_told_once() {
+    let cache = cache();
+    let many: Vec<String> = (0..3 * BATCH).map(|number| format!("n{number:04}")).collect();
+    let objects: Vec<(&str, u64)> = many.iter().map(|name| (name.as_str(), 5)).collect();
+    bring(&cache, "m1", 10, &objects);
+    bring(&cache, "m2", 10, &[("other", 5)]);
+    let mut watch = from(&cache, Start::Everything).await;
+    let (mut told, mut versions, mut wrong) = (BTreeMap::new(), Vec::new(), Vec::new());
+    let mut revision = 10;
+    for round in 0.. {
+        let more = watch.tell_ready(&mut |event: Told, after: &Versions| {
+            let key = event.new.as_ref().or(event.old.as_ref()).unwrap().key().to_owned();
+            let known = told.contains_key(&format!("{}/{key}", event.place));
+            if event.old.is_some() != known {
+                wrong.push(format!("{event:?}"));
+            }
+            apply(&mut told, &event);
+            versions.push((after.clone(), told.clone()));
+        });
+        if !more.unwrap() {
+            break;
+        }
+        if round < 4 {
+            // Before and behind what has been read: changed, gone, new; and a place that comes, one that goes and comes again.
+            for (name, gone) in
+                [("n0001", false), ("n0700", false), ("n0002", true), ("n0701", true), ("n0002x", false)]
+            {
+                revision += 1;
+                let name = if round % 2 == 0 { name.to_owned() } else { format!("{name}-{round}") };
+                match gone {
+                    true => cache.remove(&place("m1"), &entry(&name, revision)),
+                    false => cache.put(&place("m1"), entry(&name, revision)).unwrap(),
+                }
+            }
+        }
+        if round == 1 {
+            cache.forget(&place("m2"));
+            bring(&cache, "m2", 20, &[("another", 15)]);
+            bring(&cache, "m3", 20, &[("third", 15)]);
+            cache.forget(&place("m3"));
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new());
+    let there = |found: &Found| (format!("{}/{}", found.place, found.entry.key()), found.entry.revision);
+    let expected: BTreeMap<_, _> =
+        cache.list("", None, |_, _| crate::cache::Take::Yes).found.iter().map(there).collect();
+    assert_eq!(told, expected);
+    assert!(watch.has_begun());
+    assert_eq!(*watch.progress(), cache.versions());
+    for (version, mut state) in versions.into_iter().step_by(97) {
+        let mut second = from(&cache, Start::After(version.clone())).await;
+        while second.tell_ready(&mut |event: Told, _: &Versions| apply(&mut state, &event)).unwrap() {}
+        // Of places that the version does not name, nothing is said to have gone.
+        state.retain(|key, _| expected.contains_key(key) || version.get(&Place::parse(&key[..2])).is_some());
+        assert_eq!(state, expected, "from {version:?}");
+    }
+}
+
+#[tokio::test]
 async fn every_version_that_was_told_is_one_to_go_on_from() {
     let cache = cache();
     bring(&cache, "m1", 10, &[("x", 5)]);
     let mut first = from(&cache, Start::Everything).await;
+    let (mut versions, mut state) = (vec![(Versions::default(), BTreeMap::new())], BTreeMap::new());
+    let mut read = || {
+        let mut tell = |event: Told, after: &Versions| {
+            apply(&mut state, &event);
+            versions.push((after.clone(), state.clone()));
+        };
+        while first.tell_ready(&mut tell).unwrap() {}
+    };
+    read();
     bring(&cache, "m2", 20, &[("a", 1), ("b", 2), ("c", 3)]);
+    read();
     cache.put(&place("m1"), entry("x", 11)).unwrap();
     // A list after a gap: one is new, one has changed, one is gone.
     cache.replace(&place("m2"), 30, vec![entry("a", 1), entry("b", 25), entry("d", 26)]).unwrap();
     cache.remove(&place("m1"), &entry("x", 12));
     cache.put(&place("m2"), entry("d", 31)).unwrap();
-    let (mut versions, mut state) = (vec![(Versions::default(), BTreeMap::new())], BTreeMap::new());
-    while first
-        .tell_ready(&mut |event: Told, after: &Versions| {
-            apply(&mut state, &event);
-            versions.push((after.clone(), state.clone()));
-        })
-        .unwrap()
-    {}
+    read();
     assert!(versions.len() > 6);
     for (version, state) in versions {
         let mut state = state;
@@ -179,6 +241,16 @@ async fn an_empty_place_is_known_and_moves_on_without_events() {
     assert_eq!(watch.versions().get(&place("m1")), Some(10));
     cache.progress(&place("m1"), 15);
     assert_eq!(watch.progress().get(&place("m1")), Some(15));
+}
+
+#[test]
+fn an_object_that_a_list_names_twice_is_counted_once() {
+    let cache = cache();
+    for at in [10, 20, 5] {
+        bring(&cache, "m1", at, &[("x", at - 1), ("x", at - 1), ("y", 1)]);
+    }
+    cache.forget(&place("m1"));
+    assert_eq!(cache.budget.used(), 0);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What the copies of a large fleet cost: memory for each pod, lists, queries, and how soon a watcher hears of an update.
 //!
-//! `cargo xtask bench search`; `--help` names the sizes. The members are imitated where their answers come in: pages and events are made
+//! `cargo xtask bench copies`; `--help` names the sizes; `cargo xtask bench search` measures a whole server. The members are imitated where their answers come in: pages and events are made
 //! as text on the fly, so that nothing but the copies stays in memory. Everything behind that is what the server runs.
 
 use std::sync::Arc;
@@ -63,8 +63,8 @@ impl Source for Imitated {
     fn list(&self, limit: u32, next: &str) -> BoxFuture<'_, Result<Page, Error>> {
         let from: usize = next.parse().unwrap_or(0);
         let to = (from + limit as usize).min(self.pods);
-        let item = |number| serde_json::from_str(&pod(self.cluster, number, 1, 0)).expect("a pod");
-        let items: Vec<Value> = (from..to).map(item).collect();
+        let item = |number| serde_json::from_str::<Value>(&pod(self.cluster, number, 1, 0)).expect("a pod");
+        let items = (from..to).map(item).collect();
         let next = if to < self.pods { to.to_string() } else { String::new() };
         Box::pin(async move { Ok(Page { version: 1, next, items }) })
     }
