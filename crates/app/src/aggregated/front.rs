@@ -190,13 +190,13 @@ fn openapi2(mut whole: Value) -> Value {
         paths.retain(|path, _| is_ours(path));
     }
     let mut needed = BTreeSet::new();
-    let mut open: Vec<Value> = vec![whole["paths"].clone()];
+    let mut open: Vec<Value> = whole.get("paths").cloned().into_iter().collect();
     while let Some(value) = open.pop() {
         let mut names = Vec::new();
         references(&value, &mut names);
         for name in names {
             if needed.insert(name.clone()) {
-                open.push(whole["definitions"][name.as_str()].clone());
+                open.extend(whole.get("definitions").and_then(|all| all.get(name.as_str())).cloned());
             }
         }
     }
