@@ -217,7 +217,9 @@ async fn a_control_plane_that_has_lost_sight_of_most_clusters_evicts_nothing() {
         world.until_tainted(*member, true).await;
     }
     let told = world.until_told("default", &world.members[place].name, "EvictionsHalted").await;
-    assert!(told.starts_with("4 of 5 clusters are lost at once: evictions stop"), "{told}");
+    // It is told as soon as most are lost, which may be one before the last.
+    let expected = "of 5 clusters are lost at once: evictions stop";
+    assert!(["3", "4"].iter().any(|count| told.starts_with(&format!("{count} {expected}"))), "{told}");
     for member in &lost {
         members.heal(*member).await;
     }

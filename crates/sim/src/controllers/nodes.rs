@@ -89,22 +89,25 @@ pub(crate) fn decide(view: &View<'_>, node: &Value, address: &str, pods: &[Value
 
 fn status(node: &Value, lost: bool, address: &str, now: Timestamp) -> Value {
     let mut status = node["status"].clone();
-    let conditions: Vec<Value> = WELL
-        .iter()
-        .map(|(kind, well, reason, message)| {
-            let vanished = lost && *kind != "NetworkUnavailable";
-            let (value, reason, message) = if vanished {
-                ("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
-            } else {
-                (*well, *reason, *message)
-            };
-            let old = condition(node, kind).filter(|old| old["status"] == value);
-            let since = old.map_or_else(|| json!(stamp(now)), |old| old["lastTransitionTime"].clone());
-            let beat = old.map_or_else(|| json!(stamp(now)), |old| old["lastHeartbeatTime"].clone());
-            json!({"type": kind, "status": value, "reason": reason, "message": message,
-                "lastHeartbeatTime": beat, "lastTransitionTime": since})
-        })
-        .collect();
+    // Others tell of the node as well, detectors of problems for one.
+    let mut conditions = list(node, "/status/conditions").to_vec();
+    for (kind, well, reason, message) in WELL {
+        let vanished = lost && kind != "NetworkUnavailable";
+        let (value, reason, message) = if vanished {
+            ("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
+        } else {
+            (well, reason, message)
+        };
+        let old = condition(node, kind).filter(|old| old["status"] == value);
+        let since = old.map_or_else(|| json!(stamp(now)), |old| old["lastTransitionTime"].clone());
+        let beat = old.map_or_else(|| json!(stamp(now)), |old| old["lastHeartbeatTime"].clone());
+        let new = json!({"type": kind, "status": value, "reason": reason, "message": message,
+            "lastHeartbeatTime": beat, "lastTransitionTime": since});
+        match conditions.iter_mut().find(|present| present["type"] == kind) {
+            Some(present) => *present = new,
+            None => conditions.push(new),
+        }
+    }
     status["conditions"] = conditions.into();
     status["addresses"] = json!([{"type": "InternalIP", "address": address}]);
     status["daemonEndpoints"] = json!({"kubeletEndpoint": {"Port": 0}});
@@ -228,6 +231,19 @@ mod tests {
         node["status"] = status.clone();
         let Step::Update { object, .. } = &steps[1] else { panic!("{steps:?}") };
         node["spec"] = object["spec"].clone();
+        assert_eq!(with_view(vec![], |view| decide(view, &node, "10.0.0.1", &[])), []);
+    }
+
+    #[test]
+    fn what_others_say_about_a_node_stays() {
+        let mut node = object(&NodeOptions::new("n"));
+        let other = json!({"type": "NamesResolve", "status": "False"});
+        node["status"]["conditions"] = json!([other]);
+        let steps = with_view(vec![], |view| decide(view, &node, "10.0.0.1", &[]));
+        let [Step::Status { status, .. }] = steps.as_slice() else { panic!("{steps:?}") };
+        assert_eq!(status["conditions"][0], other);
+        assert_eq!(status["conditions"].as_array().map(Vec::len), Some(1 + WELL.len()));
+        node["status"] = status.clone();
         assert_eq!(with_view(vec![], |view| decide(view, &node, "10.0.0.1", &[])), []);
     }
 
