@@ -1,6 +1,6 @@
 //! Everything that a control plane has, read once: its kinds by discovery, then the objects of each.
 //!
-//! In: a client. Out: a [`Snapshot`] of what moves with a control plane, and a count of what does not ([`scope`](super::scope)).
+//! In: a client. Out: a [`Snapshot`] of what moves with a control plane, and a count of what does not (`scope`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

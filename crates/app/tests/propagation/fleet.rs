@@ -1,5 +1,7 @@
 //! The members as one cluster: reading, watching, changing and searching them through the control plane, and who may.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures::{AsyncBufReadExt, StreamExt, TryStreamExt};
 use http::Request;
 use http_body_util::BodyExt;
@@ -112,10 +114,39 @@ async fn members_are_read_watched_and_changed_as_one_cluster() {
     let first = get(&world, &format!("{all}&limit=2")).await;
     assert_eq!(shown(&world, &first), ["m1/both", "m1/first"]);
     let next = first["metadata"]["continue"].as_str().expect("there is more");
+    // What comes between two pages is in none of them.
+    put(&world, 0, "later").await;
+    let now = ["m1/both", "m1/first", "m1/later", "m2/both"];
+    eventually("what came later is shown", async || {
+        let list = get(&world, &all).await;
+        if shown(&world, &list) == now { Ok(()) } else { Err(list.to_string()) }
+    })
+    .await;
     let second = get(&world, &format!("{all}&limit=2&continue={next}")).await;
     assert_eq!(shown(&world, &second), ["m2/both"]);
     assert_eq!(second["metadata"]["resourceVersion"], first["metadata"]["resourceVersion"]);
     assert!(second["metadata"].get("continue").is_none());
+    // A version that nobody remembers is refused, with a way to go on.
+    let encode = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+    let (one, two) = (&world.members[0].name, &world.members[1].name);
+    let rv = encode(&json!({(one.as_str()): "1", (two.as_str()): "1"}));
+    let old = encode(&json!({"rv": rv, "cluster": one, "continue": format!("{}/both", world.namespace)}));
+    let (code, refused) =
+        ask(&world, "", "GET", &format!("{all}&limit=2&continue={old}"), &Value::Null).await;
+    assert_eq!((code, &refused["reason"]), (410, &json!("Expired")), "{refused}");
+    let next = refused["metadata"]["continue"].as_str().expect("a way to go on");
+    let rest = get(&world, &format!("{all}&limit=2&continue={next}")).await;
+    assert_eq!(shown(&world, &rest), ["m1/first", "m1/later"]);
+    let exact = first["metadata"]["resourceVersion"].as_str().expect("a version");
+    let before = get(&world, &format!("{all}&resourceVersion={exact}&resourceVersionMatch=Exact")).await;
+    assert_eq!(shown(&world, &before), ["m1/both", "m1/first", "m2/both"]);
+    let gone = world.in_member(0, &config_maps()).delete("later", &kube::api::DeleteParams::default()).await;
+    gone.expect("deleted");
+    eventually("it is gone", async || {
+        let list = get(&world, &all).await;
+        if shown(&world, &list).len() == 3 { Ok(()) } else { Err(list.to_string()) }
+    })
+    .await;
 
     // One object: where it is, and what can be written back.
     let (code, answer) = ask(&world, "", "GET", &maps(&world, "both"), &Value::Null).await;
@@ -316,6 +347,58 @@ async fn nobody_sees_or_changes_through_any_door_what_the_members_would_not_let_
             "{path}"
         );
     }
-    let star = "/apis/cluster.karmada.io/v1alpha1/clusters/*/proxy/api/v1/configmaps";
-    assert_eq!(ask(&world, "both", "GET", star, &Value::Null).await.0, 403);
+
+    // Members by name, all at once, and their metrics: doors of their own, with rights of their own.
+    let proxies =
+        json!([{"apiGroups": ["cluster.karmada.io"], "resources": ["clusters/proxy"], "verbs": ["*"]}]);
+    role(world.plane.clone(), "walker", proxies).await;
+    role(world.members[0].client.clone(), "walker", reading.clone()).await;
+    let metrics =
+        json!([{"apiGroups": ["metrics.k8s.io"], "resources": ["pods", "nodes"], "verbs": ["get", "list"]}]);
+    role(world.plane.clone(), "meter", metrics).await;
+    let clusters = "/apis/cluster.karmada.io/v1alpha1/clusters";
+    let within =
+        |cluster: &str| format!("{clusters}/{cluster}/proxy/api/v1/namespaces/{namespace}/configmaps");
+    let (one, two) = (within(&world.members[0].name), within(&world.members[1].name));
+    let (star, first) = (within("*"), format!("{}/first", within("*")));
+    let both = format!("{}/both", within("*"));
+    eventually("the members know the walker", async || {
+        let (code, answer) = ask(&world, "walker", "GET", &one, &Value::Null).await;
+        if code == 200 { Ok(()) } else { Err(answer.to_string()) }
+    })
+    .await;
+    let nodes = "/apis/metrics.k8s.io/v1beta1/nodes";
+    let matrix: [(&str, [(&str, u16); 6]); 8] = [
+        ("nobody", [(&one, 403), (&two, 403), (&star, 403), (&first, 403), (&both, 403), (nodes, 403)]),
+        ("elsewhere", [(&one, 403), (&two, 403), (&star, 403), (&first, 403), (&both, 403), (nodes, 403)]),
+        ("guest", [(&one, 403), (&two, 403), (&star, 403), (&first, 403), (&both, 403), (nodes, 403)]),
+        ("reader", [(&one, 403), (&two, 403), (&star, 403), (&first, 403), (&both, 403), (nodes, 403)]),
+        ("both", [(&one, 403), (&two, 403), (&star, 403), (&first, 403), (&both, 403), (nodes, 403)]),
+        ("walker", [(&one, 200), (&two, 403), (&star, 200), (&first, 200), (&both, 200), (nodes, 403)]),
+        ("meter", [(&one, 403), (&two, 403), (&star, 403), (&first, 403), (&both, 403), (nodes, 200)]),
+        ("", [(&one, 200), (&two, 200), (&star, 200), (&first, 200), (&both, 409), (nodes, 200)]),
+    ];
+    for (user, doors) in matrix {
+        for (path, expected) in doors {
+            let (code, answer) = ask(&world, user, "GET", path, &Value::Null).await;
+            assert_eq!(code, expected, "{user:?} {path}: {answer}");
+        }
+    }
+    let (_, seen) = ask(&world, "walker", "GET", &format!("{star}?labelSelector=fleet"), &Value::Null).await;
+    assert_eq!(shown(&world, &seen), ["?/both", "?/first"], "of the second member he sees nothing");
+    for (method, path) in [("PATCH", &first), ("DELETE", &first), ("PATCH", &format!("{one}/first"))] {
+        assert_eq!(ask(&world, "walker", method, path, &patch).await.0, 403, "{method} {path}");
+    }
+    // A watch shows no more than a list.
+    let watched = format!("{}&watch=true&timeoutSeconds=1", maps(&world, ""));
+    for (user, count) in [("guest", None), ("reader", Some(2)), ("both", Some(3)), ("nobody", None)] {
+        let (code, answer) = ask(&world, user, "GET", &watched, &Value::Null).await;
+        match count {
+            None => assert_eq!(code, 403, "{user}: {answer}"),
+            Some(count) => {
+                let text = answer.as_str().map_or_else(|| answer.to_string(), str::to_owned);
+                assert_eq!((code, text.matches("\"ADDED\"").count()), (200, count), "{user}: {text}");
+            }
+        }
+    }
 }

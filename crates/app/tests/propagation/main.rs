@@ -13,6 +13,7 @@ mod clock;
 mod detector;
 mod election;
 mod failover;
+mod faults;
 mod fleet;
 mod host;
 mod karmadactl;

@@ -254,3 +254,72 @@ async fn nobody_but_its_own_agent_opens_the_tunnel_of_a_cluster() {
         assert_eq!(asked(user, cluster, protocol).await, code, "{user:?} {cluster} {protocol}");
     }
 }
+
+/// Asks the control plane as its administrator.
+async fn ask(stage: &Stage, method: &str, path: &str, body: &Value) -> Result<Value, String> {
+    let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
+    let request =
+        Request::builder().method(method).uri(path).header("content-type", "application/merge-patch+json");
+    stage.plane.request(request.body(body).expect("a request")).await.map_err(|error| error.to_string())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_without_a_route_is_searched_and_measured_through_its_tunnel() {
+    const PROXY: &str =
+        "/apis/search.karmada.io/v1alpha1/proxying/karmada/proxy/api/v1/namespaces/default/configmaps";
+    let mut stage = Stage::new(&[]).await;
+    let note =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "note"}, "data": {"a": "b"}});
+    create(&stage.member, &Kind::namespaced("", "v1", "ConfigMap", "configmaps"), note).await;
+    let registry = json!({"apiVersion": "search.karmada.io/v1alpha1", "kind": "ResourceRegistry", "metadata": {"name": "maps"},
+        "spec": {"targetCluster": {}, "resourceSelectors": [{"apiVersion": "v1", "kind": "ConfigMap"}]}});
+    let registries = Kind::cluster("search.karmada.io", "v1alpha1", "ResourceRegistry", "resourceregistries");
+    create(&stage.plane, &registries, registry).await;
+    let shown = async |stage: &Stage, wanted: &str, stale: bool| {
+        eventually(format!("the note is {wanted}, stale: {stale}"), async || {
+            let list = ask(stage, "GET", PROXY, &Value::Null).await?;
+            let note = list["items"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .find(|item| item["metadata"]["name"] == "note");
+            let note = note.ok_or_else(|| list.to_string())?;
+            let marks = &note["metadata"]["annotations"];
+            let right = marks["resource.karmada.io/cached-from-cluster"] == NAME
+                && note["data"]["a"] == wanted
+                && marks["search.karmada.io/stale-since"].is_string() == stale;
+            if right { Ok(()) } else { Err(note.to_string()) }
+        })
+        .await;
+    };
+    shown(&stage, "b", false).await;
+
+    // One object and a change of it, all clusters at once, and metrics go the same way.
+    let one = format!("{PROXY}/note");
+    eventually("a change is handed on", async || {
+        ask(&stage, "PATCH", &one, &json!({"data": {"a": "c"}})).await.map(drop)
+    })
+    .await;
+    assert_eq!(maps(stage.member.clone()).get("note").await.expect("it is there").data["data"]["a"], "c");
+    shown(&stage, "c", false).await;
+    assert_eq!(ask(&stage, "GET", &one, &Value::Null).await.expect("the note")["data"]["a"], "c");
+    let star = "/apis/cluster.karmada.io/v1alpha1/clusters/*/proxy/api/v1/namespaces/default/configmaps/note";
+    assert_eq!(ask(&stage, "GET", star, &Value::Null).await.expect("the note")["data"]["a"], "c");
+    eventually("its nodes are measured", async || {
+        let nodes = ask(&stage, "GET", "/apis/metrics.k8s.io/v1beta1/nodes", &Value::Null).await?;
+        let from = nodes.pointer("/items/0/metadata/annotations/resource.karmada.io~1query-from-cluster");
+        if from == Some(&json!(NAME)) { Ok(()) } else { Err(nodes.to_string()) }
+    })
+    .await;
+
+    // Without its agent it is shown as it was; with it, as it is.
+    stage.agent = None;
+    shown(&stage, "c", true).await;
+    let patch = kube::api::Patch::Merge(json!({"data": {"a": "d"}}));
+    maps(stage.member.clone())
+        .patch("note", &kube::api::PatchParams::default(), &patch)
+        .await
+        .expect("changed");
+    stage.start_agent();
+    shown(&stage, "d", false).await;
+}

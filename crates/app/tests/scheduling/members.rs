@@ -160,7 +160,8 @@ fn weighted(preference: Value) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_strategy_places_and_follows_what_changes() {
-    let Some(members) = clusters::shared(3).await else { return };
+    // Pods of other tests would take room, and replicas are divided by room.
+    let Some(members) = clusters::exclusive(3).await else { return };
     let server = start("*");
     let plane = Plane::new(&server, &members).await;
     plane.join(0).await;

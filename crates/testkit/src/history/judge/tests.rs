@@ -222,7 +222,6 @@ fn a_refusal_without_a_reason_is_found() {
     let wrong = [
         create((91, 92), "c", "v=9", Outcome::AlreadyExists),
         update((91, 92), "v=9", Some(15), Outcome::AlreadyExists),
-        operation((91, 92), Request::List { freshness: Freshness::Exactly(20) }, Outcome::Expired),
         operation(
             (91, 92),
             Request::Patch { name: "b".to_owned(), field: "p".to_owned(), value: "9".to_owned() },
