@@ -136,7 +136,7 @@ async fn ask(member: &Server, namespace: &str, name: &str) -> anyhow::Result<Mem
     let path = format!("/apis/multicluster.x-k8s.io/v1alpha1{spaced}/serviceexports/{}", segment(name));
     (facts.export, facts.knows_exports) = match member.get(&path).await {
         Ok(_) => (true, true),
-        Err(error) if failure::is_not_found(&error) => (false, is_about_an_object(&error)),
+        Err(error) if is_missing(&error) => (false, is_about_an_object(&error)),
         Err(error) => {
             unread.push(format!("the ServiceExport: {error:#}"));
             (false, true)
@@ -157,6 +157,11 @@ async fn ask(member: &Server, namespace: &str, name: &str) -> anyhow::Result<Mem
     Ok(facts)
 }
 
+/// Returns whether an object or its whole kind is missing; of a kind that is not served, servers say so in plain text.
+fn is_missing(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<failure::Refusal>().is_some_and(|refusal| refusal.code == 404)
+}
+
 /// Returns whether an object is missing, and not its whole kind.
 fn is_about_an_object(error: &anyhow::Error) -> bool {
     let refusal = error.downcast_ref::<failure::Refusal>();
@@ -168,7 +173,7 @@ fn is_about_an_object(error: &anyhow::Error) -> bool {
 async fn optional(server: &Server, path: &str, what: &str, unread: &mut Vec<String>) -> Option<Value> {
     match server.get(path).await {
         Ok(found) => Some(found),
-        Err(error) if failure::is_not_found(&error) => None,
+        Err(error) if is_missing(&error) => None,
         Err(error) => {
             unread.push(format!("{what}: {error:#}"));
             None
