@@ -29,6 +29,7 @@ stop_up() {
 karmada() {
     if [ "$1" != up ]; then "$KARMADA" "$@"; return; fi
     stop_up
+    : >up.log
     "$KARMADA" "$@" --bind 127.0.0.1:0 >up.log 2>&1 &
     up=$!
     # Returns when the words come, or when the process is gone.
