@@ -12,7 +12,6 @@ mod definitions;
 mod disk;
 mod doors;
 mod editor;
-mod fleet;
 mod frames;
 mod hostile;
 mod neighbours;
