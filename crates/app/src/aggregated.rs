@@ -236,7 +236,7 @@ async fn look(
             found.sort_by(|one, other| one.name().cmp(other.name()));
             *ready.write() = found;
         }
-        // A failure is no reason to distrust what was known.
+        // What was known stays believed after a failure.
         if let Ok(trust) = Trust::read(&host).await {
             let known = front.trust.read().source.clone();
             if known != trust.source {
