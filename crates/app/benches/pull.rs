@@ -25,6 +25,8 @@ use support::{Build, Column, Ours, cpu_seconds, print, rate};
 
 const MEMBERS: usize = 3;
 const PATIENCE: Duration = Duration::from_secs(600);
+/// A member counts as ready after half a minute at most, unless its agent has ended.
+const READY: Duration = Duration::from_secs(180);
 const PLANE: &str = "karmada-apiserver";
 const KARMADA: &str = env!("CARGO_BIN_EXE_karmada");
 
@@ -100,11 +102,14 @@ async fn pull(build: &Build, members: &[(String, PathBuf)], sizes: &Sizes) -> Re
             .arg(&ours.kubeconfig)
             .output()
             .context("cannot make a token")?;
+        if !made.status.success() {
+            bail!("karmada token create: {}", String::from_utf8_lossy(&made.stderr));
+        }
         let line = String::from_utf8_lossy(&made.stdout).into_owned();
         let mut command = Command::new(KARMADA);
         command.args(line.split_whitespace().skip(1)).args(["--cluster-name", name, "--run", "--kubeconfig"]);
         command.arg(place).arg("--agent-kubeconfig").arg(folder.path().join(name));
-        agents.push(Agent::start(command)?);
+        agents.push(Agent::start(command, name, folder.path())?);
     }
     let plane = support::client(&ours.kubeconfig).await?;
     let rows = measure(&plane, "bench-pull", members, &agents, sizes).await?;
@@ -130,7 +135,7 @@ async fn original(
                 .arg(format!("--cluster-name={name}"))
                 .arg(format!("--cluster-api-endpoint={}", endpoint(place)?))
                 .args(["--leader-elect=false", "--metrics-bind-address=0", "--health-probe-bind-address=0"]);
-            Agent::start(command)
+            Agent::start(command, name, folder.path())
         })
         .collect::<Result<Vec<Agent>>>()?;
     let rows = measure(&original.client, "bench-original", members, &agents, sizes).await?;
@@ -145,19 +150,35 @@ fn endpoint(kubeconfig: &Path) -> Result<String> {
 }
 
 /// An agent that ends with the benchmark.
-struct Agent(Child);
+struct Agent {
+    name: String,
+    process: Child,
+    log: PathBuf,
+}
 
 impl Agent {
-    fn start(mut command: Command) -> Result<Self> {
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Ok(Self(command.spawn().context("cannot start an agent")?))
+    fn start(mut command: Command, name: &str, folder: &Path) -> Result<Self> {
+        let log = folder.join(format!("{name}.log"));
+        let written = std::fs::File::create(&log).context("cannot keep what an agent says")?;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(written);
+        let process = command.spawn().context("cannot start an agent")?;
+        Ok(Self { name: name.to_owned(), process, log })
+    }
+
+    /// Returns the end of what it has said.
+    fn last_words(&self) -> String {
+        let said = std::fs::read(&self.log).unwrap_or_default();
+        let said = String::from_utf8_lossy(&said);
+        let lines: Vec<&str> = said.lines().collect();
+        let last = lines.get(lines.len().saturating_sub(5)..).unwrap_or_default();
+        format!("the agent of {} said last:\n{}", self.name, last.join("\n"))
     }
 }
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }
 
@@ -201,8 +222,11 @@ async fn measure(
     agents: &[Agent],
     sizes: &Sizes,
 ) -> Result<Vec<(String, String)>> {
-    let costs = Costs { pids: agents.iter().map(|agent| agent.0.id()).collect() };
-    prepare(plane, namespace, members).await?;
+    let costs = Costs { pids: agents.iter().map(|agent| agent.process.id()).collect() };
+    if let Err(error) = prepare(plane, namespace, members).await {
+        agents.iter().for_each(|agent| eprintln!("{}", agent.last_words()));
+        return Err(error);
+    }
     let resource =
         ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("", "v1", "ConfigMap"), "configmaps");
     let api = |client: &kube::Client| -> Api<DynamicObject> {
@@ -281,7 +305,9 @@ async fn prepare(plane: &kube::Client, namespace: &str, members: &[(String, Path
             conditions.into_iter().flatten().any(|c| c["type"] == "Ready" && c["status"] == "True")
         };
         let joined = kube::runtime::wait::await_condition(clusters.clone(), name, ready);
-        tokio::time::timeout(PATIENCE, joined).await.context("a member did not become ready")??;
+        tokio::time::timeout(READY, joined)
+            .await
+            .with_context(|| format!("{name} did not become ready"))??;
     }
     let namespaces: Api<DynamicObject> =
         Api::all_with(plane.clone(), &resource("", "v1", "Namespace", "namespaces"));

@@ -1,5 +1,6 @@
 //! Where `karmada server` keeps objects, by the flags that kube-apiserver has for etcd.
 
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fs, io};
@@ -81,6 +82,11 @@ impl EtcdArguments {
 /// Returns what tells this server from others on the same etcd. It is made once for a data directory and stays, so that a server
 /// that is started again goes on where it was.
 pub(crate) fn server_id(dir: &Path) -> anyhow::Result<String> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .with_context(|| format!("cannot make {}", dir.display()))?;
     let path = dir.join("server.id");
     match fs::read_to_string(&path) {
         Ok(id) if !id.trim().is_empty() => return Ok(id.trim().to_owned()),

@@ -24,6 +24,7 @@ mod migrate;
 mod observability;
 #[cfg(test)]
 mod pages;
+mod peers;
 mod plane;
 mod plugin;
 mod roles;
@@ -104,6 +105,8 @@ fn main() -> ExitCode {
         }
         Err(error) => error.exit(),
     };
+    // Roles run for long, and do not need the description of all commands.
+    drop((root, words));
     let Some(command) = arguments.command else {
         if arguments.licenses {
             return licenses::print();

@@ -21,7 +21,7 @@ use crate::agents::Agents;
 use crate::controllers::{Chosen, Running, Tasks};
 use crate::environment::Environment;
 use crate::fleet::Doors;
-use crate::{etcd, extension, fleet_metrics, plugin, roles, tunnels};
+use crate::{etcd, extension, fleet_metrics, peers, plugin, roles, tunnels};
 
 /// How a control plane is set up.
 pub(crate) struct Setup {
@@ -49,6 +49,8 @@ pub(crate) struct Plane {
     followers: Supervisor,
     /// Writes the events of tunnels.
     news: Supervisor,
+    /// Finds the other servers on the same store, if there can be any.
+    peers: Option<Supervisor>,
 }
 
 impl Plane {
@@ -64,7 +66,11 @@ impl Plane {
             None => "memory".to_owned(),
         };
         // Who shares its store with others needs a name of its own.
-        let shared = setup.server.data_dir.clone().filter(|_| setup.server.etcd.is_some());
+        let shared = setup.server.data_dir.as_deref().filter(|_| setup.server.etcd.is_some());
+        let server = shared.map(etcd::server_id).transpose()?;
+        if let Some(own) = &server {
+            tunnels.know_servers(own, []);
+        }
         let agents = Agents::default();
         let options = apiserver::Options {
             profile: Profile::Karmada,
@@ -88,7 +94,6 @@ impl Plane {
         };
         let handle =
             apiserver::start(options).await.with_context(|| format!("cannot start the server on {place}"))?;
-        let server = shared.map(|dir| etcd::server_id(&dir)).transpose()?;
         agents.connect(&handle.server);
         let kubeconfig = handle.write_kubeconfig("karmada.kubeconfig")?.unwrap_or_default();
         let client = apiserver::local::client(
@@ -98,6 +103,7 @@ impl Plane {
         environment.connect(client.clone());
         let news = tunnels::tell(&tunnels, &handle.server, &client);
         roles::ensure(&client, &handle.url, &handle.pki.ca.cert).await?;
+        let peers = server.as_deref().map(|own| peers::start(&client, own, &tunnels));
         let on_terms = |durability| {
             let user = apiserver::auth::User::system("system:karmada-controllers");
             apiserver::local::client_on(&handle.server, user, Terms { durability, ownership: false })
@@ -109,7 +115,7 @@ impl Plane {
         fleet.start(client.clone(), crate::fleet::resolve(&handle.server), find_way, &followers);
         crate::fleet::opensearch::start(&fleet, &client, &followers);
         let running = Running::elected(writer, &setup.chosen, server, diagnoses, tasks).await?;
-        Ok(Self { url: handle.url.clone(), kubeconfig, client, handle, running, followers, news })
+        Ok(Self { url: handle.url.clone(), kubeconfig, client, handle, running, followers, news, peers })
     }
 
     /// Returns the server itself, for what no client may do.
@@ -124,6 +130,9 @@ impl Plane {
 
     /// Ends it: the controllers first, since they are clients of the server.
     pub(crate) async fn stop(self) {
+        if let Some(peers) = &self.peers {
+            peers.stop().await;
+        }
         self.running.stop().await;
         let _ = tokio::time::timeout(Duration::from_secs(5), self.followers.stop()).await;
         self.news.stop().await;

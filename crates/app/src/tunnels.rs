@@ -2,7 +2,8 @@
 //!
 //! In: a request that the server has authorised, which wishes to switch to [`tunnel::PROTOCOL`]. Out: a connection that is
 //! handed to [`Tunnels`]. Only the agent of the cluster itself gets a tunnel, whatever roles say: whoever holds the tunnel is
-//! the member to all who use the cluster proxy. The right is asked for again while the tunnel is open.
+//! the member to all who use the cluster proxy. The right is asked for again while the tunnel is open. Where several servers share
+//! a store, an agent that has a tunnel to this one is told so, and looks for the others.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
 
@@ -13,7 +14,7 @@ use apimachinery::status::Status;
 use apiserver::auth::User;
 use apiserver::auth::rbac::Attributes;
 use apiserver::handlers::context::Context;
-use apiserver::http::{Body, RequestInfo, body};
+use apiserver::http::{Body, RequestInfo, body, respond};
 use apiserver::registry::Kind;
 use apiserver::server::Server;
 use http::header::{CONNECTION, HeaderValue, UPGRADE};
@@ -48,6 +49,12 @@ pub(crate) fn open(
     if cluster.pointer("/spec/syncMode").and_then(Value::as_str) != Some("Pull") {
         return Err(Status::bad_request(format!("cluster {name} is in push mode and has no tunnel")));
     }
+    if tunnels.has_already(name, &context.headers) {
+        let why = "its agent has a tunnel to this server already";
+        let mut answer = respond::error(&Status::conflict(&kind.resource, name, why));
+        tunnels.introduce(answer.headers_mut());
+        return Ok(answer);
+    }
     let wished = context.header(UPGRADE).is_some_and(|wished| wished == PROTOCOL);
     let upgrade = context.take_upgrade().filter(|_| wished).ok_or_else(|| {
         Status::bad_request(format!(
@@ -60,11 +67,11 @@ pub(crate) fn open(
         user: context.user.clone(),
         uid: uid(&cluster).to_owned(),
     };
-    let (tunnels, stop) = (tunnels.clone(), server.stop.clone());
+    let (all, stop) = (tunnels.clone(), server.stop.clone());
     tokio::spawn(async move {
         let Ok(io) = upgrade.await else { return };
         let name = &holder.info.name;
-        if let Err(error) = tunnels.serve(name, io, || holder.may_stay(), &stop).await {
+        if let Err(error) = all.serve(name, io, || holder.may_stay(), &stop).await {
             tracing::warn!(cluster = name, "{error}");
         }
     });
@@ -72,6 +79,7 @@ pub(crate) fn open(
     *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     answer.headers_mut().insert(UPGRADE, HeaderValue::from_static(PROTOCOL));
+    tunnels.introduce(answer.headers_mut());
     Ok(answer)
 }
 
@@ -109,18 +117,21 @@ pub(crate) fn tell(tunnels: &Tunnels, server: &Arc<Server>, client: &Client) -> 
     let supervisor = Supervisor::default();
     let events = Events::new(client.clone(), &supervisor);
     // The server holds the tunnels.
-    let server = Arc::downgrade(server);
+    let (server, own) = (Arc::downgrade(server), tunnels.server());
+    let end = own.map_or_else(String::new, |own| format!(" to server {own}"));
     tunnels.observe(move |cluster, news| {
         let Some(server) = server.upgrade() else { return };
         let Some(object) = self::cluster(&server, cluster) else { return };
         let about = object.involved();
         match news {
             News::Up => {
-                let message = "The agent's tunnel is open: the member can be reached through it.";
+                let message =
+                    format!("The agent's tunnel{end} is open: the member can be reached through it.");
                 events.normal(COMPONENT, &about, OPENED, message);
             }
             News::Down => {
-                let message = "The agent's tunnel is closed: the member cannot be reached through it.";
+                let message =
+                    format!("The agent's tunnel{end} is closed: the member cannot be reached through it.");
                 events.warning(COMPONENT, &about, CLOSED, message);
             }
         }

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use controllers::Selection;
 use tokio::sync::watch;
 
 use self::directory::{Directory, LOG, Memory};
@@ -62,6 +63,9 @@ pub(crate) struct Arguments {
     /// Features to switch on or off, as `karmada server --feature-gates`.
     #[arg(long, value_name = "LIST", default_value = "", hide_default_value = true)]
     feature_gates: String,
+    /// Controllers that run, as `karmada server --controllers`.
+    #[arg(long, value_name = "LIST", default_value = "*", allow_hyphen_values = true, value_parser = Selection::parse)]
+    controllers: Selection,
 }
 
 /// What `--failover` stands for: the flags that a server needs for it, and thresholds for a rehearsal.
@@ -143,7 +147,7 @@ async fn live(
 
     let pulled = agents::chosen(directory, &names, arguments.pull);
     for member in members.list.iter().filter(|member| pulled.contains(&member.entry.name)) {
-        running.agents.push(agents::start(plane, directory, member).await?);
+        running.agents.push(agents::start(plane, directory, member, &arguments.feature_gates).await?);
     }
     members.join(&plane.client, &plane.kubeconfig, &pulled).await?;
     screen.step("joined", &format!("{} clusters", names.len()), started.elapsed());
@@ -229,7 +233,8 @@ fn plan(arguments: &Arguments, asked: Option<&Members>, directory: &Directory) -
 
 async fn start_plane(arguments: &Arguments) -> anyhow::Result<Plane> {
     let chosen = if arguments.failover { Chosen::by(&FAILOVER) } else { Chosen::default() };
-    let chosen = chosen.with_features(&arguments.feature_gates);
+    let chosen =
+        chosen.with_features(&arguments.feature_gates).with_controllers(arguments.controllers.clone());
     let setup = Setup {
         server: apiserver::Options {
             data_dir: Some(arguments.data_dir.clone()),

@@ -3,6 +3,8 @@
 //! Harder on the servers than a balancer of connections: a client reads at one server what it has just written at another. It ends
 //! TLS with the serving certificate of one server, judges client certificates as a server does, and names their owners to the servers
 //! as a front proxy. Tokens pass as they are. Watches are passed on as they come, and so are connections that change their protocol.
+//!
+//! [`of_connections`] is the usual kind: it knows of connections only.
 
 use std::io;
 use std::net::SocketAddr;
@@ -32,6 +34,28 @@ use tokio::sync::Mutex;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 type Body = UnsyncBoxBody<Bytes, hyper::Error>;
+
+/// Starts a balancer that spreads connections over the servers that take them; returns its address.
+pub async fn of_connections(servers: Vec<SocketAddr>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let next = Arc::new(AtomicUsize::new(0));
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let (servers, next) = (servers.clone(), Arc::clone(&next));
+            tokio::spawn(async move {
+                for _ in 0..servers.len() {
+                    let at = next.fetch_add(1, Ordering::Relaxed) % servers.len();
+                    if let Ok(mut server) = TcpStream::connect(servers[at]).await {
+                        let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
 
 /// What all connections share.
 pub struct Balancer {

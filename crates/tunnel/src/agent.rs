@@ -1,20 +1,20 @@
-//! The agent's end: opens the tunnel, serves its streams, and opens it again whenever it ends.
+//! The agent's end: opens a tunnel to every server, serves its streams, and opens it again whenever it ends.
 //!
 //! A tunnel is renewed before the control plane ends it: the next one is opened first, then the old one takes no new streams,
 //! and those that are open go on. Failed attempts wait longer and longer, by chance more or less, so that the agents of a
-//! control plane that comes back do not all come at once.
+//! control plane that comes back do not all come at once. When to ask for which tunnel, `roster` decides.
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::future::BoxFuture;
 use hyper::rt::{Read, Write};
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
+use hyper::upgrade::Upgraded;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::Config;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -24,14 +24,8 @@ use crate::Limits;
 use crate::connect::{self, Closed, Reached};
 use crate::inward::Inward;
 use crate::metrics::AGENT;
-
-/// The pause after the first failure, and the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// The pause after the control plane said that it will not have a tunnel: that changes when somebody changes something.
-const REFUSED_PAUSE: Duration = Duration::from_secs(60);
-/// A tunnel that lasted so long was a good one.
-const GOOD: Duration = Duration::from_secs(30);
+use crate::roster::{Ending, Kept, Missed, Next, Roster, Told, after, spread};
+use crate::servers::Names;
 
 /// The two servers that an agent stands between. Asked again for every tunnel: credentials are renewed.
 pub trait Ends: Send + Sync + 'static {
@@ -42,90 +36,101 @@ pub trait Ends: Send + Sync + 'static {
     fn member(&self) -> BoxFuture<'_, Result<Reached, BoxError>>;
 }
 
-/// Keeps the tunnel of a cluster open until told to stop.
+/// Keeps the tunnels of a cluster open until told to stop.
 pub async fn keep(cluster: &str, ends: &impl Ends, limits: Limits, stop: CancellationToken) {
     let mut tunnels = JoinSet::new();
-    let mut current: Option<Ending> = None;
-    let mut failures = 0;
-    let mut told = String::new();
+    let news = Arc::new(Notify::new());
+    let mut roster = Roster::new(Instant::now());
+    let mut said = String::new();
     loop {
+        for server in roster.reap(Instant::now(), rand::random()) {
+            tracing::warn!(cluster, server, "the tunnel has ended");
+        }
+        let next = roster.next(Instant::now(), rand::random());
+        let (open_now, known) = roster.count();
+        AGENT.is_up(open_now, known);
+        if let Next::Rest(until) = next {
+            let rest = async {
+                match until {
+                    Some(until) => tokio::time::sleep_until(until).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = rest => {}
+                Some(_) = tunnels.join_next() => {}
+                () = news.notified() => {}
+                () = stop.cancelled() => break,
+            }
+            continue;
+        }
+        let held = roster.held(Instant::now());
         let opened = tokio::select! {
-            opened = open(cluster, ends, &limits) => opened,
+            opened = open(cluster, ends, &limits, &held, &news) => opened,
             () = stop.cancelled() => break,
         };
-        while tunnels.try_join_next().is_some() {}
-        let pause = match opened {
-            Ok((io, inward)) => {
+        let now = Instant::now();
+        match opened {
+            Ok((io, server, inward)) => {
                 AGENT.tried("opened");
-                tracing::info!(cluster, "the tunnel is open");
-                told.clear();
-                let ending = Ending::default();
+                tracing::info!(cluster, server, "the tunnel is open");
+                said.clear();
+                let (ending, told) = (Ending::default(), inward.told.clone());
                 tunnels.spawn(serve(io, inward, ending.clone()));
-                if let Some(old) = current.replace(ending.clone()) {
-                    old.farewell.cancel();
+                let renewal = after(now, spread(limits.renewal, rand::random()));
+                let kept = Kept { ending, told, renewal };
+                if let Some(old) = roster.opened(server, kept, now, rand::random()) {
+                    old.ending.farewell.cancel();
                 }
-                let since = Instant::now();
-                AGENT.up.set(1);
-                let over = tokio::select! {
-                    () = ending.over.cancelled() => true,
-                    () = tokio::time::sleep(spread(limits.renewal, rand::random())) => false,
-                    () = stop.cancelled() => break,
-                };
-                if !over {
-                    tracing::debug!(cluster, "renewing the tunnel");
-                    failures = 0;
-                    continue;
+            }
+            Err(Closed::Held) => {
+                AGENT.tried("held");
+                if roster.missed(Missed::Known, now, rand::random()) {
+                    let servers = roster.missing().map(String::as_str).collect::<Vec<_>>().join(", ");
+                    tracing::warn!(
+                        cluster,
+                        servers,
+                        "some servers of the control plane are never met, and cannot reach this cluster: whatever spreads \
+                         connections over the servers must not send all of one client to the same server"
+                    );
                 }
-                AGENT.up.set(0);
-                current = None;
-                tracing::warn!(cluster, "the tunnel has ended");
-                failures = if since.elapsed() >= GOOD { 1 } else { grown(failures) };
-                pause(failures, rand::random())
             }
             Err(closed) => {
                 let refused = matches!(closed, Closed::Unknown(_) | Closed::Refused { .. });
                 AGENT.tried(if refused { "refused" } else { "failed" });
-                failures = grown(failures);
                 // The same news again and again is none.
-                let news = chain(&closed);
-                if news == told {
-                    tracing::debug!(cluster, "no tunnel: {news}");
+                let text = chain(&closed);
+                if text == said {
+                    tracing::debug!(cluster, "no tunnel: {text}");
                 } else {
-                    tracing::warn!(cluster, "no tunnel: {news}");
-                    told = news;
+                    tracing::warn!(cluster, "no tunnel: {text}");
+                    said = text;
                 }
-                if refused { spread(REFUSED_PAUSE, rand::random()) } else { pause(failures, rand::random()) }
+                let why = if refused { Missed::Refused } else { Missed::Failed };
+                roster.missed(why, now, rand::random());
             }
-        };
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            () = stop.cancelled() => break,
         }
     }
-    AGENT.up.set(0);
+    AGENT.is_up(0, 0);
     // Dropping the tunnels cuts them.
 }
 
-/// How a tunnel ends.
-#[derive(Default, Clone)]
-struct Ending {
-    /// It shall take no new streams.
-    farewell: CancellationToken,
-    /// It has ended.
-    over: CancellationToken,
-}
-
+/// Opens a tunnel to a server that is not among those who have one. Returns also who the server is; a server that does not say so
+/// has an empty name.
 async fn open(
     cluster: &str,
     ends: &impl Ends,
     limits: &Limits,
-) -> Result<(hyper::upgrade::Upgraded, Inward), Closed> {
+    held: &Names,
+    news: &Arc<Notify>,
+) -> Result<(Upgraded, String, Inward), Closed> {
     let opening = async {
         let member = ends.member().await.map_err(Closed::Member)?;
         let control = ends.control().await.map_err(Closed::Credentials)?;
-        let io = connect::open(&control, cluster).await?;
+        let (io, server) = connect::open(&control, cluster, held).await?;
         let slots = Arc::new(Semaphore::new(limits.streams as usize));
-        Ok((io, Inward { member, limits: *limits, slots }))
+        let inward = Inward { member, limits: *limits, slots, told: Told::new(news) };
+        Ok((io, server.unwrap_or_default(), inward))
     };
     tokio::time::timeout(limits.opening, opening).await.unwrap_or(Err(Closed::Silent))
 }
@@ -165,21 +170,6 @@ where
     }
 }
 
-fn grown(failures: u32) -> u32 {
-    failures.saturating_add(1)
-}
-
-/// Returns how long to wait after so many failures in a row: doubled each time, and between half and all of it by chance.
-fn pause(failures: u32, chance: f64) -> Duration {
-    let doubled = 2_u32.checked_pow(failures.saturating_sub(1)).unwrap_or(u32::MAX);
-    spread(FIRST_PAUSE.saturating_mul(doubled).min(LONGEST_PAUSE), chance)
-}
-
-/// Returns between half and all of a time.
-fn spread(time: Duration, chance: f64) -> Duration {
-    time.mul_f64(chance.clamp(0.0, 1.0).mul_add(0.5, 0.5))
-}
-
 /// Returns an error with all its causes.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -192,20 +182,4 @@ fn chain(error: &dyn std::error::Error) -> String {
         cause = next.source();
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_grow_and_differ_by_chance() {
-        assert_eq!(pause(1, 1.0), Duration::from_millis(500));
-        assert_eq!(pause(1, 0.0), Duration::from_millis(250));
-        assert_eq!(pause(4, 1.0), Duration::from_secs(4));
-        for many in [8, 33, u32::MAX] {
-            assert_eq!(pause(many, 1.0), LONGEST_PAUSE, "{many}");
-            assert_eq!(pause(many, 0.0), LONGEST_PAUSE / 2, "{many}");
-        }
-    }
 }

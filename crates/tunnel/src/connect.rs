@@ -24,6 +24,7 @@ use serde_json::Value;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceBuilder, ServiceExt};
 
+use crate::servers::{self, HELD, Names, SERVER};
 use crate::{PROTOCOL, path};
 
 /// How long a connection may take to be made.
@@ -126,27 +127,40 @@ pub(crate) enum Closed {
     Silent,
     #[error("the control plane knows no tunnels (status {0})")]
     Unknown(StatusCode),
+    #[error("there is a tunnel to the server that answered")]
+    Held,
     #[error("the control plane refuses the tunnel (status {code}): {message}")]
     Refused { code: StatusCode, message: String },
     #[error("the member's account for the tunnel cannot be used")]
     Member(#[source] BoxError),
 }
 
-/// Asks the control plane for the tunnel of a cluster and switches protocols.
-pub(crate) async fn open(config: &Config, cluster: &str) -> Result<Upgraded, Closed> {
+/// Asks the control plane for the tunnel of a cluster and switches protocols. Returns the connection and who the server is,
+/// if it says so. A server to which there is a tunnel opens no second one.
+pub(crate) async fn open(
+    config: &Config,
+    cluster: &str,
+    held: &Names,
+) -> Result<(Upgraded, Option<String>), Closed> {
     let unusable = |error: kube::Error| Closed::Credentials(error.into());
     let server = server(config).map_err(unusable)?;
-    let request = Request::get(path(cluster))
+    let mut request = Request::get(path(cluster))
         .header(CONNECTION, "Upgrade")
         .header(UPGRADE, PROTOCOL)
         .header(http::header::USER_AGENT, concat!("karmada-agent/v", env!("CARGO_PKG_VERSION")))
         .body(Empty::new().map_err(|never| match never {}).boxed_unsync())
         .map_err(|error| Closed::Credentials(error.into()))?;
+    request.headers_mut().extend(servers::write(held).map(|held| (HELD, held)));
     let response = server.oneshot(request).await.map_err(Closed::Unreachable)?;
     let status = response.status();
+    let who = servers::read(response.headers().get(SERVER)).pop_first();
     let switched = response.headers().get(UPGRADE).is_some_and(|protocol| protocol == PROTOCOL);
     if status == StatusCode::SWITCHING_PROTOCOLS && switched {
-        return hyper::upgrade::on(response).await.map_err(|error| Closed::Unreachable(error.into()));
+        let io = hyper::upgrade::on(response).await.map_err(|error| Closed::Unreachable(error.into()))?;
+        return Ok((io, who));
+    }
+    if status == StatusCode::CONFLICT && who.is_some_and(|who| held.contains(&who)) {
+        return Err(Closed::Held);
     }
     if matches!(status, StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED) || status.is_success() {
         return Err(Closed::Unknown(status));

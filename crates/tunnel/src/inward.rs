@@ -22,6 +22,8 @@ use tower::{BoxError, ServiceExt};
 use crate::connect::Reached;
 use crate::door::{self, Asked, Head};
 use crate::metrics::{AGENT, Counted};
+use crate::roster::Told;
+use crate::servers::{self, SERVERS};
 use crate::{Limits, STATUS};
 
 /// The answer to a stream.
@@ -33,6 +35,8 @@ pub(crate) struct Inward {
     pub(crate) member: Reached,
     pub(crate) limits: Limits,
     pub(crate) slots: Arc<Semaphore>,
+    /// What greetings say.
+    pub(crate) told: Told,
 }
 
 /// A stream that counts against the limit until it is dropped.
@@ -64,7 +68,10 @@ impl Inward {
             door::read(request.method(), request.uri(), request.headers(), protocol.as_deref(), account);
         let head = match asked {
             Ok(Asked::Member(head)) => head,
-            Ok(Asked::Hello) => return Ok(("hello", Response::new(empty()))),
+            Ok(Asked::Hello) => {
+                self.told.set(servers::read(request.headers().get(SERVERS)));
+                return Ok(("hello", Response::new(empty())));
+            }
             Err(why) => {
                 let message = format!("the agent refuses a request that came through its tunnel: {why}");
                 return Err(("refused", Status::bad_request(message)));

@@ -10,6 +10,9 @@
 //! - [`agent::keep`] is the agent's: it opens the tunnel, opens it again whenever it ends, and hands every stream on to
 //!   the member's API server with an account that may take on names and nothing else.
 //!
+//! Where several servers share a store ([`Tunnels::know_servers`]), the agent has a tunnel to each of them: no server needs to
+//! reach another one. Behind a balancer the agent asks until it has met them all.
+//!
 //! A stream without the name of a caller is refused by the agent: the account never acts in its own name. Requests that
 //! switch protocols themselves (exec, attach, port-forward) are extended CONNECT streams (RFC 8441).
 //!
@@ -25,6 +28,8 @@ mod error;
 mod inward;
 mod metrics;
 mod plane;
+mod roster;
+mod servers;
 mod wire;
 
 use std::time::Duration;
@@ -37,8 +42,10 @@ pub use plane::{News, Tunnels};
 /// What an agent wishes to switch to.
 pub const PROTOCOL: &str = "karmada-tunnel/1";
 
-/// Asked once when a tunnel has been opened: the answer shows that an agent is at the other end. No API path begins so.
+/// Asked when a tunnel has been opened: the answer shows that an agent is at the other end. No API path begins so.
 const HELLO: &str = "/.tunnel/hello";
+/// The same, as it is asked.
+const GREETING: &str = "https://member/.tunnel/hello";
 /// The method of a request that is carried by a CONNECT stream.
 const METHOD: &str = "karmada-tunnel-method";
 /// The member's answer to a CONNECT stream whose protocols were not switched.

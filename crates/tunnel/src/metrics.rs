@@ -57,7 +57,9 @@ impl Plane {
 /// The agent's end.
 pub(crate) struct Agent {
     pub(crate) up: Gauge,
-    /// By what became of them: `opened`, `refused`, `failed`.
+    /// Servers that there are.
+    pub(crate) servers: Gauge,
+    /// By what became of them: `opened`, `held`, `refused`, `failed`.
     pub(crate) attempts: Counters<1>,
     pub(crate) streams: Gauge,
     /// By what became of them: `answered`, `switched`, `refused`, `busy`, `failed`.
@@ -67,12 +69,16 @@ pub(crate) struct Agent {
 pub(crate) static AGENT: LazyLock<Agent> = LazyLock::new(|| {
     let agent = Agent {
         up: Gauge::default(),
+        servers: Gauge::default(),
         attempts: Family::default(),
         streams: Gauge::default(),
         requests: Family::default(),
     };
     runtime::metrics::add(|registry| {
-        registry.register("karmada_agent_tunnel_up", "1 if the tunnel is open", agent.up.clone());
+        let help = "Servers of the control plane to which a tunnel is open";
+        registry.register("karmada_agent_tunnel_up", help, agent.up.clone());
+        let help = "Servers of the control plane that the agent knows of";
+        registry.register("karmada_agent_tunnel_servers", help, agent.servers.clone());
         let help = "Attempts to open the tunnel, by what became of them";
         registry.register("karmada_agent_tunnel_attempts", help, agent.attempts.clone());
         let help = "Requests of the control plane on their way to the member";
@@ -86,6 +92,11 @@ pub(crate) static AGENT: LazyLock<Agent> = LazyLock::new(|| {
 impl Agent {
     pub(crate) fn count(&self, result: &'static str) {
         self.requests.get_or_create(&[("result", result)]).inc();
+    }
+
+    pub(crate) fn is_up(&self, tunnels: usize, servers: usize) {
+        self.up.set(i64::try_from(tunnels).unwrap_or(i64::MAX));
+        self.servers.set(i64::try_from(servers).unwrap_or(i64::MAX));
     }
 
     pub(crate) fn tried(&self, result: &'static str) {

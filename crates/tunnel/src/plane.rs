@@ -2,24 +2,26 @@
 //!
 //! A newer tunnel replaces the older one of its cluster, which takes no new requests; those that are on their way go on.
 //! Whoever asks for a client ([`Tunnels::through`]) need not know whether a tunnel is open: each request takes the one
-//! that is open at that moment.
+//! that is open at that moment. Agents are greeted when a tunnel opens, and again when other servers come or go.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use http::{HeaderValue, Request};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper::rt::{Read, Write};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::Body;
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::PLANE;
+use crate::servers::{SERVERS, Servers};
 use crate::wire::Wire;
-use crate::{Error, HELLO, Limits, Through};
+use crate::{Error, GREETING, Limits, Through};
 
 /// How long a cluster whose tunnel has gone counts as one that is reached by a tunnel.
 const REMEMBERED: std::time::Duration = std::time::Duration::from_secs(600);
@@ -47,6 +49,7 @@ struct All {
     streams: Arc<Semaphore>,
     next: AtomicU64,
     observer: OnceLock<Observer>,
+    servers: watch::Sender<Servers>,
 }
 
 #[derive(Default)]
@@ -96,6 +99,7 @@ impl Tunnels {
             streams: Arc::new(Semaphore::new(limits.all_streams)),
             next: AtomicU64::new(0),
             observer: OnceLock::new(),
+            servers: watch::Sender::default(),
         }))
     }
 
@@ -144,6 +148,10 @@ impl Tunnels {
         &self.0.streams
     }
 
+    pub(crate) fn servers(&self) -> &watch::Sender<Servers> {
+        &self.0.servers
+    }
+
     /// Takes a connection on which the agent of a cluster waits for requests, and uses it until it ends.
     ///
     /// `may_stay` is asked from time to time; a tunnel that may not is cut, and so are all when `stop` is cancelled or this
@@ -166,7 +174,9 @@ impl Tunnels {
         let _cut_at_the_end = cut.clone().drop_guard();
         let wire = Wire::new(io, cut.clone(), gone.clone());
         let failed = |why: String| Error::Handshake { cluster: cluster.to_owned(), why };
-        let opening = tokio::time::timeout(limits.opening, open(wire, &limits));
+        let mut servers = self.0.servers.subscribe();
+        let greeting = hello(servers.borrow_and_update().greeting());
+        let opening = tokio::time::timeout(limits.opening, open(wire, &limits, greeting));
         let sender = tokio::select! {
             opened = opening => match opened {
                 Ok(Ok(sender)) => sender,
@@ -178,16 +188,16 @@ impl Tunnels {
         let id = self.0.next.fetch_add(1, Ordering::Relaxed);
         let replaced = CancellationToken::new();
         let leaving = Leaving { tunnels: self, cluster, id };
-        self.enter(
-            cluster,
-            Tunnel {
-                id,
-                sender,
-                slots: Arc::new(Semaphore::new(limits.streams as usize)),
-                replaced: replaced.clone(),
-                cut: cut.clone(),
-            },
-        );
+        let tunnel = Arc::new(Tunnel {
+            id,
+            sender,
+            slots: Arc::new(Semaphore::new(limits.streams as usize)),
+            replaced: replaced.clone(),
+            cut: cut.clone(),
+        });
+        // A tunnel that is not used any more may end.
+        let used = Arc::downgrade(&tunnel);
+        self.enter(cluster, tunnel);
         let until = tokio::time::sleep(limits.lifetime);
         let mut until = std::pin::pin!(until);
         let mut review = tokio::time::interval(limits.review);
@@ -201,6 +211,14 @@ impl Tunnels {
                     if !may_stay() {
                         tracing::info!(cluster, "an agent may not have its tunnel any more");
                         break;
+                    }
+                }
+                Ok(()) = servers.changed() => {
+                    let greeting = hello(servers.borrow_and_update().greeting());
+                    if let Some(mut sender) = used.upgrade().map(|tunnel| tunnel.sender.clone()) {
+                        tokio::spawn(tokio::time::timeout(limits.opening, async move {
+                            greet(&mut sender, greeting).await
+                        }));
                     }
                 }
                 () = replaced.cancelled(), if !farewell => {
@@ -222,12 +240,12 @@ impl Tunnels {
     }
 
     /// Makes a tunnel the one that is used.
-    fn enter(&self, cluster: &str, tunnel: Tunnel) {
+    fn enter(&self, cluster: &str, tunnel: Arc<Tunnel>) {
         PLANE.opened.inc();
         let new = {
             let mut clusters = self.0.clusters.lock();
             let entry = clusters.entry(cluster.to_owned()).or_default();
-            let older = entry.live.replace(Arc::new(tunnel));
+            let older = entry.live.replace(tunnel);
             let new = older.is_none();
             if let Some(older) = older {
                 entry.say_farewell(&older);
@@ -317,7 +335,7 @@ fn at(after: std::time::Duration) -> Instant {
 }
 
 /// Begins to speak HTTP/2 and makes sure that an agent answers.
-async fn open<I>(io: I, limits: &Limits) -> Result<SendRequest<Body>, String>
+async fn open<I>(io: I, limits: &Limits, hello: Request<Body>) -> Result<SendRequest<Body>, String>
 where
     I: Read + Write + Unpin + Send + 'static,
 {
@@ -338,12 +356,22 @@ where
             tracing::debug!(%error, "the connection of a tunnel ended");
         }
     });
-    let hello = http::Request::get(format!("https://member{HELLO}"))
-        .body(Body::empty())
-        .map_err(|error| error.to_string())?;
+    greet(&mut sender, hello).await?;
+    Ok(sender)
+}
+
+/// Returns the question whether an agent is there, which tells it of the servers that there are.
+fn hello(servers: Option<HeaderValue>) -> Request<Body> {
+    let mut hello = Request::new(Body::empty());
+    *hello.uri_mut() = http::Uri::from_static(GREETING);
+    hello.headers_mut().extend(servers.map(|servers| (SERVERS, servers)));
+    hello
+}
+
+async fn greet(sender: &mut SendRequest<Body>, hello: Request<Body>) -> Result<(), String> {
     let answer = sender.send_request(hello).await.map_err(|error| format!("no answer: {error}"))?;
     if answer.status() != http::StatusCode::OK {
         return Err(format!("the answer to the greeting is {}", answer.status()));
     }
-    Ok(sender)
+    Ok(())
 }

@@ -261,6 +261,10 @@ fn an_agent_tells_of_what_it_has_to_do_with() {
         ("Deployment", "default", "web", true),
         ("Deployment", "default", "other", false),
         ("Secret", "default", "web", false),
+        ("Lease", "karmada-system", "karmada-agent-a", true),
+        ("Lease", "karmada-system", "karmada-agent-b", false),
+        ("Lease", "karmada-cluster", "a", true),
+        ("Lease", "karmada-cluster", "b", false),
     ];
     for (kind, namespace, name, expected) in cases {
         for field in ["involvedObject", "regarding"] {

@@ -68,7 +68,7 @@ fn agent(cluster: &str, write: &Write<'_>, facts: &dyn Facts) -> Verdict {
             match own.into_iter().flatten().all(|event| is_event_of(cluster, event, facts)) {
                 true => Ok(()),
                 false => Err(format!(
-                    "the agent of cluster {cluster:?} writes Events about its Cluster, its Works, and what goes to its cluster"
+                    "the agent of cluster {cluster:?} writes Events about its Cluster, its Works, its Leases, and what goes to its cluster"
                 )),
             }
         }
@@ -119,6 +119,8 @@ fn is_event_of(cluster: &str, event: &Value, facts: &dyn Facts) -> bool {
     let named = Named { kind: text("kind"), namespace: text("namespace"), name: text("name") };
     (named.kind == "Cluster" && named.namespace.is_empty() && named.name == cluster)
         || named.namespace == execution_space(cluster)
+        // Go's election tells of each change of its Lease.
+        || (named.kind == "Lease" && is_lease_of(cluster, named.namespace, named.name))
         || facts.is_propagated(cluster, named)
 }
 

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "every benchmark takes what it needs")]
 
 pub(crate) mod follower;
+pub(crate) mod originals;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

@@ -1,5 +1,6 @@
 //! The agents of simulated clusters in pull mode: processes of this program, registered as anybody's would be.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -45,13 +46,37 @@ pub(super) fn chosen(directory: &Directory, names: &[&str], count: u8) -> Vec<St
     chosen.map(|(_, name)| (*name).to_owned()).collect()
 }
 
+/// Returns what an agent is told at each of its starts. What is switched on in the control plane is switched on there, too.
+fn told(
+    name: &str,
+    kubeconfig: &Path,
+    place: Option<(&str, &[String])>,
+    feature_gates: &str,
+) -> Vec<OsString> {
+    let mut words: Vec<OsString> =
+        vec!["--cluster-name".into(), name.into(), "--kubeconfig".into(), kubeconfig.into()];
+    if let Some((region, zones)) = place {
+        words.extend(["--cluster-provider", "simulated", "--cluster-region", region].map(OsString::from));
+        words.extend(["--cluster-zones".into(), zones.join(",").into()]);
+    }
+    if !feature_gates.is_empty() {
+        words.push(format!("--feature-gates={feature_gates}").into());
+    }
+    words
+}
+
 /// Starts the agent of a cluster; registers it before, if it is not.
-pub(super) async fn start(plane: &Plane, directory: &Directory, member: &Member) -> anyhow::Result<Agent> {
+pub(super) async fn start(
+    plane: &Plane,
+    directory: &Directory,
+    member: &Member,
+    feature_gates: &str,
+) -> anyhow::Result<Agent> {
     let name = &member.entry.name;
     let program = std::env::current_exe().context("cannot find this program")?;
     let file = kubeconfig(directory, name);
     let log = directory.path.join(format!("agent-{name}.log"));
-    let told = std::fs::File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
+    let written = std::fs::File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
     let mut command = Command::new(program);
     if file.exists() {
         redirect(&file, &plane.url)?;
@@ -63,15 +88,12 @@ pub(super) async fn start(plane: &Plane, directory: &Directory, member: &Member)
         command.args(["register", plane.url.trim_start_matches("https://"), "--token", &token.text]);
         command.arg("--discovery-file").arg(discovery).arg("--run").arg("--agent-kubeconfig").arg(&file);
     }
-    command.args(["--cluster-name", name]).arg("--kubeconfig").arg(&member.kubeconfig);
-    if let Some(region) = &member.region {
-        command.args(["--cluster-provider", "simulated", "--cluster-region", region]);
-        command.args(["--cluster-zones", &member.zones.join(",")]);
-    }
+    let place = member.region.as_deref().map(|region| (region, member.zones.as_slice()));
     let child = command
+        .args(told(name, &member.kubeconfig, place, feature_gates))
         .stdin(Stdio::null())
-        .stdout(told.try_clone().context("cannot open the log twice")?)
-        .stderr(told)
+        .stdout(written.try_clone().context("cannot open the log twice")?)
+        .stderr(written)
         .kill_on_drop(true)
         .spawn()
         .context("cannot start an agent")?;
@@ -148,5 +170,22 @@ impl Token {
     async fn forget(plane: &Plane) {
         let secrets = Api::<Secret>::namespaced(plane.client.clone(), "kube-system");
         let _ = secrets.delete(&format!("bootstrap-token-{TOKEN}"), &DeleteParams::default()).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agents_have_the_features_of_the_control_plane() {
+        let zones = ["a".to_owned(), "b".to_owned()];
+        let words =
+            told("member3", Path::new("m.kubeconfig"), Some(("eu", &zones)), "MultiClusterService=true");
+        let words: Vec<&str> = words.iter().filter_map(|word| word.to_str()).collect();
+        let expected = "--cluster-name member3 --kubeconfig m.kubeconfig --cluster-provider simulated --cluster-region eu \
+                        --cluster-zones a,b --feature-gates=MultiClusterService=true";
+        assert_eq!(words.join(" "), expected);
+        assert_eq!(told("member3", Path::new("m.kubeconfig"), None, "").len(), 4);
     }
 }

@@ -12,7 +12,7 @@ use kube::client::Body;
 use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde_json::{Value, json};
-use testkit::{Kind, Process, client, eventually, install_tls, object};
+use testkit::{Kind, Process, Server, client, eventually, install_tls, object};
 
 use crate::members::{Access, Members};
 use crate::plane::{ControlPlane, KARMADA};
@@ -39,33 +39,13 @@ impl Stage {
         let place = members.places().remove(0);
         let dir = tempfile::tempdir().expect("a folder for the test");
         let tokens = dir.path().join("tokens");
-        let agent =
-            |name: &str| format!("{name},system:karmada:agent:{name},{name},\"system:karmada:agents\"\n");
-        let users = [agent(NAME), agent("other"), "jane,jane,jane\n".to_owned()].concat();
-        std::fs::write(&tokens, users).expect("tokens");
+        std::fs::write(&tokens, users()).expect("tokens");
         let control = ControlPlane::with("*", &["--token-auth-file", &tokens.display().to_string()]);
         let plane = client(&control.kubeconfig).await;
-        let stage_role = json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "agents"},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
-            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:karmada:agents"}],
-        });
-        create(&plane, &bindings(), stage_role).await;
-        let arguments = [
-            "agent",
-            "--karmada-kubeconfig",
-            &kubeconfig(dir.path(), &control.kubeconfig, NAME).display().to_string(),
-            "--kubeconfig",
-            &place.kubeconfig.display().to_string(),
-            "--cluster-name",
-            NAME,
-            "--cluster-api-endpoint",
-            NOWHERE,
-            "--report-secrets",
-            "None",
-            "--leader-elect=false",
-        ];
-        let arguments = arguments.iter().chain(further).map(|&argument| argument.to_owned()).collect();
+        create(&plane, &bindings(), agents_role()).await;
+        let own = kubeconfig(dir.path(), &control.kubeconfig, NAME);
+        let arguments = agent_arguments(&own, &place.kubeconfig);
+        let arguments = arguments.into_iter().chain(further.iter().map(|&flag| flag.to_owned())).collect();
         let member = client(&place.kubeconfig).await;
         let mut stage = Self { control, plane, member, agent: None, arguments, dir, _members: members };
         stage.start_agent();
@@ -91,23 +71,65 @@ impl Stage {
             None => self.control.kubeconfig.clone(),
             Some(name) => kubeconfig(self.dir.path(), &self.control.kubeconfig, name),
         };
-        let file = Kubeconfig::read_from(file).expect("a kubeconfig");
-        let mut config =
-            Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.expect("usable");
-        let proxy = format!("{}apis/cluster.karmada.io/v1alpha1/clusters/{NAME}/proxy", config.cluster_url);
-        config.cluster_url = proxy.parse().expect("an address");
-        // A client that tries again by itself would hide that nobody can be reached.
-        config.default_retry = false;
-        Client::try_from(config).expect("a client")
+        inside(&file).await
     }
 
     async fn until_reached(&self) {
-        let maps = maps(self.inside(None).await);
-        eventually("the member is reached", async || {
-            maps.list(&ListParams::default()).await.map(drop).map_err(|error| error.to_string())
-        })
-        .await;
+        until_reached(&self.inside(None).await).await;
     }
+}
+
+/// The name and the groups that a token stands for.
+fn users() -> String {
+    let agent = |name: &str| format!("{name},system:karmada:agent:{name},{name},\"system:karmada:agents\"\n");
+    [agent(NAME), agent("other"), "jane,jane,jane\n".to_owned()].concat()
+}
+
+fn agents_role() -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "agents"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:karmada:agents"}],
+    })
+}
+
+/// Returns the command line of an agent whose member nobody else can reach.
+fn agent_arguments(control: &Path, member: &Path) -> Vec<String> {
+    let arguments = [
+        "agent",
+        "--karmada-kubeconfig",
+        &control.display().to_string(),
+        "--kubeconfig",
+        &member.display().to_string(),
+        "--cluster-name",
+        NAME,
+        "--cluster-api-endpoint",
+        NOWHERE,
+        "--report-secrets",
+        "None",
+        "--leader-elect=false",
+    ];
+    arguments.map(str::to_owned).to_vec()
+}
+
+/// Returns a client that looks into the member through a control plane.
+async fn inside(control: &Path) -> Client {
+    let file = Kubeconfig::read_from(control).expect("a kubeconfig");
+    let mut config =
+        Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.expect("usable");
+    let proxy = format!("{}apis/cluster.karmada.io/v1alpha1/clusters/{NAME}/proxy", config.cluster_url);
+    config.cluster_url = proxy.parse().expect("an address");
+    // A client that tries again by itself would hide that nobody can be reached.
+    config.default_retry = false;
+    Client::try_from(config).expect("a client")
+}
+
+async fn until_reached(inside: &Client) {
+    let maps = maps(inside.clone());
+    eventually("the member is reached", async || {
+        maps.list(&ListParams::default()).await.map(drop).map_err(|error| error.to_string())
+    })
+    .await;
 }
 
 /// Writes the kubeconfig of a user with a token.
@@ -322,4 +344,61 @@ async fn a_member_without_a_route_is_searched_and_measured_through_its_tunnel() 
         .expect("changed");
     stage.start_agent();
     shown(&stage, "d", false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_is_reached_through_every_server_on_one_etcd() {
+    install_tls();
+    let dir = tempfile::tempdir().expect("a folder for the test");
+    let Some(etcd) = clusters::Etcd::alone(dir.path()).await.expect("etcd starts") else { return };
+    let members = Members::simulated(Access::Exclusive, 1).await.expect("simulated members");
+    let member = members.places().remove(0).kubeconfig;
+    let tokens = dir.path().join("tokens");
+    std::fs::write(&tokens, users()).expect("tokens");
+    let tokens = tokens.display().to_string();
+    let flags = ["--store", "etcd", "--etcd-servers", &etcd.endpoint, "--token-auth-file", &tokens];
+    let mut servers: Vec<Server> = (0..3)
+        .map(|number| Server::at(KARMADA, &dir.path().join(format!("server-{number}")), &flags))
+        .collect();
+    let address = |server: &Server| server.address().expect("it has been started");
+    let addresses = servers.iter().map(|server| address(server).parse().expect("an address"));
+    let balancer = testkit::balancer::of_connections(addresses.collect()).await;
+    create(&servers[0].client().await, &bindings(), agents_role()).await;
+
+    // The agent knows one address. Whoever asks a server for the member does so at that server.
+    let own = kubeconfig(dir.path(), &servers[0].kubeconfig(), NAME);
+    let text = std::fs::read_to_string(&own).expect("a kubeconfig");
+    std::fs::write(&own, text.replace(&address(&servers[0]), &balancer.to_string())).expect("a kubeconfig");
+    let arguments = agent_arguments(&own, &member);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut agent = Process::start(KARMADA, &arguments, "agent runs");
+    let mut doors = Vec::new();
+    for server in &servers {
+        let door = inside(&server.kubeconfig()).await;
+        until_reached(&door).await;
+        doors.push(door);
+    }
+
+    // What goes through one of them does not depend on the others, whether they die or come back.
+    let request = Request::get("/api/v1/namespaces/default/configmaps?watch=true").body(Body::empty());
+    let response = doors[1].send(request.expect("a request")).await.expect("a watch");
+    assert_eq!(response.status(), StatusCode::OK);
+    let mut watch = response.into_body();
+    servers[0].kill();
+    for door in &doors[1..] {
+        maps(door.clone()).list(&ListParams::default()).await.expect("its own tunnel is open");
+    }
+    // It waits for the process, and must not hold up the member.
+    tokio::task::block_in_place(|| servers[0].restart());
+    until_reached(&inside(&servers[0].kubeconfig()).await).await;
+    for door in &doors[1..] {
+        maps(door.clone()).list(&ListParams::default()).await.expect("its own tunnel is open");
+    }
+    let note = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "note"}});
+    create(&client(&member).await, &Kind::namespaced("", "v1", "ConfigMap", "configmaps"), note).await;
+    let mut seen = String::new();
+    while !seen.contains("\"note\"") {
+        seen += &String::from_utf8_lossy(&next(&mut watch).await.expect("the watch goes on"));
+    }
+    assert!(!agent.has_said("panicked"));
 }

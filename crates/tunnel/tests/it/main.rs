@@ -2,6 +2,7 @@
 
 mod attacks;
 mod many;
+mod servers;
 mod stage;
 mod streams;
 mod trouble;

@@ -242,6 +242,8 @@ impl Ends for Given {
 
 pub(crate) struct Stage {
     pub(crate) tunnels: Tunnels,
+    /// The servers behind the one address, which take connections in turn. At first it is one.
+    pub(crate) servers: Arc<parking_lot::Mutex<Vec<Tunnels>>>,
     pub(crate) lever: Lever,
     pub(crate) member: Member,
     /// Taken away from agents whose tunnels have to go.
@@ -287,9 +289,15 @@ impl Stage {
         use base64::Engine as _;
         control.root_cert =
             Some(vec![base64::engine::general_purpose::STANDARD.decode(certificate.trim()).unwrap()]);
-        let (plane, ending, may) = (tunnels.clone(), stop.clone(), allowed.clone());
+        let servers = Arc::new(parking_lot::Mutex::new(vec![tunnels.clone()]));
+        let (all, ending, may) = (servers.clone(), stop.clone(), allowed.clone());
         listener.serve(move |stream| {
-            let (plane, ending, may) = (plane.clone(), ending.clone(), may.clone());
+            let (ending, may) = (ending.clone(), may.clone());
+            let plane = {
+                let mut all = all.lock();
+                all.rotate_left(1);
+                all[0].clone()
+            };
             async move {
                 let service = service_fn(move |mut request: Request<Incoming>| {
                     let (plane, ending, may) = (plane.clone(), ending.clone(), may.clone());
@@ -301,6 +309,11 @@ impl Stage {
                         if !may.load(Ordering::SeqCst) {
                             *answer.status_mut() = StatusCode::FORBIDDEN;
                             return Ok::<_, Infallible>(answer);
+                        }
+                        plane.introduce(answer.headers_mut());
+                        if plane.has_already(&cluster, request.headers()) {
+                            *answer.status_mut() = StatusCode::CONFLICT;
+                            return Ok(answer);
                         }
                         let upgrade = hyper::upgrade::on(&mut request);
                         tokio::spawn(async move {
@@ -318,7 +331,7 @@ impl Stage {
             }
         });
         let member_config = Config::new(format!("http://{address}").parse().unwrap());
-        Self { tunnels, lever, member, allowed, control, member_config, limits, stop }
+        Self { tunnels, servers, lever, member, allowed, control, member_config, limits, stop }
     }
 
     /// Starts an agent.
