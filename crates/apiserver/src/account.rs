@@ -1,5 +1,7 @@
 //! What one user holds in memory: requests that are being read or worked on, and answers that were not sent yet.
 //!
+//! All users together have a budget, too: when it is used up, only those get more who have left little unread.
+//!
 //! An account exists as long as it is charged with anything, or a request of its user is on its way.
 
 use std::collections::HashMap;
@@ -16,7 +18,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 pub struct Budgets {
     /// Bytes of requests that are being read or worked on.
     pub reading: usize,
-    /// Bytes of answers that the client has not read yet.
+    /// Bytes of answers that the client has not read yet. All clients together may hold eight times as much.
     pub unsent: usize,
     /// An answer other than a watch that makes no progress for so long is broken off.
     pub stall: Duration,
@@ -28,34 +30,49 @@ impl Default for Budgets {
     }
 }
 
+/// How many users may leave as much unread as one of them may. Beyond that, only those get more who have left little.
+const USERS: usize = 8;
+/// Which part of the budget of a user is little.
+const LITTLE: usize = 64;
+
 type Known = Mutex<HashMap<String, Weak<Account>>>;
 
 /// The accounts of all users.
 #[derive(Debug)]
 pub(crate) struct Accounts {
     budgets: Budgets,
-    known: Arc<Known>,
+    all: Arc<All>,
+}
+
+/// What the accounts share.
+#[derive(Debug, Default)]
+struct All {
+    known: Known,
+    /// What all users together have not read yet.
+    unsent: AtomicUsize,
+    /// All users together are within the budget again.
+    freed: Notify,
 }
 
 impl Accounts {
     pub(crate) fn new(budgets: Budgets) -> Self {
-        Self { budgets, known: Arc::default() }
+        Self { budgets, all: Arc::default() }
     }
 
     /// Returns the account of a user.
     pub(crate) fn of(&self, name: &str) -> Arc<Account> {
-        let mut known = self.known.lock();
+        let mut known = self.all.known.lock();
         if let Some(account) = known.get(name).and_then(Weak::upgrade) {
             return account;
         }
-        let account = Arc::new(Account::new(name, self.budgets, &self.known));
+        let account = Arc::new(Account::new(name, self.budgets, &self.all));
         known.insert(name.to_owned(), Arc::downgrade(&account));
         account
     }
 
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.known.lock().is_empty()
+        self.all.known.lock().is_empty()
     }
 }
 
@@ -70,12 +87,12 @@ pub(crate) struct Account {
     budget: usize,
     /// The user is within the budget again.
     freed: Notify,
-    known: Arc<Known>,
+    all: Arc<All>,
 }
 
 impl Drop for Account {
     fn drop(&mut self) {
-        let mut known = self.known.lock();
+        let mut known = self.all.known.lock();
         // Somebody may have made a new one of this name meanwhile.
         if known.get(&self.name).is_some_and(|account| account.strong_count() == 0) {
             known.remove(&self.name);
@@ -88,7 +105,7 @@ fn kilobytes(bytes: usize) -> u32 {
 }
 
 impl Account {
-    fn new(name: &str, budgets: Budgets, known: &Arc<Known>) -> Self {
+    fn new(name: &str, budgets: Budgets, all: &Arc<All>) -> Self {
         let all_reading = kilobytes(budgets.reading);
         Self {
             name: name.to_owned(),
@@ -97,7 +114,7 @@ impl Account {
             unsent: AtomicUsize::new(0),
             budget: budgets.unsent,
             freed: Notify::new(),
-            known: known.clone(),
+            all: all.clone(),
         }
     }
 
@@ -114,20 +131,37 @@ impl Account {
         Reading { permit: permit.expect("the semaphore is never closed") }
     }
 
-    /// Says whether too many bytes wait to be read by the user.
+    /// Says whether too many bytes wait to be read by the user; or by all users together, and this one is not among the modest.
     pub(crate) fn is_over(&self) -> bool {
-        self.unsent.load(Ordering::Relaxed) > self.budget
+        let unsent = self.unsent.load(Ordering::Relaxed);
+        unsent > self.budget || unsent > self.budget / LITTLE && self.are_all_over()
+    }
+
+    fn are_all_over(&self) -> bool {
+        self.all.unsent.load(Ordering::Relaxed) > self.all_budget()
+    }
+
+    fn all_budget(&self) -> usize {
+        self.budget.saturating_mul(USERS)
     }
 
     /// Waits until the user is within the budget.
     pub(crate) async fn room(&self) {
         while self.is_over() {
-            let freed = self.freed.notified();
+            let (freed, all_freed) = (self.freed.notified(), self.all.freed.notified());
             if !self.is_over() {
                 return;
             }
-            freed.await;
+            tokio::select! {
+                () = freed => {}
+                () = all_freed => {}
+            }
         }
+    }
+
+    fn add(&self, bytes: usize) {
+        self.unsent.fetch_add(bytes, Ordering::Relaxed);
+        self.all.unsent.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Charges the account with an answer that is about to be made, until what is returned is dropped; nothing if the user is
@@ -136,20 +170,25 @@ impl Account {
         if self.is_over() {
             return None;
         }
-        self.unsent.fetch_add(bytes, Ordering::Relaxed);
+        self.add(bytes);
         Some(Held { bytes, account: self.clone() })
     }
 
     fn release(&self, bytes: usize) {
+        let crosses = |before: usize, limit: usize| before > limit && before.saturating_sub(bytes) <= limit;
         let before = self.unsent.fetch_sub(bytes, Ordering::Relaxed);
-        if before > self.budget && before.saturating_sub(bytes) <= self.budget {
+        let all_before = self.all.unsent.fetch_sub(bytes, Ordering::Relaxed);
+        if crosses(before, self.budget) || crosses(before, self.budget / LITTLE) {
             self.freed.notify_waiters();
+        }
+        if crosses(all_before, self.all_budget()) {
+            self.all.freed.notify_waiters();
         }
     }
 
     /// Returns bytes that are charged to this account until their last copy is dropped, wherever that is.
     pub(crate) fn charged(self: &Arc<Self>, bytes: Bytes) -> Bytes {
-        self.unsent.fetch_add(bytes.len(), Ordering::Relaxed);
+        self.add(bytes.len());
         Bytes::from_owner(Charged { bytes, account: self.clone() })
     }
 
@@ -193,7 +232,7 @@ impl Drop for Charged {
 
 /// An answer that is being made or sent, counted until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub struct Held {
     bytes: usize,
     account: Arc<Account>,
 }
@@ -232,6 +271,25 @@ mod tests {
         assert!(account.hold(1).is_none(), "there is no room for a second one");
         drop(first);
         assert!(account.hold(1).is_some());
+    }
+
+    #[test]
+    fn all_users_together_have_a_budget_that_the_modest_do_not_feel() {
+        let accounts = Accounts::new(Budgets { unsent: 640, ..Budgets::default() });
+        let name = |number: usize| format!("user-{number}");
+        let mut held: Vec<_> =
+            (0..USERS + 1).map(|number| accounts.of(&name(number)).hold(600).unwrap()).collect();
+        let (greedy, modest) = (accounts.of(&name(0)), accounts.of("modest"));
+        assert!(greedy.is_over(), "{} users with 600 bytes each are too many", held.len());
+        let _little = modest.hold(10).unwrap();
+        assert!(!modest.is_over());
+        let _more = modest.hold(10).unwrap();
+        assert!(modest.is_over() && modest.hold(1).is_none());
+        let waits = greedy.room();
+        tokio::pin!(waits);
+        assert!(waits.as_mut().now_or_never().is_none());
+        held.pop();
+        assert!(waits.now_or_never().is_some());
     }
 
     #[test]

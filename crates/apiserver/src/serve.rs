@@ -25,7 +25,7 @@ use crate::endpoints;
 use crate::handlers::{self, context::Context};
 use crate::http::body::{self, Body};
 use crate::http::listener::Guest;
-use crate::http::sending::Recipient;
+use crate::http::sending::{Manner, Recipient};
 use crate::http::{Query, RequestInfo, respond};
 use crate::limits::{Permit, Work};
 use crate::local::Terms;
@@ -74,7 +74,6 @@ where
         let labels = Labels::of(&info, &server.registry.load());
         let audit_id = audit_id(&parts.headers);
         let long = info.is_long_running();
-        let watch = info.verb == "watch";
         let bodiless = parts.method == http::Method::HEAD;
         let given_up = started + deadline(&query);
         let deadline = (!long).then_some(given_up);
@@ -148,9 +147,10 @@ where
         if bodiless {
             *response.body_mut() = body::empty();
         }
-        // A watch counts what it sends by itself.
-        if !(watch && response.status().is_success()) {
-            response = response.map(|body| server.sendings.send(body, recipient, long));
+        let manner = response.extensions_mut().remove::<Manner>();
+        if manner != Some(Manner::Counted) {
+            let lasting = long && manner.is_none();
+            response = response.map(|body| server.sendings.send(body, recipient, lasting));
         }
         response.headers_mut().insert(AUDIT_ID.clone(), audit_id);
         labels.end(&server, response.status().as_u16(), started.elapsed());

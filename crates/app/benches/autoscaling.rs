@@ -2,7 +2,9 @@
 //!
 //! `cargo xtask bench autoscaling`. `KARMADA_BENCH_AUTOSCALERS` sets how many (1,000 by default), `KARMADA_BENCH_MEMBERS` over how many
 //! members (10), `KARMADA_BENCH_PERIODS` for how many sync periods of 15 s they are watched (4), `KARMADA_BENCH_BEFORE` another build of
-//! ours to measure beside this one. CPU and memory are those of the control plane alone; members are a process of their own. Each
+//! ours to measure beside this one. With `KARMADA_BENCH_ORIGINAL=1`, the controllers and the scheduler of Karmada v1.17.1 do the same on
+//! members of their own; their API server is ours, with our controllers off, serves them the members' metrics and counts as a part of
+//! their control plane. CPU and memory are those of the control plane alone; members are a process of their own. Each
 //! autoscaler asks every member for metrics once per period, and nothing changes.
 
 #[path = "fleet/processes.rs"]
@@ -19,6 +21,7 @@ use kube::api::{Api, DynamicObject, ListParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use processes::Process;
 use serde_json::{Value, json};
+use support::originals::{self, Originals};
 use support::{Build, Column, Ours, cpu_seconds, megabytes, print};
 
 const WRITERS: usize = 16;
@@ -45,19 +48,38 @@ async fn run() -> Result<()> {
     let mut columns = Vec::new();
     for build in support::builds() {
         eprintln!("{} …", build.name);
-        columns.push(measure(&build, &sizes).await?);
+        columns.push(measure(&build, &sizes, Side::Ours).await?);
+    }
+    if std::env::var_os("KARMADA_BENCH_ORIGINAL").is_some_and(|value| value == "1") {
+        eprintln!("{} …", originals::NAME);
+        let server = Build { name: originals::NAME, program: env!("CARGO_BIN_EXE_karmada").into() };
+        columns.push(measure(&server, &sizes, Side::Original).await?);
     }
     print(&columns);
     Ok(())
 }
 
-async fn measure(build: &Build, sizes: &Sizes) -> Result<Column> {
+/// Whose controllers are measured.
+#[derive(Debug, Clone, Copy)]
+enum Side {
+    Ours,
+    Original,
+}
+
+async fn measure(build: &Build, sizes: &Sizes, side: Side) -> Result<Column> {
     let folder = tempfile::tempdir()?;
     let place = folder.path().display().to_string();
     let count = sizes.members.to_string();
     let members = Process::start(&["sim", "--data-dir", &place, "--clusters", &count, "--nodes", "20"])?;
-    let ours = Ours::start(build)?;
-    let pids = [ours.child.id()];
+    let (ours, others) = match side {
+        Side::Ours => (Ours::start(build)?, None),
+        Side::Original => {
+            let server = Ours::with(build, &originals::IDLE_SERVER)?;
+            let others = Originals::start(&server.kubeconfig, folder.path(), &[])?;
+            (server, Some(others))
+        }
+    };
+    let pids: Vec<u32> = others.iter().flat_map(Originals::pids).chain([ours.child.id()]).collect();
     let plane = support::client(&ours.kubeconfig).await?;
     for number in 1..=sizes.members {
         let name = format!("member{number}");

@@ -249,7 +249,7 @@ impl Cache {
             self.append(&mut state, [Event { place: place.clone(), at, last: true, what }]);
             return Ok(());
         }
-        let mut changes = Vec::new();
+        let mut told = Vec::new();
         let mut gone: BTreeSet<Box<str>> = gone.into_iter().collect();
         for entry in listed {
             gone.remove(entry.key());
@@ -258,21 +258,14 @@ impl Cache {
                 continue;
             }
             let (new, old) = shard.index.insert(entry);
-            changes.extend(change(old, Some(new)));
+            told.extend(changes(old, Some(new)));
         }
         for key in gone {
-            changes.extend(change(shard.index.remove(&key), None));
+            told.extend(changes(shard.index.remove(&key), None));
         }
         // A list may name an object twice.
         self.budget.exchange(kept + cost, shard.index.cost);
-        let count = changes.len();
-        let events = changes.into_iter().enumerate().map(|(number, what)| Event {
-            place: place.clone(),
-            at,
-            last: number + 1 == count,
-            what,
-        });
-        self.append(&mut state, events.collect::<Vec<_>>());
+        self.append(&mut state, group(place, at, told));
         Ok(())
     }
 
@@ -306,9 +299,7 @@ impl Cache {
         let (new, old) = shard.index.insert(entry);
         shard.at = Some(at);
         shard.stale = None;
-        let events = change(old, Some(new)).into_iter();
-        let events = events.map(|what| Event { place: place.clone(), at, last: true, what });
-        self.append(&mut state, events.collect::<Vec<_>>());
+        self.append(&mut state, group(place, at, changes(old, Some(new))));
         Ok(())
     }
 
@@ -324,9 +315,7 @@ impl Cache {
         shard.stale = None;
         let old = shard.index.remove(last.key());
         self.budget.exchange(old.as_ref().map_or(0, |old| old.cost()), 0);
-        if let Some(what) = change(old, None) {
-            self.append(&mut state, [Event { place: place.clone(), at, last: true, what }]);
-        }
+        self.append(&mut state, group(place, at, changes(old, None)));
     }
 
     /// Takes the news that nothing else has happened up to a version.
@@ -563,8 +552,22 @@ impl Shard {
     }
 }
 
-fn change(old: Option<Arc<Entry>>, new: Option<Arc<Entry>>) -> Option<What> {
-    (old.is_some() || new.is_some()).then_some(What::Changed { old, new })
+/// Returns what has happened to an object. If another object has its name now, it has gone, and the other one has come.
+fn changes(old: Option<Arc<Entry>>, new: Option<Arc<Entry>>) -> Vec<What> {
+    match (old, new) {
+        (None, None) => Vec::new(),
+        (Some(old), Some(new)) if old.facts.uid != new.facts.uid => {
+            vec![What::Changed { old: Some(old), new: None }, What::Changed { old: None, new: Some(new) }]
+        }
+        (old, new) => vec![What::Changed { old, new }],
+    }
+}
+
+/// Returns the events of a group: whoever has heard them all knows the place up to a version.
+fn group(place: &Place, at: u64, changes: Vec<What>) -> impl Iterator<Item = Event> {
+    let count = changes.len();
+    let event = move |(number, what)| Event { place: place.clone(), at, last: number + 1 == count, what };
+    changes.into_iter().enumerate().map(event)
 }
 
 /// Returns what only the log keeps of an event's objects.

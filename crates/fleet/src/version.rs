@@ -60,6 +60,16 @@ impl Versions {
         }
     }
 
+    /// What stands for a place whose objects are being told as a whole, and of which only a part has been told. Members begin with 1.
+    pub(crate) const IN_PART: u64 = 0;
+
+    /// Notes that a place is known in part, so that nobody goes on from here.
+    pub(crate) fn break_off(&mut self, place: &Place) {
+        if self.get(place) != Some(Self::IN_PART) {
+            self.0.insert(place.clone(), Self::IN_PART);
+        }
+    }
+
     pub fn remove(&mut self, place: &Place) {
         self.0.remove(place);
     }

@@ -1,9 +1,13 @@
 //! A reader of what happens to the objects of a kind, in all places.
 //!
-//! Nothing is queued for a reader: it is a number in the cache's log, and what it knows of each place. What is there in the beginning is read
-//! in pieces, too, as it is when its turn comes. Guarantees: the events of a place come in their order; each is told once, unless
-//! a reader broke off within a group; nothing is left out between the version that a reader starts from and the present;
-//! the version beside each event is one to start from.
+//! Nothing is queued for a reader: it is a number in the cache's log, and what it knows of each place. It holds no object either: what is
+//! there in the beginning, what happens and what goes with a place are all read in small pieces, as they are when their turn comes.
+//! So a reader that nobody waits for costs nothing, and whoever writes for a client decides when the next piece is made.
+//!
+//! Guarantees: the events of a place come in their order; each is told once, unless a reader broke off within a group; nothing is
+//! left out between the version that a reader starts from and the present. The version beside each event is one to start
+//! from, unless a place is being told as a whole, because it came or went: then the version says so, and whoever broke off in the middle of
+//! it has to list again.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Bound;
@@ -16,8 +20,10 @@ use crate::cache::{Cache, Event, Found, Place, Shard, What};
 use crate::entry::Entry;
 use crate::version::Versions;
 
-/// How many events are taken from the log at once.
+/// How many events are told at once.
 const BATCH: usize = 256;
+/// How many bytes of objects are told at once. One more is always told, whatever its size.
+pub const PIECE: usize = 64 * 1024;
 /// How long a reader that knows more than the cache waits for the cache to catch up.
 const AHEAD: Duration = Duration::from_secs(3);
 
@@ -70,6 +76,35 @@ pub struct Watch {
     begun: HashMap<Place, Pieces>,
     /// Of these, the ones that are not through.
     first: VecDeque<Place>,
+    /// How far the going of a place has been told that is the next event.
+    going: Option<Going>,
+}
+
+/// A place that has gone, whose objects are told to be gone in pieces.
+#[derive(Debug, Default)]
+struct Going {
+    /// How many of its objects have been looked at.
+    done: usize,
+    /// What had been told of the place, if that was not everything.
+    begun: Option<Pieces>,
+}
+
+/// Counts what is told at once.
+#[derive(Default)]
+struct Portion {
+    events: usize,
+    bytes: usize,
+}
+
+impl Portion {
+    fn is_full(&self) -> bool {
+        self.events >= BATCH || self.bytes >= PIECE
+    }
+
+    fn add(&mut self, entry: Option<&Arc<Entry>>) {
+        self.events += 1;
+        self.bytes += entry.map_or(0, |entry| entry.size());
+    }
 }
 
 /// The objects of a place, read in pieces while the place goes on changing.
@@ -113,6 +148,7 @@ impl Watch {
             skip: HashMap::new(),
             begun: HashMap::new(),
             first: VecDeque::new(),
+            going: None,
         };
         match start {
             Start::Now => watch.versions = state.versions(),
@@ -126,7 +162,9 @@ impl Watch {
                 for (place, at) in versions.iter() {
                     match state.shards.get(place) {
                         None => return Err(Lost::Gone(place.clone())),
-                        Some(shard) if at < shard.floor => return Err(Lost::Behind(place.clone())),
+                        Some(shard) if at < shard.floor || at == Versions::IN_PART => {
+                            return Err(Lost::Behind(place.clone()));
+                        }
                         Some(_) => {}
                     }
                     watch.skip.insert(place.clone(), at);
@@ -172,15 +210,21 @@ impl Watch {
             let after = pieces.read.last_key_value().map(|(key, _)| key.clone());
             let mut walk = shard.index.walk("", after.as_deref()).peekable();
             let mut piece: Vec<(Found, bool)> = Vec::new();
-            while piece.len() < BATCH
+            let mut portion = Portion::default();
+            while !portion.is_full()
                 && let Some(entry) = walk.next()
             {
+                portion.add(Some(entry));
                 piece.push((shard.found(place, entry), walk.peek().is_none()));
             }
             if walk.peek().is_none() {
                 pieces.through = Some((state.end(), shard.at.unwrap_or(0)));
                 self.first.pop_front();
             } else if let Some((last, _)) = piece.last() {
+                // What was read at the same moment is one piece, however many it was read in.
+                if pieces.read.last_key_value().is_some_and(|(_, read)| *read == state.end()) {
+                    pieces.read.pop_last();
+                }
                 pieces.read.insert(last.entry.key().into(), state.end());
             }
             if !piece.is_empty() {
@@ -226,9 +270,9 @@ impl Watch {
         &self.versions
     }
 
-    /// Says whether a reader knew of an event before it began.
+    /// Says whether a reader knew of an event before it began, or need not know of it: its place has gone since.
     fn is_known(&self, event: &Event, past: bool) -> bool {
-        past && self.skip.get(&event.place).is_some_and(|at| event.at <= *at)
+        past && self.skip.get(&event.place).is_none_or(|at| event.at <= *at)
     }
 
     /// Waits for what comes next. `tell` gets each event with the version after it.
@@ -236,23 +280,36 @@ impl Watch {
     /// May be dropped while it waits.
     pub async fn next(&mut self, mut tell: impl FnMut(Told, &Versions)) -> Result<(), Lost> {
         loop {
+            self.ready().await;
             if self.tell_ready(&mut tell)? {
                 return Ok(());
+            }
+        }
+    }
+
+    /// Waits until there is something to be told. May be dropped.
+    pub async fn ready(&mut self) {
+        loop {
+            self.end.borrow_and_update();
+            if !self.first.is_empty() || self.next < self.cache.state.read().end() {
+                return;
             }
             // The cache outlives its readers, so that this cannot fail.
             let _ = self.end.changed().await;
         }
     }
 
-    /// Tells what is there already; returns whether that was anything.
+    /// Tells a piece of what is there already; returns whether that was anything.
     pub fn tell_ready(&mut self, tell: &mut impl FnMut(Told, &Versions)) -> Result<bool, Lost> {
-        self.end.borrow_and_update();
         if !self.first.is_empty() {
             let piece = self.piece();
             let told = !piece.is_empty();
             for (found, last) in piece {
                 if last {
                     self.settle();
+                }
+                if self.begun.contains_key(&found.place) {
+                    self.versions.break_off(&found.place);
                 }
                 tell(Told { place: found.place, old: None, new: Some(found.entry) }, &self.versions);
             }
@@ -267,53 +324,109 @@ impl Watch {
                 return Err(Lost::Slow);
             }
             let from = usize::try_from(self.next - state.first).unwrap_or(usize::MAX);
-            state.log.iter().skip(from).take(BATCH).cloned().collect()
+            let (mut events, mut portion) = (Vec::new(), Portion::default());
+            for event in state.log.iter().skip(from) {
+                if portion.is_full() {
+                    break;
+                }
+                match &event.what {
+                    What::Changed { old, new } => portion.add(new.as_ref().or(old.as_ref())),
+                    _ => portion.add(None),
+                }
+                events.push(event.clone());
+            }
+            events
         };
+        let mut gone = Portion::default();
         for event in &events {
-            let number = self.next;
-            self.next += 1;
-            let past = number < self.began;
-            match &event.what {
-                What::Changed { old, new } => {
-                    let key = old.as_ref().or(new.as_ref()).map_or("", |entry| entry.key());
-                    let known = match self.begun.get(&event.place) {
-                        Some(pieces) => pieces.contains(number, key),
-                        None => self.is_known(event, past),
-                    };
-                    if event.last && !self.begun.contains_key(&event.place) && !known {
-                        self.versions.advance(&event.place, event.at);
-                    }
-                    self.settle();
-                    if !known {
-                        let told = Told { place: event.place.clone(), old: old.clone(), new: new.clone() };
-                        tell(told, &self.versions);
-                    }
-                }
-                // What came and went before this began is in what this began with.
-                What::Came | What::Went(_) | What::WentBack if past => self.settle(),
-                What::Came => {
-                    self.replay_from(&event.place, number);
-                    return Ok(true);
-                }
-                What::Went(entries) => {
-                    self.versions.remove(&event.place);
-                    self.skip.remove(&event.place);
-                    let begun = self.begun.remove(&event.place);
-                    self.first.retain(|place| *place != event.place);
-                    // Of a place that went before it was told, only what was told goes.
-                    let told = |entry: &&Arc<Entry>| {
-                        begun.as_ref().is_none_or(|pieces| !pieces.contains(number, entry.key()))
-                    };
-                    for entry in entries.iter().filter(told) {
-                        let told = Told { place: event.place.clone(), old: Some(entry.clone()), new: None };
-                        tell(told, &self.versions);
-                    }
-                }
-                What::WentBack => return Err(Lost::WentBack(event.place.clone())),
+            if !self.tell_event(event, &mut gone, tell)? {
+                return Ok(true);
             }
         }
         self.settle();
         Ok(!events.is_empty())
+    }
+
+    /// Tells the next event of the log; returns whether the one after it may be told, too.
+    fn tell_event(
+        &mut self,
+        event: &Event,
+        gone: &mut Portion,
+        tell: &mut impl FnMut(Told, &Versions),
+    ) -> Result<bool, Lost> {
+        let number = self.next;
+        let past = number < self.began;
+        match &event.what {
+            What::Went(entries) if !past => return Ok(self.tell_gone(&event.place, entries, gone, tell)),
+            _ => self.next += 1,
+        }
+        match &event.what {
+            What::Changed { old, new } => {
+                let key = old.as_ref().or(new.as_ref()).map_or("", |entry| entry.key());
+                let known = match self.begun.get(&event.place) {
+                    Some(pieces) => pieces.contains(number, key),
+                    None => self.is_known(event, past),
+                };
+                if event.last && !self.begun.contains_key(&event.place) && !known {
+                    self.versions.advance(&event.place, event.at);
+                }
+                self.settle();
+                if !known {
+                    let told = Told { place: event.place.clone(), old: old.clone(), new: new.clone() };
+                    tell(told, &self.versions);
+                }
+            }
+            // What came and went before this began is in what this began with.
+            What::Came | What::Went(_) | What::WentBack if past => self.settle(),
+            What::Came => {
+                self.replay_from(&event.place, number);
+                return Ok(false);
+            }
+            What::WentBack => return Err(Lost::WentBack(event.place.clone())),
+            What::Went(_) => {}
+        }
+        Ok(true)
+    }
+
+    /// Tells that the objects of a place have gone, as many as a piece takes; returns whether those were all.
+    fn tell_gone(
+        &mut self,
+        place: &Place,
+        entries: &[Arc<Entry>],
+        gone: &mut Portion,
+        tell: &mut impl FnMut(Told, &Versions),
+    ) -> bool {
+        let number = self.next;
+        let mut going = self.going.take().unwrap_or_else(|| {
+            self.skip.remove(place);
+            self.first.retain(|other| other != place);
+            Going { done: 0, begun: self.begun.remove(place) }
+        });
+        self.versions.break_off(place);
+        // Of a place that went before it was told, only what was told goes.
+        let told = |entry: &&Arc<Entry>| {
+            going.begun.as_ref().is_none_or(|pieces| !pieces.contains(number, entry.key()))
+        };
+        let left = entries.iter().enumerate().skip(going.done);
+        let mut left = left.filter(|(_, entry)| told(entry)).peekable();
+        while !gone.is_full()
+            && let Some((_, entry)) = left.next()
+        {
+            if left.peek().is_none() {
+                self.versions.remove(place);
+            }
+            gone.add(Some(entry));
+            tell(Told { place: place.clone(), old: Some(entry.clone()), new: None }, &self.versions);
+        }
+        if let Some((position, _)) = left.next() {
+            going.done = position;
+            self.going = Some(going);
+            return false;
+        }
+        self.versions.remove(place);
+        self.next += 1;
+        self.settle();
+        true
     }
 }
 

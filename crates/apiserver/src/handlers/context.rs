@@ -13,7 +13,7 @@ use hyper::upgrade::OnUpgrade;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::account::Account;
+pub use crate::account::Held;
 use crate::auth::User;
 use crate::auth::bounds::Reach;
 use crate::http::negotiate::{self, Accepted, Offer};
@@ -47,25 +47,6 @@ pub struct Context {
     pub(crate) recipient: Recipient,
 }
 
-/// Counts what waits to be read by the user that an answer is for.
-#[derive(Clone, Default)]
-pub struct Charge(Option<Arc<Account>>);
-
-impl Charge {
-    /// Returns bytes that are charged to the user until their last copy is dropped.
-    pub fn of(&self, bytes: Bytes) -> Bytes {
-        match &self.0 {
-            Some(account) => account.charged(bytes),
-            None => bytes,
-        }
-    }
-
-    /// Says whether too many bytes wait to be read by the user.
-    pub fn is_over(&self) -> bool {
-        self.0.as_ref().is_some_and(|account| account.is_over())
-    }
-}
-
 impl Context {
     pub fn new(method: Method, info: RequestInfo, query: Query, headers: HeaderMap, user: Arc<User>) -> Self {
         Self {
@@ -86,9 +67,16 @@ impl Context {
         }
     }
 
-    /// Returns what counts the bytes of the answer; nothing counts those of administrators.
-    pub fn charge(&self) -> Charge {
-        Charge(self.recipient.account.clone())
+    /// Charges the user with memory that the answer takes beside its bytes, until what is returned is dropped; nothing is charged to
+    /// administrators.
+    ///
+    /// # Errors
+    /// If too much waits already to be read by the user.
+    pub fn hold(&self, bytes: usize) -> Result<Option<Held>, Status> {
+        match &self.recipient.account {
+            Some(account) => account.hold(bytes).map(Some).ok_or_else(super::list::too_much_unsent),
+            None => Ok(None),
+        }
     }
 
     /// Says who the answer is for.

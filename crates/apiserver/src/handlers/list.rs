@@ -283,7 +283,7 @@ pub async fn whole(
 }
 
 /// The answer to a user who has not read its earlier answers.
-fn too_much_unsent() -> Status {
+pub(crate) fn too_much_unsent() -> Status {
     Status::too_many_requests("too many bytes are waiting to be read by this user", 1)
 }
 

@@ -23,7 +23,8 @@ use crate::head::Head;
 use crate::http::body::Body;
 use crate::http::negotiate::{Accepted, Media, Offer, Shape};
 use crate::http::respond;
-use crate::http::sending::Outbox;
+use crate::http::sending::Manner;
+pub use crate::http::sending::Outbox;
 use crate::metrics::DurationLabels;
 use crate::object::{self, Entry};
 use crate::registry::Kind;
@@ -82,12 +83,9 @@ pub async fn watch(
         Shape::Table { .. } => table::Include::parse(context)?,
         _ => table::Include::None,
     };
-    let farewell = match accepted.media {
-        Media::Protobuf => || farewell(Media::Protobuf),
-        _ => || farewell(Media::Json),
-    };
+    let deadline = Instant::now() + timeout(context)?;
     // A full queue holds the cursor back, nothing is lost.
-    let (outbox, body) = server.sendings.queue(context.recipient.clone(), farewell);
+    let (outbox, response) = answer(server, context, accepted.media);
     let stream = Stream {
         server: server.clone(),
         kind: kind.clone(),
@@ -95,17 +93,26 @@ pub async fn watch(
         accepted,
         include,
         bookmarks: context.query.flag("allowWatchBookmarks"),
-        deadline: Instant::now() + timeout(context)?,
+        deadline,
         outbox,
         buffer: Vec::new(),
         first_table: true,
     };
-    let content_type = match accepted.media {
-        Media::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
-        _ => "application/json",
-    };
     server.watches.spawn(stream.run(start));
-    Ok(respond::stream(200, body, content_type))
+    Ok(response)
+}
+
+/// Returns the answer to a watch and the queue that feeds it. What waits in the queue is charged to the user that the answer is for; if
+/// that is too much, watches that are not read end.
+pub fn answer(server: &Server, context: &Context, media: Media) -> (Outbox, Response<Body>) {
+    let (farewell, content_type): (fn() -> Bytes, _) = match media {
+        Media::Protobuf => (|| farewell(Media::Protobuf), "application/vnd.kubernetes.protobuf;stream=watch"),
+        _ => (|| farewell(Media::Json), "application/json"),
+    };
+    let (outbox, body) = server.sendings.queue(context.recipient.clone(), farewell);
+    let mut response = respond::stream(200, body, content_type);
+    response.extensions_mut().insert(Manner::Counted);
+    (outbox, response)
 }
 
 fn parse_start(context: &Context) -> Result<Start, Status> {
@@ -423,7 +430,8 @@ impl Stream {
     }
 }
 
-fn frame(buffer: &mut Vec<u8>, media: Media, what: &str, document: &Value) {
+/// Writes an event.
+pub fn frame(buffer: &mut Vec<u8>, media: Media, what: &str, document: &Value) {
     match media {
         Media::Protobuf => {
             match respond::encode(document, Accepted { media: Media::Protobuf, ..Accepted::JSON }) {

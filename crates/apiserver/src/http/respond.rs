@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::body::{self, Body};
 use super::negotiate::{Accepted, Media};
+use super::sending::Manner;
 
 /// Returns an answer with a JSON (or YAML, or protobuf) document.
 pub fn value(code: u16, document: &Value, accepted: Accepted) -> Response<Body> {
@@ -50,6 +51,12 @@ pub fn stream(code: u16, content: Body, content_type: &'static str) -> Response<
     *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    response
+}
+
+/// Says that an answer ends by itself, though requests of its kind may stay open: it is broken off if it is not read.
+pub fn brief(mut response: Response<Body>) -> Response<Body> {
+    response.extensions_mut().insert(Manner::Brief);
     response
 }
 

@@ -58,6 +58,15 @@ pub(crate) struct Recipient {
     pub(crate) alone: bool,
 }
 
+/// How an answer is sent, where its request does not tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// It counts what it sends by itself.
+    Counted,
+    /// It ends by itself, though requests of its kind may stay open.
+    Brief,
+}
+
 /// All answers on their way that could stall.
 #[derive(Debug)]
 pub(crate) struct Sendings {
@@ -77,7 +86,8 @@ impl Sendings {
         if to.guest.is_none() || body.size_hint().exact().is_some_and(|size| size <= SMALL) {
             return body;
         }
-        let mut state = State::default();
+        // A client may never ask for it.
+        let mut state = State { taken: Some(Instant::now()), ..State::default() };
         let mut body = body;
         // A body that is complete takes its memory now, even if the client's window is closed and nobody ever asks for it.
         if body.size_hint().exact().is_some()
@@ -152,7 +162,7 @@ struct State {
     given_up: Option<Instant>,
     /// The answer is broken off.
     broken: bool,
-    /// When something was handed over, until more is asked for.
+    /// When something was handed over, or there was something to be handed over, until more is asked for.
     taken: Option<Instant>,
 }
 
@@ -322,20 +332,20 @@ impl http_body::Body for Sending {
 
 /// The other end of a queue: pieces that are put in are sent in order.
 #[derive(Debug)]
-pub(crate) struct Outbox {
+pub struct Outbox {
     shared: Arc<Shared>,
 }
 
 impl Outbox {
     /// Says whether a piece may be made at once.
-    pub(crate) fn has_room(&self) -> bool {
+    pub fn has_room(&self) -> bool {
         let within = self.shared.to.account.as_ref().is_none_or(|account| !account.is_over());
         within && !self.shared.over.is_cancelled() && self.shared.state.lock().queue.len() < QUEUE
     }
 
     /// Waits until a piece may be made: there is room in the queue, and the user is within the budget. Who makes one before
     /// holds memory that nobody counts.
-    pub(crate) async fn room(&self) {
+    pub async fn room(&self) {
         loop {
             if let Some(account) = &self.shared.to.account {
                 account.room().await;
@@ -349,20 +359,24 @@ impl Outbox {
     }
 
     /// Puts a piece into the queue.
-    pub(crate) fn push(&self, piece: Bytes) {
+    pub fn push(&self, piece: Bytes) {
         if self.shared.over.is_cancelled() {
             return;
         }
         let piece = charged(self.shared.to.account.as_ref(), piece);
         let mut state = self.shared.state.lock();
         state.queue.push_back(piece);
-        if let Some(waker) = state.waker.take() {
-            waker.wake();
+        match state.waker.take() {
+            Some(waker) => waker.wake(),
+            // A client that asks for nothing, from the beginning or any more, does not take what there is.
+            None => {
+                state.taken.get_or_insert_with(Instant::now);
+            }
         }
     }
 
     /// Waits until nothing more can be sent: the client has gone, or was given up.
-    pub(crate) async fn closed(&self) {
+    pub async fn closed(&self) {
         self.shared.over.cancelled().await;
     }
 }
@@ -421,6 +435,12 @@ mod tests {
         assert_eq!(account.unsent(), 1_000_000 + SLICE);
         sendings.sweep(Instant::now() + Duration::from_secs(31));
         assert_eq!(account.unsent(), SLICE, "what the library does not have is dropped");
+        drop(first);
+        assert!(next(&mut body).flatten().unwrap().is_err());
+        // Nor is one kept that nobody asks for: the client's window is shut.
+        let mut body = sendings.send(body::full(vec![b'x'; 1_000_000]), to(&account), false);
+        sendings.sweep(Instant::now() + Duration::from_secs(31));
+        assert_eq!(account.unsent(), 0);
         assert!(next(&mut body).flatten().unwrap().is_err());
     }
 
@@ -447,6 +467,21 @@ mod tests {
         assert!(next(&mut pieces).unwrap().is_none());
         drop(held);
         assert_eq!(account.unsent(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_watch_that_was_never_asked_for_anything_ends_when_its_user_is_over_the_budget() {
+        let (sendings, account) = (Sendings::new(Duration::from_secs(30)), Account::within(100_000));
+        // The client's window is shut: the library does not ask for the body.
+        let (shut, mut body) = sendings.queue(to(&account), || Bytes::from_static(b"farewell"));
+        shut.push(vec![b'x'; 60_000].into());
+        sendings.sweep(Instant::now() + Duration::from_secs(60));
+        assert!(shut.closed().now_or_never().is_none(), "it may wait while there is room");
+        shut.push(vec![b'x'; 60_000].into());
+        sendings.sweep(Instant::now() + Duration::from_secs(60));
+        assert!(shut.closed().now_or_never().is_some());
+        assert_eq!((account.unsent(), account.is_over()), (0, false));
+        assert_eq!(next(&mut body).flatten().unwrap().unwrap(), "farewell");
     }
 
     #[test]

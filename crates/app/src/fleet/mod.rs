@@ -20,7 +20,7 @@ use ::fleet::{Cache, Fleet};
 use apimachinery::gvk::{GroupResource, Gvk};
 use apimachinery::status::Status;
 use apiserver::handlers::context::Context;
-use apiserver::http::{Body, Query, RequestInfo, onward};
+use apiserver::http::{Body, Query, RequestInfo, onward, respond};
 use apiserver::registry::{Kind, Registry, Rules, Source};
 use apiserver::server::Server;
 use bytes::Bytes;
@@ -145,8 +145,8 @@ impl Doors {
         let info = &asked.inner.info;
         let cached = info.subresource.is_empty() && context.method == http::Method::GET;
         match info.verb {
-            "get" if cached => self.get(&asked).await,
-            "list" if cached => self.list(&asked).await,
+            "get" if cached => self.get(&asked).await.map(respond::brief),
+            "list" if cached => self.list(&asked).await.map(respond::brief),
             "watch" if cached => self.watch(&asked).await,
             _ => self.write(&asked, proxy, &target, body).await,
         }

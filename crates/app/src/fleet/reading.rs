@@ -104,7 +104,9 @@ impl Doors {
         let page = self.page(asked).await?;
         let list = asked.cache.kind.clone();
         if accepted.media == Media::Json && accepted.shape == Shape::Object && !accepted.pretty {
-            return Ok(stream(list, kind.list_kind.clone(), page, handlers::wants_gzip(&asked.inner)));
+            let held = asked.outer.hold(page.found.len() * size_of::<Found>())?;
+            let answer = stream(list, kind.list_kind.clone(), page, handlers::wants_gzip(&asked.inner));
+            return Ok(answer.map(|body| body::holding(body, held)));
         }
         let size: usize = page.found.iter().map(|found| found.entry.size()).sum();
         let (server, kind) = (asked.server.clone(), kind.clone());

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use ::fleet::cache::Take;
+use ::fleet::cache::{Found, Take};
 use ::fleet::entry::Shown;
 use apimachinery::selector::LabelSelector;
 use apimachinery::status::Status;
@@ -48,7 +48,7 @@ impl Doors {
             )));
         }
         match category {
-            "cache" => Ok(self.cached(server, context, &path, &info).await),
+            "cache" => self.cached(server, context, &path, &info).await,
             // As in Karmada: there is nothing to read, users ask OpenSearch themselves.
             "opensearch" => Ok(respond::bytes_of(200, Bytes::new(), "application/json")),
             other => Err(Status::bare_internal(format!("connect with unrecognized search category {other}"))),
@@ -61,17 +61,17 @@ impl Doors {
         context: &Context,
         path: &str,
         info: &RequestInfo,
-    ) -> Response<Body> {
+    ) -> Result<Response<Body>, Status> {
         let labels = match LabelSelector::parse(context.query.text("labelSelector")) {
             Ok(labels) => labels,
-            Err(error) => return wrong(400, &error.to_string()),
+            Err(error) => return Ok(wrong(400, &error.to_string())),
         };
         if let Some(odd) = ["limit", "timeoutSeconds"].into_iter().find(|name| {
             let text = context.query.text(name);
             !text.is_empty() && text.parse::<i64>().is_err()
         }) {
             let text = context.query.text(odd);
-            return wrong(400, &format!("strconv.ParseInt: parsing {text:?}: invalid syntax"));
+            return Ok(wrong(400, &format!("strconv.ParseInt: parsing {text:?}: invalid syntax")));
         }
         self.fleet.planned().await;
         let registry = server.registry.load_full();
@@ -81,14 +81,14 @@ impl Doors {
             } else {
                 format!("{}/{}", info.group, info.version)
             };
-            return wrong(500, &format!("no matches for {group_version}, Resource={}", info.resource));
+            return Ok(wrong(500, &format!("no matches for {group_version}, Resource={}", info.resource)));
         };
         let head = format!(
             "{{\"kind\":\"{}List\",\"apiVersion\":\"{}\",\"metadata\":{{}},\"items\":[",
             kind.gvk.kind, kind.api_version
         );
         let Some(asked) = self.asked(server, context, path) else {
-            return respond::bytes_of(200, format!("{head}]}}\n"), "application/json");
+            return Ok(respond::bytes_of(200, format!("{head}]}}\n"), "application/json"));
         };
         asked.cache.ready().await;
         let verb = if info.name.is_empty() { "list" } else { "get" };
@@ -99,6 +99,7 @@ impl Doors {
             let named = name.is_none_or(|name| entry.names().1 == name);
             if named && seen.has(&place.cluster) && labels.matches(&**entry) { Take::Yes } else { Take::No }
         });
+        let held = context.hold(listed.found.len() * size_of::<Found>())?;
         let kind = asked.cache.kind.clone();
         let mut found = listed.found.into_iter();
         let mut state = Some(head);
@@ -121,7 +122,8 @@ impl Doors {
             out.extend_from_slice(b"]}\n");
             Some(out.into())
         });
-        respond::stream(200, body::pieces(pieces), "application/json")
+        let body = body::holding(body::pieces(pieces), held);
+        Ok(respond::stream(200, body, "application/json"))
     }
 }
 

@@ -1,9 +1,10 @@
 //! Watches over the fleet.
 //!
-//! A reader of the kind's log ([`fleet::watch`]) for each watch; what is written waits in a channel of a few pieces, so that a slow client
-//! holds up nobody but itself and is told to list again when it falls out of the log. What waits is charged to its user, and whoever
-//! lets too much wait loses watches that are not read. Each event carries a version to go on from. What
-//! the caller may see is asked again every minute: when that has changed, the watch ends, and the client lists anew.
+//! A reader of the kind's log ([`fleet::watch`]) for each watch; what is written waits in the same queue as that of the server's own watches
+//! and is charged to its user. Nothing is written before there is room for it: a client that does not read holds up nobody
+//! but itself, costs no more than its user's budget, is told to list again when it falls out of the log, and loses the watch when its user
+//! is over the budget. Each event carries a version to go on from. What the caller may see is asked again every minute: when that
+//! has changed, the watch ends, and the client lists anew.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,29 +14,21 @@ use ::fleet::watch::Told;
 use ::fleet::{Cache, Entry, Start, Versions, Watch};
 use apimachinery::status::Status;
 use apiserver::auth::User;
-use apiserver::handlers::context::Charge;
 use apiserver::handlers::list::{Selection, check_options, object_offer};
 use apiserver::handlers::table;
+use apiserver::handlers::watch::{self, Outbox};
+use apiserver::http::Body;
 use apiserver::http::negotiate::{Accepted, Media, Offer, Shape};
-use apiserver::http::{Body, body, respond};
 use apiserver::registry::Kind;
 use apiserver::server::Server;
-use bytes::Bytes;
 use http::Response;
-use http_body::Frame;
-use http_body_util::StreamBody;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::reading::{add_clusters, is_selected};
 use super::rights::{Rights, Seen, Wish};
 use super::{Asked, Doors};
 
-/// How many pieces wait for a client.
-const WAITING: usize = 4;
-/// Events are put into one piece up to this size.
-const PIECE: usize = 64 * 1024;
 /// How often an idle watch is told how far it has come, and how often rights are asked for again.
 const MINUTE: Duration = Duration::from_secs(60);
 const LONGEST: u64 = 365 * 24 * 3600;
@@ -71,7 +64,9 @@ impl Doors {
             return Err(asked.forbidden("watch"));
         }
         asked.warn(&seen);
-        let (sender, receiver) = mpsc::channel(WAITING);
+        let answered = Watch::begin(&asked.cache, start.clone()).await;
+        let bookmarks = query.flag("allowWatchBookmarks");
+        let (outbox, response) = watch::answer(asked.server, asked.outer, accepted.media);
         let writer = Writer {
             server: asked.server.clone(),
             accepted,
@@ -79,23 +74,25 @@ impl Doors {
             buffer: Vec::new(),
             first_table: true,
             kind: kind.clone(),
-            fleet_kind: asked.cache.kind.clone(),
+            cache: asked.cache.clone(),
+            selection,
+            seen,
         };
-        let answered = Watch::begin(&asked.cache, start.clone()).await;
-        let bookmarks = query.flag("allowWatchBookmarks");
-        // Only whoever asked for it is told where the beginning ends.
-        let mark_end = bookmarks && start == Start::Everything;
         let rights = Again {
             rights: self.rights.clone(),
             fleet: self.fleet.clone(),
             user: asked.outer.user.clone(),
             wish: asked.wish("watch"),
         };
-        let cache = asked.cache.clone();
-        let ends = Instant::now() + lasts;
-        let charge = asked.outer.charge();
-        let stream =
-            Stream { cache, selection, seen, rights, writer, sender, charge, bookmarks, mark_end, ends };
+        let mut stream = Stream {
+            rights,
+            writer,
+            outbox,
+            bookmarks,
+            // Only whoever asked for it is told where the beginning ends.
+            mark_end: bookmarks && start == Start::Everything,
+            ends: Instant::now() + lasts,
+        };
         match answered {
             Ok(watch) => {
                 asked.server.watches.spawn(async move {
@@ -103,21 +100,9 @@ impl Doors {
                     let _ = stream.run(watch).await;
                 });
             }
-            Err(lost) => {
-                let Stream { mut writer, sender, .. } = stream;
-                writer.frame("ERROR", &Status::expired(lost.to_string()).to_value());
-                let _ = sender.try_send(writer.buffer.into());
-            }
+            Err(lost) => stream.end(&lost.to_string()),
         }
-        let pieces = futures::stream::unfold(receiver, |mut receiver: mpsc::Receiver<Bytes>| async {
-            let piece = receiver.recv().await?;
-            Some((Ok::<_, std::convert::Infallible>(Frame::data(piece)), receiver))
-        });
-        let content_type = match accepted.media {
-            Media::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
-            _ => "application/json",
-        };
-        Ok(respond::stream(200, body::passed(StreamBody::new(pieces)), content_type))
+        Ok(response)
     }
 }
 
@@ -146,13 +131,9 @@ struct Again {
 struct Closed;
 
 struct Stream {
-    cache: Arc<Cache>,
-    selection: Selection,
-    seen: Seen,
     rights: Again,
     writer: Writer,
-    sender: mpsc::Sender<Bytes>,
-    charge: Charge,
+    outbox: Outbox,
     bookmarks: bool,
     mark_end: bool,
     ends: Instant,
@@ -160,7 +141,7 @@ struct Stream {
 
 impl Stream {
     async fn run(mut self, mut watch: Watch) -> Result<(), Closed> {
-        let stop = self.writer.server.stop.clone();
+        let (stop, cache) = (self.writer.server.stop.clone(), self.writer.cache.clone());
         let mut next_bookmark = Instant::now() + MINUTE;
         let mut next_look = Instant::now() + MINUTE;
         let last_bookmark = self.ends.checked_sub(Duration::from_secs(2)).unwrap_or(self.ends);
@@ -170,95 +151,86 @@ impl Stream {
             let bookmark_at = if last_sent { next_bookmark } else { next_bookmark.min(last_bookmark) };
             if self.mark_end && watch.has_begun() {
                 self.mark_end = false;
+                self.room().await?;
                 self.bookmark(&mut watch, true);
-                self.flush().await?;
             }
-            let mut told = Vec::new();
             tokio::select! {
-                outcome = watch.next(|event, versions| told.push((event, text.of(versions)))) => {
-                    for (event, version) in told {
-                        self.event(&event, &version);
-                        if self.writer.buffer.len() > PIECE {
-                            self.flush().await?;
-                        }
-                    }
-                    if let Err(lost) = outcome {
-                        self.writer.frame("ERROR", &Status::expired(lost.to_string()).to_value());
-                        return self.flush().await;
-                    }
-                    self.flush().await?;
-                }
-                () = tokio::time::sleep_until(bookmark_at), if self.bookmarks => {
-                    self.bookmark(&mut watch, false);
-                    self.flush().await?;
-                    last_sent |= Instant::now() >= last_bookmark;
-                    next_bookmark = Instant::now() + MINUTE;
-                }
+                biased;
+                // Before anything else is told: a client may have let the watch wait for long.
                 () = tokio::time::sleep_until(next_look) => {
                     let Again { rights, fleet, user, wish } = &self.rights;
-                    if rights.seen(fleet, user, &self.cache.clusters(), wish).await != self.seen {
-                        let why = "what you may see of the fleet has changed: list again";
-                        self.writer.frame("ERROR", &Status::expired(why).to_value());
-                        return self.flush().await;
+                    if rights.seen(fleet, user, &cache.clusters(), wish).await != self.writer.seen {
+                        self.room().await?;
+                        self.end("what you may see of the fleet has changed: list again");
+                        return Ok(());
                     }
                     next_look = Instant::now() + MINUTE;
                 }
                 () = tokio::time::sleep_until(self.ends) => return Ok(()),
-                () = self.sender.closed() => return Err(Closed),
+                () = self.outbox.closed() => return Err(Closed),
                 () = stop.cancelled() => return Ok(()),
-                () = self.cache.closed.cancelled() => {
-                    // What has gone with the last registry is still told.
-                    let mut told = Vec::new();
-                    let _ = watch.tell_ready(&mut |event, versions: &Versions| told.push((event, text.of(versions))));
-                    for (event, version) in told {
-                        self.event(&event, &version);
-                    }
-                    return self.flush().await;
+                () = tokio::time::sleep_until(bookmark_at), if self.bookmarks => {
+                    self.room().await?;
+                    self.bookmark(&mut watch, false);
+                    last_sent |= Instant::now() >= last_bookmark;
+                    next_bookmark = Instant::now() + MINUTE;
                 }
+                () = watch.ready() => {
+                    self.room().await?;
+                    if Instant::now() < next_look && !self.tell(&mut watch, &mut text) {
+                        return Ok(());
+                    }
+                    // There may be much to look at that the watch does not select.
+                    tokio::task::yield_now().await;
+                }
+                // What has gone with the last registry has been told.
+                () = cache.closed.cancelled() => return Ok(()),
             }
         }
     }
 
-    /// Writes what an event means to this watch: objects come into its selection, change in it, or leave it.
-    fn event(&mut self, told: &Told, version: &str) {
-        let cluster = &told.place.cluster;
-        if !self.seen.has(cluster) {
-            return;
+    /// Sends a piece of what is there to be told; returns whether the watch goes on.
+    fn tell(&mut self, watch: &mut Watch, text: &mut Text) -> bool {
+        let writer = &mut self.writer;
+        let told =
+            watch.tell_ready(&mut |event, versions: &Versions| writer.event(&event, &text.of(versions)));
+        if let Err(lost) = told {
+            self.end(&lost.to_string());
+            return false;
         }
-        let (kind, fleet_kind) = (self.writer.kind.clone(), &self.cache.kind);
-        let selected = |entry: &&Arc<Entry>| is_selected(&kind, fleet_kind, &self.selection, cluster, entry);
-        let (before, after) = (told.old.as_ref().filter(selected), told.new.as_ref().filter(selected));
-        match (before, after) {
-            (None, Some(entry)) => self.writer.object("ADDED", cluster, entry, version),
-            (Some(_), Some(entry)) => self.writer.object("MODIFIED", cluster, entry, version),
-            (Some(entry), None) => self.writer.object("DELETED", cluster, entry, version),
-            (None, None) => {}
-        }
+        self.flush();
+        true
+    }
+
+    /// Sends the last event: the client has to list again.
+    fn end(&mut self, why: &str) {
+        self.writer.frame("ERROR", &Status::expired(why).to_value());
+        self.flush();
     }
 
     fn bookmark(&mut self, watch: &mut Watch, initial_end: bool) {
         let version = watch.progress().to_string();
         self.writer.bookmark(&version, initial_end);
+        self.flush();
     }
 
-    /// Sends what is written, once there is room.
-    async fn flush(&mut self) -> Result<(), Closed> {
-        if self.writer.buffer.is_empty() {
+    /// Waits until there is room for more.
+    async fn room(&self) -> Result<(), Closed> {
+        if self.outbox.has_room() {
             return Ok(());
         }
-        if self.charge.is_over() && self.sender.capacity() < WAITING {
-            let why =
-                "the watch ended: it was not read, and too many bytes are waiting to be read by this user";
-            self.writer.buffer.clear();
-            self.writer.frame("ERROR", &Status::too_many_requests(why, 1).to_value());
-            let _ = self.sender.try_send(std::mem::take(&mut self.writer.buffer).into());
-            return Err(Closed);
-        }
-        let piece = self.charge.of(std::mem::take(&mut self.writer.buffer).into());
         tokio::select! {
-            sent = self.sender.send(piece) => sent.map_err(|_| Closed),
+            biased;
+            () = self.outbox.closed() => Err(Closed),
+            () = self.outbox.room() => Ok(()),
             () = tokio::time::sleep_until(self.ends) => Err(Closed),
             () = self.writer.server.stop.cancelled() => Err(Closed),
+        }
+    }
+
+    fn flush(&mut self) {
+        if !self.writer.buffer.is_empty() {
+            self.outbox.push(std::mem::take(&mut self.writer.buffer).into());
         }
     }
 }
@@ -284,7 +256,9 @@ impl Text {
 struct Writer {
     server: Arc<Server>,
     kind: Arc<Kind>,
-    fleet_kind: ::fleet::Kind,
+    cache: Arc<Cache>,
+    selection: Selection,
+    seen: Seen,
     accepted: Accepted,
     include: table::Include,
     buffer: Vec<u8>,
@@ -292,17 +266,34 @@ struct Writer {
 }
 
 impl Writer {
+    /// Writes what an event means to this watch: objects come into its selection, change in it, or leave it.
+    fn event(&mut self, told: &Told, version: &str) {
+        let cluster = &told.place.cluster;
+        if !self.seen.has(cluster) {
+            return;
+        }
+        let selected =
+            |entry: &&Arc<Entry>| is_selected(&self.kind, &self.cache.kind, &self.selection, cluster, entry);
+        let (before, after) = (told.old.as_ref().filter(selected), told.new.as_ref().filter(selected));
+        match (before, after) {
+            (None, Some(entry)) => self.object("ADDED", cluster, entry, version),
+            (Some(_), Some(entry)) => self.object("MODIFIED", cluster, entry, version),
+            (Some(entry), None) => self.object("DELETED", cluster, entry, version),
+            (None, None) => {}
+        }
+    }
+
     fn object(&mut self, what: &str, cluster: &str, entry: &Entry, version: &str) {
         let shown = Shown { cluster, version, stale: None };
         if self.accepted.media == Media::Json && self.accepted.shape == Shape::Object {
             self.buffer.extend_from_slice(b"{\"type\":\"");
             self.buffer.extend_from_slice(what.as_bytes());
             self.buffer.extend_from_slice(b"\",\"object\":");
-            entry.write(&mut self.buffer, &self.fleet_kind, &shown);
+            entry.write(&mut self.buffer, &self.cache.kind, &shown);
             self.buffer.extend_from_slice(b"}\n");
             return;
         }
-        let object = entry.to_value(&self.fleet_kind, &shown);
+        let object = entry.to_value(&self.cache.kind, &shown);
         let document = match self.accepted.shape {
             Shape::Object => object,
             Shape::Table { beta } => {
@@ -341,17 +332,6 @@ impl Writer {
     }
 
     fn frame(&mut self, what: &str, document: &Value) {
-        if self.accepted.media == Media::Protobuf {
-            match respond::encode(document, Accepted { media: Media::Protobuf, ..Accepted::JSON }) {
-                Ok(bytes) => self.buffer.extend_from_slice(&native::proto::watch_frame(what, &bytes)),
-                Err(error) => tracing::warn!(%error, "cannot encode a watch event"),
-            }
-            return;
-        }
-        self.buffer.extend_from_slice(b"{\"type\":\"");
-        self.buffer.extend_from_slice(what.as_bytes());
-        self.buffer.extend_from_slice(b"\",\"object\":");
-        self.buffer.extend_from_slice(document.to_string().as_bytes());
-        self.buffer.extend_from_slice(b"}\n");
+        watch::frame(&mut self.buffer, self.accepted.media, what, document);
     }
 }

@@ -4,6 +4,8 @@
 //! taken away again: the annotation that names the cluster, and the composite resource version, in whose place the member's own is
 //! put. What cannot be read is handed on as it is, and the member says what is wrong with it.
 
+use std::sync::Arc;
+
 use ::fleet::Versions;
 use ::fleet::cache::Found;
 use ::fleet::entry::key;
@@ -14,6 +16,7 @@ use http::Response;
 use serde_json::Value;
 
 use super::reading::{ambiguous, without_marks};
+use super::rights::Wish;
 use super::{Asked, Doors};
 use crate::cluster_proxy::ClusterProxy;
 
@@ -45,16 +48,7 @@ impl Doors {
             return Err(Status::not_found(resource, ""));
         }
         asked.cache.ready().await;
-        let mut found = asked.cache.get(&key(&asked.namespace, &info.name));
-        if found.len() > 1 {
-            // Those that the caller may not touch are not meant, nor named.
-            let seen = self.seen(asked, info.verb).await;
-            if !seen.is_refused() {
-                found.retain(|found| seen.has(&found.place.cluster));
-            } else {
-                found.truncate(1);
-            }
-        }
+        let found = self.meant(asked, asked.cache.get(&key(&asked.namespace, &info.name))).await?;
         let found = match found.as_slice() {
             [] => return Err(Status::not_found(resource, &info.name)),
             [one] => one,
@@ -66,6 +60,29 @@ impl Doors {
             .find(api::cluster::GROUP, "v1alpha1", "clusters")
             .ok_or_else(|| Status::unavailable("clusters are not served yet"))?;
         proxy.forward(asked.server, asked.outer, clusters, &found.place.cluster, target, body).await
+    }
+}
+
+impl Doors {
+    /// Of the objects of a name, returns those that a write is about: the ones that the caller may touch; if there are none, the ones
+    /// that the caller may see, whose members say why not.
+    ///
+    /// # Errors
+    /// If the caller may do that nowhere: then it is not said either whether there is an object of that name.
+    async fn meant(&self, asked: &Asked<'_>, mut found: Vec<Found>) -> Result<Vec<Found>, Status> {
+        let clusters: Vec<Arc<str>> = found.iter().map(|found| found.place.cluster.clone()).collect();
+        let verb = asked.inner.info.verb;
+        let user = &asked.outer.user;
+        let mut may = self.rights.seen(&self.fleet, user, &clusters, &asked.wish(verb)).await;
+        if !clusters.iter().any(|cluster| may.has(cluster)) {
+            if self.seen(asked, verb).await.is_refused() {
+                return Err(asked.forbidden(verb));
+            }
+            let looking = Wish { subresource: String::new(), ..asked.wish("get") };
+            may = self.rights.seen(&self.fleet, user, &clusters, &looking).await;
+        }
+        found.retain(|found| may.has(&found.place.cluster));
+        Ok(found)
     }
 }
 
@@ -116,8 +133,6 @@ fn cleaned(object: &mut Value, found: &Found) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use ::fleet::{Entry, Kind, Place};
     use apimachinery::gvk::Gvk;
     use serde_json::json;

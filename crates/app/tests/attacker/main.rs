@@ -12,6 +12,7 @@ mod definitions;
 mod disk;
 mod doors;
 mod editor;
+mod fleet;
 mod frames;
 mod hostile;
 mod neighbours;

@@ -6,7 +6,7 @@
 use std::pin::Pin;
 
 use crate::stage::{Play, Verdict};
-use crate::{anonymous, definitions, disk, doors, editor, frames, neighbours, nobody, rights, tenant};
+use crate::{anonymous, definitions, disk, doors, editor, fleet, frames, neighbours, nobody, rights, tenant};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Attack {
@@ -135,6 +135,11 @@ pub(crate) fn attacks() -> Vec<Attack> {
         shared "cel: costly rules", "CEL cost", "definer", "422", definitions::costly_rules;
         shared "cel: costly policies", "CEL cost", "definer", "bounded", definitions::costly_policies;
         shared "quantities", "F5", "tenant", "answered", definitions::quantities;
+        // Somebody who may look at the fleet.
+        shared "fleet: unread watches", "F9", "searcher", "memory bounded", fleet::unread_watches;
+        shared "fleet: costly queries", "amplification", "searcher", "others served", fleet::costly_queries;
+        shared "fleet: metrics of all members", "amplification", "searcher", "others served", fleet::metrics_of_all;
+        shared "fleet: a registry without end", "amplification", "registrar", "bounded", fleet::endless_registry;
         // Servers that are asked.
         shared "webhook: deepens", "F1", "webhook", "refused", neighbours::hook_deepens;
         shared "webhook: doubles", "F1", "webhook", "refused", neighbours::hook_doubles;

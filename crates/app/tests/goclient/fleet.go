@@ -71,24 +71,19 @@ func runFleet(arguments []string) error {
 		}
 		members = append(members, &fleetWriter{client: client, index: index, deleted: map[string]bool{}})
 	}
-	notes := &fleetNotes{last: map[string]int{}, there: map[string]bool{}}
+	notes := newFleetNotes()
 	factory := informers.NewSharedInformerFactoryWithOptions(fleet, 0, informers.WithNamespace(churned))
 	informer := factory.Core().V1().ConfigMaps().Informer()
-	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(object any) { notes.seen(object.(*corev1.ConfigMap), true) },
-		UpdateFunc: func(_, object any) { notes.seen(object.(*corev1.ConfigMap), false) },
-		DeleteFunc: func(object any) {
-			if unknown, ok := object.(cache.DeletedFinalStateUnknown); ok {
-				object = unknown.Obj
-			}
-			notes.gone(object.(*corev1.ConfigMap))
-		},
-	})
+	_, err = informer.AddEventHandler(notes.handler())
 	if err != nil {
 		return err
 	}
 	factory.Start(ctx.Done())
 	factory.WaitForCacheSync(ctx.Done())
+	followers, err := startFleetFollowers(ctx, config)
+	if err != nil {
+		return err
+	}
 	orders := bufio.NewScanner(os.Stdin)
 	for round := range rounds {
 		fmt.Printf("churning %d\n", round)
@@ -116,18 +111,18 @@ func runFleet(arguments []string) error {
 			for _, object := range informer.GetStore().List() {
 				put(got, object.(*corev1.ConfigMap))
 			}
-			return difference(want, got), nil
+			return append(difference(want, got), followers.differences(ctx, want)...), nil
 		})
 		if err != nil {
 			return fmt.Errorf("round %d: %w", round, err)
 		}
 		fmt.Printf("settled %d\n", round)
 	}
-	wrong := notes.judge(members)
+	wrong := append(notes.judge(members), followers.notes.judge(members)...)
 	if len(wrong) > 0 {
 		return fmt.Errorf("%d things are wrong:\n%s", len(wrong), strings.Join(wrong[:min(len(wrong), 20)], "\n"))
 	}
-	fmt.Printf("%d events\nall promises held\n", notes.events)
+	fmt.Printf("%d events of client-go, %d of controller-runtime, %d rows\nall promises held\n", notes.events, followers.notes.events, followers.rows.told)
 	return nil
 }
 
@@ -184,6 +179,24 @@ type fleetNotes struct {
 	went   []string
 	wrong  []string
 	events int
+}
+
+func newFleetNotes() *fleetNotes {
+	return &fleetNotes{last: map[string]int{}, there: map[string]bool{}}
+}
+
+// handler notes what an informer tells.
+func (n *fleetNotes) handler() cache.ResourceEventHandler {
+	return cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(object any) { n.seen(object.(*corev1.ConfigMap), true) },
+		UpdateFunc: func(_, object any) { n.seen(object.(*corev1.ConfigMap), false) },
+		DeleteFunc: func(object any) {
+			if unknown, ok := object.(cache.DeletedFinalStateUnknown); ok {
+				object = unknown.Obj
+			}
+			n.gone(object.(*corev1.ConfigMap))
+		},
+	}
 }
 
 func (n *fleetNotes) seen(object *corev1.ConfigMap, added bool) {

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures::{AsyncBufReadExt, StreamExt, TryStreamExt};
 use http::Request;
 use http_body_util::BodyExt;
-use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use testkit::{Kind, eventually, install_tls};
 
@@ -88,7 +88,8 @@ async fn a_world(tag: &str) -> (World, Members) {
     put(&world, 0, "first").await;
     put(&world, 0, "both").await;
     put(&world, 1, "both").await;
-    register(&world, &[("v1", "ConfigMap"), ("v1", "Node")]).await;
+    // Nobody has a LimitRange.
+    register(&world, &[("v1", "ConfigMap"), ("v1", "Node"), ("v1", "LimitRange")]).await;
     let path = maps(&world, "");
     eventually("everything is cached", async || {
         let list = get(&world, &path).await;
@@ -200,12 +201,54 @@ async fn members_are_read_watched_and_changed_as_one_cluster() {
     assert_eq!(watch(middle, 1).await[0]["object"]["data"], events[1]["object"]["data"]);
     assert_eq!(watch("", 3).await.len(), 3, "from nothing, everything");
 
+    // A client that lists by watching is told at once where the beginning ends, also if there is nothing.
+    let streamed =
+        "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
+    for (path, before) in [(all.clone(), 3), (format!("{PROXY}/api/v1/limitranges?"), 0)] {
+        let request = Request::get(format!("{path}&{streamed}&timeoutSeconds=30")).body(Vec::new());
+        let lines = world.plane.request_stream(request.expect("a request")).await.expect("a watch").lines();
+        let lines: Vec<String> = lines.take(before + 1).try_collect().await.expect("events");
+        let end = lines.last().expect("an event");
+        assert!(end.contains(r#""k8s.io/initial-events-end":"true""#), "{path}: {end}");
+    }
+
     // Tables say the cluster; metadata alone and protobuf are what the server has them for.
     let request =
         Request::get(&all).header("accept", "application/json;as=Table;v=v1;g=meta.k8s.io").body(Vec::new());
     let table: Value = world.plane.request(request.expect("a request")).await.expect("a table");
     assert_eq!(table["columnDefinitions"][1]["name"], "Cluster");
     assert_eq!(table["rows"][0]["cells"][1], json!(world.members[0].name));
+    for (accept, path, kind) in [
+        (
+            "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io",
+            &all,
+            "PartialObjectMetadataList",
+        ),
+        (
+            "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io",
+            &maps(&world, "first"),
+            "PartialObjectMetadata",
+        ),
+    ] {
+        let request = Request::get(path).header("accept", accept).body(Vec::new()).expect("a request");
+        let answer: Value = world.plane.request(request).await.expect("metadata");
+        let shown = answer.pointer("/items/0").unwrap_or(&answer);
+        assert_eq!((answer["kind"].as_str(), shown.get("data")), (Some(kind), None), "{answer}");
+        assert_eq!(shown.pointer(CLUSTER), Some(&json!(world.members[0].name)), "{answer}");
+    }
+    // The same for what happens: the first event of a table has its columns.
+    for (accept, kind) in [("Table", "Table"), ("PartialObjectMetadata", "PartialObjectMetadata")] {
+        let accept = format!("application/json;as={accept};v=v1;g=meta.k8s.io");
+        let request = Request::get(format!("{all}&watch=true")).header("accept", accept).body(Vec::new());
+        let lines = world.plane.request_stream(request.expect("a request")).await.expect("a watch").lines();
+        let lines: Vec<String> = lines.take(1).try_collect().await.expect("events");
+        let event: Value = serde_json::from_str(&lines[0]).expect("JSON");
+        assert_eq!((&event["type"], &event["object"]["kind"]), (&json!("ADDED"), &json!(kind)), "{event}");
+        if kind == "Table" {
+            assert_eq!(event["object"]["columnDefinitions"][1]["name"], "Cluster");
+            assert_eq!(event["object"]["rows"][0]["cells"][1], json!(world.members[0].name));
+        }
+    }
 
     // Karmada's path, the query, all clusters at once, and what belongs to the control plane.
     let cached = get(&world, &format!("{CACHE}/api/v1/namespaces/{}/configmaps/both", world.namespace)).await;
@@ -336,6 +379,14 @@ async fn nobody_sees_or_changes_through_any_door_what_the_members_would_not_let_
     }
     let there = world.in_member(0, &config_maps()).get("first").await.expect("in the member");
     assert_eq!(there.data["data"]["a"], "1");
+    // Nor does anybody learn from the refusal whether there is something of that name.
+    for user in ["guest", "reader"] {
+        let said = async |name: &str| {
+            let (code, answer) = ask(&world, user, "PATCH", &maps(&world, name), &patch).await;
+            (code, answer["message"].as_str().unwrap_or("").replace(name, "NAME"))
+        };
+        assert_eq!(said("first").await, said("none").await, "{user}");
+    }
 
     // What belongs to the control plane is read with the caller's own rights there.
     for (path, code) in
@@ -389,6 +440,17 @@ async fn nobody_sees_or_changes_through_any_door_what_the_members_would_not_let_
     for (method, path) in [("PATCH", &first), ("DELETE", &first), ("PATCH", &format!("{one}/first"))] {
         assert_eq!(ask(&world, "walker", method, path, &patch).await.0, 403, "{method} {path}");
     }
+    // The other metrics are doors of their own, too.
+    for path in [
+        "/apis/custom.metrics.k8s.io/v1beta2/namespaces/x/pods/*/load",
+        "/apis/external.metrics.k8s.io/v1beta1/namespaces/x/load",
+    ] {
+        for user in ["nobody", "guest", "reader", "both", "walker", "meter"] {
+            assert_eq!(ask(&world, user, "GET", path, &Value::Null).await.0, 403, "{user} {path}");
+        }
+    }
+    nothing_is_written(&world, &[&star, nodes]).await;
+
     // A watch shows no more than a list.
     let watched = format!("{}&watch=true&timeoutSeconds=1", maps(&world, ""));
     for (user, count) in [("guest", None), ("reader", Some(2)), ("both", Some(3)), ("nobody", None)] {
@@ -401,4 +463,50 @@ async fn nobody_sees_or_changes_through_any_door_what_the_members_would_not_let_
             }
         }
     }
+}
+
+/// Tries all ways of writing at all doors, as everybody who may not: it is refused, and nothing changes in the members.
+async fn nothing_is_written(world: &World, others: &[&str]) {
+    let state = async || {
+        let mut all = Vec::new();
+        for member in [0, 1] {
+            let list =
+                world.in_member(member, &config_maps()).list(&ListParams::default().labels("fleet")).await;
+            for map in list.expect("a list") {
+                all.push((member, map.metadata.name, map.metadata.resource_version));
+            }
+        }
+        all
+    };
+    let before = state().await;
+    assert_eq!(before.len(), 3);
+    let own = format!("api/v1/namespaces/{}/configmaps", world.namespace);
+    let mut doors = vec![format!("{PROXY}/{own}"), format!("{CACHE}/{own}"), QUERY.to_owned()];
+    doors.extend(others.iter().map(ToString::to_string));
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "first", "labels": {"fleet": "yes"}}, "data": {"a": "stolen"}});
+    for user in ["nobody", "elsewhere", "guest", "reader", "both", "walker", "meter"] {
+        for door in &doors {
+            let one = format!("{door}/first");
+            for (method, path) in [
+                ("POST", door),
+                ("DELETE", door),
+                ("POST", &one),
+                ("PUT", &one),
+                ("PATCH", &one),
+                ("DELETE", &one),
+            ] {
+                let (code, answer) = ask(world, user, method, path, &map).await;
+                // Whoever may use the door is told that nothing can be done there, or is refused by the member.
+                assert!([403, 404, 405].contains(&code), "{user} {method} {path}: {code} {answer}");
+            }
+        }
+    }
+    // What only shows does not take anything from administrators either.
+    for door in [&doors[1], &doors[2], &doors[4]] {
+        for method in ["POST", "DELETE"] {
+            let (code, answer) = ask(world, "", method, door, &map).await;
+            assert_eq!(code, 405, "{method} {door}: {answer}");
+        }
+    }
+    assert_eq!(state().await, before);
 }

@@ -72,6 +72,23 @@ async fn a_reader_is_told_what_is_there_and_what_happens_in_all_places() {
 }
 
 #[tokio::test]
+async fn an_object_that_took_the_name_of_another_one_is_told_as_new() {
+    let (cache, m1) = (cache(), place("m1"));
+    let named = |uid: &str, revision: u64| {
+        let object = json!({"metadata": {"name": "x", "namespace": "a", "uid": uid, "resourceVersion": revision.to_string()}});
+        Entry::new(&kind(), object).unwrap()
+    };
+    cache.expect(&m1);
+    cache.replace(&m1, 10, vec![named("first", 5)]).unwrap();
+    let mut watch = from(&cache, Start::Now).await;
+    cache.replace(&m1, 20, vec![named("second", 15)]).unwrap();
+    assert_eq!(ready(&mut watch).unwrap(), ["-m1:x@5", "+m1:x@15"], "it was made anew while nobody looked");
+    assert_eq!(*watch.versions(), cache.versions());
+    cache.put(&m1, named("second", 21)).unwrap();
+    assert_eq!(ready(&mut watch).unwrap(), ["~m1:x@21"]);
+}
+
+#[tokio::test]
 async fn places_come_and_go() {
     let cache = cache();
     bring(&cache, "m1", 10, &[("x", 5)]);
@@ -139,7 +156,13 @@ async fn what_changes_while_the_beginning_is_told_is_told_once() {
     assert!(watch.has_begun());
     assert_eq!(*watch.progress(), cache.versions());
     for (version, mut state) in versions.into_iter().step_by(97) {
-        let mut second = from(&cache, Start::After(version.clone())).await;
+        let mut second = match Watch::begin(&cache, Start::After(version.clone())).await {
+            Ok(second) => second,
+            Err(lost) => {
+                assert!(is_in_part(&version), "from {version:?}: {lost}");
+                continue;
+            }
+        };
         while second.tell_ready(&mut |event: Told, _: &Versions| apply(&mut state, &event)).unwrap() {}
         // Of places that the version does not name, nothing is said to have gone.
         state.retain(|key, _| expected.contains_key(key) || version.get(&Place::parse(&key[..2])).is_some());
@@ -171,6 +194,11 @@ async fn every_version_that_was_told_is_one_to_go_on_from() {
     read();
     assert!(versions.len() > 6);
     for (version, state) in versions {
+        if is_in_part(&version) {
+            let lost = Watch::begin(&cache, Start::After(version)).await.unwrap_err();
+            assert_eq!(lost, Lost::Behind(place("m2")), "it was told in part");
+            continue;
+        }
         let mut state = state;
         let mut second = from(&cache, Start::After(version.clone())).await;
         while second.tell_ready(&mut |event: Told, _: &Versions| apply(&mut state, &event)).unwrap() {}
@@ -182,6 +210,11 @@ async fn every_version_that_was_told_is_one_to_go_on_from() {
         assert_eq!(state, expected, "from {version:?}");
         assert_eq!(*second.progress(), cache.versions());
     }
+}
+
+/// Says whether a place was being told when a version was.
+fn is_in_part(version: &Versions) -> bool {
+    version.iter().any(|(_, at)| at == Versions::IN_PART)
 }
 
 fn apply(state: &mut BTreeMap<String, u64>, event: &Told) {
@@ -264,4 +297,85 @@ fn without_room_nothing_changes() {
     assert!(cache.put(&place("m1"), entry("z", 12)).is_err());
     cache.forget(&place("m1"));
     assert_eq!(cache.budget.used(), 0);
+}
+
+#[tokio::test]
+async fn whoever_broke_off_while_a_place_came_or_went_lists_again() {
+    let cache = cache();
+    bring(&cache, "m1", 10, &[]);
+    let mut watch = from(&cache, Start::Now).await;
+    bring(&cache, "m2", 7, &[("x", 5), ("y", 6)]);
+    let versions = |watch: &mut Watch| {
+        let mut versions = Vec::new();
+        while watch.tell_ready(&mut |_: Told, after: &Versions| versions.push(after.clone())).unwrap() {}
+        versions
+    };
+    let came = versions(&mut watch);
+    // What the reader was told of goes before the reader comes back, and nobody could tell it.
+    cache.remove(&place("m2"), &entry("x", 8));
+    let after = |version: &Versions| Watch::begin(&cache, Start::After(version.clone()));
+    assert_eq!(after(&came[0]).await.unwrap_err(), Lost::Behind(place("m2")));
+    assert_eq!(ready(&mut after(&came[1]).await.unwrap()).unwrap(), ["-m2:x@5"]);
+    cache.put(&place("m2"), entry("z", 9)).unwrap();
+    versions(&mut watch);
+    cache.forget(&place("m2"));
+    let went = versions(&mut watch);
+    assert_eq!(after(&went[0]).await.unwrap_err(), Lost::Gone(place("m2")));
+    assert!(ready(&mut after(&went[1]).await.unwrap()).unwrap().is_empty());
+    // It comes again as it was, and the reader has been told that a part of it went.
+    bring(&cache, "m2", 9, &[("y", 6), ("z", 9)]);
+    assert_eq!(after(&went[0]).await.unwrap_err(), Lost::Behind(place("m2")));
+    assert_eq!(ready(&mut after(&went[1]).await.unwrap()).unwrap(), ["+m2:y@6", "+m2:z@9"]);
+}
+
+#[tokio::test]
+async fn what_is_told_at_once_is_bounded_and_nothing_is_held_between() {
+    const SIZE: usize = 30_000;
+    const MOST: usize = PIECE + SIZE + 1000;
+    let large = |name: &str, revision: u64| {
+        let object = json!({"metadata": {"name": name, "namespace": "a", "uid": name, "resourceVersion": revision.to_string()},
+            "data": {"x": "x".repeat(SIZE)}});
+        Entry::new(&kind(), object).unwrap()
+    };
+    let cache = Arc::new(Cache::new(kind(), Arc::new(Budget::new(64 << 20))));
+    let many: Vec<String> = (0..20).map(|number| format!("n{number:02}")).collect();
+    cache.expect(&place("m1"));
+    cache.replace(&place("m1"), 10, many.iter().map(|name| large(name, 5)).collect()).unwrap();
+    let mut watch = from(&cache, Start::Everything).await;
+    /// Reads one piece: how many events, and the bytes of their objects.
+    fn piece(watch: &mut Watch) -> (usize, usize) {
+        let (mut events, mut bytes) = (0, 0);
+        let mut tell = |event: Told, _: &Versions| {
+            events += 1;
+            bytes += event.new.or(event.old).map_or(0, |entry| entry.size());
+        };
+        watch.tell_ready(&mut tell).unwrap();
+        (events, bytes)
+    }
+    let all = |watch: &mut Watch, what: &str| {
+        let mut told = 0;
+        loop {
+            let (events, bytes) = piece(watch);
+            if events == 0 {
+                break;
+            }
+            assert!(bytes <= MOST, "{what}: {bytes} bytes at once");
+            told += events;
+        }
+        assert_eq!(told, many.len(), "{what}");
+    };
+    all(&mut watch, "what is there");
+    for (number, name) in many.iter().enumerate() {
+        cache.put(&place("m1"), large(name, 11 + number as u64)).unwrap();
+    }
+    all(&mut watch, "what changes");
+    let known = Arc::downgrade(&cache.get("a/n19").remove(0).entry);
+    cache.forget(&place("m1"));
+    let (first, bytes) = piece(&mut watch);
+    assert!(bytes <= MOST, "what goes with its place: {bytes} bytes at once");
+    // A piece has been told, and the log forgets the rest: nobody else may keep it.
+    cache.state.write().log.clear();
+    cache.state.write().first += 1000;
+    assert!(known.upgrade().is_none() && first < many.len());
+    assert_eq!(watch.tell_ready(&mut |_: Told, _: &Versions| {}).unwrap_err(), Lost::Slow);
 }
