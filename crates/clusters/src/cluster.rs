@@ -135,6 +135,17 @@ impl Cluster {
         self.order(Command::RestartEmpty).await
     }
 
+    /// Keeps the cluster's data as they are now. Clusters of the same fleet stand still meanwhile, for a moment.
+    pub async fn snapshot(&self) -> Result<(), Error> {
+        self.order(Command::Snapshot).await
+    }
+
+    /// Starts the whole cluster again with the data of the last [`snapshot`](Self::snapshot), and with its revisions: what was written
+    /// since never happened. Returns when it works.
+    pub async fn restart_from_snapshot(&self) -> Result<(), Error> {
+        self.order(Command::RestartFromSnapshot).await
+    }
+
     /// Kills the kubelet of a member with real pods; it stays down until [`restart_kubelet`](Self::restart_kubelet). Its containers run on.
     pub async fn kill_kubelet(&self) -> Result<(), Error> {
         self.order(Command::KillKubelet).await

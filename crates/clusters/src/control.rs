@@ -34,6 +34,10 @@ pub(crate) enum Command {
     ExpireCertificate,
     RenewCertificate,
     RestartEmpty,
+    /// Keeps the data as they are now.
+    Snapshot,
+    /// Starts the whole cluster again with the data that were kept.
+    RestartFromSnapshot,
     /// Ends the kubelet of a member with real pods.
     KillKubelet,
     RestartKubelet,

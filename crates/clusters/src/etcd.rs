@@ -3,7 +3,7 @@
 use std::{
     fs,
     net::{Ipv4Addr, SocketAddr},
-    path::Path,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -14,11 +14,16 @@ use tokio::{
 
 use crate::{
     error::Error,
-    flags, ports,
+    flags,
+    peers::Peers,
+    ports,
     process::{Launch, Process},
     proxy::{Home, Network, Proxy},
     toolchain::{ETCD, Toolchain},
 };
+
+/// The folder of the data, beside the log.
+const DATA: &str = "data";
 
 /// A running etcd. It ends with its owner.
 pub struct Etcd {
@@ -57,15 +62,48 @@ impl Etcd {
         let Some(toolchain) = Self::provided().await? else { return Ok(None) };
         let ports = ports::free(2 * count)?;
         let (client_ports, peer_ports) = ports.split_at(count);
+        Self::members(&toolchain, dir, client_ports, peer_ports, peer_ports).await.map(Some)
+    }
+
+    /// As [`Etcd::several`], with a network between them that can be cut.
+    pub async fn several_apart(dir: &Path, count: usize) -> Result<Option<(Vec<Self>, Peers)>, Error> {
+        let Some(toolchain) = Self::provided().await? else { return Ok(None) };
+        let ports = ports::free(3 * count)?;
+        let (client_ports, rest) = ports.split_at(count);
+        let (peer_ports, doors) = rest.split_at(count);
+        let peers = Peers::start(doors, peer_ports).await;
+        let peers = peers.map_err(Error::io("listen at", format!("{doors:?}")))?;
+        let all = Self::members(&toolchain, dir, client_ports, peer_ports, doors).await?;
+        let Some(first) = all.first() else { return Ok(None) };
+        let told = first.ask("/v3/cluster/member/list", "{}").await?;
+        let id = |number: usize| {
+            let mut members = told["members"].as_array().into_iter().flatten();
+            let found = members.find(|member| member["name"] == flags::etcd_name(number).as_str());
+            let id = found.and_then(|member| member["ID"].as_str()?.parse::<u64>().ok());
+            id.map(|id| format!("{id:x}")).unwrap_or_default()
+        };
+        peers.introduce((0..count).map(id).collect());
+        Ok(Some((all, peers)))
+    }
+
+    /// Starts several that find each other at `doors`, which lead to their peer ports.
+    async fn members(
+        toolchain: &Toolchain,
+        dir: &Path,
+        client_ports: &[u16],
+        peer_ports: &[u16],
+        doors: &[u16],
+    ) -> Result<Vec<Self>, Error> {
         let mut all = Vec::new();
-        for (number, client_port) in client_ports.iter().enumerate() {
+        for (number, (&client_port, &peer_port)) in client_ports.iter().zip(peer_ports).enumerate() {
             let folder = dir.join(format!("etcd-{number}"));
             fs::create_dir_all(&folder).map_err(Error::io("create", &folder))?;
+            let data = folder.join("data");
             let launch = Launch {
                 name: format!("etcd-{number}"),
                 cluster: "the fleet".to_string(),
                 program: toolchain.path(&ETCD.program("etcd")),
-                args: flags::etcd_member(&folder.join("data"), *client_port, peer_ports, number, true),
+                args: flags::etcd_member(&data, client_port, peer_port, doors, number, true),
                 folder,
             };
             let process = launch.start()?;
@@ -75,7 +113,7 @@ impl Etcd {
             let port = etcd.port();
             ready(&etcd.launch, &mut etcd.process, port).await?;
         }
-        Ok(Some(all))
+        Ok(all)
     }
 
     async fn provided() -> Result<Option<Toolchain>, Error> {
@@ -152,6 +190,11 @@ impl Etcd {
         ask.await.map_err(Error::io("ask etcd for", path))
     }
 
+    /// Returns where its data are, if it was started with [`Etcd::start`].
+    pub(crate) fn data(&self) -> PathBuf {
+        self.launch.folder.join(DATA)
+    }
+
     /// Returns a way to it that can be cut.
     pub async fn way(&self) -> Result<Way, Error> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free(1)?[0]));
@@ -185,7 +228,7 @@ impl Etcd {
         loop {
             let found = ports::free(2)?;
             let (client_port, peer_port) = (found[0], found[1]);
-            let mut args = flags::etcd(&folder.join("data"), client_port, peer_port, unsafe_no_fsync);
+            let mut args = flags::etcd(&folder.join(DATA), client_port, peer_port, unsafe_no_fsync);
             args.extend(further.iter().map(ToString::to_string));
             let launch = Launch {
                 name: "etcd".to_string(),
@@ -201,7 +244,7 @@ impl Etcd {
                 }
                 // Another fleet was quicker with the port. The data folder is new, so nothing is lost by starting over.
                 Err(Error::Ended { tail, .. }) if attempt < 5 && tail.contains("address already in use") => {
-                    let _ = fs::remove_dir_all(folder.join("data"));
+                    let _ = fs::remove_dir_all(folder.join(DATA));
                     attempt += 1;
                 }
                 Err(error) => return Err(error),
@@ -224,7 +267,7 @@ impl Way {
     }
 }
 
-async fn ready(launch: &Launch, process: &mut Process, port: u16) -> Result<(), Error> {
+pub(crate) async fn ready(launch: &Launch, process: &mut Process, port: u16) -> Result<(), Error> {
     // etcd opens its client port when it has a leader, not before.
     for _ in 0..1_200 {
         if let Some(status) = process.exited() {

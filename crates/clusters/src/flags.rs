@@ -76,31 +76,35 @@ const MEMBER_CONTROLLERS: &str =
 
 /// One etcd for the whole fleet.
 pub(crate) fn etcd(data: &Path, client_port: u16, peer_port: u16, unsafe_no_fsync: bool) -> Vec<String> {
-    etcd_member(data, client_port, &[peer_port], 0, unsafe_no_fsync)
+    etcd_member(data, client_port, peer_port, &[peer_port], 0, unsafe_no_fsync)
 }
 
-/// One of several that are one store: `number` of those with these ports for each other.
+/// The name of one of several etcds.
+pub(crate) fn etcd_name(number: usize) -> String {
+    if number == 0 { "clusters".to_string() } else { format!("clusters-{number}") }
+}
+
+/// One of several that are one store: it listens to the others at `peer_port`; `number` of those that find each other at `doors`.
 pub(crate) fn etcd_member(
     data: &Path,
     client_port: u16,
-    peer_ports: &[u16],
+    peer_port: u16,
+    doors: &[u16],
     number: usize,
     unsafe_no_fsync: bool,
 ) -> Vec<String> {
-    let name =
-        |number: usize| if number == 0 { "clusters".to_string() } else { format!("clusters-{number}") };
     let address = |port: &u16| format!("http://127.0.0.1:{port}");
     let client = address(&client_port);
-    let peer = address(&peer_ports[number]);
-    let members = peer_ports.iter().enumerate().map(|(at, port)| format!("{}={}", name(at), address(port)));
+    let door = address(&doors[number]);
+    let members = doors.iter().enumerate().map(|(at, port)| format!("{}={}", etcd_name(at), address(port)));
     let members = members.collect::<Vec<_>>().join(",");
     let mut args = vec![
-        format!("--name={}", name(number)),
+        format!("--name={}", etcd_name(number)),
         format!("--data-dir={}", data.display()),
         format!("--listen-client-urls={client}"),
         format!("--advertise-client-urls={client}"),
-        format!("--listen-peer-urls={peer}"),
-        format!("--initial-advertise-peer-urls={peer}"),
+        format!("--listen-peer-urls={}", address(&peer_port)),
+        format!("--initial-advertise-peer-urls={door}"),
         format!("--initial-cluster={members}"),
         "--log-level=warn".to_string(),
         // The default snapshot interval suits large clusters; ours are short-lived and share memory with everything else.

@@ -316,6 +316,8 @@ impl Started {
             toolchain,
             dir: dir.to_path_buf(),
             etcd: etcd.endpoint.clone(),
+            etcd_pid: etcd.process.id(),
+            etcd_data: etcd.data(),
             unsafe_no_fsync: options.unsafe_no_fsync,
             pods,
         };

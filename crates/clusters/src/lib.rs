@@ -49,6 +49,8 @@ mod nodes;
 #[cfg(feature = "runtime")]
 mod options;
 #[cfg(feature = "runtime")]
+mod peers;
+#[cfg(feature = "runtime")]
 mod pki;
 #[cfg(feature = "runtime")]
 mod pods;
@@ -75,6 +77,7 @@ pub use crate::{
     fleet::{Fleet, SUPERVISOR_LOG, default_dir, end, supervise},
     namespace::TestNamespace,
     options::{ClusterOptions, Flavour, FleetOptions, Image, NodeOptions},
+    peers::Peers,
     pods::{missing as pods_missing, missing_for_tests as pods_missing_for_tests},
     ports::free as free_ports,
     proxy::Network,

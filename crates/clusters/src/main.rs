@@ -140,6 +140,10 @@ enum Trouble {
     RenewCertificate,
     /// Start the cluster afresh, without any data.
     RestartEmpty,
+    /// Keep the cluster's data as they are now.
+    Snapshot,
+    /// Start the cluster again with the data that were kept.
+    RestartFromSnapshot,
     /// Kill the node's kubelet and keep it down; only with real pods.
     KillKubelet,
     /// Start the kubelet again.
@@ -420,6 +424,8 @@ impl Trouble {
             Self::ExpireCertificate => cluster.expire_certificate().await,
             Self::RenewCertificate => cluster.renew_certificate().await,
             Self::RestartEmpty => cluster.restart_empty().await,
+            Self::Snapshot => cluster.snapshot().await,
+            Self::RestartFromSnapshot => cluster.restart_from_snapshot().await,
             Self::KillKubelet => cluster.kill_kubelet().await,
             Self::RestartKubelet => cluster.restart_kubelet().await,
             Self::StopPod => Ok(()), // it needs to know which one

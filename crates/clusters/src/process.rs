@@ -133,6 +133,27 @@ impl Drop for Process {
     }
 }
 
+/// A process and its group that stand still until this is dropped.
+pub(crate) struct StandStill(Option<Pid>);
+
+impl StandStill {
+    pub(crate) fn of(process: u32) -> Self {
+        let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
+        if let Some(pid) = pid {
+            let _ = kill_process_group(pid, Signal::STOP);
+        }
+        Self(pid)
+    }
+}
+
+impl Drop for StandStill {
+    fn drop(&mut self) {
+        if let Some(pid) = self.0 {
+            let _ = kill_process_group(pid, Signal::CONT);
+        }
+    }
+}
+
 /// Says whether a process with this id exists (a zombie counts as gone).
 pub(crate) fn alive(pid: u32) -> bool {
     let stat = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).unwrap_or_default();

@@ -164,7 +164,7 @@ async fn connection(client: TcpStream, (home, target): (Home, SocketAddr), mode:
 }
 
 /// Copies one direction. Chunks carry the time at which they may leave, so that latency does not become a limit on throughput.
-async fn pump(
+pub(crate) async fn pump(
     mut from: impl AsyncReadExt + Unpin,
     mut to: impl AsyncWriteExt + Unpin,
     mut mode: watch::Receiver<Network>,

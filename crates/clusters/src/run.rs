@@ -6,7 +6,7 @@
 use std::{
     fs,
     net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -18,17 +18,36 @@ use crate::{
     apiserver::{self, Trust},
     control::{Answer, Call, Command},
     error::Error,
+    etcd,
     flags::{self, Files},
     kubeconfig, nodes,
     options::{ClusterOptions, Flavour},
     pki::{Authority, Pair, TokenKey, Validity},
     pods::{self, Cgroup, House, Line, Room},
     ports,
-    process::{Launch, Process},
+    process::{Launch, Process, StandStill},
     proxy::{Home, Network, Proxy},
     state::{ClusterState, ComponentState},
-    toolchain::{KUBERNETES, KWOK, POD_PROGRAM, Packages, Toolchain},
+    toolchain::{ETCD, KUBERNETES, KWOK, POD_PROGRAM, Packages, Toolchain},
 };
+
+/// The folder with the data of a cluster that was restored.
+const OLDER: &str = "etcd-restored";
+
+/// Copies a folder and what is in it.
+fn copy(from: &Path, to: &Path) -> Result<(), Error> {
+    fs::create_dir_all(to).map_err(Error::io("create", to))?;
+    for entry in fs::read_dir(from).map_err(Error::io("read", from))? {
+        let path = entry.map_err(Error::io("read", from))?.path();
+        let target = to.join(path.file_name().unwrap_or_default());
+        if path.is_dir() {
+            copy(&path, &target)?;
+        } else {
+            fs::copy(&path, &target).map_err(Error::io("copy", &path))?;
+        }
+    }
+    Ok(())
+}
 
 /// What a cluster gets from its fleet.
 #[derive(Debug, Clone)]
@@ -36,6 +55,8 @@ pub(crate) struct Ground {
     pub(crate) toolchain: Toolchain,
     pub(crate) dir: PathBuf,
     pub(crate) etcd: String,
+    pub(crate) etcd_pid: u32,
+    pub(crate) etcd_data: PathBuf,
     pub(crate) unsafe_no_fsync: bool,
     /// There where a cluster has real pods.
     pub(crate) pods: Option<PodGround>,
@@ -65,6 +86,8 @@ pub(crate) struct Running {
     proxy: Option<Proxy>,
     /// Counts how often the cluster was emptied; part of the etcd prefix.
     generation: u32,
+    /// The etcd of a cluster that was restored: one of its own, with older data.
+    older: Option<String>,
     validity: Validity,
     components: Vec<Component>,
     /// Where real pods run. After the components, so that it goes after them.
@@ -112,6 +135,7 @@ impl Running {
             outside: (Ipv4Addr::LOCALHOST, 0).into(),
             proxy: None,
             generation: 1,
+            older: None,
             validity: Validity::Valid,
             components: Vec::new(),
             home: None,
@@ -193,15 +217,63 @@ impl Running {
             Command::RestartEmpty => {
                 self.components.clear(); // kills them; a house with all its pods is left by `boot`
                 self.generation += 1;
+                self.older = None;
                 self.boot().await?;
                 // A new house has a new link.
                 let network = self.proxy.as_ref().map_or(Network::Open, Proxy::network);
                 self.set_network(network).await?;
             }
+            Command::Snapshot | Command::RestartFromSnapshot if self.options.flavour == Flavour::Pods => {
+                return Ok(Answer::Failed("a member with real pods cannot go back in time".to_string()));
+            }
+            Command::Snapshot => self.keep_data()?,
+            Command::RestartFromSnapshot => {
+                self.components.clear(); // kills them
+                self.go_back().await?;
+                self.boot().await?;
+            }
             Command::Recover => self.recover().await?,
             Command::Down => return Ok(Answer::Failed("only the whole fleet can go down".to_string())),
         }
         Ok(Answer::Done)
+    }
+
+    fn snapshot(&self) -> PathBuf {
+        self.files.folder.join("snapshot")
+    }
+
+    /// Copies the data of etcd while it stands still: what a power failure would leave behind.
+    fn keep_data(&self) -> Result<(), Error> {
+        let (snapshot, older) = (self.snapshot(), self.files.folder.join(OLDER));
+        if snapshot.exists() {
+            fs::remove_dir_all(&snapshot).map_err(Error::io("remove", &snapshot))?;
+        }
+        let etcd = self.components.iter().find(|component| component.launch.name == "etcd");
+        let (pid, data) = match etcd.and_then(|etcd| etcd.process.as_ref()) {
+            Some(own) => (own.id(), &older),
+            None => (self.ground.etcd_pid, &self.ground.etcd_data),
+        };
+        let _still = StandStill::of(pid);
+        copy(data, &snapshot)
+    }
+
+    /// Starts an etcd with the data that were kept, for this cluster alone.
+    async fn go_back(&mut self) -> Result<(), Error> {
+        let (snapshot, data) = (self.snapshot(), self.files.folder.join(OLDER));
+        if data.exists() {
+            fs::remove_dir_all(&data).map_err(Error::io("remove", &data))?;
+        }
+        copy(&snapshot, &data)?;
+        let found = ports::free(2)?;
+        // It has other addresses than the one whose data these were, which does not matter to a member that is alone. As a new cluster
+        // it would drop the last write, which it does not know to be committed yet.
+        let args = flags::etcd(&data, found[0], found[1], self.ground.unsafe_no_fsync);
+        self.launch_program("etcd", self.ground.toolchain.path(&ETCD.program("etcd")), args)?;
+        let etcd = self.components.last_mut().expect("it was started a moment ago");
+        let process = etcd.process.as_mut().expect("and runs");
+        etcd::ready(&etcd.launch, process, found[0]).await?;
+        self.older = Some(format!("http://127.0.0.1:{}", found[0]));
+        Ok(())
     }
 
     async fn recover(&mut self) -> Result<(), Error> {
@@ -295,7 +367,7 @@ impl Running {
         let mut server = flags::ApiServer {
             flavour: self.options.flavour,
             port: self.port,
-            etcd: self.ground.etcd.clone(),
+            etcd: self.older.clone().unwrap_or_else(|| self.ground.etcd.clone()),
             etcd_prefix: format!("/{name}/{}", self.generation),
         };
         let policy = self.files.audit_policy();

@@ -9,7 +9,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client,
-    api::{ListParams, PostParams},
+    api::{DeleteParams, ListParams, PostParams},
 };
 use serde_json::json;
 
@@ -207,6 +207,30 @@ async fn an_emptied_member_has_its_nodes_and_nothing_else() {
     .await
     .expect("the same nodes");
     assert_eq!(member.state().await.expect("state").server, server);
+}
+
+#[tokio::test]
+async fn a_restored_member_has_what_it_had_and_its_revisions() {
+    let Some(members) = clusters::exclusive(1).await else { return };
+    let member = &members[0];
+    let namespace = member.namespace("restored").await.expect("namespace");
+    let client = member.client().await.expect("client");
+    let config_maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace.name());
+    create_config_map(&client, namespace.name(), "before").await.expect("create");
+    member.snapshot().await.expect("a snapshot");
+    config_maps.delete("before", &DeleteParams::default()).await.expect("delete");
+    create_config_map(&client, namespace.name(), "after").await.expect("create");
+    let late = config_maps.get("after").await.expect("it is there").metadata.resource_version;
+
+    member.restart_from_snapshot().await.expect("restart from the snapshot");
+    let config_maps: Api<ConfigMap> =
+        Api::namespaced(member.client().await.expect("the old kubeconfig is still good"), namespace.name());
+    let before = config_maps.get("before").await.expect("it is there again");
+    assert!(config_maps.get_opt("after").await.expect("ask").is_none());
+    let revision = |text: Option<String>| text.and_then(|text| text.parse::<u64>().ok());
+    assert!(revision(before.metadata.resource_version) < revision(late), "its past is the same");
+    member.restart_empty().await.expect("back to the etcd of all");
+    answers(member).await.expect("it works again");
 }
 
 #[tokio::test]

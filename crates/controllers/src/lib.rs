@@ -31,6 +31,7 @@ use std::sync::Arc;
 
 use api::cluster::Cluster;
 use api::features::Features;
+use interpreter::Interpreter;
 use kube::Client;
 use member::{Member, Members};
 use propagation::skip::SkipRules;
@@ -109,9 +110,15 @@ impl Context {
 pub struct Fleet {
     clusters: Arc<Mirror<Cluster>>,
     members: Arc<Members>,
+    interpreter: Interpreter,
 }
 
 impl Fleet {
+    /// Returns what these controllers go by when they interpret resources.
+    pub fn interpreter(&self) -> &Interpreter {
+        &self.interpreter
+    }
+
     /// Returns the members that are connected and whose Clusters are ready and stay, by name.
     pub fn ready(&self) -> Vec<Arc<Member>> {
         let mut ready: Vec<Arc<Member>> = self.members.all();
@@ -166,6 +173,9 @@ pub fn spawn(context: &Context, selection: &Selection) -> Option<Fleet> {
     if watches.contains(&Watch::Templates) {
         plane.templates.clone().follow(&context.supervisor);
     }
-    let clusters = environment.mirrors.clusters.clone();
-    shared.is_connected().then(|| Fleet { clusters, members: context.members.clone() })
+    shared.is_connected().then(|| Fleet {
+        clusters: environment.mirrors.clusters.clone(),
+        members: context.members.clone(),
+        interpreter: environment.interpreter.clone(),
+    })
 }

@@ -52,7 +52,7 @@ pub fn foreign_message(desired: &Value, cluster: &str) -> String {
 /// Upstream does not repeat the interpreter's retention on the copy it compares with, so that every Service with
 /// a cluster IP is written on each pass; here it is repeated, and a second pass writes nothing.
 pub async fn decide(desired: &Value, observed: &Value, interpreter: &Interpreter) -> Result<Decision> {
-    if !is_managed(observed) && desired.annotation(CONFLICT_RESOLUTION) != Some(CONFLICT_OVERWRITE) {
+    if !may_touch(desired, observed) {
         return Ok(Decision::Foreign);
     }
     let wanted = retain(desired.clone(), observed, interpreter).await?;
@@ -61,6 +61,33 @@ pub async fn decide(desired: &Value, observed: &Value, interpreter: &Interpreter
     let same = prune(&mut present).is_ok()
         && retain(present, observed, interpreter).await.is_ok_and(|present| equivalent(&present, &wanted));
     Ok(if same { Decision::Keep } else { Decision::Update(wanted) })
+}
+
+/// Returns whether upstream sends this object although nothing is to be changed; see [`decide`]. It does so when its
+/// controllers start, and the member's API server finds nothing new in it.
+pub async fn upstream_repeats(desired: &Value, observed: &Value, interpreter: &Interpreter) -> Result<bool> {
+    if !may_touch(desired, observed) {
+        return Ok(false);
+    }
+    // Upstream turns pods into Go's type and back, which adds an empty status.
+    if desired.api_version() == "v1" && desired.kind() == "Pod" {
+        return Ok(true);
+    }
+    let wanted = retain(desired.clone(), observed, interpreter).await?;
+    let mut present = observed.clone();
+    if prune(&mut present).is_err() {
+        return Ok(true);
+    }
+    retain_generic(&mut present, observed);
+    // Of a ServiceAccount upstream sets lists that nobody has filled, and does not take them for absent ones.
+    let emptied = |field| wanted.get(field).is_some_and(Value::is_null) && present.get(field).is_none();
+    let account =
+        desired.kind() == "ServiceAccount" && ["secrets", "imagePullSecrets"].into_iter().any(emptied);
+    Ok(account || !equivalent(&present, &wanted))
+}
+
+fn may_touch(desired: &Value, observed: &Value) -> bool {
+    is_managed(observed) || desired.annotation(CONFLICT_RESOLUTION) == Some(CONFLICT_OVERWRITE)
 }
 
 /// Returns the desired object with everything taken over that the member owns.

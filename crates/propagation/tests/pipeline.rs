@@ -505,17 +505,24 @@ fn manifest(template: Value) -> Value {
 #[test]
 fn an_object_that_is_as_wanted_is_not_written_again() {
     let interpreter = Interpreter::native();
-    for template in [
-        template(),
+    let service = |address: &str| {
         json!({
             "apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "shop", "name": "s"},
-            "spec": {"ports": [{"port": 80}], "clusterIP": "10.1.1.1", "clusterIPs": ["10.1.1.1"]},
-        }),
-        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"namespace": "shop", "name": "a"}}),
+            "spec": {"ports": [{"port": 80}], "clusterIP": address, "clusterIPs": [address]},
+        })
+    };
+    let plain = |kind: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"namespace": "shop", "name": "a"}});
+    for (template, upstream_repeats) in [
+        (template(), false),
+        (service("10.1.1.1"), true),
+        (service("None"), false),
+        (plain("ServiceAccount"), true),
+        (plain("ConfigMap"), false),
+        (plain("Pod"), true),
     ] {
         let desired = manifest(template);
         let mut observed = in_member(&desired);
-        if observed["kind"] == "Service" {
+        if observed["kind"] == "Service" && observed["spec"]["clusterIP"] != "None" {
             observed["spec"]["clusterIP"] = "10.9.9.9".into();
             observed["spec"]["clusterIPs"] = json!(["10.9.9.9"]);
         }
@@ -526,6 +533,8 @@ fn an_object_that_is_as_wanted_is_not_written_again() {
         observed["metadata"]["finalizers"] = json!(["member/finalizer"]);
         let decision = done(delivery::decide(&desired, &observed, &interpreter)).expect("a decision");
         assert_eq!(decision, Decision::Keep, "{}", desired["kind"]);
+        let repeats = done(delivery::upstream_repeats(&desired, &observed, &interpreter)).expect("an answer");
+        assert_eq!(repeats, upstream_repeats, "{desired}");
     }
 }
 

@@ -5,12 +5,16 @@ use clusters::toolchain::{MEMBER_RECIPES, Toolchain};
 
 use crate::workspace::cargo;
 
-pub(crate) fn run() -> Result<()> {
+/// Names the troubles to the test.
+const CHOSEN: &str = "KARMADA_RS_TROUBLE";
+
+pub(crate) fn run(chosen: &[String]) -> Result<()> {
     // Here, where the user sees the progress of a first build.
     Toolchain::from_env()?.ensure(&MEMBER_RECIPES)?;
     let status = cargo()
         .args(["test", "--package", "app", "--test", "propagation", "campaign"])
         .args(["--", "--include-ignored", "--nocapture"])
+        .env(CHOSEN, chosen.join(" "))
         .status()
         .context("cannot run cargo test")?;
     if !status.success() {

@@ -196,14 +196,8 @@ impl World {
     pub(crate) async fn until_left(&self, index: usize) {
         let (namespace, namespaces) =
             (format!("accounts-{}", self.tag), Kind::cluster("", "v1", "Namespace", "namespaces"));
-        if self.agents.is_none() {
-            until_gone(
-                &self.in_member(index, &namespaces),
-                &namespace,
-                "the accounts of the last time are gone",
-            )
+        until_gone(&self.in_member(index, &namespaces), &namespace, "the accounts of the last time are gone")
             .await;
-        }
     }
 
     /// Takes a member out of the control plane.

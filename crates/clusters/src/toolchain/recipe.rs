@@ -92,6 +92,7 @@ pub static KARMADA: Recipe = Recipe {
         ("karmada-aggregated-apiserver", "github.com/karmada-io/karmada/cmd/aggregated-apiserver"),
         ("karmadactl", "github.com/karmada-io/karmada/cmd/karmadactl"),
         ("karmada-agent", "github.com/karmada-io/karmada/cmd/agent"),
+        ("karmada-search", "github.com/karmada-io/karmada/cmd/karmada-search"),
     ],
     suite: None,
     stand_ins: &[],

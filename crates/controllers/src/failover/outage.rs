@@ -123,6 +123,19 @@ impl Sight {
     }
 }
 
+/// The clusters that were told that evictions stand still.
+#[derive(Debug, Default)]
+pub(super) struct Told(BTreeSet<String>);
+
+impl Told {
+    /// Returns which of the lost clusters have not been told yet, and takes it that they are told now.
+    pub(super) fn news(&mut self, halted: bool, lost: Vec<String>) -> BTreeSet<String> {
+        let lost: BTreeSet<String> = if halted { lost.into_iter().collect() } else { BTreeSet::new() };
+        let before = std::mem::replace(&mut self.0, lost);
+        self.0.difference(&before).cloned().collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -178,6 +191,23 @@ mod tests {
         assert_eq!(seen(&sight, &again.spec.taints[0], start + secs(11)), (secs(1), secs(1)));
         sight.count_anew(start + secs(20));
         assert_eq!(seen(&sight, &again.spec.taints[0], start + secs(21)), (secs(1), secs(1)));
+    }
+
+    #[test]
+    fn whoever_is_lost_is_told_once_that_evictions_stand_still() {
+        let mut told = Told::default();
+        let mut news = |halted: bool, lost: &[&str]| {
+            let lost = lost.iter().map(ToString::to_string).collect();
+            told.news(halted, lost).into_iter().collect::<Vec<String>>().join(" ")
+        };
+        assert_eq!(news(false, &["m1", "m2"]), "", "they are not too many");
+        assert_eq!(news(true, &["m1", "m2", "m3"]), "m1 m2 m3");
+        assert_eq!(news(true, &["m1", "m2", "m3"]), "");
+        assert_eq!(news(true, &["m1", "m2", "m3", "m4"]), "m4", "one more");
+        assert_eq!(news(true, &["m1", "m2", "m4"]), "");
+        assert_eq!(news(true, &["m1", "m2", "m3", "m4"]), "m3", "it came back, and is lost again");
+        assert_eq!(news(false, &["m1"]), "");
+        assert_eq!(news(true, &["m1", "m2", "m3"]), "m1 m2 m3", "another time");
     }
 
     #[test]

@@ -29,7 +29,7 @@ use tokio::time::Instant;
 
 use super::evict;
 use super::metrics::METRICS;
-use super::outage::{Loss, Sight};
+use super::outage::{Loss, Sight, Told};
 use super::pace::Pace;
 use crate::plane::both::{self, Bindings};
 use crate::plane::{Plane, StoredBinding};
@@ -47,6 +47,8 @@ struct Manager {
     sight: Mutex<Sight>,
     /// Too many clusters are lost.
     halted: AtomicBool,
+    /// Which clusters have been told so.
+    told: Mutex<Told>,
     pace: Pace<Key>,
     /// How long the state of a cluster has to be the same before it counts: others that were lost for the same reason are
     /// known by then, and a taint that a returned cluster had is gone.
@@ -75,6 +77,7 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
         plane: plane.clone(),
         sight: Mutex::default(),
         halted: AtomicBool::new(false),
+        told: Mutex::default(),
         pace: Pace::new(settings.evictions_per_second),
         settle: plane.timing.status_period + plane.timing.monitor_period,
     });
@@ -102,7 +105,7 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
 }
 
 impl Manager {
-    /// Looks whether too many clusters are lost; tells of it and returns true when that has changed.
+    /// Looks whether too many clusters are lost; tells those that do not know, and returns true when that has changed.
     fn review(&self) -> bool {
         let (loss, lost) = {
             let sight = self.sight.lock();
@@ -111,10 +114,13 @@ impl Manager {
         let limits = self.plane.failover.limits();
         let halted = loss.exceeds(limits);
         METRICS.halted(halted);
-        if self.halted.swap(halted, Ordering::SeqCst) == halted {
+        let turned = self.halted.swap(halted, Ordering::SeqCst) != halted;
+        // Whoever is lost while evictions stand still hears of it, too.
+        let news = self.told.lock().news(halted, lost);
+        if !turned && news.is_empty() {
             return false;
         }
-        if !halted {
+        if turned && !halted {
             self.sight.lock().count_anew(Instant::now());
         }
         let Loss { lost: count, all } = loss;
@@ -134,14 +140,14 @@ impl Manager {
         for cluster in clusters {
             let name = cluster.metadata.name.clone().unwrap_or_default();
             match halted {
-                true if lost.contains(&name) => {
+                true if news.contains(&name) => {
                     events.warning(COMPONENT, &about(cluster.as_ref()), HALTED, message.clone());
                 }
                 true => {}
                 false => events.normal(COMPONENT, &about(cluster.as_ref()), RESUMED, message.clone()),
             }
         }
-        true
+        turned
     }
 }
 
