@@ -270,11 +270,13 @@ impl Bench {
         tokio::time::sleep(Duration::from_secs(10)).await;
         let idle = (self.requests().await? - before) / quiet.elapsed().as_secs_f64();
         let (started, before, cpu) = (Instant::now(), self.requests().await?, cpu_seconds(pids));
+        let round = usize::from(services == self.sizes.services);
         let mut latencies = Vec::new();
         for change in 0..self.sizes.changes {
             let service = change * 7919 % services;
             let provider = self.providers(service).next().context("a provider")?;
-            let address = format!("10.201.{}.{}", change / 250, 1 + change % 250);
+            // Never one that a Service has had: a change that changes nothing would be there at once.
+            let address = format!("10.{}.{}.{}", 201 + round, change / 250, 1 + change % 250);
             let patch = Patch::Merge(json!({"endpoints": self.endpoints(&address, service)}));
             let name = format!("s{service}-own");
             let changed = Instant::now();

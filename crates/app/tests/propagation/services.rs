@@ -245,6 +245,7 @@ async fn an_exported_service_is_reached_from_where_it_is_imported(members: Membe
     world.until_reached(2, "derived-web", &[0, 1], 3).await;
     world.remove(&imports(), "web").await;
     until_gone(&world.in_member(2, &services()), "derived-web", "it goes with its import").await;
+    until_gone(&world.in_plane(&services()), "derived-web", "it goes in the control plane, too").await;
     world.until_reached(2, "derived-web", &[], 0).await;
     world.remove(&exports(), "web").await;
     world.leave().await;
@@ -342,7 +343,11 @@ async fn a_multi_cluster_service_follows_its_endpoints_and_its_clusters(members:
         world.until_reached(member, "web", &[], 0).await;
     }
     world.check().await;
+    // Nothing of it holds the Service any more: a policy takes it over.
+    world.policy("services", ("v1", "Service"), &[0]).await;
+    until_gone(&world.in_member(2, &services()), "web", "the policy does not name this cluster").await;
+    world.check().await;
     world.remove(&services(), "web").await;
-    until_gone(&world.in_member(2, &services()), "web", "it goes with its template").await;
+    until_gone(&world.in_member(0, &services()), "web", "it goes with its template").await;
     world.leave().await;
 }

@@ -110,7 +110,8 @@ fn picture(report: &Report) -> String {
 }
 
 fn clusters(report: &Report) -> Vec<Vec<String>> {
-    let head = ["CLUSTER", "READY", "PROVIDES", "RECEIVES", "SERVICE", "EXPORT", "OWN", "COLLECTED", "PODS"];
+    let head =
+        ["CLUSTER", "READY", "PROVIDES", "RECEIVES", "SERVICE", "EXPORT", "OWN", "COLLECTED", "POD-NETWORKS"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     let word = |known: Option<bool>| known.map_or("?", |known| if known { "yes" } else { "no" }).to_owned();
     for row in report.clusters.iter().filter(|row| row.provides || row.receives) {

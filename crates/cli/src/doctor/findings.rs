@@ -17,7 +17,7 @@ pub(super) fn find(
     multi: Option<&Value>,
     named: [&Option<BTreeSet<&str>>; 2],
 ) -> Vec<Finding> {
-    let mut findings = Findings { facts, found: Vec::new() };
+    let mut findings = Findings { facts, found: Vec::new(), not_brought: false };
     findings.about_the_plane(report, multi, named);
     findings.about_clusters(report);
     findings.about_flows(report);
@@ -28,6 +28,8 @@ pub(super) fn find(
 struct Findings<'a> {
     facts: &'a Facts,
     found: Vec<Finding>,
+    /// The MultiClusterService does not bring its Service anywhere, and that was told of.
+    not_brought: bool,
 }
 
 impl Findings<'_> {
@@ -59,8 +61,12 @@ impl Findings<'_> {
             self.add(Severity::Note, PLANE, format!("cannot read {what}"), advice);
         }
         if report.ways.is_empty() {
-            let advice = "create a MultiClusterService, or a ServiceExport and a ServiceImport, of this name";
             let service = format!("{}/{}", facts.namespace, facts.name);
+            if facts.service.is_none() && facts.unread.is_empty() {
+                let advice = "see that name and namespace are right: kubectl get services -A";
+                self.problem(PLANE, format!("there is no Service {service}"), advice);
+            }
+            let advice = "create a MultiClusterService, or a ServiceExport and a ServiceImport, of this name";
             self.problem(PLANE, format!("nothing offers the Service {service} to other clusters"), advice);
         }
         if facts.multi.is_some() && multi.is_none() {
@@ -76,6 +82,7 @@ impl Findings<'_> {
                 .works
                 .iter()
                 .any(|work| work["spec"]["workload"]["manifests"][0]["kind"] == "MultiClusterService");
+            let before = self.found.len();
             if facts.service.is_none() {
                 let advice =
                     format!("create the Service {} in the namespace {}", facts.name, facts.namespace);
@@ -95,15 +102,16 @@ impl Findings<'_> {
                               multiclusterservice, endpointsliceCollect and endpointsliceDispatch";
                 self.problem("MultiClusterService", "no controller has looked at it", advice);
             }
+            self.not_brought = self.found.len() > before;
             let known: BTreeSet<&str> = facts.clusters.iter().map(|cluster| cluster.name.as_str()).collect();
             for (list, named) in [("providerClusters", providers), ("consumerClusters", consumers)] {
                 for missing in named.iter().flatten().filter(|name| !known.contains(*name)) {
                     let message = format!("spec.{list} names {missing}, which is not a cluster here");
-                    self.problem(
-                        "MultiClusterService",
-                        message,
-                        "correct the name, join the cluster, or widen -C",
-                    );
+                    let advice = match facts.partial {
+                        true => "correct the name, join the cluster, or widen -C",
+                        false => "correct the name, or join the cluster",
+                    };
+                    self.problem("MultiClusterService", message, advice);
                 }
             }
         }
@@ -122,9 +130,13 @@ impl Findings<'_> {
                 None => "no cluster exports the Service",
             };
             let advice = match &facts.export {
-                Some(_) => "bring it to the clusters that have the Service with a PropagationPolicy",
+                Some(_) => format!(
+                    "bring it to the clusters that have the Service with a PropagationPolicy; {}",
+                    self.if_there_is_one("ServiceExport")
+                ),
                 None => {
                     "create a ServiceExport of this name and bring it to the clusters that have the Service"
+                        .to_owned()
                 }
             };
             self.problem("ServiceExport", message, advice);
@@ -156,8 +168,10 @@ impl Findings<'_> {
             );
         } else if !report.clusters.iter().any(|row| row.derived == Some(true)) {
             let derived = names::derived_service(name);
-            let advice =
-                "bring the ServiceImport to the clusters that should reach it with a PropagationPolicy";
+            let advice = format!(
+                "bring the ServiceImport to the clusters that should reach it with a PropagationPolicy; {}",
+                self.if_there_is_one("ServiceImport")
+            );
             self.problem("ServiceImport", format!("no member has the Service {derived}"), advice);
         }
         let ports = |object: &Value| -> BTreeSet<u64> {
@@ -175,7 +189,18 @@ impl Findings<'_> {
         }
     }
 
+    /// Where to look if there is a policy for an object of this kind already.
+    fn if_there_is_one(&self, kind: &str) -> String {
+        let Facts { namespace, name, .. } = self.facts;
+        let binding = names::binding(kind, name);
+        format!(
+            "if there is one, see what became of it: kubectl describe resourcebinding -n {namespace} {binding}"
+        )
+    }
+
     fn about_clusters(&mut self, report: &Report) {
+        let mut providers = report.clusters.iter().filter(|row| row.provides);
+        let nowhere = providers.all(|row| row.own == Some(0));
         for (row, cluster) in report.clusters.iter().zip(&self.facts.clusters) {
             if !row.provides && !row.receives {
                 continue;
@@ -211,7 +236,7 @@ impl Findings<'_> {
                 self.problem(name, "names of Services cannot be resolved in it", advice);
             }
             if row.provides && row.ready {
-                self.about_provider(row);
+                self.about_provider(row, nowhere);
             }
         }
         for Overlap { clusters: [one, other], ranges: [first, second] } in &report.overlaps {
@@ -226,11 +251,22 @@ impl Findings<'_> {
         }
     }
 
-    fn about_provider(&mut self, row: &Row) {
+    /// `nowhere` is for a Service that has no endpoints in any cluster.
+    fn about_provider(&mut self, row: &Row, nowhere: bool) {
         let name = row.cluster.as_str();
         if row.service == Some(false) {
-            let advice =
-                "bring the Service there with a policy, or name the cluster in the MultiClusterService";
+            let exported = row.export == Some(true);
+            if !exported && self.not_brought {
+                return;
+            }
+            let advice = match exported {
+                true => "bring the Service there with a policy, as the ServiceExport".to_owned(),
+                false => format!(
+                    "this passes within seconds; if it stays, see its Work: kubectl get works -n {} ; and the \
+                     events of the MultiClusterService",
+                    names::execution_space(name)
+                ),
+            };
             self.problem(name, "it should offer the Service and does not have it", advice);
             return;
         }
@@ -238,7 +274,9 @@ impl Findings<'_> {
             Some(0) => {
                 let advice =
                     "see that pods with the labels of the Service's selector run there and are ready";
-                self.add(Severity::Note, name, "it has no endpoints of the Service", advice);
+                // One of several may have none; if all have none, nobody is reached.
+                let severity = if nowhere { Severity::Problem } else { Severity::Note };
+                self.add(severity, name, "it has no endpoints of the Service", advice);
             }
             Some(own) if own != row.collected && self.facts.unread.is_empty() => {
                 let message = format!("{} of its {own} endpoints are collected", row.collected);
@@ -305,8 +343,23 @@ impl Findings<'_> {
 
 /// Draws the conclusions of probes.
 pub(super) fn judge_probes(report: &mut Report) {
-    let mut found = Vec::new();
+    let mut found: Vec<Finding> = Vec::new();
     for flow in &report.flows {
+        if let Some(Probe::Skipped(why)) = flow.probe.as_ref().filter(|_| !flow.endpoints.is_empty()) {
+            let note = Finding {
+                severity: Severity::Note,
+                about: flow.to.clone(),
+                message: format!("no connection was tried from it: {why}"),
+                advice: format!(
+                    "run a pod with a shell and one of nc, bash, curl, wget in the namespace {} there, and try again",
+                    report.namespace
+                ),
+            };
+            // Whatever the source, the reason is the same.
+            if !found.contains(&note) {
+                found.push(note);
+            }
+        }
         if let Some(Probe::Unreachable { tried, failed, pod }) = &flow.probe {
             found.push(Finding {
                 severity: Severity::Problem,

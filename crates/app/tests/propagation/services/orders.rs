@@ -3,7 +3,7 @@
 //!
 //! Three kinds of order. A *walk* creates or deletes one thing at a time and waits; the long one takes every possible step from
 //! every combination of things. A *burst* creates all objects at once and deletes them at once; the long one has every order of
-//! creation and every order of deletion. In CI both are short, by chance. The long ones are run by name:
+//! creation and every order of deletion, and in some of them a cluster joins and leaves at each place. In CI both are short, by chance. The long ones are run by name:
 //! `cargo test -p app --test propagation services::orders::long -- --ignored --nocapture`.
 
 use std::time::Instant;
@@ -28,8 +28,10 @@ on_real_and_simulated_members! {
 }
 
 /// How many steps, or rounds, share a control plane: its audit log is read as a whole after each of them.
-const WALKED: usize = 64;
-const BURSTS: usize = 24;
+const WALKED: usize = 32;
+const BURSTS: usize = 12;
+/// In one of so many bursts a cluster joins and leaves.
+const JOINING: usize = 4;
 
 /// What comes and goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +81,9 @@ impl Model {
             self.placed = vec![0, 1, 2];
         } else if self.has(Thing::Policy) {
             self.placed = vec![0, 1];
+        } else if !self.has(Thing::Cluster) {
+            // Nobody is behind its binding, so that it loses a cluster that leaves and does not get it back.
+            self.placed.retain(|index| *index != 0);
         }
         comes
     }
@@ -206,6 +211,9 @@ impl Stage {
                 until_gone(&world.in_member(member, &services()), name, "no Service is left").await;
             }
         }
+        for name in ["web", "derived-web"] {
+            until_gone(&world.in_plane(&services()), name, "no Service is left in the control plane").await;
+        }
         let left = world.in_plane(&slices()).list(&ListParams::default()).await.expect("slices").items;
         assert!(left.is_empty(), "{left:?}");
         eventually("no Work is left of the Service", async || {
@@ -236,8 +244,12 @@ impl Stage {
         self.world.leave().await;
     }
 
-    /// All objects come in one order, and go in another, with no pause between them.
+    /// All objects come in one order, and go in another, with no pause between them. If a cluster is among them, it is away before and
+    /// comes back afterwards.
     async fn burst(&mut self, coming: &[Thing], going: &[Thing]) {
+        if coming.contains(&Thing::Cluster) {
+            self.step(Thing::Cluster).await;
+        }
         for thing in coming {
             self.flip(*thing).await;
         }
@@ -246,6 +258,9 @@ impl Stage {
             self.flip(*thing).await;
         }
         self.settle().await;
+        if !self.model.has(Thing::Cluster) {
+            self.step(Thing::Cluster).await;
+        }
         self.is_empty().await;
     }
 }
@@ -299,9 +314,15 @@ async fn every_burst(mode: Mode, members: Members) {
         let mut stage = Stage::new(&format!("burst{number}"), mode, &members).await;
         for index in chunk {
             // Seven and the number of orders have no divisor in common, so that each comes once.
-            let (coming, going) = (&rounds[*index], &rounds[(index * 7 + 3) % count]);
+            let (mut coming, mut going) = (rounds[*index].clone(), rounds[(index * 7 + 3) % count].clone());
+            // Joining takes seconds, so that it is not in all of them; but it is at every place.
+            if index % JOINING == 0 {
+                let place = index / JOINING % THINGS.len();
+                coming.insert(place, Thing::Cluster);
+                going.insert(OBJECTS.len() - place, Thing::Cluster);
+            }
             println!("burst {index}: {coming:?}, {going:?}");
-            stage.burst(coming, going).await;
+            stage.burst(&coming, &going).await;
         }
         stage.end(&mut random).await;
         println!(

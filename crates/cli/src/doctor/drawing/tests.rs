@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::super::findings::judge_probes;
 use super::super::gather::{ClusterFacts, Facts, MemberFacts};
-use super::super::report::{Probe, diagnose};
+use super::super::report::{Finding, Probe, diagnose};
 use super::*;
 
 #[track_caller]
@@ -119,6 +119,57 @@ fn a_service_that_is_offered_by_nothing() {
     let report = diagnose(&Facts { multi: None, works: Vec::new(), clusters: Vec::new(), ..shared() });
     assert!(!report.is_well());
     check("nothing.txt", &draw(&report));
+    let facts = Facts { service: None, multi: None, works: Vec::new(), clusters: Vec::new(), ..shared() };
+    check("no-such-service.txt", &draw(&diagnose(&facts)));
+}
+
+#[test]
+fn a_service_without_endpoints_is_not_well_unless_another_cluster_has_some() {
+    let mut facts = shared();
+    let none = own("web-a", &[]);
+    facts.works[0] = collected("member1", MULTI, &none);
+    facts.clusters[0].member = Ok(member(&["10.1.0.0/16"], vec![none.clone()]));
+    let slices = vec![dispatched("member1-web-a", &[]), dispatched("member2-web-b", &["10.2.0.7"])];
+    facts.clusters[2].member = Ok(member(&["10.3.0.0/16"], slices));
+    let report = diagnose(&facts);
+    let told: Vec<(&str, Severity)> =
+        report.findings.iter().map(|finding| (finding.about.as_str(), finding.severity)).collect();
+    assert_eq!(told, [("member1", Severity::Note)]);
+    facts.works[1] = collected("member2", MULTI, &own("web-b", &[]));
+    facts.clusters[1].member = Ok(member(&["10.2.0.0/16"], vec![]));
+    facts.clusters[2].member = Ok(member(&["10.3.0.0/16"], vec![dispatched("member1-web-a", &[])]));
+    facts.works.truncate(1);
+    let report = diagnose(&facts);
+    assert!(!report.is_well());
+    check("no-endpoints.txt", &draw(&report));
+}
+
+#[test]
+fn a_probe_that_tried_nothing_says_so() {
+    let mut report = diagnose(&shared());
+    for flow in &mut report.flows {
+        flow.probe = Some(Probe::Skipped("no pod runs there".to_owned()));
+    }
+    judge_probes(&mut report);
+    assert!(report.is_well());
+    let told: Vec<(&str, &str)> =
+        report.findings.iter().map(|finding| (finding.about.as_str(), finding.message.as_str())).collect();
+    assert_eq!(told, [("member3", "no connection was tried from it: no pod runs there")]);
+    assert!(!draw(&report).contains("Everything is as it should be"));
+}
+
+#[test]
+fn advice_about_a_missing_service_depends_on_who_brings_it() {
+    let mut facts = shared();
+    facts.clusters[1].member = Ok(MemberFacts { service: false, ..member(&[], vec![]) });
+    let advice = |facts: &Facts| -> Vec<String> {
+        let missing = |finding: &&Finding| finding.message.contains("does not have it");
+        diagnose(facts).findings.iter().filter(missing).map(|finding| finding.advice.clone()).collect()
+    };
+    let told = advice(&facts);
+    assert!(told.len() == 1 && told[0].contains("kubectl get works -n karmada-es-member2"), "{told:?}");
+    facts.clusters[1].member = Ok(MemberFacts { service: false, export: true, ..member(&[], vec![]) });
+    assert_eq!(advice(&facts), ["bring the Service there with a policy, as the ServiceExport"]);
 }
 
 #[test]

@@ -104,6 +104,14 @@ fn the_same_write_twice_in_a_row_is_noticed() {
     let object = ("deployments", "default", "nginx");
     log.add(1, US, "create", object, one.clone(), Value::Null).add(2, US, "create", object, one, Value::Null);
     assert_eq!(repeated(&log), 0, "it was gone in between");
+    for (version, count) in [("7", 1), ("9", 0)] {
+        let mut log = Log::default();
+        let answered = |version: &str| json!({"metadata": {"resourceVersion": version}});
+        let sent = json!({"spec": {"a": 1}});
+        log.add(1, US, "patch", object, sent.clone(), answered("7"));
+        log.add(2, US, "patch", object, sent, answered(version));
+        assert_eq!(repeated(&log), count, "version {version} after 7");
+    }
 }
 
 #[test]
