@@ -216,6 +216,11 @@ impl Chosen {
         self
     }
 
+    /// Returns the same with these `--controllers`.
+    pub(crate) fn with_controllers(self, controllers: Selection) -> Self {
+        Self { controllers, ..self }
+    }
+
     /// Returns the features that are on.
     pub(crate) fn features(&self) -> anyhow::Result<Features> {
         Features::parse(&self.feature_gates).context("--feature-gates cannot be understood")
@@ -328,7 +333,8 @@ impl Plan {
         })
     }
 
-    fn start(&self, tasks: &Tasks) {
+    /// Starts the controllers; returns the members they look after, if they look after any.
+    fn start(&self, tasks: &Tasks) -> Option<Fleet> {
         let supervisor = Supervisor::default();
         let mut context = Context {
             settings: self.settings.clone(),
@@ -340,18 +346,23 @@ impl Plan {
             context.members = Arc::new(Members::behind(supervisor.clone(), between.clone()));
         }
         let fleet = controllers::spawn(&context, &self.selection);
-        let members = fleet.map(|fleet: Fleet| -> Ready { Arc::new(move || fleet.ready()) });
+        let members = fleet.clone().map(|fleet: Fleet| -> Ready { Arc::new(move || fleet.ready()) });
         *tasks.0.lock() = Some(Started { supervisor, members });
+        fleet
     }
 }
 
 /// Has the controllers work for as long as the tasks are not stopped, with something between them and the members. Nobody else may
-/// act on this control plane.
-pub(crate) fn rehearse(writer: Writer, chosen: &Chosen, between: Between) -> anyhow::Result<Tasks> {
+/// act on this control plane. Returns the tasks, and the members if the controllers look after any.
+pub(crate) fn rehearse(
+    writer: Writer,
+    chosen: &Chosen,
+    between: Between,
+) -> anyhow::Result<(Tasks, Option<Fleet>)> {
     let tasks = Tasks::default();
     let plan = Plan { between: Some(between), ..Plan::new(writer, chosen, Diagnoses::default())? };
-    plan.start(&tasks);
-    Ok(tasks)
+    let fleet = plan.start(&tasks);
+    Ok((tasks, fleet))
 }
 
 /// The tasks of the controllers that run at the moment; cheap to clone, all clones show the same.

@@ -29,6 +29,7 @@ use kube::Client;
 use kube::api::{Api, ListParams};
 
 use self::plan::{Identity, Plan, Step};
+use self::rehearsal::Acting;
 use self::report::Report;
 use self::snapshot::Snapshot;
 use crate::controllers::Chosen;
@@ -183,7 +184,12 @@ async fn go(
         tracing::info!("rehearsing with {} objects; this takes at least {at_least} s", source.items.len());
         let new_uid = || uuid::Uuid::new_v4().to_string();
         let after = plan::outcome(&plan, &there, identity, arguments.prune, new_uid);
-        Some(rehearsal::rehearse(after, &arguments.chosen).await?)
+        let acting = match target {
+            Target::Ours(_) => Acting::Ours,
+            Target::Other if is_ours(target_client).await? => Acting::Ours,
+            Target::Other => Acting::Original,
+        };
+        Some(rehearsal::rehearse(after, &arguments.chosen, acting).await?)
     };
     let report = Report {
         from: source_url,
@@ -220,6 +226,12 @@ async fn go(
         "copied; the controllers of the target may start now, those of the source must not run again"
     );
     Ok(())
+}
+
+/// Returns whether a server is of our program, as its version tells. Behind any other the original's controllers may act.
+async fn is_ours(client: &Client) -> anyhow::Result<bool> {
+    let version = client.apiserver_version().await.context("the target does not answer")?;
+    Ok(version.git_version.ends_with("+karmada-rs"))
 }
 
 /// Refuses what must not happen unasked.

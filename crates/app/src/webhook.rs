@@ -7,7 +7,6 @@
 
 pub(crate) mod certificates;
 mod clients;
-mod configuration;
 mod listen;
 mod review;
 
@@ -19,6 +18,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use api::features::Features;
 use clap::Args;
+use cli::registration::{self, Place};
 use tokio_util::sync::CancellationToken;
 
 use crate::environment::Environment;
@@ -88,7 +88,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     )?;
     if arguments.print_configuration {
         let mut out = std::io::stdout().lock();
-        for object in configuration::objects(&arguments.url, &certificates.authority) {
+        for object in registration::webhooks(Place::Url(&arguments.url), &certificates.authority) {
             writeln!(out, "---\n{object:#}")?;
         }
         return Ok(());

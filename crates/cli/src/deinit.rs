@@ -1,14 +1,15 @@
-//! `deinit`: removes the control plane from a host cluster. What it stored stays on its volume.
+//! `deinit`: removes the control plane from a host cluster, or the programs that stand beside the host's own API server. What was stored
+//! stays: on a volume, or as objects of Karmada's definitions.
 
 use anyhow::bail;
 use clap::Args;
 use serde_json::json;
 
 use crate::failure;
-use crate::init::{Host, LABEL};
+use crate::init::{Host, LABEL, MARK};
 use crate::output;
 use crate::select::list;
-use crate::server::segment;
+use crate::server::{Server, segment};
 
 /// Remove the Karmada control plane from the Kubernetes cluster.
 #[derive(Debug, Clone, Args)]
@@ -41,6 +42,25 @@ const KINDS: [(&str, &str, &str); 5] = [
     ("/api/v1", "serviceaccounts", "ServiceAccount"),
 ];
 
+/// What `init --on-existing` puts outside of the namespace, and calls into it: that ends first.
+const OUTSIDE: [(&str, &str, &str); 7] = [
+    (
+        "/apis/admissionregistration.k8s.io/v1",
+        "validatingwebhookconfigurations",
+        "ValidatingWebhookConfiguration",
+    ),
+    (
+        "/apis/admissionregistration.k8s.io/v1",
+        "mutatingwebhookconfigurations",
+        "MutatingWebhookConfiguration",
+    ),
+    ("/apis/apiregistration.k8s.io/v1", "apiservices", "APIService"),
+    ("/apis/rbac.authorization.k8s.io/v1", "clusterrolebindings", "ClusterRoleBinding"),
+    ("/apis/rbac.authorization.k8s.io/v1", "clusterroles", "ClusterRole"),
+    ("/apis/rbac.authorization.k8s.io/v1", "rolebindings", "RoleBinding"),
+    ("/apis/rbac.authorization.k8s.io/v1", "roles", "Role"),
+];
+
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let host = arguments.host.server().await?;
     let namespace = segment(&arguments.host.namespace);
@@ -49,22 +69,12 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     if !arguments.force && !confirmed()? {
         return Ok(());
     }
+    let marked = format!("{LABEL}={MARK}");
+    for (root, plural, shown) in OUTSIDE {
+        remove(&host, &arguments, &format!("{root}/{plural}"), &marked, shown).await?;
+    }
     for (root, plural, shown) in KINDS {
-        let path = format!("{root}/namespaces/{namespace}/{plural}");
-        for object in list(&host, &path, Some(LABEL), None).await? {
-            let name = object["metadata"]["name"].as_str().unwrap_or("");
-            output::line(&format!("delete {shown} {}", apimachinery::go::quote(name)));
-            if arguments.dry_run {
-                continue;
-            }
-            // This very object; what is there under its name by now is somebody else's.
-            let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground",
-                "preconditions": {"uid": object["metadata"]["uid"]}});
-            match host.delete(&format!("{path}/{}", segment(name)), &options).await {
-                Err(error) if !failure::is_not_found(&error) => return Err(error),
-                _ => {}
-            }
-        }
+        remove(&host, &arguments, &format!("{root}/namespaces/{namespace}/{plural}"), LABEL, shown).await?;
     }
     if arguments.purge_namespace {
         output::line(&format!("delete Namespace {}", apimachinery::go::quote(&arguments.host.namespace)));
@@ -74,8 +84,43 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     }
     output::line("remove Karmada from Kubernetes successfully.\n");
     output::line(
-        "What the control plane stored stays: a directory of its node (/var/lib/karmada-etcd by default), or a claim.",
+        "What the control plane stored stays: a directory of its node (/var/lib/karmada-etcd by default), or a claim; on an API server \
+         that was there before, also Karmada's definitions with their objects.",
     );
+    Ok(())
+}
+
+/// Removes what a collection has under a label.
+async fn remove(
+    host: &Server,
+    arguments: &Arguments,
+    collection: &str,
+    label: &str,
+    shown: &str,
+) -> anyhow::Result<()> {
+    for object in list(host, collection, Some(label), None).await? {
+        let text = |key: &str| object["metadata"][key].as_str().unwrap_or("");
+        let name = text("name");
+        output::line(&format!("delete {shown} {}", apimachinery::go::quote(name)));
+        if arguments.dry_run {
+            continue;
+        }
+        // A list of all namespaces does not say where each is.
+        let path = match (text("namespace"), collection.contains("/namespaces/")) {
+            ("", _) | (_, true) => format!("{collection}/{}", segment(name)),
+            (namespace, false) => {
+                let (root, plural) = collection.rsplit_once('/').unwrap_or(("", collection));
+                format!("{root}/namespaces/{}/{plural}/{}", segment(namespace), segment(name))
+            }
+        };
+        // This very object; what is there under its name by now is somebody else's.
+        let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground",
+            "preconditions": {"uid": object["metadata"]["uid"]}});
+        match host.delete(&path, &options).await {
+            Err(error) if !failure::is_not_found(&error) => return Err(error),
+            _ => {}
+        }
+    }
     Ok(())
 }
 

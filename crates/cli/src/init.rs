@@ -2,7 +2,8 @@
 //!
 //! In: upstream's flags, as far as they mean something for one program with a store of its own. Out: a namespace, an account
 //! without rights, two Services and a StatefulSet in the host cluster, and the administrator's kubeconfig here. Keys are made
-//! by the control plane itself and stay in its volume; the kubeconfig is asked from it once it runs.
+//! by the control plane itself and stay in its volume; the kubeconfig is asked from it once it runs. With `--on-existing` the API server
+//! of the host cluster is the control plane's, and three programs are installed beside it (`existing`).
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,13 +12,16 @@ use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use serde_json::Value;
 
+use crate::failure;
 use crate::output;
 use crate::server::{Connection, Server, segment};
 use crate::session::{self, From, Sources, Target};
 
+mod existing;
 mod manifests;
 mod upstream;
 
+pub(crate) use existing::MARK;
 pub(crate) use manifests::LABEL;
 
 const NAME: &str = "karmada-apiserver";
@@ -61,7 +65,10 @@ impl Host {
   karmadactl init --karmada-apiserver-advertise-address=192.0.2.7 --karmada-data=./karmada
 
   # With a volume of a storage class
-  karmadactl init --etcd-storage-mode=PVC --storage-classes-name=fast --etcd-pvc-size=10Gi --print")]
+  karmadactl init --etcd-storage-mode=PVC --storage-classes-name=fast --etcd-pvc-size=10Gi --print
+
+  # On the host cluster's own API server: the controllers, the webhooks and an aggregated API server
+  karmadactl init --on-existing --etcd-storage-mode=PVC --storage-classes-name=fast --print")]
 pub struct Arguments {
     #[command(flatten)]
     pub host: Host,
@@ -123,6 +130,8 @@ pub struct Arguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 120, allow_negative_numbers = true)]
     pub wait_component_ready_timeout: i64,
     #[command(flatten)]
+    pub existing: existing::Flags,
+    #[command(flatten)]
     pub upstream: upstream::Flags,
 }
 
@@ -131,33 +140,18 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     for sentence in arguments.upstream.sentences() {
         output::warn(&format!("warning: {sentence}"));
     }
+    if arguments.existing.on_existing {
+        return on_existing(&arguments).await;
+    }
     let objects = manifests::all(&arguments)?;
     if arguments.print {
-        for (i, object) in objects.iter().enumerate() {
-            output::print(&format!(
-                "{}{}",
-                if i == 0 { "" } else { "---\n" },
-                apimachinery::yaml::write(object)
-            ));
-        }
+        print(&objects);
         return Ok(());
     }
     let host = arguments.host.server().await?;
     arguments.port_is_free(&host).await?;
-    let discovery = host.discovery().await?;
-    for object in &objects {
-        let resource = discovery.of(object)?;
-        let text = |key: &str| object["metadata"][key].as_str().unwrap_or("").to_owned();
-        let path =
-            format!("{}?fieldManager={MANAGER}&force=true", resource.path(&text("namespace"), &text("name")));
-        host.patch(&path, "application/apply-patch+yaml", object).await?;
-        output::line(&format!("{}/{} applied", resource.prefix(), text("name")));
-    }
-    let patience = match arguments.wait_component_ready_timeout {
-        0 => Duration::from_secs(365 * 24 * 3600),
-        seconds => Duration::from_secs(seconds.unsigned_abs()),
-    };
-    ready(&arguments.host, &host, patience).await?;
+    apply(&host, &objects).await?;
+    ready(&arguments.host, &host, arguments.patience()).await?;
     let config = kubeconfig(&arguments, &host).await.inspect_err(|_| {
         output::warn(&format!(
             "the control plane runs, but its kubeconfig could not be read; once the host cluster allows `exec` into {}/{NAME}-0, \
@@ -171,9 +165,86 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
+fn print(objects: &[Value]) {
+    for (i, object) in objects.iter().enumerate() {
+        output::print(&format!("{}{}", if i == 0 { "" } else { "---\n" }, apimachinery::yaml::write(object)));
+    }
+}
+
+async fn apply(host: &Server, objects: &[Value]) -> anyhow::Result<()> {
+    let discovery = host.discovery().await?;
+    for object in objects {
+        let resource = discovery.of(object)?;
+        let text = |key: &str| object["metadata"][key].as_str().unwrap_or("").to_owned();
+        let path =
+            format!("{}?fieldManager={MANAGER}&force=true", resource.path(&text("namespace"), &text("name")));
+        host.patch(&path, "application/apply-patch+yaml", object).await?;
+        output::line(&format!("{}/{} applied", resource.prefix(), text("name")));
+    }
+    Ok(())
+}
+
+/// Installs the three programs on the host cluster's own API server, or prints what would be installed.
+async fn on_existing(arguments: &Arguments) -> anyhow::Result<()> {
+    if arguments.print {
+        let certificates = existing::Certificates::make(arguments, |_| None)?;
+        let existing::Layout { programs, calls } = existing::layout(arguments, &certificates)?;
+        print(&[programs, calls].concat());
+        return Ok(());
+    }
+    let host = arguments.host.server().await?;
+    // What runs already keeps its certificates.
+    let mut known = std::collections::BTreeMap::new();
+    for name in [existing::WEBHOOK, existing::AGGREGATED].map(existing::secret_name) {
+        let path = format!("/api/v1/namespaces/{}/secrets/{name}", segment(&arguments.host.namespace));
+        match host.get(&path).await {
+            Ok(secret) => drop(known.insert(name, existing::serving(&secret)?)),
+            Err(error) if failure::is_not_found(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let certificates = existing::Certificates::make(arguments, |name| known.remove(name))?;
+    let existing::Layout { programs, calls } = existing::layout(arguments, &certificates)?;
+    for wanted in calls.iter().filter(|object| object["kind"] == "APIService") {
+        let name = wanted["metadata"]["name"].as_str().unwrap_or("");
+        match host.get(&format!("/apis/apiregistration.k8s.io/v1/apiservices/{}", segment(name))).await {
+            Ok(found) => existing::may_replace(&found, wanted, arguments.existing.serve_metrics)?,
+            Err(error) if failure::is_not_found(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    apply(&host, &programs).await?;
+    for (name, plural) in existing::WORKLOADS {
+        let path = format!("/apis/apps/v1/namespaces/{}/{plural}/{name}", segment(&arguments.host.namespace));
+        becomes_ready(&host, &path, name, &arguments.host.namespace, arguments.patience()).await?;
+    }
+    // Nobody calls them before they run.
+    apply(&host, &calls).await?;
+    let program = crate::program::shown();
+    output::line(&format!(
+        "\nKarmada is installed on the API server of the host cluster.\n\nRegister a cluster that it can reach:\n  {program} join \
+         CLUSTER_NAME --cluster-kubeconfig=FILE\n\nLook at the fleet:\n  {program} get clusters"
+    ));
+    Ok(())
+}
+
 impl Arguments {
+    fn patience(&self) -> Duration {
+        match self.wait_component_ready_timeout {
+            0 => Duration::from_secs(365 * 24 * 3600),
+            seconds => Duration::from_secs(seconds.unsigned_abs()),
+        }
+    }
+
     fn check(&self) -> anyhow::Result<()> {
         self.upstream.check()?;
+        self.existing.check()?;
+        if self.existing.on_existing && !self.karmada_apiserver_extra_args.is_empty() {
+            bail!(
+                "--karmada-apiserver-extra-args cannot be had with --on-existing: the API server is there already; use \
+                 --karmada-controller-manager-extra-args, --karmada-webhook-extra-args or --karmada-aggregated-apiserver-extra-args"
+            );
+        }
         if self.wait_component_ready_timeout < 0 {
             bail!("wait-component-ready-timeout must be greater than or equal to 0");
         }
@@ -235,14 +306,28 @@ pub(crate) fn arguments_of(set: &Value) -> Vec<String> {
 
 /// Waits until the pod serves, and is as the StatefulSet says.
 pub(crate) async fn ready(place: &Host, host: &Server, patience: Duration) -> anyhow::Result<()> {
-    let path = path(&place.namespace);
-    output::line(&format!("waiting for {NAME} to be ready"));
+    becomes_ready(host, &path(&place.namespace), NAME, &place.namespace, patience).await
+}
+
+/// Waits until a pod of a workload serves, and is as the workload says.
+async fn becomes_ready(
+    host: &Server,
+    path: &str,
+    name: &str,
+    namespace: &str,
+    patience: Duration,
+) -> anyhow::Result<()> {
+    output::line(&format!("waiting for {name} to be ready"));
     let waiting = async {
         loop {
-            let set = host.get(&path).await?;
-            let status = &set["status"];
-            let observed = status["observedGeneration"] == set["metadata"]["generation"]
-                && status["currentRevision"] == status["updateRevision"];
+            let found = host.get(path).await?;
+            let status = &found["status"];
+            // A StatefulSet says which revision its pods have, a Deployment how many have the newest.
+            let newest = match status.get("updateRevision") {
+                Some(revision) => status["currentRevision"] == *revision,
+                None => status["updatedReplicas"].as_i64().unwrap_or(0) >= 1,
+            };
+            let observed = status["observedGeneration"] == found["metadata"]["generation"] && newest;
             if observed && status["readyReplicas"].as_i64().unwrap_or(0) >= 1 {
                 return anyhow::Ok(());
             }
@@ -252,9 +337,8 @@ pub(crate) async fn ready(place: &Host, host: &Server, patience: Duration) -> an
     match tokio::time::timeout(patience, waiting).await {
         Ok(result) => result,
         Err(_) => bail!(
-            "{NAME} is not ready after {}s; `kubectl describe pods -n {} -l app={NAME}` may tell why",
+            "{name} is not ready after {}s; `kubectl describe pods -n {namespace} -l app={name}` may tell why",
             patience.as_secs(),
-            place.namespace
         ),
     }
 }
@@ -376,6 +460,10 @@ mod tests {
             ("--karmada-webhook-replicas 2", "one process"),
             ("--config f", "not read"),
             ("--external-etcd-servers https://x", "store of its own"),
+            ("--karmada-webhook-extra-args --log=debug", "one process"),
+            ("--on-existing --karmada-webhook-extra-args log", "must look like --name=value"),
+            ("--on-existing --karmada-webhook-replicas 0", "nobody"),
+            ("--on-existing --karmada-apiserver-extra-args --log=debug", "is there already"),
         ] {
             let error = read(line).check().expect_err(line).to_string();
             assert!(error.contains(complaint), "{line}: {error}");
@@ -396,6 +484,63 @@ mod tests {
         let wanted = "clusters:\n- cluster:\n    server: https://192.0.2.7:32443\n  name: x\n";
         assert_eq!(readdressed(config, "192.0.2.7", 32443), wanted);
         assert!(readdressed(config, "2001:db8::1", 1).contains("https://[2001:db8::1]:1\n"));
+    }
+
+    #[test]
+    fn three_programs_stand_beside_an_api_server() {
+        let line = "--on-existing -n here --etcd-storage-mode emptyDir --karmada-webhook-replicas 3 --karmada-controller-manager-extra-args \
+             --feature-gates=Failover=true";
+        let arguments = read(line);
+        arguments.check().expect("good");
+        let certificates = existing::Certificates::make(&arguments, |_| None).expect("certificates");
+        let existing::Layout { programs, calls } =
+            existing::layout(&arguments, &certificates).expect("objects");
+        let found = |kind: &str, name: &str| {
+            let mut all = programs.iter().chain(&calls);
+            let found = all.find(|one| one["kind"] == kind && one["metadata"]["name"] == name);
+            found.unwrap_or_else(|| panic!("{kind} {name} is missing"))
+        };
+        for (name, plural) in existing::WORKLOADS {
+            let kind = if plural == "statefulsets" { "StatefulSet" } else { "Deployment" };
+            let pod = &found(kind, name)["spec"]["template"]["spec"];
+            assert_eq!(pod["serviceAccountName"], name);
+            found("ServiceAccount", name);
+            let role = found("ClusterRole", name);
+            // Nobody may do everything, or act as somebody else.
+            for rule in role["rules"].as_array().expect("rules") {
+                let verbs = rule["verbs"].as_array().expect("verbs");
+                let great = ["*", "impersonate", "escalate", "bind", "deletecollection"];
+                assert!(!verbs.iter().any(|verb| great.contains(&verb.as_str().unwrap_or(""))), "{rule}");
+                let wide = rule["resources"] == serde_json::json!(["*"]);
+                assert!(!wide || !verbs.iter().any(|verb| verb == "create" || verb == "delete"), "{rule}");
+            }
+        }
+        let args =
+            &found("Deployment", "karmada-controllers")["spec"]["template"]["spec"]["containers"][0]["args"];
+        assert!(args.to_string().contains("--feature-gates=Failover=true"), "{args}");
+        assert_eq!(found("Deployment", "karmada-webhook")["spec"]["replicas"], 3);
+        // Whoever calls finds a Service, and trusts its certificate.
+        let service = &found("APIService", "v1alpha1.cluster.karmada.io")["spec"]["service"];
+        assert_eq!(
+            *service,
+            serde_json::json!({"name": "karmada-aggregated-apiserver", "namespace": "here", "port": 443})
+        );
+        assert_eq!(found("Service", "karmada-aggregated-apiserver")["spec"]["ports"][0]["targetPort"], 5444);
+        assert!(calls.iter().all(|one| one["metadata"]["labels"][LABEL] == MARK), "deinit finds them");
+        assert!(
+            !calls.iter().any(|one| one["metadata"]["name"] == "v1beta1.metrics.k8s.io"),
+            "it is the host's"
+        );
+        // What is there already is kept, and told from what is somebody else's.
+        let secret = found("Secret", "karmada-webhook-cert");
+        let known = existing::serving(secret).expect("a certificate");
+        assert_eq!(known.key, certificates.webhook.key);
+        let wanted = found("APIService", "v1alpha1.search.karmada.io");
+        existing::may_replace(wanted, wanted, false).expect("it is ours");
+        let mut other = wanted.clone();
+        other["spec"]["service"]["namespace"] = "elsewhere".into();
+        let refused = existing::may_replace(&other, wanted, false).expect_err("another's").to_string();
+        assert!(refused.contains("elsewhere/karmada-aggregated-apiserver"), "{refused}");
     }
 
     #[test]

@@ -29,7 +29,7 @@ static COMPARISONS: &[(&str, &Recipe, &[&str], &[Tests])] = &[
         &["karmada-aggregated-apiserver", "karmada-controller-manager", "karmada-scheduler"],
         &[("app", "original", "the_original_controllers")],
     ),
-    ("agent", &KARMADA, CONTROL_PLANE, &[("app", "original", "agent::")]),
+    ("agent", &KARMADA, AGENTS, &[("app", "original", "agent::")]),
     ("migrate", &KARMADA, CONTROL_PLANE, &[("app", "migration", "")]),
     ("helm", &HELM, &["helm"], &[("app", "helm", "")]),
     ("cli", &KARMADA, &["karmadactl"], &[("app", "up", "original::")]),
@@ -38,6 +38,16 @@ static COMPARISONS: &[(&str, &Recipe, &[&str], &[Tests])] = &[
 /// The programs of the whole original control plane.
 pub(crate) const CONTROL_PLANE: &[&str] =
     &["karmada-aggregated-apiserver", "karmada-controller-manager", "karmada-scheduler", "karmada-webhook"];
+
+/// The same, with what registers clusters and looks after them.
+const AGENTS: &[&str] = &[
+    "karmada-aggregated-apiserver",
+    "karmada-controller-manager",
+    "karmada-scheduler",
+    "karmada-webhook",
+    "karmadactl",
+    "karmada-agent",
+];
 
 /// These need a program of ours around the original's packages, and no cluster.
 const INTERPRETER: &str = "interpreter";

@@ -90,6 +90,9 @@ pub(crate) struct Arguments {
     /// The control plane is this many servers on one etcd, behind a balancer that gives each request to the next one.
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "pods", value_parser = clap::value_parser!(u8).range(1..=9))]
     servers: u8,
+    /// The control plane is a kube-apiserver with `karmada aggregated`, `karmada webhook` and `karmada controllers` beside it.
+    #[arg(long, conflicts_with_all = ["pods", "pull", "servers"])]
+    existing: bool,
     /// Processes that run specs side by side.
     #[arg(long, value_name = "N", default_value_t = 6)]
     processes: usize,
@@ -144,6 +147,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let count = members.len().to_string();
     let mut wanted = vec!["--members", &count, "--like-kind"];
     wanted.extend(for_pods.arguments());
+    wanted.extend(arguments.existing.then_some("--control-plane"));
     let Some(fleet) = Fleet::of(&workspace, &programs, &wanted)? else {
         bail!("there is no Go toolchain to build the members with");
     };
@@ -153,7 +157,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         balancer: &workspace.program(BALANCER),
     };
     let bind = if arguments.pods { network::PLANE } else { plane::LOOPBACK };
-    let server = Plane::start(&programs, &lab, arguments.servers, bind)?;
+    let server = if arguments.existing {
+        Plane::on_existing(&programs, &lab, fleet.dir().join("karmada-apiserver.kubeconfig"))?
+    } else {
+        Plane::start(&programs, &lab, arguments.servers, bind)?
+    };
     let workshop = Workshop {
         toolchain: &toolchain,
         lab: &lab,

@@ -54,7 +54,10 @@ enum Verb {
     /// Test what works with real pods through our control plane, and measure members that have them. Needs root.
     Pods,
     /// Break real members in every way, and count what is lost.
-    Trouble,
+    Trouble {
+        /// Which kinds of trouble, such as `cut` or `restored`; by default all.
+        kinds: Vec<String>,
+    },
     /// Kill, freeze and cut off servers and etcds, and hold what clients saw against what one store would have shown.
     Histories(histories::Arguments),
     /// Run Kubernetes' own end-to-end suite, as far as it needs no containers, against our API server.
@@ -93,7 +96,7 @@ fn main() -> ExitCode {
         Verb::Dist { folder } => dist::run(&folder),
         Verb::Licenses => licenses::run(),
         Verb::Pods => pods::run(),
-        Verb::Trouble => trouble::run(),
+        Verb::Trouble { kinds } => trouble::run(&kinds),
         Verb::Histories(arguments) => histories::run(&arguments),
         Verb::E2e(arguments) => e2e::run(&arguments),
         Verb::Conformance(arguments) => conformance::run(&arguments),

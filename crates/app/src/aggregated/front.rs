@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use apimachinery::object::Object as _;
 use apimachinery::status::Status;
 use apiserver::auth::User;
 use apiserver::auth::rbac::Attributes;
@@ -13,6 +12,7 @@ use apiserver::http::{Body, Query, RequestInfo, respond};
 use apiserver::server::Server;
 use apiserver::{Peer, serve};
 use bytes::Bytes;
+use cli::registration::{self, Groups};
 use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, HeaderValue};
 use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt as _, Full};
@@ -224,33 +224,12 @@ fn references(value: &Value, found: &mut Vec<String>) {
 
 /// Returns the objects that register this server with an API server: a Service and an APIService for each group version.
 pub(super) fn registration(address: &str, port: u16, namespace: &str, authority: &str) -> Vec<Value> {
-    use base64::Engine as _;
-    let bundle = base64::engine::general_purpose::STANDARD.encode(authority);
     let service = json!({
         "apiVersion": "v1", "kind": "Service",
         "metadata": { "name": super::SERVICE, "namespace": namespace },
         "spec": { "type": "ExternalName", "externalName": address, "ports": [{ "port": port, "protocol": "TCP" }] },
     });
-    // Group, version and the priorities that upstream's installers give them.
-    let versions = [
-        ("cluster.karmada.io", "v1alpha1", 2000, 10),
-        ("search.karmada.io", "v1alpha1", 2000, 10),
-        ("metrics.k8s.io", "v1beta1", 100, 100),
-        ("custom.metrics.k8s.io", "v1beta2", 100, 200),
-        ("custom.metrics.k8s.io", "v1beta1", 100, 100),
-    ];
-    let services = versions.map(|(group, version, minimum, priority)| {
-        json!({
-            "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
-            "metadata": { "name": format!("{version}.{group}"), "labels": { "app": super::SERVICE, "apiserver": "true" } },
-            "spec": {
-                "group": group, "version": version, "caBundle": bundle,
-                "groupPriorityMinimum": minimum, "versionPriority": priority,
-                "service": { "name": super::SERVICE, "namespace": namespace, "port": port },
-            },
-        })
-    });
-    debug_assert!(services.iter().all(|one| !one.name().is_empty()));
+    let services = registration::api_services(Groups::AndMetrics, namespace, super::SERVICE, port, authority);
     std::iter::once(service).chain(services).collect()
 }
 

@@ -3,19 +3,27 @@
 //!
 //! In: what the control plane will have. Out: a [`Rehearsal`]: every write to a member that the controllers wanted to make. A write
 //! that is held back is answered as if it had been made, so that the controllers go on and show the next one.
+//!
+//! Where the controllers of the original will act, it is also told what these send again at every start without a change ([`repeated`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ::controllers::Fleet;
 use anyhow::Context as _;
+use api::names;
+use api::work::Work;
 use apimachinery::object::Object as _;
 use bytes::Bytes;
 use http::{Method, Request, Response};
 use http_body_util::BodyExt as _;
-use kube::Client;
+use kube::api::{Api, DynamicObject, ListParams};
 use kube::client::Body;
+use kube::{Client, Resource as _};
+use member::{Kinds, Lookup, Member};
 use parking_lot::Mutex;
+use propagation::delivery;
 use runtime::Writer;
 use serde_json::{Value, json};
 
@@ -41,6 +49,8 @@ pub(crate) struct Touch {
 pub(crate) struct Rehearsal {
     /// What would be written, and which fields of it.
     pub(crate) touches: BTreeMap<Touch, BTreeSet<String>>,
+    /// What the controllers of the original send once more when they start, although nothing changes by it.
+    pub(crate) repeated: BTreeSet<Touch>,
     /// Members that took part.
     pub(crate) members: Vec<String>,
     /// Members that could not be asked, or whose agents act instead of us.
@@ -50,8 +60,16 @@ pub(crate) struct Rehearsal {
     pub(crate) complete: bool,
 }
 
+/// Whose controllers will act after the switch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Acting {
+    Ours,
+    /// Those of the original, perhaps.
+    Original,
+}
+
 /// Plays through what the controllers would do with these objects.
-pub(crate) async fn rehearse(items: Vec<Item>, chosen: &Chosen) -> anyhow::Result<Rehearsal> {
+pub(crate) async fn rehearse(items: Vec<Item>, chosen: &Chosen, acting: Acting) -> anyhow::Result<Rehearsal> {
     let started = Instant::now();
     let setup = Setup {
         server: apiserver::Options::default(),
@@ -60,7 +78,7 @@ pub(crate) async fn rehearse(items: Vec<Item>, chosen: &Chosen) -> anyhow::Resul
         search_cache_bytes: SEARCH_CACHE,
     };
     let plane = Plane::start(setup).await.context("cannot start a control plane to rehearse with")?;
-    let outcome = play(&plane, items, chosen, started).await;
+    let outcome = play(&plane, items, chosen, acting, started).await;
     plane.stop().await;
     outcome
 }
@@ -69,6 +87,7 @@ async fn play(
     plane: &Plane,
     items: Vec<Item>,
     chosen: &Chosen,
+    who: Acting,
     started: Instant,
 ) -> anyhow::Result<Rehearsal> {
     let clusters: Vec<String> = items
@@ -83,7 +102,7 @@ async fn play(
     let acting = Instant::now();
     // Longer than the period at which members are looked at, so that every controller has seen its members.
     let at_least = chosen.status_period().mul_f32(1.5);
-    let tasks = controllers::rehearse(Writer::new(plane.client.clone()), chosen, between)?;
+    let (tasks, fleet) = controllers::rehearse(Writer::new(plane.client.clone()), chosen, between)?;
     let complete = loop {
         tokio::time::sleep(Duration::from_millis(200)).await;
         let quiet = record.last().is_none_or(|last| last.elapsed() > QUIET);
@@ -96,10 +115,48 @@ async fn play(
     };
     let members: Vec<String> =
         tasks.ready_members().unwrap_or_default().iter().map(|member| member.name().to_owned()).collect();
+    let repeated = match &fleet {
+        Some(fleet) if who == Acting::Original => repeated(&plane.client, fleet).await,
+        _ => Ok(BTreeSet::new()),
+    };
     tasks.stop().await;
+    let mut repeated = repeated.context("cannot tell what the original sends when it starts")?;
     let absent = clusters.into_iter().filter(|cluster| !members.contains(cluster)).collect();
     let touches = std::mem::take(&mut record.0.lock().touches);
-    Ok(Rehearsal { touches, members, absent, seconds: started.elapsed().as_secs(), complete })
+    repeated.retain(|touch| !touches.contains_key(touch));
+    Ok(Rehearsal { touches, repeated, members, absent, seconds: started.elapsed().as_secs(), complete })
+}
+
+/// Returns the updates that the original sends for Works that are carried out already.
+async fn repeated(plane: &Client, fleet: &Fleet) -> anyhow::Result<BTreeSet<Touch>> {
+    let members: BTreeMap<String, Arc<Member>> =
+        fleet.ready().into_iter().map(|member| (names::execution_space(member.name()), member)).collect();
+    let (kinds, works) = (Kinds::default(), Api::<Work>::all(plane.clone()));
+    let mut found = BTreeSet::new();
+    for work in works.list(&ListParams::default()).await? {
+        let Some(member) = work.metadata.namespace.as_ref().and_then(|name| members.get(name)) else {
+            continue;
+        };
+        if work.metadata.deletion_timestamp.is_some() || work.spec.suspend_dispatching == Some(true) {
+            continue;
+        }
+        for manifest in &work.spec.workload.manifests {
+            let (version, kind) = (manifest.api_version(), manifest.kind());
+            // What we cannot interpret, the original cannot either.
+            let Ok(kind) = kinds.resolve(plane, member, version, kind).await else { continue };
+            let namespace = if kind.namespaced { manifest.namespace() } else { "" };
+            let key = runtime::Key::new(namespace, manifest.name());
+            let Lookup::Found(observed) = member.look_up(&kind, &key).await else { continue };
+            let judged = delivery::upstream_repeats(manifest, &observed, fleet.interpreter()).await;
+            if judged.unwrap_or(false) {
+                let place =
+                    DynamicObject::url_path(&kind.resource, Some(namespace).filter(|it| !it.is_empty()));
+                let (cluster, path) = (member.name().to_owned(), format!("{place}/{}", manifest.name()));
+                found.insert(Touch { cluster, verb: "update", path });
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// Returns how much waits in the queues of the controllers.

@@ -1,5 +1,6 @@
 //! What a migration is about to do, for people and for programs.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
@@ -46,6 +47,7 @@ impl Report<'_> {
                 "writes": rehearsal.touches.iter().map(|(touch, fields)| json!({
                     "cluster": touch.cluster, "verb": touch.verb, "path": touch.path, "fields": fields,
                 })).collect::<Vec<_>>(),
+                "repeated": rehearsal.repeated,
             })),
         })
     }
@@ -100,6 +102,21 @@ impl Report<'_> {
         if !rehearsal.complete {
             writeln!(out, "The controllers did not come to rest; more may be written than is told here.")?;
         }
+        if !rehearsal.repeated.is_empty() {
+            writeln!(
+                out,
+                "Karmada's own controllers send {} objects to members again whenever they start; nothing changes by that:",
+                rehearsal.repeated.len()
+            )?;
+            let mut counts = BTreeMap::<(&str, &str), usize>::new();
+            for touch in &rehearsal.repeated {
+                let plural = touch.path.rsplit('/').nth(1).unwrap_or_default();
+                *counts.entry((&touch.cluster, plural)).or_default() += 1;
+            }
+            for ((cluster, plural), count) in counts {
+                writeln!(out, "  {cluster} {plural}: {count}")?;
+            }
+        }
         if rehearsal.touches.is_empty() {
             return writeln!(out, "In members nothing would be written.");
         }
@@ -127,4 +144,40 @@ fn list(out: &mut String, title: &str, lines: impl ExactSizeIterator<Item = Stri
         writeln!(out, "  and {} more; -o json lists all", count.saturating_sub(SHOWN))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rehearsal::Touch;
+    use super::*;
+
+    #[test]
+    fn what_is_sent_again_without_a_change_is_told_apart_from_changes() {
+        let (source, plan) = (Snapshot::default(), Plan::default());
+        let touch = |cluster: &str, plural: &str, name: &str| Touch {
+            cluster: cluster.to_owned(),
+            verb: "update",
+            path: format!("/api/v1/namespaces/shop/{plural}/{name}"),
+        };
+        let rehearsal = Rehearsal {
+            repeated: ["a", "b"].map(|name| touch("m1", "services", name)).into(),
+            members: vec!["m1".to_owned()],
+            complete: true,
+            ..Rehearsal::default()
+        };
+        let report = Report {
+            from: "one",
+            to: "other",
+            source: &source,
+            plan: &plan,
+            rehearsal: Some(&rehearsal),
+            prune: false,
+            pulled: Vec::new(),
+        };
+        let told = "send 2 objects to members again whenever they start; nothing changes by that:\n  m1 services: 2\nIn members nothing \
+                    would be written.\n";
+        assert!(report.text().ends_with(told), "{}", report.text());
+        assert_eq!(report.json()["rehearsal"]["writes"], json!([]));
+        assert_eq!(report.json()["rehearsal"]["repeated"][1]["path"], "/api/v1/namespaces/shop/services/b");
+    }
 }

@@ -1,25 +1,17 @@
 //! The certificate that the webhook server shows, and the authority that API servers are told to trust.
 //!
-//! What is in the directory is used. If nothing is there, an authority and a certificate are made; the authority's key
-//! is forgotten at once, since nothing else will ever be signed with it.
+//! What is in the directory is used. If nothing is there, an authority and a certificate are made; both are replaced by deleting the
+//! directory.
 
-use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use apiserver::auth::pki::write_private;
 use apiserver::auth::x509::Lenient;
-use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
-    KeyPair, KeyUsagePurpose, SanType,
-};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::danger::ClientCertVerifier;
-
-/// How long a certificate made here is valid; like the authority, it is replaced by deleting the directory.
-const YEARS: i16 = 10;
 
 const NAMES: [&str; 7] = [
     "localhost",
@@ -72,57 +64,16 @@ pub(crate) fn load_or_create(
 }
 
 fn make(names: &[String]) -> anyhow::Result<Certificates> {
-    let mut params = CertificateParams::new(Vec::new())?;
-    params.distinguished_name = DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, "karmada-webhook-ca");
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
-    validity(&mut params);
-    let authority_key = KeyPair::generate()?;
-    let authority = params.self_signed(&authority_key)?.pem();
-    let issuer = Issuer::from_ca_cert_pem(&authority, authority_key)?;
-
-    let mut params = CertificateParams::new(Vec::new())?;
-    params.distinguished_name = DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, "karmada-webhook");
-    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    params.use_authority_key_identifier_extension = true;
-    validity(&mut params);
-    for name in NAMES.iter().map(|name| (*name).to_owned()).chain(names.iter().cloned()) {
-        params.subject_alt_names.push(match name.parse::<IpAddr>() {
-            Ok(address) => SanType::IpAddress(address),
-            Err(_) => SanType::DnsName(
-                name.as_str()
-                    .try_into()
-                    .with_context(|| format!("{name:?} cannot stand in a certificate"))?,
-            ),
-        });
-    }
-    let key = KeyPair::generate()?;
-    let certificate = params.signed_by(&key, &issuer)?.pem();
-    Ok(Certificates { authority, certificate, key: key.serialize_pem() })
+    let names: Vec<String> =
+        NAMES.iter().map(|name| (*name).to_owned()).chain(names.iter().cloned()).collect();
+    let cli::serving::Serving { authority, certificate, key } =
+        cli::serving::make("karmada-webhook", &names)?;
+    Ok(Certificates { authority, certificate, key })
 }
 
 /// Returns how TLS asks for certificates without insisting: whether one is good is decided for each request.
 pub(crate) fn lenient() -> Arc<dyn ClientCertVerifier> {
     Arc::new(Lenient::new(Arc::new(rustls::crypto::ring::default_provider())))
-}
-
-/// Valid from yesterday, so that a clock that is a little behind does no harm.
-fn validity(params: &mut CertificateParams) {
-    let today = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
-    let from = today.yesterday().unwrap_or(today);
-    let date = |date: jiff::civil::Date, years: i16| {
-        // The 28th exists in every month.
-        rcgen::date_time_ymd(
-            i32::from(date.year().saturating_add(years)),
-            date.month() as u8,
-            date.day().min(28) as u8,
-        )
-    };
-    params.not_before = date(from, 0);
-    params.not_after = date(today, YEARS);
 }
 
 impl Certificates {

@@ -180,7 +180,7 @@ fn response(uid: &str, verdict: Result<Accepted, Denial>) -> Value {
     json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer })
 }
 
-pub(super) fn encode_base64(bytes: &[u8]) -> String {
+fn encode_base64(bytes: &[u8]) -> String {
     base64::engine::general_purpose::STANDARD.encode(bytes)
 }
 

@@ -1,11 +1,14 @@
 //! The whole of Karmada on somebody else's kube-apiserver: `karmada aggregated`, `karmada controllers` and `karmada webhook`.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use kube::Client;
-use kube::api::{Api, DynamicObject, PostParams};
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::config::Kubeconfig;
 use serde_json::{Value, json};
-use testkit::{Kind, Process, client, condition, eventually, object, run, until};
+use testkit::{Kind, Process, client, condition, eventually, object, run, until, until_gone};
 
 use clusters::{ClusterOptions, Fleet, FleetOptions};
 
@@ -38,6 +41,60 @@ async fn create(client: &Client, made: Value, parameters: &PostParams) {
 async fn get(client: &Client, path: &str) -> Result<Value, String> {
     let request = http::Request::get(path).body(Vec::new()).expect("a request");
     client.request(request).await.map_err(|error| format!("{path}: {error}"))
+}
+
+/// Has a role name the caller, so that members are told of him.
+async fn name_caller(plane: &Client) {
+    let me: SelfSubjectReview = Api::all(plane.clone())
+        .create(&PostParams::default(), &SelfSubjectReview::default())
+        .await
+        .expect("somebody asks");
+    let me = me.status.and_then(|status| status.user_info?.username).expect("a name");
+    let rbac = "rbac.authorization.k8s.io";
+    let role = json!({ "apiVersion": format!("{rbac}/v1"), "kind": "ClusterRole", "metadata": { "name": "proxy" },
+        "rules": [{ "apiGroups": ["cluster.karmada.io"], "resources": ["clusters/proxy"], "verbs": ["*"] }] });
+    let binding = json!({ "apiVersion": format!("{rbac}/v1"), "kind": "ClusterRoleBinding", "metadata": { "name": "proxy" },
+        "roleRef": { "apiGroup": rbac, "kind": "ClusterRole", "name": "proxy" },
+        "subjects": [{ "apiGroup": rbac, "kind": "User", "name": me }] });
+    for made in [role, binding] {
+        create(plane, made, &PostParams::default()).await;
+    }
+}
+
+/// Has a template be brought to the members and waits until its status comes back.
+async fn propagate(plane: &Client) {
+    let policies =
+        Kind::namespaced("policy.karmada.io", "v1alpha1", "PropagationPolicy", "propagationpolicies");
+    let policy = json!({ "apiVersion": "policy.karmada.io/v1alpha1", "kind": "PropagationPolicy", "metadata": { "name": "all", "namespace": "default" },
+        "spec": { "resourceSelectors": [{ "apiVersion": "apps/v1", "kind": "Deployment" }], "placement": {} } });
+    eventually("the policy is accepted", async || {
+        let made = policies
+            .api(plane.clone(), "default")
+            .create(&PostParams::default(), &object(policy.clone()))
+            .await;
+        made.map(drop).map_err(|error| error.to_string())
+    })
+    .await;
+    let deployments = Kind::namespaced("apps", "v1", "Deployment", "deployments");
+    let labels = json!({ "app": "web" });
+    let deployment = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "web", "namespace": "default" },
+        "spec": { "replicas": 2, "selector": { "matchLabels": labels }, "template": { "metadata": { "labels": labels },
+            "spec": { "containers": [{ "name": "web", "image": "nginx" }] } } } });
+    deployments
+        .api(plane.clone(), "default")
+        .create(&PostParams::default(), &object(deployment))
+        .await
+        .expect("a template");
+    let ready =
+        |found: Option<&DynamicObject>| found.is_some_and(|found| found.data["status"]["readyReplicas"] == 2);
+    until(&deployments.api(plane.clone(), "default"), "web", "it runs, and its status comes back", ready)
+        .await;
+}
+
+async fn until_ready(plane: &Client, name: &str) {
+    let clusters =
+        Kind::cluster("cluster.karmada.io", "v1alpha1", "Cluster", "clusters").api(plane.clone(), "");
+    until(&clusters, name, "it is ready", |found| condition(found, "Ready") == Some("True")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -113,51 +170,11 @@ async fn the_whole_of_karmada_runs_on_a_kube_apiserver() {
             &place.kubeconfig.display().to_string(),
         ],
     );
-    let clusters =
-        Kind::cluster("cluster.karmada.io", "v1alpha1", "Cluster", "clusters").api(plane.clone(), "");
-    until(&clusters, "m1", "it is ready", |found| condition(found, "Ready") == Some("True")).await;
-    let policies =
-        Kind::namespaced("policy.karmada.io", "v1alpha1", "PropagationPolicy", "propagationpolicies");
-    let policy = json!({ "apiVersion": "policy.karmada.io/v1alpha1", "kind": "PropagationPolicy", "metadata": { "name": "all", "namespace": "default" },
-        "spec": { "resourceSelectors": [{ "apiVersion": "apps/v1", "kind": "Deployment" }], "placement": {} } });
-    eventually("the policy is accepted", async || {
-        let made = policies
-            .api(plane.clone(), "default")
-            .create(&PostParams::default(), &object(policy.clone()))
-            .await;
-        made.map(drop).map_err(|error| error.to_string())
-    })
-    .await;
-    let deployments = Kind::namespaced("apps", "v1", "Deployment", "deployments");
-    let labels = json!({ "app": "web" });
-    let deployment = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "web", "namespace": "default" },
-        "spec": { "replicas": 2, "selector": { "matchLabels": labels }, "template": { "metadata": { "labels": labels },
-            "spec": { "containers": [{ "name": "web", "image": "nginx" }] } } } });
-    deployments
-        .api(plane.clone(), "default")
-        .create(&PostParams::default(), &object(deployment))
-        .await
-        .expect("a template");
-    let ready =
-        |found: Option<&DynamicObject>| found.is_some_and(|found| found.data["status"]["readyReplicas"] == 2);
-    until(&deployments.api(plane.clone(), "default"), "web", "it runs, and its status comes back", ready)
-        .await;
+    until_ready(&plane, "m1").await;
+    propagate(&plane).await;
 
-    // Into the member, as the caller, whom the member is told of because a role names him.
-    let me: SelfSubjectReview = Api::all(plane.clone())
-        .create(&PostParams::default(), &SelfSubjectReview::default())
-        .await
-        .expect("somebody asks");
-    let me = me.status.and_then(|status| status.user_info?.username).expect("a name");
-    let rbac = "rbac.authorization.k8s.io";
-    let role = json!({ "apiVersion": format!("{rbac}/v1"), "kind": "ClusterRole", "metadata": { "name": "proxy" },
-        "rules": [{ "apiGroups": ["cluster.karmada.io"], "resources": ["clusters/proxy"], "verbs": ["*"] }] });
-    let binding = json!({ "apiVersion": format!("{rbac}/v1"), "kind": "ClusterRoleBinding", "metadata": { "name": "proxy" },
-        "roleRef": { "apiGroup": rbac, "kind": "ClusterRole", "name": "proxy" },
-        "subjects": [{ "apiGroup": rbac, "kind": "User", "name": me }] });
-    for made in [role, binding] {
-        create(&plane, made, &PostParams::default()).await;
-    }
+    // Into the member, as the caller.
+    name_caller(&plane).await;
     let proxy = "/apis/cluster.karmada.io/v1alpha1/clusters/m1/proxy";
     eventually("the way into the member is open", async || {
         let api = get(&plane, &format!("{proxy}/api")).await?;
@@ -224,5 +241,229 @@ async fn the_whole_of_karmada_runs_on_a_kube_apiserver() {
     let secrets = Api::<DynamicObject>::all_with(direct, &testkit::resource("", "v1", "Secret", "secrets"));
     assert!(secrets.list(&Default::default()).await.is_err(), "nothing else is served");
     drop((controllers, webhook, aggregated));
+    fleet.down().await.expect("the API server ends");
+}
+
+/// Leads calls of the API server to programs on this machine, where the pods of a cluster would be.
+fn led_here(object: &mut Value, ports: &BTreeMap<&str, u16>) {
+    let port = |service: &Value| ports.get(service["name"].as_str().unwrap_or_default()).copied();
+    let lead = |service: &mut Value| {
+        if let Some(port) = port(service) {
+            service["port"] = port.into();
+        }
+    };
+    if object["kind"] == "Service"
+        && let Some(port) = port(&object["metadata"])
+    {
+        object["spec"] =
+            json!({ "type": "ExternalName", "externalName": "localhost", "ports": [{ "port": port }] });
+    }
+    for place in ["/spec/service", "/spec/conversion/webhook/clientConfig/service"] {
+        object.pointer_mut(place).into_iter().for_each(&lead);
+    }
+    for hook in object["webhooks"].as_array_mut().into_iter().flatten() {
+        lead(&mut hook["clientConfig"]["service"]);
+    }
+}
+
+/// Changes all objects of a kind so that they lead here.
+async fn lead_here(plane: &Client, kind: &Kind, ports: &BTreeMap<&str, u16>) {
+    let all: Api<DynamicObject> = Api::all_with(plane.clone(), &kind.resource);
+    for found in all.list(&ListParams::default()).await.expect("a list") {
+        let (namespace, name) = (
+            found.metadata.namespace.clone().unwrap_or_default(),
+            found.metadata.name.clone().expect("a name"),
+        );
+        let mut changed = serde_json::to_value(&found).expect("an object");
+        changed["kind"] = kind.resource.kind.clone().into();
+        changed["apiVersion"] = kind.resource.api_version.clone().into();
+        let before = changed.clone();
+        led_here(&mut changed, ports);
+        if changed != before {
+            let api = kind.api(plane.clone(), &namespace);
+            api.replace(&name, &PostParams::default(), &object(changed)).await.expect("it leads here");
+        }
+    }
+}
+
+/// Runs `init --on-existing`; as no machine of the host runs pods, what it waits for is said to be ready.
+async fn install(plane: &Client, config: &str) {
+    let command = ["init", "--on-existing", "--etcd-storage-mode=emptyDir", "--kubeconfig", config];
+    let mut init = std::process::Command::new(KARMADA);
+    let mut init = init.args(command).spawn().expect("it runs");
+    let ended = eventually("it has installed everything", async || {
+        for (kind, name) in [
+            (Kind::namespaced("apps", "v1", "StatefulSet", "statefulsets"), "karmada-aggregated-apiserver"),
+            (Kind::namespaced("apps", "v1", "Deployment", "deployments"), "karmada-webhook"),
+            (Kind::namespaced("apps", "v1", "Deployment", "deployments"), "karmada-controllers"),
+        ] {
+            let api = kind.api(plane.clone(), "karmada-system");
+            let Some(found) = api.get_opt(name).await.map_err(|error| error.to_string())? else { continue };
+            let status = json!({ "observedGeneration": found.metadata.generation, "replicas": 1, "readyReplicas": 1,
+                "updatedReplicas": 1 });
+            let patch = Patch::Merge(json!({ "status": status }));
+            api.patch_status(name, &PatchParams::default(), &patch).await.map_err(|error| error.to_string())?;
+        }
+        init.try_wait().expect("a child").ok_or_else(|| "it still runs".to_owned())
+    })
+    .await;
+    assert!(ended.success(), "init has failed");
+}
+
+/// Makes a kubeconfig with a token of an account, as a pod of it would have one.
+async fn as_account(plane: &Client, kubeconfig: &Path, name: &str, to: &Path) {
+    let path = format!("/api/v1/namespaces/karmada-system/serviceaccounts/{name}/token");
+    let review = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": { "expirationSeconds": 3600 } });
+    let request = http::Request::post(path).header("content-type", "application/json");
+    let request = request.body(review.to_string().into_bytes()).expect("a request");
+    let answer: Value = plane.request(request).await.expect("a token");
+    let file = Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "here",
+        "clusters": [{ "name": "here", "cluster": file.clusters[0].cluster }],
+        "users": [{ "name": "here", "user": { "token": answer["status"]["token"] } }],
+        "contexts": [{ "name": "here", "context": { "cluster": "here", "user": "here" } }],
+    });
+    std::fs::write(to, config.to_string()).expect("a kubeconfig");
+}
+
+/// What `init --on-existing` installs, with the programs on this machine: they have the arguments, the certificates and the accounts of
+/// their pods.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_init_installs_on_an_existing_api_server_brings_templates_to_members() {
+    if !have_kubernetes() {
+        return;
+    }
+    testkit::install_tls();
+    let members = Members::simulated(Access::Shared, 1).await.expect("a simulated member");
+    let dir = tempfile::tempdir().expect("a folder for the test");
+    let (policy, log) = (dir.path().join("policy.json"), dir.path().join("audit.log"));
+    let watched = json!({ "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
+        "rules": [{ "level": "Metadata", "userGroups": ["system:serviceaccounts"] }, { "level": "None" }] });
+    std::fs::write(&policy, watched.to_string()).expect("a file");
+    let host = ClusterOptions::control_plane("host")
+        .apiserver_arg(format!("--audit-policy-file={}", policy.display()))
+        .apiserver_arg(format!("--audit-log-path={}", log.display()));
+    let fleet =
+        Fleet::start(FleetOptions::of([host])).await.unwrap_or_else(|error| panic!("{}", error.chain()));
+    let kubeconfig = fleet.cluster("host").expect("the API server").kubeconfig().to_path_buf();
+    let (config, plane) = (kubeconfig.display().to_string(), client(&kubeconfig).await);
+    let found = clusters::free_ports(2).expect("free ports");
+    let ports = BTreeMap::from([("karmada-webhook", found[0]), ("karmada-aggregated-apiserver", found[1])]);
+
+    install(&plane, &config).await;
+    let secrets = Kind::namespaced("", "v1", "Secret", "secrets").api(plane.clone(), "karmada-system");
+    let first = secrets.get("karmada-webhook-cert").await.expect("a certificate");
+    install(&plane, &config).await;
+    let second = secrets.get("karmada-webhook-cert").await.expect("a certificate");
+    assert_eq!(first.data["data"], second.data["data"], "what runs keeps its certificate");
+    let registration = Kind::cluster("apiregistration.k8s.io", "v1", "APIService", "apiservices");
+    let hooks = |kind: &str| {
+        let plural = format!("{}s", kind.to_lowercase());
+        Kind::cluster("admissionregistration.k8s.io", "v1", kind, &plural)
+    };
+    let (mutating, validating) =
+        (hooks("MutatingWebhookConfiguration"), hooks("ValidatingWebhookConfiguration"));
+    let definitions =
+        Kind::cluster("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions");
+    let services = Kind::namespaced("", "v1", "Service", "services");
+    for kind in [&services, &definitions, &registration, &mutating, &validating] {
+        lead_here(&plane, kind, &ports).await;
+    }
+
+    let mut running = Vec::new();
+    for (name, workload, plural, ready) in [
+        ("karmada-aggregated-apiserver", "StatefulSet", "statefulsets", "ready"),
+        ("karmada-webhook", "Deployment", "deployments", "ready"),
+        ("karmada-controllers", "Deployment", "deployments", "controllers run"),
+    ] {
+        let folder = dir.path().join(name);
+        std::fs::create_dir(&folder).expect("a folder");
+        let secret = secrets.get_opt(&format!("{name}-cert")).await.expect("an answer");
+        for (file, encoded) in secret.iter().filter_map(|secret| secret.data["data"].as_object()).flatten() {
+            use base64::Engine as _;
+            let encoded = encoded.as_str().expect("text");
+            let bytes = base64::engine::general_purpose::STANDARD.decode(encoded).expect("base64");
+            std::fs::write(folder.join(file), bytes).expect("a file");
+        }
+        let own = folder.join("kubeconfig");
+        as_account(&plane, &kubeconfig, name, &own).await;
+        let workloads = Kind::namespaced("apps", "v1", workload, plural).api(plane.clone(), "karmada-system");
+        let workload = workloads.get(name).await.expect("a workload");
+        let container = &workload.data["spec"]["template"]["spec"]["containers"][0];
+        let (place, data) = (folder.display().to_string(), folder.join("data").display().to_string());
+        let given = container["args"].as_array().expect("arguments").iter().filter_map(Value::as_str);
+        let mut arguments: Vec<String> = given
+            .map(|argument| match argument.split_once('=') {
+                Some(("--cert-dir", _)) => format!("--cert-dir={place}"),
+                Some(("--data-dir", _)) => format!("--data-dir={data}"),
+                Some(("--secure-port", _)) => format!("--secure-port={}", ports[name]),
+                Some(("--health-probe-bind-address", _)) => "--health-probe-bind-address=0".to_owned(),
+                _ => argument.to_owned(),
+            })
+            .collect();
+        if ports.contains_key(name) {
+            arguments.push("--bind-address=127.0.0.1".to_owned());
+        }
+        arguments.push(format!("--kubeconfig={}", own.display()));
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        running.push(Process::start(KARMADA, &arguments, ready));
+    }
+    let available = |found: Option<&DynamicObject>| condition(found, "Available") == Some("True");
+    let registrations = registration.api(plane.clone(), "");
+    for name in ["v1alpha1.cluster.karmada.io", "v1alpha1.search.karmada.io"] {
+        until(&registrations, name, "it is available", available).await;
+    }
+    let place = members.places()[0].kubeconfig.display().to_string();
+    run(KARMADA, &["join", "m1", "--kubeconfig", &config, "--cluster-kubeconfig", &place]);
+    until_ready(&plane, "m1").await;
+    propagate(&plane).await;
+    name_caller(&plane).await;
+    eventually("the way into the member is open", async || {
+        let api = get(&plane, "/apis/cluster.karmada.io/v1alpha1/clusters/m1/proxy/api").await?;
+        if api["kind"] == "APIVersions" { Ok(()) } else { Err(api.to_string()) }
+    })
+    .await;
+    // A template that is withdrawn leaves no binding behind, and a cluster that leaves no space.
+    let deployments =
+        Kind::namespaced("apps", "v1", "Deployment", "deployments").api(plane.clone(), "default");
+    deployments.delete("web", &DeleteParams::default()).await.expect("it is there");
+    let bindings = Kind::namespaced("work.karmada.io", "v1alpha2", "ResourceBinding", "resourcebindings");
+    until_gone(&bindings.api(plane.clone(), "default"), "web-deployment", "it goes along").await;
+    run(KARMADA, &["unjoin", "m1", "--kubeconfig", &config]);
+
+    // Nobody needed a right that was not given.
+    let log = std::fs::read_to_string(log).expect("an audit log");
+    let mut asked = BTreeSet::new();
+    for entry in log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
+        let user = entry["user"]["username"].as_str().unwrap_or_default();
+        if let Some(account) = user.strip_prefix("system:serviceaccount:karmada-system:") {
+            asked.insert(account.to_owned());
+            let decision = &entry["annotations"]["authorization.k8s.io/decision"];
+            assert_ne!(decision, "forbid", "{entry:#}");
+        }
+    }
+    let three = ["karmada-aggregated-apiserver", "karmada-controllers", "karmada-webhook"];
+    assert!(three[..2].iter().all(|name| asked.contains(*name)), "the audit log shows only {asked:?}");
+
+    // What is removed leaves nobody who would be called in vain, and Karmada's objects.
+    run(KARMADA, &["deinit", "--force", "--kubeconfig", &config]);
+    for (kind, name) in [
+        (&registration, "v1alpha1.cluster.karmada.io"),
+        (&registration, "v1alpha1.search.karmada.io"),
+        (&mutating, "mutating-config"),
+        (&validating, "validating-config"),
+        (
+            &Kind::cluster("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles"),
+            "karmada-controllers",
+        ),
+    ] {
+        until_gone(&kind.api(plane.clone(), ""), name, "it is removed").await;
+    }
+    let readers = Kind::namespaced("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings");
+    until_gone(&readers.api(plane.clone(), "kube-system"), three[0], "it is removed").await;
+    let policies = "propagationpolicies.policy.karmada.io";
+    definitions.api(plane.clone(), "").get(policies).await.expect("definitions stay");
+    drop(running);
     fleet.down().await.expect("the API server ends");
 }

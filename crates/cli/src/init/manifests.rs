@@ -57,7 +57,7 @@ pub(super) fn all(arguments: &Arguments) -> anyhow::Result<Vec<Value>> {
     ])
 }
 
-fn image(arguments: &Arguments) -> String {
+pub(super) fn image(arguments: &Arguments) -> String {
     let tag = concat!("karmada:v", env!("CARGO_PKG_VERSION"));
     match (arguments.karmada_apiserver_image.as_str(), arguments.private_image_registry.trim_end_matches('/'))
     {
@@ -130,11 +130,32 @@ fn stateful_set(arguments: &Arguments, labels: Value) -> anyhow::Result<Value> {
         "serviceName": "karmada",
         "selector": {"matchLabels": {"app": NAME}},
     });
+    store(arguments, NAME, &mut pod, &mut spec)?;
+    spec["template"] = json!({"metadata": {"labels": {"app": NAME}}, "spec": pod});
+    Ok(json!({
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": NAME, "namespace": arguments.host.namespace, "labels": labels},
+        "spec": spec,
+    }))
+}
+
+/// Says where the data of a StatefulSet lie, as the volume `data`.
+pub(super) fn store(
+    arguments: &Arguments,
+    name: &str,
+    pod: &mut Value,
+    spec: &mut Value,
+) -> anyhow::Result<()> {
+    let mut volume = |volume: Value| match &mut pod["volumes"] {
+        Value::Array(volumes) => volumes.push(volume),
+        none => *none = json!([volume]),
+    };
     match arguments.etcd_storage_mode.as_str() {
-        "emptyDir" => pod["volumes"] = json!([{"name": "data", "emptyDir": {}}]),
+        "emptyDir" => volume(json!({"name": "data", "emptyDir": {}})),
         "PVC" => {
             spec["volumeClaimTemplates"] = json!([{
-                "metadata": {"name": "data", "labels": {"app": NAME, LABEL: "pvc-defaults"}},
+                "metadata": {"name": "data", "labels": {"app": name, LABEL: "pvc-defaults"}},
                 "spec": {
                     "accessModes": ["ReadWriteOnce"],
                     "storageClassName": arguments.storage_classes_name,
@@ -143,7 +164,8 @@ fn stateful_set(arguments: &Arguments, labels: Value) -> anyhow::Result<Value> {
             }]);
         }
         _ => {
-            pod["volumes"] = json!([{"name": "data", "hostPath": {"path": arguments.etcd_data, "type": "DirectoryOrCreate"}}]);
+            let directory = json!({"path": arguments.etcd_data, "type": "DirectoryOrCreate"});
+            volume(json!({"name": "data", "hostPath": directory}));
             let mut labels = Map::new();
             for pair in arguments.etcd_node_selector_labels.split(',').filter(|pair| !pair.is_empty()) {
                 let Some((key, value)) = pair.split_once('=') else {
@@ -156,11 +178,5 @@ fn stateful_set(arguments: &Arguments, labels: Value) -> anyhow::Result<Value> {
             }
         }
     }
-    spec["template"] = json!({"metadata": {"labels": {"app": NAME}}, "spec": pod});
-    Ok(json!({
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "metadata": {"name": NAME, "namespace": arguments.host.namespace, "labels": labels},
-        "spec": spec,
-    }))
+    Ok(())
 }

@@ -15,6 +15,8 @@ use crate::{Revision, disk::RawEntry};
 
 /// Entries per page: few enough for a page of large objects.
 const PAGE: i64 = 500;
+/// How often everything is begun anew because of a compaction meanwhile. These are minutes apart.
+const ATTEMPTS: usize = 3;
 
 /// Everything as of a revision.
 pub(super) struct Everything {
@@ -31,14 +33,28 @@ pub(super) async fn with_history(
     keys: &Keys,
     after: Revision,
 ) -> Result<Everything, Status> {
-    if let Some(compacted) = compaction::last(client).await?.filter(|compacted| *compacted > after) {
-        match at(client, keys, compacted).await {
-            // Somebody has compacted further since.
+    let last = async || Ok(compaction::last(client).await?.filter(|compacted| *compacted > after));
+    match as_of_compaction(last, async |compacted| at(client, keys, compacted).await).await? {
+        Some(everything) => Ok(everything),
+        None => now(client, keys).await,
+    }
+}
+
+/// Reads as of the last compaction; nothing if there was none, or if others compact more quickly than this reads.
+async fn as_of_compaction<T>(
+    last: impl AsyncFn() -> Result<Option<Revision>, Status>,
+    at: impl AsyncFn(Revision) -> Result<T, Status>,
+) -> Result<Option<T>, Status> {
+    for _ in 0..ATTEMPTS {
+        let Some(compacted) = last().await? else { return Ok(None) };
+        match at(compacted).await {
+            // Somebody has compacted further since. What is left of the history is still there: a server that gave it up would end
+            // watches that the others keep.
             Err(status) if status.code() == Code::OutOfRange => {}
-            other => return other,
+            other => return other.map(Some),
         }
     }
-    now(client, keys).await
+    Ok(None)
 }
 
 /// Reads everything as it is now.
@@ -91,4 +107,33 @@ pub(super) fn unsigned(number: i64) -> Revision {
 
 pub(super) fn signed(revision: Revision) -> i64 {
     i64::try_from(revision).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Reads while others compact; what was noted last is `noted` in turn, and nothing before `compacted` can be read.
+    async fn read(noted: &[Revision], compacted: Revision) -> Option<Revision> {
+        let asked = Cell::new(0);
+        let last = async || {
+            let now = noted.get(asked.get()).or(noted.last()).copied();
+            asked.set(asked.get() + 1);
+            Ok(now)
+        };
+        let at = async |revision: Revision| {
+            if revision < compacted { Err(Status::out_of_range("compacted")) } else { Ok(revision) }
+        };
+        as_of_compaction(last, at).await.expect("etcd answers")
+    }
+
+    #[tokio::test]
+    async fn a_compaction_meanwhile_does_not_cost_the_history() {
+        assert_eq!(read(&[], 0).await, None);
+        assert_eq!(read(&[10], 10).await, Some(10));
+        assert_eq!(read(&[10, 20], 20).await, Some(20), "what is left is read");
+        assert_eq!(read(&[10, 20, 30, 40], 40).await, None, "there is an end to it");
+    }
 }

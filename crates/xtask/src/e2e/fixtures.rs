@@ -166,21 +166,26 @@ impl Workshop<'_> {
     }
 
     fn apply(&self, kubeconfig: &Path, objects: &str) -> Result<()> {
-        let mut kubectl = Command::new(self.toolchain.path(&KUBERNETES.program("kubectl")))
-            .arg(format!("--kubeconfig={}", kubeconfig.display()))
-            .args(["apply", "--server-side", "--force-conflicts", "-f", "-"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .context("cannot run kubectl")?;
-        let mut input = kubectl.stdin.take().context("kubectl has no input")?;
-        input.write_all(objects.as_bytes()).context("kubectl does not read")?;
-        drop(input);
-        if !kubectl.wait().context("cannot wait for kubectl")?.success() {
-            bail!("kubectl could not apply to {}", kubeconfig.display());
-        }
-        Ok(())
+        apply(self.toolchain, kubeconfig, objects)
     }
+}
+
+/// Applies objects with kubectl.
+pub(super) fn apply(toolchain: &Toolchain, kubeconfig: &Path, objects: &str) -> Result<()> {
+    let mut kubectl = Command::new(toolchain.path(&KUBERNETES.program("kubectl")))
+        .arg(format!("--kubeconfig={}", kubeconfig.display()))
+        .args(["apply", "--server-side", "--force-conflicts", "-f", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .context("cannot run kubectl")?;
+    let mut input = kubectl.stdin.take().context("kubectl has no input")?;
+    input.write_all(objects.as_bytes()).context("kubectl does not read")?;
+    drop(input);
+    if !kubectl.wait().context("cannot wait for kubectl")?.success() {
+        bail!("kubectl could not apply to {}", kubeconfig.display());
+    }
+    Ok(())
 }
 
 fn estimator_service(member: &str, port: u16) -> Value {

@@ -1,14 +1,16 @@
-//! The control plane that the suite talks to: one server with its own store, or several on one etcd behind a balancer of requests.
+//! The control plane that the suite talks to: one server with its own store, several on one etcd behind a balancer of requests, or a
+//! kube-apiserver with our three programs beside it.
 
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
 
-use anyhow::{Context, Result};
-use clusters::toolchain::{ETCD, Toolchain};
+use anyhow::{Context, Result, bail};
+use clusters::toolchain::{ETCD, KUBERNETES, Toolchain};
 
-use super::fixtures::{FEATURES, Running, free_port, listens};
+use super::fixtures::{FEATURES, Running, apply, free_port, listens};
 
 /// An address that only this machine reaches, with a port that is free.
 pub(super) const LOOPBACK: &str = "127.0.0.1:0";
@@ -66,6 +68,81 @@ impl Plane {
         fs::write(&kubeconfig, text.replace(&urls[0], &format!("https://{place}")))
             .context("cannot write a kubeconfig")?;
         println!("{servers} servers on one etcd; {} says how many requests each got", log.display());
+        Ok(Self { kubeconfig, _processes: processes })
+    }
+}
+
+impl Plane {
+    /// Puts our programs beside a kube-apiserver, as administrators of it.
+    pub(super) fn on_existing(programs: &Programs<'_>, lab: &Path, kubeconfig: PathBuf) -> Result<Self> {
+        let Programs { toolchain, karmada, .. } = programs;
+        let given = format!("--kubeconfig={}", kubeconfig.display());
+        let place = |name: &str| lab.join(name).display().to_string();
+        let (aggregated, webhook) = (free_port()?, free_port()?);
+        let aggregated = [
+            "aggregated".to_owned(),
+            format!("--secure-port={aggregated}"),
+            format!("--cert-dir={}", place("aggregated-certs")),
+        ];
+        let webhook = (
+            ["webhook".to_owned(), format!("--cert-dir={}", place("webhook-certs"))],
+            format!("--secure-port={webhook}"),
+            format!("--url=https://127.0.0.1:{webhook}"),
+        );
+        let print = |arguments: &[&str]| -> Result<()> {
+            let printed = Command::new(karmada).args(arguments).output().context("cannot run karmada")?;
+            if !printed.status.success() {
+                bail!("karmada {}: {}", arguments.join(" "), String::from_utf8_lossy(&printed.stderr));
+            }
+            apply(toolchain, &kubeconfig, &String::from_utf8_lossy(&printed.stdout))
+        };
+        for name in ["karmada-system", "karmada-cluster"] {
+            let text = format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: {name}}}}}");
+            apply(toolchain, &kubeconfig, &text)?;
+        }
+        print(&["crds"])?;
+        let [role, port, certificates] = &aggregated;
+        print(&[role, port, certificates, "--print-registration", "--external-name=localhost"])?;
+        let ([role, certificates], port, url) = &webhook;
+        print(&[role, certificates, "--print-configuration", url])?;
+
+        let mut processes = Vec::new();
+        let mut start = |name: &str, arguments: Vec<String>, word: &str| -> Result<()> {
+            let log = lab.join(format!("{name}.log"));
+            let mut process = Running::start(karmada, &arguments, &[], &log)?;
+            process.wait(name, &log, || fs::read_to_string(&log).unwrap_or_default().contains(word))?;
+            processes.push(process);
+            Ok(())
+        };
+        let local = "--bind-address=127.0.0.1".to_owned();
+        let mut arguments = aggregated.to_vec();
+        arguments.extend([given.clone(), local.clone(), FEATURES.to_owned()]);
+        arguments.push(format!("--data-dir={}", place("aggregated-data")));
+        start("aggregated", arguments, "ready")?;
+        // Charging quotas needs to know the certificate of the API server, which nobody here gives.
+        let gates = format!("{FEATURES},FederatedQuotaEnforcement=false");
+        let mut arguments =
+            vec![role.clone(), certificates.clone(), port.clone(), given.clone(), local, gates];
+        arguments.push("--health-probe-bind-address=0".to_owned());
+        arguments.push("--allow-no-execute-taint-policy".to_owned());
+        start("webhook", arguments, "ready")?;
+        let arguments = [
+            "controllers",
+            &given,
+            "--enable-no-execute-taint-eviction",
+            "--enable-scheduler-estimator",
+            "--controllers=*,hpaScaleTargetMarker,deploymentReplicasSyncer",
+            FEATURES,
+        ];
+        start("controllers", arguments.map(String::from).to_vec(), "controllers run")?;
+        let kubectl = toolchain.path(&KUBERNETES.program("kubectl"));
+        let registered = || {
+            let ask = ["get", "--raw", "/apis/cluster.karmada.io/v1alpha1/clusters"];
+            Command::new(&kubectl).arg(&given).args(ask).output().is_ok_and(|answer| answer.status.success())
+        };
+        if let Some(aggregated) = processes.first_mut() {
+            aggregated.wait("the aggregated server", &lab.join("aggregated.log"), registered)?;
+        }
         Ok(Self { kubeconfig, _processes: processes })
     }
 }

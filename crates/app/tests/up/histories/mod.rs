@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clusters::{Etcd, Network, Way};
+use clusters::{Etcd, Network, Peers, Way};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, PostParams};
 use kube::{Client, ResourceExt as _};
@@ -27,10 +27,14 @@ use faults::{Act, Fault};
 const SERVERS: usize = 3;
 const CLIENTS: usize = 10;
 const WATCHERS: usize = 3;
+/// What the round in CI follows, and how long it lasts.
+const SEED: u64 = 1;
+const SHORT: Duration = Duration::from_secs(6);
 
-/// Three etcds, three servers, and a network of its own for each server.
+/// Three etcds with a network between them, three servers, and a network of its own for each server.
 struct World {
     etcds: Vec<Etcd>,
+    peers: Peers,
     servers: Vec<Server>,
     /// By server and etcd.
     ways: Vec<Vec<Way>>,
@@ -41,7 +45,7 @@ struct World {
 
 impl World {
     async fn start(dir: &Path) -> Option<Self> {
-        let etcds = Etcd::several(dir, SERVERS).await.expect("etcd starts")?;
+        let (etcds, peers) = Etcd::several_apart(dir, SERVERS).await.expect("etcd starts")?;
         let mut ways = Vec::new();
         for _ in 0..SERVERS {
             let mut own = Vec::new();
@@ -80,7 +84,7 @@ impl World {
             clients.push(Client::try_from(config).expect("a client"));
         }
         let place = Arc::new(Place::new(clients));
-        Some(Self { etcds, servers, ways, wanted: vec![true; SERVERS], place })
+        Some(Self { etcds, peers, servers, ways, wanted: vec![true; SERVERS], place })
     }
 
     /// Begins or ends a fault.
@@ -104,6 +108,7 @@ impl World {
                 Fault::CutWay(at, etcd, network) => self.ways[at][etcd].set(network).await,
                 Fault::KillEtcd(at) => self.etcds[at].kill(),
                 Fault::FreezeEtcd(at) => self.etcds[at].pause(),
+                Fault::CutEtcd(..) | Fault::CutOthers(..) => self.between_etcds(fault, false),
             },
             Act::End(fault) => match fault {
                 Fault::KillServer(at) | Fault::EndServer(at) => {
@@ -121,7 +126,15 @@ impl World {
                 Fault::CutWay(at, etcd, _) => self.ways[at][etcd].set(Network::Open).await,
                 Fault::KillEtcd(at) => self.etcds[at].launch_again().expect("etcd starts"),
                 Fault::FreezeEtcd(at) => self.etcds[at].resume(),
+                Fault::CutEtcd(..) | Fault::CutOthers(..) => self.between_etcds(fault, true),
             },
+        }
+    }
+
+    fn between_etcds(&self, fault: Fault, healed: bool) {
+        let (pairs, network) = fault.between_etcds().unwrap_or((Vec::new(), Network::Open));
+        for (one, other) in pairs {
+            self.peers.set(one, other, if healed { Network::Open } else { network });
         }
     }
 
@@ -257,13 +270,13 @@ async fn round(world: &mut World, seed: u64, number: u64, length: Duration, tall
 async fn what_clients_of_three_servers_see_is_one_store() {
     install_tls();
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
-    let seed = number("KARMADA_RS_HISTORIES_SEED").unwrap_or(1);
+    let seed = number("KARMADA_RS_HISTORIES_SEED").unwrap_or(SEED);
     let minutes = number("KARMADA_RS_HISTORIES_MINUTES");
     let dir = tempfile::tempdir().expect("a folder for the test");
     let Some(mut world) = World::start(dir.path()).await else { return };
     let start = Instant::now();
     let mut tally = Tally::default();
-    let length = Duration::from_secs(if minutes.is_some() { 30 } else { 6 });
+    let length = if minutes.is_some() { Duration::from_secs(30) } else { SHORT };
     loop {
         round(&mut world, seed, tally.rounds, length, &mut tally).await;
         if start.elapsed() >= Duration::from_secs(60 * minutes.unwrap_or(0)) {

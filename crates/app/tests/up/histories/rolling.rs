@@ -1,8 +1,6 @@
 //! Servers behind a balancer that are ended and started again, one after the other, under load.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use clusters::Etcd;
@@ -13,35 +11,12 @@ use serde_json::json;
 use testkit::history::truth::Truth;
 use testkit::history::{History, Outcome, judge};
 use testkit::{Server, eventually, install_tls};
-use tokio::net::{TcpListener, TcpStream};
 
 use super::clients::{self, Crowd, Place};
 use super::{CLIENTS, WATCHERS};
 
 /// How long after the end of a server a client may still find out that its connection is gone.
 const AFTERMATH: Duration = Duration::from_secs(1);
-
-/// Spreads connections over the servers that take them.
-async fn balancer(servers: Vec<SocketAddr>) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = listener.local_addr().expect("an address");
-    let next = Arc::new(AtomicUsize::new(0));
-    tokio::spawn(async move {
-        while let Ok((mut client, _)) = listener.accept().await {
-            let (servers, next) = (servers.clone(), Arc::clone(&next));
-            tokio::spawn(async move {
-                for _ in 0..servers.len() {
-                    let at = next.fetch_add(1, Ordering::Relaxed) % servers.len();
-                    if let Ok(mut server) = TcpStream::connect(servers[at]).await {
-                        let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
-                        return;
-                    }
-                }
-            });
-        }
-    });
-    address
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_rolling_restart_loses_no_watch_and_no_request_that_was_not_under_way() {
@@ -53,7 +28,7 @@ async fn a_rolling_restart_loses_no_watch_and_no_request_that_was_not_under_way(
         let address = server.address().expect("it has been started");
         address.parse().expect("an address")
     });
-    let balancer = balancer(addresses.collect()).await;
+    let balancer = testkit::balancer::of_connections(addresses.collect()).await;
     let mut config = crate::servers::config(&servers[0]).await;
     config.cluster_url = format!("https://{balancer}").parse().expect("an address");
     config.default_retry = false;
