@@ -17,6 +17,11 @@ use std::{
     fs,
     path::Path,
     process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -48,6 +53,12 @@ pub(crate) struct Arguments {
     /// left out elsewhere.
     #[arg(long)]
     pods: bool,
+    /// Run the tests so many times, to find those that fail now and then.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    repeat: usize,
+    /// In the last so many of these runs, keep every processor busy with something else.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    under_load: usize,
     /// Show the steps and what they check.
     #[arg(long)]
     list: bool,
@@ -119,6 +130,10 @@ struct Context {
     require_clusters: bool,
     /// What real pods need may be built.
     pods: bool,
+    /// How often the tests run.
+    repeat: usize,
+    /// How many of the last runs have a load beside them.
+    under_load: usize,
     /// Those tests, each with what it needs.
     left_out: RefCell<Vec<String>>,
 }
@@ -181,7 +196,11 @@ fn test(context: &Context) -> Result<()> {
     }
     let logs = context.workspace.target.join(format!("test-logs-{}", std::process::id()));
     let has_library = tests.iter().any(binaries::Binary::is_library);
-    let passed = binaries::run(tests, &environment, &logs);
+    let passed = repeated(context.repeat, |number| {
+        let busy = number + context.under_load >= context.repeat;
+        let _load = busy.then(Load::on_all_processors);
+        binaries::run(tests.clone(), &environment, &logs)
+    });
     // Rustdoc compiles and runs the examples in the documentation; cargo refuses to look for any without a library.
     let examples = match has_library {
         true => context.run(cargo().arg("test").args(context.scope()).args(["--doc", "--quiet"])),
@@ -196,6 +215,50 @@ fn test(context: &Context) -> Result<()> {
         bail!("{count} tests were left out, and --require-clusters is given");
     }
     Ok(())
+}
+
+/// Does something so many times, whatever fails, and says how often it did.
+fn repeated(count: usize, mut once: impl FnMut(usize) -> Result<()>) -> Result<()> {
+    let mut failures = Vec::new();
+    for number in 0..count {
+        let result = once(number);
+        if count > 1 {
+            let verdict = if result.is_ok() { "passed" } else { "FAILED" };
+            eprintln!("==> run {} of {count} {verdict}", number + 1);
+        }
+        failures.extend(result.err());
+    }
+    match failures.pop() {
+        None => Ok(()),
+        Some(only) if count == 1 => Err(only),
+        Some(last) => Err(last.context(format!("{} of {count} runs failed, the last of them", failures.len() + 1))),
+    }
+}
+
+/// Threads that compute for nothing, until they are dropped.
+struct Load {
+    ended: Arc<AtomicBool>,
+}
+
+impl Load {
+    fn on_all_processors() -> Self {
+        let ended = Arc::new(AtomicBool::new(false));
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            let ended = ended.clone();
+            thread::spawn(move || {
+                while !ended.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        Self { ended }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Counts the tests that a run on clusters must not leave out. Those on real pods are demanded by `--pods` alone: what they need takes
@@ -234,6 +297,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         programs,
         require_clusters: arguments.require_clusters,
         pods: arguments.pods,
+        repeat: arguments.repeat,
+        under_load: arguments.under_load,
         left_out: RefCell::default(),
     };
     let started = Instant::now();
@@ -302,6 +367,18 @@ mod tests {
     }
 
     #[test]
+    fn what_fails_in_some_runs_only_is_counted() {
+        let mut ran = 0;
+        let odd = |number: usize| {
+            ran += 1;
+            if number % 2 == 1 { bail!("number {number}") } else { Ok(()) }
+        };
+        let error = format!("{:#}", repeated(4, odd).expect_err("two fail"));
+        assert_eq!((ran, error.as_str()), (4, "2 of 4 runs failed, the last of them: number 3"));
+        assert!(repeated(3, |_| Ok(())).is_ok());
+    }
+
+    #[test]
     fn steps_can_be_left_out() {
         let left = names(&[], &["test", "doc"]).expect("known steps");
         assert!(left.contains(&"fmt") && !left.contains(&"test") && !left.contains(&"doc"));
@@ -349,6 +426,8 @@ mod tests {
             programs: fleet::Programs::unwanted(),
             require_clusters,
             pods: false,
+            repeat: 1,
+            under_load: 0,
             left_out: RefCell::default(),
         };
         assert!(context(false).clusters().expect("nothing fails").is_none());

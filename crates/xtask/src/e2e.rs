@@ -34,9 +34,9 @@ use crate::{
     workspace::{Workspace, cargo},
 };
 
-/// Propagation, overrides, status collection, namespaces, dependencies, preemption, suspension, rescheduling. The slash in front
-/// keeps longer names out.
-const FILES: &[&str] = &[
+/// Propagation, overrides, status collection, namespaces, dependencies, preemption, suspension, rescheduling: the quick part of the
+/// suite. The slash in front keeps longer names out.
+const PROPAGATION: &[&str] = &[
     "/(cluster)?propagationpolicy_test.go",
     "/clusterresourcebinding_test.go",
     "/lazy_activation_policy_test.go",
@@ -66,12 +66,12 @@ const NEWS_EVERY: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Files of the suite to run, as regular expressions on their paths; by default those about propagation.
+    /// Files of the suite to run, as regular expressions on their paths; by default all.
     #[arg(long = "file", value_name = "REGEX")]
     files: Vec<String>,
-    /// Run all files.
+    /// Run only the files about propagation, which takes a few minutes.
     #[arg(long, conflicts_with = "files")]
-    all: bool,
+    propagation: bool,
     /// Specs to run, as a regular expression on their names.
     #[arg(long, value_name = "REGEX")]
     focus: Option<String>,
@@ -198,7 +198,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         .map(|member| format!("{member}:{}", fleet.dir().join(format!("{member}.kubeconfig")).display()))
         .collect();
     run_specs(arguments, &toolchain, &lab, &server.kubeconfig, &socket, &pulled.join(";"))?;
-    let chosen = Chosen { pods: arguments.pods, all: arguments.all };
+    let all = arguments.files.is_empty() && !arguments.propagation;
+    let chosen = Chosen { pods: arguments.pods, all };
     report::judge(&report::read(&lab.join("report.json"))?, chosen)
 }
 
@@ -242,8 +243,7 @@ fn run_specs(
         .arg(format!("--procs={}", arguments.processes))
         .arg(format!("--output-dir={}", lab.display()));
     let files: Vec<&str> = match arguments.files.as_slice() {
-        _ if arguments.all => Vec::new(),
-        [] => FILES.to_vec(),
+        _ if arguments.propagation => PROPAGATION.to_vec(),
         chosen => chosen.iter().map(String::as_str).collect(),
     };
     command.args(files.iter().map(|file| format!("--focus-file={file}")));
