@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::chain::{kind_of, no_rule};
-use crate::lua::{Argument, Limits, Returned, ReturnedValue, Script, decode};
+use crate::lua::{Argument, Limits, Returned, ReturnedValue, Script, bounded, decode};
 use crate::{Error, Operation, Replicas, Result, Rulebook, verify_dependencies};
 
 /// What time it is: scripts may ask, and must end in time.
@@ -135,7 +135,7 @@ impl Customizations {
             .map_err(|message| Error::Script {
                 customization: rule.customization.to_string(),
                 operation,
-                message,
+                message: bounded(message.as_bytes()),
             })
     }
 }
