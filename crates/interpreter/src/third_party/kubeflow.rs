@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::blocks::{
     at, component, condition, earliest, is_true, json_number, latest, list, need, number, only, picked,
-    pod_dependencies, prune_zeros, requirements, set_status, some_text, stamp, status, statuses, text,
+    pod_dependencies, prune_zeros, requirements, set_status, stamp, status, statuses, text,
 };
 use super::{Items, Rules};
 use crate::{Replicas, Result, fields};
@@ -27,7 +27,8 @@ pub(super) const NOTEBOOK: Rules = Rules {
         if let Some(terminated) = at(state, &["terminated"]) {
             let reason = text(terminated, &["reason"]).unwrap_or_default();
             let bad = matches!(reason, "Error" | "OOMKilled" | "ContainerCannotRun");
-            return Ok(!bad && number(terminated, &["exitCode"]) == Some(0.0));
+            let code = at(terminated, &["exitCode"]);
+            return Ok(!bad && code.is_none_or(|code| code.as_f64() == Some(0.0)));
         }
         Ok(false)
     }),
@@ -329,11 +330,13 @@ fn aggregate_mpi_job(object: &mut Value, items: Items<'_>, _now: Timestamp) -> R
         }
         for each in list(found, &["conditions"]) {
             let time = |each: &Value| {
-                some_text(each, &["lastUpdateTime"])
-                    .or_else(|| some_text(each, &["lastTransitionTime"]))
-                    .unwrap_or_default()
-                    .to_owned()
+                let time = text(each, &["lastUpdateTime"]).or_else(|| text(each, &["lastTransitionTime"]));
+                time.unwrap_or_default().to_owned()
             };
+            // What has no time cannot be the newest.
+            if time(each).is_empty() {
+                continue;
+            }
             match conditions.iter_mut().find(|known| known["type"] == each["type"]) {
                 Some(known) if time(each) > time(known) => *known = each.clone(),
                 Some(_) => {}
