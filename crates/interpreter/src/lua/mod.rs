@@ -33,12 +33,14 @@ use code::Prototype;
 use machine::Machine;
 use value::{Text, Value};
 
+use crate::pods::PriorityClass;
+
 /// Returns the first fault of a script, in the words of Karmada's parser.
 pub fn fault(script: &str) -> Option<String> {
     Script::compile(script).err()
 }
 
-/// What a run may take at most.
+/// What a run may take at most, and what it is told.
 #[derive(Clone, Copy)]
 pub struct Limits<'a> {
     /// Instructions; library functions count by what they look at.
@@ -47,6 +49,8 @@ pub struct Limits<'a> {
     pub time: SignedDuration,
     /// What time it is: for the limit above and for scripts that ask.
     pub clock: &'a (dyn Fn() -> Timestamp + Sync),
+    /// For scripts that ask what a pod needs.
+    pub priority_class: PriorityClass,
 }
 
 impl<'a> Limits<'a> {
@@ -55,7 +59,13 @@ impl<'a> Limits<'a> {
     /// The steps take less than the second on any machine; they are there so that a script which is too expensive
     /// fails every time and not only on a busy day.
     pub fn usual(clock: &'a (dyn Fn() -> Timestamp + Sync)) -> Self {
-        Self { steps: 20_000_000, bytes: 64 << 20, time: SignedDuration::from_secs(1), clock }
+        Self {
+            steps: 20_000_000,
+            bytes: 64 << 20,
+            time: SignedDuration::from_secs(1),
+            clock,
+            priority_class: PriorityClass::default(),
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::Items;
+use crate::pods::PriorityClass;
 use crate::{Error, Replicas, Result, fields, pods};
 
 /// Returns the value at a path; null counts as absent.
@@ -289,12 +290,12 @@ pub(super) fn retain_suspend(desired: &mut Value, observed: &Value) -> Result<()
     }
 }
 
-pub(super) fn requirements(template: &Value) -> Result<Option<ReplicaRequirements>> {
+pub(super) fn requirements(template: &Value, class: PriorityClass) -> Result<Option<ReplicaRequirements>> {
     match at(template, &["spec"]) {
         Some(spec) => {
             let mut spec = spec.clone();
             drop_empty(&mut spec);
-            pods::requirements(&spec)
+            pods::requirements(&spec, class)
         }
         None => Ok(None),
     }
@@ -319,11 +320,16 @@ pub(super) fn node_claim<'a>(
 }
 
 /// The replicas at `spec.<field>` of pods like `spec.template`.
-pub(super) fn template_replicas(object: &Value, field: &str, default: Option<f64>) -> Result<Replicas> {
+pub(super) fn template_replicas(
+    object: &Value,
+    field: &str,
+    default: Option<f64>,
+    class: PriorityClass,
+) -> Result<Replicas> {
     need(object, &["spec"])?;
     let template = need(object, &["spec", "template"])?;
     let replicas = number(object, &["spec", field]).or(default).ok_or_else(|| missing(&["spec", field]))?;
-    Ok(Replicas { count: count(replicas), requirements: requirements(template)? })
+    Ok(Replicas { count: count(replicas), requirements: requirements(template, class)? })
 }
 
 pub(super) fn component(name: &str, replicas: f64, requirements: Option<ReplicaRequirements>) -> Component {

@@ -23,8 +23,8 @@ const STATUS: [&str; 8] = [
 ];
 
 pub(super) const DEPLOYMENT: Rules = Rules {
-    replicas: Some(replicas),
-    components: Some(|object| {
+    replicas: Some(|object, _| replicas(object)),
+    components: Some(|object, _| {
         let (job_managers, task_managers) = managers(object);
         let part = |name: &str, replicas: f64, path: &str| {
             let mut requirements = ReplicaRequirements {

@@ -10,6 +10,7 @@ use super::blocks::{
     with_generation,
 };
 use super::{Items, Rules};
+use crate::pods::PriorityClass;
 use crate::{Replicas, Result};
 
 const CLONE_SET_COUNTERS: &[&str] = &[
@@ -130,7 +131,7 @@ pub(super) const UNITED_DEPLOYMENT: Rules = Rules {
 };
 
 pub(super) const BROADCAST_JOB: Rules = Rules {
-    replicas: Some(|object| template_replicas(object, "parallelism", Some(1.0))),
+    replicas: Some(|object, class| template_replicas(object, "parallelism", Some(1.0), class)),
     revise: Some(|object, replicas| set_spec(object, "parallelism", json!(replicas))),
     retain: Some(|desired, observed| {
         let template = need(observed, &["spec", "template"])?;
@@ -197,7 +198,7 @@ pub(super) const ADVANCED_CRON_JOB: Rules = Rules {
 };
 
 pub(super) const SIDECAR_SET: Rules = Rules {
-    replicas: Some(|_| Ok(Replicas::default())),
+    replicas: Some(|_, _| Ok(Replicas::default())),
     retain: Some(|_, _| Ok(())),
     reflect: Some(|object| {
         let Some(found) = at(object, &["status"]) else { return Ok(Map::new()) };
@@ -227,8 +228,8 @@ pub(super) const SIDECAR_SET: Rules = Rules {
     ..Rules::NONE
 };
 
-fn spec_replicas(object: &Value) -> Result<Replicas> {
-    template_replicas(object, "replicas", None)
+fn spec_replicas(object: &Value, class: PriorityClass) -> Result<Replicas> {
+    template_replicas(object, "replicas", None, class)
 }
 
 fn revise_replicas(object: &mut Value, replicas: i64) -> Result<()> {

@@ -9,12 +9,13 @@ use super::blocks::{
     pod_dependencies, prune_zeros, requirements, set_status, stamp, status, statuses, text,
 };
 use super::{Items, Rules};
+use crate::pods::PriorityClass;
 use crate::{Replicas, Result, fields};
 
 pub(super) const NOTEBOOK: Rules = Rules {
-    replicas: Some(|object| {
+    replicas: Some(|object, class| {
         let template = need(object, &["spec", "template"])?;
-        Ok(Replicas { count: 1, requirements: requirements(template)? })
+        Ok(Replicas { count: 1, requirements: requirements(template, class)? })
     }),
     health: Some(|object| {
         let Some(state) = at(object, &["status", "containerState"]) else { return Ok(false) };
@@ -94,7 +95,7 @@ const PYTORCH_ROLES: [&str; 2] = ["Master", "Worker"];
 const TF_ROLES: [&str; 5] = ["PS", "Worker", "Chief", "Master", "Evaluator"];
 
 pub(super) const PYTORCH_JOB: Rules = Rules {
-    components: Some(|object| role_components(object, "pytorchReplicaSpecs", &PYTORCH_ROLES)),
+    components: Some(|object, class| role_components(object, "pytorchReplicaSpecs", &PYTORCH_ROLES, class)),
     health: Some(job_healthy),
     aggregate: Some(aggregate_pytorch_job),
     dependencies: Some(|object| role_dependencies(object, "pytorchReplicaSpecs", &PYTORCH_ROLES)),
@@ -102,19 +103,24 @@ pub(super) const PYTORCH_JOB: Rules = Rules {
 };
 
 pub(super) const TF_JOB: Rules = Rules {
-    components: Some(|object| role_components(object, "tfReplicaSpecs", &TF_ROLES)),
+    components: Some(|object, class| role_components(object, "tfReplicaSpecs", &TF_ROLES, class)),
     aggregate: Some(aggregate_tf_job),
     dependencies: Some(|object| role_dependencies(object, "tfReplicaSpecs", &TF_ROLES)),
     ..PYTORCH_JOB
 };
 
-fn role_components(object: &Value, specs: &str, roles: &[&str]) -> Result<Vec<Component>> {
+fn role_components(
+    object: &Value,
+    specs: &str,
+    roles: &[&str],
+    class: PriorityClass,
+) -> Result<Vec<Component>> {
     let mut components = Vec::new();
     for role in roles {
         let Some(spec) = at(object, &["spec", specs, role]) else { continue };
         let replicas = number(spec, &["replicas"]).unwrap_or(1.0);
         let needed = match at(spec, &["template"]) {
-            Some(template) => requirements(template)?,
+            Some(template) => requirements(template, class)?,
             None => None,
         };
         components.push(component(&role.to_lowercase(), replicas, needed));
@@ -277,14 +283,14 @@ fn aggregate_tf_job(object: &mut Value, items: Items<'_>, now: Timestamp) -> Res
 }
 
 pub(super) const MPI_JOB: Rules = Rules {
-    components: Some(|object| {
+    components: Some(|object, class| {
         let specs = at(object, &["spec", "mpiReplicaSpecs"]).and_then(Value::as_object);
         let mut components = Vec::new();
         for (role, spec) in specs.into_iter().flatten() {
             let Some(template) = at(spec, &["template"]) else { continue };
             let default = if role.eq_ignore_ascii_case("worker") { 0.0 } else { 1.0 };
             let replicas = number(spec, &["replicas"]).unwrap_or(default);
-            components.push(component(role, replicas, requirements(template)?));
+            components.push(component(role, replicas, requirements(template, class)?));
         }
         Ok(components)
     }),

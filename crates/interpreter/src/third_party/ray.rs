@@ -12,10 +12,11 @@ use super::blocks::{
     requirements, set_status, some_text, status, statuses, sum, text, worst,
 };
 use super::{Items, Rules};
+use crate::pods::PriorityClass;
 use crate::{Error, Replicas, Result, fields};
 
 pub(super) const CLUSTER: Rules = Rules {
-    components: Some(|object| components(object, &["spec"])),
+    components: Some(|object, class| components(object, &["spec"], class)),
     health: Some(|object| {
         let Some(found) = at(object, &["status"]) else { return Ok(false) };
         Ok(is_true(found, "HeadPodReady")
@@ -27,7 +28,7 @@ pub(super) const CLUSTER: Rules = Rules {
 };
 
 pub(super) const JOB: Rules = Rules {
-    components: Some(|object| components(object, &["spec", "rayClusterSpec"])),
+    components: Some(|object, class| components(object, &["spec", "rayClusterSpec"], class)),
     health: Some(|object| {
         let field = |name| text(object, &["status", name]).unwrap_or_default();
         Ok(match field("jobDeploymentStatus") {
@@ -56,17 +57,17 @@ pub(super) const SERVICE: Rules = Rules {
     ..Rules::NONE
 };
 
-fn components(object: &Value, path: &[&str]) -> Result<Vec<Component>> {
+fn components(object: &Value, path: &[&str], class: PriorityClass) -> Result<Vec<Component>> {
     let mut found = Vec::new();
     let Some(cluster) = at(object, path) else { return Ok(found) };
     if let Some(head) = at(cluster, &["headGroupSpec", "template"]) {
-        found.push(component("ray-head", 1.0, requirements(head)?));
+        found.push(component("ray-head", 1.0, requirements(head, class)?));
     }
     for (place, group) in list(cluster, &["workerGroupSpecs"]).iter().enumerate() {
         let name =
             some_text(group, &["groupName"]).map_or_else(|| format!("worker-{}", place + 1), str::to_owned);
         let needed = match at(group, &["template"]) {
-            Some(template) => requirements(template)?,
+            Some(template) => requirements(template, class)?,
             None => None,
         };
         found.push(component(&name, number(group, &["replicas"]).unwrap_or(0.0), needed));
@@ -209,19 +210,19 @@ fn aggregate_job(object: &mut Value, items: Items<'_>, _now: Timestamp) -> Resul
     Ok(())
 }
 
-fn service_replicas(object: &Value) -> Result<Replicas> {
+fn service_replicas(object: &Value, class: PriorityClass) -> Result<Replicas> {
     let cluster = at(object, &["spec", "rayClusterConfig"]);
     let Some((cluster, head)) =
         cluster.and_then(|cluster| Some((cluster, at(cluster, &["headGroupSpec", "template"])?)))
     else {
         return Ok(Replicas::default());
     };
-    let mut needed = requirements(head)?;
+    let mut needed = requirements(head, class)?;
     let mut workers = 0.0;
     for group in list(cluster, &["workerGroupSpecs"]) {
         workers += number(group, &["replicas"]).unwrap_or(0.0);
         let Some(template) = at(group, &["template"]) else { continue };
-        let (Some(own), Some(needed)) = (requirements(template)?, &mut needed) else { continue };
+        let (Some(own), Some(needed)) = (requirements(template, class)?, &mut needed) else { continue };
         for name in ["cpu", "memory"] {
             let parse = |text: &Text| Quantity::parse(&text.0).unwrap_or(Quantity::ZERO);
             let Some(more) = own.resource_request.get(name) else { continue };

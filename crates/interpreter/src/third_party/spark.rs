@@ -13,7 +13,7 @@ use super::{Items, Rules};
 use crate::{Error, Result};
 
 pub(super) const APPLICATION: Rules = Rules {
-    components: Some(|object| {
+    components: Some(|object, _| {
         let kind = text(object, &["spec", "type"]).ok_or_else(|| missing(&["spec", "type"]))?.to_lowercase();
         let factor = at(object, &["spec", "memoryOverheadFactor"])
             .and_then(|factor| factor.as_f64().or_else(|| factor.as_str()?.parse().ok()))

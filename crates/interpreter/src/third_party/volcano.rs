@@ -17,13 +17,13 @@ const COUNTERS: [&str; 8] =
 const BAD: [&str; 5] = ["Failed", "Aborted", "Aborting", "Terminated", "Terminating"];
 
 pub(super) const JOB: Rules = Rules {
-    components: Some(|object| {
+    components: Some(|object, class| {
         let tasks = list(object, &["spec", "tasks"]).iter().enumerate();
         tasks
             .map(|(at, task)| {
                 let name = some_text(task, &["name"]).map_or_else(|| format!("task-{at}"), str::to_owned);
                 let replicas = number(task, &["minAvailable"]).unwrap_or(1.0);
-                Ok(component(&name, replicas, requirements(need(task, &["template"])?)?))
+                Ok(component(&name, replicas, requirements(need(task, &["template"])?, class)?))
             })
             .collect()
     }),

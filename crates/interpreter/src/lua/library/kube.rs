@@ -52,7 +52,9 @@ pub(super) fn call(call: &mut Call<'_, '_>, function: Function) -> Ran {
                 return Err(call.raise("getPodRequirements only accepts one argument"));
             }
             let spec = pod_spec(call, "PodTemplateSpec")?;
-            let requirements = pods::requirements(&spec).map_err(|error| call.raise(&error.to_string()))?;
+            let class = call.machine.priority_class();
+            let requirements =
+                pods::requirements(&spec, class).map_err(|error| call.raise(&error.to_string()))?;
             answer(call, requirements.map(serde_json::to_value).transpose())
         }
         Function::GetPodDependencies => {
