@@ -49,7 +49,11 @@ impl Environment {
             events: Events::new(context.writer.client().clone(), &context.supervisor),
             writer: context.writer.clone(),
             supervisor: context.supervisor.clone(),
-            interpreter: interpretation::interpreter(&mirrors, context.writer.client().clone()),
+            interpreter: interpretation::interpreter(
+                &mirrors,
+                context.writer.client().clone(),
+                &context.settings.features,
+            ),
             features: context.settings.features.clone(),
             mirrors,
             services,

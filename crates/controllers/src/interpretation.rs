@@ -18,7 +18,9 @@ use api::config::{
     InterpreterOperation, ResourceInterpreterCustomization, ResourceInterpreterWebhookConfiguration, Rule,
     RuleWithOperations,
 };
+use api::features::{self, Features};
 use apimachinery::gvk::Gvk;
+use interpreter::pods::PriorityClass;
 use interpreter::{Interpreter, Layer, Operation};
 use kube::Client;
 use propagation::Binding;
@@ -27,10 +29,15 @@ use runtime::{Change, Mirror};
 use crate::mirrors::Mirrors;
 
 /// Returns the interpreter of a process: what the mirrors teach comes before what is built in.
-pub(crate) fn interpreter(mirrors: &Mirrors, client: Client) -> Interpreter {
-    let scripts: Arc<dyn Layer> = Arc::new(scripts::Scripts::new(&mirrors.customizations));
+pub(crate) fn interpreter(mirrors: &Mirrors, client: Client, features: &Features) -> Interpreter {
+    let class = if features.enabled(features::RESOURCE_QUOTA_ESTIMATE) {
+        PriorityClass::Needed
+    } else {
+        PriorityClass::Ignored
+    };
+    let scripts: Arc<dyn Layer> = Arc::new(scripts::Scripts::new(&mirrors.customizations, class));
     let webhooks: Arc<dyn Layer> = Arc::new(webhooks::Webhooks::new(&mirrors.interpreter_webhooks, client));
-    Interpreter::built_in([scripts, webhooks])
+    Interpreter::built_in([scripts, webhooks]).with_priority_class(class)
 }
 
 /// The kinds and operations whose rules have changed.

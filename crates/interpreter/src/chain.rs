@@ -15,6 +15,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::native::Native;
+use crate::pods::PriorityClass;
 use crate::{Answer, Error, Operation, Question, Replicas, Result, ThirdParty, verify_dependencies};
 
 /// A source of rules that answers at once, without waiting for anything.
@@ -106,13 +107,14 @@ fn accept(made: Value) -> Result<Value> {
 #[derive(Clone)]
 pub struct Interpreter {
     layers: Arc<[Arc<dyn Layer>]>,
-    third_party: bool,
+    third_party: Option<ThirdParty>,
+    native: Native,
 }
 
 /// Who answers.
 enum Source<'a> {
     Layer(&'a dyn Layer),
-    BuiltIn(&'static dyn Rulebook),
+    BuiltIn(&'a dyn Rulebook),
 }
 
 impl Interpreter {
@@ -124,12 +126,20 @@ impl Interpreter {
     /// Returns an interpreter that asks `layers` first, then the third-party rules, then the native ones: Karmada's
     /// order, with customizations and webhooks as `layers`.
     pub fn built_in(layers: impl IntoIterator<Item = Arc<dyn Layer>>) -> Self {
-        Self { layers: layers.into_iter().collect(), third_party: true }
+        Self { third_party: Some(ThirdParty::default()), ..Self::with_layers(layers) }
     }
 
     /// Returns an interpreter that asks `layers` in the given order, then the native rules.
     pub fn with_layers(layers: impl IntoIterator<Item = Arc<dyn Layer>>) -> Self {
-        Self { layers: layers.into_iter().collect(), third_party: false }
+        Self { layers: layers.into_iter().collect(), third_party: None, native: Native::default() }
+    }
+
+    /// Says whether the built-in rules count the class of its priority among the needs of a pod. What the layers before them
+    /// say is theirs.
+    pub fn with_priority_class(mut self, class: PriorityClass) -> Self {
+        self.native.priority_class = class;
+        self.third_party = self.third_party.map(|_| ThirdParty { priority_class: class });
+        self
     }
 
     /// Returns whether any layer has a rule: what Karmada calls an enabled hook.
@@ -247,10 +257,12 @@ impl Interpreter {
         if let Some(layer) = self.layers.iter().find(|layer| layer.supports(kind, operation)) {
             return Some(Source::Layer(layer.as_ref()));
         }
-        if self.third_party && ThirdParty.supports(kind, operation) {
-            return Some(Source::BuiltIn(&ThirdParty));
+        if let Some(third_party) = &self.third_party
+            && third_party.supports(kind, operation)
+        {
+            return Some(Source::BuiltIn(third_party));
         }
-        Native.supports(kind, operation).then_some(Source::BuiltIn(&Native))
+        self.native.supports(kind, operation).then_some(Source::BuiltIn(&self.native))
     }
 
     fn answering(&self, object: &Value, operation: Operation) -> Result<Source<'_>> {
@@ -275,6 +287,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::Customizations;
 
     /// Answers health for Deployments only, always with an error or a fixed verdict.
     struct Fixed(Result<bool>);
@@ -318,6 +331,66 @@ mod tests {
         assert_eq!(now(chain.get_replicas(&set)).map(|replicas| replicas.count), Ok(4));
         assert_eq!(now(chain.interpret_health(&set)), Ok(false));
         assert_eq!(now(chain.interpret_health(&deployment())), Ok(true));
+    }
+
+    #[test]
+    fn the_priority_class_is_a_need_of_whatever_has_pod_templates_where_it_counts() {
+        let pod = json!({"spec": {"priorityClassName": "high", "nodeSelector": {"disk": "ssd"}}});
+        let spec = json!({
+            "replicas": 1, "parallelism": 1, "template": pod, "tasks": [{"template": pod}],
+            "headGroupSpec": {"template": pod}, "rayClusterConfig": {"headGroupSpec": {"template": pod}},
+            "rayClusterSpec": {"headGroupSpec": {"template": pod}},
+            "pytorchReplicaSpecs": {"Master": {"template": pod}}, "tfReplicaSpecs": {"Chief": {"template": pod}},
+            "mpiReplicaSpecs": {"Launcher": {"template": pod}},
+        });
+        for (api_version, kind) in [
+            ("apps/v1", "Deployment"),
+            ("batch/v1", "Job"),
+            ("apps.kruise.io/v1alpha1", "CloneSet"),
+            ("apps.kruise.io/v1beta1", "StatefulSet"),
+            ("apps.kruise.io/v1alpha1", "UnitedDeployment"),
+            ("apps.kruise.io/v1alpha1", "BroadcastJob"),
+            ("kubeflow.org/v1", "Notebook"),
+            ("ray.io/v1", "RayService"),
+            ("ray.io/v1", "RayCluster"),
+            ("ray.io/v1", "RayJob"),
+            ("batch.volcano.sh/v1alpha1", "Job"),
+            ("kubeflow.org/v1", "PyTorchJob"),
+            ("kubeflow.org/v1", "TFJob"),
+            ("kubeflow.org/v2beta1", "MPIJob"),
+        ] {
+            let object = json!({"apiVersion": api_version, "kind": kind, "spec": spec});
+            for (class, expected) in [(PriorityClass::Needed, "high"), (PriorityClass::Ignored, "")] {
+                let chain = Interpreter::built_in([]).with_priority_class(class);
+                let found = if chain.supports(&kind_of(&object), Operation::InterpretComponent) {
+                    let components = now(chain.get_components(&object)).expect("components");
+                    components[0].replica_requirements.clone().expect("needs").priority_class_name
+                } else {
+                    let replicas = now(chain.get_replicas(&object)).expect("replicas");
+                    replicas.requirements.expect("needs").priority_class_name
+                };
+                assert_eq!(found, expected, "{kind} {class:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn scripts_are_told_the_priority_class_where_it_counts() {
+        let gadget = json!({"apiVersion": "example.io/v1", "kind": "Gadget", "spec": {"template": {
+            "spec": {"priorityClassName": "high", "nodeSelector": {"disk": "ssd"}},
+        }}});
+        let customization = serde_json::from_value(json!({"metadata": {"name": "c"}, "spec": {
+            "target": {"apiVersion": "example.io/v1", "kind": "Gadget"},
+            "customizations": {"replicaResource": {"luaScript": "local kube = require('kube') \
+                function GetReplicas(o) return 1, kube.accuratePodRequirements(o.spec.template) end"}},
+        }}))
+        .expect("a customization");
+        for (class, expected) in [(PriorityClass::Needed, "high"), (PriorityClass::Ignored, "")] {
+            let layer = Customizations::new(Arc::new(Timestamp::now)).with_priority_class(class);
+            layer.load([&customization]);
+            let replicas = layer.get_replicas(&gadget).expect("replicas");
+            assert_eq!(replicas.requirements.expect("needs").priority_class_name, expected);
+        }
     }
 
     #[test]

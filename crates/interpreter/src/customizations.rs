@@ -16,7 +16,8 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::chain::{kind_of, no_rule};
-use crate::lua::{Argument, Limits, Returned, ReturnedValue, Script, decode};
+use crate::lua::{Argument, Limits, Returned, ReturnedValue, Script, bounded, decode};
+use crate::pods::PriorityClass;
 use crate::{Error, Operation, Replicas, Result, Rulebook, verify_dependencies};
 
 /// What time it is: scripts may ask, and must end in time.
@@ -27,6 +28,7 @@ pub struct Customizations {
     rules: RwLock<Arc<Rules>>,
     clock: Clock,
     limit: Limit,
+    priority_class: PriorityClass,
 }
 
 /// What a single run may take, where it is not the usual.
@@ -52,12 +54,23 @@ struct Rule {
 impl Customizations {
     /// Returns a layer without any customization.
     pub fn new(clock: Clock) -> Self {
-        Self { rules: RwLock::default(), clock, limit: Limit::default() }
+        Self {
+            rules: RwLock::default(),
+            clock,
+            limit: Limit::default(),
+            priority_class: PriorityClass::default(),
+        }
     }
 
     /// Changes what a run may take.
     pub fn with_limit(mut self, limit: Limit) -> Self {
         self.limit = limit;
+        self
+    }
+
+    /// Changes what scripts are told that a pod needs.
+    pub fn with_priority_class(mut self, class: PriorityClass) -> Self {
+        self.priority_class = class;
         self
     }
 
@@ -123,6 +136,7 @@ impl Customizations {
         let mut limits = Limits::usual(&clock);
         limits.steps = self.limit.steps.unwrap_or(limits.steps);
         limits.bytes = self.limit.bytes.unwrap_or(limits.bytes);
+        limits.priority_class = self.priority_class;
         let (function, results) = function(operation);
         rule.script
             .clone()
@@ -135,7 +149,7 @@ impl Customizations {
             .map_err(|message| Error::Script {
                 customization: rule.customization.to_string(),
                 operation,
-                message,
+                message: bounded(message.as_bytes()),
             })
     }
 }

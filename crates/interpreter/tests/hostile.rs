@@ -35,6 +35,11 @@ const DEEDS: &[&str] = &[
     "while true do kube.resourceAdd('1Gi', '1M') end",
     "while true do kube.accuratePodRequirements({spec = {containers = {{name = 'a'}}}}) end",
     "while true do next({}) end",
+    "local s, t = 'x', {} for i = 1, 20 do s = s .. s end for i = 1, 1000 do t[i] = s end kube.getPodDependencies(t, 'x')",
+    "local s, t = 'x', {} for i = 1, 20 do s = s .. s end for i = 1, 1000 do t[i] = {secret = {secretName = 's' .. i}} end \
+     kube.getPodDependencies({spec = {volumes = t}}, s)",
+    "local s = 'x' for i = 1, 20 do s = s .. s end while true do kube.accuratePodRequirements({spec = {x = s}}) end",
+    "local s = 'x' for i = 1, 20 do s = s .. s end while true do pcall(kube.resourceAdd, s) end",
     // strings
     "local s = 'x' while true do s = s .. s end",
     "local s = 'x' while true do s = s .. 'x' end",
@@ -184,6 +189,9 @@ const RESULTS: &[&str] = &[
     "return nil",
     "return",
     "return string.gmatch('a', 'a')",
+    // one text many times
+    "local s = 'x' for i = 1, 20 do s = s .. s end local t = {} for i = 1, 1000 do t[i] = s end return t",
+    "local s = 'x' for i = 1, 20 do s = s .. s end local t = {} for i = 1, 1000 do t[i] = {[s] = 1} end return t",
 ];
 
 fn guest(script: &str) -> ResourceInterpreterCustomization {
@@ -257,6 +265,64 @@ fn whatever_a_script_does_it_ends_within_its_bounds_and_is_named() {
         status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());
     let peak: u64 = peak.unwrap_or(0);
     assert!(peak < 300 << 10, "{peak} KiB were in use");
+}
+
+#[test]
+fn what_a_script_hands_over_counts_as_its_memory() {
+    let layer =
+        Customizations::new(Arc::new(Timestamp::now)).with_limit(Limit { steps: None, bytes: Some(1 << 20) });
+    let gadget = json!({"apiVersion": "example.io/v1", "kind": "Gadget", "metadata": {"name": "g"}});
+    let told = "the script needs more than 1 MiB of memory";
+    let cases = [
+        // Each text is 64 KiB long.
+        ("for i = 1, 100 do t[i] = s end return t", Some(told)),
+        ("for i = 1, 100 do t[i] = {[s] = i} end return t", Some(told)),
+        ("for i = 1, 100 do t[i] = s end kube.accuratePodRequirements({spec = t}) return {}", Some(told)),
+        (
+            "for i = 1, 100 do t[i] = s end pcall(kube.getPodDependencies, {spec = t}, 'x') return {}",
+            Some(told),
+        ),
+        (
+            "for i = 1, 100 do t[i] = {secret = {secretName = 's' .. i}} end \
+             kube.getPodDependencies({spec = {volumes = t}}, s) return {}",
+            Some(told),
+        ),
+        // What a library function was handed is free again when it returns.
+        ("for i = 1, 100 do kube.accuratePodRequirements({spec = {x = s}}) end return {}", None),
+        (
+            "for i = 1, 100 do pcall(kube.accuratePodRequirements, {spec = {x = s, y = print}}) end return {}",
+            None,
+        ),
+        ("for i = 1, 5 do t[i] = s end return t", None),
+    ];
+    for (body, expected) in cases {
+        layer.load([&guest(&format!(
+            "local kube = require('kube')\nfunction ReflectStatus(o)\n  local s, t = 'x', {{}} \
+             for i = 1, 16 do s = s .. s end {body}\nend"
+        ))]);
+        let refused = layer.reflect_status(&gadget).err().map(|error| error.to_string());
+        match (&refused, expected) {
+            (None, None) => {}
+            (Some(refused), Some(expected)) => {
+                assert!(refused.ends_with(expected), "{refused:.300} from {body}")
+            }
+            _ => panic!("refused: {} from {body}", refused.is_some()),
+        }
+    }
+}
+
+#[test]
+fn an_unreadable_object_is_told_in_a_message_of_bounded_length() {
+    let mut customization = guest("");
+    customization.spec.customizations = serde_json::from_value(json!({"retention": {"luaScript":
+        "function Retain(d, o) local s = 'x' for i = 1, 16 do s = s .. s end return {a = s} end"}}))
+    .expect("rules");
+    let layer = Customizations::new(Arc::new(Timestamp::now));
+    layer.load([&customization]);
+    let gadget = json!({"apiVersion": "example.io/v1", "kind": "Gadget", "metadata": {"name": "g"}});
+    let refused = layer.retain(gadget.clone(), &gadget).expect_err("there is no kind").to_string();
+    assert!(refused.contains("Object 'Kind' is missing in '{\"a\":\"xxx"), "{refused:.300}");
+    assert!(refused.len() < 4096, "a message of {} bytes", refused.len());
 }
 
 #[test]

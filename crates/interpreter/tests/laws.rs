@@ -112,7 +112,7 @@ proptest! {
 
     #[test]
     fn sums_do_not_depend_on_the_order_of_clusters(reports in prop::collection::vec(report(), 0..5)) {
-        let native = Native;
+        let native = Native::default();
         let forward = items(reports);
         let mut backward = forward.clone();
         backward.reverse();
@@ -126,7 +126,7 @@ proptest! {
 
     #[test]
     fn aggregating_again_changes_nothing(reports in prop::collection::vec(report(), 0..5)) {
-        let native = Native;
+        let native = Native::default();
         let items = items(reports);
         for template in kinds() {
             let aggregate = |object: Value| {
@@ -139,7 +139,7 @@ proptest! {
 
     #[test]
     fn retaining_again_changes_nothing(desired in object(), observed in object()) {
-        let native = Native;
+        let native = Native::default();
         for kind in ["ServiceAccount", "Service", "Secret", "PersistentVolumeClaim"] {
             let (mut desired, mut observed) = (desired.clone(), observed.clone());
             for object in [&mut desired, &mut observed] {

@@ -62,7 +62,7 @@ fn ours(case: &Case) -> Said {
             layer.load(customizations);
             Arc::new(AtOnce(layer))
         }
-        None => Arc::new(AtOnce(ThirdParty)),
+        None => Arc::new(AtOnce(ThirdParty::default())),
     };
     let operation: Operation = case.operation.parse().expect("a known operation");
     let subject = if case.desired.is_null() { &case.observed } else { &case.desired };

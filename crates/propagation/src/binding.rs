@@ -166,26 +166,11 @@ async fn interpret_replicas(inputs: &Inputs<'_>, spec: &mut ResourceBindingSpec)
     spec.replica_requirements = replicas.requirements;
     if features.enabled(features::RESOURCE_QUOTA_ESTIMATE)
         && let Some(requirements) = &mut spec.replica_requirements
+        && requirements.namespace.is_empty()
     {
-        if requirements.namespace.is_empty() {
-            requirements.namespace = template.namespace().to_owned();
-        }
-        // The class of the pods decides which quotas count; the native rules leave it to this gate.
-        if requirements.priority_class_name.is_empty() {
-            requirements.priority_class_name = pod_priority_class(template).to_owned();
-        }
+        requirements.namespace = template.namespace().to_owned();
     }
     Ok(())
-}
-
-fn pod_priority_class(template: &Value) -> &str {
-    let native = matches!(
-        (template.api_version(), template.kind()),
-        ("apps/v1", "Deployment" | "ReplicaSet" | "StatefulSet") | ("batch/v1", "Job") | ("v1", "Pod")
-    );
-    let spec =
-        if template.kind() == "Pod" { &template["spec"] } else { &template["spec"]["template"]["spec"] };
-    if native { spec["priorityClassName"].as_str().unwrap_or("") } else { "" }
 }
 
 /// Workloads with the same value of a label form a group; the group is named `<key>=<value>`.

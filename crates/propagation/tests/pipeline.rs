@@ -6,7 +6,8 @@ use api::cluster::Cluster;
 use api::features::{self, Features};
 use api::policy::{ClusterPropagationPolicy, ConflictResolution, PropagationPolicy};
 use api::work::{ClusterResourceBinding, ResourceBinding, TargetCluster, Work};
-use interpreter::{Interpreter, at_once};
+use interpreter::pods::PriorityClass;
+use interpreter::{AtOnce, Customizations, Interpreter, at_once};
 use jiff::Timestamp;
 use propagation::binding::{self, Change, Inputs};
 use propagation::claim::Claim;
@@ -235,6 +236,29 @@ fn priorities_and_affinity_groups_are_resolved_behind_their_gates() {
     assert_eq!(spec["workloadAffinityGroups"], json!({"affinityGroup": "app=web"}));
     assert_eq!(spec["schedulePriority"], Value::Null);
     assert_eq!(spec["replicaRequirements"]["namespace"], "shop");
+}
+
+#[test]
+fn what_a_layer_says_about_needs_gets_the_namespace_and_nothing_else_where_quotas_count() {
+    let mut world = World::new();
+    world.template["spec"]["template"]["spec"]["priorityClassName"] = "high".into();
+    world.features = Features::default().with(features::RESOURCE_QUOTA_ESTIMATE, true);
+    let needs =
+        |world: &World| json_of(world.build().expect("the binding").spec)["replicaRequirements"].clone();
+    world.interpreter = Interpreter::native().with_priority_class(PriorityClass::Needed);
+    let expected =
+        json!({"resourceRequest": {"cpu": "100m"}, "namespace": "shop", "priorityClassName": "high"});
+    assert_eq!(needs(&world), expected);
+
+    let rules = Customizations::new(Arc::new(Timestamp::now)).with_priority_class(PriorityClass::Needed);
+    rules.load([&serde_json::from_value(json!({"metadata": {"name": "c"}, "spec": {
+        "target": {"apiVersion": "apps/v1", "kind": "Deployment"},
+        "customizations": {"replicaResource": {"luaScript":
+            "function GetReplicas(o) return 1, {nodeClaim = {}, resourceRequest = {cpu = '100m'}} end"}},
+    }}))
+    .expect("a customization")]);
+    world.interpreter = Interpreter::with_layers([Arc::new(AtOnce(rules)) as _]);
+    assert_eq!(needs(&world), json!({"resourceRequest": {"cpu": "100m"}, "namespace": "shop"}));
 }
 
 fn cluster(name: &str) -> Cluster {

@@ -19,7 +19,7 @@ use hyper::body::Incoming;
 use crate::server::Server;
 
 pub use services::{Address, ServicePort};
-pub use tls::Trust;
+pub use trust::Trust;
 
 /// The body of a request that is sent on.
 pub type SentBody = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;

@@ -14,7 +14,7 @@ use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::{Address, Error, SentBody, tls};
+use super::{Address, Error, SentBody};
 
 /// Idle connections that are kept per endpoint, as client-go does.
 const KEEP: usize = 25;
@@ -174,7 +174,7 @@ impl Pool {
         let stream = tokio::time::timeout(HANDSHAKE, self.connector.connect(self.name.clone(), stream))
             .await
             .map_err(|_| Error("net/http: TLS handshake timeout".to_owned()))?
-            .map_err(|error| Error(tls::go_words(&error, &self.name)))?;
+            .map_err(|error| Error(trust::go_words(&error, &self.name)))?;
         let failed = |error: hyper::Error| Error(go_words(&error));
         if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
             let (sender, connection) = http2::Builder::new(TokioExecutor::new())

@@ -186,7 +186,8 @@ fn document(operation: Operation) -> &'static str {
              desiredObj.spec.field = observedObj.spec.field\n  return desiredObj\nend"
         }
         Operation::InterpretReplica => {
-            "Counts replicas and tells what one needs:\nfunction GetReplicas(desiredObj)\n  \
+            "Counts replicas and tells what one needs:\nlocal kube = require(\"kube\")\n\
+             function GetReplicas(desiredObj)\n  \
              return desiredObj.spec.replicas, kube.accuratePodRequirements(desiredObj.spec.template)\nend"
         }
         Operation::InterpretComponent => {
@@ -304,6 +305,8 @@ fn tell(arguments: &Arguments, object: &Value) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use interpreter::{Customizations, Question};
+
     use super::super::RULES;
     use super::*;
 
@@ -327,10 +330,33 @@ mod tests {
 
     #[test]
     fn every_document_shows_a_script_that_can_be_used() {
+        let object = json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "web" },
+            "spec": { "field": 1, "replicas": 2, "template": { "spec": {} } },
+            "status": { "ready": true, "readyReplicas": 1 },
+        });
         for operation in RULES {
-            let script: String =
-                document(operation).lines().skip(1).map(|line| format!("{line}\n")).collect();
-            assert_eq!(lua::fault(&script), None, "{operation}");
+            let script = document(operation).lines().skip(1).map(|line| format!("{line}\n")).collect();
+            let mut spec = edited().spec;
+            *rule(&mut spec.customizations, operation) = Some(LuaScriptHolder { lua_script: script });
+            let customization = json!({ "metadata": { "name": "c" }, "spec": spec });
+            let rules = Customizations::new(std::sync::Arc::new(jiff::Timestamp::now));
+            rules.load([&serde_json::from_value(customization).expect("a customization")]);
+            let object = object.clone();
+            let question = match operation {
+                Operation::Retain => Question::Retain { desired: object.clone(), observed: object },
+                Operation::InterpretReplica => Question::Replicas { object },
+                Operation::InterpretComponent => Question::Components { object },
+                Operation::ReviseReplica => Question::Revise { object, replicas: 3 },
+                Operation::InterpretStatus => Question::Status { object },
+                Operation::AggregateStatus => {
+                    Question::Aggregate { object, items: Vec::new(), now: jiff::Timestamp::UNIX_EPOCH }
+                }
+                Operation::InterpretHealth => Question::Health { object },
+                Operation::InterpretDependency => Question::Dependencies { object },
+            };
+            let answer = question.put_to(&rules);
+            assert!(answer.is_ok(), "{operation}: {answer:?}");
         }
     }
 

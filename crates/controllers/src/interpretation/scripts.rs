@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use api::config::ResourceInterpreterCustomization;
 use apimachinery::gvk::Gvk;
+use interpreter::pods::PriorityClass;
 use interpreter::{Customizations, Error, Layer, Operation, Pending, Question, Rulebook as _};
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -53,11 +54,13 @@ impl Changes {
 }
 
 impl Scripts {
-    pub(super) fn new(mirror: &Arc<Mirror<ResourceInterpreterCustomization>>) -> Self {
+    pub(super) fn new(mirror: &Arc<Mirror<ResourceInterpreterCustomization>>, class: PriorityClass) -> Self {
         Self {
             changes: Changes::of(mirror),
             mirror: mirror.clone(),
-            customizations: Arc::new(Customizations::new(Arc::new(Timestamp::now))),
+            customizations: Arc::new(
+                Customizations::new(Arc::new(Timestamp::now)).with_priority_class(class),
+            ),
             pool: Pool::new(),
         }
     }
@@ -116,7 +119,7 @@ mod tests {
     #[tokio::test]
     async fn what_the_mirror_shows_is_what_is_run() {
         let mirror = Arc::new(Mirror::default());
-        let scripts = Scripts::new(&mirror);
+        let scripts = Scripts::new(&mirror, PriorityClass::default());
         let kind = Gvk::new("example.io", "v1", "Widget");
         assert!(!scripts.supports(&kind, Operation::InterpretHealth));
         let ask = async || {
@@ -141,7 +144,7 @@ mod tests {
         use std::time::{Duration, Instant};
 
         let mirror = Arc::new(Mirror::default());
-        let scripts = Arc::new(Scripts::new(&mirror));
+        let scripts = Arc::new(Scripts::new(&mirror, PriorityClass::default()));
         let deeds = [
             "while true do end",
             "local s = 'x' while true do s = s .. s end",

@@ -5,7 +5,7 @@
 //! the Service in the control plane tells. Answers are limited.
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use api::config::{WebhookClientConfig, WebhookServiceReference};
@@ -17,12 +17,12 @@ use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::Service;
 use kube::{Api, Client};
 use parking_lot::Mutex;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use trust::Trust;
 
 /// No API server stores objects of more than 3 MiB; an answer carries one, or a patch of one.
 const ANSWER_LIMIT: usize = 8 << 20;
@@ -105,27 +105,17 @@ impl Destination {
     }
 
     fn tls(&self) -> Result<TlsConnector, String> {
-        static SYSTEM: OnceLock<Vec<CertificateDer<'static>>> = OnceLock::new();
-        let mut roots = RootCertStore::empty();
-        match &self.authorities {
-            Some(pem) if !pem.is_empty() => {
-                roots.add_parsable_certificates(CertificateDer::pem_slice_iter(pem).flatten());
-                if roots.is_empty() {
-                    return Err(
-                        "unable to load root certificates: unable to parse bytes as PEM block".to_owned()
-                    );
-                }
-            }
-            _ => {
-                let system = SYSTEM.get_or_init(|| rustls_native_certs::load_native_certs().certs);
-                roots.add_parsable_certificates(system.iter().cloned());
-            }
+        let trust = Trust::from_bundle(self.authorities.clone());
+        if !trust.is_usable() {
+            return Err("unable to load root certificates: unable to parse bytes as PEM block".to_owned());
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = trust::verifier(&trust, provider.clone()).map_err(|error| error.to_string())?;
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?
-            .with_root_certificates(roots)
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
             .with_no_client_auth();
         Ok(TlsConnector::from(Arc::new(config)))
     }
@@ -234,10 +224,10 @@ impl Transport {
             (self.address(destination).await?, destination.name()?, destination.tls()?);
         let stream = TcpStream::connect(&address).await.map_err(|error| dial_words(&address, &error))?;
         let _ = stream.set_nodelay(true);
-        let stream = tokio::time::timeout(HANDSHAKE, tls.connect(name, stream))
+        let stream = tokio::time::timeout(HANDSHAKE, tls.connect(name.clone(), stream))
             .await
             .map_err(|_| "net/http: TLS handshake timeout".to_owned())?
-            .map_err(|error| format!("tls: failed to verify certificate: {error}"))?;
+            .map_err(|error| trust::go_words(&error, &name))?;
         let (sender, connection) =
             http1::handshake(TokioIo::new(stream)).await.map_err(|error| go_words(&error))?;
         tokio::spawn(async move {

@@ -98,10 +98,12 @@ struct Webhook {
 impl Webhook {
     async fn start(answer: fn(&Value) -> Value) -> Self {
         let key = rcgen::KeyPair::generate().expect("a key");
-        let certificate =
+        let mut params =
             rcgen::CertificateParams::new(vec!["localhost".to_owned(), "hook.default.svc".to_owned()])
-                .and_then(|params| params.self_signed(&key))
-                .expect("a certificate");
+                .expect("parameters");
+        // Its own authority, as `openssl req -x509` makes it.
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let certificate = params.self_signed(&key).expect("a certificate");
         let authority = certificate.pem();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let key = rustls::pki_types::PrivatePkcs8KeyDer::from(key.serialize_der());

@@ -10,15 +10,8 @@ use super::convert::repair;
 
 /// How upstream begins to say that a table is not what was asked for.
 const UNREADABLE: &str = "json unmarshal obj failed";
-
-/// Returns how many values a tree has; working on it costs as many steps.
-pub(super) fn size(json: &Json) -> usize {
-    match json {
-        Json::Array(items) => 1 + items.iter().map(size).sum::<usize>(),
-        Json::Object(fields) => 1 + fields.values().map(size).sum::<usize>(),
-        _ => 1,
-    }
-}
+/// As much of a table is told in a message.
+const SHOWN_MAX: usize = 1024;
 
 /// A result without any content is an empty object where an object is wanted.
 pub(super) fn object_where_empty(json: &mut Json) {
@@ -36,12 +29,37 @@ pub(crate) fn object(mut json: Json, references: &[&Json]) -> Result<Json, Strin
     match &json {
         Json::Object(fields) => match fields.get("kind").and_then(Json::as_str) {
             Some(kind) if !kind.is_empty() => Ok(json),
-            _ => Err(format!("{UNREADABLE}: Object 'Kind' is missing in '{json}'")),
+            _ => Err(format!("{UNREADABLE}: Object 'Kind' is missing in '{}'", shown(&json))),
         },
         _ => Err(format!(
             "{UNREADABLE}: json: cannot unmarshal array into Go value of type map[string]interface {{}}"
         )),
     }
+}
+
+/// Returns the text of what a script made, as much as fits into a message.
+fn shown(json: &Json) -> String {
+    struct Cut(Vec<u8>);
+
+    impl std::io::Write for Cut {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            let left = SHOWN_MAX.saturating_sub(self.0.len());
+            if left == 0 {
+                return Err(std::io::ErrorKind::StorageFull.into());
+            }
+            self.0.extend_from_slice(&bytes[..bytes.len().min(left)]);
+            Ok(bytes.len().min(left))
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let mut cut = Cut(Vec::new());
+    let whole = serde_json::to_writer(&mut cut, json).is_ok();
+    let text = String::from_utf8_lossy(&cut.0);
+    if whole { text.into_owned() } else { format!("{text}…") }
 }
 
 /// Returns the status that a script reports.

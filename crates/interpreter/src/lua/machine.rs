@@ -16,6 +16,7 @@ use super::operators::arithmetic;
 use super::parser::SOURCE;
 use super::value::{Closure, ClosureId, Heap, TableId, Text, Value};
 use super::{Limits, Throw};
+use crate::pods::PriorityClass;
 
 /// As many calls may be under way, as in gopher-lua.
 const FRAMES_MAX: usize = 256;
@@ -166,6 +167,10 @@ impl<'a> Machine<'a> {
         }
         self.look = self.steps.saturating_sub(STEPS_PER_LOOK);
         Ok(())
+    }
+
+    pub(super) fn priority_class(&self) -> PriorityClass {
+        self.limits.priority_class
     }
 
     /// Returns the place of the innermost line of the script that runs, as messages begin with it.

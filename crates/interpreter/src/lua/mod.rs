@@ -33,12 +33,14 @@ use code::Prototype;
 use machine::Machine;
 use value::{Text, Value};
 
+use crate::pods::PriorityClass;
+
 /// Returns the first fault of a script, in the words of Karmada's parser.
 pub fn fault(script: &str) -> Option<String> {
     Script::compile(script).err()
 }
 
-/// What a run may take at most.
+/// What a run may take at most, and what it is told.
 #[derive(Clone, Copy)]
 pub struct Limits<'a> {
     /// Instructions; library functions count by what they look at.
@@ -47,6 +49,8 @@ pub struct Limits<'a> {
     pub time: SignedDuration,
     /// What time it is: for the limit above and for scripts that ask.
     pub clock: &'a (dyn Fn() -> Timestamp + Sync),
+    /// For scripts that ask what a pod needs.
+    pub priority_class: PriorityClass,
 }
 
 impl<'a> Limits<'a> {
@@ -55,7 +59,13 @@ impl<'a> Limits<'a> {
     /// The steps take less than the second on any machine; they are there so that a script which is too expensive
     /// fails every time and not only on a busy day.
     pub fn usual(clock: &'a (dyn Fn() -> Timestamp + Sync)) -> Self {
-        Self { steps: 20_000_000, bytes: 64 << 20, time: SignedDuration::from_secs(1), clock }
+        Self {
+            steps: 20_000_000,
+            bytes: 64 << 20,
+            time: SignedDuration::from_secs(1),
+            clock,
+            priority_class: PriorityClass::default(),
+        }
     }
 }
 
@@ -127,8 +137,8 @@ impl Script {
         let outcome = self.call_in(&mut machine, function, arguments, results);
         outcome.map_err(|throw| match throw {
             Failure::Throw(Throw::Error(value)) => bounded(&library::display(&value)),
-            Failure::Throw(Throw::Deadline) => format!("{} context deadline exceeded", machine.place(1)),
-            Failure::Throw(Throw::Memory) => format!("{} {}", machine.place(1), out_of_memory(limits)),
+            Failure::Throw(Throw::Deadline) => placed(&machine, "context deadline exceeded"),
+            Failure::Throw(Throw::Memory) => placed(&machine, &out_of_memory(limits)),
             Failure::Text(text) => text,
         })
     }
@@ -159,7 +169,7 @@ impl Script {
         }
         let mut returned = machine.call(function, &values)?;
         returned.resize(results, Value::Nil);
-        Ok(returned.into_iter().map(|value| describe(machine, &value)).collect())
+        Ok(returned.into_iter().map(|value| describe(machine, &value)).collect::<Result<_, Throw>>()?)
     }
 }
 
@@ -174,18 +184,23 @@ impl From<Throw> for Failure {
     }
 }
 
-fn describe(machine: &Machine<'_>, value: &Value) -> Returned {
+fn describe(machine: &mut Machine<'_>, value: &Value) -> Result<Returned, Throw> {
     let found = match value {
         Value::Nil => ReturnedValue::Nil,
         Value::Boolean(value) => ReturnedValue::Boolean(*value),
         Value::Number(number) => ReturnedValue::Number(*number),
         Value::Table(table) => {
-            let json = convert::to_json(&machine.heap, *table);
+            let json = convert::to_json(machine, *table)?.map(|(json, _)| json);
             ReturnedValue::Table(json.map_err(|why| format!("encode lua result to json failed: {why}")))
         }
         _ => ReturnedValue::Other,
     };
-    Returned { type_name: value.type_name(), type_number: value.type_number(), value: found }
+    Ok(Returned { type_name: value.type_name(), type_number: value.type_number(), value: found })
+}
+
+/// Puts the line that runs before a message; when the function has returned, none does.
+fn placed(machine: &Machine<'_>, message: &str) -> String {
+    format!("{} {message}", machine.place(1)).trim_start().to_owned()
 }
 
 fn out_of_memory(limits: &Limits<'_>) -> String {
@@ -193,7 +208,7 @@ fn out_of_memory(limits: &Limits<'_>) -> String {
 }
 
 /// Errors end up in events and conditions, so what a script says is cut.
-fn bounded(message: &[u8]) -> String {
+pub(crate) fn bounded(message: &[u8]) -> String {
     const MESSAGE_MAX: usize = 2048;
     let text = String::from_utf8_lossy(&message[..message.len().min(MESSAGE_MAX)]);
     if message.len() > MESSAGE_MAX { format!("{text}…") } else { text.into_owned() }

@@ -290,10 +290,15 @@ impl Heap {
     }
 
     /// Charges memory before it is taken.
-    pub(super) fn charge(&mut self, bytes: usize) -> Result<(), Throw> {
+    pub(super) fn charge(&self, bytes: usize) -> Result<(), Throw> {
         // Only this thread works on the gauge; it is atomic because constants of scripts are shared between threads.
         let used = self.gauge.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
         if used > self.limit { Err(Throw::Memory) } else { Ok(()) }
+    }
+
+    /// Gives back what was charged for memory that is free again.
+    pub(super) fn release(&self, bytes: usize) {
+        self.gauge.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     pub(super) fn text(&mut self, bytes: &[u8]) -> Result<Value, Throw> {
@@ -303,7 +308,7 @@ impl Heap {
 
     /// Takes over a string whose buffer was charged with [`Heap::charge`] while it grew; gives that charge back.
     pub(super) fn text_from(&mut self, buffer: Vec<u8>, charged: usize) -> Result<Value, Throw> {
-        self.gauge.fetch_sub(charged, Ordering::Relaxed);
+        self.release(charged);
         self.text(&buffer)
     }
 

@@ -16,12 +16,15 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::chain::kind_of;
+use crate::pods::PriorityClass;
 use crate::{Error, Operation, Replicas, Result, Rulebook};
 use kinds::Kind;
 
 /// The last layer of every chain.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Native;
+pub struct Native {
+    pub priority_class: PriorityClass,
+}
 
 impl Rulebook for Native {
     fn supports(&self, kind: &Gvk, operation: Operation) -> bool {
@@ -43,7 +46,7 @@ impl Rulebook for Native {
     }
 
     fn get_replicas(&self, object: &Value) -> Result<Replicas> {
-        replicas::get(known(object, Operation::InterpretReplica)?, object)
+        replicas::get(known(object, Operation::InterpretReplica)?, object, self.priority_class)
     }
 
     fn revise_replica(&self, object: Value, replicas: i64) -> Result<Value> {

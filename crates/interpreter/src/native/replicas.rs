@@ -10,7 +10,7 @@ pub(super) fn supports(kind: Kind) -> bool {
     matches!(kind, Kind::Deployment | Kind::ReplicaSet | Kind::StatefulSet | Kind::Job | Kind::Pod)
 }
 
-pub(super) fn get(kind: Kind, object: &Value) -> Result<Replicas> {
+pub(super) fn get(kind: Kind, object: &Value, class: pods::PriorityClass) -> Result<Replicas> {
     let (count, pod_spec): (i32, &[&str]) = match kind {
         Kind::Deployment | Kind::ReplicaSet | Kind::StatefulSet => {
             (count(object, "replicas")?.unwrap_or(0), &["spec", "template", "spec"])
@@ -28,7 +28,7 @@ pub(super) fn get(kind: Kind, object: &Value) -> Result<Replicas> {
         }
     };
     let requirements = match fields::present(object, pod_spec)? {
-        Some(spec) => pods::requirements(spec)?,
+        Some(spec) => pods::requirements(spec, class)?,
         None => None,
     };
     Ok(Replicas { count, requirements })

@@ -6,4 +6,4 @@ mod references;
 mod requirements;
 
 pub use references::references;
-pub use requirements::requirements;
+pub use requirements::{PriorityClass, requirements};

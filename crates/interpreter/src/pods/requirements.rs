@@ -14,16 +14,32 @@ use serde_json::{Map, Value, json};
 use crate::fields;
 use crate::{Error, Result};
 
-/// Returns what a replica of the pod `spec` needs, `None` when it needs nothing in particular.
-///
-/// The priority class is not included; it is for callers that estimate quotas to copy it.
-pub fn requirements(spec: &Value) -> Result<Option<ReplicaRequirements>> {
+/// Whether the class of its priority is one of the needs of a pod. Some quotas count only for pods of a class, so it is where
+/// quotas are estimated (the gate ResourceQuotaEstimate).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum PriorityClass {
+    #[default]
+    Ignored,
+    Needed,
+}
+
+/// Returns what a replica of the pod `spec` needs, `None` when it needs nothing in particular: the class alone does not count.
+pub fn requirements(spec: &Value, class: PriorityClass) -> Result<Option<ReplicaRequirements>> {
     let node_claim = node_claim(spec)?;
     let resource_request = resource_request(spec)?;
     if node_claim.is_none() && resource_request.is_empty() {
         return Ok(None);
     }
-    Ok(Some(ReplicaRequirements { node_claim, resource_request, ..ReplicaRequirements::default() }))
+    let priority_class_name = match class {
+        PriorityClass::Ignored => String::new(),
+        PriorityClass::Needed => fields::text(spec, &["priorityClassName"])?.to_owned(),
+    };
+    Ok(Some(ReplicaRequirements {
+        node_claim,
+        resource_request,
+        priority_class_name,
+        ..ReplicaRequirements::default()
+    }))
 }
 
 fn node_claim(spec: &Value) -> Result<Option<NodeClaim>> {
@@ -151,7 +167,7 @@ mod tests {
     use super::*;
 
     fn check(spec: Value, expected: Value) {
-        let requirements = requirements(&spec).expect("the pod spec is well-formed");
+        let requirements = requirements(&spec, PriorityClass::Ignored).expect("the pod spec is well-formed");
         assert_eq!(serde_json::to_value(requirements).expect("requirements are plain data"), expected);
     }
 
@@ -238,10 +254,25 @@ mod tests {
     }
 
     #[test]
+    fn the_priority_class_is_one_of_the_needs_where_it_counts_and_there_are_others() {
+        let needy = json!({"priorityClassName": "high", "nodeSelector": {"disk": "ssd"}});
+        let modest = json!({"priorityClassName": "high"});
+        for (spec, class, expected) in [
+            (&needy, PriorityClass::Needed, Some("high")),
+            (&needy, PriorityClass::Ignored, Some("")),
+            (&modest, PriorityClass::Needed, None),
+        ] {
+            let found = requirements(spec, class).expect("the pod spec is well-formed");
+            let name = found.as_ref().map(|found| found.priority_class_name.as_str());
+            assert_eq!(name, expected, "{spec} {class:?}");
+        }
+    }
+
+    #[test]
     fn an_unreadable_quantity_is_an_error() {
         let spec = json!({"containers": [{"resources": {"requests": {"cpu": "many"}}}]});
         assert_eq!(
-            requirements(&spec).map_err(|error| error.to_string()),
+            requirements(&spec, PriorityClass::Ignored).map_err(|error| error.to_string()),
             Err("invalid quantity \"many\" at .resources.requests.cpu".into())
         );
     }

@@ -11,14 +11,14 @@ use super::blocks::{
 use crate::{Replicas, Result};
 
 pub(super) const WORKFLOW: Rules = Rules {
-    replicas: Some(|object| {
+    replicas: Some(|object, class| {
         let spec = need(object, &["spec"])?;
         let replicas = number(spec, &["parallelism"]).unwrap_or(1.0);
         let part = |name: &str| at(spec, &[name]).cloned();
         let pod = json!({"spec": {
             "affinity": part("affinity"), "nodeSelector": part("nodeSelector"), "tolerations": part("tolerations"),
         }});
-        Ok(Replicas { count: count(replicas), requirements: requirements(&pod)? })
+        Ok(Replicas { count: count(replicas), requirements: requirements(&pod, class)? })
     }),
     revise: Some(|object, replicas| set_spec(object, "parallelism", json!(replicas))),
     retain: Some(|desired, observed| {

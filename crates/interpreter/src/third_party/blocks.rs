@@ -2,11 +2,12 @@
 
 use api::config::DependentObjectReference;
 use api::labels::annotations::TEMPLATE_GENERATION;
-use api::work::{Component, ComponentReplicaRequirements, ReplicaRequirements};
+use api::work::{Component, ComponentReplicaRequirements, NodeClaim, ReplicaRequirements};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::Items;
+use crate::pods::PriorityClass;
 use crate::{Error, Replicas, Result, fields, pods};
 
 /// Returns the value at a path; null counts as absent.
@@ -25,6 +26,11 @@ pub(super) fn need<'a>(value: &'a Value, path: &[&str]) -> Result<&'a Value> {
 
 pub(super) fn missing(path: &[&str]) -> Error {
     Error::Missing(path.join("."))
+}
+
+/// Says that something is a scalar or a list where the rule must set a field of it.
+pub(super) fn not_an_object(path: &[&str]) -> Error {
+    Error::Layer(format!("{} is not an object", path.join(".")))
 }
 
 pub(super) fn text<'a>(value: &'a Value, path: &[&str]) -> Option<&'a str> {
@@ -284,23 +290,46 @@ pub(super) fn retain_suspend(desired: &mut Value, observed: &Value) -> Result<()
     }
 }
 
-pub(super) fn requirements(template: &Value) -> Result<Option<ReplicaRequirements>> {
+pub(super) fn requirements(template: &Value, class: PriorityClass) -> Result<Option<ReplicaRequirements>> {
     match at(template, &["spec"]) {
         Some(spec) => {
             let mut spec = spec.clone();
             drop_empty(&mut spec);
-            pods::requirements(&spec)
+            pods::requirements(&spec, class)
         }
         None => Ok(None),
     }
 }
 
+/// Returns where pods may run, as plain fields say it.
+pub(super) fn node_claim<'a>(
+    parts: impl IntoIterator<Item = (&'a str, Option<&'a Value>)>,
+) -> Result<Option<NodeClaim>> {
+    let empty = |value: &Value| value.as_object().is_some_and(Map::is_empty) || value == &json!([]);
+    let said = parts.into_iter().filter_map(|(name, value)| {
+        let value = value.filter(|value| !empty(value))?;
+        Some((name.to_owned(), value.clone()))
+    });
+    let claim: Map<String, Value> = said.collect();
+    if claim.is_empty() {
+        return Ok(None);
+    }
+    serde_json::from_value(Value::Object(claim))
+        .map(Some)
+        .map_err(|error| Error::NodeClaim(error.to_string()))
+}
+
 /// The replicas at `spec.<field>` of pods like `spec.template`.
-pub(super) fn template_replicas(object: &Value, field: &str, default: Option<f64>) -> Result<Replicas> {
+pub(super) fn template_replicas(
+    object: &Value,
+    field: &str,
+    default: Option<f64>,
+    class: PriorityClass,
+) -> Result<Replicas> {
     need(object, &["spec"])?;
     let template = need(object, &["spec", "template"])?;
     let replicas = number(object, &["spec", field]).or(default).ok_or_else(|| missing(&["spec", field]))?;
-    Ok(Replicas { count: count(replicas), requirements: requirements(template)? })
+    Ok(Replicas { count: count(replicas), requirements: requirements(template, class)? })
 }
 
 pub(super) fn component(name: &str, replicas: f64, requirements: Option<ReplicaRequirements>) -> Component {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::Rules;
 use super::blocks::{
-    at, component, count, need, number, picked, set_status, status as status_of, statuses, text,
+    at, component, count, node_claim as node_claim_of, number, picked, status as status_of, statuses, text,
 };
 use crate::{Error, Replicas, Result, fields};
 
@@ -23,8 +23,8 @@ const STATUS: [&str; 8] = [
 ];
 
 pub(super) const DEPLOYMENT: Rules = Rules {
-    replicas: Some(replicas),
-    components: Some(|object| {
+    replicas: Some(|object, _| replicas(object)),
+    components: Some(|object, _| {
         let (job_managers, task_managers) = managers(object);
         let part = |name: &str, replicas: f64, path: &str| {
             let mut requirements = ReplicaRequirements {
@@ -52,22 +52,22 @@ pub(super) const DEPLOYMENT: Rules = Rules {
         if items.is_empty() {
             return Ok(());
         }
-        if let Some((_, last)) = statuses(items).last() {
-            let last = last.clone();
-            let own = status_of(object);
-            for name in STATUS {
-                match at(&last, &[name]) {
-                    Some(value) => own.insert(name.to_owned(), value.clone()),
-                    None => own.remove(name),
-                };
-            }
-        } else if at(object, &["status"]).is_none() {
-            set_status(object, json!({}));
+        let nobody = json!({
+            "error": "", "jobManagerDeploymentStatus": "", "lifecycleState": "", "observedGeneration": 0,
+        });
+        let last = statuses(items).last().map_or(&nobody, |(_, last)| last);
+        let own = status_of(object);
+        for name in STATUS {
+            match at(last, &[name]) {
+                Some(value) => own.insert(name.to_owned(), value.clone()),
+                None => own.remove(name),
+            };
         }
         Ok(())
     }),
     health: Some(|object| {
-        let status = need(object, &["status"])?;
+        // Without a status nothing speaks for it.
+        let Some(status) = at(object, &["status"]) else { return Ok(false) };
         Ok(match text(status, &["jobStatus", "state"]) {
             None => {
                 text(status, &["jobManagerDeploymentStatus"]) == Some("READY")
@@ -146,7 +146,8 @@ fn replicas(object: &Value) -> Result<Replicas> {
 
 fn node_claim(object: &Value) -> Result<Option<NodeClaim>> {
     let Some(spec) = at(object, &["spec", "podTemplate", "spec"]) else { return Ok(None) };
-    super::spark::node_claim(spec)
+    // Affinity does not count for upstream either.
+    node_claim_of(["nodeSelector", "tolerations"].map(|name| (name, at(spec, &[name]))))
 }
 
 fn priority_class(object: &Value) -> String {

@@ -165,9 +165,11 @@ fn aggregate_applied(object: &mut Value, items: Items<'_>, names: &[&str]) -> Re
     aggregate_generation(object, items);
     let own = status(object);
     for name in names {
-        let known = if items.is_empty() { None } else { own.get(*name).cloned() };
-        let value = last(items, name).or(known).unwrap_or_else(|| json!(""));
-        own.insert((*name).to_owned(), value);
+        if items.is_empty() {
+            own.insert((*name).to_owned(), json!(""));
+        } else if let Some(value) = last(items, name) {
+            own.insert((*name).to_owned(), value);
+        }
     }
     own.insert("conditions".into(), Value::Array(conditions));
     Ok(())

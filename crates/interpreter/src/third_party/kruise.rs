@@ -10,6 +10,7 @@ use super::blocks::{
     with_generation,
 };
 use super::{Items, Rules};
+use crate::pods::PriorityClass;
 use crate::{Replicas, Result};
 
 const CLONE_SET_COUNTERS: &[&str] = &[
@@ -130,15 +131,17 @@ pub(super) const UNITED_DEPLOYMENT: Rules = Rules {
 };
 
 pub(super) const BROADCAST_JOB: Rules = Rules {
-    replicas: Some(|object| template_replicas(object, "parallelism", Some(1.0))),
+    replicas: Some(|object, class| template_replicas(object, "parallelism", Some(1.0), class)),
     revise: Some(|object, replicas| set_spec(object, "parallelism", json!(replicas))),
     retain: Some(|desired, observed| {
         let template = need(observed, &["spec", "template"])?;
         if let Some(labels) = at(template, &["metadata", "labels"]) {
             let own = desired.pointer_mut("/spec/template").and_then(Value::as_object_mut);
             let own = own.ok_or_else(|| super::blocks::missing(&["spec", "template"]))?;
-            let metadata = own.entry("metadata").or_insert_with(|| json!({}));
-            metadata["labels"] = labels.clone();
+            match own.entry("metadata").or_insert_with(|| json!({})) {
+                Value::Object(metadata) => metadata.insert("labels".into(), labels.clone()),
+                _ => return Err(super::blocks::not_an_object(&["spec", "template", "metadata"])),
+            };
         }
         Ok(())
     }),
@@ -195,7 +198,7 @@ pub(super) const ADVANCED_CRON_JOB: Rules = Rules {
 };
 
 pub(super) const SIDECAR_SET: Rules = Rules {
-    replicas: Some(|_| Ok(Replicas::default())),
+    replicas: Some(|_, _| Ok(Replicas::default())),
     retain: Some(|_, _| Ok(())),
     reflect: Some(|object| {
         let Some(found) = at(object, &["status"]) else { return Ok(Map::new()) };
@@ -218,15 +221,15 @@ pub(super) const SIDECAR_SET: Rules = Rules {
     }),
     health: Some(|object| {
         let Some(found) = at(object, &["status"]) else { return Ok(false) };
-        let counter = |name| number(found, &[name]);
-        Ok(counter("matchedPods") == Some(0.0) || counter("updatedPods") == counter("matchedPods"))
+        let counter = |name| number(found, &[name]).unwrap_or(0.0);
+        Ok(counter("matchedPods") == 0.0 || counter("updatedPods") == counter("matchedPods"))
     }),
     dependencies: Some(sidecar_dependencies),
     ..Rules::NONE
 };
 
-fn spec_replicas(object: &Value) -> Result<Replicas> {
-    template_replicas(object, "replicas", None)
+fn spec_replicas(object: &Value, class: PriorityClass) -> Result<Replicas> {
+    template_replicas(object, "replicas", None, class)
 }
 
 fn revise_replicas(object: &mut Value, replicas: i64) -> Result<()> {
@@ -274,15 +277,16 @@ fn aggregate_broadcast_job(object: &mut Value, items: Items<'_>, _now: Timestamp
     let mut complete = 0;
     // What was found for one member carries over to those after it that say nothing.
     let mut finished = "";
-    for (cluster, found) in statuses(items) {
-        for condition in list(found, &["conditions"]) {
-            let kind = text(condition, &["type"]).unwrap_or_default();
-            if matches!(kind, "Complete" | "Failed") && text(condition, &["status"]) == Some("True") {
-                finished = kind;
-            }
-        }
+    for item in items {
+        let conditions = item.status.as_ref().map(|found| list(found, &["conditions"])).unwrap_or_default();
+        let ended = conditions
+            .iter()
+            .filter(|condition| text(condition, &["status"]) == Some("True"))
+            .filter_map(|condition| text(condition, &["type"]))
+            .find(|kind| matches!(*kind, "Complete" | "Failed"));
+        finished = ended.unwrap_or(finished);
         match finished {
-            "Failed" => failed.push(cluster),
+            "Failed" => failed.push(item.cluster_name.as_str()),
             "Complete" => complete += 1,
             _ => {}
         }
@@ -303,9 +307,8 @@ fn aggregate_broadcast_job(object: &mut Value, items: Items<'_>, _now: Timestamp
     for counter in ["active", "succeeded", "failed", "desired"] {
         found.insert(counter.into(), json_number(sum(items, counter)));
     }
-    if let Some(phase) = last(items, "phase") {
-        found.insert("phase".into(), phase);
-    }
+    let phase = statuses(items).filter_map(|(_, found)| at(found, &["phase"])).last();
+    found.insert("phase".into(), phase.cloned().unwrap_or_else(|| json!("")));
     found.insert("conditions".into(), Value::Array(conditions));
     Ok(())
 }

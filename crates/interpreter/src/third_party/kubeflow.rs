@@ -6,15 +6,16 @@ use serde_json::{Map, Value, json};
 
 use super::blocks::{
     at, component, condition, earliest, is_true, json_number, latest, list, need, number, only, picked,
-    pod_dependencies, prune_zeros, requirements, set_status, some_text, stamp, status, statuses, text,
+    pod_dependencies, prune_zeros, requirements, set_status, stamp, status, statuses, text,
 };
 use super::{Items, Rules};
+use crate::pods::PriorityClass;
 use crate::{Replicas, Result, fields};
 
 pub(super) const NOTEBOOK: Rules = Rules {
-    replicas: Some(|object| {
+    replicas: Some(|object, class| {
         let template = need(object, &["spec", "template"])?;
-        Ok(Replicas { count: 1, requirements: requirements(template)? })
+        Ok(Replicas { count: 1, requirements: requirements(template, class)? })
     }),
     health: Some(|object| {
         let Some(state) = at(object, &["status", "containerState"]) else { return Ok(false) };
@@ -27,7 +28,8 @@ pub(super) const NOTEBOOK: Rules = Rules {
         if let Some(terminated) = at(state, &["terminated"]) {
             let reason = text(terminated, &["reason"]).unwrap_or_default();
             let bad = matches!(reason, "Error" | "OOMKilled" | "ContainerCannotRun");
-            return Ok(!bad && number(terminated, &["exitCode"]) == Some(0.0));
+            let code = at(terminated, &["exitCode"]);
+            return Ok(!bad && code.is_none_or(|code| code.as_f64() == Some(0.0)));
         }
         Ok(false)
     }),
@@ -93,7 +95,7 @@ const PYTORCH_ROLES: [&str; 2] = ["Master", "Worker"];
 const TF_ROLES: [&str; 5] = ["PS", "Worker", "Chief", "Master", "Evaluator"];
 
 pub(super) const PYTORCH_JOB: Rules = Rules {
-    components: Some(|object| role_components(object, "pytorchReplicaSpecs", &PYTORCH_ROLES)),
+    components: Some(|object, class| role_components(object, "pytorchReplicaSpecs", &PYTORCH_ROLES, class)),
     health: Some(job_healthy),
     aggregate: Some(aggregate_pytorch_job),
     dependencies: Some(|object| role_dependencies(object, "pytorchReplicaSpecs", &PYTORCH_ROLES)),
@@ -101,19 +103,24 @@ pub(super) const PYTORCH_JOB: Rules = Rules {
 };
 
 pub(super) const TF_JOB: Rules = Rules {
-    components: Some(|object| role_components(object, "tfReplicaSpecs", &TF_ROLES)),
+    components: Some(|object, class| role_components(object, "tfReplicaSpecs", &TF_ROLES, class)),
     aggregate: Some(aggregate_tf_job),
     dependencies: Some(|object| role_dependencies(object, "tfReplicaSpecs", &TF_ROLES)),
     ..PYTORCH_JOB
 };
 
-fn role_components(object: &Value, specs: &str, roles: &[&str]) -> Result<Vec<Component>> {
+fn role_components(
+    object: &Value,
+    specs: &str,
+    roles: &[&str],
+    class: PriorityClass,
+) -> Result<Vec<Component>> {
     let mut components = Vec::new();
     for role in roles {
         let Some(spec) = at(object, &["spec", specs, role]) else { continue };
         let replicas = number(spec, &["replicas"]).unwrap_or(1.0);
         let needed = match at(spec, &["template"]) {
-            Some(template) => requirements(template)?,
+            Some(template) => requirements(template, class)?,
             None => None,
         };
         components.push(component(&role.to_lowercase(), replicas, needed));
@@ -276,14 +283,14 @@ fn aggregate_tf_job(object: &mut Value, items: Items<'_>, now: Timestamp) -> Res
 }
 
 pub(super) const MPI_JOB: Rules = Rules {
-    components: Some(|object| {
+    components: Some(|object, class| {
         let specs = at(object, &["spec", "mpiReplicaSpecs"]).and_then(Value::as_object);
         let mut components = Vec::new();
         for (role, spec) in specs.into_iter().flatten() {
             let Some(template) = at(spec, &["template"]) else { continue };
             let default = if role.eq_ignore_ascii_case("worker") { 0.0 } else { 1.0 };
             let replicas = number(spec, &["replicas"]).unwrap_or(default);
-            components.push(component(role, replicas, requirements(template)?));
+            components.push(component(role, replicas, requirements(template, class)?));
         }
         Ok(components)
     }),
@@ -329,11 +336,13 @@ fn aggregate_mpi_job(object: &mut Value, items: Items<'_>, _now: Timestamp) -> R
         }
         for each in list(found, &["conditions"]) {
             let time = |each: &Value| {
-                some_text(each, &["lastUpdateTime"])
-                    .or_else(|| some_text(each, &["lastTransitionTime"]))
-                    .unwrap_or_default()
-                    .to_owned()
+                let time = text(each, &["lastUpdateTime"]).or_else(|| text(each, &["lastTransitionTime"]));
+                time.unwrap_or_default().to_owned()
             };
+            // What has no time cannot be the newest.
+            if time(each).is_empty() {
+                continue;
+            }
             match conditions.iter_mut().find(|known| known["type"] == each["type"]) {
                 Some(known) if time(each) > time(known) => *known = each.clone(),
                 Some(_) => {}

@@ -22,22 +22,26 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use crate::chain::{kind_of, no_rule};
+use crate::pods::PriorityClass;
 use crate::{Operation, Replicas, Result, Rulebook};
 
-/// The layer itself; it has no state.
+/// The layer itself.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct ThirdParty;
+pub struct ThirdParty {
+    pub priority_class: PriorityClass,
+}
 
 type Items<'a> = &'a [AggregatedStatusItem];
 type Read<T> = fn(&Value) -> Result<T>;
+type Needs<T> = fn(&Value, PriorityClass) -> Result<T>;
 type Merge = fn(&mut Value, &Value) -> Result<()>;
 type Aggregate = fn(&mut Value, Items<'_>, Timestamp) -> Result<()>;
 
 /// The rules of one kind; what is absent is left to the native layer.
 #[derive(Clone, Copy)]
 struct Rules {
-    replicas: Option<Read<Replicas>>,
-    components: Option<Read<Vec<Component>>>,
+    replicas: Option<Needs<Replicas>>,
+    components: Option<Needs<Vec<Component>>>,
     revise: Option<fn(&mut Value, i64) -> Result<()>>,
     retain: Option<Merge>,
     /// An absent list and an empty one are the same: a binding does not store an empty one.
@@ -131,11 +135,11 @@ impl Rulebook for ThirdParty {
     }
 
     fn get_replicas(&self, object: &Value) -> Result<Replicas> {
-        rule(object, Operation::InterpretReplica, |rules| rules.replicas)?(object)
+        rule(object, Operation::InterpretReplica, |rules| rules.replicas)?(object, self.priority_class)
     }
 
     fn get_components(&self, object: &Value) -> Result<Vec<Component>> {
-        rule(object, Operation::InterpretComponent, |rules| rules.components)?(object)
+        rule(object, Operation::InterpretComponent, |rules| rules.components)?(object, self.priority_class)
     }
 
     fn revise_replica(&self, mut object: Value, replicas: i64) -> Result<Value> {

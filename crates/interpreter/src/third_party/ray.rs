@@ -8,14 +8,15 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use serde_json::{Map, Value, json};
 
 use super::blocks::{
-    at, component, count, is_true, json_number, latest, list, number, only, pod_dependencies, requirements,
-    set_status, some_text, status, statuses, sum, text, worst,
+    at, component, count, is_true, json_number, latest, list, not_an_object, number, only, pod_dependencies,
+    requirements, set_status, some_text, status, statuses, sum, text, worst,
 };
 use super::{Items, Rules};
+use crate::pods::PriorityClass;
 use crate::{Error, Replicas, Result, fields};
 
 pub(super) const CLUSTER: Rules = Rules {
-    components: Some(|object| components(object, &["spec"])),
+    components: Some(|object, class| components(object, &["spec"], class)),
     health: Some(|object| {
         let Some(found) = at(object, &["status"]) else { return Ok(false) };
         Ok(is_true(found, "HeadPodReady")
@@ -27,7 +28,7 @@ pub(super) const CLUSTER: Rules = Rules {
 };
 
 pub(super) const JOB: Rules = Rules {
-    components: Some(|object| components(object, &["spec", "rayClusterSpec"])),
+    components: Some(|object, class| components(object, &["spec", "rayClusterSpec"], class)),
     health: Some(|object| {
         let field = |name| text(object, &["status", name]).unwrap_or_default();
         Ok(match field("jobDeploymentStatus") {
@@ -56,17 +57,17 @@ pub(super) const SERVICE: Rules = Rules {
     ..Rules::NONE
 };
 
-fn components(object: &Value, path: &[&str]) -> Result<Vec<Component>> {
+fn components(object: &Value, path: &[&str], class: PriorityClass) -> Result<Vec<Component>> {
     let mut found = Vec::new();
     let Some(cluster) = at(object, path) else { return Ok(found) };
     if let Some(head) = at(cluster, &["headGroupSpec", "template"]) {
-        found.push(component("ray-head", 1.0, requirements(head)?));
+        found.push(component("ray-head", 1.0, requirements(head, class)?));
     }
     for (place, group) in list(cluster, &["workerGroupSpecs"]).iter().enumerate() {
         let name =
             some_text(group, &["groupName"]).map_or_else(|| format!("worker-{}", place + 1), str::to_owned);
         let needed = match at(group, &["template"]) {
-            Some(template) => requirements(template)?,
+            Some(template) => requirements(template, class)?,
             None => None,
         };
         found.push(component(&name, number(group, &["replicas"]).unwrap_or(0.0), needed));
@@ -209,19 +210,19 @@ fn aggregate_job(object: &mut Value, items: Items<'_>, _now: Timestamp) -> Resul
     Ok(())
 }
 
-fn service_replicas(object: &Value) -> Result<Replicas> {
+fn service_replicas(object: &Value, class: PriorityClass) -> Result<Replicas> {
     let cluster = at(object, &["spec", "rayClusterConfig"]);
     let Some((cluster, head)) =
         cluster.and_then(|cluster| Some((cluster, at(cluster, &["headGroupSpec", "template"])?)))
     else {
         return Ok(Replicas::default());
     };
-    let mut needed = requirements(head)?;
+    let mut needed = requirements(head, class)?;
     let mut workers = 0.0;
     for group in list(cluster, &["workerGroupSpecs"]) {
         workers += number(group, &["replicas"]).unwrap_or(0.0);
         let Some(template) = at(group, &["template"]) else { continue };
-        let (Some(own), Some(needed)) = (requirements(template)?, &mut needed) else { continue };
+        let (Some(own), Some(needed)) = (requirements(template, class)?, &mut needed) else { continue };
         for name in ["cpu", "memory"] {
             let parse = |text: &Text| Quantity::parse(&text.0).unwrap_or(Quantity::ZERO);
             let Some(more) = own.resource_request.get(name) else { continue };
@@ -234,11 +235,14 @@ fn service_replicas(object: &Value) -> Result<Replicas> {
     Ok(Replicas { count: count(1.0 + workers), requirements: needed })
 }
 
+const WORKER_GROUPS: [&str; 3] = ["spec", "rayClusterConfig", "workerGroupSpecs"];
+
 /// One replica is the head; the rest is divided among the groups as they are, the last group taking what is left.
 fn revise_service(object: &mut Value, replicas: i64) -> Result<()> {
     let Some(Value::Array(groups)) = object.pointer_mut("/spec/rayClusterConfig/workerGroupSpecs") else {
         return Ok(());
     };
+    groups.retain(|group| !group.is_null());
     #[expect(clippy::cast_precision_loss, reason = "counts of replicas are small")]
     let workers = (replicas - 1).max(0) as f64;
     let current: Vec<f64> = groups.iter().map(|group| number(group, &["replicas"]).unwrap_or(0.0)).collect();
@@ -247,17 +251,19 @@ fn revise_service(object: &mut Value, replicas: i64) -> Result<()> {
     let mut left = workers;
     let last = groups.len().saturating_sub(1);
     for (place, group) in groups.iter_mut().enumerate() {
+        let Value::Object(group) = group else { return Err(not_an_object(&WORKER_GROUPS)) };
         let share = if workers == 0.0 {
             0.0
         } else if place == last {
             left
         } else if total > 0.0 {
-            (workers * current[place] / total + 0.5).floor()
+            // In this order, as upstream: 45 workers for 7 of 10 are 31, not 32.
+            (workers * (current[place] / total) + 0.5).floor()
         } else {
             (workers / groups_count).floor() + f64::from(u8::from((place as f64) < workers % groups_count))
         };
         left -= share;
-        group["replicas"] = json_number(share);
+        group.insert("replicas".into(), json_number(share));
     }
     Ok(())
 }
@@ -286,7 +292,9 @@ fn aggregate_service(object: &mut Value, items: Items<'_>, _now: Timestamp) -> R
     let stopped = statuses(items).any(|(_, found)| text(found, &["serviceStatus"]) == Some(""));
     new.insert("serviceStatus".into(), json!(if stopped { "" } else { "Running" }));
     if let Some(active) = first(items, "activeServiceStatus") {
-        let mut active = active.clone();
+        let Value::Object(mut active) = active.clone() else {
+            return Err(not_an_object(&["status", "activeServiceStatus"]));
+        };
         let mut applications = Map::new();
         for (_, found) in statuses(items) {
             let own = at(found, &["activeServiceStatus", "applicationStatuses"]).and_then(Value::as_object);
@@ -300,8 +308,8 @@ fn aggregate_service(object: &mut Value, items: Items<'_>, _now: Timestamp) -> R
                 }
             }
         }
-        active["applicationStatuses"] = Value::Object(applications);
-        new.insert("activeServiceStatus".into(), active);
+        active.insert("applicationStatuses".into(), Value::Object(applications));
+        new.insert("activeServiceStatus".into(), Value::Object(active));
     }
     if let Some(pending) = first(items, "pendingServiceStatus") {
         new.insert("pendingServiceStatus".into(), pending.clone());

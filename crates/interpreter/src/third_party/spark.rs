@@ -1,18 +1,19 @@
 //! Spark: a driver and its executors.
 
-use api::work::{NodeClaim, ReplicaRequirements};
+use api::work::ReplicaRequirements;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::blocks::{
-    at, component, json_number, latest, missing, number, only, picked, status, statuses, sum, text, worst,
+    at, component, json_number, latest, missing, node_claim, number, only, picked, status, statuses, sum,
+    text, worst,
 };
 use super::flink::canonical;
 use super::{Items, Rules};
 use crate::{Error, Result};
 
 pub(super) const APPLICATION: Rules = Rules {
-    components: Some(|object| {
+    components: Some(|object, _| {
         let kind = text(object, &["spec", "type"]).ok_or_else(|| missing(&["spec", "type"]))?.to_lowercase();
         let factor = at(object, &["spec", "memoryOverheadFactor"])
             .and_then(|factor| factor.as_f64().or_else(|| factor.as_str()?.parse().ok()))
@@ -54,8 +55,13 @@ pub(super) const APPLICATION: Rules = Rules {
 fn requirements(object: &Value, role: &str, factor: f64) -> Result<ReplicaRequirements> {
     let empty = json!({});
     let part = at(object, &["spec", role]).unwrap_or(&empty);
+    let required = ["affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"];
     let mut requirements = ReplicaRequirements {
-        node_claim: node_claim(part)?,
+        node_claim: node_claim([
+            ("nodeSelector", at(part, &["nodeSelector"])),
+            ("tolerations", at(part, &["tolerations"])),
+            ("hardNodeAffinity", at(part, &required)),
+        ])?,
         priority_class_name: text(part, &["priorityClassName"]).unwrap_or_default().to_owned(),
         ..ReplicaRequirements::default()
     };
@@ -69,28 +75,6 @@ fn requirements(object: &Value, role: &str, factor: f64) -> Result<ReplicaRequir
         request.insert(name.to_owned(), canonical(&json_number(quantity))?);
     }
     Ok(requirements)
-}
-
-/// Returns where pods of a spec may run, as the spec says it in plain fields.
-pub(super) fn node_claim(spec: &Value) -> Result<Option<NodeClaim>> {
-    let required = ["affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"];
-    let mut claim = Map::new();
-    for (name, value) in [
-        ("nodeSelector", at(spec, &["nodeSelector"])),
-        ("tolerations", at(spec, &["tolerations"])),
-        ("hardNodeAffinity", at(spec, &required)),
-    ] {
-        let empty = |value: &Value| value.as_object().is_some_and(Map::is_empty) || value == &json!([]);
-        if let Some(value) = value.filter(|value| !empty(value)) {
-            claim.insert(name.to_owned(), value.clone());
-        }
-    }
-    if claim.is_empty() {
-        return Ok(None);
-    }
-    serde_json::from_value(Value::Object(claim))
-        .map(Some)
-        .map_err(|error| Error::NodeClaim(error.to_string()))
 }
 
 /// Java's units, from small to large, and those of quantities.

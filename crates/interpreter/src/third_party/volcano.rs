@@ -8,7 +8,7 @@ use super::blocks::{
     some_text, stamp, statuses, sum, text,
 };
 use super::{Items, Rules};
-use crate::Result;
+use crate::{Error, Result};
 
 const COUNTERS: [&str; 8] =
     ["minAvailable", "pending", "running", "succeeded", "failed", "terminating", "unknown", "retryCount"];
@@ -17,13 +17,13 @@ const COUNTERS: [&str; 8] =
 const BAD: [&str; 5] = ["Failed", "Aborted", "Aborting", "Terminated", "Terminating"];
 
 pub(super) const JOB: Rules = Rules {
-    components: Some(|object| {
+    components: Some(|object, class| {
         let tasks = list(object, &["spec", "tasks"]).iter().enumerate();
         tasks
             .map(|(at, task)| {
                 let name = some_text(task, &["name"]).map_or_else(|| format!("task-{at}"), str::to_owned);
                 let replicas = number(task, &["minAvailable"]).unwrap_or(1.0);
-                Ok(component(&name, replicas, requirements(need(task, &["template"])?)?))
+                Ok(component(&name, replicas, requirements(need(task, &["template"])?, class)?))
             })
             .collect()
     }),
@@ -61,14 +61,15 @@ fn aggregate(object: &mut Value, items: Items<'_>, now: Timestamp) -> Result<()>
     }
     let versions = statuses(items).filter_map(|(_, found)| number(found, &["version"]));
     status.insert("version".into(), json_number(versions.fold(0.0, f64::max)));
-    let mut longest = (0.0, "0s");
+    let (mut longest, mut running_duration) = (0.0, json!("0s"));
     let mut tasks = Map::new();
     let mut controlled = Map::new();
     for (_, found) in statuses(items) {
-        if let Some(duration) = text(found, &["runningDuration"])
-            && seconds(duration) > longest.0
-        {
-            longest = (seconds(duration), duration);
+        if let Some(duration) = at(found, &["runningDuration"]) {
+            let seconds = seconds(duration)?;
+            if seconds > longest {
+                (longest, running_duration) = (seconds, duration.clone());
+            }
         }
         for (task, counts) in at(found, &["taskStatusCount"]).and_then(Value::as_object).into_iter().flatten()
         {
@@ -84,7 +85,7 @@ fn aggregate(object: &mut Value, items: Items<'_>, now: Timestamp) -> Result<()>
             controlled.insert(name.clone(), value.clone());
         }
     }
-    status.insert("runningDuration".into(), json!(longest.1));
+    status.insert("runningDuration".into(), running_duration);
     status.insert("taskStatusCount".into(), Value::Object(tasks));
     status.insert("controlledResources".into(), Value::Object(controlled));
     status.insert("state".into(), state(items, now));
@@ -141,26 +142,59 @@ fn conditions(items: Items<'_>) -> Vec<Value> {
     newest
 }
 
-/// Reads hours, minutes and whole seconds; anything else counts nothing.
-fn seconds(duration: &str) -> f64 {
+/// Returns how long a duration is: the sum of all numbers that a unit follows, or a number without one.
+///
+/// As upstream, `ms` counts as minutes, and a number with two points is an error.
+fn seconds(duration: &Value) -> Result<f64> {
+    let Value::String(text) = duration else { return Ok(duration.as_f64().unwrap_or(0.0)) };
     let mut total = 0.0;
     let mut digits = String::new();
-    for char in duration.chars() {
+    for char in text.chars() {
         let unit = match char {
             'h' => 3600.0,
             'm' => 60.0,
             's' => 1.0,
-            digit if digit.is_ascii_digit() => {
-                digits.push(digit);
+            '0'..='9' | '.' => {
+                digits.push(char);
                 continue;
             }
-            _ => {
-                digits.clear();
-                continue;
-            }
+            _ => 0.0,
         };
-        total += digits.parse::<f64>().unwrap_or(0.0) * unit;
+        if unit > 0.0 && !digits.is_empty() {
+            let number: f64 = digits
+                .parse()
+                .map_err(|_| Error::Quantity { path: "runningDuration".into(), value: text.clone() })?;
+            total += number * unit;
+        }
         digits.clear();
     }
-    total
+    let plain = || text.trim().parse().ok().filter(|number: &f64| number.is_finite());
+    Ok(if total > 0.0 { total } else { plain().unwrap_or(0.0) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_long_a_duration_is() {
+        let cases = [
+            (json!("2m3.5s"), Ok(123.5)),
+            (json!("17.123456789s"), Ok(17.123_456_789)),
+            (json!("1h0m10s"), Ok(3610.0)),
+            (json!("1.5h"), Ok(5400.0)),
+            // Upstream's pattern takes the m of ms.
+            (json!("2ms"), Ok(120.0)),
+            (json!("12"), Ok(12.0)),
+            (json!(7), Ok(7.0)),
+            (json!("a1b2s"), Ok(2.0)),
+            (json!("s"), Ok(0.0)),
+            (json!(""), Ok(0.0)),
+            (json!({}), Ok(0.0)),
+            (json!("1.2.3s"), Err(())),
+        ];
+        for (duration, expected) in cases {
+            assert_eq!(seconds(&duration).map_err(|_| ()), expected, "{duration}");
+        }
+    }
 }

@@ -21,8 +21,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     // What a cluster does with workloads: for whoever foresees it, imitates it or does it across clusters.
     ("workloads", &["apimachinery"]),
     // Knows Kubernetes, not federation, and nothing of the controllers: the two meet at the Kubernetes API.
-    ("apiserver", &["apimachinery", "cel", "native", "store"]),
+    ("apiserver", &["apimachinery", "cel", "native", "store", "trust"]),
     ("cel", &["apimachinery"]),
+    // Webhooks are called by the server and by the controllers, which do not know each other.
+    ("trust", &[]),
     // The machinery of controllers. It knows the Kubernetes API and nothing of what any controller decides.
     ("runtime", &["api", "apimachinery"]),
     // Both ends of a connection that an agent keeps open. It knows requests and whose they are, not what they mean.
@@ -43,6 +45,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "propagation",
             "runtime",
             "scheduler",
+            "trust",
             "workloads",
         ],
     ),

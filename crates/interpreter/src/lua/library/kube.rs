@@ -52,7 +52,9 @@ pub(super) fn call(call: &mut Call<'_, '_>, function: Function) -> Ran {
                 return Err(call.raise("getPodRequirements only accepts one argument"));
             }
             let spec = pod_spec(call, "PodTemplateSpec")?;
-            let requirements = pods::requirements(&spec).map_err(|error| call.raise(&error.to_string()))?;
+            let class = call.machine.priority_class();
+            let requirements =
+                pods::requirements(&spec, class).map_err(|error| call.raise(&error.to_string()))?;
             answer(call, requirements.map(serde_json::to_value).transpose())
         }
         Function::GetPodDependencies => {
@@ -64,10 +66,15 @@ pub(super) fn call(call: &mut Call<'_, '_>, function: Function) -> Ran {
                 Value::Nil => "default".to_owned(),
                 _ => call.text(2)?.lossy(),
             };
-            let found =
-                pods::references(&spec, &namespace).map_err(|error| call.raise(&error.to_string()))?;
+            let mut found = pods::references(&spec, "").map_err(|error| call.raise(&error.to_string()))?;
+            // Each has a copy of its own.
+            let copies = found.len() * namespace.len();
+            call.machine.heap.charge(copies)?;
+            found.iter_mut().for_each(|reference| reference.namespace.clone_from(&namespace));
             let found = (!found.is_empty()).then_some(found);
-            answer(call, found.map(serde_json::to_value).transpose())
+            answer(call, found.map(serde_json::to_value).transpose())?;
+            call.machine.heap.release(copies);
+            Ok(())
         }
     }
 }
@@ -79,6 +86,7 @@ fn quantity(call: &mut Call<'_, '_>, argument: usize) -> Ran<Quantity> {
         Value::Text(text) => text.lossy(),
         _ => return Err(call.wrong(argument, "string")),
     };
+    call.spend(text.len() / 16)?;
     Quantity::parse(&text).map_err(|error| {
         let shown: String = text.chars().take(200).collect();
         // This one upstream tells without a place; a place helps.
@@ -92,11 +100,12 @@ fn pod_spec(call: &mut Call<'_, '_>, target: &str) -> Ran<Json> {
     let failed = |call: &mut Call<'_, '_>, why: String| -> Throw {
         call.raise(&format!("fail to convert lua value to {target}: {why}"))
     };
-    let mut json = match convert::to_json(&call.machine.heap, table) {
-        Ok(json) => json,
+    let (mut json, charged) = match convert::to_json(call.machine, table)? {
+        Ok(encoded) => encoded,
         Err(why) => return Err(failed(call, why)),
     };
-    call.spend(decode::size(&json))?;
+    // It is dropped before the script goes on.
+    call.machine.heap.release(charged);
     decode::object_where_empty(&mut json);
     convert::repair(&mut json, &[]);
     match json {
