@@ -12,7 +12,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderValue, Request};
 use k8s_openapi::api::core::v1::Secret;
-use kube::client::{Body, ClientBuilder};
+use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use serde_json::json;
@@ -21,7 +21,7 @@ use tower::util::MapRequest;
 use tunnel::Tunnels;
 
 use crate::limit::LimitLayer;
-use crate::{Error, Result, proxied};
+use crate::{Error, Result, lasting, proxied};
 
 /// The way to a member. Two equal ones need no new client.
 #[derive(Clone, PartialEq, Eq)]
@@ -236,10 +236,7 @@ impl Address {
         config.default_retry = false;
         let client = match config.proxy_url.clone().filter(|_| !self.proxy_headers.is_empty()) {
             Some(proxy) => proxied::client(&config, proxy, &self.proxy_headers, limits.as_ref()),
-            None => ClientBuilder::try_from(config).map(|builder| match &limits {
-                Some(limits) => builder.with_layer(limits).build(),
-                None => builder.build(),
-            }),
+            None => lasting::client(&config, limits.as_ref()),
         };
         client.map_err(|_| failed())
     }

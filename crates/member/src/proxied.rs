@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::proxy::Tunnel;
 use hyper_util::rt::TokioExecutor;
-use kube::client::{Body, ClientBuilder, ConfigExt};
+use kube::client::{Body, ConfigExt};
 use kube::{Client, Config};
 use tower::{Layer, ServiceBuilder};
 
+use crate::lasting;
 use crate::limit::LimitLayer;
 
 /// Makes a client that speaks through an HTTP proxy.
@@ -26,14 +26,9 @@ pub(crate) fn client(
     limits: Option<&LimitLayer>,
 ) -> Result<Client, kube::Error> {
     if proxy.scheme_str() == Some("socks5") {
-        let builder = ClientBuilder::try_from(config.clone())?;
-        return Ok(match limits {
-            Some(limits) => builder.with_layer(limits).build(),
-            None => builder.build(),
-        });
+        return lasting::client(config, limits);
     }
-    let mut plain = HttpConnector::new();
-    plain.enforce_http(false);
+    let mut plain = lasting::connector();
     plain.set_connect_timeout(config.connect_timeout);
     let mut told = read(headers);
     if let Some(credentials) = credentials(&proxy) {
