@@ -549,8 +549,11 @@ impl State {
 
 impl Shard {
     pub(crate) fn found(&self, place: &Place, entry: &Arc<Entry>) -> Found {
-        let stale = self.stale.as_ref().map(|stale| stale.since.clone());
-        Found { place: place.clone(), entry: entry.clone(), stale }
+        Found { place: place.clone(), entry: entry.clone(), stale: self.stale_since() }
+    }
+
+    pub(crate) fn stale_since(&self) -> Option<Arc<str>> {
+        self.stale.as_ref().map(|stale| stale.since.clone())
     }
 }
 
