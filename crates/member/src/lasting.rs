@@ -14,6 +14,7 @@ use tower::{BoxError, ServiceExt as _, service_fn};
 
 use crate::limit::LimitLayer;
 use crate::proxied::stack;
+use crate::tls::OldestTls;
 
 /// How long a connection is silent before the other side is asked, and how long until it is asked again.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -27,11 +28,15 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// # Errors
 /// If certificates or credentials cannot be used.
 pub fn lasting_client(config: &Config) -> Result<Client, kube::Error> {
-    client(config, None)
+    client(config, None, OldestTls::default())
 }
 
-/// The same, which does not read more than it may.
-pub(crate) fn client(config: &Config, limits: Option<&LimitLayer>) -> Result<Client, kube::Error> {
+/// The same, which does not read more than it may. Without a proxy, it speaks no older version of TLS than it may.
+pub(crate) fn client(
+    config: &Config,
+    limits: Option<&LimitLayer>,
+    oldest: OldestTls,
+) -> Result<Client, kube::Error> {
     if config.proxy_url.is_some() {
         let builder = ClientBuilder::try_from(config.clone())?;
         return Ok(match limits {
@@ -39,7 +44,7 @@ pub(crate) fn client(config: &Config, limits: Option<&LimitLayer>) -> Result<Cli
             None => builder.build(),
         });
     }
-    let secured = config.rustls_https_connector_with_connector(connector())?;
+    let secured = oldest.of(config.rustls_https_connector_with_connector(connector())?);
     let patience = config.connect_timeout.unwrap_or(PATIENCE);
     // With the exchange of certificates.
     let connect = service_fn(move |address: Uri| {
