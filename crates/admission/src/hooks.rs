@@ -373,6 +373,7 @@ pub static HOOKS: [Hook; 26] = [
     },
     Hook {
         home: Home::ApiServer,
+        rights: rights::of_registry,
         ..rule(
             "resourceregistry.karmada.io",
             "/validate-resourceregistry",

@@ -1,10 +1,11 @@
 //! What the writer of an object must be allowed to read, because the control plane will read it on the writer's behalf.
 //!
-//! A Cluster names Secrets whose tokens are sent to its address; a binding names an object that is sent to members. Both
-//! would show their writers, or members of their writers' choice, what the writers may not see themselves. The caller asks the
-//! authorizer.
+//! A Cluster names Secrets whose tokens are sent to its address, and a ResourceRegistry the Secret of its OpenSearch; a binding names
+//! an object that is sent to members. All would show their writers, or members of their writers' choice, what the writers may not
+//! see themselves. The caller asks the authorizer.
 
 use api::cluster::{ClusterSpec, LocalSecretReference};
+use api::search::{OpenSearchConfig, ResourceRegistrySpec};
 use api::work::ResourceBindingSpec;
 use serde_json::Value;
 
@@ -35,17 +36,36 @@ pub(crate) fn of_cluster(request: &Request<'_>, object: &Value) -> Result<Vec<Re
     if old.is_some_and(|old| way(&old) == way(&new)) {
         return Ok(Vec::new());
     }
-    let secret = |field: &'static str, reference: LocalSecretReference| Reading {
+    let own = new.secret_ref.map(|reference| secret("spec.secretRef", reference));
+    let impersonator =
+        new.impersonator_secret_ref.map(|reference| secret("spec.impersonatorSecretRef", reference));
+    Ok(own.into_iter().chain(impersonator).collect())
+}
+
+/// Returns the Secret of a registry's OpenSearch, if this write decides where its content goes.
+pub(crate) fn of_registry(request: &Request<'_>, object: &Value) -> Result<Vec<Reading>, Denial> {
+    let Some((old, new)) = versions::<ResourceRegistrySpec>(request, object)? else { return Ok(Vec::new()) };
+    let store = |spec: ResourceRegistrySpec| spec.backend_store.and_then(|store| store.open_search);
+    let Some(new) = store(new) else { return Ok(Vec::new()) };
+    if old.and_then(store).as_ref() == Some(&new) {
+        return Ok(Vec::new());
+    }
+    let OpenSearchConfig { secret_ref: reference, .. } = new;
+    // Without both, no Secret is read.
+    if reference.namespace.is_empty() || reference.name.is_empty() {
+        return Ok(Vec::new());
+    }
+    Ok(vec![secret("spec.backendStore.openSearch.secretRef", reference)])
+}
+
+fn secret(field: &'static str, reference: LocalSecretReference) -> Reading {
+    Reading {
         field,
         api_version: "v1".to_owned(),
         kind: "Secret".to_owned(),
         namespace: reference.namespace,
         name: reference.name,
-    };
-    let own = new.secret_ref.map(|reference| secret("spec.secretRef", reference));
-    let impersonator =
-        new.impersonator_secret_ref.map(|reference| secret("spec.impersonatorSecretRef", reference));
-    Ok(own.into_iter().chain(impersonator).collect())
+    }
 }
 
 /// Returns the object that a binding stands for, if this write decides which one it is.
@@ -137,6 +157,30 @@ mod tests {
             assert_eq!(check(of_cluster, "", Some(&cluster), &moved).len(), expected, "{field}");
         }
         assert!(check(of_cluster, "", None, &json!({"spec": {"syncMode": "Pull"}})).is_empty());
+    }
+
+    #[test]
+    fn the_writer_of_a_registry_must_be_allowed_to_read_the_secret_of_its_opensearch() {
+        let registry = |address: &str, name: &str, kind: &str| {
+            json!({"spec": {"targetCluster": {}, "resourceSelectors": [{"apiVersion": "v1", "kind": kind}],
+                "backendStore": {"openSearch": {"addresses": [address],
+                    "secretRef": {"namespace": "bank", "name": name}}}}})
+        };
+        let own = registry("https://search", "token", "Pod");
+        let needed = ["spec.backendStore.openSearch.secretRef Secret bank/token"];
+        assert_eq!(check(of_registry, "", None, &own), needed);
+        let other = registry("https://search", "token", "Node");
+        assert!(check(of_registry, "", Some(&own), &other).is_empty());
+        for old in [
+            registry("https://attacker", "token", "Pod"),
+            registry("https://search", "other", "Pod"),
+            json!({"spec": {"targetCluster": {}, "resourceSelectors": []}}),
+        ] {
+            assert_eq!(check(of_registry, "", Some(&old), &own), needed, "{old}");
+        }
+        let plain = json!({"spec": {"targetCluster": {}, "resourceSelectors": []}});
+        assert!(check(of_registry, "", Some(&own), &plain).is_empty());
+        assert!(check(of_registry, "", None, &registry("https://search", "", "Pod")).is_empty());
     }
 
     #[test]

@@ -28,7 +28,7 @@ use controllers::plane::scheduling::Diagnoses;
 use fleet::Fleet;
 use kube::Client;
 use kube::api::{Api, ListParams};
-use member::{Member, Members};
+use member::{Member, Members, OldestTls};
 use parking_lot::RwLock;
 use runtime::Supervisor;
 use tokio_util::sync::CancellationToken;
@@ -92,6 +92,9 @@ pub(crate) struct Arguments {
     /// How much memory copies of members' objects may take, in MiB.
     #[arg(long, value_name = "MIB", default_value_t = SEARCH_CACHE >> 20, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1 << 20))]
     search_cache_size: usize,
+    /// Oldest version of TLS that the cluster proxy speaks with members: 1.2 or 1.3.
+    #[arg(long, value_name = "VERSION", default_value = "1.3")]
+    cluster_proxy_min_tls_version: OldestTls,
     /// Features to switch on or off, as `Name=true,Other=false`.
     #[arg(long, value_name = "LIST", default_value = "", value_parser = crate::server::features)]
     feature_gates: api::features::Features,
@@ -154,6 +157,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
                 tasks.clone(),
                 Doors::new(fleet.clone()),
                 tunnels.clone(),
+                arguments.cluster_proxy_min_tls_version,
             )
             .before(host.clone()),
         )),

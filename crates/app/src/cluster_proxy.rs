@@ -29,7 +29,7 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
-use member::Connection;
+use member::{Connection, OldestTls};
 use parking_lot::Mutex;
 use serde::Deserialize as _;
 use tunnel::Tunnels;
@@ -45,6 +45,7 @@ pub(crate) struct ClusterProxy {
     clients: Mutex<HashMap<String, (Connection, Client)>>,
     /// The API server in front, where this one is behind another.
     host: Option<Client>,
+    oldest_tls: OldestTls,
 }
 
 impl std::fmt::Debug for ClusterProxy {
@@ -54,8 +55,8 @@ impl std::fmt::Debug for ClusterProxy {
 }
 
 impl ClusterProxy {
-    pub(crate) fn new(tunnels: Tunnels) -> Self {
-        Self { tunnels, clients: Mutex::default(), host: None }
+    pub(crate) fn new(tunnels: Tunnels, oldest_tls: OldestTls) -> Self {
+        Self { tunnels, clients: Mutex::default(), host: None, oldest_tls }
     }
 
     /// Returns the same for a server behind another one, which has the Secrets and all that is not served here.
@@ -147,7 +148,8 @@ impl ClusterProxy {
         cluster: &Cluster,
         secret: impl Fn(&LocalSecretReference) -> Result<Secret, Failure>,
     ) -> Result<Connection, Status> {
-        Connection::of_caller(cluster, &self.tunnels, secret).map_err(|failure| match failure {
+        let connection = Connection::of_caller(cluster, &self.tunnels, secret);
+        connection.map(|way| way.with_oldest_tls(self.oldest_tls)).map_err(|failure| match failure {
             Failure::Status(status) => status,
             // In upstream's words.
             Failure::Member(member::Error::NoEndpoint { cluster }) => {

@@ -16,6 +16,7 @@ use controllers::plane::scheduling::Diagnoses;
 use futures::future::BoxFuture;
 use http::Response;
 use http::header::ACCEPT;
+use member::OldestTls;
 use serde::Deserialize as _;
 use serde_json::Value;
 use tunnel::Tunnels;
@@ -27,9 +28,16 @@ use crate::fleet_metrics::{self, Metrics};
 use crate::tunnels;
 
 impl Karmada {
-    pub(crate) fn new(diagnoses: Diagnoses, tasks: Tasks, doors: Doors, tunnels: Tunnels) -> Self {
+    pub(crate) fn new(
+        diagnoses: Diagnoses,
+        tasks: Tasks,
+        doors: Doors,
+        tunnels: Tunnels,
+        oldest_tls: OldestTls,
+    ) -> Self {
         let metrics = Metrics::new(tasks.clone(), tunnels.clone());
-        Self { proxy: ClusterProxy::new(tunnels.clone()), metrics, tunnels, diagnoses, tasks, doors }
+        let proxy = ClusterProxy::new(tunnels.clone(), oldest_tls);
+        Self { proxy, metrics, tunnels, diagnoses, tasks, doors }
     }
 
     /// Returns the same for a server that stands behind another one, which has the Secrets and all that is not served here.

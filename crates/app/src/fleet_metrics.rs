@@ -2,7 +2,7 @@
 //!
 //! In: a request that the server has authorised for these paths. Out: what all ready members say, merged (`merge`). Members are asked
 //! at once and live, over the connections that controllers have anyway or, in pull mode, through their tunnels, each within its in-flight
-//! limit, a deadline and the bound on the size of answers; one that fails is left out. Whether the caller may ask is for the RBAC
+//! limit, a deadline and the bound on the size of answers; one that fails is left out, and the caller is warned. Whether the caller may ask is for the RBAC
 //! of the control plane: members are asked with the credentials of the control plane. One caller has only so many such
 //! requests under way.
 
@@ -17,13 +17,14 @@ use apimachinery::gvk::{GroupResource, Gvk};
 use apimachinery::status::Status;
 use apiserver::handlers::context::Context;
 use apiserver::http::negotiate::{Offer, Shape};
-use apiserver::http::{Body, respond};
+use apiserver::http::{Body, pass, respond};
 use apiserver::registry::{ANY, Kind, Rules, Source};
 use apiserver::server::Server;
 use futures::future::join_all;
 use http::Response;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::Client;
+use member::limit::{Listing, TooLarge};
 use member::{Connection, Member};
 use parking_lot::Mutex;
 use serde::Deserialize as _;
@@ -41,6 +42,8 @@ const EXTERNAL: &str = "external.metrics.k8s.io";
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How many requests of one caller may be under way: each asks every member.
 const AT_ONCE: usize = 8;
+/// How many members that are left out are named to the caller.
+const WARNINGS: usize = 5;
 
 /// Returns what a control plane serves beside the definitions and the native kinds.
 pub(crate) fn kinds() -> Vec<Arc<Kind>> {
@@ -169,6 +172,8 @@ async fn answer(members: &[Reached], context: &Context, kind: &Kind) -> Result<R
         native: false,
     };
     let accepted = context.accept(offer)?;
+    // Members are asked with the rights of the control plane: no part of the path may lead elsewhere.
+    pass::check_path(&context.info.path)?;
     let query = context.query.raw();
     let document = match kind.gvk.group.as_str() {
         RESOURCE => return resource(members, context, kind, accepted).await,
@@ -185,17 +190,19 @@ async fn resource(
     accepted: apiserver::http::negotiate::Accepted,
 ) -> Result<Response<Body>, Status> {
     let info = &context.info;
-    let path = match info.namespace.as_str() {
-        "" => format!("/apis/{}/{}", kind.api_version, kind.resource.resource),
-        space => format!("/apis/{}/namespaces/{space}/{}", kind.api_version, kind.resource.resource),
-    };
+    let mut parts = vec![kind.resource.resource.as_str()];
+    if !info.namespace.is_empty() {
+        parts.splice(..0, ["namespaces", info.namespace.as_str()]);
+    }
     let single = info.verb == "get";
     let items = if single {
-        let answers = ask(members, &format!("{path}/{}", info.name), "").await;
+        parts.push(&info.name);
+        let answers = ask(members, context, &path(&kind.api_version, &parts), "").await;
         let resource = GroupResource::new("", kind.resource.resource.as_str());
         vec![merge::single(&resource, &info.name, answers)?]
     } else {
-        merge::listed(ask(members, &path, context.query.raw()).await)
+        let answers = ask(members, context, &path(&kind.api_version, &parts), context.query.raw()).await;
+        merge::listed(answers)
     };
     let document = match accepted.shape {
         Shape::Table { beta } => sim::metrics_table(&items, beta),
@@ -214,27 +221,32 @@ async fn resource(
 
 async fn custom(members: &[Reached], context: &Context, kind: &Kind, query: &str) -> Result<Value, Status> {
     let info = &context.info;
-    let (object, metric) = match info.subresource.as_str() {
+    let metric = match info.subresource.as_str() {
         // `namespaces/<name>/metrics/<metric>` is about the namespace itself.
-        "" => (info.resource.clone(), info.name.clone()),
-        metric => (format!("{}/{}", info.resource, info.name), metric.to_owned()),
+        "" => info.name.as_str(),
+        metric => metric,
     };
     if metric.is_empty() {
         return Err(Status::no_such_route());
     }
-    let space = match info.namespace.as_str() {
-        "" => String::new(),
-        space => format!("namespaces/{space}/"),
-    };
-    let below = |version: &str| format!("/apis/{CUSTOM}/{version}/{space}{object}/{metric}");
+    let mut parts = vec![info.resource.as_str(), info.name.as_str()];
+    if !info.namespace.is_empty() {
+        parts.splice(..0, ["namespaces", info.namespace.as_str()]);
+    }
+    if !info.subresource.is_empty() {
+        parts.push(metric);
+    }
+    let below = |version: &str| path(&format!("{CUSTOM}/{version}"), &parts);
     // Each member in the newest version that it has.
     let each = members.iter().map(|member| async {
-        match get(member, &below("v1beta2"), query).await {
-            Some(found) => Some(found),
-            None => get(member, &below("v1beta1"), query).await,
-        }
+        let newest = get(member, &below("v1beta2"), query).await;
+        let found = match newest {
+            Err(newest) => get(member, &below("v1beta1"), query).await.map_err(|older| newest.or(older)),
+            found => found,
+        };
+        (member.cluster.clone(), found)
     });
-    let answers = join_all(each).await.into_iter().flatten().collect();
+    let answers = told(context, join_all(each).await).into_iter().map(|(_, answer)| answer).collect();
     let items = merge::custom(answers).ok_or_else(|| {
         let resource = if info.subresource.is_empty() { "namespaces" } else { info.resource.as_str() };
         let mut status = Status::not_found(&GroupResource::new("", resource), &info.name);
@@ -249,26 +261,78 @@ async fn custom(members: &[Reached], context: &Context, kind: &Kind, query: &str
 
 async fn external(members: &[Reached], context: &Context, query: &str) -> Value {
     let info = &context.info;
-    let path = format!("/apis/{EXTERNAL}/v1beta1/namespaces/{}/{}", info.namespace, info.resource);
-    let answers = ask(members, &path, query).await.into_iter().map(|(_, answer)| answer).collect();
+    let version = format!("{EXTERNAL}/v1beta1");
+    let path = path(&version, &["namespaces", &info.namespace, &info.resource]);
+    let answers = ask(members, context, &path, query).await.into_iter().map(|(_, answer)| answer).collect();
     json!({
-        "kind": "ExternalMetricValueList", "apiVersion": format!("{EXTERNAL}/v1beta1"), "metadata": {},
+        "kind": "ExternalMetricValueList", "apiVersion": version, "metadata": {},
         "items": merge::external(answers),
     })
 }
 
-/// Asks all members at once; those that have no answer are left out.
-async fn ask(members: &[Reached], path: &str, query: &str) -> Vec<(String, Value)> {
-    let each = members.iter().map(|member| async move {
-        let found = get(member, path, query).await?;
-        Some((member.cluster.clone(), found))
-    });
-    join_all(each).await.into_iter().flatten().collect()
+/// Returns a path of a group and version. Its parts were decoded to be authorised, and mean the same to the member.
+fn path(api_version: &str, parts: &[&str]) -> String {
+    let mut path = format!("/apis/{api_version}");
+    for part in parts {
+        path.push('/');
+        for byte in part.bytes() {
+            match byte {
+                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'*' | b':' => {
+                    path.push(char::from(byte));
+                }
+                _ => path.push_str(&format!("%{byte:02X}")),
+            }
+        }
+    }
+    path
 }
 
-async fn get(member: &Reached, path: &str, query: &str) -> Option<Value> {
+/// Why a member has no part in an answer.
+#[derive(Debug, PartialEq, Eq)]
+enum Missing {
+    /// It does not have what is asked for.
+    Nothing,
+    Trouble(String),
+}
+
+impl Missing {
+    /// Returns whichever is worth telling.
+    fn or(self, other: Self) -> Self {
+        if self == Self::Nothing { other } else { self }
+    }
+}
+
+/// Asks all members at once; those that have no answer are left out.
+async fn ask(members: &[Reached], context: &Context, path: &str, query: &str) -> Vec<(String, Value)> {
+    let each =
+        members.iter().map(|member| async move { (member.cluster.clone(), get(member, path, query).await) });
+    told(context, join_all(each).await)
+}
+
+/// Returns the answers, and warns the caller of those that are missing.
+fn told(context: &Context, answers: Vec<(String, Result<Value, Missing>)>) -> Vec<(String, Value)> {
+    let (mut there, mut troubles) = (Vec::new(), Vec::new());
+    for (cluster, answer) in answers {
+        match answer {
+            Ok(answer) => there.push((cluster, answer)),
+            Err(Missing::Nothing) => {}
+            Err(Missing::Trouble(why)) => troubles.push(format!("cluster {cluster} is left out: {why}")),
+        }
+    }
+    let more = troubles.len().saturating_sub(WARNINGS);
+    for warning in troubles.into_iter().take(WARNINGS) {
+        context.warn(warning);
+    }
+    if more > 0 {
+        context.warn(format!("and {more} more clusters are left out"));
+    }
+    there
+}
+
+async fn get(member: &Reached, path: &str, query: &str) -> Result<Value, Missing> {
     let uri = if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") };
-    let request = http::Request::get(uri).body(Vec::new()).ok()?;
+    let request = http::Request::get(uri).extension(Listing).body(Vec::new());
+    let request = request.map_err(|error| Missing::Trouble(error.to_string()))?;
     let asked = async {
         let _slot = match &member.member {
             Some(member) => Some(member.permit().await),
@@ -276,18 +340,104 @@ async fn get(member: &Reached, path: &str, query: &str) -> Option<Value> {
         };
         member.client.request::<Value>(request).await
     };
-    match tokio::time::timeout(PATIENCE, asked).await {
-        Ok(Ok(found)) => Some(found),
-        Ok(Err(error)) => {
-            let missing = matches!(&error, kube::Error::Api(status) if status.code == 404);
-            if !missing {
-                tracing::debug!(cluster = member.cluster, %error, path, "left out of the metrics");
+    let Ok(answer) = tokio::time::timeout(PATIENCE, asked).await else {
+        tracing::debug!(cluster = member.cluster, path, "left out of the metrics: no answer in time");
+        return Err(Missing::Trouble(format!("it did not answer within {} s", PATIENCE.as_secs())));
+    };
+    answer.map_err(|error| {
+        let why = match &error {
+            kube::Error::Api(status) if status.code == 404 => return Missing::Nothing,
+            kube::Error::Api(status) => format!("it answered with {}", status.code),
+            other => match TooLarge::within(other) {
+                Some(large) => large.to_string(),
+                None => "it cannot be reached".to_owned(),
+            },
+        };
+        tracing::debug!(cluster = member.cluster, %error, path, "left out of the metrics");
+        Missing::Trouble(why)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use apiserver::http::{Query, RequestInfo};
+    use http::{HeaderMap, Method, Request};
+
+    use super::*;
+
+    type Asked = Arc<Mutex<Vec<String>>>;
+
+    /// A member that answers everything with a code, and what it was asked for.
+    fn member(cluster: &str, code: u16) -> (Reached, Asked) {
+        let asked = Asked::default();
+        let noted = asked.clone();
+        let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+            noted.lock().push(request.uri().to_string());
+            async move {
+                let body = json!({"kind": "Status", "code": code, "items": []}).to_string();
+                let body = kube::client::Body::from(body.into_bytes());
+                Ok::<_, tower::BoxError>(Response::builder().status(code).body(body).expect("an answer"))
             }
-            None
+        });
+        let client = Client::new(service, "default");
+        (Reached { cluster: cluster.to_owned(), client, member: None }, asked)
+    }
+
+    fn context(target: &str) -> Context {
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let query = Query::parse(Some(query));
+        let info = RequestInfo::parse(&Method::GET, path, &query);
+        Context::new(Method::GET, info, query, HeaderMap::new(), Arc::default())
+    }
+
+    fn kind_of(context: &Context) -> Arc<Kind> {
+        let fits = |kind: &&Arc<Kind>| {
+            let resource = &kind.resource.resource;
+            kind.gvk.group == context.info.group && (resource == ANY || *resource == context.info.resource)
+        };
+        kinds().iter().find(fits).expect("it is served").clone()
+    }
+
+    #[tokio::test]
+    async fn members_are_asked_for_what_was_authorised_and_nothing_else() {
+        let check = async |target: &str, code: u16, paths: &[&str]| {
+            let (member, asked) = member("m1", 200);
+            let context = context(target);
+            let answer = answer(&[member], &context, &kind_of(&context)).await;
+            assert_eq!(answer.map_or_else(|status| status.code, |answer| answer.status().as_u16()), code);
+            assert_eq!(*asked.lock(), paths, "{target}");
+        };
+        let (pods, custom) =
+            ("/apis/metrics.k8s.io/v1beta1/namespaces/a/pods", "/apis/custom.metrics.k8s.io");
+        check(pods, 200, &[pods]).await;
+        check(&format!("{pods}/x"), 200, &[&format!("{pods}/x")]).await;
+        check(&format!("{pods}/x%2Fy%3Fz"), 200, &[&format!("{pods}/x%2Fy%3Fz")]).await;
+        let load = format!("{custom}/v1beta2/namespaces/a/pods/*/load");
+        check(&load, 404, &[&load]).await;
+        let space = format!("{custom}/v1beta2/namespaces/a/metrics/load");
+        check(&space, 404, &[&space]).await;
+        for path in [
+            format!("{pods}/..%2F..%2F..%2F..%2F..%2F..%2Fapi%2Fv1%2Fsecrets"),
+            "/apis/metrics.k8s.io/v1beta1/namespaces/%2e%2e/pods".to_owned(),
+            format!("{custom}/v1beta2/namespaces/a/pods/x/..%2F..%2Fload"),
+            "/apis/external.metrics.k8s.io/v1beta1/namespaces/a/..%2Fload".to_owned(),
+        ] {
+            check(&path, 400, &[]).await;
         }
-        Err(_) => {
-            tracing::debug!(cluster = member.cluster, path, "left out of the metrics: no answer in time");
-            None
-        }
+    }
+
+    #[tokio::test]
+    async fn the_caller_is_warned_of_members_that_are_left_out() {
+        let members: Vec<Reached> = [("m1", 200), ("m2", 404), ("m3", 503)]
+            .map(|(cluster, code)| member(cluster, code).0)
+            .into_iter()
+            .chain((4..12).map(|number| member(&format!("n{number:02}"), 500).0))
+            .collect();
+        let context = context("/apis/metrics.k8s.io/v1beta1/nodes");
+        answer(&members, &context, &kind_of(&context)).await.expect("an answer");
+        let warnings = context.take_warnings();
+        assert_eq!(warnings.len(), WARNINGS + 1, "{warnings:?}");
+        assert_eq!(warnings[0], "cluster m3 is left out: it answered with 503");
+        assert_eq!(warnings[WARNINGS], "and 4 more clusters are left out");
     }
 }

@@ -159,6 +159,7 @@ async fn open(
         rules: admission::Settings::default(),
         chosen: Chosen::by(&["--controllers", ""]),
         search_cache_bytes: SEARCH_CACHE,
+        oldest_tls: member::OldestTls::V1_3,
     };
     Plane::start(setup).await.context("cannot open the target; hint: no server may run on its data directory")
 }

@@ -13,6 +13,7 @@ use apiserver::{Handle, Profile};
 use controllers::plane::scheduling::Diagnoses;
 use fleet::Fleet;
 use kube::Client;
+use member::OldestTls;
 use runtime::{Supervisor, Writer};
 use store::Durability;
 use tunnel::Tunnels;
@@ -31,6 +32,8 @@ pub(crate) struct Setup {
     pub(crate) chosen: Chosen,
     /// How much memory the copies of members' objects may take.
     pub(crate) search_cache_bytes: usize,
+    /// The oldest version of TLS that the cluster proxy speaks with members.
+    pub(crate) oldest_tls: OldestTls,
 }
 
 /// How much memory the copies of members' objects may take if nothing else is said.
@@ -87,6 +90,7 @@ impl Plane {
                 tasks.clone(),
                 Doors::new(fleet.clone()),
                 tunnels.clone(),
+                setup.oldest_tls,
             ))),
             // What these two of the original installation ask for is done by the plug-in.
             ignored_webhooks: vec!["mutating-config".to_owned(), "validating-config".to_owned()],

@@ -238,7 +238,7 @@ mod tests {
         handle.stop().await;
     }
 
-    /// A server with one user who may write clusters and bindings and read nothing.
+    /// A server with one user who may write clusters, registries and bindings and read nothing.
     async fn server_with_editor() -> (apiserver::Handle, kube::Client, kube::Client) {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let environment = Arc::new(Environment::default());
@@ -255,8 +255,8 @@ mod tests {
         let role = json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "editor"},
             "rules": [{
-                "apiGroups": ["cluster.karmada.io", "work.karmada.io"],
-                "resources": ["clusters", "resourcebindings", "clusterresourcebindings"],
+                "apiGroups": ["cluster.karmada.io", "search.karmada.io", "work.karmada.io"],
+                "resources": ["clusters", "resourceregistries", "resourcebindings", "clusterresourcebindings"],
                 "verbs": ["create", "update", "patch"],
             }],
         });
@@ -329,6 +329,24 @@ mod tests {
         create(&editor, "clusters", "", cluster("m3"))
             .await
             .expect("whoever may read the Secret may name it");
+        handle.stop().await;
+    }
+
+    #[tokio::test]
+    async fn a_registry_needs_the_right_to_read_the_secret_of_its_opensearch() {
+        let (handle, admin, editor) = server_with_editor().await;
+        let registry = |name: &str, secret: &str| {
+            json!({"apiVersion": "search.karmada.io/v1alpha1", "kind": "ResourceRegistry", "metadata": {"name": name},
+                "spec": {"targetCluster": {}, "resourceSelectors": [{"apiVersion": "v1", "kind": "Pod"}],
+                    "backendStore": {"openSearch": {"addresses": ["https://attacker"],
+                        "secretRef": {"namespace": "kube-system", "name": secret}}}}})
+        };
+        let refused = create(&editor, "resourceregistries", "", registry("r1", "token")).await;
+        let refused = refused.expect_err("refused");
+        let why = "spec.backendStore.openSearch.secretRef names Secret \"token\", but user \"editor\" cannot get resource";
+        assert!(refused.starts_with("403 ") && refused.contains(why), "{refused}");
+        create(&admin, "resourceregistries", "", registry("r2", "token")).await.expect("administrators may");
+        create(&editor, "resourceregistries", "", registry("r3", "")).await.expect("it names no Secret");
         handle.stop().await;
     }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use apiserver::Options;
 use clap::Args;
+use member::OldestTls;
 
 use crate::access::{AuditArguments, ConnectionArguments, OidcArguments};
 use crate::controllers::Chosen;
@@ -59,6 +60,9 @@ pub(crate) struct Arguments {
     /// How much memory copies of members' objects may take, in MiB; which objects are copied, ResourceRegistries say.
     #[arg(long, value_name = "MIB", default_value_t = SEARCH_CACHE >> 20, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1 << 20))]
     search_cache_size: usize,
+    /// Oldest version of TLS that the cluster proxy speaks with members: 1.2 or 1.3.
+    #[arg(long, value_name = "VERSION", default_value = "1.3")]
+    cluster_proxy_min_tls_version: OldestTls,
     #[command(flatten)]
     connections: ConnectionArguments,
     #[command(flatten)]
@@ -100,6 +104,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         rules,
         chosen: arguments.chosen,
         search_cache_bytes: arguments.search_cache_size << 20,
+        oldest_tls: arguments.cluster_proxy_min_tls_version,
     })
     .await?;
     tracing::info!(
@@ -171,6 +176,7 @@ mod tests {
             rules: admission::Settings::default(),
             chosen: Chosen::default(),
             search_cache_bytes: SEARCH_CACHE,
+            oldest_tls: OldestTls::V1_3,
         };
         let plane = Plane::start(setup).await.expect("a control plane");
         let namespaces: Api<Namespace> = Api::all(plane.client.clone());

@@ -247,6 +247,7 @@ async fn start_plane(arguments: &Arguments) -> anyhow::Result<Plane> {
         },
         chosen,
         search_cache_bytes: SEARCH_CACHE,
+        oldest_tls: member::OldestTls::V1_3,
     };
     Plane::start(setup).await.map_err(|error| {
         let in_use = matches!(error.downcast_ref(), Some(apiserver::Error::Listen(error))

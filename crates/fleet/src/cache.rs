@@ -149,7 +149,7 @@ pub(crate) struct Shard {
     pub(crate) index: Index,
     /// How far it is known; `None` until the first list has come.
     pub(crate) at: Option<u64>,
-    /// The number of the event by which it came.
+    /// The number of the event by which it came, or by which its versions went back.
     pub(crate) born: u64,
     /// Whoever knows less than this cannot be told the rest: the log does not reach back so far.
     pub(crate) floor: u64,
@@ -349,8 +349,10 @@ impl Cache {
         while state.log.len() > self.limits.events || state.log_bytes > self.limits.bytes {
             let Some(event) = state.log.pop_front() else { break };
             state.log_bytes = state.log_bytes.saturating_sub(weight(&event));
+            let number = state.first;
             state.first += 1;
-            if let Some(shard) = state.shards.get_mut(&event.place) {
+            // An event from before the place came says nothing about the versions that it has now.
+            if let Some(shard) = state.shards.get_mut(&event.place).filter(|shard| number >= shard.born) {
                 shard.floor = shard.floor.max(event.at);
             }
         }
@@ -547,8 +549,11 @@ impl State {
 
 impl Shard {
     pub(crate) fn found(&self, place: &Place, entry: &Arc<Entry>) -> Found {
-        let stale = self.stale.as_ref().map(|stale| stale.since.clone());
-        Found { place: place.clone(), entry: entry.clone(), stale }
+        Found { place: place.clone(), entry: entry.clone(), stale: self.stale_since() }
+    }
+
+    pub(crate) fn stale_since(&self) -> Option<Arc<str>> {
+        self.stale.as_ref().map(|stale| stale.since.clone())
     }
 }
 

@@ -4,7 +4,8 @@
 //! - A list replaces what is known, unless its version is older than what is known: a server that lags behind answers like that, and
 //!   so does one that was restored. Only when it says so several times in a row, the versions have really gone back.
 //! - An empty list in place of objects is believed when a second one says the same.
-//! - After a failure the watch goes on where it was. A short list comes before, which shows whether the versions have gone back.
+//! - After a failure, or a long silence, the watch goes on where it was. A short list comes before, which shows whether the member
+//!   answers and whether the versions have gone back.
 //! - A page that is too large is asked for again with fewer objects.
 //! - What is listed again and has not changed stays as it is; what is new needs room from the moment it is read.
 //!
@@ -34,6 +35,9 @@ const SLOW: Duration = Duration::from_secs(5);
 const PAGE_DEADLINE: Duration = Duration::from_secs(60);
 /// How long a watch lasts at least, in seconds; it ends by itself and is resumed.
 const WATCH_SECONDS: std::ops::Range<u64> = 300..600;
+/// How long a watch may say nothing before the member is asked whether it is there: members tell how far they are about once a minute,
+/// but need not. Connections whose packets are dropped tell nobody.
+const SILENCE: Duration = Duration::from_secs(90);
 /// How long to rest after failures: doubled each time, at most the second.
 const FIRST_REST: Duration = Duration::from_millis(250);
 const LONGEST_REST: Duration = Duration::from_secs(30);
@@ -78,12 +82,21 @@ pub struct Follower {
     pub pace: Pace,
 }
 
+/// How a watch ends without trouble.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// As it was meant to.
+    Itself,
+    /// It has said nothing for long, or should have ended: the member may have forgotten it, or be away.
+    Silence,
+}
+
 /// What is known of the member between two tries.
 #[derive(Debug, Default)]
 struct Known {
     /// Where the watch goes on; `None` if everything has to be listed.
     at: Option<u64>,
-    /// The last try failed.
+    /// The last try failed, or ended in silence.
     shaken: bool,
     /// How often in a row the member has answered with an older version.
     older: u32,
@@ -103,10 +116,13 @@ impl Follower {
                 () = stop.cancelled() => return,
                 outcome = self.once(&mut known) => outcome,
             };
-            let Err(trouble) = outcome else {
-                failures = 0;
-                known.shaken = false;
-                continue;
+            let trouble = match outcome {
+                Ok(end) => {
+                    failures = 0;
+                    known.shaken = end == End::Silence;
+                    continue;
+                }
+                Err(trouble) => trouble,
             };
             failures = if known.at != before { 1 } else { failures.saturating_add(1) };
             known.shaken = true;
@@ -174,7 +190,7 @@ impl Follower {
     }
 
     /// Lists if that is needed, and watches until the watch ends.
-    async fn once(&self, known: &mut Known) -> Result<(), Trouble> {
+    async fn once(&self, known: &mut Known) -> Result<End, Trouble> {
         let at = match known.at {
             Some(at) if known.shaken => {
                 let page = self.in_time(self.source.list(1, "")).await?;
@@ -194,10 +210,11 @@ impl Follower {
         self.cache.mark(&self.place, None);
         let end = tokio::time::Instant::now() + Duration::from_secs(seconds + 30);
         loop {
-            let event = match tokio::time::timeout_at(end, events.next()).await {
+            let silence = tokio::time::Instant::now() + SILENCE;
+            let event = match tokio::time::timeout_at(end.min(silence), events.next()).await {
                 Ok(Some(event)) => event?,
-                // It ends by itself, or has been forgotten by the member.
-                Ok(None) | Err(_) => return Ok(()),
+                Ok(None) => return Ok(End::Itself),
+                Err(_) => return Ok(End::Silence),
             };
             known.at = Some(self.apply(event, known.at.unwrap_or(at))?);
             known.shaken = false;

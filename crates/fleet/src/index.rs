@@ -3,7 +3,8 @@
 //! A word (a status, a node, an image) is stored once for all objects that have it; the index of the words keeps them.
 
 use std::borrow::Borrow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -126,15 +127,34 @@ impl Index {
         found.map(|(_, set)| set.len()).sum()
     }
 
-    /// Returns the objects that have one of the words that satisfy a condition, sorted by key, each once.
-    pub(crate) fn with(&self, field: Field, wanted: impl Fn(&str) -> bool) -> Vec<Arc<Entry>> {
+    /// Returns the objects that have one of the words that satisfy a condition, sorted by key, each once, from after a key on.
+    pub(crate) fn with(
+        &self,
+        field: Field,
+        wanted: impl Fn(&str) -> bool,
+        after: Option<&str>,
+    ) -> impl Iterator<Item = &Arc<Entry>> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let found = self.words[field as usize].iter().filter(|(word, _)| wanted(word));
-        let mut sets: Vec<_> = found.map(|(_, set)| set).collect();
-        if let [one] = sets.as_slice() {
-            return one.iter().map(|found| found.0.clone()).collect();
+        let mut sets: Vec<_> =
+            found.map(|(_, set)| set.range::<str, _>((from, Bound::Unbounded)).peekable()).collect();
+        // The least key of each set: there may be as many sets as there are words, and only a part of their objects is wanted.
+        let mut next: BinaryHeap<Reverse<(&str, usize)>> = BinaryHeap::new();
+        for (number, set) in sets.iter_mut().enumerate() {
+            next.extend(set.peek().map(|found| Reverse((found.0.key(), number))));
         }
-        let all: BTreeSet<ByKey> = sets.drain(..).flatten().cloned().collect();
-        all.into_iter().map(|found| found.0).collect()
+        let mut last = None;
+        std::iter::from_fn(move || {
+            while let Some(Reverse((key, number))) = next.pop() {
+                let set = sets.get_mut(number)?;
+                let found = set.next()?;
+                next.extend(set.peek().map(|found| Reverse((found.0.key(), number))));
+                if last.replace(key) != Some(key) {
+                    return Some(&found.0);
+                }
+            }
+            None
+        })
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Entry>> {
@@ -203,15 +223,15 @@ mod tests {
         assert_eq!(keys(index.walk("a", Some("a/x"))), ["a/y"]);
         assert_eq!(keys(index.walk("", Some("a/x"))), ["a/y", "b/x"]);
         assert_eq!(keys(index.walk("a", Some("0"))), ["a/x", "a/y"]);
-        assert_eq!(keys(&index.with(Field::Status, |word| word == "Running")), ["a/x", "b/x"]);
-        assert_eq!(
-            keys(&index.with(Field::Image, |word| word.starts_with("nginx") || word == "sidecar")).len(),
-            4
-        );
+        assert_eq!(keys(index.with(Field::Status, |word| word == "Running", None)), ["a/x", "b/x"]);
+        let several = |word: &str| word.starts_with("nginx") || word == "sidecar";
+        assert_eq!(keys(index.with(Field::Image, several, None)), ["a-b/x", "a/x", "a/y", "b/x"]);
+        assert_eq!(keys(index.with(Field::Image, several, Some("a/x"))), ["a/y", "b/x"]);
+        assert_eq!(keys(index.with(Field::Image, |_| false, None)), Vec::<String>::new());
         assert_eq!(index.count(Field::Image, |word| word == "nginx:v2"), 2);
         index.insert(pod("a", "x", "Failed", "redis"));
         index.check();
-        assert_eq!(keys(&index.with(Field::Status, |word| word == "Running")), ["b/x"]);
+        assert_eq!(keys(index.with(Field::Status, |word| word == "Running", None)), ["b/x"]);
         assert!(index.remove("b/x").is_some() && index.remove("b/x").is_none());
         index.check();
         assert_eq!((index.len(), index.count(Field::Status, |_| true)), (3, 3));

@@ -119,6 +119,23 @@ impl Fleet {
         caches.entry(key).or_insert_with(|| Arc::new(Cache::new(kind.clone(), self.budget.clone()))).clone()
     }
 
+    /// Forgets what is not in the plan any more, whether or not anybody followed it to the last: a cluster may have got another way
+    /// in the same moment.
+    fn keep_only(&self, kinds: &BTreeMap<Kind, BTreeSet<Place>>) {
+        self.caches.write().retain(|_, cache| {
+            let planned = kinds.get(&cache.kind);
+            for (place, ..) in cache.places() {
+                if planned.is_none_or(|places| !places.contains(&place)) {
+                    cache.forget(&place);
+                }
+            }
+            if planned.is_none() {
+                cache.closed.cancel();
+            }
+            planned.is_some()
+        });
+    }
+
     /// Keeps everything in step until told to stop.
     pub fn start(
         self: &Arc<Self>,
@@ -236,19 +253,10 @@ impl Keeper {
             let stays = kinds.get(kind).is_some_and(|places| places.contains(place));
             if !stays {
                 stop.cancel();
-                if let Some(cache) = self.fleet.cache(&kind.group, &kind.version, &kind.plural) {
-                    cache.forget(place);
-                }
             }
             stays
         });
-        self.fleet.caches.write().retain(|_, cache| {
-            let stays = kinds.contains_key(&cache.kind);
-            if !stays {
-                cache.closed.cancel();
-            }
-            stays
-        });
+        self.fleet.keep_only(&kinds);
         for (kind, places) in &kinds {
             let cache = self.fleet.add(kind);
             for place in places {
@@ -428,6 +436,28 @@ fn condition(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::entry::Entry;
+
+    #[test]
+    fn what_left_the_plan_is_forgotten_even_if_nobody_follows_it() {
+        let (pods, maps) =
+            (Kind::test("", "v1", "Pod", "pods"), Kind::test("", "v1", "ConfigMap", "configmaps"));
+        let fleet = Fleet::new(1 << 20);
+        let (m1, m2) = (Place::cluster("m1"), Place::cluster("m2"));
+        for kind in [&pods, &maps] {
+            let cache = fleet.add(kind);
+            for place in [&m1, &m2] {
+                let object = json!({"metadata": {"name": "x", "namespace": "a", "resourceVersion": "1"}});
+                cache.expect(place);
+                cache.replace(place, 7, vec![Entry::new(kind, object).unwrap()]).unwrap();
+            }
+        }
+        let (kept, gone) = (fleet.add(&pods), fleet.add(&maps));
+        fleet.keep_only(&BTreeMap::from([(pods, BTreeSet::from([m2.clone()]))]));
+        assert_eq!(kept.get("a/x").iter().map(|found| &found.place).collect::<Vec<_>>(), [&m2]);
+        assert!(gone.closed.is_cancelled() && gone.get("a/x").is_empty() && !kept.closed.is_cancelled());
+        assert_eq!(fleet.caches().len(), 1);
+    }
 
     #[test]
     fn a_condition_is_written_only_when_it_says_something_new() {

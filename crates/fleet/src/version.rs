@@ -3,8 +3,14 @@
 //! A version is the base64 of a JSON map from places to the members' own versions, in Karmada's form:
 //! `{"m1":"105","m2":"88"}`, sorted, without spaces, so that equal ones are equal as text. A place is a cluster; where only some
 //! namespaces of a cluster are kept, each is followed on its own and is a place of its own: `m1/shop`.
+//!
+//! A version beside an object of a watch says two things: how far all places are known, for whoever goes on from there, and the object's own
+//! version, which an update puts back. Mostly both are the same number. Where they are not (what is there in the beginning, a member
+//! that was listed again), the place has the object's version, and how far the place is known stands beside it:
+//! `{"m1":"7","m1#":"105"}`.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -14,6 +20,8 @@ use crate::cache::Place;
 
 /// The longest version that is read: a thousand clusters with long names.
 const LONGEST: usize = 128 << 10;
+/// Ends the key that says how far a place is known, where the place itself has the version of an object. No name has it.
+const POSITION: char = '#';
 
 /// How far each place is known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -23,17 +31,40 @@ impl Versions {
     /// Reads a version. What cannot be read counts as none, as in Karmada; `0` is read by whoever asks.
     pub fn parse(text: &str) -> Self {
         let read = || {
-            let bytes = URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).ok()?;
-            let map: BTreeMap<String, String> = serde_json::from_slice(&bytes).ok()?;
-            let entries =
-                map.into_iter().map(|(place, version)| Some((Place::parse(&place), version.parse().ok()?)));
-            entries.collect::<Option<BTreeMap<Place, u64>>>()
+            let map = entries(text)?;
+            let mut places = BTreeMap::new();
+            for (key, version) in &map {
+                let (place, version) = match key.strip_suffix(POSITION) {
+                    // The place is not known at all.
+                    Some(_) if version.is_empty() => continue,
+                    Some(place) => (place, version),
+                    None if map.contains_key(&format!("{key}{POSITION}")) => continue,
+                    None => (key.as_str(), version),
+                };
+                places.insert(Place::parse(place), version.parse().ok()?);
+            }
+            Some(places)
         };
-        if text.is_empty() || text.len() > LONGEST {
-            Self::default()
-        } else {
-            Self(read().unwrap_or_default())
-        }
+        Self(read().unwrap_or_default())
+    }
+
+    /// Reads the member's own version of an object from the version beside it. An object may have been shown when other
+    /// namespaces of its cluster were kept than now.
+    pub fn of_object(text: &str, place: &Place, namespace: &str) -> Option<u64> {
+        let map = entries(text)?;
+        let of = |place: &Place| map.get(&place.to_string())?.parse::<u64>().ok();
+        let of_cluster = || {
+            let own = map
+                .iter()
+                .filter(|(key, _)| !key.ends_with(POSITION) && Place::parse(key).cluster == place.cluster);
+            own.filter_map(|(_, version)| version.parse::<u64>().ok()).max()
+        };
+        let found = of(place)
+            .or_else(|| of(&Place::namespace(&place.cluster, namespace)))
+            .or_else(|| of(&Place::cluster(&place.cluster)))
+            .or_else(of_cluster);
+        // To a member, 0 would mean any version.
+        found.filter(|version| *version != Self::IN_PART)
     }
 
     /// Returns the version of one object of one place.
@@ -43,11 +74,6 @@ impl Versions {
 
     pub fn get(&self, place: &Place) -> Option<u64> {
         self.0.get(place).copied()
-    }
-
-    /// Returns the version of a cluster, whichever of its places it is known by.
-    pub fn of_cluster(&self, cluster: &str) -> Option<u64> {
-        self.0.iter().filter(|(place, _)| *place.cluster == *cluster).map(|(_, at)| *at).max()
     }
 
     /// Notes how far a place is known. It does not go back.
@@ -83,6 +109,74 @@ impl Versions {
     }
 }
 
+impl Versions {
+    /// Returns what stands around the version of an object of a place, for the objects of a place that are told one after the other.
+    pub fn around(&self, place: &Place) -> Around {
+        let (mut before, mut after) = (String::from("{"), String::new());
+        for (other, at) in &self.0 {
+            match other.cmp(place) {
+                std::cmp::Ordering::Less => {
+                    pair(&mut before, &other.to_string(), at);
+                    before.push(',');
+                }
+                std::cmp::Ordering::Equal => {}
+                std::cmp::Ordering::Greater => {
+                    after.push(',');
+                    pair(&mut after, &other.to_string(), at);
+                }
+            }
+        }
+        after.push('}');
+        Around { before, place: place.to_string(), at: self.get(place), after }
+    }
+}
+
+/// A version without that of one place, whose objects are shown.
+#[derive(Debug, Clone, Default)]
+pub struct Around {
+    before: String,
+    place: String,
+    /// How far the place is known, if it is.
+    at: Option<u64>,
+    after: String,
+}
+
+impl Around {
+    /// Returns the version beside an object that is there.
+    pub fn there(&self, revision: u64) -> String {
+        let mut text = self.before.clone();
+        pair(&mut text, &self.place, &revision);
+        if self.at != Some(revision) {
+            let at = self.at.map(|at| at.to_string()).unwrap_or_default();
+            text.push(',');
+            pair(&mut text, &format!("{}{POSITION}", self.place), &at);
+        }
+        text.push_str(&self.after);
+        URL_SAFE_NO_PAD.encode(text)
+    }
+
+    /// Returns the version beside an object that has gone: that of the moment when it went, as members say it, too.
+    pub fn gone(&self, revision: u64) -> String {
+        self.there(self.at.filter(|at| *at != Versions::IN_PART).unwrap_or(revision))
+    }
+}
+
+/// Reads the entries of a version.
+fn entries(text: &str) -> Option<BTreeMap<String, String>> {
+    if text.is_empty() || text.len() > LONGEST {
+        return None;
+    }
+    let bytes = URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).ok()?;
+    serde_json::from_slice(&bytes).ok()
+}
+
+/// Writes an entry of a version.
+fn pair(text: &mut String, key: &str, value: &impl std::fmt::Display) {
+    // Neither clusters nor namespaces have characters that JSON escapes, but members are not trusted with that.
+    text.push_str(&serde_json::to_string(key).unwrap_or_default());
+    let _ = write!(text, ":\"{value}\"");
+}
+
 /// As clients see it; nothing known is the empty text.
 impl std::fmt::Display for Versions {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -91,12 +185,8 @@ impl std::fmt::Display for Versions {
         }
         let mut text = String::with_capacity(self.0.len() * 24);
         for (place, at) in &self.0 {
-            text.push_str(if text.is_empty() { "{" } else { "," });
-            // Neither clusters nor namespaces have characters that JSON escapes, but members are not trusted with that.
-            text.push_str(&serde_json::to_string(&place.to_string()).unwrap_or_default());
-            text.push_str(":\"");
-            text.push_str(&at.to_string());
-            text.push('"');
+            text.push(if text.is_empty() { '{' } else { ',' });
+            pair(&mut text, &place.to_string(), at);
         }
         text.push('}');
         out.write_str(&URL_SAFE_NO_PAD.encode(text))
@@ -154,8 +244,53 @@ mod tests {
         let text = versions.to_string();
         assert_eq!(decoded(&text), r#"{"m1":"105","m1/shop":"7","m2":"88"}"#);
         assert_eq!(Versions::parse(&text), versions);
-        assert_eq!(versions.of_cluster("m1"), Some(105));
-        assert_eq!((versions.get(&Place::parse("m2")), versions.of_cluster("m3")), (Some(88), None));
+        assert_eq!((versions.get(&Place::parse("m2")), versions.get(&Place::parse("m3"))), (Some(88), None));
+    }
+
+    #[test]
+    fn a_version_beside_an_object_is_one_to_go_on_from_and_has_the_objects_own() {
+        let check = |versions: &str, place: &str, (gone, revision): (bool, u64), expected: &str| {
+            let versions = Versions::parse(&URL_SAFE_NO_PAD.encode(versions));
+            let place = Place::parse(place);
+            let around = versions.around(&place);
+            let text = if gone { around.gone(revision) } else { around.there(revision) };
+            assert_eq!(decoded(&text), expected);
+            assert_eq!(Versions::parse(&text), versions, "{expected}");
+            let own = if gone { versions.get(&place).filter(|at| *at > 0) } else { None };
+            assert_eq!(Versions::of_object(&text, &place, "a"), Some(own.unwrap_or(revision)), "{expected}");
+        };
+        let (there, gone) = (false, true);
+        check(r#"{"m1":"105","m2":"88"}"#, "m1", (there, 105), r#"{"m1":"105","m2":"88"}"#);
+        check(r#"{"m1":"105","m2":"88"}"#, "m1", (there, 7), r#"{"m1":"7","m1#":"105","m2":"88"}"#);
+        check(r#"{"m1":"105","m2":"88"}"#, "m2", (gone, 7), r#"{"m1":"105","m2":"88"}"#);
+        // In part, and not at all.
+        check(r#"{"m1":"105","m2":"0"}"#, "m2", (there, 7), r#"{"m1":"105","m2":"7","m2#":"0"}"#);
+        check(r#"{"m1":"105","m2":"0"}"#, "m2", (gone, 7), r#"{"m1":"105","m2":"7","m2#":"0"}"#);
+        check(r#"{"m1":"105"}"#, "m2", (gone, 7), r#"{"m1":"105","m2":"7","m2#":""}"#);
+        check(r"{}", "m2", (gone, 7), r#"{"m2":"7","m2#":""}"#);
+        check(
+            r#"{"m1/bank":"900","m1/shop":"105"}"#,
+            "m1/shop",
+            (there, 103),
+            r#"{"m1/bank":"900","m1/shop":"103","m1/shop#":"105"}"#,
+        );
+    }
+
+    #[test]
+    fn the_version_of_an_object_is_that_of_its_place() {
+        let check = |text: &str, place: &str, expected: Option<u64>| {
+            let text = URL_SAFE_NO_PAD.encode(text);
+            assert_eq!(Versions::of_object(&text, &Place::parse(place), "shop"), expected, "{place}");
+        };
+        let two = r#"{"m1/bank":"900","m1/shop":"105","m2":"7"}"#;
+        check(two, "m1/shop", Some(105));
+        check(two, "m1", Some(105));
+        check(two, "m2/shop", Some(7));
+        check(two, "m3", None);
+        check(r#"{"m1/bank":"900","m1/bank#":"1000"}"#, "m1", Some(900));
+        // It would be put over whatever is there.
+        check(r#"{"m1":"0"}"#, "m1", None);
+        assert_eq!(Versions::of_object("105", &Place::cluster("m1"), ""), None);
     }
 
     #[test]

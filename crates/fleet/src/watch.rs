@@ -71,13 +71,22 @@ pub struct Watch {
     end: watch::Receiver<u64>,
     versions: Versions,
     /// How far a reader knew each place before it began: events up to that version need not be told.
-    skip: HashMap<Place, u64>,
+    skip: HashMap<Place, Skip>,
     /// The places whose objects are told one by one, and how far that has come; each stays here until its version is known.
     begun: HashMap<Place, Pieces>,
     /// Of these, the ones that are not through.
     first: VecDeque<Place>,
     /// How far the going of a place has been told that is the next event.
     going: Option<Going>,
+}
+
+/// What a reader knew of a place before it began.
+#[derive(Debug)]
+struct Skip {
+    at: u64,
+    /// The number of the event by which the place came: what the log has of it from before belongs to a place that was given up, or to a
+    /// time that has been taken back, whatever its versions are.
+    born: u64,
 }
 
 /// A place that has gone, whose objects are told to be gone in pieces.
@@ -160,14 +169,11 @@ impl Watch {
             Start::After(versions) => {
                 watch.next = state.first;
                 for (place, at) in versions.iter() {
-                    match state.shards.get(place) {
-                        None => return Err(Lost::Gone(place.clone())),
-                        Some(shard) if at < shard.floor || at == Versions::IN_PART => {
-                            return Err(Lost::Behind(place.clone()));
-                        }
-                        Some(_) => {}
+                    let shard = state.shards.get(place).ok_or_else(|| Lost::Gone(place.clone()))?;
+                    if at < shard.floor || at == Versions::IN_PART {
+                        return Err(Lost::Behind(place.clone()));
                     }
-                    watch.skip.insert(place.clone(), at);
+                    watch.skip.insert(place.clone(), Skip { at, born: shard.born });
                 }
                 for (place, shard) in &state.shards {
                     if versions.get(place).is_none() {
@@ -271,8 +277,9 @@ impl Watch {
     }
 
     /// Says whether a reader knew of an event before it began, or need not know of it: its place has gone since.
-    fn is_known(&self, event: &Event, past: bool) -> bool {
-        past && self.skip.get(&event.place).is_none_or(|at| event.at <= *at)
+    fn is_known(&self, event: &Event, number: u64) -> bool {
+        let known = |skip: &Skip| number < skip.born || event.at <= skip.at;
+        number < self.began && self.skip.get(&event.place).is_none_or(known)
     }
 
     /// Waits for what comes next. `tell` gets each event with the version after it.
@@ -365,7 +372,7 @@ impl Watch {
                 let key = old.as_ref().or(new.as_ref()).map_or("", |entry| entry.key());
                 let known = match self.begun.get(&event.place) {
                     Some(pieces) => pieces.contains(number, key),
-                    None => self.is_known(event, past),
+                    None => self.is_known(event, number),
                 };
                 if event.last && !self.begun.contains_key(&event.place) && !known {
                     self.versions.advance(&event.place, event.at);

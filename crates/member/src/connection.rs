@@ -12,7 +12,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderValue, Request};
 use k8s_openapi::api::core::v1::Secret;
-use kube::client::{Body, ClientBuilder};
+use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use serde_json::json;
@@ -21,7 +21,8 @@ use tower::util::MapRequest;
 use tunnel::Tunnels;
 
 use crate::limit::LimitLayer;
-use crate::{Error, Result, proxied};
+use crate::tls::OldestTls;
+use crate::{Error, Result, lasting, proxied};
 
 /// The way to a member. Two equal ones need no new client.
 #[derive(Clone, PartialEq, Eq)]
@@ -63,6 +64,7 @@ struct Address {
     proxy: String,
     /// What the proxy is told with every connection.
     proxy_headers: BTreeMap<String, String>,
+    oldest_tls: OldestTls,
 }
 
 /// Without the credentials.
@@ -169,8 +171,17 @@ impl Connection {
             skip_verification: spec.insecure_skip_tls_verification,
             proxy: spec.proxy_url.clone(),
             proxy_headers: spec.proxy_header.clone(),
+            oldest_tls: OldestTls::default(),
         };
         Ok(Self { cluster: name, way: Way::Address(Box::new(address)) })
+    }
+
+    /// Returns the same way, on which no older version of TLS is spoken. A tunnel has TLS of its own.
+    pub fn with_oldest_tls(mut self, oldest: OldestTls) -> Self {
+        if let Way::Address(address) = &mut self.way {
+            address.oldest_tls = oldest;
+        }
+        self
     }
 
     /// Makes a client that hands on whatever it is answered. Nothing is sent yet.
@@ -234,12 +245,11 @@ impl Address {
         config.connect_timeout = Some(std::time::Duration::from_secs(5));
         // Retries are decided by whoever asks, per object, not inside the client.
         config.default_retry = false;
-        let client = match config.proxy_url.clone().filter(|_| !self.proxy_headers.is_empty()) {
-            Some(proxy) => proxied::client(&config, proxy, &self.proxy_headers, limits.as_ref()),
-            None => ClientBuilder::try_from(config).map(|builder| match &limits {
-                Some(limits) => builder.with_layer(limits).build(),
-                None => builder.build(),
-            }),
+        let oldest = self.oldest_tls;
+        let simple = self.proxy_headers.is_empty() && oldest == OldestTls::V1_2;
+        let client = match config.proxy_url.clone().filter(|_| !simple) {
+            Some(proxy) => proxied::client(&config, proxy, &self.proxy_headers, limits.as_ref(), oldest),
+            None => lasting::client(&config, limits.as_ref(), oldest),
         };
         client.map_err(|_| failed())
     }

@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use http::Uri;
 use hyper_util::client::legacy::connect::HttpConnector;
-use kube::client::ConfigExt;
+use kube::client::{ClientBuilder, ConfigExt};
 use kube::{Client, Config};
 use tower::{BoxError, ServiceExt as _, service_fn};
 
+use crate::limit::LimitLayer;
 use crate::proxied::stack;
+use crate::tls::OldestTls;
 
 /// How long a connection is silent before the other side is asked, and how long until it is asked again.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -26,18 +28,23 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// # Errors
 /// If certificates or credentials cannot be used.
 pub fn lasting_client(config: &Config) -> Result<Client, kube::Error> {
+    client(config, None, OldestTls::default())
+}
+
+/// The same, which does not read more than it may. Without a proxy, it speaks no older version of TLS than it may.
+pub(crate) fn client(
+    config: &Config,
+    limits: Option<&LimitLayer>,
+    oldest: OldestTls,
+) -> Result<Client, kube::Error> {
     if config.proxy_url.is_some() {
-        return Client::try_from(config.clone());
+        let builder = ClientBuilder::try_from(config.clone())?;
+        return Ok(match limits {
+            Some(limits) => builder.with_layer(limits).build(),
+            None => builder.build(),
+        });
     }
-    let mut plain = HttpConnector::new();
-    plain.enforce_http(false);
-    plain.set_nodelay(true);
-    plain.set_keepalive(Some(SILENCE));
-    plain.set_keepalive_interval(Some(AGAIN));
-    plain.set_keepalive_retries(Some(2));
-    #[cfg(target_os = "linux")]
-    plain.set_tcp_user_timeout(Some(PATIENCE));
-    let secured = config.rustls_https_connector_with_connector(plain)?;
+    let secured = oldest.of(config.rustls_https_connector_with_connector(connector())?);
     let patience = config.connect_timeout.unwrap_or(PATIENCE);
     // With the exchange of certificates.
     let connect = service_fn(move |address: Uri| {
@@ -47,5 +54,18 @@ pub fn lasting_client(config: &Config) -> Result<Client, kube::Error> {
             connected.map_err(|_| BoxError::from("the server did not answer in time"))?
         })
     });
-    stack(config, connect, None)
+    stack(config, connect, limits)
+}
+
+/// Makes connections whose death is noticed.
+pub(crate) fn connector() -> HttpConnector {
+    let mut plain = HttpConnector::new();
+    plain.enforce_http(false);
+    plain.set_nodelay(true);
+    plain.set_keepalive(Some(SILENCE));
+    plain.set_keepalive_interval(Some(AGAIN));
+    plain.set_keepalive_retries(Some(2));
+    #[cfg(target_os = "linux")]
+    plain.set_tcp_user_timeout(Some(PATIENCE));
+    plain
 }

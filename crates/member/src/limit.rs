@@ -30,6 +30,10 @@ pub const COPY_LIMIT: usize = 512 << 20;
 /// How long the text of a refusal may be: it ends up in conditions and events.
 pub const MESSAGE_LIMIT: usize = 4 << 10;
 
+/// An extension of requests for lists that know no pages: the answer may be as large as a page.
+#[derive(Debug, Clone, Copy)]
+pub struct Listing;
+
 /// Shortens the text of a refusal.
 pub(crate) fn shortened(mut message: String) -> String {
     if message.len() > MESSAGE_LIMIT {
@@ -84,7 +88,10 @@ where
     }
 
     fn call(&mut self, request: Request<Q>) -> Self::Future {
-        let bounds = Bounds::of(request.uri().query().unwrap_or(""));
+        let bounds = match Bounds::of(request.uri().query().unwrap_or("")) {
+            Bounds::Answer if request.extensions().get::<Listing>().is_some() => Bounds::Page,
+            bounds => bounds,
+        };
         let layer = self.layer.clone();
         let answer = self.inner.call(request);
         Box::pin(async move { Ok(answer.await?.map(|body| LimitedBody::new(body, layer, bounds))) })
@@ -245,6 +252,23 @@ mod tests {
             "cluster m1 sent a page of a list of more than 32 MiB, which is not read"
         );
         assert_eq!(layer.under_way.used(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_list_without_pages_may_be_as_large_as_one() {
+        use tower::ServiceExt as _;
+        let answer = |listing: bool| async move {
+            let large = tower::service_fn(|_: Request<()>| async {
+                Ok::<_, BoxError>(Response::new(http_body_util::Full::new(Bytes::from(vec![b'x'; 9 << 20]))))
+            });
+            let mut request = Request::get("/apis/metrics.k8s.io/v1beta1/pods").body(()).unwrap();
+            if listing {
+                request.extensions_mut().insert(Listing);
+            }
+            let answer = LimitLayer::new("m1").layer(large).oneshot(request).await.unwrap();
+            answer.into_body().collect().await.is_ok()
+        };
+        assert!(answer(true).await && !answer(false).await);
     }
 
     #[tokio::test]

@@ -1,6 +1,7 @@
-//! Clients whose connections go through a proxy that wants to be told something: `spec.proxyHeader` of a Cluster.
+//! Clients whose connections go through a proxy, where the client library does not do: it knows nothing of what a proxy wants to be told
+//! (`spec.proxyHeader` of a Cluster), nor of the oldest version of TLS.
 //!
-//! The client library knows proxies, but not what to tell them. The headers go to the proxy with each request for a
+//! The headers go to the proxy with each request for a
 //! connection, never to the member. A value is a list, separated by commas, of which every part becomes a header of
 //! its own, as upstream. A SOCKS proxy has no headers; for one they mean nothing.
 
@@ -9,32 +10,30 @@ use std::collections::BTreeMap;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::client::legacy::connect::proxy::Tunnel;
+use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
 use hyper_util::rt::TokioExecutor;
-use kube::client::{Body, ClientBuilder, ConfigExt};
+use kube::client::{Body, ConfigExt};
 use kube::{Client, Config};
 use tower::{Layer, ServiceBuilder};
 
+use crate::lasting;
 use crate::limit::LimitLayer;
+use crate::tls::OldestTls;
 
-/// Makes a client that speaks through an HTTP proxy.
+/// Makes a client that speaks through a proxy.
 pub(crate) fn client(
     config: &Config,
     proxy: Uri,
     headers: &BTreeMap<String, String>,
     limits: Option<&LimitLayer>,
+    oldest: OldestTls,
 ) -> Result<Client, kube::Error> {
-    if proxy.scheme_str() == Some("socks5") {
-        let builder = ClientBuilder::try_from(config.clone())?;
-        return Ok(match limits {
-            Some(limits) => builder.with_layer(limits).build(),
-            None => builder.build(),
-        });
-    }
-    let mut plain = HttpConnector::new();
-    plain.enforce_http(false);
+    let mut plain = lasting::connector();
     plain.set_connect_timeout(config.connect_timeout);
+    if proxy.scheme_str() == Some("socks5") {
+        let way = SocksV5::new(proxy, plain);
+        return stack(config, oldest.of(config.rustls_https_connector_with_connector(way)?), limits);
+    }
     let mut told = read(headers);
     if let Some(credentials) = credentials(&proxy) {
         told.entry(http::header::PROXY_AUTHORIZATION).or_insert(credentials);
@@ -42,10 +41,10 @@ pub(crate) fn client(
     if proxy.scheme_str() == Some("https") {
         let to_proxy = config.rustls_https_connector_with_connector(plain)?;
         let tunnel = Tunnel::new(proxy, to_proxy).with_headers(told);
-        stack(config, config.rustls_https_connector_with_connector(tunnel)?, limits)
+        stack(config, oldest.of(config.rustls_https_connector_with_connector(tunnel)?), limits)
     } else {
         let tunnel = Tunnel::new(proxy, plain).with_headers(told);
-        stack(config, config.rustls_https_connector_with_connector(tunnel)?, limits)
+        stack(config, oldest.of(config.rustls_https_connector_with_connector(tunnel)?), limits)
     }
 }
 
@@ -88,9 +87,25 @@ fn read(given: &BTreeMap<String, String>) -> HeaderMap {
 /// Returns the name and password that stand in the address of a proxy.
 fn credentials(proxy: &Uri) -> Option<HeaderValue> {
     let (user, _) = proxy.authority()?.as_str().rsplit_once('@')?;
-    let mut value = HeaderValue::from_str(&format!("Basic {}", STANDARD.encode(user))).ok()?;
+    let mut value = HeaderValue::from_str(&format!("Basic {}", STANDARD.encode(unescaped(user)))).ok()?;
     value.set_sensitive(true);
     Some(value)
+}
+
+/// Returns what an escaped part of an address stands for.
+fn unescaped(text: &str) -> Vec<u8> {
+    let (mut out, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
+    while let [first, after @ ..] = rest {
+        let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        let escaped = match (first, after) {
+            (b'%', [high, low, after @ ..]) => digit(high).zip(digit(low)).map(|pair| (pair, after)),
+            _ => None,
+        };
+        let (byte, after) = escaped.map_or((*first, after), |((high, low), after)| (high << 4 | low, after));
+        out.push(byte);
+        rest = after;
+    }
+    out
 }
 
 #[cfg(test)]
@@ -109,6 +124,8 @@ mod tests {
     fn a_name_in_the_address_is_shown_to_the_proxy() {
         let value = credentials(&Uri::from_static("http://user:secret@proxy:3128")).unwrap();
         assert_eq!(value, "Basic dXNlcjpzZWNyZXQ=");
+        let escaped = credentials(&Uri::from_static("http://user:a%40b%3%zz@proxy:3128")).unwrap();
+        assert_eq!(escaped, format!("Basic {}", STANDARD.encode("user:a@b%3%zz")));
         assert!(credentials(&Uri::from_static("http://proxy:3128")).is_none());
     }
 
@@ -129,7 +146,7 @@ mod tests {
         let proxy: Uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
         let config = Config::new(Uri::from_static("http://member:6443"));
         let headers = BTreeMap::from([("X-Tenant".to_owned(), "a,b".to_owned())]);
-        let client = client(&config, proxy, &headers, None).unwrap();
+        let client = client(&config, proxy, &headers, None, OldestTls::V1_3).unwrap();
         let asking = tokio::spawn(async move { client.apiserver_version().await });
         let text = asked(listener).await;
         assert!(text.starts_with("connect member:6443 http/1.1\r\n"), "{text}");

@@ -60,6 +60,12 @@ impl Selector {
         Self { terms: vec![Term { field: field.to_owned(), value: value.to_owned(), negated: false }] }
     }
 
+    /// Returns the selector that demands one more value.
+    pub fn and(mut self, field: &str, value: &str) -> Self {
+        self.terms.extend(Self::equal(field, value).terms);
+        self
+    }
+
     pub fn terms(&self) -> &[Term] {
         &self.terms
     }

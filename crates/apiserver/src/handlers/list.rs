@@ -32,6 +32,21 @@ const PIECE: usize = 64 * 1024;
 /// From here on, making a list as a whole is left to the thread that yields to all others.
 const LARGE: usize = 512 * 1024;
 
+/// The old watch path names one object, and the caller was let in for that one alone. A selector beside it must name the same one.
+fn within_name(context: &Context, fields: FieldSelector) -> Result<FieldSelector, Status> {
+    let name = context.info.name.as_str();
+    if context.info.verb != "watch" || name.is_empty() {
+        return Ok(fields);
+    }
+    let asked = FieldSelector::parse(context.query.text("fieldSelector"))
+        .map_err(|error| Status::bad_request(error.to_string()))?;
+    if !asked.is_empty() && asked.required_value("metadata.name") != Some(name) {
+        return Err(Status::bad_request("fieldSelector metadata.name doesn't match requested name"));
+    }
+    let named = fields.required_value("metadata.name") == Some(name);
+    Ok(if named { fields } else { fields.and("metadata.name", name) })
+}
+
 /// Which objects of a collection a request is about.
 #[derive(Debug, Clone)]
 pub struct Selection {
@@ -49,11 +64,7 @@ impl Selection {
         for term in fields.terms() {
             check_field(kind, &term.field)?;
         }
-        // The old watch path names one object.
-        let named = context.info.verb == "watch"
-            && !context.info.name.is_empty()
-            && fields.required_value("metadata.name").is_none();
-        let fields = if named { FieldSelector::equal("metadata.name", &context.info.name) } else { fields };
+        let fields = within_name(context, fields)?;
         Ok(Self { namespace: namespace.to_owned(), labels, fields })
     }
 
@@ -703,4 +714,36 @@ pub fn answer(
         Shape::MetadataList { .. } => return Err(table::not_a_list(kind)),
     };
     Ok(respond::value(code, &document, accepted))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderMap, Method};
+
+    use super::*;
+    use crate::auth::User;
+    use crate::http::{Query, RequestInfo};
+
+    #[test]
+    fn a_watch_of_one_name_selects_nothing_else() {
+        let check = |target: &str, expected: Result<&str, &str>| {
+            let (path, query) = target.split_once('?').unwrap_or((target, ""));
+            let query = Query::parse(Some(query));
+            let fields = FieldSelector::parse(query.text("fieldSelector")).unwrap();
+            let info = RequestInfo::parse(&Method::GET, path, &query);
+            let context =
+                Context::new(Method::GET, info, query, HeaderMap::new(), Arc::new(User::anonymous()));
+            let selected = within_name(&context, fields).map(|fields| fields.to_string());
+            let expected = expected.map(str::to_owned).map_err(str::to_owned);
+            assert_eq!(selected.map_err(|status| status.message), expected, "{target}");
+        };
+        check("/api/v1/watch/pods", Ok(""));
+        check("/api/v1/watch/pods?fieldSelector=metadata.name%3Dy", Ok("metadata.name=y"));
+        check("/api/v1/pods?watch=1&fieldSelector=metadata.name%3Dy", Ok("metadata.name=y"));
+        check("/api/v1/watch/namespaces/a/pods/x", Ok("metadata.name=x"));
+        check("/api/v1/watch/namespaces/a/pods/x?fieldSelector=metadata.name%3Dx", Ok("metadata.name=x"));
+        let other = Err("fieldSelector metadata.name doesn't match requested name");
+        check("/api/v1/watch/namespaces/a/pods/x?fieldSelector=metadata.name%3Dy", other);
+        check("/api/v1/watch/namespaces/a/pods/x?fieldSelector=spec.nodeName%3Dy", other);
+    }
 }

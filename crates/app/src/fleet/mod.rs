@@ -181,19 +181,23 @@ impl Doors {
     }
 }
 
+/// Returns what a member would be asked about if the request were its own: a Namespace is in itself, and a list of one name is about
+/// that name.
+fn wish(info: &RequestInfo, verb: &str) -> Wish {
+    Wish {
+        verb: verb.to_owned(),
+        group: info.group.clone(),
+        version: info.version.clone(),
+        resource: info.resource.clone(),
+        subresource: info.subresource.clone(),
+        namespace: info.namespace.clone(),
+        name: info.name.clone(),
+    }
+}
+
 impl Asked<'_> {
     fn wish(&self, verb: &str) -> Wish {
-        let info = &self.inner.info;
-        let named = !matches!(verb, "list" | "watch");
-        Wish {
-            verb: verb.to_owned(),
-            group: info.group.clone(),
-            version: info.version.clone(),
-            resource: info.resource.clone(),
-            subresource: info.subresource.clone(),
-            namespace: self.namespace.clone(),
-            name: if named { info.name.clone() } else { String::new() },
-        }
+        wish(&self.inner.info, verb)
     }
 
     /// Tells the caller which clusters it does not see, and which may be shown as they were a while ago.
@@ -232,5 +236,27 @@ impl Asked<'_> {
             "User {user:?} cannot {verb} resource {resource:?} in API group {group:?} in any cluster of the fleet"
         );
         Status::forbidden(&self.kind.resource, &info.name, &why)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_asked_for_the_rights_that_they_would_want_themselves() {
+        let check = |target: &str, verb: &str, namespace: &str, name: &str| {
+            let (path, query) = target.split_once('?').unwrap_or((target, ""));
+            let info = RequestInfo::parse(&http::Method::GET, path, &Query::parse(Some(query)));
+            let Wish { verb: asked, namespace: space, name: one, .. } = wish(&info, info.verb);
+            assert_eq!((asked.as_str(), space.as_str(), one.as_str()), (verb, namespace, name), "{target}");
+        };
+        check("/api/v1/namespaces/shop", "get", "shop", "shop");
+        check("/api/v1/namespaces", "list", "", "");
+        check("/api/v1/namespaces/shop/pods/x", "get", "shop", "x");
+        check("/api/v1/nodes/n1", "get", "", "n1");
+        check("/api/v1/namespaces/shop/pods", "list", "shop", "");
+        check("/api/v1/namespaces/shop/pods?fieldSelector=metadata.name%3Dx", "list", "shop", "x");
+        check("/api/v1/pods?watch=true&fieldSelector=metadata.name%3Dx", "watch", "", "x");
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A worker for each registry and kind reads the kind's log like any watch, gathers what happened, and sends it in bulk. It waits for
 //! OpenSearch and nobody waits for it: a worker that falls out of the log begins anew, and takes away what has gone meanwhile. What
-//! OpenSearch refuses because it is busy is sent again, later each time; what it refuses for good is logged and left out.
+//! OpenSearch refuses because it is busy is sent again, later each time; what it refuses for good is logged and left out. When it does not
+//! let us in, the credentials are read again.
 //!
 //! Tested against an imitation of the protocol below, not against a real OpenSearch.
 
@@ -17,10 +18,12 @@ use ::fleet::{Cache, Entry, Fleet, Kind, Place, Start, Versions, Watch};
 use anyhow::{Context, bail};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use futures::future::BoxFuture;
 use http::{Method, Request};
 use http_body_util::{BodyExt, Limited};
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
+use parking_lot::Mutex;
 use runtime::Supervisor;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -74,9 +77,13 @@ async fn follow(fleet: &Arc<Fleet>, control: &Client, tasks: &Supervisor) {
                     let (control, store, cache) = (control.clone(), store.clone(), cache.clone());
                     let (places, until) = (places.clone(), until.clone());
                     async move {
-                        let credentials =
-                            credentials(&control, &store.secret_ref.namespace, &store.secret_ref.name).await;
-                        let wire = Wire { addresses: store.addresses, credentials };
+                        let (namespace, name) = (store.secret_ref.namespace, store.secret_ref.name);
+                        let read: ReadCredentials = Box::new(move || {
+                            let (control, namespace, name) =
+                                (control.clone(), namespace.clone(), name.clone());
+                            Box::pin(async move { credentials(&control, &namespace, &name).await })
+                        });
+                        let wire = Wire::new(store.addresses, read).await;
                         tokio::select! {
                             () = until.cancelled() => {}
                             () = cache.closed.cancelled() => until.cancelled().await,
@@ -191,10 +198,15 @@ fn document(kind: &Kind, cluster: &str, entry: &Entry) -> Value {
     })
 }
 
+/// Reads what is sent along to be let in.
+type ReadCredentials = Box<dyn Fn() -> BoxFuture<'static, Option<String>> + Send + Sync>;
+
 /// The way to OpenSearch.
 struct Wire {
     addresses: Vec<String>,
-    credentials: Option<String>,
+    credentials: Mutex<Option<String>>,
+    /// Asked again when OpenSearch does not let us in: the Secret may have come or changed since.
+    read: ReadCredentials,
 }
 
 /// Longer and longer rests between attempts.
@@ -215,6 +227,11 @@ impl Patience {
 }
 
 impl Wire {
+    async fn new(addresses: Vec<String>, read: ReadCredentials) -> Self {
+        let credentials = Mutex::new(read().await);
+        Self { addresses, credentials, read }
+    }
+
     async fn create_index(&self, index: &str) -> anyhow::Result<()> {
         let keyword =
             json!({"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": 256}}});
@@ -316,7 +333,13 @@ impl Wire {
         for address in &self.addresses {
             let asked = self.ask_one(address, &method, path, kind, body.clone());
             match tokio::time::timeout(DEADLINE, asked).await {
-                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Ok(answer)) => {
+                    if matches!(answer.0, 401 | 403) {
+                        let credentials = (self.read)().await;
+                        *self.credentials.lock() = credentials;
+                    }
+                    return Ok(answer);
+                }
                 Ok(Err(error)) => last = error.context(format!("cannot reach {address}")),
                 Err(_) => last = anyhow::anyhow!("{address} did not answer within {DEADLINE:?}"),
             }
@@ -334,7 +357,7 @@ impl Wire {
     ) -> anyhow::Result<(u16, Value)> {
         let client = Client::try_from(kube::Config::new(address.parse().context("it is not a URL")?))?;
         let mut request = Request::builder().method(method).uri(path).header("content-type", kind);
-        if let Some(credentials) = &self.credentials {
+        if let Some(credentials) = &*self.credentials.lock() {
             request = request.header("authorization", credentials);
         }
         let answer = client.send(request.body(kube::client::Body::from(body.into_bytes()))?).await?;
@@ -350,7 +373,6 @@ mod tests {
     use std::collections::BTreeMap;
 
     use apimachinery::gvk::Gvk;
-    use parking_lot::Mutex;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
@@ -487,8 +509,15 @@ mod tests {
             cache.expect(place);
             cache.replace(place, 10, vec![entry(&kind, &format!("{}-web", place.cluster), 5)]).expect("room");
         }
-        let credentials = Some(format!("Basic {}", STANDARD.encode("user:pass")));
-        let wire = Wire { addresses: vec!["http://127.0.0.1:1".to_owned(), address], credentials };
+        // The Secret comes after the registry.
+        let tries = Mutex::new(0);
+        let read: ReadCredentials = Box::new(move || {
+            let mut tries = tries.lock();
+            *tries += 1;
+            let found = (*tries > 1).then(|| format!("Basic {}", STANDARD.encode("user:pass")));
+            Box::pin(std::future::ready(found))
+        });
+        let wire = Wire::new(vec!["http://127.0.0.1:1".to_owned(), address], read).await;
         let own = BTreeSet::from([m1.clone()]);
         let working = tokio::spawn({
             let cache = cache.clone();

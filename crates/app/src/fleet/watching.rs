@@ -3,15 +3,16 @@
 //! A reader of the kind's log ([`fleet::watch`]) for each watch; what is written waits in the same queue as that of the server's own watches
 //! and is charged to its user. Nothing is written before there is room for it: a client that does not read holds up nobody
 //! but itself, costs no more than its user's budget, is told to list again when it falls out of the log, and loses the watch when its user
-//! is over the budget. Each event carries a version to go on from. What the caller may see is asked again every minute: when that
+//! is over the budget. Each event carries a version to go on from, which has the object's own. What the caller may see is asked again every minute: when that
 //! has changed, the watch ends, and the client lists anew.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use ::fleet::entry::Shown;
+use ::fleet::version::Around;
 use ::fleet::watch::Told;
-use ::fleet::{Cache, Entry, Start, Versions, Watch};
+use ::fleet::{Cache, Entry, Place, Start, Versions, Watch};
 use apimachinery::status::Status;
 use apiserver::auth::User;
 use apiserver::handlers::list::{Selection, check_options, object_offer};
@@ -192,8 +193,7 @@ impl Stream {
     /// Sends a piece of what is there to be told; returns whether the watch goes on.
     fn tell(&mut self, watch: &mut Watch, text: &mut Text) -> bool {
         let writer = &mut self.writer;
-        let told =
-            watch.tell_ready(&mut |event, versions: &Versions| writer.event(&event, &text.of(versions)));
+        let told = watch.tell_ready(&mut |event, versions: &Versions| writer.event(&event, versions, text));
         if let Err(lost) = told {
             self.end(&lost.to_string());
             return false;
@@ -235,20 +235,22 @@ impl Stream {
     }
 }
 
-/// The version beside an event as text, made when it is another one: what is there in the beginning has few.
+/// What stands around the versions of objects, made when it is something else: what is there in the beginning has little of it.
 #[derive(Default)]
 struct Text {
     versions: Versions,
-    text: Arc<str>,
+    place: Option<Place>,
+    around: Around,
 }
 
 impl Text {
-    fn of(&mut self, versions: &Versions) -> Arc<str> {
-        if self.versions != *versions {
+    fn of(&mut self, versions: &Versions, place: &Place) -> &Around {
+        if self.place.as_ref() != Some(place) || self.versions != *versions {
             self.versions = versions.clone();
-            self.text = versions.to_string().into();
+            self.place = Some(place.clone());
+            self.around = versions.around(place);
         }
-        self.text.clone()
+        &self.around
     }
 }
 
@@ -267,7 +269,7 @@ struct Writer {
 
 impl Writer {
     /// Writes what an event means to this watch: objects come into its selection, change in it, or leave it.
-    fn event(&mut self, told: &Told, version: &str) {
+    fn event(&mut self, told: &Told, versions: &Versions, text: &mut Text) {
         let cluster = &told.place.cluster;
         if !self.seen.has(cluster) {
             return;
@@ -275,12 +277,16 @@ impl Writer {
         let selected =
             |entry: &&Arc<Entry>| is_selected(&self.kind, &self.cache.kind, &self.selection, cluster, entry);
         let (before, after) = (told.old.as_ref().filter(selected), told.new.as_ref().filter(selected));
-        match (before, after) {
-            (None, Some(entry)) => self.object("ADDED", cluster, entry, version),
-            (Some(_), Some(entry)) => self.object("MODIFIED", cluster, entry, version),
-            (Some(entry), None) => self.object("DELETED", cluster, entry, version),
-            (None, None) => {}
-        }
+        let (what, entry) = match (before, after) {
+            (None, Some(entry)) => ("ADDED", entry),
+            (Some(_), Some(entry)) => ("MODIFIED", entry),
+            (Some(entry), None) => ("DELETED", entry),
+            (None, None) => return,
+        };
+        let around = text.of(versions, &told.place);
+        let version =
+            if after.is_some() { around.there(entry.revision) } else { around.gone(entry.revision) };
+        self.object(what, cluster, entry, &version);
     }
 
     fn object(&mut self, what: &str, cluster: &str, entry: &Entry, version: &str) {

@@ -124,8 +124,7 @@ fn cleaned(object: &mut Value, found: &Found) {
         let Some(version) = object.pointer_mut(path) else { continue };
         let Some(text) = version.as_str() else { continue };
         // The member's own versions are numbers and stay as they are.
-        let versions = Versions::parse(text);
-        if let Some(own) = versions.of_cluster(&found.place.cluster) {
+        if let Some(own) = Versions::of_object(text, &found.place, found.entry.namespace()) {
             *version = own.to_string().into();
         }
     }
@@ -160,5 +159,24 @@ mod tests {
         let mut options = json!({"preconditions": {"resourceVersion": version}});
         cleaned(&mut options, &found);
         assert_eq!(options["preconditions"]["resourceVersion"], "7");
+    }
+
+    #[test]
+    fn a_member_gets_the_version_of_the_object_and_not_how_far_its_places_are_known() {
+        let kind = Kind::new(&Gvk::new("", "v1", "ConfigMap"), "configmaps", true);
+        let object = json!({"metadata": {"name": "n", "namespace": "shop", "resourceVersion": "103"}});
+        let entry = Arc::new(Entry::new(&kind, object).unwrap());
+        let (shop, bank) = (Place::namespace("m1", "shop"), Place::namespace("m1", "bank"));
+        let found = Found { place: shop.clone(), entry, stale: None };
+        let mut versions = Versions::of(&bank, 900);
+        versions.advance(&shop, 105);
+        let mut object = json!({"metadata": {"resourceVersion": versions.around(&shop).there(103)}});
+        cleaned(&mut object, &found);
+        assert_eq!(object["metadata"]["resourceVersion"], "103");
+        // Nothing of ours becomes 0, which would be written over whatever is there.
+        let zero = Versions::of(&shop, 0).to_string();
+        let mut object = json!({"metadata": {"resourceVersion": zero}});
+        cleaned(&mut object, &found);
+        assert_eq!(object["metadata"]["resourceVersion"], zero);
     }
 }

@@ -76,6 +76,7 @@ pub(crate) async fn rehearse(items: Vec<Item>, chosen: &Chosen, acting: Acting) 
         rules: admission::Settings { features: chosen.features()?, ..admission::Settings::default() },
         chosen: Chosen::by(&["--controllers", ""]),
         search_cache_bytes: SEARCH_CACHE,
+        oldest_tls: member::OldestTls::V1_3,
     };
     let plane = Plane::start(setup).await.context("cannot start a control plane to rehearse with")?;
     let outcome = play(&plane, items, chosen, acting, started).await;

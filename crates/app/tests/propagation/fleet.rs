@@ -292,6 +292,38 @@ async fn members_are_read_watched_and_changed_as_one_cluster() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_watch_has_shown_can_be_put_back_unless_it_has_changed() {
+    let (world, _members) = a_world("put-back").await;
+    put(&world, 0, "alone").await;
+    let all = maps(&world, "");
+    eventually("what came later is shown", async || {
+        let list = get(&world, &all).await;
+        if shown(&world, &list).len() == 4 { Ok(()) } else { Err(list.to_string()) }
+    })
+    .await;
+    let request = Request::get(format!("{all}&watch=true")).body(Vec::new()).expect("a request");
+    let lines = world.plane.request_stream(request).await.expect("a watch").lines();
+    let lines: Vec<String> = lines.take(4).try_collect().await.expect("events");
+    let events: Vec<Value> = lines.iter().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    // The first and the last object of a member.
+    for name in ["alone", "first"] {
+        let event = events.iter().find(|event| event["object"]["metadata"]["name"] == name).expect("told");
+        assert_eq!(event["type"], "ADDED");
+        let mut object = event["object"].clone();
+        let there = world.in_member(0, &config_maps()).get(name).await.expect("in the member");
+        object["data"]["a"] = json!("2");
+        eventually("a change is handed on", async || {
+            let (code, answer) = ask(&world, "", "PUT", &maps(&world, name), &object).await;
+            if code == 200 { Ok(()) } else { Err(answer.to_string()) }
+        })
+        .await;
+        // Now it has changed in the member, and what the watch has shown is old.
+        let (code, answer) = ask(&world, "", "PUT", &maps(&world, name), &object).await;
+        assert_eq!(code, 409, "{name} at {:?}: {answer}", there.metadata.resource_version);
+    }
+}
+
 /// What somebody sees behind a door.
 #[derive(Debug, PartialEq)]
 enum Sees {

@@ -224,6 +224,22 @@ async fn a_member_that_does_not_answer_is_marked_while_it_is_waited_for() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_member_that_falls_silent_is_asked_and_marked_within_two_minutes() {
+    // Its watch stays open and says nothing, and nothing else is answered either: somebody drops the packets.
+    let stage = Stage::new().list(page(10, &[("x", 5)]));
+    let running = tokio::time::timeout(Duration::from_secs(120), stage.follower().run(&stage.stop)).await;
+    assert!(running.is_err());
+    assert_eq!(*stage.script.asked.lock(), ["list 500", "watch 10", "list 1"]);
+    assert_eq!(stage.stale().as_deref(), Some("it does not answer within 5 s"));
+    // One that answers, and merely has nothing to say, is not marked.
+    let stage = Stage::new().list(page(10, &[("x", 5)])).list(page(10, &[("x", 5)]));
+    let running = tokio::time::timeout(Duration::from_secs(120), stage.follower().run(&stage.stop)).await;
+    assert!(running.is_err());
+    assert_eq!(*stage.script.asked.lock(), ["list 500", "watch 10", "list 1", "watch 10"]);
+    assert_eq!(stage.stale(), None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_read_needs_room_before_it_is_in_the_cache() {
     let large = |name: &str| {
         let mut object = object(name, 5);

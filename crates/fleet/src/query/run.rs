@@ -1,4 +1,4 @@
-//! Answers a query from the caches.
+//! Answers a query from the caches, a piece at a time: whoever writes to a cache never waits for a long query to be answered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,10 @@ use serde::{Deserialize, Serialize};
 use super::parse::{Field, Query, Term, What, glob};
 use crate::cache::{Cache, Found, Place};
 use crate::entry::Entry;
-use crate::index::{Field as Word, Index};
+use crate::index::Field as Word;
+
+/// How many objects are taken from a cache in one piece.
+const PIECE: usize = 4096;
 
 /// In which order objects are shown; within it, and by default, by kind, cluster, namespace and name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -82,6 +85,17 @@ pub fn run(
     now: jiff::Timestamp,
     page: &Page,
 ) -> Result<Answer, String> {
+    run_in(PIECE, query, caches, seen, now, page)
+}
+
+fn run_in(
+    piece: usize,
+    query: &Query,
+    caches: &[Arc<Cache>],
+    seen: impl Fn(&Cache, &str) -> bool,
+    now: jiff::Timestamp,
+    page: &Page,
+) -> Result<Answer, String> {
     let token = if page.after.is_empty() { None } else { Some(Token::parse(&page.after)?) };
     let mut answer = Answer::default();
     let sorted = page.order == Order::Name;
@@ -91,27 +105,35 @@ pub fn run(
         if sorted && token.as_ref().is_some_and(|token| name < token.kind) {
             continue;
         }
-        let state = cache.state.read();
-        for (place, shard) in &state.shards {
+        for (place, ..) in cache.places() {
             if !query.wants_cluster(&place.cluster) || !seen(cache, &place.cluster) {
                 continue;
             }
             let after = token.as_ref().filter(|token| sorted && token.kind == name);
-            let after = match after {
-                Some(token) if *place < token.place() => continue,
-                Some(token) if *place == token.place() => Some(token.key.as_str()),
+            let mut after = match after {
+                Some(token) if place < token.place() => continue,
+                Some(token) if place == token.place() => Some(token.key.clone()),
                 _ => None,
             };
-            for entry in candidates(query, &shard.index, after) {
-                answer.looked_at += 1;
-                if !query.terms.iter().all(|term| holds(term, &entry, now)) {
-                    continue;
+            loop {
+                let (entries, stale) = candidates(query, cache, &place, after.as_deref(), piece);
+                let last = entries.last().filter(|_| entries.len() == piece);
+                after = last.map(|entry| entry.key().to_owned());
+                for entry in entries {
+                    answer.looked_at += 1;
+                    if !query.terms.iter().all(|term| holds(term, &entry, now)) {
+                        continue;
+                    }
+                    if sorted && answer.rows.len() == limit {
+                        answer.next = answer.rows.last().map(|row| Token::of(row).to_string());
+                        break 'all;
+                    }
+                    let found = Found { place: place.clone(), entry, stale: stale.clone() };
+                    answer.rows.push(Row { cache: cache.clone(), found });
                 }
-                if sorted && answer.rows.len() == limit {
-                    answer.next = answer.rows.last().map(|row| Token::of(row).to_string());
-                    break 'all;
+                if after.is_none() {
+                    break;
                 }
-                answer.rows.push(Row { cache: cache.clone(), found: shard.found(place, &entry) });
             }
         }
     }
@@ -140,8 +162,18 @@ fn kind_name(cache: &Cache) -> String {
     format!("{}/{}/{}", kind.group, kind.version, kind.plural)
 }
 
-/// Returns the objects that can match, sorted: from the index of a word where that leaves out at least half of them.
-fn candidates(query: &Query, index: &Index, after: Option<&str>) -> Vec<Arc<Entry>> {
+/// Returns the next objects of a place that can match, sorted, and whether they may be old: from the index of a word where that leaves out
+/// at least half of them.
+fn candidates(
+    query: &Query,
+    cache: &Cache,
+    place: &Place,
+    after: Option<&str>,
+    most: usize,
+) -> (Vec<Arc<Entry>>, Option<Arc<str>>) {
+    let state = cache.state.read();
+    let Some(shard) = state.shards.get(place) else { return Default::default() };
+    let index = &shard.index;
     let word = |term: &Term| match &term.what {
         What::Matches(field, patterns) if !term.not => {
             let field = match field {
@@ -161,16 +193,13 @@ fn candidates(query: &Query, index: &Index, after: Option<&str>) -> Vec<Arc<Entr
         .filter_map(word)
         .map(|(field, patterns)| (index.count(field, |word| fits(&patterns, word)), field, patterns))
         .min_by_key(|(count, ..)| *count);
-    match best {
+    let entries = match best {
         Some((count, field, patterns)) if count.saturating_mul(2) <= index.len() => {
-            let mut found = index.with(field, |word| fits(&patterns, word));
-            if let Some(after) = after {
-                found.retain(|entry| entry.key() > after);
-            }
-            found
+            index.with(field, |word| fits(&patterns, word), after).take(most).cloned().collect()
         }
-        _ => index.walk(query.namespace().unwrap_or(""), after).cloned().collect(),
-    }
+        _ => index.walk(query.namespace().unwrap_or(""), after).take(most).cloned().collect(),
+    };
+    (entries, shard.stale_since())
 }
 
 fn holds(term: &Term, entry: &Entry, now: jiff::Timestamp) -> bool {
@@ -311,6 +340,24 @@ mod tests {
             )
             .is_err()
         );
+    }
+
+    #[test]
+    fn what_is_found_does_not_depend_on_how_it_is_cut_into_pieces() {
+        let now = "2026-01-01T00:10:00Z".parse().unwrap();
+        for text in ["", "status:Pending", "image:*:v2 age<4m", "image:*", "ns:shop"] {
+            let names = |piece: usize| {
+                let query = Query::parse(text).unwrap();
+                let answer = run_in(piece, &query, &caches(), |_, _| true, now, &Page::default()).unwrap();
+                let name =
+                    |row: &Row| format!("{}/{}", row.found.place.cluster, row.found.entry.key().to_owned());
+                (answer.looked_at, answer.rows.iter().map(name).collect::<Vec<_>>())
+            };
+            let whole = names(PIECE);
+            for piece in 1..12 {
+                assert_eq!(names(piece), whole, "{text} in pieces of {piece}");
+            }
+        }
     }
 
     #[test]

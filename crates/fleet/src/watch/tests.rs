@@ -179,6 +179,18 @@ async fn every_version_that_was_told_is_one_to_go_on_from() {
     let mut read = || {
         let mut tell = |event: Told, after: &Versions| {
             apply(&mut state, &event);
+            let around = after.around(&event.place);
+            // What clients are shown of it means the same, and an object that is there has its own version.
+            let text = match (&event.new, &event.old) {
+                (Some(new), _) => {
+                    let text = around.there(new.revision);
+                    let own = Versions::of_object(&text, &event.place, new.namespace());
+                    assert_eq!(own, Some(new.revision), "{after:?}");
+                    text
+                }
+                (None, old) => around.gone(old.as_ref().unwrap().revision),
+            };
+            assert_eq!(Versions::parse(&text), *after);
             versions.push((after.clone(), state.clone()));
         };
         while first.tell_ready(&mut tell).unwrap() {}
@@ -247,6 +259,37 @@ async fn a_reader_that_cannot_be_told_everything_is_sent_to_list_again() {
     assert_eq!(ready(&mut watching).unwrap_err(), Lost::WentBack(place("m1")));
     cache.forget(&place("m1"));
     assert_eq!(Watch::begin(&cache, after(19)).await.unwrap_err(), Lost::Gone(place("m1")));
+}
+
+#[tokio::test]
+async fn what_was_taken_back_is_told_to_nobody_and_does_not_count_when_it_leaves_the_log() {
+    for log in [100, 3] {
+        let cache = Arc::new(Cache::new(kind(), Arc::new(Budget::new(1 << 20))).with_log(log, 1 << 20));
+        let m1 = place("m1");
+        bring(&cache, "m1", 10, &[("x", 9)]);
+        cache.put(&m1, entry("y", 11)).unwrap();
+        cache.put(&m1, entry("z", 12)).unwrap();
+        cache.replace(&m1, 5, vec![entry("x", 3)]).unwrap();
+        let after = |at| Watch::begin(&cache, Start::After(Versions::of(&m1, at)));
+        assert!(ready(&mut after(5).await.unwrap()).unwrap().is_empty(), "a log of {log}");
+        // The events from before leave a short log.
+        for revision in 6..9 {
+            cache.put(&m1, entry("x", revision)).unwrap();
+        }
+        assert_eq!(ready(&mut after(7).await.unwrap()).unwrap(), ["~m1:x@8"], "a log of {log}");
+        let then = cache.list_at(&Versions::of(&m1, 7), "", None, |_, _| crate::cache::Take::Yes).unwrap();
+        assert_eq!(then.found.len(), 1);
+        // Given up and taken on again: a new cluster of the same name.
+        cache.forget(&m1);
+        bring(&cache, "m1", 2, &[("x", 1)]);
+        assert!(ready(&mut after(2).await.unwrap()).unwrap().is_empty(), "a log of {log}");
+        for revision in 3..6 {
+            cache.put(&m1, entry("x", revision)).unwrap();
+        }
+        assert_eq!(ready(&mut after(4).await.unwrap()).unwrap(), ["~m1:x@5"], "a log of {log}");
+        let mut watch = from(&cache, Start::Everything).await;
+        assert_eq!(ready(&mut watch).unwrap(), ["+m1:x@5"]);
+    }
 }
 
 #[tokio::test(start_paused = true)]
