@@ -14,6 +14,7 @@ mod load;
 mod member;
 mod members;
 mod proxied;
+mod through;
 
 pub use connection::Connection;
 pub use error::{Error, Result};
@@ -23,3 +24,4 @@ pub use lasting::lasting_client;
 pub use load::{Load, NodeRecord, PodRecord};
 pub use member::{Lookup, Member, Selection};
 pub use members::{Between, Members, ObservedChange, Observer};
+pub use through::through_proxy;
