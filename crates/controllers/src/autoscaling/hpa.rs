@@ -13,7 +13,7 @@ pub(super) mod decide;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use api::autoscaling::{CrossVersionObjectReference, FederatedHPA, MetricSpec};
 use api::cluster::{Cluster, ClusterSyncMode};
@@ -35,6 +35,7 @@ use workloads::autoscaling::{History, Pod};
 use super::metrics;
 use super::pods::{Pods, Record};
 use super::scale::{self, Scale, Scales, gvk};
+use super::telemetry::METRICS;
 use crate::members::{Shared, is_ready};
 use crate::table::Start;
 use decide::{Fault, Measured, Plan, Target, View};
@@ -61,6 +62,8 @@ struct Memory {
     /// Which pods it selects.
     selector: Option<LabelSelector>,
     failures: u32,
+    /// When the look that is under way began.
+    begun: Option<Instant>,
 }
 
 pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
@@ -127,6 +130,7 @@ impl Reconcile for Controller {
             self.memory.lock().remove(key);
             return Ok(None);
         };
+        self.memory.lock().entry(key.clone()).or_default().begun = Some(Instant::now());
         let target = self.target(key, &scaler).await;
         let history = self.memory.lock().get(key).and_then(|memory| memory.history.clone());
         Ok(Some(View { scaler, target, history, settings: self.shared.autoscaling.clone() }))
@@ -179,6 +183,9 @@ impl Reconcile for Controller {
         let mut memory = self.memory.lock();
         let memory = memory.entry(key.clone()).or_default();
         memory.history = plan.history;
+        if let Some(begun) = memory.begun.take() {
+            METRICS.autoscaled(begun, plan.error.is_none());
+        }
         let Some(error) = plan.error else {
             memory.failures = 0;
             return Ok(Outcome::After(period));
@@ -396,30 +403,34 @@ impl Controller {
 
     async fn measure(&self, key: &Key, selector: &str, spec: &MetricSpec) -> Result<Measured, String> {
         let (client, space) = (self.shared.client(), key.namespace.as_str());
-        match spec {
+        let begun = Instant::now();
+        let (kind, found) = match spec {
             MetricSpec { resource: Some(source), .. } if spec.type_ == "Resource" => {
-                metrics::of_resource(client, space, selector, &source.name, None).await.map(Measured::Pods)
+                let found = metrics::of_resource(client, space, selector, &source.name, None).await;
+                ("ResourceMetric", found.map(Measured::Pods))
             }
             MetricSpec { container_resource: Some(source), .. } if spec.type_ == "ContainerResource" => {
                 let container = Some(source.container.as_str());
-                metrics::of_resource(client, space, selector, &source.name, container)
-                    .await
-                    .map(Measured::Pods)
+                let found = metrics::of_resource(client, space, selector, &source.name, container).await;
+                ("ResourceMetric", found.map(Measured::Pods))
             }
             MetricSpec { pods: Some(source), .. } if spec.type_ == "Pods" => {
-                metrics::of_pods(client, space, selector, &source.metric).await.map(Measured::Pods)
+                let found = metrics::of_pods(client, space, selector, &source.metric).await;
+                ("RawMetric", found.map(Measured::Pods))
             }
             MetricSpec { object: Some(source), .. } if spec.type_ == "Object" => {
                 let object = &source.described_object;
-                metrics::of_object(client, &self.scales, space, object, &source.metric)
-                    .await
-                    .map(Measured::Value)
+                let found = metrics::of_object(client, &self.scales, space, object, &source.metric).await;
+                ("ObjectMetric", found.map(Measured::Value))
             }
             MetricSpec { external: Some(source), .. } if spec.type_ == "External" => {
-                metrics::external(client, space, &source.metric).await.map(Measured::Value)
+                let found = metrics::external(client, space, &source.metric).await;
+                ("ExternalMetric", found.map(Measured::Value))
             }
-            _ => Err(format!("unknown metric source type {:?}", spec.type_)),
-        }
+            _ => return Err(format!("unknown metric source type {:?}", spec.type_)),
+        };
+        METRICS.pulled(kind, begun, found.is_ok());
+        found
     }
 }
 
