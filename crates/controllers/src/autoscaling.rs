@@ -17,3 +17,4 @@ mod telemetry;
 
 pub use preview::{Moment, START, Workload, preview};
 pub use settings::Settings;
+pub use workloads::cron::zone;
