@@ -2,7 +2,7 @@
 //!
 //! Code map: `settings` what flags say · `hpa` scales by metrics, `metrics` asks for them, `pods` knows the members' pods · `cron`
 //! scales by the clock · `scale` reads and writes the scale of any kind · `marker` and `syncer` let a member's own autoscaler
-//! decide · `preview` foresees all of it.
+//! decide · `preview` foresees all of it · `telemetry` measures it.
 
 pub(crate) mod cron;
 pub(crate) mod hpa;
@@ -13,6 +13,8 @@ mod preview;
 mod scale;
 mod settings;
 pub(crate) mod syncer;
+mod telemetry;
 
 pub use preview::{Moment, START, Workload, preview};
 pub use settings::Settings;
+pub use workloads::cron::zone;

@@ -1,7 +1,8 @@
 //! A control plane for tests inside of this crate: a real API server, what controllers share, and a record of all requests.
 //!
 //! One server serves all tests of the binary; each test has a namespace and a prefix of its own. Mirrors do not follow the server:
-//! a test says what they know. So they can be behind, which is how conflicts and vanished objects come about.
+//! a test says what they know. So they can be behind, which is how conflicts and vanished objects come about. Behind the cluster
+//! proxy is the server itself, whatever the name of the cluster.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -96,7 +97,7 @@ fn recording(calls: &Calls) -> Client {
     let service = tower::service_fn(move |request: Request<Body>| {
         let calls = calls.clone();
         async move {
-            let (parts, body) = request.into_parts();
+            let (mut parts, body) = request.into_parts();
             let body = body.collect().await.map_err(|error| error.to_string())?.to_bytes();
             let call = Call {
                 method: parts.method.clone(),
@@ -108,6 +109,9 @@ fn recording(calls: &Calls) -> Client {
                 let answer =
                     Response::builder().status(code).body(Body::from(status.to_string().into_bytes()));
                 return answer.map_err(|error| error.to_string());
+            }
+            if let Some((_, path)) = parts.uri.to_string().split_once("/proxy/") {
+                parts.uri = format!("/{path}").parse().map_err(|_| "not a path".to_owned())?;
             }
             SERVER
                 .clone()

@@ -212,7 +212,8 @@ impl Connection {
     }
 }
 
-fn in_the_planes_name(mut request: Request<Body>) -> Request<Body> {
+/// Has a request made under the name of the control plane.
+pub(crate) fn in_the_planes_name(mut request: Request<Body>) -> Request<Body> {
     let headers = request.headers_mut();
     headers.insert("impersonate-user", HeaderValue::from_static(PLANE.0));
     headers.insert("impersonate-group", HeaderValue::from_static(PLANE.1));

@@ -14,6 +14,7 @@ mod load;
 mod member;
 mod members;
 mod proxied;
+mod through;
 mod tls;
 
 pub use connection::Connection;
@@ -24,4 +25,5 @@ pub use lasting::lasting_client;
 pub use load::{Load, NodeRecord, PodRecord};
 pub use member::{Lookup, Member, Selection};
 pub use members::{Between, Members, ObservedChange, Observer};
+pub use through::through_proxy;
 pub use tls::{OldestTls, TooOld};

@@ -3,13 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use api::autoscaling::{CronFederatedHPA, FederatedHPA};
 use apimachinery::quantity::Quantity;
 use clap::Args;
-use controllers::autoscaling::{Moment, Settings, Workload, preview};
+use controllers::autoscaling::{Moment, Settings, Workload, preview, zone};
 use jiff::civil::Date;
-use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize as _;
 use serde_json::Value;
@@ -92,12 +91,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             rule.time_zone.get_or_insert_with(|| arguments.zone.clone());
         }
     }
-    let zone = match arguments.zone.as_str() {
-        "UTC" => TimeZone::UTC,
-        zone => {
-            TimeZone::get(zone).with_context(|| format!("--zone {zone:?}: there is no such time zone"))?
-        }
-    };
+    let zone = zone(&arguments.zone).map_err(|error| anyhow!("--zone: {error}"))?;
     let start = arguments.date.to_zoned(zone).context("--date: there is no such day")?.timestamp();
     let moments = preview(workload, &Settings::default(), start, DAY, |passed| arguments.load.at(passed));
     let chart = drawn(&moments, start, arguments.date);

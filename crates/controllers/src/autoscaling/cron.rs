@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use api::autoscaling::{
     CronFederatedHPA, CronFederatedHPARule, CronFederatedHPAStatus, CrossVersionObjectReference,
@@ -24,6 +24,7 @@ use runtime::{Change, Error, Guard, Key, Outcome, Queue, Reconcile, controller};
 use workloads::cron::{Schedule, zone};
 
 use super::scale::Scales;
+use super::telemetry::METRICS;
 use crate::plane::Plane;
 use crate::table::Start;
 
@@ -54,7 +55,16 @@ pub(crate) struct Job {
 struct Controller {
     plane: Arc<Plane>,
     scales: Scales,
-    jobs: Mutex<HashMap<Key, Jobs>>,
+    known: Mutex<HashMap<Key, Known>>,
+}
+
+/// What is known of the rules of an object.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Known {
+    /// When the rules act from now on; those that are not in here rest.
+    pub(super) jobs: Jobs,
+    /// Rules that cannot run; whoever reads events was told so.
+    idle: Vec<CronFederatedHPARule>,
 }
 
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
@@ -72,7 +82,7 @@ fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>>) {
             pushed.push(change.key.clone());
         }
     });
-    let controller = Controller { plane: plane.clone(), scales: Scales::default(), jobs: Mutex::default() };
+    let controller = Controller { plane: plane.clone(), scales: Scales::default(), known: Mutex::default() };
     (Arc::new(controller), queue)
 }
 
@@ -85,22 +95,21 @@ fn is_news(change: &Change<'_, CronFederatedHPA>) -> bool {
     }
 }
 
-/// An object and when its rules act.
+/// An object, and what is known of its rules.
 pub(crate) struct View {
     pub(super) scaler: Arc<CronFederatedHPA>,
-    pub(super) jobs: Jobs,
+    pub(super) known: Known,
 }
 
 /// What is to be done.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Plan {
-    /// When the rules act from now on; those that are not in here rest.
-    pub(super) jobs: Jobs,
+    pub(super) known: Known,
     /// What acts now, and when it should have.
     pub(super) due: Vec<(CronFederatedHPARule, Timestamp)>,
-    /// Rules that cannot run, and why.
+    /// Why rules that are new or have changed cannot run.
     faults: Vec<String>,
-    /// When to look again; never, if no rule runs.
+    /// When to look again; never, if all rules rest.
     again: Option<Duration>,
 }
 
@@ -111,11 +120,14 @@ pub(super) fn decide(view: &View, now: Timestamp) -> Plan {
         let next = match next(rule, now) {
             Ok(next) => next,
             Err(fault) => {
-                plan.faults.push(format!("rule {}: {fault}", rule.name));
+                if !view.known.idle.contains(rule) {
+                    plan.faults.push(format!("rule {}: {fault}", rule.name));
+                }
+                plan.known.idle.push(rule.clone());
                 continue;
             }
         };
-        let known = view.jobs.get(&rule.name).filter(|job| {
+        let known = view.known.jobs.get(&rule.name).filter(|job| {
             job.rule == *rule
                 && job.target == *target
                 && now >= job.seen.saturating_sub(CORRECTION).unwrap_or(now)
@@ -129,10 +141,13 @@ pub(super) fn decide(view: &View, now: Timestamp) -> Plan {
             None => next,
         };
         let job = Job { rule: rule.clone(), target: target.clone(), next: planned, seen: now };
-        plan.jobs.insert(rule.name.clone(), job);
+        plan.known.jobs.insert(rule.name.clone(), job);
     }
-    let first = plan.jobs.values().map(|job| job.next.duration_since(now).max(SignedDuration::ZERO)).min();
-    plan.again = first.map(|wait| wait.unsigned_abs().min(GLANCE));
+    let Known { jobs, idle } = &plan.known;
+    let first = jobs.values().map(|job| job.next.duration_since(now).max(SignedDuration::ZERO)).min();
+    // What cannot run now may run later: zones can be installed.
+    let fallback = (!idle.is_empty()).then_some(GLANCE);
+    plan.again = first.map(|wait| wait.unsigned_abs().min(GLANCE)).or(fallback);
     plan
 }
 
@@ -218,11 +233,11 @@ impl Reconcile for Controller {
     async fn observe(&self, key: &Key) -> Result<Option<View>, Error> {
         let found = self.plane.mirrors.cron_federated_hpas.find(key);
         let Some(scaler) = found.filter(|scaler| scaler.metadata.deletion_timestamp.is_none()) else {
-            self.jobs.lock().remove(key);
+            self.known.lock().remove(key);
             return Ok(None);
         };
-        let jobs = self.jobs.lock().get(key).cloned().unwrap_or_default();
-        Ok(Some(View { scaler, jobs }))
+        let known = self.known.lock().get(key).cloned().unwrap_or_default();
+        Ok(Some(View { scaler, known }))
     }
 
     fn decide(view: &View, now: Timestamp) -> Plan {
@@ -230,15 +245,26 @@ impl Reconcile for Controller {
     }
 
     async fn apply(&self, key: &Key, view: View, plan: Plan) -> Result<Outcome, Error> {
-        let (plane, scaler) = (&self.plane, view.scaler.as_ref());
+        let (begun, runs) = (Instant::now(), plan.known.idle.is_empty());
+        let outcome = self.carry_out(key, &view.scaler, plan).await;
+        METRICS.scheduled(begun, runs && outcome.is_ok());
+        outcome
+    }
+}
+
+impl Controller {
+    async fn carry_out(&self, key: &Key, scaler: &CronFederatedHPA, plan: Plan) -> Result<Outcome, Error> {
+        let plane = &self.plane;
         // First, so that nothing acts twice, whatever becomes of the rest.
-        self.jobs.lock().insert(key.clone(), plan.jobs.clone());
+        self.known.lock().insert(key.clone(), plan.known.clone());
         for fault in &plan.faults {
             plane.events.say(COMPONENT, scaler, START_RULE_FAILED, fault.clone());
         }
         let mut done = Vec::new();
         for (rule, planned) in plan.due {
+            let begun = Instant::now();
             let error = self.act(scaler, &rule).await.err().map(|error| error.to_string());
+            METRICS.acted(begun, error.is_none());
             if let Some(error) = &error {
                 plane.events.say(COMPONENT, scaler, SCALE_FAILED, error.clone());
             }
@@ -246,7 +272,7 @@ impl Reconcile for Controller {
         }
         let rules = &scaler.spec.rules;
         let noted = plane.writer.change_status(scaler, |scaler| {
-            scaler.status = status(&scaler.status, rules, &plan.jobs, &done);
+            scaler.status = status(&scaler.status, rules, &plan.known.jobs, &done);
             Ok(())
         });
         match noted.await {
@@ -257,14 +283,9 @@ impl Reconcile for Controller {
                 return Err(error);
             }
         }
-        if !plan.faults.is_empty() {
-            return Err(Error::Several(plan.faults));
-        }
         Ok(plan.again.map_or(Outcome::Done, Outcome::After))
     }
-}
 
-impl Controller {
     /// Does what a rule asks for.
     async fn act(&self, scaler: &CronFederatedHPA, rule: &CronFederatedHPARule) -> Result<(), Error> {
         let target = &scaler.spec.scale_target_ref;

@@ -5,16 +5,18 @@
 //! Writes:  `spec.replicas` of the template through its scale; the status of FederatedHPAs.
 //!
 //! Metrics come from the control plane's own APIs, which ask all members. The scale of a Deployment, StatefulSet or ReplicaSet in a
-//! member is read from the copy that is there anyway; any other kind is asked for its scale. What was asked for and done lately is in
-//! memory, as upstream: after a restart the windows begin anew.
+//! member is read from the copy that is there anyway; any other kind is asked for its scale. Members in pull mode, to which this
+//! process has no connection, are reached through the cluster proxy. What was asked for and done lately is in memory, as upstream:
+//! after a restart the windows begin anew.
 
 pub(super) mod decide;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use api::autoscaling::{FederatedHPA, MetricSpec};
+use api::autoscaling::{CrossVersionObjectReference, FederatedHPA, MetricSpec};
+use api::cluster::{Cluster, ClusterSyncMode};
 use api::conditions::federated_hpa as conditions;
 use api::events;
 use api::labels::{CLUSTER_PROPAGATION_POLICY_PERMANENT_ID, PROPAGATION_POLICY_PERMANENT_ID};
@@ -24,7 +26,7 @@ use futures::future::join_all;
 use jiff::Timestamp;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject};
-use member::Member;
+use member::{Member, Members, through_proxy};
 use parking_lot::Mutex;
 use runtime::{Change, Error, Key, Outcome, Queue, Reconcile, controller};
 use serde_json::{Value, json};
@@ -33,6 +35,7 @@ use workloads::autoscaling::{History, Pod};
 use super::metrics;
 use super::pods::{Pods, Record};
 use super::scale::{self, Scale, Scales, gvk};
+use super::telemetry::METRICS;
 use crate::members::{Shared, is_ready};
 use crate::table::Start;
 use decide::{Fault, Measured, Plan, Target, View};
@@ -45,6 +48,8 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 
 struct Controller {
     shared: Arc<Shared>,
+    /// Members in pull mode.
+    pulling: Arc<Members>,
     scales: Scales,
     pods: Pods,
     memory: Mutex<HashMap<Key, Memory>>,
@@ -57,6 +62,8 @@ struct Memory {
     /// Which pods it selects.
     selector: Option<LabelSelector>,
     failures: u32,
+    /// When the look that is under way began.
+    begun: Option<Instant>,
 }
 
 pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
@@ -74,8 +81,16 @@ fn subscribed(shared: &Arc<Shared>) -> (Arc<Controller>, Arc<Queue<Key>>) {
             pushed.push(change.key.clone());
         }
     });
+    let pulling = Arc::new(Members::new(shared.supervisor.clone()));
+    let left = pulling.clone();
+    shared.mirrors.clusters.subscribe(move |change| {
+        if !change.new.as_deref().is_some_and(pulls) {
+            left.remove(&change.key.name);
+        }
+    });
     let controller = Controller {
         shared: shared.clone(),
+        pulling,
         scales: Scales::default(),
         pods: Pods::new(shared.supervisor.clone()),
         memory: Mutex::default(),
@@ -90,6 +105,10 @@ fn is_news(change: &Change<'_, FederatedHPA>) -> bool {
         }
         _ => true,
     }
+}
+
+fn pulls(cluster: &Cluster) -> bool {
+    cluster.spec.sync_mode == ClusterSyncMode::Pull
 }
 
 /// What one member has of the workload.
@@ -111,6 +130,7 @@ impl Reconcile for Controller {
             self.memory.lock().remove(key);
             return Ok(None);
         };
+        self.memory.lock().entry(key.clone()).or_default().begun = Some(Instant::now());
         let target = self.target(key, &scaler).await;
         let history = self.memory.lock().get(key).and_then(|memory| memory.history.clone());
         Ok(Some(View { scaler, target, history, settings: self.shared.autoscaling.clone() }))
@@ -122,8 +142,8 @@ impl Reconcile for Controller {
 
     async fn apply(&self, key: &Key, view: View, mut plan: Plan) -> Result<Outcome, Error> {
         let (shared, scaler) = (&self.shared, view.scaler.as_ref());
-        if let Some((replicas, reason)) = plan.rescale.take() {
-            match self.rescale(key, scaler, replicas).await {
+        if let (Some((replicas, reason)), Ok(target)) = (plan.rescale.take(), &view.target) {
+            match self.rescale(key, scaler, &target.template, replicas).await {
                 Ok(()) => {
                     let message = format!("New size: {replicas}; reason: {reason}");
                     plan.events.push((events::SUCCESSFUL_RESCALE, message));
@@ -163,6 +183,9 @@ impl Reconcile for Controller {
         let mut memory = self.memory.lock();
         let memory = memory.entry(key.clone()).or_default();
         memory.history = plan.history;
+        if let Some(begun) = memory.begun.take() {
+            METRICS.autoscaled(begun, plan.error.is_none());
+        }
         let Some(error) = plan.error else {
             memory.failures = 0;
             return Ok(Outcome::After(period));
@@ -175,18 +198,23 @@ impl Reconcile for Controller {
 }
 
 impl Controller {
-    /// Writes the replicas of the template.
-    async fn rescale(&self, key: &Key, scaler: &FederatedHPA, replicas: i32) -> Result<(), Error> {
-        let (client, target) = (self.shared.client(), &scaler.spec.scale_target_ref);
-        let scale = self.scales.get(client, &key.namespace, target).await?;
+    /// Writes the replicas of the template into the scale that they were decided on: a conflict if it was written meanwhile.
+    async fn rescale(
+        &self,
+        key: &Key,
+        scaler: &FederatedHPA,
+        template: &Scale,
+        replicas: i32,
+    ) -> Result<(), Error> {
         // As upstream: what says nothing about replicas is not told how many it has.
-        if scale.wanted.is_none() {
+        if template.wanted.is_none() {
             return Ok(());
         }
-        self.scales.set(client, &key.namespace, target, &scale, replicas).await
+        let (client, target) = (self.shared.client(), &scaler.spec.scale_target_ref);
+        self.scales.set(client, &key.namespace, target, template, replicas).await
     }
 
-    /// Finds what is scaled, in the control plane and in all clusters.
+    /// Finds what is scaled, in the control plane and in all clusters. What is missing is told in upstream's order.
     async fn target(&self, key: &Key, scaler: &FederatedHPA) -> Result<Target, Fault> {
         let (client, reference) = (self.shared.client(), &scaler.spec.scale_target_ref);
         let missing = |error: Error| Fault {
@@ -201,14 +229,16 @@ impl Controller {
             what: "get the target's current scale",
             error,
         };
+        if reference.api_version.matches('/').count() > 1 {
+            return Err(unscalable(format!("unexpected GroupVersion string: {}", reference.api_version)));
+        }
         let resource = self.scales.resource(client, &gvk(reference)).await.map_err(missing)?;
-        let template =
-            scale::get(client, &key.namespace, &resource, &reference.name).await.map_err(missing)?;
-        let replicas = template.wanted.unwrap_or(0);
-        let binding = self.binding(key, scaler, &resource).await?;
+        let objects = Api::<DynamicObject>::namespaced_with(client.clone(), &key.namespace, &resource);
+        let template = objects.get_metadata(&reference.name).await.map_err(|error| missing(error.into()))?;
+        let binding = self.binding(key, reference, &template.metadata.labels.unwrap_or_default())?;
         let clusters = self.clusters(&binding)?;
         let parts = join_all(clusters.iter().map(|name| self.part(key, name, &resource, &reference.name)));
-        let mut target = Target { replicas, ..Target::default() };
+        let mut target = Target::default();
         let mut labels = Vec::new();
         for part in parts.await.into_iter().flatten() {
             target.wanted = target.wanted.saturating_add(part.scale.wanted.unwrap_or(0));
@@ -232,7 +262,10 @@ impl Controller {
                 "failed to get replicas in any of clusters, possibly because all of clusters are not ready";
             return Err(unscalable(error.to_owned()));
         }
-        if View::asks_metrics(scaler, replicas) {
+        let template = scale::get(client, &key.namespace, &resource, &reference.name).await;
+        target.template = template.map_err(|error| unscalable(error.to_string()))?;
+        target.replicas = target.template.wanted.unwrap_or(0);
+        if View::asks_metrics(scaler, target.replicas) {
             let selector =
                 LabelSelector::parse(&target.selector).unwrap_or_else(|_| LabelSelector::nothing());
             target.scalers = self.scalers(key, selector, &labels);
@@ -244,41 +277,34 @@ impl Controller {
         Ok(target)
     }
 
-    async fn binding(
+    /// Returns the binding of a template with these labels: the one that carries the same policy.
+    fn binding(
         &self,
         key: &Key,
-        scaler: &FederatedHPA,
-        resource: &ApiResource,
+        reference: &CrossVersionObjectReference,
+        labels: &BTreeMap<String, String>,
     ) -> Result<Arc<ResourceBinding>, Fault> {
-        let reference = &scaler.spec.scale_target_ref;
+        let fault = |error: &str| Fault {
+            event: events::FAILED_GET_BINDINGS,
+            condition: conditions::REASON_FAILED_GET_BINDING,
+            what: "get the binding by scaleTargetRef",
+            error: error.to_owned(),
+        };
+        if labels.is_empty() {
+            return Err(fault("target resource has no label"));
+        }
+        let ids = [PROPAGATION_POLICY_PERMANENT_ID, CLUSTER_PROPAGATION_POLICY_PERMANENT_ID];
+        let Some((label, id)) = ids.into_iter().find_map(|label| Some((label, labels.get(label)?))) else {
+            return Err(fault("no label of policy permanent-id found"));
+        };
         let name = api::names::binding(&reference.kind, &reference.name);
         let found = self.shared.mirrors.bindings.get(&key.namespace, &name).filter(|binding| {
             let of = &binding.spec.resource;
             (&of.name, &of.kind, &of.api_version)
                 == (&reference.name, &reference.kind, &reference.api_version)
+                && binding.metadata.labels.as_ref().and_then(|labels| labels.get(label)) == Some(id)
         });
-        if let Some(found) = found {
-            return Ok(found);
-        }
-        // Why there is none is worth a question.
-        let objects =
-            Api::<DynamicObject>::namespaced_with(self.shared.client().clone(), &key.namespace, resource);
-        let labels = objects.get_metadata(&reference.name).await.ok().and_then(|it| it.metadata.labels);
-        let claimed = |labels: &std::collections::BTreeMap<String, String>| {
-            labels.contains_key(PROPAGATION_POLICY_PERMANENT_ID)
-                || labels.contains_key(CLUSTER_PROPAGATION_POLICY_PERMANENT_ID)
-        };
-        let error = match labels {
-            None => "target resource has no label",
-            Some(labels) if !claimed(&labels) => "no label of policy permanent-id found",
-            Some(_) => "no binding matches the target resource",
-        };
-        Err(Fault {
-            event: events::FAILED_GET_BINDINGS,
-            condition: conditions::REASON_FAILED_GET_BINDING,
-            what: "get the binding by scaleTargetRef",
-            error: error.to_owned(),
-        })
+        found.ok_or_else(|| fault("no binding matches the target resource"))
     }
 
     /// Returns the clusters of a binding that are ready.
@@ -305,9 +331,18 @@ impl Controller {
         Ok(ready)
     }
 
+    /// Returns the member that a cluster is, if this process reaches it.
+    fn member(&self, cluster: &str) -> Option<Arc<Member>> {
+        let known = self.shared.members.get(cluster).or_else(|| self.pulling.get(cluster));
+        known.or_else(|| {
+            self.shared.mirrors.clusters.get("", cluster).filter(|cluster| pulls(cluster))?;
+            Some(self.pulling.adopt(cluster, &through_proxy(self.shared.client(), cluster)).0)
+        })
+    }
+
     /// Returns what a member has of a workload; nothing if it cannot be asked.
     async fn part(&self, key: &Key, cluster: &str, resource: &ApiResource, name: &str) -> Option<Part> {
-        let member = self.shared.members.get(cluster)?;
+        let member = self.member(cluster)?;
         let scale = match self.member_scale(key, &member, resource, name).await {
             Ok(scale) => scale,
             Err(error) => {
@@ -368,30 +403,34 @@ impl Controller {
 
     async fn measure(&self, key: &Key, selector: &str, spec: &MetricSpec) -> Result<Measured, String> {
         let (client, space) = (self.shared.client(), key.namespace.as_str());
-        match spec {
+        let begun = Instant::now();
+        let (kind, found) = match spec {
             MetricSpec { resource: Some(source), .. } if spec.type_ == "Resource" => {
-                metrics::of_resource(client, space, selector, &source.name, None).await.map(Measured::Pods)
+                let found = metrics::of_resource(client, space, selector, &source.name, None).await;
+                ("ResourceMetric", found.map(Measured::Pods))
             }
             MetricSpec { container_resource: Some(source), .. } if spec.type_ == "ContainerResource" => {
                 let container = Some(source.container.as_str());
-                metrics::of_resource(client, space, selector, &source.name, container)
-                    .await
-                    .map(Measured::Pods)
+                let found = metrics::of_resource(client, space, selector, &source.name, container).await;
+                ("ResourceMetric", found.map(Measured::Pods))
             }
             MetricSpec { pods: Some(source), .. } if spec.type_ == "Pods" => {
-                metrics::of_pods(client, space, selector, &source.metric).await.map(Measured::Pods)
+                let found = metrics::of_pods(client, space, selector, &source.metric).await;
+                ("RawMetric", found.map(Measured::Pods))
             }
             MetricSpec { object: Some(source), .. } if spec.type_ == "Object" => {
                 let object = &source.described_object;
-                metrics::of_object(client, &self.scales, space, object, &source.metric)
-                    .await
-                    .map(Measured::Value)
+                let found = metrics::of_object(client, &self.scales, space, object, &source.metric).await;
+                ("ObjectMetric", found.map(Measured::Value))
             }
             MetricSpec { external: Some(source), .. } if spec.type_ == "External" => {
-                metrics::external(client, space, &source.metric).await.map(Measured::Value)
+                let found = metrics::external(client, space, &source.metric).await;
+                ("ExternalMetric", found.map(Measured::Value))
             }
-            _ => Err(format!("unknown metric source type {:?}", spec.type_)),
-        }
+            _ => return Err(format!("unknown metric source type {:?}", spec.type_)),
+        };
+        METRICS.pulled(kind, begun, found.is_ok());
+        found
     }
 }
 

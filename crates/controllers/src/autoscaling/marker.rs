@@ -3,10 +3,11 @@
 //! Watches: templates (HorizontalPodAutoscalers).
 //! Writes:  the label `resourcetemplate.karmada.io/retain-replicas` of the workload.
 //!
-//! Off unless named. An autoscaler counts while a policy propagates it. Upstream takes the mark away with the first autoscaler that
+//! Off unless named. An autoscaler counts from the moment on when a policy propagates it, until it is gone or names another workload;
+//! that it loses its policy says nothing about the copies in members. Upstream takes the mark away with the first autoscaler that
 //! goes, even if another one still scales the workload; here it stays until the last has gone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use api::labels::{
@@ -15,8 +16,9 @@ use api::labels::{
 use api::work::ObjectReference;
 use apimachinery::gvk::Gvk;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use propagation::Object;
-use runtime::{Change, Error, Outcome, Queue, Reconcile, controller};
+use runtime::{Change, Error, Key, Outcome, Queue, Reconcile, controller};
 use serde_json::{Value, json};
 
 use crate::plane::Plane;
@@ -27,11 +29,13 @@ const COMPONENT: &str = "hpa-scale-target-marker";
 const WORKERS: usize = 5;
 const GROUP: &str = "autoscaling";
 const KIND: &str = "HorizontalPodAutoscaler";
-/// The versions in which a server may show autoscalers.
-const VERSIONS: [&str; 2] = ["v2", "v1"];
+
+/// What each autoscaler scales, as far as a policy has propagated it. Of one that no policy claims, templates have the head only.
+type Scaled = HashMap<Key, TemplateKey>;
 
 struct Controller {
     plane: Arc<Plane>,
+    scaled: Arc<Mutex<Scaled>>,
 }
 
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
@@ -41,28 +45,42 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
 
 fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<TemplateKey>>) {
     let queue: Arc<Queue<TemplateKey>> = Queue::new(COMPONENT);
-    let pushed = queue.clone();
+    let scaled: Arc<Mutex<Scaled>> = Arc::default();
+    let (pushed, known) = (queue.clone(), scaled.clone());
     plane.templates.subscribe(move |change| {
-        for target in concerned(change) {
+        for target in concerned(&mut known.lock(), change) {
             pushed.push(target);
         }
     });
-    (Arc::new(Controller { plane: plane.clone() }), queue)
+    (Arc::new(Controller { plane: plane.clone(), scaled }), queue)
 }
 
-/// Returns the workloads whose mark a change may put or take.
-fn concerned(change: &Change<'_, Value>) -> BTreeSet<TemplateKey> {
-    let target = |scaler: &Option<Arc<Value>>| scaler.as_deref().and_then(target);
-    [target(&change.old), target(&change.new)].into_iter().flatten().collect()
+/// Notes what a change says about autoscalers; returns the workloads whose mark it may put or take.
+fn concerned(scaled: &mut Scaled, change: &Change<'_, Value>) -> BTreeSet<TemplateKey> {
+    if !change.new.as_deref().or(change.old.as_deref()).is_some_and(is_autoscaler) {
+        return BTreeSet::new();
+    }
+    let (before, now) = match &change.new {
+        None => (scaled.remove(change.key), None),
+        Some(scaler) => match target(scaler) {
+            Some(now) => (scaled.insert(change.key.clone(), now.clone()), Some(now)),
+            None => (None, None),
+        },
+    };
+    before.into_iter().chain(now).collect()
 }
 
-/// Returns what an object scales, if it is an autoscaler that a policy propagates.
+fn is_autoscaler(object: &Value) -> bool {
+    let kind = object.gvk();
+    kind.group == GROUP && kind.kind == KIND
+}
+
+/// Returns what an autoscaler scales, if a policy propagates it.
 fn target(scaler: &Value) -> Option<TemplateKey> {
-    let kind = scaler.gvk();
     let propagated = [PROPAGATION_POLICY_PERMANENT_ID, CLUSTER_PROPAGATION_POLICY_PERMANENT_ID]
         .iter()
         .any(|label| scaler["metadata"]["labels"].get(label).is_some());
-    if kind.group != GROUP || kind.kind != KIND || !propagated {
+    if !propagated {
         return None;
     }
     let text = |field: &str| scaler["spec"]["scaleTargetRef"][field].as_str();
@@ -116,8 +134,7 @@ impl Reconcile for Controller {
             None => templates.fetch(&reference).await?,
         };
         let Some(workload) = workload else { return Ok(None) };
-        let scalers = VERSIONS.iter().flat_map(|version| templates.all(&Gvk::new(GROUP, *version, KIND)));
-        let scaled = scalers.filter_map(|scaler| target(&scaler)).any(|target| target == *key);
+        let scaled = self.scaled.lock().values().any(|target| target == key);
         Ok(Some(View { labels: workload["metadata"]["labels"].clone(), scaled }))
     }
 
@@ -170,26 +187,30 @@ mod tests {
 
     #[test]
     fn which_workloads_a_change_concerns() {
-        let key = runtime::Key::new("n", "h");
-        let other = json!({ "spec": { "scaleTargetRef": { "name": "other" } } });
-        let free = json!({ "metadata": { "labels": null } });
-        for (name, old, new, expected) in [
-            ("a new one", None, Some(scaler(json!({}))), vec!["web"]),
-            ("one that nobody propagates", None, Some(scaler(free.clone())), vec![]),
-            ("another target", Some(scaler(json!({}))), Some(scaler(other)), vec!["other", "web"]),
-            ("it is propagated now", Some(scaler(free.clone())), Some(scaler(json!({}))), vec!["web"]),
-            ("it is propagated no more", Some(scaler(json!({}))), Some(scaler(free)), vec!["web"]),
-            ("it is gone", Some(scaler(json!({}))), None, vec!["web"]),
-            ("another kind", None, Some(scaler(json!({ "kind": "Other" }))), vec![]),
+        let key = Key::new("n", "h");
+        let mine = || Some(scaler(json!({})));
+        let other = || Some(scaler(json!({ "spec": { "scaleTargetRef": { "name": "other" } } })));
+        let free = || Some(scaler(json!({ "metadata": { "labels": null }, "spec": null })));
+        for (name, states, expected) in [
+            ("a new one", vec![mine()], vec!["web"]),
+            ("one that nobody propagates", vec![free()], vec![]),
+            ("another target", vec![mine(), other()], vec!["other", "web"]),
+            ("it is propagated now", vec![free(), mine()], vec!["web"]),
+            ("it is propagated no more", vec![mine(), free()], vec![]),
+            ("it is propagated again", vec![mine(), free(), mine()], vec!["web"]),
+            ("propagated again, to another target", vec![mine(), free(), other()], vec!["other", "web"]),
+            ("it is gone", vec![mine(), None], vec!["web"]),
+            ("it is gone after its policy", vec![mine(), free(), None], vec!["web"]),
+            ("one that nobody propagated is gone", vec![free(), None], vec![]),
+            ("another kind", vec![Some(scaler(json!({ "kind": "Other" })))], vec![]),
         ] {
-            let change = Change {
-                key: &key,
-                old: old.map(Arc::new),
-                new: new.map(Arc::new),
-                ours: false,
-                initial: false,
-            };
-            let found = concerned(&change);
+            let (mut scaled, mut old, mut found) = (Scaled::new(), None, BTreeSet::new());
+            for new in states {
+                let new = new.map(Arc::new);
+                let change = Change { key: &key, old, new: new.clone(), ours: false, initial: false };
+                found = concerned(&mut scaled, &change);
+                old = new;
+            }
             let names: Vec<&str> = found.iter().map(|target| target.name.as_str()).collect();
             assert_eq!(names, expected, "{name}");
         }
@@ -222,6 +243,9 @@ mod tests {
         assert_eq!(mark().await, (vec![], true), "a second look writes nothing");
         world.plane.templates.forget(&one);
         assert_eq!(mark().await, (vec![], true), "another one scales it");
+        let free = merged(two.clone(), json!({ "metadata": { "labels": null, "resourceVersion": "2" } }));
+        world.plane.templates.note(&free);
+        assert_eq!(mark().await, (vec![], true), "that it has no policy any more changes nothing in members");
         world.plane.templates.forget(&two);
         assert_eq!(mark().await, (patch(), false));
         let nowhere = TemplateKey { name: "nowhere".to_owned(), ..key.clone() };

@@ -53,13 +53,13 @@ pub fn preview(
     load: impl Fn(SignedDuration) -> i64,
 ) -> Vec<Moment> {
     let period = signed(settings.sync_period).max(SignedDuration::from_secs(1));
-    let (mut jobs, mut history) = (cron::Jobs::new(), None::<History>);
+    let (mut known, mut history) = (cron::Known::default(), None::<History>);
     let mut born =
         vec![start.saturating_sub(SignedDuration::from_hours(1)).unwrap_or(start); count(workload.replicas)];
     let (mut moments, mut passed) = (Vec::new(), SignedDuration::ZERO);
     while passed <= signed(length) {
         let Ok(now) = start.checked_add(passed) else { break };
-        jobs = follow_schedule(&mut workload, jobs, now);
+        known = follow_schedule(&mut workload, known, now);
         let needed = load(passed).max(0);
         if let Some(autoscaler) = workload.autoscaler.clone() {
             let seen = View {
@@ -87,9 +87,9 @@ pub fn preview(
 }
 
 /// Does what the schedule asks for at this moment.
-fn follow_schedule(workload: &mut Workload, jobs: cron::Jobs, now: Timestamp) -> cron::Jobs {
-    let Some(schedule) = &workload.schedule else { return jobs };
-    let plan = cron::decide(&cron::View { scaler: Arc::new(schedule.clone()), jobs }, now);
+fn follow_schedule(workload: &mut Workload, known: cron::Known, now: Timestamp) -> cron::Known {
+    let Some(schedule) = &workload.schedule else { return known };
+    let plan = cron::decide(&cron::View { scaler: Arc::new(schedule.clone()), known }, now);
     for (rule, _) in &plan.due {
         workload.replicas = rule.target_replicas.unwrap_or(workload.replicas);
         if let Some(autoscaler) = &mut workload.autoscaler {
@@ -98,7 +98,7 @@ fn follow_schedule(workload: &mut Workload, jobs: cron::Jobs, now: Timestamp) ->
             spec.max_replicas = rule.target_max_replicas.unwrap_or(spec.max_replicas);
         }
     }
-    plan.jobs
+    plan.known
 }
 
 /// Returns what the autoscaler sees: pods that are ready share the load.

@@ -9,9 +9,15 @@ mod on_server;
 pub(crate) mod status;
 pub(crate) mod sync;
 
+use std::collections::BTreeSet;
+
 use api::labels::{FEDERATED_RESOURCE_QUOTA_NAME, FEDERATED_RESOURCE_QUOTA_NAMESPACE};
 use api::work::Work;
+use parking_lot::Mutex;
 use runtime::Key;
+
+/// Quotas whose users have changed something and wait for a word, also if nothing has to be written. Nobody waits after a restart.
+type Awaited = Mutex<BTreeSet<Key>>;
 
 /// How events and logs name a quota.
 fn named(key: &Key) -> String {

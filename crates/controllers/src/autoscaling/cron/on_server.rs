@@ -39,8 +39,8 @@ impl Test {
     /// Makes the rule due, and looks.
     async fn act(&self) -> Vec<String> {
         self.world.writes();
-        for job in self.controller.jobs.lock().get_mut(&self.key).into_iter().flat_map(Jobs::values_mut) {
-            job.next = Timestamp::UNIX_EPOCH;
+        if let Some(known) = self.controller.known.lock().get_mut(&self.key) {
+            known.jobs.values_mut().for_each(|job| job.next = Timestamp::UNIX_EPOCH);
         }
         assert!(matches!(self.once().await, Outcome::After(_)));
         self.world.writes()
@@ -130,9 +130,9 @@ async fn the_limits_of_an_autoscaler_are_moved() {
 #[tokio::test]
 async fn one_that_is_gone_is_forgotten() {
     let test = Test::new(deployment(), json!({ "targetReplicas": 4 })).await;
-    assert!(test.controller.jobs.lock().contains_key(&test.key));
+    assert!(test.controller.known.lock().contains_key(&test.key));
     test.world.environment.mirrors.cron_federated_hpas.remove(&test.key, 0);
     assert_eq!(test.once().await, Outcome::Done);
-    assert!(test.controller.jobs.lock().is_empty());
+    assert!(test.controller.known.lock().is_empty());
     test.world.supervisor.stop().await;
 }

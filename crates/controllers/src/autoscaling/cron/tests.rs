@@ -24,12 +24,12 @@ fn rule(otherwise: Value) -> Value {
 
 /// Decides at one time what another decision left.
 fn after(rules: &[Value], times: &[i64]) -> Plan {
-    let mut view = View { scaler: scaler(rules[0].clone()), jobs: Jobs::new() };
+    let mut view = View { scaler: scaler(rules[0].clone()), known: Known::default() };
     let mut plan = Plan::default();
     for (index, second) in times.iter().enumerate() {
         view.scaler = scaler(rules[index.min(rules.len() - 1)].clone());
         plan = decide(&view, at(*second));
-        view.jobs.clone_from(&plan.jobs);
+        view.known.clone_from(&plan.known);
     }
     plan
 }
@@ -39,7 +39,7 @@ fn due(plan: &Plan) -> Vec<i64> {
 }
 
 fn next_of(plan: &Plan) -> Option<i64> {
-    plan.jobs.get("r").map(|job| job.next.as_second() - MORNING)
+    plan.known.jobs.get("r").map(|job| job.next.as_second() - MORNING)
 }
 
 #[test]
@@ -76,8 +76,8 @@ fn a_rule_that_changes_begins_anew() {
         let plan = after(&[plain(), changed], &[MORNING + 10, MORNING + 300]);
         assert_eq!((due(&plan), next_of(&plan)), (acts, next), "{name}");
     }
-    let mut view = View { scaler: scaler(plain()), jobs: Jobs::new() };
-    view.jobs = decide(&view, at(MORNING + 10)).jobs;
+    let mut view = View { scaler: scaler(plain()), known: Known::default() };
+    view.known = decide(&view, at(MORNING + 10)).known;
     let mut other = view.scaler.as_ref().clone();
     other.spec.scale_target_ref.name = "other".to_owned();
     view.scaler = Arc::new(other);
@@ -96,8 +96,25 @@ fn zones_count_and_faults_are_told() {
     ] {
         let plan = after(&[json!([rule(odd), rule(json!({ "name": "good" }))])], &[MORNING]);
         assert!(plan.faults.len() == 1 && plan.faults[0].starts_with(fault), "{:?}", plan.faults);
-        assert!(plan.jobs.contains_key("good"), "the others run");
+        assert!(plan.known.jobs.contains_key("good"), "the others run");
     }
+}
+
+#[test]
+fn a_rule_that_cannot_run_is_told_once_and_delays_no_other() {
+    let odd = |otherwise: Value| rule(merged(json!({ "name": "odd", "schedule": "x" }), otherwise));
+    let both = || json!([odd(json!({})), rule(json!({}))]);
+    let first = after(&[both()], &[MORNING + 10]);
+    assert_eq!((first.faults.len(), first.again), (1, Some(GLANCE)));
+    let second = after(&[both()], &[MORNING + 10, MORNING + 290]);
+    assert_eq!((second.faults.len(), second.again), (0, Some(Duration::from_secs(10))));
+    assert_eq!(due(&after(&[both()], &[MORNING + 10, MORNING + 300])), [300]);
+    let changed = json!([odd(json!({ "targetReplicas": 5 }))]);
+    let changed = after(&[both(), changed], &[MORNING + 10, MORNING + 20]);
+    assert_eq!((changed.faults.len(), changed.again), (1, Some(GLANCE)), "it is looked at again");
+    let mended = json!([odd(json!({ "schedule": "* * * * *" }))]);
+    let mended = after(&[both(), mended, both()], &[MORNING + 10, MORNING + 20, MORNING + 30]);
+    assert_eq!(mended.faults.len(), 1, "it was right in between");
 }
 
 #[test]
@@ -117,7 +134,7 @@ fn done(second: i64, error: Option<&str>, otherwise: Value) -> Done {
 fn executions_are_remembered_newest_first() {
     let scaler = scaler(json!([rule(json!({ "failedHistoryLimit": 1, "successfulHistoryLimit": 2 }))]));
     let limits = json!({ "failedHistoryLimit": 1, "successfulHistoryLimit": 2 });
-    let jobs = after(&[json!([rule(limits.clone())])], &[MORNING]).jobs;
+    let jobs = after(&[json!([rule(limits.clone())])], &[MORNING]).known.jobs;
     let mut found = CronFederatedHPAStatus::default();
     for (second, error) in [(1, None), (2, Some("a")), (3, None), (4, Some("b")), (5, None)] {
         found = status(&found, &scaler.spec.rules, &jobs, &[done(second, error, limits.clone())]);
@@ -148,7 +165,7 @@ fn histories_are_those_of_the_rules() {
     let old = status(
         &CronFederatedHPAStatus::default(),
         &scaler(json!([named("a", false), named("gone", false)])).spec.rules,
-        &after(&[json!([named("a", false), named("gone", false)])], &[MORNING]).jobs,
+        &after(&[json!([named("a", false), named("gone", false)])], &[MORNING]).known.jobs,
         &[],
     );
     let now = scaler(json!([
@@ -156,7 +173,7 @@ fn histories_are_those_of_the_rules() {
         named("new", false),
         rule(json!({ "name": "odd", "schedule": "x" }))
     ]));
-    let jobs = decide(&View { scaler: now.clone(), jobs: Jobs::new() }, at(MORNING)).jobs;
+    let jobs = decide(&View { scaler: now.clone(), known: Known::default() }, at(MORNING)).known.jobs;
     let found = status(&old, &now.spec.rules, &jobs, &[]);
     let names: Vec<(&str, bool)> = found
         .execution_histories

@@ -16,6 +16,7 @@ use workloads::autoscaling::{
 };
 
 use super::super::Settings;
+use super::super::scale::Scale;
 use super::super::settings::signed;
 
 /// What is known of an autoscaler and what it scales.
@@ -30,6 +31,8 @@ pub(crate) struct View {
 /// What is scaled, over all clusters.
 #[derive(Debug, Default)]
 pub(in crate::autoscaling) struct Target {
+    /// The scale of the template, as it was read.
+    pub(in crate::autoscaling) template: Scale,
     /// The replicas of the template.
     pub(in crate::autoscaling) replicas: i32,
     /// The replicas that members should have, together.

@@ -1,7 +1,7 @@
-//! FederatedHPAs on a server that has no members: what is asked, told and written.
+//! FederatedHPAs on a server: what is asked, told and written. The only members are in pull mode, and are the server itself.
 
-use http::Method;
-use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::core::v1::Pod as PodObject;
 use serde_json::{Value, json};
 
 use super::*;
@@ -42,14 +42,38 @@ impl Test {
     }
 
     async fn deployment(&self, labels: Value) -> Deployment {
-        let created = self.world.create::<Deployment>(json!({
+        self.world.create(merged(self.workload(labels), json!({ "spec": { "replicas": 3 } }))).await
+    }
+
+    fn workload(&self, labels: Value) -> Value {
+        json!({
             "metadata": { "name": "web", "namespace": self.world.namespace, "labels": labels },
-            "spec": { "replicas": 3, "selector": { "matchLabels": { "app": "web" } }, "template": {
+            "spec": { "selector": { "matchLabels": { "app": "web" } }, "template": {
                 "metadata": { "labels": { "app": "web" } }, "spec": { "containers": [{ "name": "c", "image": "i" }] },
             } },
-        }));
-        created.await
+        })
     }
+
+    /// Binds the workload to these clusters, under the policy `id`.
+    async fn bind(&self, kind: &str, clusters: &[&str]) -> ResourceBinding {
+        let clusters: Vec<Value> = clusters.iter().map(|name| json!({ "name": name })).collect();
+        let bound = json!({
+            "metadata": { "name": api::names::binding(kind, "web"), "labels": claimed() },
+            "spec": { "clusters": clusters, "resource": {
+                "apiVersion": "apps/v1", "kind": kind, "namespace": self.world.namespace, "name": "web",
+            } },
+        });
+        self.world.binding(bound).await.as_ref().clone()
+    }
+
+    async fn target(&self) -> Result<Target, Fault> {
+        let seen = self.controller.observe(&self.key).await.expect("the server answers");
+        seen.expect("it is there").target
+    }
+}
+
+fn claimed() -> Value {
+    json!({ PROPAGATION_POLICY_PERMANENT_ID: "id" })
 }
 
 #[tokio::test]
@@ -68,20 +92,22 @@ async fn what_is_missing_is_told_once() {
     test.once().await;
     let binding = format!("FailedGetBinding: {cannot} get the binding by scaleTargetRef:");
     assert_eq!(test.reason(), format!("{binding} no label of policy permanent-id found"));
-    let label = json!({ "metadata": { "labels": { PROPAGATION_POLICY_PERMANENT_ID: "id" } } });
-    test.world.patch(&created, label).await;
+    let mut placed = test.bind("Deployment", &[]).await;
+    test.once().await;
+    assert_eq!(
+        test.reason(),
+        format!("{binding} no label of policy permanent-id found"),
+        "whatever was bound"
+    );
+    test.world
+        .patch(&created, json!({ "metadata": { "labels": { PROPAGATION_POLICY_PERMANENT_ID: "other" } } }))
+        .await;
     test.once().await;
     assert_eq!(test.reason(), format!("{binding} no binding matches the target resource"));
-    let resource = |clusters: Value| {
-        json!({ "metadata": { "name": "web-deployment" }, "spec": { "clusters": clusters, "resource": {
-            "apiVersion": "apps/v1", "kind": "Deployment", "namespace": test.world.namespace, "name": "web",
-        } } })
-    };
-    let bound = test.world.binding(resource(json!([]))).await;
+    test.world.patch(&created, json!({ "metadata": { "labels": claimed() } })).await;
     test.once().await;
     let clusters = format!("FailedGetTargetClusters: {cannot} get the target clusters from binding:");
     assert_eq!(test.reason(), format!("{clusters} binding has no schedulable clusters"));
-    let mut placed = bound.as_ref().clone();
     placed.spec.clusters =
         vec![api::work::TargetCluster { name: "nowhere".to_owned(), ..Default::default() }];
     placed.metadata.resource_version = Some("999999".to_owned());
@@ -98,17 +124,63 @@ async fn what_is_missing_is_told_once() {
 }
 
 #[tokio::test]
-async fn replicas_are_written_through_the_scale_and_a_refusal_is_told() {
+async fn what_cannot_be_scaled_is_told_after_what_is_missing() {
+    let daemons = json!({ "scaleTargetRef": { "kind": "DaemonSet" } });
+    let test = Test::new(daemons).await;
+    test.world.create::<DaemonSet>(test.workload(claimed())).await;
+    test.once().await;
+    assert!(test.reason().starts_with("FailedGetBinding: "), "{}", test.reason());
+    let cluster = test.world.cluster("m1", json!({ "spec": { "syncMode": "Pull" } })).await;
+    test.bind("DaemonSet", &[&cluster]).await;
+    test.once().await;
+    let nowhere = "failed to get replicas in any of clusters";
+    assert!(
+        test.reason().starts_with("FailedGetScale: ") && test.reason().contains(nowhere),
+        "{}",
+        test.reason()
+    );
+    let odd = Test::new(json!({ "scaleTargetRef": { "apiVersion": "a/b/c" } })).await;
+    odd.once().await;
+    let expected = "FailedGetScale: the HPA controller was unable to get the target's current scale: unexpected GroupVersion string: a/b/c";
+    assert_eq!(odd.reason(), expected);
+    test.world.supervisor.stop().await;
+    odd.world.supervisor.stop().await;
+}
+
+#[tokio::test]
+async fn a_cluster_in_pull_mode_counts_until_it_leaves() {
     let test = Test::new(json!({})).await;
-    let created = test.deployment(json!({})).await;
+    test.deployment(claimed()).await;
+    let cluster = test.world.cluster("m1", json!({ "spec": { "syncMode": "Pull" } })).await;
+    test.bind("Deployment", &[&cluster]).await;
+    let pod = json!({
+        "metadata": { "name": "web-1", "namespace": test.world.namespace, "labels": { "app": "web" } },
+        "spec": { "containers": [{ "name": "c", "image": "i" }] },
+    });
+    test.world.create::<PodObject>(pod).await;
+    let target = test.target().await.expect("it is found");
+    let pods: Vec<&str> = target.pods.iter().map(|pod| pod.name.as_str()).collect();
+    assert_eq!((target.replicas, target.wanted, pods), (3, 3, vec![format!("{cluster}/web-1").as_str()]));
+    let member = test.controller.member(&cluster).expect("it is reached");
+    test.world.environment.mirrors.clusters.remove(&Key::new("", cluster.as_str()), 0);
+    assert!(member.stopped().is_cancelled() && test.controller.member(&cluster).is_none());
+    test.world.supervisor.stop().await;
+}
+
+#[tokio::test]
+async fn replicas_are_written_through_the_scale_unless_it_was_written_meanwhile() {
+    let test = Test::new(json!({})).await;
+    let created = test.deployment(claimed()).await;
+    let cluster = test.world.cluster("m1", json!({ "spec": { "syncMode": "Pull" } })).await;
+    test.bind("Deployment", &[&cluster]).await;
     let scaler = test.world.environment.mirrors.federated_hpas.find(&test.key).expect("it is known");
+    let mut target = test.target().await.expect("it is found");
     test.world.writes();
-    test.controller.rescale(&test.key, &scaler, 5).await.expect("it is written");
+    test.controller.rescale(&test.key, &scaler, &target.template, 5).await.expect("it is written");
     assert_eq!(test.world.writes(), ["PUT */deployments/web/scale"]);
     let stored = test.world.stored(&created).await.and_then(|it| it.spec?.replicas);
     assert_eq!(stored, Some(5));
-    test.world.refuse(Method::PUT, "/scale", 403, "Forbidden");
-    let target = Target { replicas: 9, wanted: 9, running: 9, ..Target::default() };
+    target.replicas = 9;
     let settings = crate::autoscaling::Settings::default();
     let view = View { scaler, target: Ok(target), history: None, settings };
     let plan = decide::decide(&view, Timestamp::now());
@@ -119,6 +191,8 @@ async fn replicas_are_written_through_the_scale_and_a_refusal_is_told() {
     assert!(
         test.world.event(events::FAILED_RESCALE).await.starts_with("New size: 5; reason: Current number")
     );
+    let stored = test.world.stored(&created).await.and_then(|it| it.spec?.replicas);
+    assert_eq!(stored, Some(5), "what others wrote stays");
     test.world.supervisor.stop().await;
 }
 

@@ -357,8 +357,7 @@ fn difference(given: &Situation) -> Option<&'static str> {
 }
 
 fn compare<'a>(cases: impl Iterator<Item = (&'a Situation, &'a Value)>) {
-    let (mut same, mut known, mut different) =
-        (0, std::collections::BTreeMap::<&str, usize>::new(), Vec::new());
+    let (mut same, mut known, mut different) = (0, BTreeMap::<&str, usize>::new(), Vec::new());
     for (given, answer) in cases {
         let (ours, theirs) = (plain(ours(given)), plain(answer.clone()));
         match (ours == theirs, difference(given)) {

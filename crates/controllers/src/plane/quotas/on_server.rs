@@ -160,6 +160,21 @@ async fn what_clusters_report_reaches_the_status() {
     world.supervisor.stop().await;
 }
 
+#[tokio::test]
+async fn whoever_changes_a_quota_is_told_even_if_nothing_is_written() {
+    let world = enforcing().await;
+    let (sync, _) = sync::subscribed(&world.plane);
+    let (status, _) = status::subscribed(&world.plane);
+    let key = Key::of(quota(&world, limits()).await.as_ref());
+    world.writes();
+    assert_eq!(world.once(sync.as_ref(), &key).await, Outcome::Done);
+    assert_eq!(world.once(status.as_ref(), &key).await, Outcome::Done);
+    world.event("SyncWorkSucceed").await;
+    world.event("AggregateStatusSucceed").await;
+    assert_eq!(world.writes(), [""; 0]);
+    world.supervisor.stop().await;
+}
+
 fn using(cpu: &str) -> Value {
     json!({ "spec": {
         "clusters": [{ "name": "m1", "replicas": 2 }],

@@ -17,7 +17,7 @@ use runtime::events::about;
 use runtime::{Change, Error, Guard, Key, Outcome, Queue, Reconcile, controller};
 use serde::Deserialize;
 
-use super::{named, quota_of};
+use super::{Awaited, named, quota_of};
 use crate::plane::{Plane, Start};
 
 const COMPONENT: &str = "federated-resource-quota-status-controller";
@@ -33,9 +33,13 @@ pub(super) fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>
     plane.tell_panics(&queue, COMPONENT, &plane.mirrors.quotas);
     let enforced = plane.features.enabled(FEDERATED_QUOTA_ENFORCEMENT);
 
-    let pushed = queue.clone();
+    let awaited: Arc<Awaited> = Arc::default();
+    let (pushed, awaiting) = (queue.clone(), awaited.clone());
     plane.mirrors.quotas.subscribe(move |change| {
         if is_news(change, enforced) {
+            if !change.initial && limits_otherwise(change) {
+                awaiting.lock().insert(change.key.clone());
+            }
             pushed.push(change.key.clone());
         }
     });
@@ -55,7 +59,7 @@ pub(super) fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>
         }
     });
 
-    (Arc::new(Controller { plane: plane.clone(), enforced }), queue)
+    (Arc::new(Controller { plane: plane.clone(), awaited, enforced }), queue)
 }
 
 /// What others write into the status is put right. Charges of bindings are not ours to look at.
@@ -65,7 +69,7 @@ fn is_news(change: &Change<'_, FederatedResourceQuota>, enforced: bool) -> bool 
             let sums = |quota: &FederatedResourceQuota| {
                 (!enforced).then(|| (quota.status.overall.clone(), quota.status.overall_used.clone()))
             };
-            old.spec.overall != new.spec.overall
+            limits_otherwise(change)
                 || old.status.aggregated_status != new.status.aggregated_status
                 || sums(old) != sums(new)
         }
@@ -74,8 +78,15 @@ fn is_news(change: &Change<'_, FederatedResourceQuota>, enforced: bool) -> bool 
     }
 }
 
+fn limits_otherwise(change: &Change<'_, FederatedResourceQuota>) -> bool {
+    let limits =
+        |quota: &Option<Arc<FederatedResourceQuota>>| quota.as_ref().map(|quota| quota.spec.overall.clone());
+    limits(&change.old) != limits(&change.new)
+}
+
 pub(super) struct Controller {
     plane: Arc<Plane>,
+    awaited: Arc<Awaited>,
     /// Bindings are charged: the sums are the business of others.
     enforced: bool,
 }
@@ -141,10 +152,11 @@ impl Reconcile for Controller {
     type Plan = Plan;
 
     async fn observe(&self, key: &Key) -> Result<Option<View>, Error> {
-        let Some(quota) = self.plane.mirrors.quotas.find(key) else { return Ok(None) };
-        if quota.metadata.deletion_timestamp.is_some() {
+        let found = self.plane.mirrors.quotas.find(key);
+        let Some(quota) = found.filter(|quota| quota.metadata.deletion_timestamp.is_none()) else {
+            self.awaited.lock().remove(key);
             return Ok(None);
-        }
+        };
         Ok(Some(View { quota, works: self.plane.works.of_quota(key), enforced: self.enforced }))
     }
 
@@ -154,8 +166,10 @@ impl Reconcile for Controller {
 
     async fn apply(&self, key: &Key, view: View, plan: Plan) -> Result<Outcome, Error> {
         let (plane, quota) = (&self.plane, view.quota.as_ref());
+        let awaited = self.awaited.lock().remove(key);
         let result = match plan {
-            Plan::Nothing => return Ok(Outcome::Done),
+            Plan::Nothing if !awaited => return Ok(Outcome::Done),
+            Plan::Nothing => Ok(None),
             Plan::Tell(why) => {
                 plane.events.warning(COMPONENT, &about(quota), AGGREGATE_STATUS_FAILED, why);
                 return Ok(Outcome::Done);

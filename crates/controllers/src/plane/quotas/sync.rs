@@ -19,7 +19,7 @@ use runtime::events::about;
 use runtime::{Change, Error, Key, Outcome, Queue, Reconcile, controller};
 use serde_json::json;
 
-use super::{named, quota_of};
+use super::{Awaited, named, quota_of};
 use crate::plane::{Plane, Start};
 
 const COMPONENT: &str = "federated-resource-quota-sync-controller";
@@ -34,9 +34,13 @@ pub(super) fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>
     let queue: Arc<Queue<Key>> = Queue::new(COMPONENT);
     plane.tell_panics(&queue, COMPONENT, &plane.mirrors.quotas);
 
-    let pushed = queue.clone();
+    let awaited: Arc<Awaited> = Arc::default();
+    let (pushed, awaiting) = (queue.clone(), awaited.clone());
     plane.mirrors.quotas.subscribe(move |change| {
         if is_news(change) {
+            if change.new.is_some() && !change.initial {
+                awaiting.lock().insert(change.key.clone());
+            }
             pushed.push(change.key.clone());
         }
     });
@@ -65,7 +69,7 @@ pub(super) fn subscribed(plane: &Arc<Plane>) -> (Arc<Controller>, Arc<Queue<Key>
         }
     });
 
-    (Arc::new(Controller { plane: plane.clone() }), queue)
+    (Arc::new(Controller { plane: plane.clone(), awaited }), queue)
 }
 
 fn is_news(change: &Change<'_, FederatedResourceQuota>) -> bool {
@@ -83,6 +87,7 @@ fn share<'a>(quota: &'a FederatedResourceQuota, cluster: &str) -> Option<&'a Res
 
 pub(super) struct Controller {
     plane: Arc<Plane>,
+    awaited: Arc<Awaited>,
 }
 
 /// A quota, the clusters that there are, and the Works it has.
@@ -130,7 +135,10 @@ impl Reconcile for Controller {
         let works = plane.works.of_quota(key);
         let quota = match plane.mirrors.quotas.find(key) {
             Some(quota) => Some(quota),
-            None if works.is_empty() => return Ok(None),
+            None if works.is_empty() => {
+                self.awaited.lock().remove(key);
+                return Ok(None);
+            }
             // What is not in the copy may exist all the same, and what follows cannot be taken back.
             None => {
                 let quotas = plane.writer.api::<FederatedResourceQuota>(&key.namespace);
@@ -149,18 +157,18 @@ impl Reconcile for Controller {
         let unwanted = view.works.iter().filter(|work| plan.remove.contains(&Key::of(work.as_ref())));
         let removed = join_all(unwanted.map(|work| plane.writer.delete(work.as_ref()))).await;
         let mut errors: Vec<Error> = removed.into_iter().filter_map(Result::err).collect();
-        let mut changed = !plan.remove.is_empty();
+        let mut told = self.awaited.lock().remove(key) || !plan.remove.is_empty();
         if let Some(quota) = &view.quota {
             let shares = plan.bring.iter().filter_map(|name| share(quota, name).map(|hard| (name, hard)));
             let written = join_all(shares.map(|(name, hard)| self.bring(key, name, hard))).await;
             for result in written {
                 match result {
-                    Ok(written) => changed |= written,
+                    Ok(written) => told |= written,
                     Err(error) => errors.push(error),
                 }
             }
             match Error::join(errors) {
-                Ok(()) if changed => {
+                Ok(()) if told => {
                     let message = format!("Sync works for {} succeed.", named(key));
                     plane.events.normal(COMPONENT, &about(quota.as_ref()), SYNC_WORK_SUCCEED, message);
                 }
