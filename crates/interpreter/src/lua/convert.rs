@@ -3,6 +3,8 @@
 //! Null is nil, which an array cannot hold, so it is left out. Lua knows one kind of table, so an empty one is a list
 //! at first; [`repair`] looks at the objects that went in to find out whether it was meant to be an object.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
+
 use std::collections::HashSet;
 
 use serde_json::{Map, Number, Value as Json};
@@ -34,12 +36,12 @@ fn from_json_at(machine: &mut Machine<'_>, json: &Json, depth: usize) -> Ran<Val
         }
         Json::Array(items) => {
             let table = machine.heap.table()?;
-            let mut place = 0;
+            let mut place = 0_usize;
             for item in items {
-                let value = from_json_at(machine, item, depth + 1)?;
+                let value = from_json_at(machine, item, depth.saturating_add(1))?;
                 if !value.is_nil() {
                     machine.heap.set_at(table, place, value)?;
-                    place += 1;
+                    place = place.saturating_add(1);
                 }
             }
             Value::Table(table)
@@ -47,7 +49,7 @@ fn from_json_at(machine: &mut Machine<'_>, json: &Json, depth: usize) -> Ran<Val
         Json::Object(fields) => {
             let table = machine.heap.table()?;
             for (name, field) in fields {
-                let value = from_json_at(machine, field, depth + 1)?;
+                let value = from_json_at(machine, field, depth.saturating_add(1))?;
                 if !value.is_nil() {
                     let name = machine.heap.text(name.as_bytes())?;
                     machine.heap.set(table, name, value)?;
@@ -82,7 +84,7 @@ fn table_to_json(
         Some((Value::Number(_), _)) => {
             let mut items = Vec::new();
             for (key, value) in pairs {
-                let expected = (items.len() + 1) as f64;
+                let expected = items.len().saturating_add(1) as f64;
                 match key {
                     Value::Number(place) if place == expected => {}
                     Value::Number(_) => return Err("cannot encode sparse array".into()),
@@ -117,7 +119,7 @@ fn value_to_json(
         Value::Boolean(value) => Ok(Json::Bool(*value)),
         Value::Number(number) => number_to_json(*number),
         Value::Text(text) => Ok(Json::String(text.lossy())),
-        Value::Table(table) => table_to_json(heap, *table, seen, depth + 1),
+        Value::Table(table) => table_to_json(heap, *table, seen, depth.saturating_add(1)),
         other => Err(format!("cannot encode {} to JSON", other.type_name())),
     }
 }

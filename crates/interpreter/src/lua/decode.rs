@@ -1,5 +1,7 @@
 //! From the JSON that a script returned to what was asked for.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
+
 use api::config::DependentObjectReference;
 use api::work::{Component, ReplicaRequirements};
 use apimachinery::quantity::Quantity;
@@ -14,8 +16,8 @@ const UNREADABLE: &str = "json unmarshal obj failed";
 /// Returns how many values a tree has; working on it costs as many steps.
 pub(super) fn size(json: &Json) -> usize {
     match json {
-        Json::Array(items) => 1 + items.iter().map(size).sum::<usize>(),
-        Json::Object(fields) => 1 + fields.values().map(size).sum::<usize>(),
+        Json::Array(items) => items.iter().map(size).fold(1, usize::saturating_add),
+        Json::Object(fields) => fields.values().map(size).fold(1, usize::saturating_add),
         _ => 1,
     }
 }
