@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_writer_of_a_cluster_must_be_allowed_to_read_its_secrets() {
+    fn finding_15_the_writer_of_a_cluster_must_be_allowed_to_read_its_secrets() {
         let cluster = json!({"spec": {"syncMode": "Push", "apiEndpoint": "https://m1",
             "secretRef": {"namespace": "bank", "name": "m1"},
             "impersonatorSecretRef": {"namespace": "bank", "name": "m1-impersonator"}}});

@@ -7,6 +7,16 @@ pub fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or("")
 }
 
+/// The same for whoever keeps it.
+pub fn owned(value: &Value, pointer: &str) -> String {
+    text(value, pointer).to_owned()
+}
+
+/// Returns the texts in a list; what is none is passed over.
+pub fn texts(value: &Value, pointer: &str) -> Vec<String> {
+    list(value, pointer).iter().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
 /// Returns a number, `None` where none is: zero often means something else than nothing.
 pub fn number(value: &Value, pointer: &str) -> Option<i64> {
     value.pointer(pointer).and_then(Value::as_i64)
@@ -50,6 +60,8 @@ mod tests {
     fn what_is_absent_or_of_another_type_is_nothing() {
         let value = json!({"a": {"text": "x", "number": 3, "flag": true, "list": [1]}});
         assert_eq!((text(&value, "/a/text"), text(&value, "/a/number"), text(&value, "/b/c")), ("x", "", ""));
+        assert_eq!(owned(&value, "/a/text"), "x");
+        assert_eq!(texts(&json!(["x", 1, "y"]), ""), ["x", "y"]);
         assert_eq!((number(&value, "/a/number"), number(&value, "/a/text")), (Some(3), None));
         assert!(flag(&value, "/a/flag") && !flag(&value, "/a/text"));
         assert_eq!((list(&value, "/a/list").len(), list(&value, "/a/text").len()), (1, 0));

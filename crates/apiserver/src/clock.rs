@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_number_of_seconds_is_too_large() {
+    fn finding_5_no_number_of_seconds_is_too_large() {
         let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         assert_eq!(after(now, 30).to_string(), "2026-01-01T00:00:30Z");
         assert_eq!(after(now, i64::MAX), Timestamp::MAX);

@@ -42,7 +42,7 @@ pub mod server;
 mod start;
 mod yaml;
 
-pub use account::Budgets;
+pub use account::{Budgets, Held};
 pub use endpoints::{KUBERNETES_VERSION, ROUTES, Readers, Route};
 pub use options::{Options, Profile};
 pub use serve::{Peer, serve};

@@ -7,13 +7,15 @@
 //! What is asked there, and with which headers, is [`apiserver::http::onward`]. How a member is reached, by its address or
 //! through the tunnel of its agent, is [`member::Connection`]'s business.
 //!
-//! The cluster name `*` stands for all of them: see `every`.
+//! The cluster name `*` stands for all of them: see `every`. What members answer then is read here, so that it is bounded.
 //!
 //! `karmadactl get --operation-scope members` and everything else that looks into members goes this way.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
 
 mod every;
+mod pages;
+mod room;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,6 +36,7 @@ use parking_lot::Mutex;
 use serde::Deserialize as _;
 use tunnel::Tunnels;
 
+use self::room::Room;
 use crate::fleet::own;
 
 /// The name that stands for all clusters.
@@ -42,7 +45,11 @@ const EVERY: &str = "*";
 /// The way to members, with a client for each that was asked for.
 pub(crate) struct ClusterProxy {
     tunnels: Tunnels,
-    clients: Mutex<HashMap<String, (Connection, Client)>>,
+    /// For answers that are handed on, whatever they are.
+    clients: Clients,
+    /// For answers that are read here, within the limits for members.
+    readers: Clients,
+    room: Room,
     /// The API server in front, where this one is behind another.
     host: Option<Client>,
     oldest_tls: OldestTls,
@@ -50,13 +57,14 @@ pub(crate) struct ClusterProxy {
 
 impl std::fmt::Debug for ClusterProxy {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("ClusterProxy").field("clients", &self.clients.lock().len()).finish()
+        out.debug_struct("ClusterProxy").field("clients", &self.clients.0.lock().len()).finish()
     }
 }
 
 impl ClusterProxy {
     pub(crate) fn new(tunnels: Tunnels, oldest_tls: OldestTls) -> Self {
-        Self { tunnels, clients: Mutex::default(), host: None, oldest_tls }
+        let (clients, readers) = (Clients::default(), Clients::default());
+        Self { tunnels, clients, readers, room: Room::default(), host: None, oldest_tls }
     }
 
     /// Returns the same for a server behind another one, which has the Secrets and all that is not served here.
@@ -108,39 +116,54 @@ impl ClusterProxy {
         answer.map_err(|error| unreachable(name, &error))
     }
 
-    /// Returns the client for a member, made anew when the way to it has changed.
+    /// Returns the client for a member, which hands on whatever it is answered.
     pub(crate) async fn client(
         &self,
         server: &Arc<Server>,
         kind: &Kind,
         name: &str,
     ) -> Result<Client, Status> {
+        let connection = self.way(server, kind, name).await?;
+        if let Some(client) = self.clients.get(name, &connection) {
+            return Ok(client);
+        }
+        let client = connection.client().await.map_err(bare)?;
+        self.clients.keep(name, connection, &client);
+        Ok(client)
+    }
+
+    /// Returns the client for answers of a member that are read here.
+    async fn reader(&self, server: &Arc<Server>, kind: &Kind, name: &str) -> Result<Client, Status> {
+        let connection = self.way(server, kind, name).await?;
+        if let Some(client) = self.readers.get(name, &connection) {
+            return Ok(client);
+        }
+        let client = connection.limited_client().await.map_err(bare)?;
+        self.readers.keep(name, connection, &client);
+        Ok(client)
+    }
+
+    /// Returns how a member is reached now.
+    async fn way(&self, server: &Arc<Server>, kind: &Kind, name: &str) -> Result<Connection, Status> {
         let Some(object) = server.stored(kind, "", name) else {
-            self.clients.lock().remove(name);
+            self.clients.forget(name);
+            self.readers.forget(name);
             return Err(Status::not_found(&kind.resource, name));
         };
         let cluster = Cluster::deserialize(object).map_err(bare)?;
-        let connection = match &self.host {
+        match &self.host {
             None => self.connection(&cluster, |reference| {
                 secret(server, &reference.namespace, &reference.name).map_err(Failure::Status)
-            })?,
+            }),
             Some(host) => {
                 let secrets = secrets_of(host, &cluster).await?;
                 self.connection(&cluster, |reference| {
                     let missing = || Status::not_found(&GroupResource::new("", "secrets"), &reference.name);
                     let found = secrets.iter().find(|(known, _)| known == reference);
                     found.map(|(_, secret)| secret.clone()).ok_or_else(|| Failure::Status(missing()))
-                })?
+                })
             }
-        };
-        if let Some((known, client)) = self.clients.lock().get(name)
-            && *known == connection
-        {
-            return Ok(client.clone());
         }
-        let client = connection.client().await.map_err(bare)?;
-        self.clients.lock().insert(name.to_owned(), (connection, client.clone()));
-        Ok(client)
     }
 
     fn connection(
@@ -157,6 +180,25 @@ impl ClusterProxy {
             }
             Failure::Member(error) => bare(error),
         })
+    }
+}
+
+/// Clients by cluster, each with the way that it takes: it is made anew when the way has changed.
+#[derive(Default)]
+struct Clients(Mutex<HashMap<String, (Connection, Client)>>);
+
+impl Clients {
+    fn get(&self, cluster: &str, way: &Connection) -> Option<Client> {
+        let clients = self.0.lock();
+        clients.get(cluster).filter(|(known, _)| known == way).map(|(_, client)| client.clone())
+    }
+
+    fn keep(&self, cluster: &str, way: Connection, client: &Client) {
+        self.0.lock().insert(cluster.to_owned(), (way, client.clone()));
+    }
+
+    fn forget(&self, cluster: &str) {
+        self.0.lock().remove(cluster);
     }
 }
 

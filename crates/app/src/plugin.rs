@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_cluster_needs_the_right_to_read_the_secrets_it_names() {
+    async fn finding_15_a_cluster_needs_the_right_to_read_the_secrets_it_names() {
         let (handle, admin, editor) = server_with_editor().await;
         let refused = create(&editor, "clusters", "", cluster("m1")).await.expect_err("refused");
         assert!(refused.starts_with("403 "), "{refused}");

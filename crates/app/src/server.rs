@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_server_whose_store_is_gone_ends_with_the_reason() {
+    async fn finding_18_a_server_whose_store_is_gone_ends_with_the_reason() {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let dir = tempfile::tempdir().expect("a folder");
         let faults = store::Faults::new();

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn reviews_are_for_callers_with_a_certificate_of_the_api_server() {
+    async fn finding_17_reviews_are_for_callers_with_a_certificate_of_the_api_server() {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let dir = tempfile::tempdir().unwrap();
         let (made, other) = (clients::tests::Made::authority(), clients::tests::Made::authority());

@@ -117,49 +117,12 @@ fn check_context(kubeconfig: &Kubeconfig, asked: Option<&str>) -> anyhow::Result
 
 /// Checks a duration on the command line, in Go's words; what it means is read later.
 pub(crate) fn duration_text(text: &str) -> Result<String, String> {
-    let quoted = apimachinery::go::quote(text);
-    let body = text.strip_prefix(['-', '+']).unwrap_or(text);
-    if body == "0" || duration(body).is_ok() {
-        return Ok(text.to_owned());
-    }
-    if !body.is_empty() && body.chars().all(|c| c.is_ascii_digit() || c == '.') && body != "." {
-        return Err(format!("time: missing unit in duration {quoted}"));
-    }
-    let number = body.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(0);
-    if number > 0 {
-        let unit: String = body[number..].chars().take_while(|c| !c.is_ascii_digit() && *c != '.').collect();
-        return Err(format!("time: unknown unit {} in duration {quoted}", apimachinery::go::quote(&unit)));
-    }
-    Err(format!("time: invalid duration {quoted}"))
+    apimachinery::duration::nanos(text).map(|_| text.to_owned())
 }
 
-/// Reads a duration in Go's way: `30s`, `1m30s`, `24h0m0s`, `0`.
+/// Reads a duration in Go's way: `30s`, `1m30s`, `24h0m0s`, `0`. It is never so long that the clock could not show its end.
 pub(crate) fn duration(text: &str) -> anyhow::Result<Duration> {
-    let wrong = || anyhow!("invalid duration {text:?}; write it like 30s, 5m or 1h30m");
-    if text == "0" {
-        return Ok(Duration::ZERO);
-    }
-    let mut rest = text;
-    let mut sum = 0.0;
-    while !rest.is_empty() {
-        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
-        let number: f64 = rest[..end].parse().map_err(|_| wrong())?;
-        rest = &rest[end..];
-        let unit = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
-        sum += number
-            * match &rest[..unit] {
-                "ms" => 0.001,
-                "s" => 1.0,
-                "m" => 60.0,
-                "h" => 3600.0,
-                _ => return Err(wrong()),
-            };
-        rest = &rest[unit..];
-    }
-    if text.is_empty() {
-        return Err(wrong());
-    }
-    Duration::try_from_secs_f64(sum).map_err(|_| wrong())
+    apimachinery::duration::parse(text).map_err(|why| anyhow!("{why}; write it like 30s, 5m or 1h30m"))
 }
 
 /// Checks a cluster's name: a DNS label of at most 48 characters.
@@ -187,19 +150,23 @@ mod tests {
 
     #[test]
     fn durations_are_read_as_go_reads_them() {
-        for (text, seconds) in [
-            ("30s", 30.0),
-            ("1m30s", 90.0),
-            ("24h0m0s", 86400.0),
-            ("0", 0.0),
-            ("1.5h", 5400.0),
-            ("20ms", 0.02),
+        for (text, nanos) in [
+            ("30s", 30_000_000_000),
+            ("1m30s", 90_000_000_000),
+            ("24h0m0s", 86_400_000_000_000),
+            ("0", 0),
+            ("1h.5m", 3_630_000_000_000),
+            ("20ms", 20_000_000),
+            ("100us", 100_000),
+            ("5ns", 5),
         ] {
-            assert_eq!(duration(text).expect(text).as_secs_f64(), seconds, "{text}");
+            assert_eq!(duration(text).expect(text).as_nanos(), nanos, "{text}");
         }
-        for bad in ["", "5", "soon", "5x", "-3s"] {
+        for bad in ["", "5", "soon", "5x", "-3s", "4000000000000000h"] {
             assert!(duration(bad).is_err(), "{bad}");
         }
+        let longest = duration("9223372036854775807ns").expect("292 years");
+        assert!(tokio::time::Instant::now().checked_add(longest).is_some());
         for (text, complaint) in [
             ("soon", "time: invalid duration \"soon\""),
             ("5", "time: missing unit in duration \"5\""),

@@ -129,7 +129,7 @@ async fn describe(server: &Server, item: &Item, events: Option<Vec<Value>>) -> S
         ("", "Pod") => pods::pod(&mut page, object),
         ("", "Service") => services::service(&mut page, object, &services::slices(server, item).await),
         ("", "Node") => {
-            let (pods, lease) = nodes::surroundings(server, &item.name).await;
+            let (pods, lease) = nodes::pods_and_lease(server, &item.name).await;
             nodes::node(&mut page, object, &pods, lease.as_ref());
         }
         ("", "ConfigMap") => others::config_map(&mut page, object),

@@ -557,6 +557,20 @@ mod tests {
     }
 
     #[test]
+    fn each_stands_in_the_table_of_the_architecture() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ARCHITECTURE.md");
+        let text = std::fs::read_to_string(path).expect("ARCHITECTURE.md");
+        for declaration in TABLE {
+            let name = format!("`{}`", declaration.name);
+            let listed = text.lines().any(|line| {
+                let mut columns = line.split('|').skip(1);
+                columns.next().is_some_and(|names| names.contains(&name)) && columns.count() >= 2
+            });
+            assert!(listed, "{name} is not in the table of controllers");
+        }
+    }
+
+    #[test]
     fn a_kind_whose_controller_is_off_by_default_is_known() {
         let missing = |group, kind| optional_for(group, kind);
         let named = missing("networking.karmada.io", "MultiClusterIngress").expect("it is off by default");

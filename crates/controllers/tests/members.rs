@@ -430,7 +430,7 @@ async fn refuse_creations(world: &World, name: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_creation_that_is_refused_for_any_reason_takes_over_what_exists() {
+async fn finding_21_a_creation_that_is_refused_for_any_reason_takes_over_what_exists() {
     let world = World::new().await;
     world.ready().await;
     let (works, maps) = (world.works(), world.config_maps());

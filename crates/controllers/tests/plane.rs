@@ -501,7 +501,7 @@ fn config_map(name: &str, group: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_only_cluster_loses_its_copy_when_its_label_leaves_the_policy() {
+async fn finding_22_the_only_cluster_loses_its_copy_when_its_label_leaves_the_policy() {
     let plane = Plane::start().await;
     let clusters: Api<Cluster> = Api::all(plane.client.clone());
     let label = |value: Value| Patch::Merge(json!({"metadata": {"labels": {"env": value}}}));
@@ -519,7 +519,7 @@ async fn the_only_cluster_loses_its_copy_when_its_label_leaves_the_policy() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn removals_that_hit_everything_at_once_are_held_until_somebody_agrees() {
+async fn finding_22_removals_that_hit_everything_at_once_are_held_until_somebody_agrees() {
     const COUNT: usize = 5;
     let mut plane = Plane::start().await;
     plane.stop_controllers().await;

@@ -96,7 +96,7 @@ impl World<'_> {
 /// Returns how many components a question has, if there are too many to be answered.
 pub fn too_many(components: &[protocol::Component], assumed: &[AssumedWorkload]) -> Option<usize> {
     let coming: usize = assumed.iter().map(|workload| workload.components.len().max(1)).sum();
-    Some(components.len() + coming).filter(|count| *count > COMPONENTS)
+    Some(components.len().saturating_add(coming)).filter(|count| *count > COMPONENTS)
 }
 
 fn parts(components: &[protocol::Component]) -> Vec<Part> {

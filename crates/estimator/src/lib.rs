@@ -5,6 +5,8 @@
 //! [`server`] is the service, on copies of a member's nodes, pods and quotas · [`estimate`] is the answer: [`room`] counts what fits on
 //! nodes, [`quota`] what quotas allow · [`unschedulable`] counts replicas that find no node. Karmada's `karmada-scheduler-estimator` speaks the same protocol.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
+
 pub mod address;
 pub mod client;
 pub mod estimate;

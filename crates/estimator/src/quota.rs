@@ -49,11 +49,11 @@ fn within(quota: &core::ResourceQuota, needs: &[Need], assumed: &[Need]) -> Opti
     let mut free = free(quota);
     for (name, taken) in sum(&matched(assumed)) {
         if let Some(free) = free.get_mut(&name) {
-            *free = (*free - taken).max(0);
+            *free = free.saturating_sub(taken).max(0);
         }
     }
     let fits = sum(&needs).into_iter().filter(|(_, amount)| *amount > 0);
-    let fits = fits.filter_map(|(name, amount)| Some(free.get(&name)? / amount));
+    let fits = fits.filter_map(|(name, amount)| free.get(&name)?.checked_div(amount));
     fits.min().filter(|fit| *fit <= i64::from(i32::MAX))
 }
 
@@ -83,7 +83,8 @@ fn free(quota: &core::ResourceQuota) -> Amounts {
                 _ => continue,
             };
             let used = used.and_then(|used| used.get(key));
-            let left = used.and_then(|used| Some(amount(name, &hard.0)? - amount(name, &used.0)?));
+            let left =
+                used.and_then(|used| Some(amount(name, &hard.0)?.saturating_sub(amount(name, &used.0)?)));
             if let Some(left) = left.filter(|_| counts(name)) {
                 free.insert(name.to_owned(), left.max(0));
             }
@@ -162,7 +163,13 @@ mod tests {
             json!({}),
         );
         let unknown = quota(json!({ "cpu": "1" }), json!({}), json!({}));
+        let absurd = quota(
+            json!({ "memory": "9223372036854775807" }),
+            json!({ "memory": "-9223372036854775808" }),
+            json!({}),
+        );
         let cases = [
+            ("a member says anything", vec![absurd], need(1, json!({ "memory": "1Gi" }), ""), None),
             ("what is left", vec![cpu("4", "1")], half(), Some(6)),
             ("the smallest", vec![cpu("4", "1"), cpu("2", "1")], half(), Some(2)),
             ("nothing is left", vec![cpu("1", "2")], half(), Some(0)),

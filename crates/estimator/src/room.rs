@@ -60,8 +60,10 @@ impl Room {
     fn holds(&self, request: &Self) -> i64 {
         let mut fit = self.pods;
         let mut limit = |have: i64, want: i64| {
-            if want > 0 {
-                fit = fit.min(have / want);
+            if want > 0
+                && let Some(times) = have.checked_div(want)
+            {
+                fit = fit.min(times);
             }
         };
         limit(self.milli_cpu, request.milli_cpu);
@@ -75,7 +77,7 @@ impl Room {
 
     fn take(&mut self, request: &Self, times: i64) {
         self.each(request, |have, want| have.saturating_sub(want.saturating_mul(times)).max(0));
-        self.pods = (self.pods - times).max(0);
+        self.pods = self.pods.saturating_sub(times).max(0);
     }
 }
 
@@ -173,13 +175,13 @@ pub fn left(nodes: impl IntoIterator<Item = Node>, taken: impl IntoIterator<Item
     for Taken { node, room } in taken {
         let (sum, pods) = used.entry(node).or_default();
         sum.add(&room);
-        *pods += 1;
+        *pods = pods.saturating_add(1);
     }
     let mut zones: Vec<(String, Vec<Node>)> = Vec::new();
     for mut node in nodes {
         if let Some((sum, pods)) = used.get(&node.name) {
             node.room.each(sum, |have, used| have.saturating_sub(used).max(0));
-            node.room.pods = (node.room.pods - pods).max(0);
+            node.room.pods = node.room.pods.saturating_sub(*pods).max(0);
         }
         let label = |what: &str| {
             // The older names count first, where there are any.
@@ -244,17 +246,17 @@ pub fn sets(nodes: &mut [Node], parts: &[Part], bound: i32) -> i32 {
             let fit =
                 if suits(node, &part.claim) { node.room.holds(&part.request).min(remaining) } else { 0 };
             if fit == 0 {
-                *next += 1;
+                *next = next.saturating_add(1);
                 continue;
             }
             node.room.take(&part.request, fit);
-            remaining -= fit;
+            remaining = remaining.saturating_sub(fit);
         }
         true
     };
-    let mut count = 0;
+    let mut count = 0_i32;
     while count < bound && parts.iter().zip(&mut next).all(|(part, next)| place(part, next)) {
-        count += 1;
+        count = count.saturating_add(1);
     }
     count
 }
@@ -319,7 +321,10 @@ fn holds(requirement: &core::NodeSelectorRequirement, found: Option<&str>) -> bo
     let listed = || found.is_some_and(|found| values.iter().any(|value| value == found));
     let compared = |is: fn(i64, i64) -> bool| {
         let found = found.and_then(|found| found.parse().ok());
-        let wanted = (values.len() == 1).then(|| values[0].parse().ok()).flatten();
+        let wanted = match values {
+            [wanted] => wanted.parse().ok(),
+            _ => None,
+        };
         found.zip(wanted).is_some_and(|(found, wanted): (i64, i64)| is(found, wanted))
     };
     match requirement.operator.as_str() {
@@ -371,6 +376,17 @@ mod tests {
         let left = left([node("n1", "4", json!({})), node("n2", "1", json!({}))], [taken.clone(), taken]);
         assert_eq!((left[0].room.milli_cpu, left[0].room.pods, left[1].room.pods), (2100, 8, 10));
         assert_eq!(left[0].room.scalars["example.com/gpu"], 0);
+    }
+
+    #[test]
+    fn no_number_of_a_member_is_too_large_or_too_small() {
+        let pod: core::Pod = read(json!({ "spec": { "nodeName": "n1", "containers": [
+            { "name": "a", "resources": { "requests": { "cpu": "9223372036854775807", "memory": "9223372036854775807" } } }] } }));
+        let least = json!({ "status": { "allocatable": { "pods": "-9223372036854775808", "memory": "-9223372036854775808" } } });
+        let left =
+            left([node("n1", "-9223372036854775808", least)], [Taken::from(pod.clone()), Taken::from(pod)]);
+        assert_eq!((left[0].room.milli_cpu, left[0].room.memory, left[0].room.pods), (0, 0, 0));
+        assert_eq!(replicas(&left, &part(0, json!({ "cpu": "1m" }), json!({}))), 0);
     }
 
     #[test]

@@ -68,30 +68,33 @@ impl Estimator {
     pub fn new(cluster: &str, client: Client, features: Features, supervisor: &Supervisor) -> Self {
         let state = State {
             cluster: cluster.to_owned(),
-            client: client.clone(),
+            client,
             features,
             nodes: Arc::default(),
             pods: Arc::default(),
             quotas: Arc::default(),
         };
-        let (mirror, of, stop) = (state.nodes.clone(), client.clone(), supervisor.token().clone());
+        let (mirror, client, stop) = (state.nodes.clone(), state.client.clone(), supervisor.token().clone());
         supervisor.keep("nodes", move || {
-            let (mirror, of, stop) = (mirror.clone(), of.clone(), stop.clone());
+            let (mirror, client, stop) = (mirror.clone(), client.clone(), stop.clone());
             async move {
-                mirror.follow(Api::<core::Node>::all(of), watcher::Config::default(), stop, Node::from).await
+                mirror
+                    .follow(Api::<core::Node>::all(client), watcher::Config::default(), stop, Node::from)
+                    .await
             }
         });
-        let (mirror, of, stop) = (state.pods.clone(), client.clone(), supervisor.token().clone());
+        let (mirror, client, stop) = (state.pods.clone(), state.client.clone(), supervisor.token().clone());
         supervisor.keep("pods", move || {
-            let (mirror, of, stop) = (mirror.clone(), of.clone(), stop.clone());
+            let (mirror, client, stop) = (mirror.clone(), client.clone(), stop.clone());
             let running = watcher::Config::default().fields(RUNNING);
-            async move { mirror.follow(Api::<core::Pod>::all(of), running, stop, Taken::from).await }
+            async move { mirror.follow(Api::<core::Pod>::all(client), running, stop, Taken::from).await }
         });
         if state.with_quotas() {
-            let (mirror, of, stop) = (state.quotas.clone(), client, supervisor.token().clone());
+            let (mirror, client, stop) =
+                (state.quotas.clone(), state.client.clone(), supervisor.token().clone());
             supervisor.keep("quotas", move || {
-                let (mirror, of, stop) = (mirror.clone(), of.clone(), stop.clone());
-                let all = Api::<core::ResourceQuota>::all(of);
+                let (mirror, client, stop) = (mirror.clone(), client.clone(), stop.clone());
+                let all = Api::<core::ResourceQuota>::all(client);
                 async move { mirror.follow(all, watcher::Config::default(), stop, |quota| quota).await }
             });
         }

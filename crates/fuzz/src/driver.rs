@@ -90,7 +90,7 @@ fn work(target: &Target, options: &Options, clock: Instant, began: &AtomicU64) -
         let outcome = catch_unwind(AssertUnwindSafe(|| (target.run)(&input)));
         tried += 1;
         let keep = |why: String| {
-            let path = options.findings.join(format!("{}-{:016x}", target.name, fingerprint(&input)));
+            let path = options.findings.join(format!("{}-{}", target.name, api::names::hash(&input)));
             let saved = std::fs::write(&path, &input).map(|()| path);
             anyhow!("{}: {why}\nthe input is in {}", target.name, saved.unwrap_or(current.clone()).display())
         };
@@ -140,13 +140,6 @@ fn peak_kib() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.trim().trim_end_matches("kB").trim().parse().ok()
-}
-
-/// FNV-1a: a name for an input.
-fn fingerprint(input: &[u8]) -> u64 {
-    input
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 /// Splitmix64: small, seeded, good enough.

@@ -2,6 +2,8 @@
 //!
 //! Of all hooks that match, the one with the smallest id answers, alone; its failure ends the operation. Texts are upstream's.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
+
 use std::sync::Arc;
 
 use api::config::{

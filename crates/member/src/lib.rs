@@ -4,6 +4,8 @@
 //! its own (a slow cluster delays nobody else), caches of the objects we manage there, and requests whose errors say
 //! what they mean. Decides nothing about what belongs into a member.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
+
 mod connection;
 mod error;
 mod health;

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_of_a_member_has_a_limit() {
+    async fn finding_16_an_answer_of_a_member_has_a_limit() {
         let layer = LimitLayer::new("m1");
         let mib = |count: usize| vec![vec![b'x'; 1 << 20]; count];
         assert_eq!(read(&layer, Bounds::Answer, mib(8)).await, Ok(8 << 20));
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answers_at_the_same_time_have_a_limit_together() {
+    async fn finding_16_answers_at_the_same_time_have_a_limit_together() {
         let layer = LimitLayer::new("m1");
         let mut open = Vec::new();
         let mut refused = None;

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_decides_whether_a_copy_is_taken_away_when_no_cluster_is_left() {
+    fn finding_22_the_reason_decides_whether_a_copy_is_taken_away_when_no_cluster_is_left() {
         let prod = json!({"clusterAffinity": {"labelSelector": {"matchLabels": {"env": "prod"}}}});
         let test = json!({"clusterAffinity": {"labelSelector": {"matchLabels": {"env": "test"}}}});
         let unready = json!({"status": {"conditions": []}});

@@ -190,6 +190,25 @@ fn finding_1_a_deep_document_inside_of_a_field_is_refused() {
 }
 
 #[test]
+fn finding_6_no_policy_makes_another_object_of_an_object() {
+    let object =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "mine"}});
+    for (path, value, what) in [
+        ("/kind", "ClusterRoleBinding", "kind"),
+        ("/apiVersion", "rbac.authorization.k8s.io/v1", "apiVersion"),
+        ("/metadata/name", "other", "metadata.name"),
+        ("/metadata/namespace", "theirs", "metadata.namespace"),
+    ] {
+        let plaintext = json!([{"path": path, "operator": "replace", "value": value}]);
+        let error = with_policy(object.clone(), json!({"plaintext": plaintext})).unwrap_err();
+        assert!(
+            error.contains(&format!("changes {what}, which is part of the object's identity")),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn finding_25_a_yaml_bomb_in_a_field_is_refused() {
     let bomb = format!("a: &a {}\nb: [{}]\n", "x".repeat(500_000), vec!["*a"; 1500].join(","));
     let object = json!({"kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"x": bomb}});

@@ -31,6 +31,10 @@ const FIRST_REST: Duration = Duration::from_millis(5);
 /// second.
 const LONGEST_REST: Duration = Duration::from_secs(60);
 
+/// The longest time after which a key is looked at again. Tolerations of some thousand million years are a user's to write; the clock
+/// cannot show when they end.
+const FARTHEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
 /// How a key is to go on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
@@ -282,7 +286,7 @@ impl<K: Clone + Eq + Hash> State<K> {
             self.push(key, now);
         } else if let Some(rest) = rest {
             self.counter += 1;
-            let turn = (now + rest, self.counter);
+            let turn = (now + rest.min(FARTHEST), self.counter);
             self.resting.insert(key.clone(), turn);
             self.turns.insert(turn, key);
         }
@@ -349,6 +353,17 @@ mod tests {
         state.push("a", now);
         assert!(state.resting.is_empty() && state.turns.is_empty());
         assert_eq!(taken(&mut state, now), Ok("a"));
+    }
+
+    #[test]
+    fn finding_5_no_rest_is_too_long_for_the_clock() {
+        let queue = Queue::new("test");
+        queue.push("a");
+        let mut state = queue.state.lock();
+        let now = Instant::now();
+        assert_eq!(taken(&mut state, now), Ok("a"));
+        state.done("a", &Outcome::After(Duration::MAX), now);
+        assert_eq!(taken(&mut state, now), Err(Some(now + FARTHEST)));
     }
 
     #[tokio::test]

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use runtime::{Mirror, Supervisor, Vouched, Witness, Writer};
 use serde_json::json;
 use testkit::embedded::Embedded;
-use testkit::until_some;
+use testkit::until_true;
 use tokio_util::sync::CancellationToken;
 use tower::BoxError;
 
@@ -47,10 +47,6 @@ async fn create(client: &Client, name: &str, data: &str) {
     maps.create(&PostParams::default(), &map(name, data)).await.expect("created");
 }
 
-async fn until(what: &str, condition: impl Fn() -> bool) {
-    until_some(what, async || condition().then_some(())).await;
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mirror_believes_a_server_that_was_restored_to_an_older_revision() {
     let (before, first) = server().await;
@@ -68,7 +64,7 @@ async fn a_mirror_believes_a_server_that_was_restored_to_an_older_revision() {
         async move { mirror.follow(api, watcher::Config::default(), stop, |map| map).await }
     });
     let data = |name: &str| mirror.get("default", name)?.data.as_ref()?.get("k").cloned();
-    until("the mirror has the first state", || data("kept").as_deref() == Some("new")).await;
+    until_true("the mirror has the first state", || data("kept").as_deref() == Some("new")).await;
     let newest = mirror.newest();
 
     // The state of a backup: fewer objects, and revisions that begin lower.
@@ -76,8 +72,8 @@ async fn a_mirror_believes_a_server_that_was_restored_to_an_older_revision() {
     create(&second, "kept", "old").await;
     *current.lock() = second.clone();
     before.stop().await;
-    until("the mirror has the restored state", || data("kept").as_deref() == Some("old")).await;
-    until("what the backup does not have is gone", || data("old-0").is_none()).await;
+    until_true("the mirror has the restored state", || data("kept").as_deref() == Some("old")).await;
+    until_true("what the backup does not have is gone", || data("old-0").is_none()).await;
 
     // Life goes on at the lower revisions: what we write is known at once, what others write is heard of.
     let writer = Writer::new(client);
@@ -85,7 +81,7 @@ async fn a_mirror_believes_a_server_that_was_restored_to_an_older_revision() {
     assert_eq!(data("ours").as_deref(), Some("1"));
     assert!(mirror.newest() < newest, "{} and {newest}", mirror.newest());
     create(&second, "theirs", "1").await;
-    until("the mirror hears of others", || data("theirs").as_deref() == Some("1")).await;
+    until_true("the mirror hears of others", || data("theirs").as_deref() == Some("1")).await;
 
     // The writer, on a real server: only what differs, finalizers, deletion of this very object.
     let ours = (*mirror.get("default", "ours").expect("ours")).clone();
@@ -100,14 +96,14 @@ async fn a_mirror_believes_a_server_that_was_restored_to_an_older_revision() {
     assert!(stale.is_conflict(), "{stale}");
     let held = (*mirror.get("default", "ours").expect("ours")).clone();
     writer.delete(&held).await.expect("told to go");
-    until("it waits for its finalizer", || {
+    until_true("it waits for its finalizer", || {
         mirror.get("default", "ours").is_some_and(|map| map.metadata.deletion_timestamp.is_some())
     })
     .await;
     let going = (*mirror.get("default", "ours").expect("ours")).clone();
     assert!(writer.release(&going, "example.io/held").await.expect("released"));
     assert!(!writer.release(&going, "example.io/held").await.expect("gone is fine"));
-    until("it is gone", || mirror.get("default", "ours").is_none()).await;
+    until_true("it is gone", || mirror.get("default", "ours").is_none()).await;
     writer.delete(&going).await.expect("gone is fine");
     let applied = writer.apply("test", &map("applied", "1")).await.expect("applied");
     assert_eq!(applied.data, map("applied", "1").data);
@@ -159,7 +155,7 @@ impl Line {
         let before = *self.refused.lock();
         self.is_cut.store(true, Ordering::SeqCst);
         std::mem::take(&mut *self.cut.lock()).cancel();
-        until("the cut is noticed", || *self.refused.lock() > before).await;
+        until_true("the cut is noticed", || *self.refused.lock() > before).await;
     }
 
     fn mend(&self) {
@@ -191,9 +187,9 @@ async fn a_watch_that_was_cut_goes_on_where_it_was_if_somebody_vouches_for_the_s
         let (mirror, stop, api) = (following.clone(), stop.clone(), api.clone());
         async move { mirror.follow(api, watcher::Config::default(), stop, |map| map).await }
     });
-    until("the mirror is there", || mirror.get("default", "gone").is_some()).await;
+    until_true("the mirror is there", || mirror.get("default", "gone").is_some()).await;
     create(&direct, "first", "1").await;
-    until("the watch tells of it", || mirror.get("default", "first").is_some()).await;
+    until_true("the watch tells of it", || mirror.get("default", "first").is_some()).await;
     let version = |name: &str| mirror.revision("default", name).to_string();
     assert_eq!(*line.lists.lock(), 1);
 
@@ -204,8 +200,8 @@ async fn a_watch_that_was_cut_goes_on_where_it_was_if_somebody_vouches_for_the_s
     create(&direct, "second", "1").await;
     maps.delete("gone", &Default::default()).await.expect("deleted");
     line.mend();
-    until("what was made is known", || mirror.get("default", "second").is_some()).await;
-    until("what was deleted is gone", || mirror.get("default", "gone").is_none()).await;
+    until_true("what was made is known", || mirror.get("default", "second").is_some()).await;
+    until_true("what was deleted is gone", || mirror.get("default", "gone").is_none()).await;
     assert_eq!(*line.lists.lock(), 1, "nothing is listed again");
     assert_eq!(line.watches.lock().last(), Some(&known), "it goes on after what it has seen");
 
@@ -217,7 +213,7 @@ async fn a_watch_that_was_cut_goes_on_where_it_was_if_somebody_vouches_for_the_s
     line.cut().await;
     create(&direct, "third", "1").await;
     line.mend();
-    until("what was made is known", || mirror.get("default", "third").is_some()).await;
+    until_true("what was made is known", || mirror.get("default", "third").is_some()).await;
     assert_eq!(line.watches.lock().last(), Some(&known), "it goes on where somebody vouches");
     assert_eq!((*line.lists.lock(), told.lock().clone()), (1, vec!["third".to_owned()]));
 
@@ -226,7 +222,7 @@ async fn a_watch_that_was_cut_goes_on_where_it_was_if_somebody_vouches_for_the_s
     line.cut().await;
     create(&direct, "fourth", "1").await;
     line.mend();
-    until("what was made is known", || mirror.get("default", "fourth").is_some()).await;
+    until_true("what was made is known", || mirror.get("default", "fourth").is_some()).await;
     assert_eq!(*line.lists.lock(), 2);
 
     // The history does not reach back that far: everything is listed.
@@ -235,7 +231,7 @@ async fn a_watch_that_was_cut_goes_on_where_it_was_if_somebody_vouches_for_the_s
     line.cut().await;
     create(&direct, "fifth", "1").await;
     line.mend();
-    until("what was made is known", || mirror.get("default", "fifth").is_some()).await;
+    until_true("what was made is known", || mirror.get("default", "fifth").is_some()).await;
     assert_eq!(*line.lists.lock(), 3);
     supervisor.stop().await;
     server.stop().await;

@@ -24,6 +24,11 @@ pub async fn until_some<T>(what: impl Display, mut look: impl AsyncFnMut() -> Op
     eventually(what, async || look().await.ok_or_else(|| "nothing".to_owned())).await
 }
 
+/// As [`eventually`], for a state that shows in this process.
+pub async fn until_true(what: impl Display, mut condition: impl FnMut() -> bool) {
+    until_some(what, async || condition().then_some(())).await;
+}
+
 async fn within<T>(
     deadline: Duration,
     what: impl Display,

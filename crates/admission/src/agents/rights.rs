@@ -252,10 +252,11 @@ impl Place {
                 whole(cluster_of_role(name, "agent").is_some_and(|free| !facts.is_registered(free)))
             }
             Self::FreeNamespacedRole => {
-                let of = |ending| cluster_of_role(name, ending).filter(|free| !facts.is_registered(free));
+                let free_cluster =
+                    |ending| cluster_of_role(name, ending).filter(|free| !facts.is_registered(free));
                 whole(
-                    of("agent-work").is_some_and(|free| namespace == execution_space(free))
-                        || (of("agent-secret").is_some() && holds_secrets(namespace, facts)),
+                    free_cluster("agent-work").is_some_and(|free| namespace == execution_space(free))
+                        || (free_cluster("agent-secret").is_some() && holds_secrets(namespace, facts)),
                 )
             }
             Self::FreeCluster => whole(is_cluster_name(name) && !facts.is_registered(name)),

@@ -2,14 +2,15 @@
 
 use apimachinery::field::{Error, Errors, Path};
 use apimachinery::names;
+use apimachinery::pointer;
 use apimachinery::selector::label;
 use serde_json::{Value, json};
 
-use super::policies::{list, text};
+use super::policies::list;
 
 /// Checks the `spec` of a binding.
 pub(super) fn check(spec: &Value, path: &Path, validating: bool, errors: &mut Errors) {
-    let (policy, at) = (text(spec, "policyName"), path.child("policyName"));
+    let (policy, at) = (pointer::owned(spec, "/policyName"), path.child("policyName"));
     if policy.is_empty() {
         errors.push(Error::required(&at, ""));
     } else {
@@ -42,7 +43,12 @@ pub(super) fn one_of(errors: &mut Errors, at: &Path, value: &str, supported: &[&
 
 /// Checks `matchConstraints` or `matchResources`.
 pub(super) fn match_resources(errors: &mut Errors, given: &Value, path: &Path) {
-    one_of(errors, &path.child("matchPolicy"), &text(given, "matchPolicy"), &["Equivalent", "Exact"]);
+    one_of(
+        errors,
+        &path.child("matchPolicy"),
+        &pointer::owned(given, "/matchPolicy"),
+        &["Equivalent", "Exact"],
+    );
     for field in ["namespaceSelector", "objectSelector"] {
         if given[field].is_object() {
             errors.extend(label::validate_object(&given[field], &path.child(field)));
@@ -82,7 +88,7 @@ pub(super) fn changeable(errors: &mut Errors, given: &Value, path: &Path) {
 }
 
 fn param_ref(errors: &mut Errors, given: &Value, path: &Path) {
-    let (name, selected) = (text(given, "name"), given["selector"].is_object());
+    let (name, selected) = (pointer::owned(given, "/name"), given["selector"].is_object());
     let exclusive = "name and selector are mutually exclusive";
     if !name.is_empty() {
         let at = path.child("name");
@@ -102,7 +108,7 @@ fn param_ref(errors: &mut Errors, given: &Value, path: &Path) {
     if name.is_empty() && !selected {
         errors.push(Error::required(path, "one of name or selector must be specified"));
     }
-    let action = text(given, "parameterNotFoundAction");
+    let action = pointer::owned(given, "/parameterNotFoundAction");
     one_of(errors, &path.child("parameterNotFoundAction"), &action, &["Deny", "Allow"]);
 }
 

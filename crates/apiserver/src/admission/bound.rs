@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use apimachinery::gvk::Gvk;
+use apimachinery::pointer;
 use apimachinery::selector::LabelSelector;
 use cel::{EvalError, Lazy, Value as Cel, Variables};
 use serde_json::Value;
@@ -57,10 +58,6 @@ pub(super) struct Constraints {
     equivalent: bool,
     namespaces: Result<LabelSelector, String>,
     objects: Result<LabelSelector, String>,
-}
-
-pub(super) fn text(value: &Value, field: &str) -> String {
-    value[field].as_str().unwrap_or("").to_owned()
 }
 
 pub(super) fn list<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
@@ -129,8 +126,8 @@ pub(super) struct ParamKind {
 impl ParamKind {
     pub(super) fn read(spec: &Value) -> Option<Self> {
         let given = spec.get("paramKind").filter(|given| given.is_object())?;
-        let api_version = text(given, "apiVersion");
-        Some(Self { gvk: Gvk::from_api_version(&api_version, &text(given, "kind")), api_version })
+        let api_version = pointer::owned(given, "/apiVersion");
+        Some(Self { gvk: Gvk::from_api_version(&api_version, &pointer::owned(given, "/kind")), api_version })
     }
 
     /// Says why the kind cannot be used, if it is not served.
@@ -176,7 +173,7 @@ pub(super) async fn params(
         in_binding(format!("paramKind kind `{kind}` {what}"))
     };
     let kind = registry.find_kind(&gvk.group, &gvk.version, &gvk.kind).ok_or_else(|| unknown("not known"))?;
-    let given = text(reference, "namespace");
+    let given = pointer::owned(reference, "/namespace");
     let namespace = match (kind.namespaced, given.is_empty()) {
         (true, false) => given,
         (true, true) if occasion.namespace.is_empty() => {
@@ -192,7 +189,7 @@ pub(super) async fn params(
             ));
         }
     };
-    let name = text(reference, "name");
+    let name = pointer::owned(reference, "/name");
     let stored: Vec<Arc<Entry>> = if name.is_empty() {
         let chosen = selector(&reference["selector"]).map_err(in_binding)?;
         let snapshot = server.store.snapshot(&kind.collection);

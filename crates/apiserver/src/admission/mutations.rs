@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use apimachinery::pointer;
 use apimachinery::server_side_apply::typed::{self, Duplicates};
 use apimachinery::server_side_apply::{List, Topology, TypeSchema};
 use apimachinery::status::{Cause, Status};
@@ -16,7 +17,7 @@ use cel::Value as Cel;
 use serde_json::{Value, json};
 
 use super::bound::{
-    BUDGET, Binding, Computed, Constraints, ParamKind, in_policy, list, params, text, without_type,
+    BUDGET, Binding, Computed, Constraints, ParamKind, in_policy, list, params, without_type,
 };
 use super::declarations::Available;
 use super::expressions::{Conditions, Expression, Sight};
@@ -73,8 +74,9 @@ impl Policy {
             variables,
             mutations: list(spec, "mutations")
                 .map(|mutation| {
-                    let expression =
-                        |field: &str| Expression::read(&text(&mutation[field], "expression"), &scope);
+                    let expression = |field: &str| {
+                        Expression::read(&pointer::owned(&mutation[field], "/expression"), &scope)
+                    };
                     if mutation["patchType"] == "JSONPatch" {
                         Mutation::Patch(expression("jsonPatch"))
                     } else {
@@ -104,7 +106,7 @@ impl Mutations {
                 .iter()
                 .filter_map(|entry| {
                     let binding: Value = serde_json::from_slice(&entry.value).ok()?;
-                    let own = text(&binding["spec"], "policyName") == policy.name;
+                    let own = pointer::owned(&binding["spec"], "/policyName") == policy.name;
                     own.then(|| Binding::read(&entry.name, &binding["spec"]))
                 })
                 .collect();

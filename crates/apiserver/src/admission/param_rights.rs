@@ -5,9 +5,9 @@
 
 use apimachinery::field::{Error, Path};
 use apimachinery::gvk::Gvk;
+use apimachinery::pointer;
 use serde_json::Value;
 
-use super::bound::text;
 use crate::auth::User;
 use crate::auth::rbac::Attributes;
 use crate::auth::user::MASTERS;
@@ -43,7 +43,7 @@ pub(crate) fn check(
     if same("paramRef") && same("policyName") {
         return None;
     }
-    let policy = server.store.get(collection, &text(&object["spec"], "policyName"));
+    let policy = server.store.get(collection, &pointer::owned(&object["spec"], "/policyName"));
     let policy = policy.map(|entry| serde_json::from_slice(&entry.value).unwrap_or(Value::Null));
     let why = of_reference(server, user, object, reference, policy.as_ref())?;
     // Upstream mixes these two up for one of the kinds.
@@ -54,7 +54,7 @@ pub(crate) fn check(
 /// Returns a kind of parameters as the authorizer knows it: group, version and resource. What cannot be told is everything.
 fn resource(server: &Server, kind: Option<&Value>) -> (String, String, Option<String>) {
     let Some(kind) = kind else { return ("*".to_owned(), "*".to_owned(), Some("*".to_owned())) };
-    let gvk = Gvk::from_api_version(&text(kind, "apiVersion"), &text(kind, "kind"));
+    let gvk = Gvk::from_api_version(&pointer::owned(kind, "/apiVersion"), &pointer::owned(kind, "/kind"));
     let registry = server.registry.load();
     let found = registry.find_kind(&gvk.group, &gvk.version, &gvk.kind);
     let resource = found.map(|kind| kind.resource.resource.clone());
@@ -76,8 +76,8 @@ fn of_kind(server: &Server, user: &User, kind: &Value) -> Option<String> {
         format!(
             "user {} must have \"get\" permission on all objects of the referenced paramKind (kind={}, apiVersion={})",
             shown(user),
-            text(kind, "kind"),
-            text(kind, "apiVersion")
+            pointer::owned(kind, "/kind"),
+            pointer::owned(kind, "/apiVersion")
         )
     })
 }
@@ -96,7 +96,7 @@ fn of_reference(
 ) -> Option<Why> {
     let kind = policy.and_then(|policy| policy["spec"].get("paramKind")).filter(|kind| kind.is_object());
     let (group, version, resource) = resource(server, kind);
-    let (name, namespace) = (text(reference, "name"), text(reference, "namespace"));
+    let (name, namespace) = (pointer::owned(reference, "/name"), pointer::owned(reference, "/namespace"));
     let verb = if name.is_empty() { "list" } else { "get" };
     let wanted = Attributes {
         verb,
@@ -112,11 +112,13 @@ fn of_reference(
     let lacking =
         format!("user {user} does not have \"{verb}\" permission for all groups, versions and resources");
     let unknown = match (policy, kind, &resource) {
-        (None, ..) => Some(format!("unable to get policy {}", text(&binding["spec"], "policyName"))),
+        (None, ..) => {
+            Some(format!("unable to get policy {}", pointer::owned(&binding["spec"], "/policyName")))
+        }
         (_, Some(kind), None) => Some(format!(
             "unable to resolve paramKind &{{{} {}}}",
-            text(kind, "apiVersion"),
-            text(kind, "kind")
+            pointer::owned(kind, "/apiVersion"),
+            pointer::owned(kind, "/kind")
         )),
         _ => None,
     };

@@ -7,14 +7,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use apimachinery::pointer;
 use apimachinery::status::{Cause, Status};
 use arc_swap::ArcSwap;
 use cel::{Value as Cel, Variables};
 use serde::Serialize;
 use serde_json::Value;
 
+pub(super) use super::bound::list;
 use super::bound::{BUDGET, Binding, Computed, Constraints, ParamKind, in_binding, in_policy, params};
-pub(super) use super::bound::{list, text};
 use super::declarations::Available;
 use super::expressions::{Conditions, Expression, OUT_OF_BUDGET, Sight};
 use super::webhooks::{Occasion, Seen, is_exempt};
@@ -75,16 +76,18 @@ impl Policy {
             variables,
             validations: list(spec, "validations")
                 .map(|entry| Validation {
-                    expression: expression(&text(entry, "expression")),
-                    message: text(entry, "message").trim().to_owned(),
-                    message_expression: Some(text(entry, "messageExpression"))
+                    expression: expression(&pointer::owned(entry, "/expression")),
+                    message: pointer::owned(entry, "/message").trim().to_owned(),
+                    message_expression: Some(pointer::owned(entry, "/messageExpression"))
                         .filter(|source| !source.is_empty())
                         .map(|source| expression(&source)),
-                    reason: text(entry, "reason"),
+                    reason: pointer::owned(entry, "/reason"),
                 })
                 .collect(),
             annotations: list(spec, "auditAnnotations")
-                .map(|entry| (text(entry, "key"), expression(&text(entry, "valueExpression"))))
+                .map(|entry| {
+                    (pointer::owned(entry, "/key"), expression(&pointer::owned(entry, "/valueExpression")))
+                })
                 .collect(),
             ignore_failure: spec["failurePolicy"] == "Ignore",
         }
@@ -111,7 +114,10 @@ impl Policies {
         for entry in bindings.iter() {
             let Ok(binding) = serde_json::from_slice::<Value>(&entry.value) else { continue };
             let spec = &binding["spec"];
-            of_policy.entry(text(spec, "policyName")).or_default().push(Binding::read(&entry.name, spec));
+            of_policy
+                .entry(pointer::owned(spec, "/policyName"))
+                .or_default()
+                .push(Binding::read(&entry.name, spec));
         }
         for entry in policies.iter() {
             let Ok(policy) = serde_json::from_slice::<Value>(&entry.value) else { continue };

@@ -8,12 +8,13 @@ use apimachinery::field::{Error, Errors, Path};
 use apimachinery::gvk::Gvk;
 use apimachinery::names;
 use apimachinery::object::Object;
+use apimachinery::pointer;
 use cel::Type;
 use serde_json::Value;
 
 use super::binding_check::{match_resources, one_of};
 use super::declarations::{Available, of_variable};
-use super::policies::{list, text};
+use super::policies::list;
 
 /// What an expression has to result in.
 #[derive(Clone, Copy)]
@@ -104,7 +105,7 @@ impl Check {
 
     /// Checks the fields that validating and mutating policies share.
     fn shared_fields(&mut self, spec: &Value, path: &Path) {
-        let policy = text(spec, "failurePolicy");
+        let policy = pointer::owned(spec, "/failurePolicy");
         one_of(&mut self.errors, &path.child("failurePolicy"), &policy, &["Fail", "Ignore"]);
         if self.params {
             self.param_kind(&spec["paramKind"], &path.child("paramKind"));
@@ -137,14 +138,14 @@ impl Check {
         let mut seen: Vec<String> = Vec::new();
         for (index, condition) in list(holder, "matchConditions").enumerate() {
             let at = path.index(index);
-            let source = text(condition, "expression");
+            let source = pointer::owned(condition, "/expression");
             if source.trim().is_empty() {
                 self.required(&at.child("expression"), "");
             } else {
                 let available = Available { params: self.params, authorizer: true, ..Available::default() };
                 self.expression(&at.child("expression"), source.trim(), Wanted::Bool, available);
             }
-            let (name, at) = (text(condition, "name"), at.child("name"));
+            let (name, at) = (pointer::owned(condition, "/name"), at.child("name"));
             if name.is_empty() {
                 self.required(&at, "");
                 continue;
@@ -160,7 +161,7 @@ impl Check {
     }
 
     fn param_kind(&mut self, kind: &Value, at: &Path) {
-        let (api_version, name) = (text(kind, "apiVersion"), text(kind, "kind"));
+        let (api_version, name) = (pointer::owned(kind, "/apiVersion"), pointer::owned(kind, "/kind"));
         self.api_version(&api_version, &at.child("apiVersion"));
         if name.is_empty() {
             self.required(&at.child("kind"), "");
@@ -204,7 +205,7 @@ impl Check {
         self.variables = Some(Vec::new());
         for (index, variable) in list(spec, "variables").enumerate() {
             let at = path.child("variables").index(index);
-            let (name, source) = (text(variable, "name"), text(variable, "expression"));
+            let (name, source) = (pointer::owned(variable, "/name"), pointer::owned(variable, "/expression"));
             if name.trim().is_empty() {
                 self.required(&at.child("name"), "name is not specified");
             } else if !is_identifier(&name) {
@@ -263,7 +264,7 @@ impl Check {
         for (index, annotation) in list(spec, "auditAnnotations").enumerate() {
             let at = at.index(index);
             self.annotation(policy, annotation, &at);
-            let key = text(annotation, "key");
+            let key = pointer::owned(annotation, "/key");
             if keys.contains(&key) {
                 self.errors.push(Error::duplicate(&at.child("key"), key.clone()));
             }
@@ -272,13 +273,13 @@ impl Check {
     }
 
     fn validation(&mut self, validation: &Value, at: &Path) {
-        let source = text(validation, "expression");
+        let source = pointer::owned(validation, "/expression");
         if source.trim().is_empty() {
             self.required(&at.child("expression"), "expression is not specified");
         } else {
             self.composed(&at.child("expression"), &source, Wanted::Bool, self.available());
         }
-        let message_expression = text(validation, "messageExpression");
+        let message_expression = pointer::owned(validation, "/messageExpression");
         if !message_expression.trim().is_empty() {
             let available = Available { authorizer: false, ..self.available() };
             self.composed(&at.child("messageExpression"), &message_expression, Wanted::Text, available);
@@ -286,7 +287,7 @@ impl Check {
             let detail = "must be non-empty if specified";
             self.errors.push(Error::invalid(&at.child("messageExpression"), message_expression, detail));
         }
-        let message = text(validation, "message");
+        let message = pointer::owned(validation, "/message");
         if !message.is_empty() && message.trim().is_empty() {
             let detail = "must be non-empty if specified";
             self.errors.push(Error::invalid(&at.child("message"), message, detail));
@@ -300,7 +301,7 @@ impl Check {
     }
 
     fn annotation(&mut self, policy: &Value, annotation: &Value, at: &Path) {
-        let (name, key) = (policy.name(), text(annotation, "key"));
+        let (name, key) = (policy.name(), pointer::owned(annotation, "/key"));
         if name.is_empty() {
             let detail = "requires metadata.name be non-empty";
             self.errors.push(Error::invalid(&at.child("key"), key, detail));
@@ -310,7 +311,7 @@ impl Check {
                 self.errors.push(Error::invalid(&at.child("key"), key.clone(), wrong));
             }
         }
-        let source = text(annotation, "valueExpression");
+        let source = pointer::owned(annotation, "/valueExpression");
         let at = at.child("valueExpression");
         if source.trim().is_empty() {
             self.required(&at, "valueExpression is not specified");
@@ -335,7 +336,7 @@ impl Check {
         }
         for (index, mutation) in list(spec, "mutations").enumerate() {
             let at = path.child("mutations").index(index);
-            let kind = text(mutation, "patchType");
+            let kind = pointer::owned(mutation, "/patchType");
             let (field, other, wanted) = match kind.as_str() {
                 "JSONPatch" => ("jsonPatch", "applyConfiguration", Wanted::Patch),
                 "ApplyConfiguration" => ("applyConfiguration", "jsonPatch", Wanted::Object),
@@ -351,7 +352,7 @@ impl Check {
             };
             if mutation[field].is_object() {
                 let at = at.child(field).child("expression");
-                let source = text(&mutation[field], "expression");
+                let source = pointer::owned(&mutation[field], "/expression");
                 if source.trim().is_empty() {
                     self.required(&at, "");
                 } else {
@@ -367,7 +368,7 @@ impl Check {
                 self.errors.push(Error::invalid(&at.child(other), format!("{{{other}}}"), detail));
             }
         }
-        let (policy, at) = (text(spec, "reinvocationPolicy"), path.child("reinvocationPolicy"));
+        let (policy, at) = (pointer::owned(spec, "/reinvocationPolicy"), path.child("reinvocationPolicy"));
         one_of(&mut self.errors, &at, &policy, &["IfNeeded", "Never"]);
     }
 

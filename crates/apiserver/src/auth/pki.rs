@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_that_cannot_be_used_is_never_replaced() {
+    fn finding_11_an_authority_that_cannot_be_used_is_never_replaced() {
         type Damage = (&'static str, fn(&Path));
         let broken: [Damage; 7] = [
             ("key missing", |dir| std::fs::remove_file(dir.join("ca.key")).unwrap()),

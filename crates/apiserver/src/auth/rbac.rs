@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_refusal_compiles_nothing_unless_a_role_or_binding_changed() {
+    async fn finding_14_a_refusal_compiles_nothing_unless_a_role_or_binding_changed() {
         let store = Store::open(store::Options::memory()).expect("a store in memory");
         let rbac = Rbac::default();
         let user = User { name: "jane".to_owned(), ..User::default() };

@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_revoked_token_does_not_come_back_with_a_secret_of_the_same_name() {
+    async fn finding_10_a_revoked_token_does_not_come_back_with_a_secret_of_the_same_name() {
         let store = Store::open(store::Options::memory()).unwrap();
         let tokens = tokens();
         put(&store, "serviceaccounts", "default/robot", &json!({"metadata": {"uid": "1"}})).await;

@@ -27,7 +27,7 @@ use crate::server::Server;
 
 /// Starts those that are wanted; they end when the server stops.
 pub(crate) fn spawn(server: &Arc<Server>, tasks: &TaskTracker, options: &Options) {
-    run_aside(server, tasks, "definitions", definitions::run);
+    run_apart(server, tasks, "definitions", definitions::run);
     let grace = options.namespace_grace;
     run(server, tasks, "namespaces", move |server| namespaces::run(server, grace));
     if options.collect_garbage {
@@ -37,8 +37,8 @@ pub(crate) fn spawn(server: &Arc<Server>, tasks: &TaskTracker, options: &Options
     run(server, tasks, "certificates", certificates::run);
     run(server, tasks, "bootstrap-tokens", bootstrap_tokens::run);
     run(server, tasks, "cluster-roles", roles::run);
-    run_aside(server, tasks, "api-services", crate::aggregation::availability::run);
-    run_aside(server, tasks, "policy-types", policy_types::run);
+    run_apart(server, tasks, "api-services", crate::aggregation::availability::run);
+    run_apart(server, tasks, "policy-types", policy_types::run);
     run(server, tasks, "ttl-after-finished", ttl::run);
     let every = options.compact_every;
     run(server, tasks, "compaction", move |server| compact(server, every));
@@ -54,7 +54,7 @@ where
 }
 
 /// The same beside the requests, for controllers that compute a lot.
-fn run_aside<F, Fut>(server: &Arc<Server>, tasks: &TaskTracker, name: &'static str, controller: F)
+fn run_apart<F, Fut>(server: &Arc<Server>, tasks: &TaskTracker, name: &'static str, controller: F)
 where
     F: Fn(Arc<Server>) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = ()> + Send + 'static,

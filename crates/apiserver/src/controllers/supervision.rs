@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_controller_that_panics_is_run_again_told_and_counted() {
+    async fn finding_5_a_controller_that_panics_is_run_again_told_and_counted() {
         let (health, runs, panics) = (Health::default(), AtomicU32::new(0), AtomicU32::new(0));
         let goes_on = tokio::sync::Notify::new();
         let controller = || async {

@@ -6,12 +6,12 @@
 use apimachinery::field::{self, Path};
 use apimachinery::names;
 use apimachinery::object::Object;
+use apimachinery::pointer;
 use apimachinery::selector::{FieldSelector, LabelSelector};
 use apimachinery::status::Status;
 use serde_json::{Value, json};
 
 use super::context::Context;
-use super::reviews::{text, texts};
 use crate::auth::User;
 use crate::auth::rbac::Attributes;
 use crate::object;
@@ -50,7 +50,10 @@ fn check(kind: &Kind, review: &Value) -> field::Errors {
         _ => {}
     }
     let about_oneself = kind.gvk.kind == "SelfSubjectAccessReview";
-    if !about_oneself && text(review, "/spec/user").is_empty() && texts(review, "/spec/groups").is_empty() {
+    if !about_oneself
+        && pointer::owned(review, "/spec/user").is_empty()
+        && pointer::texts(review, "/spec/groups").is_empty()
+    {
         let detail = "at least one of user or group must be specified";
         errors.push(field::Error::invalid(&spec.child("user"), "", detail));
     }
@@ -68,7 +71,7 @@ fn check(kind: &Kind, review: &Value) -> field::Errors {
         errors.push(field::Error::invalid(&Path::new("metadata"), Value::Null, detail).showing(shown));
     }
     if local {
-        let asked = text(review, "/spec/resourceAttributes/namespace");
+        let asked = pointer::owned(review, "/spec/resourceAttributes/namespace");
         if resource.is_some() && asked != review.namespace() {
             let at = spec.child("resourceAttributes").child("namespace");
             errors.push(field::Error::invalid(&at, asked, "must match metadata.namespace"));
@@ -82,7 +85,7 @@ fn check(kind: &Kind, review: &Value) -> field::Errors {
 
 fn check_selector(selector: Option<&Value>, at: &Path, of_labels: bool, errors: &mut field::Errors) {
     let Some(selector) = selector else { return };
-    let raw = text(selector, "/rawSelector");
+    let raw = pointer::owned(selector, "/rawSelector");
     let requirements = selector["requirements"].as_array().cloned().unwrap_or_default();
     if !raw.is_empty() && !requirements.is_empty() {
         let detail = "may not specified at the same time as requirements";
@@ -93,11 +96,11 @@ fn check_selector(selector: Option<&Value>, at: &Path, of_labels: bool, errors: 
     }
     for (index, requirement) in requirements.iter().enumerate() {
         let at = at.child("requirements").index(index);
-        let (key, values) = (text(requirement, "/key"), texts(requirement, "/values"));
+        let (key, values) = (pointer::owned(requirement, "/key"), pointer::texts(requirement, "/values"));
         if !of_labels && key.is_empty() {
             errors.push(field::Error::required(&at.child("key"), "must be specified"));
         }
-        match text(requirement, "/operator").as_str() {
+        match pointer::owned(requirement, "/operator").as_str() {
             "In" | "NotIn" if values.is_empty() => errors.push(field::Error::required(
                 &at.child("values"),
                 "must be specified when `operator` is 'In' or 'NotIn'",
@@ -132,18 +135,18 @@ pub(super) fn decide(server: &Server, context: &Context, kind: &Kind, review: &V
         let extra =
             review.pointer("/spec/extra").and_then(|extra| serde_json::from_value(extra.clone()).ok());
         asked = User {
-            name: text(review, "/spec/user"),
-            uid: text(review, "/spec/uid"),
-            groups: texts(review, "/spec/groups"),
+            name: pointer::owned(review, "/spec/user"),
+            uid: pointer::owned(review, "/spec/uid"),
+            groups: pointer::texts(review, "/spec/groups"),
             extra: extra.unwrap_or_default(),
         };
         &asked
     };
-    let get = |name: &str| text(review, &format!("/spec/resourceAttributes/{name}"));
+    let get = |name: &str| pointer::owned(review, &format!("/spec/resourceAttributes/{name}"));
     let (verb, group, version, name) = (get("verb"), get("group"), get("version"), get("name"));
     let (resource, subresource, namespace) = (get("resource"), get("subresource"), get("namespace"));
-    let path = text(review, "/spec/nonResourceAttributes/path");
-    let path_verb = text(review, "/spec/nonResourceAttributes/verb");
+    let path = pointer::owned(review, "/spec/nonResourceAttributes/path");
+    let path_verb = pointer::owned(review, "/spec/nonResourceAttributes/verb");
     let attributes = if review.pointer("/spec/resourceAttributes").is_some() {
         Attributes {
             verb: &verb,
@@ -190,7 +193,7 @@ enum Understood {
 }
 
 fn understood(selector: &Value, of_labels: bool) -> Understood {
-    let raw = text(selector, "/rawSelector");
+    let raw = pointer::owned(selector, "/rawSelector");
     let requirements = selector["requirements"].as_array().map(Vec::as_slice).unwrap_or_default();
     if requirements.is_empty() {
         let good =
@@ -198,8 +201,8 @@ fn understood(selector: &Value, of_labels: bool) -> Understood {
         return if good { Understood::All } else { Understood::None };
     }
     let makes_sense = |requirement: &Value| {
-        let values = texts(requirement, "/values").len();
-        match text(requirement, "/operator").as_str() {
+        let values = pointer::texts(requirement, "/values").len();
+        match pointer::owned(requirement, "/operator").as_str() {
             "In" | "NotIn" => of_labels || values == 1,
             "Exists" | "DoesNotExist" => of_labels,
             _ => false,

@@ -266,7 +266,7 @@ pub async fn list(
 }
 
 /// Does something for the caller that takes a while, when it is the caller's turn, and counts it.
-pub async fn aside<T: Send + 'static>(
+pub async fn off_the_workers<T: Send + 'static>(
     server: &Server,
     context: &Context,
     make: impl FnOnce() -> T + Send + 'static,
@@ -290,7 +290,7 @@ pub async fn whole(
         };
         Ok(make()?.map(|body| body::holding(body, held)))
     };
-    aside(server, context, made).await?
+    off_the_workers(server, context, made).await?
 }
 
 /// The answer to a user who has not read its earlier answers.

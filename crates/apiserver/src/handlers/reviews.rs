@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use apimachinery::pointer;
 use apimachinery::status::Status;
 use bytes::Bytes;
 use http::Response;
@@ -88,7 +89,7 @@ pub async fn answer(
             fresh(kind, json!({"creationTimestamp": now}), json!({"userInfo": context.user.to_value()}))
         }
         "TokenReview" => {
-            if text(&review, "/spec/token").is_empty() {
+            if pointer::owned(&review, "/spec/token").is_empty() {
                 return Err(Status::bad_request("token is required for TokenReview in authentication").into());
             }
             target.admit_answered(&kind.gvk, &review).await?;
@@ -102,11 +103,11 @@ pub async fn answer(
             review
         }
         "SelfSubjectRulesReview" => {
-            if text(&review, "/spec/namespace").is_empty() {
+            if pointer::owned(&review, "/spec/namespace").is_empty() {
                 return Err(Status::bad_request("no namespace on request").into());
             }
             target.admit_answered(&kind.gvk, &review).await?;
-            let status = rules_of(server, &context.user, &text(&review, "/spec/namespace"));
+            let status = rules_of(server, &context.user, &pointer::owned(&review, "/spec/namespace"));
             let mut reply = fresh(kind, json!({}), status);
             reply["spec"] = json!({});
             reply
@@ -126,19 +127,10 @@ fn fresh(kind: &Kind, metadata: Value, status: Value) -> Value {
     json!({"kind": kind.gvk.kind, "apiVersion": kind.api_version, "metadata": metadata, "status": status})
 }
 
-pub(super) fn text(object: &Value, pointer: &str) -> String {
-    object.pointer(pointer).and_then(Value::as_str).unwrap_or("").to_owned()
-}
-
-pub(super) fn texts(object: &Value, pointer: &str) -> Vec<String> {
-    let list = object.pointer(pointer).and_then(Value::as_array).into_iter().flatten();
-    list.filter_map(Value::as_str).map(str::to_owned).collect()
-}
-
 /// Says whose the token is. What else the client wrote into the status stays, as upstream.
 async fn token_review(server: &Server, review: &mut Value) {
-    let token = text(review, "/spec/token");
-    let mut audiences = texts(review, "/spec/audiences");
+    let token = pointer::owned(review, "/spec/token");
+    let mut audiences = pointer::texts(review, "/spec/audiences");
     if audiences.is_empty() {
         audiences.push(server.identity.issuer.clone());
     }

@@ -3,6 +3,7 @@
 use apimachinery::field::{self, Path};
 use apimachinery::gvk::Gvk;
 use apimachinery::object::Object;
+use apimachinery::pointer;
 use apimachinery::status::Status;
 use bytes::Bytes;
 use serde_json::Value;
@@ -231,7 +232,7 @@ impl Patch<'_> {
         let shown = new.to_string();
         let expected = (self.gvk.api_version(), self.gvk.kind.clone());
         let custom = self.kind.is_custom() && self.gvk == self.kind.gvk;
-        let mut given = (text(&new, "apiVersion"), text(&new, "kind"));
+        let mut given = (pointer::owned(&new, "/apiVersion"), pointer::owned(&new, "/kind"));
         if !custom && (self.patch == PatchType::Strategic || given.1.is_empty()) {
             // Where the type is known, nobody has to name it; a strategic patch is not even asked.
             for (field, value) in [("apiVersion", &expected.0), ("kind", &expected.1)] {
@@ -349,10 +350,6 @@ fn unknown_in_operations(operations: &[Value]) -> Vec<String> {
             .collect()
     };
     operations.iter().enumerate().flat_map(members).collect()
-}
-
-fn text(object: &Value, field: &str) -> String {
-    object.get(field).and_then(Value::as_str).unwrap_or("").to_owned()
 }
 
 /// Returns Go's words for a value of the wrong type where no JSON is read: upstream a strategic patch goes from map to struct.

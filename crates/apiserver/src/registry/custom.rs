@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use apimachinery::field;
 use apimachinery::gvk::{GroupResource, Gvk};
 use apimachinery::object::Object;
+use apimachinery::pointer;
 use apimachinery::structural::Malformed;
 use jiff::Timestamp;
 use native::validation::meta;
@@ -106,25 +107,16 @@ pub struct Error {
     what: String,
 }
 
-fn text(value: &Value, pointer: &str) -> String {
-    value.pointer(pointer).and_then(Value::as_str).unwrap_or("").to_owned()
-}
-
-fn texts(value: &Value, pointer: &str) -> Vec<String> {
-    let list = value.pointer(pointer).and_then(Value::as_array).into_iter().flatten();
-    list.filter_map(Value::as_str).map(str::to_owned).collect()
-}
-
 impl Names {
     /// Reads `spec.names` or `status.acceptedNames`.
     pub fn read(value: &Value) -> Self {
         Self {
-            plural: text(value, "/plural"),
-            singular: text(value, "/singular"),
-            kind: text(value, "/kind"),
-            list_kind: text(value, "/listKind"),
-            short_names: texts(value, "/shortNames"),
-            categories: texts(value, "/categories"),
+            plural: pointer::owned(value, "/plural"),
+            singular: pointer::owned(value, "/singular"),
+            kind: pointer::owned(value, "/kind"),
+            list_kind: pointer::owned(value, "/listKind"),
+            short_names: pointer::texts(value, "/shortNames"),
+            categories: pointer::texts(value, "/categories"),
         }
     }
 }
@@ -145,24 +137,25 @@ impl Custom {
                 .map_err(|what| Error { name: name.clone(), what })?;
             schema.prune_defaults();
             if version["storage"] == true {
-                storage_version = text(version, "/name");
+                storage_version = pointer::owned(version, "/name");
             }
             versions.push(Version {
-                name: text(version, "/name"),
+                name: pointer::owned(version, "/name"),
                 served: version["served"] == true,
                 schema: Arc::new(schema),
                 status: version.pointer("/subresources/status").is_some(),
                 scale: version.pointer("/subresources/scale").map(|scale| Paths {
-                    spec: text(scale, "/specReplicasPath"),
-                    status: text(scale, "/statusReplicasPath"),
-                    selector: Some(text(scale, "/labelSelectorPath")).filter(|path| !path.is_empty()),
+                    spec: pointer::owned(scale, "/specReplicasPath"),
+                    status: pointer::owned(scale, "/statusReplicasPath"),
+                    selector: Some(pointer::owned(scale, "/labelSelectorPath"))
+                        .filter(|path| !path.is_empty()),
                 }),
                 columns: columns(version),
                 selectable: version["selectableFields"]
                     .as_array()
                     .into_iter()
                     .flatten()
-                    .map(|field| text(field, "/jsonPath").trim_start_matches('.').to_owned())
+                    .map(|field| pointer::owned(field, "/jsonPath").trim_start_matches('.').to_owned())
                     .collect(),
                 deprecated: version["deprecated"] == true,
                 deprecation_warning: version["deprecationWarning"].as_str().map(str::to_owned),
@@ -180,9 +173,9 @@ impl Custom {
         let uniform = versions.windows(2).all(|pair| pair[0].document == pair[1].document);
         Ok(Self {
             uid: definition.uid().to_owned(),
-            group: text(definition, "/spec/group"),
+            group: pointer::owned(definition, "/spec/group"),
             names,
-            namespaced: text(definition, "/spec/scope") == "Namespaced",
+            namespaced: pointer::owned(definition, "/spec/scope") == "Namespaced",
             versions,
             first_stored: first_stored(definition).to_owned(),
             conversion: Converter::read(&definition["spec"]["conversion"]),
@@ -604,17 +597,17 @@ fn columns(version: &Value) -> Vec<Column> {
     given
         .iter()
         .map(|column| Column {
-            name: text(column, "/name"),
-            kind: text(column, "/type"),
-            format: text(column, "/format"),
-            description: Some(text(column, "/description")).filter(|text| !text.is_empty()).unwrap_or_else(
-                || {
-                    let path = text(column, "/jsonPath");
+            name: pointer::owned(column, "/name"),
+            kind: pointer::owned(column, "/type"),
+            format: pointer::owned(column, "/format"),
+            description: Some(pointer::owned(column, "/description"))
+                .filter(|text| !text.is_empty())
+                .unwrap_or_else(|| {
+                    let path = pointer::owned(column, "/jsonPath");
                     format!("Custom resource definition column (in JSONPath format): {path}")
-                },
-            ),
+                }),
             priority: column["priority"].as_i64().unwrap_or(0),
-            path: apimachinery::jsonpath::Path::parse(&text(column, "/jsonPath")).ok(),
+            path: apimachinery::jsonpath::Path::parse(&pointer::owned(column, "/jsonPath")).ok(),
         })
         .collect()
 }

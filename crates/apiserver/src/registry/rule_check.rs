@@ -3,6 +3,7 @@
 //! In: a definition, and the one it replaces. What one rule may cost is not held against schemas that have not changed.
 
 use apimachinery::field::{Error, Errors, Path};
+use apimachinery::pointer;
 use cel::{Decl, Program, Scope, Type};
 use serde_json::Value;
 
@@ -25,8 +26,8 @@ pub(super) fn check_definition(definition: &Value, old: Option<&Value>) -> Error
         } else {
             spec.child("versions").index(index).child("schema").child("openAPIV3Schema")
         };
-        let unchanged =
-            old.is_some_and(|old| schema_of(old, &text(version, "name")) == Some(&version["schema"]));
+        let unchanged = old
+            .is_some_and(|old| schema_of(old, &pointer::owned(version, "/name")) == Some(&version["schema"]));
         let mut check = Check { unchanged, errors: Errors::new(), total: 0, dearest: Vec::new() };
         check.schema(&version["schema"]["openAPIV3Schema"], &path, Place { root: true, ..Place::default() });
         errors.extend(check.finish(&path));
@@ -40,10 +41,6 @@ pub(super) fn check_definition(definition: &Value, old: Option<&Value>) -> Error
 fn schema_of<'a>(definition: &'a Value, version: &str) -> Option<&'a Value> {
     let versions = definition["spec"]["versions"].as_array()?;
     versions.iter().find(|known| known["name"] == version).map(|known| &known["schema"])
-}
-
-fn text(value: &Value, field: &str) -> String {
-    value[field].as_str().unwrap_or("").to_owned()
 }
 
 /// Where in a schema a rule stands.
@@ -105,7 +102,7 @@ impl Check {
     }
 
     fn rule(&mut self, rule: &Value, at: &Path, decl: Option<&std::sync::Arc<Decl>>, place: &Place) {
-        let source = text(rule, "rule");
+        let source = pointer::owned(rule, "/rule");
         if source.trim().is_empty() {
             return;
         }
@@ -136,7 +133,7 @@ impl Check {
                 return self.needs_old(rule, at);
             }
         };
-        let expression = text(rule, "messageExpression");
+        let expression = pointer::owned(rule, "/messageExpression");
         if !expression.is_empty() {
             let here = at.child("messageExpression");
             let wrong = match compile(&expression, &scope) {

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use apimachinery::field::{Error, Errors, Path};
+use apimachinery::pointer;
 use cel::{Decl, Program, Scope, Type, Value as Cel, Variables};
 use serde_json::Value;
 
@@ -90,10 +91,6 @@ impl Run {
     }
 }
 
-fn text(value: &Value, field: &str) -> String {
-    value[field].as_str().unwrap_or("").to_owned()
-}
-
 /// Why a message could not be made.
 enum NoMessage {
     /// There is none, or what came out is not a message.
@@ -104,7 +101,7 @@ enum NoMessage {
 
 impl Rule {
     fn read(rule: &Value, schema: &Value, decl: Option<&Arc<Decl>>) -> Self {
-        let source = text(rule, "rule");
+        let source = pointer::owned(rule, "/rule");
         let mut scope = Scope::of_names(&["self", "oldSelf"]);
         if let Some(decl) = decl {
             scope = scope.declare("self", decl);
@@ -114,17 +111,18 @@ impl Rule {
                 scope.declare("oldSelf", decl)
             };
         }
-        let expression = text(rule, "messageExpression");
+        let expression = pointer::owned(rule, "/messageExpression");
         let message_expression = Some(expression).filter(|expression| !expression.is_empty());
         Self {
             program: Program::compile_in(&source, &scope).map_err(|error| error.report(&source)),
-            message: text(rule, "message").trim().to_owned(),
+            message: pointer::owned(rule, "/message").trim().to_owned(),
             message_expression: message_expression.and_then(|expression| {
                 let program = Program::compile_in(&expression, &scope).ok()?;
                 Some((expression, program))
             }),
-            reason: text(rule, "reason"),
-            field_path: apimachinery::crd::rule_path(&text(rule, "fieldPath"), schema).unwrap_or_default(),
+            reason: pointer::owned(rule, "/reason"),
+            field_path: apimachinery::crd::rule_path(&pointer::owned(rule, "/fieldPath"), schema)
+                .unwrap_or_default(),
             optional_old: rule["optionalOldSelf"] == true,
             source,
         }
@@ -149,7 +147,7 @@ impl Rule {
         path: &Path,
         run: &mut Run,
     ) {
-        let kind = text(&node.schema, "type");
+        let kind = pointer::owned(&node.schema, "/type");
         let invalid = |path: &Path, detail: String| Error::invalid(path, kind.clone(), detail);
         // The whole object has no path; a field of it has.
         let whole = Path::new("<nil>");

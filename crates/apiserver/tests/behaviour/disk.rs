@@ -62,7 +62,7 @@ async fn write_without_disk(handle: &Handle, faults: &store::Faults) -> String {
 }
 
 #[tokio::test]
-async fn a_write_that_changes_nothing_is_not_acknowledged_before_the_disk_has_it() {
+async fn finding_19_a_write_that_changes_nothing_is_not_acknowledged_before_the_disk_has_it() {
     let (handle, api, faults, _folder) = start().await;
     let name = write_without_disk(&handle, &faults).await;
     let path = format!("{MAPS}/{name}");
@@ -82,7 +82,7 @@ async fn a_write_that_changes_nothing_is_not_acknowledged_before_the_disk_has_it
 }
 
 #[tokio::test]
-async fn a_server_whose_store_is_gone_says_so_and_tells_its_owner() {
+async fn finding_18_a_server_whose_store_is_gone_says_so_and_tells_its_owner() {
     let (handle, api, faults, _folder) = start().await;
     api.get("livez").await.expect(200);
     faults.bug();

@@ -41,7 +41,7 @@ fn is_deleting(answer: &Answer) -> bool {
 }
 
 #[tokio::test]
-async fn a_pod_with_endless_grace_stops_neither_namespaces_nor_garbage_collection() {
+async fn finding_5_a_pod_with_endless_grace_stops_neither_namespaces_nor_garbage_collection() {
     let (handle, api) = start_with(immediate()).await;
     // Directly, by way of its namespace, and as garbage.
     let pods = "api/v1/namespaces/default/pods";
@@ -74,7 +74,7 @@ async fn a_pod_with_endless_grace_stops_neither_namespaces_nor_garbage_collectio
 }
 
 #[tokio::test]
-async fn a_watch_may_be_asked_for_until_the_end_of_time() {
+async fn finding_5_a_watch_may_be_asked_for_until_the_end_of_time() {
     let (handle, api) = start().await;
     let path = format!("api/v1/namespaces/default/configmaps?watch=true&timeoutSeconds={}", i64::MAX);
     let mut watch = api.open(&path).await;
@@ -112,7 +112,7 @@ fn acting_as(method: &str, path: &str, user: &str) -> Call {
 }
 
 #[tokio::test]
-async fn an_impersonated_name_beyond_ascii_does_not_become_the_callers_own() {
+async fn finding_7_an_impersonated_name_beyond_ascii_does_not_become_the_callers_own() {
     let (handle, api) = start().await;
     let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
     let seen = api.send(&acting_as("POST", REVIEWS, "jörg").json(&review)).await.expect(201);
@@ -177,7 +177,7 @@ async fn holder(handle: &Handle, token: &str) -> Api {
 }
 
 #[tokio::test]
-async fn a_token_whose_secret_was_deleted_stays_revoked_when_the_secret_is_made_again() {
+async fn finding_10_a_token_whose_secret_was_deleted_stays_revoked_when_the_secret_is_made_again() {
     let (handle, api) = start().await;
     let (accounts, secrets) =
         ("api/v1/namespaces/default/serviceaccounts", "api/v1/namespaces/default/secrets");
@@ -253,7 +253,7 @@ async fn whoever_writes_a_webhook_configuration_that_is_not_obeyed_is_told_so() 
 }
 
 #[tokio::test]
-async fn a_namespace_with_content_is_seen_to_end_before_it_is_gone() {
+async fn finding_23_a_namespace_with_content_is_seen_to_end_before_it_is_gone() {
     // Long enough for whatever a client does in the meantime.
     let options = Options { namespace_grace: Duration::from_secs(3600), ..Options::default() };
     let (handle, api) = start_with(options).await;
@@ -283,7 +283,7 @@ async fn a_namespace_with_content_is_seen_to_end_before_it_is_gone() {
 }
 
 #[tokio::test]
-async fn a_namespace_says_what_is_left_in_it() {
+async fn finding_23_a_namespace_says_what_is_left_in_it() {
     let (handle, api) = start_with(immediate()).await;
     namespace_with_map(&api, "held").await;
     let map = "api/v1/namespaces/held/configmaps/m";

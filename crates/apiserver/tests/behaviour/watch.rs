@@ -138,7 +138,7 @@ async fn a_watch_from_a_forgotten_revision_is_told_so_inside_the_stream() {
 }
 
 #[tokio::test]
-async fn a_watch_from_a_revision_that_the_store_has_not_reached_is_told_to_list_again() {
+async fn finding_12_a_watch_from_a_revision_that_the_store_has_not_reached_is_told_to_list_again() {
     let (handle, api) = start().await;
     create(&api, "a").await;
     let mut watch = api.open(&format!("{MAPS}?watch=1&resourceVersion=1000000000000")).await;

@@ -3,28 +3,77 @@
 //! A path with a name goes to the one cluster that has the object. A collection is listed everywhere and the items are put into one
 //! list. What is not about resources, discovery above all, is answered by the control plane, as the caller and not, as Karmada does,
 //! with the server's own rights. Answers are Karmada's: plain texts where something is wrong.
+//!
+//! A member that has no answer is left out, as in Karmada. How much is read is bounded (`room`); a member that answers more is left
+//! out, too, and the caller is warned.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use apimachinery::status::Status;
+use apiserver::Held;
 use apiserver::handlers::context::Context;
-use apiserver::http::{Body, Query, RequestInfo, onward, respond};
+use apiserver::handlers::list;
+use apiserver::http::{Body, Query, RequestInfo, body, onward, respond};
 use apiserver::registry::Kind;
 use apiserver::server::Server;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures::future::join_all;
 use http::header::{ACCEPT, ACCEPT_ENCODING, HeaderValue};
 use http::{Method, Request, Response};
-use http_body_util::{BodyExt, Limited};
-use serde_json::{Map, Value};
+use http_body_util::BodyExt;
+use kube::Client;
+use member::limit::TooLarge;
 
 use super::ClusterProxy;
+use super::pages::{Page, Wanted, merged};
+use super::room::{Member, Reading, Stop};
 
 /// How long a member may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How much of a member's answer is read.
-const ANSWER: usize = 64 << 20;
+/// A page of this size takes a while to read.
+const LARGE: usize = 512 * 1024;
+
+/// One request to all members.
+struct Asked<'a> {
+    server: &'a Arc<Server>,
+    context: &'a Context,
+    /// That of clusters.
+    kind: &'a Kind,
+}
+
+/// What one member has of a list, charged to the caller.
+struct Listed {
+    pages: Vec<Page>,
+    held: Option<Held>,
+}
+
+/// Why a member is not in the answer.
+enum Omission {
+    /// It does not answer, lacks the kind, or does not let the caller see it.
+    NoAnswer,
+    /// It answered more than is read; the text says how much that is.
+    TooLarge(String),
+    /// The caller should come back.
+    NoRoom(Status),
+}
+
+impl From<Stop> for Omission {
+    fn from(stop: Stop) -> Self {
+        match stop {
+            Stop::TooLarge(why) => Self::TooLarge(why),
+            Stop::NoRoom => {
+                Self::NoRoom(Status::too_many_requests("Too many requests, please try again later.", 1))
+            }
+        }
+    }
+}
+
+impl From<kube::Error> for Omission {
+    fn from(error: kube::Error) -> Self {
+        TooLarge::within(&error).map_or(Self::NoAnswer, |large| Self::TooLarge(large.to_string()))
+    }
+}
 
 impl ClusterProxy {
     pub(super) async fn every(
@@ -40,17 +89,16 @@ impl ClusterProxy {
         if !info.is_resource {
             return self.own(server, context, target, body).await;
         }
+        let asked = Asked { server, context, kind };
         let clusters = names(server, kind);
         let is_collection = matches!(info.verb, "list" | "watch" | "deletecollection");
         if is_collection || info.name.is_empty() {
             if info.verb != "list" {
                 return Ok(respond::text(405, format!("Request verb {} is not support", info.verb)));
             }
-            return Ok(merged(self.ask_all(server, context, kind, &clusters, target).await));
+            return self.list(&asked, &clusters, &Wanted::new(target)).await;
         }
-        let object = object_path(path, &info);
-        let found = self.ask_all(server, context, kind, &clusters, &object).await;
-        let owners: Vec<&str> = found.iter().map(|(cluster, _)| cluster.as_str()).collect();
+        let owners = self.owners(&asked, &clusters, &object_path(path, &info)).await?;
         match owners.as_slice() {
             [] => Ok(respond::text(404, "resource not found or don't have permission to get it")),
             [one] => self.forward(server, context, kind, one, target, body).await,
@@ -61,45 +109,114 @@ impl ClusterProxy {
         }
     }
 
-    /// Asks all clusters as the caller; returns what was answered with 200, by cluster.
-    async fn ask_all(
+    /// Returns the clusters that have an object, as far as the caller may see it.
+    async fn owners(
         &self,
-        server: &Arc<Server>,
-        context: &Context,
-        kind: &Kind,
+        asked: &Asked<'_>,
         clusters: &[String],
-        target: &str,
-    ) -> Vec<(String, Bytes)> {
-        let asked = clusters.iter().map(|cluster| async move {
-            let answer = self.ask(server, context, kind, cluster, target);
-            let answer = tokio::time::timeout(PATIENCE, answer).await.ok().flatten();
-            answer.map(|bytes| (cluster.clone(), bytes))
+        object: &str,
+    ) -> Result<Vec<String>, Status> {
+        let _reading = self.room.enter(&asked.context.user)?;
+        let each = clusters.iter().map(|cluster| async move {
+            let found = async {
+                let client = self.reader(asked.server, asked.kind, cluster).await.ok()?;
+                // What it says beside that is of no interest here.
+                asked.send(&client, object).await.ok()
+            };
+            let found = tokio::time::timeout(PATIENCE, found).await.ok().flatten();
+            found.map(|_| cluster.clone())
         });
-        join_all(asked).await.into_iter().flatten().collect()
+        Ok(join_all(each).await.into_iter().flatten().collect())
     }
 
-    async fn ask(
+    /// Lists in all clusters.
+    async fn list(
         &self,
-        server: &Arc<Server>,
-        context: &Context,
-        kind: &Kind,
+        asked: &Asked<'_>,
+        clusters: &[String],
+        wanted: &Wanted,
+    ) -> Result<Response<Body>, Status> {
+        let reading = self.room.enter(&asked.context.user)?;
+        let each = clusters.iter().map(|cluster| {
+            let listed = self.listed(asked, &reading, cluster, wanted);
+            async move { tokio::time::timeout(PATIENCE, listed).await.unwrap_or(Err(Omission::NoAnswer)) }
+        });
+        let (mut lists, mut held) = (Vec::new(), Vec::new());
+        for answer in join_all(each).await {
+            match answer {
+                Ok(listed) => {
+                    lists.push(listed.pages);
+                    held.push(listed.held);
+                }
+                Err(Omission::NoAnswer) => {}
+                Err(Omission::TooLarge(why)) => asked.context.warn(format!("left out: {why}")),
+                Err(Omission::NoRoom(status)) => return Err(status),
+            }
+        }
+        let Some(content) = merged(&lists) else { return Ok(respond::text(404, "not found")) };
+        let content = body::holding(content, (reading, held));
+        // Whoever does not read it holds room that others need.
+        Ok(respond::brief(respond::stream(200, content, "application/json")))
+    }
+
+    /// Lists in one cluster, page by page.
+    async fn listed(
+        &self,
+        asked: &Asked<'_>,
+        reading: &Reading,
         cluster: &str,
-        target: &str,
-    ) -> Option<Bytes> {
-        let client = self.client(server, kind, cluster).await.ok()?;
+        wanted: &Wanted,
+    ) -> Result<Listed, Omission> {
+        let client = self.reader(asked.server, asked.kind, cluster).await.map_err(|_| Omission::NoAnswer)?;
+        let mut member = reading.of(cluster);
+        let mut pages = Vec::new();
+        let mut next = Some(wanted.first());
+        while let Some(target) = next {
+            let page = asked.page(&client, &target, &mut member).await?;
+            next = wanted.after(&page);
+            pages.push(page);
+        }
+        let held = asked.context.hold(member.keep()).map_err(Omission::NoRoom)?;
+        Ok(Listed { pages, held })
+    }
+}
+
+impl Asked<'_> {
+    /// Asks a member as the caller; returns what is answered with 200.
+    async fn send(&self, client: &Client, target: &str) -> Result<kube::client::Body, Omission> {
         let mut request = Request::new(kube::client::Body::empty());
         *request.method_mut() = Method::GET;
-        *request.uri_mut() = target.parse().ok()?;
-        let mut headers = onward::headers(&context.headers, &context.user, false).ok()?;
+        *request.uri_mut() = target.parse().map_err(|_| Omission::NoAnswer)?;
+        let headers = onward::headers(&self.context.headers, &self.context.user, false);
+        let mut headers = headers.map_err(|_| Omission::NoAnswer)?;
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         headers.remove(ACCEPT_ENCODING);
         headers.remove("content-type");
         *request.headers_mut() = headers;
-        let response = client.send(request).await.ok()?;
+        let response = client.send(request).await?;
         if response.status() != 200 {
-            return None;
+            return Err(Omission::NoAnswer);
         }
-        Some(Limited::new(response.into_body(), ANSWER).collect().await.ok()?.to_bytes())
+        Ok(response.into_body())
+    }
+
+    async fn page(&self, client: &Client, target: &str, member: &mut Member<'_>) -> Result<Page, Omission> {
+        let mut body = self.send(client, target).await?;
+        let mut text = BytesMut::new();
+        while let Some(frame) = body.frame().await {
+            if let Ok(data) = frame?.into_data() {
+                member.add(data.len())?;
+                text.extend_from_slice(&data);
+            }
+        }
+        let text = text.freeze();
+        let page = if text.len() < LARGE {
+            Page::read(&text)
+        } else {
+            let read = list::off_the_workers(self.server, self.context, move || Page::read(&text));
+            read.await.map_err(Omission::NoRoom)?
+        };
+        page.ok_or(Omission::NoAnswer)
     }
 }
 
@@ -119,26 +236,6 @@ fn object_path(path: &str, info: &RequestInfo) -> String {
     parts.join("/")
 }
 
-/// Puts the items of all lists into the first one.
-fn merged(answers: Vec<(String, Bytes)>) -> Response<Body> {
-    let mut lists =
-        answers.iter().filter_map(|(_, bytes)| serde_json::from_slice::<Map<String, Value>>(bytes).ok());
-    let Some(mut first) = lists.next() else { return respond::text(404, "not found") };
-    let mut items = take_items(&mut first);
-    for mut list in lists {
-        items.append(&mut take_items(&mut list));
-    }
-    first.insert("items".to_owned(), items.into());
-    respond::bytes_of(200, Value::from(first).to_string(), "application/json")
-}
-
-fn take_items(list: &mut Map<String, Value>) -> Vec<Value> {
-    match list.remove("items") {
-        Some(Value::Array(items)) => items,
-        _ => Vec::new(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,25 +251,5 @@ mod tests {
             let info = RequestInfo::parse(&Method::GET, path, &Query::default());
             assert_eq!(object_path(path, &info), expected);
         }
-    }
-
-    #[tokio::test]
-    async fn lists_are_put_into_the_first_one() {
-        let list = |name: &str, items: &str| {
-            let text =
-                format!(r#"{{"kind":"PodList","metadata":{{"resourceVersion":"{name}"}},"items":{items}}}"#);
-            (name.to_owned(), Bytes::from(text))
-        };
-        let all = vec![
-            list("1", "[{\"a\":1}]"),
-            ("m2".to_owned(), Bytes::from_static(b"<html>")),
-            list("3", "null"),
-            list("4", "[2]"),
-        ];
-        let response = merged(all);
-        let body = response.into_body().collect().await.unwrap().to_bytes();
-        let expected = r#"{"items":[{"a":1},2],"kind":"PodList","metadata":{"resourceVersion":"1"}}"#;
-        assert_eq!(body, expected);
-        assert_eq!(merged(Vec::new()).status(), 404);
     }
 }

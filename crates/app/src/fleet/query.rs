@@ -72,7 +72,7 @@ impl Doors {
             seen.insert(key(cache), self.rights.seen(&self.fleet, &context.user, &clusters, &wish).await);
         }
         // Looking at everything takes a while: each user has only so much of that.
-        let found = list::aside(server, context, move || {
+        let found = list::off_the_workers(server, context, move || {
             let may =
                 |cache: &Cache, cluster: &str| seen.get(&key(cache)).is_some_and(|seen| seen.has(cluster));
             run(&query, &caches, may, Timestamp::now(), &page)

@@ -164,7 +164,7 @@ impl Doors {
             at: exactly.map(Versions::parse).filter(|versions| !versions.is_empty()),
         };
         let listed = if wanted.is_costly() {
-            list::aside(asked.server, asked.outer, move || wanted.read()).await?
+            list::off_the_workers(asked.server, asked.outer, move || wanted.read()).await?
         } else {
             wanted.read()
         };

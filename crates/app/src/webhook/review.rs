@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn quotas_are_not_charged_for_callers_that_nobody_knows() {
+    fn finding_17_quotas_are_not_charged_for_callers_that_nobody_knows() {
         let gates = features::Features::default().with(features::FEDERATED_QUOTA_ENFORCEMENT, true);
         let settings = Settings { features: gates, ..Settings::default() };
         let error = Reviewer::new(settings, Arc::default(), None).expect_err("refused").to_string();

@@ -145,6 +145,9 @@ impl Served {
         if is("endless") {
             return endless(stream).await;
         }
+        if is("zeros") {
+            return reply(&mut stream, "200 OK", "application/json", &zeros()).await;
+        }
         if is("cut") {
             let head =
                 "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{\"kind\":";
@@ -215,6 +218,12 @@ async fn reply(stream: &mut Stream, code: &str, media: &str, body: &[u8]) -> std
     stream.write_all(body).await?;
     stream.flush().await?;
     stream.shutdown().await
+}
+
+/// A list of 30 MiB that is 15 million items.
+fn zeros() -> Vec<u8> {
+    let items = "0,".repeat(15 << 20);
+    format!(r#"{{"kind":"PodList","apiVersion":"v1","metadata":{{}},"items":[{items}0]}}"#).into_bytes()
 }
 
 /// A list that begins well and does not end.

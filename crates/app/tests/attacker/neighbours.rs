@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use futures::future::join_all;
 use rcgen::DnValue;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -313,6 +314,26 @@ pub(crate) async fn member_never_ends(stage: &Stage) -> Verdict {
     let asked = asked(stage, "/endless/", Duration::from_secs(8)).await;
     leave(stage, "endless").await;
     asked
+}
+
+/// Lists of all clusters, many at once, when the list of one does not end and that of another is made to be costly.
+pub(crate) async fn members_never_end(stage: &Stage) -> Verdict {
+    cluster(stage, "endless", "endless").await;
+    cluster(stage, "zeros", "zeros").await;
+    let path = format!("{CLUSTERS}/*/proxy/api/v1/pods");
+    let answers = join_all((0..20).map(|_| stage.plane.door.get("walker", &path))).await;
+    leave(stage, "endless").await;
+    leave(stage, "zeros").await;
+    if stage.hostile.seen("/endless/api/v1/pods").is_empty() || stage.hostile.seen("/zeros/").is_empty() {
+        return Err("the members were never asked".to_owned());
+    }
+    let mut codes = Vec::new();
+    for answer in &answers {
+        answer.one_of(&[200, 404, 429])?;
+        codes.push(answer.code);
+    }
+    codes.sort_unstable();
+    Ok(format!("{codes:?}"))
 }
 
 /// Its answers unpack to a gigabyte each.

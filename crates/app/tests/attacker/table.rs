@@ -157,6 +157,7 @@ pub(crate) fn attacks() -> Vec<Attack> {
         shared "aggregated: identity headers", "CVE-2022-3172", "definer", "one name", neighbours::aggregated_identity;
         shared "aggregated: discovery", "F13", "aggregated", "others served", neighbours::aggregated_discovery;
         shared "member: never ends", "F16", "member", "memory bounded", neighbours::member_never_ends;
+        shared "member: * never ends", "F16", "member", "memory bounded", neighbours::members_never_end;
         shared "member: gzip bombs", "F16", "member", "memory bounded", neighbours::member_bombs;
         shared "member: nests", "F16", "member", "others served", neighbours::member_nests;
         shared "member: redirects", "CVE-2020-8559", "member", "not followed", neighbours::member_redirects;

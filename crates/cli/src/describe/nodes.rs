@@ -10,7 +10,7 @@ use crate::select::list;
 use crate::server::{Server, segment};
 
 /// The pods on a node that did not end, and the node's lease.
-pub(super) async fn surroundings(server: &Server, name: &str) -> (Vec<Value>, Option<Value>) {
+pub(super) async fn pods_and_lease(server: &Server, name: &str) -> (Vec<Value>, Option<Value>) {
     let fields = format!("spec.nodeName={name},status.phase!=Failed,status.phase!=Succeeded");
     let pods = list(server, "/api/v1/pods", None, Some(&fields)).await.unwrap_or_default();
     let path = format!("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{}", segment(name));

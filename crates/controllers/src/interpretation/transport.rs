@@ -4,6 +4,8 @@
 //! A Service is asked by its name (`<name>.<namespace>.svc`), which its certificate is checked against, at the address that
 //! the Service in the control plane tells. Answers are limited.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;

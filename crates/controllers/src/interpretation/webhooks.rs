@@ -1,6 +1,8 @@
 //! The second layer: ResourceInterpreterWebhookConfiguration. Which hook is asked and what its answer means is in
 //! `interpreter::webhook`; here the question travels.
 
+#![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -36,7 +36,7 @@ async fn a_backup_holds_one_revision_although_writers_go_on() {
 }
 
 #[tokio::test]
-async fn a_restored_store_is_far_ahead_and_refuses_revisions_of_the_lost_one() {
+async fn finding_12_a_restored_store_is_far_ahead_and_refuses_revisions_of_the_lost_one() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("copy");
     let store = Store::<Mark>::open(Options::memory()).unwrap();

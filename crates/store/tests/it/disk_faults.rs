@@ -168,7 +168,7 @@ async fn who_saw_a_lost_write_has_to_start_over() {
 }
 
 #[tokio::test]
-async fn whoever_saw_the_last_reserved_revision_before_a_crash_has_to_start_over() {
+async fn finding_12_whoever_saw_the_last_reserved_revision_before_a_crash_has_to_start_over() {
     let dir = tempfile::tempdir().unwrap();
     let faults = Faults::new();
     let hour = Duration::from_secs(3_600);
@@ -213,7 +213,7 @@ async fn waiting_for_a_buffered_write_puts_it_on_disk_or_fails() {
 }
 
 #[tokio::test]
-async fn a_store_whose_thread_is_gone_says_so_to_everybody() {
+async fn finding_18_a_store_whose_thread_is_gone_says_so_to_everybody() {
     let dir = tempfile::tempdir().unwrap();
     let faults = Faults::new();
     let store = Store::<Mark>::open(options(dir.path(), &faults)).unwrap();

@@ -6,11 +6,12 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use http::StatusCode;
 use hyper_util::rt::TokioIo;
+use testkit::until_true;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::sync::CancellationToken;
 use tunnel::{Error, Limits, Tunnels};
 
-use crate::stage::{CLUSTER, Member, Stage, jane, raw_member, soon, text, until};
+use crate::stage::{CLUSTER, Member, Stage, jane, raw_member, soon, text};
 
 #[tokio::test]
 async fn a_member_that_answers_garbage_costs_one_answer() {
@@ -51,7 +52,7 @@ async fn a_member_that_never_answers_is_given_up() {
     let stage = Stage::new(Limits { answer: Duration::from_millis(100), ..Limits::default() }).await;
     let response = stage.get("/never").await.unwrap();
     assert_eq!(response.status(), StatusCode::GATEWAY_TIMEOUT);
-    until("the member knows", || stage.member.given_up.load(Ordering::SeqCst) == 1).await;
+    until_true("the member knows", || stage.member.given_up.load(Ordering::SeqCst) == 1).await;
 }
 
 #[tokio::test]
@@ -68,10 +69,10 @@ async fn a_thousand_stalled_streams_leave_the_tunnel_alive() {
         assert!(matches!(Error::within(&answer.unwrap_err()), Some(Error::Busy { limit: 256, .. })));
         refused += 1;
     }
-    until("the others reach the member", || stage.member.waiting.load(Ordering::SeqCst) == 256).await;
+    until_true("the others reach the member", || stage.member.waiting.load(Ordering::SeqCst) == 256).await;
     assert_eq!(stage.lever.made.load(Ordering::SeqCst), 1);
     drop(asking);
-    until("the member knows", || stage.member.waiting.load(Ordering::SeqCst) == 0).await;
+    until_true("the member knows", || stage.member.waiting.load(Ordering::SeqCst) == 0).await;
     assert_eq!(stage.get("/echo").await.unwrap().status(), StatusCode::OK);
 }
 

@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use futures::StreamExt as _;
+use testkit::until_true;
 use tunnel::Limits;
 
-use crate::stage::{Member, Stage, jane, soon, until};
+use crate::stage::{Member, Stage, jane, soon};
 
 const TUNNELS: usize = 300;
 
@@ -35,7 +36,7 @@ async fn three_hundred_tunnels_are_open_at_once() {
     for name in &names {
         stage.agent_of(name);
     }
-    until("all tunnels are open", || names.iter().all(|name| stage.tunnels.is_open(name))).await;
+    until_true("all tunnels are open", || names.iter().all(|name| stage.tunnels.is_open(name))).await;
     let open = kilobytes("VmRSS:");
     let asking = names.iter().map(|name| {
         let client = stage.tunnels.through(name).client();

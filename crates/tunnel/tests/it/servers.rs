@@ -3,9 +3,10 @@
 use std::sync::atomic::Ordering;
 
 use http::StatusCode;
+use testkit::until_true;
 use tunnel::{Limits, Tunnels};
 
-use crate::stage::{CLUSTER, Member, Stage, jane, piece, soon, until};
+use crate::stage::{CLUSTER, Member, Stage, jane, piece, soon};
 
 /// Has all servers know of each other.
 fn introduce(servers: &[(&str, &Tunnels)]) {
@@ -24,14 +25,14 @@ async fn an_agent_has_a_tunnel_to_each_server_behind_one_address() {
     *stage.servers.lock() = vec![a.clone(), b.clone()];
     introduce(&[("a", &a), ("b", &b)]);
     let agent = stage.agent();
-    until("both are met", || a.is_open(CLUSTER) && b.is_open(CLUSTER)).await;
+    until_true("both are met", || a.is_open(CLUSTER) && b.is_open(CLUSTER)).await;
     let mut watch = a.through(CLUSTER).client().send(jane("/watch")).await.unwrap().into_body();
     piece(&mut watch).await.unwrap();
 
     // A third one comes: agents hear of it from the others, and come to it.
     *stage.servers.lock() = vec![a.clone(), b.clone(), c.clone()];
     introduce(&[("a", &a), ("b", &b), ("c", &c)]);
-    until("it is met", || c.is_open(CLUSTER)).await;
+    until_true("it is met", || c.is_open(CLUSTER)).await;
     for tunnels in [&a, &b, &c] {
         let answer = soon("an answer", tunnels.through(CLUSTER).client().send(jane("/echo"))).await.unwrap();
         assert_eq!(answer.status(), StatusCode::OK);
@@ -41,8 +42,8 @@ async fn an_agent_has_a_tunnel_to_each_server_behind_one_address() {
     // All are cut, and one of them has gone for good: the others are met again.
     *stage.servers.lock() = vec![a.clone(), b.clone()];
     stage.lever.cut();
-    until("it is gone", || !c.is_open(CLUSTER)).await;
-    until("the others are met", || a.is_open(CLUSTER) && b.is_open(CLUSTER)).await;
+    until_true("it is gone", || !c.is_open(CLUSTER)).await;
+    until_true("the others are met", || a.is_open(CLUSTER) && b.is_open(CLUSTER)).await;
     // Once nobody speaks of it any more, nobody is asked.
     introduce(&[("a", &a), ("b", &b)]);
     for tunnels in [&a, &b] {
@@ -50,7 +51,7 @@ async fn an_agent_has_a_tunnel_to_each_server_behind_one_address() {
         assert_eq!(answer.status(), StatusCode::OK);
     }
     agent.cancel();
-    until("all are gone", || !a.is_open(CLUSTER) && !b.is_open(CLUSTER)).await;
+    until_true("all are gone", || !a.is_open(CLUSTER) && !b.is_open(CLUSTER)).await;
 }
 
 #[tokio::test]

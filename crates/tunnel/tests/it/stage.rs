@@ -19,6 +19,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use kube::client::Body;
 use kube::{Client, Config};
+use testkit::until_true;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
@@ -31,15 +32,6 @@ pub(crate) const CLUSTER: &str = "m1";
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 type Answer = UnsyncBoxBody<Bytes, BoxError>;
-
-/// Waits for a state.
-pub(crate) async fn until(what: &str, mut is: impl FnMut() -> bool) {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    while !is() {
-        assert!(tokio::time::Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-}
 
 /// Waits for a result that has to come.
 pub(crate) async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
@@ -350,7 +342,7 @@ impl Stage {
     }
 
     pub(crate) async fn open(&self) {
-        until("the tunnel is open", || self.tunnels.is_open(CLUSTER)).await;
+        until_true("the tunnel is open", || self.tunnels.is_open(CLUSTER)).await;
     }
 
     pub(crate) fn client(&self) -> Client {

@@ -6,10 +6,11 @@ use http::StatusCode;
 use http::header::{CONNECTION, UPGRADE};
 use hyper_util::rt::TokioIo;
 use kube::client::Body;
+use testkit::until_true;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tunnel::{Error, Limits};
 
-use crate::stage::{CLUSTER, Stage, jane, piece, soon, text, until};
+use crate::stage::{CLUSTER, Stage, jane, piece, soon, text};
 
 #[tokio::test]
 async fn a_request_reaches_the_member_in_the_callers_name() {
@@ -148,9 +149,9 @@ async fn a_request_that_is_given_up_ends_in_the_member() {
     let stage = Stage::new(Limits::default()).await;
     let client = stage.client();
     let asking = tokio::spawn(async move { client.send(jane("/never")).await.map(|_| ()) });
-    until("the member has it", || stage.member.waiting.load(Ordering::SeqCst) == 1).await;
+    until_true("the member has it", || stage.member.waiting.load(Ordering::SeqCst) == 1).await;
     asking.abort();
-    until("the member knows", || stage.member.given_up.load(Ordering::SeqCst) == 1).await;
+    until_true("the member knows", || stage.member.given_up.load(Ordering::SeqCst) == 1).await;
 }
 
 #[tokio::test]

@@ -4,10 +4,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::StatusCode;
+use testkit::until_true;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tunnel::{Error, Limits, News};
 
-use crate::stage::{CLUSTER, Stage, piece, soon, until};
+use crate::stage::{CLUSTER, Stage, piece, soon};
 
 #[tokio::test]
 async fn a_cut_tunnel_ends_what_was_on_it_and_the_next_request_works() {
@@ -34,7 +35,7 @@ async fn a_cut_tunnel_ends_what_was_on_it_and_the_next_request_works() {
     let end = soon("the end of the watch", broken).await;
     assert_ne!(end, "the end");
     assert!(soon("the end of the shell", shell.read_u8()).await.is_err());
-    until("a new tunnel", || news.lock().len() == 2).await;
+    until_true("a new tunnel", || news.lock().len() == 2).await;
     assert_eq!(*news.lock(), [(CLUSTER.to_owned(), News::Down), (CLUSTER.to_owned(), News::Up)]);
     assert_eq!(stage.get("/echo").await.unwrap().status(), StatusCode::OK);
 }
@@ -47,7 +48,7 @@ async fn a_line_that_went_dead_is_noticed_by_both_ends() {
     piece(&mut watch).await.unwrap();
     stage.lever.freeze(true);
     soon("the end of the watch", async { while piece(&mut watch).await.is_ok() {} }).await;
-    until("the control plane has noticed", || !stage.tunnels.is_open(CLUSTER)).await;
+    until_true("the control plane has noticed", || !stage.tunnels.is_open(CLUSTER)).await;
     let refused = stage.get("/echo").await.unwrap_err();
     assert!(matches!(Error::within(&refused), Some(Error::Absent { .. })), "{refused:?}");
     assert!(stage.tunnels.is_known(CLUSTER), "a moment ago there was one");
@@ -63,7 +64,7 @@ async fn a_newer_tunnel_replaces_the_older_whose_streams_go_on() {
     let mut watch = stage.get("/watch").await.unwrap().into_body();
     piece(&mut watch).await.unwrap();
     stage.agent();
-    until("the second agent has come", || stage.lever.made.load(Ordering::SeqCst) == 2).await;
+    until_true("the second agent has come", || stage.lever.made.load(Ordering::SeqCst) == 2).await;
     for _ in 0..50 {
         piece(&mut watch).await.unwrap();
         assert_eq!(stage.get("/echo").await.unwrap().status(), StatusCode::OK);
@@ -85,7 +86,7 @@ async fn a_tunnel_is_renewed_without_a_gap() {
 async fn a_tunnel_that_is_not_renewed_is_left() {
     let limits = Limits { lifetime: Duration::from_millis(200), ..Limits::default() };
     let stage = Stage::new(limits).await;
-    until("the agent had to come again", || stage.lever.made.load(Ordering::SeqCst) >= 3).await;
+    until_true("the agent had to come again", || stage.lever.made.load(Ordering::SeqCst) >= 3).await;
     stage.open().await;
 }
 
@@ -95,7 +96,7 @@ async fn an_agent_that_may_not_stay_is_cut_off() {
     let mut watch = stage.get("/watch").await.unwrap().into_body();
     stage.allowed.store(false, Ordering::SeqCst);
     soon("the end of the watch", async { while piece(&mut watch).await.is_ok() {} }).await;
-    until("it is gone", || !stage.tunnels.is_open(CLUSTER)).await;
+    until_true("it is gone", || !stage.tunnels.is_open(CLUSTER)).await;
 }
 
 #[tokio::test]
@@ -105,5 +106,5 @@ async fn an_agent_that_is_stopped_is_gone_at_once() {
     let agent = stage.agent();
     stage.open().await;
     agent.cancel();
-    until("the tunnel is gone", || !stage.tunnels.is_open(CLUSTER)).await;
+    until_true("the tunnel is gone", || !stage.tunnels.is_open(CLUSTER)).await;
 }

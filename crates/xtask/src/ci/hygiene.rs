@@ -2,6 +2,7 @@
 //! do not compare the names of kinds, and every test and file exists that the pages name which count on them.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
@@ -139,8 +140,19 @@ fn unknown_tests(root: &Path) -> Result<Vec<String>> {
         complaints.extend(
             unknown.map(|(file, mark)| format!("{page} names a test that does not exist: {mark} in {file}")),
         );
+        let anonymous = without_own_test(&text).into_iter();
+        complaints
+            .extend(anonymous.map(|finding| format!("{page} names no test that is called after {finding}")));
     }
     Ok(complaints)
+}
+
+/// Returns the findings with a number, F1 and so on, for which a page names no test whose name begins with it.
+fn without_own_test(page: &str) -> Vec<String> {
+    let number = |line: &str| line.strip_prefix("| F")?.split(' ').next()?.parse::<u32>().ok();
+    let numbers: BTreeSet<u32> = page.lines().filter_map(number).collect();
+    let anonymous = numbers.into_iter().filter(|number| !page.contains(&format!("::finding_{number}_")));
+    anonymous.map(|number| format!("F{number}")).collect()
 }
 
 /// The map of the code, and the recipes: what they name by its path is there.
@@ -270,6 +282,12 @@ mod tests {
             complaints[0].contains("nothing_is_lost") && complaints[1].contains("another"),
             "{complaints:?}"
         );
+    }
+
+    #[test]
+    fn a_finding_has_a_test_that_is_called_after_it() {
+        let page = "| F1 | x | `a.rs::finding_1_x` |\n| F2 | y | `a.rs::y` |\n| F2 | z | `a.rs::finding_22_z` |\n| Flag | |";
+        assert_eq!(without_own_test(page), ["F2"]);
     }
 
     fn write(root: &Path, path: &str, text: &str) {
