@@ -436,6 +436,7 @@ async fn a_backup_goes_from_either_store_to_the_other() {
     // Revisions of the lost store, whether etcd has reached them or not, are refused.
     assert!(restored.revision > 2);
     assert!(copy.watch("pods", 2).is_err(), "etcd had this revision before the restore");
+    assert!(copy.compacted() < restored.revision, "the mark goes after the compaction");
     let made = set(&copy, "pods", "new", "1").await;
     assert!(made.revision > restored.revision);
 
