@@ -380,12 +380,19 @@ struct Started {
 pub(crate) type Ready = Arc<dyn Fn() -> Vec<Arc<Member>> + Send + Sync>;
 
 impl Tasks {
-    /// Ends them, within a limit.
+    /// Ends them; what has not ended in time is cut off.
     pub(crate) async fn stop(&self) {
         let Some(Started { supervisor, .. }) = self.0.lock().take() else { return };
         if tokio::time::timeout(GOODBYE, supervisor.stop()).await.is_err() {
-            tracing::warn!(tasks = supervisor.len(), "some controllers did not end in time");
+            tracing::warn!(tasks = supervisor.len(), "some controllers did not end in time and are cut off");
+            supervisor.cut_off().await;
         }
+    }
+
+    /// Ends them where they are: somebody else acts from now on, and a write that still hangs must not come after theirs.
+    async fn cut_off(&self) {
+        let Some(Started { supervisor, .. }) = self.0.lock().take() else { return };
+        supervisor.cut_off().await;
     }
 
     /// Returns the members that can be asked; nothing if nobody in this process is connected to members.
@@ -473,9 +480,9 @@ async fn act(plan: Plan, candidate: Candidate, tasks: Tasks, stop: CancellationT
         };
         if lost {
             tracing::error!("another process acts as controllers; these wait until it ends");
-        }
-        tasks.stop().await;
-        if !lost {
+            tasks.cut_off().await;
+        } else {
+            tasks.stop().await;
             Leadership::release(leadership).await;
             return;
         }
@@ -498,6 +505,19 @@ mod tests {
         use clap::Parser;
         let line = ["karmada"].iter().chain(flags);
         Command::try_parse_from(line).map(|command| command.chosen).map_err(|error| error.to_string())
+    }
+
+    #[tokio::test]
+    async fn controllers_that_hang_do_not_outlive_the_lease() {
+        let (supervisor, (held, dropped)) = (Supervisor::default(), tokio::sync::oneshot::channel::<()>());
+        supervisor.spawn(async move {
+            let _held = held;
+            std::future::pending::<()>().await;
+        });
+        let tasks = Tasks(Arc::new(Mutex::new(Some(Started { supervisor, members: None }))));
+        tokio::task::yield_now().await;
+        tokio::time::timeout(GOODBYE / 2, tasks.cut_off()).await.expect("it waits for nobody");
+        dropped.await.expect_err("it is gone");
     }
 
     #[test]

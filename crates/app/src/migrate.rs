@@ -14,6 +14,7 @@ mod plan;
 mod rehearsal;
 mod report;
 mod scope;
+mod scratch;
 mod snapshot;
 mod takeover;
 
@@ -31,6 +32,7 @@ use kube::api::{Api, ListParams};
 use self::plan::{Identity, Plan, Step};
 use self::rehearsal::Acting;
 use self::report::Report;
+use self::scratch::Scratch;
 use self::snapshot::Snapshot;
 use crate::controllers::Chosen;
 use crate::etcd::{EtcdArguments, StoreKind};
@@ -112,6 +114,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("cannot read the control plane at {source_url}"))?;
     let etcd = arguments.etcd.clone().options(arguments.store)?;
+    // Goes when the report is done.
+    let mut scratch = None;
     let (target, target_client, target_name) = match &arguments.to {
         Some(kubeconfig) => {
             let (client, url) = client(kubeconfig, arguments.to_context.as_deref()).await?;
@@ -125,10 +129,14 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
                 Some(etcd) => format!("etcd at {} under {}", etcd.endpoints.join(","), etcd.prefix),
                 None => format!("data directory {}", arguments.data_dir.display()),
             };
-            let exists = arguments.data_dir.join("store").exists() || etcd.is_some();
-            // A report must not leave a directory behind.
-            let memory = arguments.dry_run && !exists;
-            let plane = open(&arguments, etcd, memory).await?;
+            let plane = if arguments.dry_run {
+                // A server writes to its store, if only what it needs itself: a report has one of its own.
+                scratch = Scratch::of(&arguments.data_dir, etcd).await?;
+                let copy = scratch.as_ref().map(|copy| copy.dir().to_owned());
+                open(copy, None).await?
+            } else {
+                open(Some(arguments.data_dir.clone()), etcd).await?
+            };
             let client = plane.client.clone();
             (Target::Ours(Box::new(plane)), client, place)
         }
@@ -138,17 +146,14 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     if let Target::Ours(plane) = target {
         plane.stop().await;
     }
+    drop(scratch);
     outcome
 }
 
-/// Starts a server on the target's store, without controllers.
-async fn open(
-    arguments: &Arguments,
-    etcd: Option<store::EtcdOptions>,
-    memory: bool,
-) -> anyhow::Result<Plane> {
+/// Starts a server on the target's store, or in memory, without controllers.
+async fn open(data_dir: Option<PathBuf>, etcd: Option<store::EtcdOptions>) -> anyhow::Result<Plane> {
     let server = apiserver::Options {
-        data_dir: (!memory).then(|| arguments.data_dir.clone()),
+        data_dir,
         etcd,
         // Owners come before what they own, but nobody should depend on it.
         collect_garbage: false,

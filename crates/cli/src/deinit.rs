@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::failure;
-use crate::init::{Host, LABEL, MARK};
+use crate::init::{Host, LABEL, marked};
 use crate::output;
 use crate::select::list;
 use crate::server::{Server, segment};
@@ -69,7 +69,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     if !arguments.force && !confirmed()? {
         return Ok(());
     }
-    let marked = format!("{LABEL}={MARK}");
+    let marked = marked(&arguments.host.namespace);
     for (root, plural, shown) in OUTSIDE {
         remove(&host, &arguments, &format!("{root}/{plural}"), &marked, shown).await?;
     }

@@ -21,7 +21,7 @@ mod existing;
 mod manifests;
 mod upstream;
 
-pub(crate) use existing::MARK;
+pub(crate) use existing::marked;
 pub(crate) use manifests::LABEL;
 
 const NAME: &str = "karmada-apiserver";
@@ -526,7 +526,17 @@ mod tests {
             serde_json::json!({"name": "karmada-aggregated-apiserver", "namespace": "here", "port": 443})
         );
         assert_eq!(found("Service", "karmada-aggregated-apiserver")["spec"]["ports"][0]["targetPort"], 5444);
-        assert!(calls.iter().all(|one| one["metadata"]["labels"][LABEL] == MARK), "deinit finds them");
+        // `deinit` finds what is outside of the namespace by its labels, and nothing of another installation.
+        let rights = programs.iter().filter(|one| one["apiVersion"] == "rbac.authorization.k8s.io/v1");
+        for one in calls.iter().chain(rights) {
+            let labels = one["metadata"]["labels"].as_object().expect("labels");
+            let has = |wanted: &str| {
+                let (name, value) = wanted.split_once('=').expect("a label");
+                labels.get(name).is_some_and(|given| given == value)
+            };
+            assert!(marked("here").split(',').all(has), "{one}");
+            assert!(!marked("elsewhere").split(',').all(has), "{one}");
+        }
         assert!(
             !calls.iter().any(|one| one["metadata"]["name"] == "v1beta1.metrics.k8s.io"),
             "it is the host's"

@@ -1,7 +1,7 @@
 //! Tasks that must not die quietly: one that ends or panics is started again, later each time, and counted.
 //!
-//! Stopping is one token for all; the end has come when every task has returned. What is known of the tasks can be asked for at
-//! any time ([`Supervisor::report`]).
+//! Stopping is one token for all; the end has come when every task has returned. Who must not wait for that cuts them off instead
+//! ([`Supervisor::cut_off`]). What is known of the tasks can be asked for at any time ([`Supervisor::report`]).
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -40,6 +40,8 @@ pub struct Supervisor(Arc<Inner>);
 #[derive(Default)]
 struct Inner {
     stop: CancellationToken,
+    /// Ends tasks wherever they wait.
+    cut: CancellationToken,
     tasks: TaskTracker,
     known: Mutex<BTreeMap<String, Known>>,
 }
@@ -94,7 +96,7 @@ impl Supervisor {
     {
         let (name, inner) = (name.into(), self.0.clone());
         self.0.known.lock().entry(name.clone()).or_default().running += 1;
-        self.0.tasks.spawn(async move {
+        self.0.tasks.spawn(self.0.cut.clone().run_until_cancelled_owned(async move {
             let mut deaths = 0;
             while !stop.is_cancelled() && !inner.stop.is_cancelled() {
                 let started = Instant::now();
@@ -117,7 +119,7 @@ impl Supervisor {
                 inner.restarted(&name);
             }
             inner.ended(&name);
-        });
+        }));
     }
 
     /// Runs a piece of work to its end; stopping waits for it. A panic ends it and is counted.
@@ -125,13 +127,13 @@ impl Supervisor {
     where
         Fut: Future<Output = ()> + Send + 'static,
     {
-        // A combinator, since an async block would hold the work twice: as it was given and as it is awaited.
-        self.0.tasks.spawn(AssertUnwindSafe(work).catch_unwind().map(|ended| {
+        let work = AssertUnwindSafe(work).catch_unwind().map(|ended| {
             if let Err(panic) = ended {
                 PANICS.get_or_create(&[("place", "task")]).inc();
                 tracing::error!(panic = message(panic.as_ref()), "a piece of work panicked");
             }
-        }));
+        });
+        self.0.tasks.spawn(self.0.cut.clone().run_until_cancelled_owned(work));
     }
 
     /// Returns what is known of the tasks, by name.
@@ -152,6 +154,12 @@ impl Supervisor {
         self.0.stop.cancel();
         self.0.tasks.close();
         self.0.tasks.wait().await;
+    }
+
+    /// Ends everything where it is: what waits for an answer does not go on when it comes. Returns once nothing is left that could.
+    pub async fn cut_off(&self) {
+        self.0.cut.cancel();
+        self.stop().await;
     }
 
     /// Returns how many tasks and pieces of work have not ended.
@@ -266,6 +274,30 @@ mod tests {
             tokio::task::yield_now().await;
         }
         assert!(supervisor.report().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_hangs_holds_up_a_stop_and_is_cut_off() {
+        let (supervisor, written) = (Supervisor::default(), Arc::new(AtomicU32::new(0)));
+        let (answer, hangs) = tokio::sync::watch::channel(false);
+        let counted = written.clone();
+        let write = move || {
+            let (written, mut answered) = (counted.clone(), hangs.clone());
+            async move {
+                let _ = answered.wait_for(|answered| *answered).await;
+                written.fetch_add(1, Ordering::SeqCst);
+            }
+        };
+        supervisor.spawn(write());
+        supervisor.keep("task", write);
+        tokio::task::yield_now().await;
+        let stopped = tokio::time::timeout(Duration::from_secs(10), supervisor.stop()).await;
+        assert!(stopped.is_err(), "both wait for an answer");
+        supervisor.cut_off().await;
+        assert!(supervisor.is_empty());
+        answer.send_replace(true);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(written.load(Ordering::SeqCst), 0, "nobody is left who would write");
     }
 
     #[test]

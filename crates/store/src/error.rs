@@ -41,7 +41,8 @@ pub enum OpenError {
 pub enum CommitError<H> {
     /// The expectation did not hold; `current` is the version that is there now, `None` if there is none.
     Conflict { current: Option<Arc<Entry<H>>> },
-    /// The expectation of a write that was to happen together with this one did not hold; nothing was written.
+    /// The expectation of a write that was to happen together with this one did not hold, or what it rests on has changed;
+    /// nothing was written.
     Overtaken { collection: Arc<str>, name: Box<str> },
     /// A deletion found nothing and had not expected a certain revision.
     NotFound,
@@ -68,7 +69,7 @@ impl<H> fmt::Display for CommitError<H> {
             }
             Self::Conflict { current: None } => f.write_str("the entry does not exist, but was expected to"),
             Self::Overtaken { collection, name } => {
-                write!(f, "{name} of {collection}, which was to be written with it, has changed")
+                write!(f, "{name} of {collection}, which belongs to it, has changed")
             }
             Self::NotFound => f.write_str("the entry to delete does not exist"),
             Self::ReadOnly { reason } => write!(f, "the store is read-only: {reason}"),

@@ -51,7 +51,8 @@ pub use etcd::{ETCD_BUCKETS, EtcdEndpoint, EtcdError, EtcdOptions, EtcdReport, E
 pub use faults::Faults;
 pub use format::RESTORE_JUMP;
 pub use model::{
-    Batch, Change, Committed, Durability, Entry, Event, Expect, FIRST_REVISION, Head, Revision, Write,
+    Batch, Change, Committed, Durability, Entry, Event, Expect, FIRST_REVISION, Head, Revision, Unchanged,
+    Write,
 };
 pub use options::{Backend, Clock, History, Options, SystemClock};
 pub use snapshot::{Range, Snapshot};

@@ -158,6 +158,15 @@ impl<H> fmt::Debug for Write<H> {
     }
 }
 
+/// What must not have changed for a write to happen; it is compared, not written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unchanged {
+    pub collection: Arc<str>,
+    pub name: Box<str>,
+    /// Its `modified` revision.
+    pub revision: Revision,
+}
+
 /// The outcome of a successful write.
 pub struct Committed<H> {
     pub revision: Revision,

@@ -27,7 +27,7 @@ use std::{
 use tokio::sync::oneshot;
 
 use crate::{
-    Change, CommitError, Committed, Durability, Entry, Event, Expect, Revision, Write,
+    Change, CommitError, Committed, Durability, Entry, Event, Expect, Revision, Unchanged, Write,
     disk::{Changes, Disk, Versions},
     error::OpenError,
     expiry::Expiries,
@@ -50,6 +50,8 @@ pub(crate) struct Pending<H> {
     pub(crate) write: Write<H>,
     /// What happens together with it, or not at all.
     pub(crate) companions: Vec<Write<H>>,
+    /// What it rests on.
+    pub(crate) unchanged: Vec<Unchanged>,
     pub(crate) done: oneshot::Sender<Reply<H>>,
 }
 
@@ -307,25 +309,29 @@ impl<H: Send + Sync + 'static> Sequencer<H> {
         let mut staged = Staged { events: Vec::with_capacity(batch.len()), replies: Vec::new() };
         // What the batch itself has changed so far.
         let mut overlay = Versions::<H>::new();
-        for Pending { mut write, mut companions, done } in batch {
+        for Pending { mut write, mut companions, unchanged, done } in batch {
             let mut in_flight = false;
+            let mut now = |collection: &Arc<str>, name: &str| {
+                let overlaid = overlay.get(&(Arc::clone(collection), name.into())).cloned();
+                in_flight |= overlaid.is_some();
+                overlaid.unwrap_or_else(|| state.get(collection, name).cloned())
+            };
             let mut find = |write: &mut Write<H>| {
                 write.collection = state.interned(Arc::clone(&write.collection));
-                let key = (Arc::clone(&write.collection), write.name.clone());
-                let overlaid = overlay.get(&key).cloned();
-                in_flight |= overlaid.is_some();
-                overlaid.unwrap_or_else(|| state.get(&write.collection, &write.name).cloned())
+                now(&write.collection, &write.name)
             };
             let current = find(&mut write);
             let others: Vec<_> = companions.iter_mut().map(&mut find).collect();
             let refusal = refusal(&write, current.as_ref()).or_else(|| {
                 let mut pairs = companions.iter().zip(&others);
-                pairs.find(|(write, current)| refusal(write, current.as_ref()).is_some()).map(|(write, _)| {
-                    CommitError::Overtaken {
-                        collection: Arc::clone(&write.collection),
-                        name: write.name.clone(),
-                    }
-                })
+                let refused = pairs.find(|(write, current)| refusal(write, current.as_ref()).is_some());
+                let refused = refused.map(|(write, _)| (&write.collection, &write.name));
+                let changed = |rests: &&Unchanged| {
+                    now(&rests.collection, &rests.name).is_none_or(|entry| entry.modified != rests.revision)
+                };
+                let changed = || unchanged.iter().find(changed).map(|rests| (&rests.collection, &rests.name));
+                let (collection, name) = refused.or_else(changed)?;
+                Some(CommitError::Overtaken { collection: Arc::clone(collection), name: name.clone() })
             });
             match refusal {
                 None => {
@@ -402,7 +408,7 @@ impl<H: Send + Sync + 'static> Sequencer<H> {
             let expect = Expect::Revision(deadline.modified);
             // Losing the deletion in a crash is fine, since the deadline is on disk.
             let write = Write::delete(deadline.collection, deadline.name, expect).buffered();
-            Pending { write, companions: Vec::new(), done: oneshot::channel().0 }
+            Pending { write, companions: Vec::new(), unchanged: Vec::new(), done: oneshot::channel().0 }
         });
         self.process(deletions.collect());
     }

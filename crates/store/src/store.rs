@@ -16,7 +16,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::{
     AtError, Backend, Change, CommitError, Committed, Compacted, Durability, Entry, Event, Expect,
-    FIRST_REVISION, Head, OpenError, Options, Revision, Snapshot, Watch, WatchAll, Write,
+    FIRST_REVISION, Head, OpenError, Options, Revision, Snapshot, Unchanged, Watch, WatchAll, Write,
     backup::{self, Backup},
     disk::{Changes, Disk, Loaded},
     etcd,
@@ -181,6 +181,17 @@ impl<H: Head> Store<H> {
         write: Write<H>,
         companions: Vec<Write<H>>,
     ) -> Result<Committed<H>, CommitError<H>> {
+        self.commit_while(write, companions, Vec::new()).await
+    }
+
+    /// As [`Store::commit_with`], but only while other entries are as the caller has seen them, also where others write as well.
+    /// [`CommitError::Overtaken`] says that one is not; memory shows by then what it has become. A companion is named in front of them.
+    pub async fn commit_while(
+        &self,
+        write: Write<H>,
+        companions: Vec<Write<H>>,
+        unchanged: Vec<Unchanged>,
+    ) -> Result<Committed<H>, CommitError<H>> {
         for write in std::iter::once(&write).chain(&companions) {
             self.check_size(write)?;
         }
@@ -190,7 +201,7 @@ impl<H: Head> Store<H> {
             let mut queue = self.shared().queue.lock();
             check_open(&queue)?;
             let patient = write.durability == Durability::Patient;
-            let pending = Pending { write, companions, done };
+            let pending = Pending { write, companions, unchanged, done };
             if patient {
                 let until = Instant::now() + self.shared().options.gather;
                 queue.patient.push_back((until, pending));

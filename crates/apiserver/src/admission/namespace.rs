@@ -1,18 +1,26 @@
 //! Objects are created only in namespaces that exist and are not going away; some namespaces never go.
 
+use std::sync::Arc;
+
 use apimachinery::gvk::GroupResource;
 use apimachinery::status::{Cause, Status};
 
+use crate::object::Entry;
 use crate::registry::Kind;
 use crate::server::Server;
 
 /// Namespaces that may not be deleted.
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
 
-/// Checks that an object of `kind` may be created in `namespace`.
-pub fn check_create(server: &Server, kind: &Kind, namespace: &str, name: &str) -> Result<(), Status> {
+/// Checks that an object of `kind` may be created in `namespace`. Returns the namespace, where there has to be one.
+pub fn check_create(
+    server: &Server,
+    kind: &Kind,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<Arc<Entry>>, Status> {
     if namespace.is_empty() || !kind.namespaced || kind.rules.computed {
-        return Ok(());
+        return Ok(None);
     }
     match server.store.get("namespaces", namespace) {
         None => Err(Status::not_found(&GroupResource::new("", "namespaces"), namespace)),
@@ -30,7 +38,7 @@ pub fn check_create(server: &Server, kind: &Kind, namespace: &str, name: &str) -
             }
             Err(status)
         }
-        Some(_) => Ok(()),
+        Some(entry) => Ok(Some(entry)),
     }
 }
 

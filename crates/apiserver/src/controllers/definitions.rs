@@ -3,6 +3,10 @@
 //!
 //! A definition is served from the moment its `Established` condition can be read: the registry is swapped first,
 //! the condition written after.
+//!
+//! Every server on an etcd does this, and each may be behind the others, or may not have served a definition before it is deleted. So
+//! what a dying definition holds is told by its collection, after memory has caught up, and every write is bound to the very object
+//! that was seen.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,7 +25,7 @@ use tokio::time::Instant;
 
 use crate::bootstrap::ensure;
 use crate::clock;
-use crate::handlers::delete::DeleteOptions;
+use crate::handlers::delete::{DeleteOptions, Preconditions};
 use crate::handlers::write::second;
 use crate::internal::Actor;
 use crate::object;
@@ -164,9 +168,7 @@ pub(super) async fn run(server: Arc<Server>) {
             () = look => {
                 next_look = None;
                 for entry in server.store.snapshot(COLLECTION).iter().filter(|entry| entry.head.deleting) {
-                    if let Some((kind, definition)) = read(&server, &entry.name) {
-                        remove(&actor, &kind, &definition).await;
-                    }
+                    remove(&actor, &entry.name).await;
                 }
             }
         }
@@ -398,6 +400,23 @@ fn compile(server: &Server, definition: &Value) -> Option<Arc<Custom>> {
     }
 }
 
+/// Returns where the instances of a definition are stored, whether it is served or not.
+pub(super) fn collection(name: &str) -> String {
+    let (plural, group) = name.split_once('.').unwrap_or((name, ""));
+    format!("{group}/{plural}")
+}
+
+/// Returns what is stored of a definition, whether it is served or not. What is native is not a definition's, whatever that is called.
+fn held(server: &Server, name: &str) -> Vec<Arc<object::Entry>> {
+    let collection = collection(name);
+    let registry = server.registry.load();
+    let native = |kind: &Arc<Kind>| kind.custom().is_none() && *kind.collection == *collection;
+    if registry.kinds().any(native) {
+        return Vec::new();
+    }
+    server.store.snapshot(&collection).iter().cloned().collect()
+}
+
 /// Returns the instances of a definition, if it is served.
 fn instances_of(server: &Server, name: &str) -> Option<Arc<Kind>> {
     let registry = server.registry.load();
@@ -411,29 +430,44 @@ async fn empty(actor: &Actor, kind: &Arc<Kind>, definition: &Value) {
     if !definition.has_finalizer(FINALIZER) {
         return;
     }
+    let held = held(server, name);
     let registry = server.registry.load_full();
+    let outdated = match registry.definitions().get(name) {
+        Some(custom) => !custom.terminating,
+        // Another server has served it. What is not served cannot be deleted.
+        None => !held.is_empty(),
+    };
     // Serve it as terminating first, so that nothing new comes while the old goes.
-    if registry.definitions().get(name).is_some_and(|custom| !custom.terminating)
-        && let Some(custom) = compile(server, definition)
-    {
+    if outdated && let Some(custom) = compile(server, definition) {
         serve(server, custom);
     }
     let words = "CustomResource deletion is in progress";
-    write_removal(actor, kind, name, &terminating("True", "InstanceDeletionInProgress", words), false).await;
+    let progress = terminating("True", "InstanceDeletionInProgress", words);
+    write_removal(actor, kind, definition, &progress, false).await;
     if let Some(instances) = instances_of(server, name) {
-        for entry in server.store.snapshot(&instances.collection).iter() {
+        for entry in &held {
             let (namespace, instance) = object::split_key(&entry.name);
-            let _ = actor.delete(&instances, namespace, instance, &DeleteOptions::default()).await;
+            let uid = Some(entry.head.uid.to_string());
+            let preconditions = Some(Preconditions { uid, resource_version: None });
+            let options = DeleteOptions { preconditions, ..DeleteOptions::default() };
+            // What cannot be deleted now is tried again.
+            let _ = actor.delete(&instances, namespace, instance, &options).await;
         }
     }
 }
 
 /// Lets a dying definition go when none of its instances is left, and deletes them again else.
-async fn remove(actor: &Actor, kind: &Arc<Kind>, definition: &Value) {
+async fn remove(actor: &Actor, name: &str) {
     let server = actor.server();
-    let name = definition.name();
-    let instances = instances_of(server, name);
-    if instances.is_some_and(|instances| !server.store.snapshot(&instances.collection).is_empty()) {
+    if let Err(error) = server.store.catch_up().await {
+        tracing::debug!(object = name, %error, "cannot see what a definition holds");
+        return;
+    }
+    let Some((kind, definition)) = read(server, name).filter(|(_, found)| found.is_deleting()) else {
+        return;
+    };
+    let (kind, definition) = (&kind, &definition);
+    if !held(server, name).is_empty() {
         return empty(actor, kind, definition).await;
     }
     let gone = if conditions::is_true(definition, "Established") {
@@ -446,17 +480,24 @@ async fn remove(actor: &Actor, kind: &Arc<Kind>, definition: &Value) {
         // Whoever sees that it is gone must not find its kind any more.
         withdraw(server, name);
     }
-    write_removal(actor, kind, name, &gone, true).await;
+    write_removal(actor, kind, definition, &gone, true).await;
 }
 
 /// Writes how far the removal of a definition has come; when it is done, nothing of ours holds it any longer.
-async fn write_removal(actor: &Actor, kind: &Arc<Kind>, name: &str, condition: &Condition, done: bool) {
-    let now = Timestamp::now();
+async fn write_removal(
+    actor: &Actor,
+    kind: &Arc<Kind>,
+    definition: &Value,
+    condition: &Condition,
+    done: bool,
+) {
+    let (name, now) = (definition.name(), Timestamp::now());
     let result = actor
         .update(kind, "", name, "status", |old| {
             let mut new = old.clone();
             let mut finalizers = new.finalizers();
-            if !finalizers.iter().any(|own| own == FINALIZER) {
+            let same = old.uid() == definition.uid() && old.is_deleting();
+            if !same || !finalizers.iter().any(|own| own == FINALIZER) {
                 return None;
             }
             set_condition(pointer::object_at(&mut new, "status"), condition.clone(), now);
@@ -475,4 +516,63 @@ async fn write_removal(actor: &Actor, kind: &Arc<Kind>, name: &str, condition: &
 fn set_condition(status: &mut Value, wanted: Condition, now: Timestamp) {
     let wanted = conditions::condition(wanted.kind, wanted.status, &wanted.reason, wanted.message);
     conditions::set(status, wanted, &second(now));
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn definition() -> Value {
+        let version = json!({"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}});
+        json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": "pandas.example.com"}, "spec": {"group": "example.com", "scope": "Cluster",
+            "names": {"plural": "pandas", "singular": "panda", "kind": "Panda", "listKind": "PandaList"}, "versions": [version]}})
+    }
+
+    #[tokio::test]
+    async fn a_definition_waits_for_its_instances_wherever_they_were_served() {
+        let handle = crate::start(crate::Options::default()).await.expect("the server starts");
+        let (server, actor) = (&handle.server, Actor::new(&handle.server, "test"));
+        let name = "pandas.example.com";
+        install(server, &[definition()]).await.expect("it is new");
+        let pandas = instances_of(server, name).expect("it is served");
+        let held = json!({"apiVersion": "example.com/v1", "kind": "Panda",
+            "metadata": {"name": "a", "finalizers": ["example.com/held"]}});
+        actor.create(&pandas, "", held).await.expect("it is new");
+
+        // Deleted before it is served here.
+        withdraw(server, name);
+        let kind = definition_kind(&server.registry.load()).expect("it is native");
+        actor.delete(&kind, "", name, &DeleteOptions::default()).await.expect("it is there");
+        remove(&actor, name).await;
+        assert!(read(server, name).is_some_and(|(_, found)| found.has_finalizer(FINALIZER)));
+        let panda = server.store.get("example.com/pandas", "a").expect("its finalizer holds it");
+        assert!(panda.head.deleting, "it is told to go");
+
+        let released = |old: &Value| {
+            let mut new = old.clone();
+            new.set_finalizers(Vec::new());
+            Some(new)
+        };
+        actor.update(&pandas, "", "a", "", released).await.expect("it is there");
+        remove(&actor, name).await;
+        assert!(server.store.get(COLLECTION, name).is_none(), "nothing is left of it");
+        handle.stop().await;
+    }
+
+    #[tokio::test]
+    async fn a_definition_that_was_made_anew_is_not_finished_for_the_one_before() {
+        let handle = crate::start(crate::Options::default()).await.expect("the server starts");
+        let (server, actor) = (&handle.server, Actor::new(&handle.server, "test"));
+        install(server, &[definition()]).await.expect("it is new");
+        let (kind, new) = read(server, "pandas.example.com").expect("it is there");
+        let mut seen = new.clone();
+        seen["metadata"]["uid"] = json!("another");
+        write_removal(&actor, &kind, &seen, &terminating("False", "Done", ""), true).await;
+        let (_, after) = read(server, "pandas.example.com").expect("it is there");
+        assert!(after.has_finalizer(FINALIZER));
+        handle.stop().await;
+    }
 }

@@ -1,7 +1,8 @@
 //! The garbage collector: what is owned goes when its owners are gone.
 //!
 //! The graph is kept from the heads of stored objects alone. Before anything is deleted, the live owner is looked up
-//! again and the deletion is bound to the uid that was looked at: "not seen" is never taken for "gone".
+//! again and the deletion is bound to the version that was looked at: "not seen" is never taken for "gone", and what has lost or
+//! changed its owners meanwhile is looked at again.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -241,7 +242,7 @@ impl Collector {
                 "Background"
             }
         };
-        self.delete(kind, namespace, name, &uid, policy).await
+        self.delete(kind, entry, policy).await
     }
 
     /// A dependent that itself waits for this object must not hold it: take away its block.
@@ -409,17 +410,15 @@ impl Collector {
         ignore_missing(result.map(|_| ()))
     }
 
-    async fn delete(
-        &self,
-        kind: &Arc<Kind>,
-        namespace: &str,
-        name: &str,
-        uid: &str,
-        policy: &str,
-    ) -> Result<(), String> {
+    /// Deletes what was looked at. A conflict is an error: it is to be looked at again.
+    async fn delete(&self, kind: &Arc<Kind>, entry: &Entry, policy: &str) -> Result<(), String> {
+        let (namespace, name) = object::split_key(&entry.name);
         let options = DeleteOptions {
             propagation_policy: Some(policy.to_owned()),
-            preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
+            preconditions: Some(Preconditions {
+                uid: Some(entry.head.uid.to_string()),
+                resource_version: Some(entry.modified.to_string()),
+            }),
             ..DeleteOptions::default()
         };
         let result = self.actor.delete(kind, namespace, name, &options).await;
@@ -429,7 +428,7 @@ impl Collector {
 
 fn ignore_missing(result: Result<(), apimachinery::status::Status>) -> Result<(), String> {
     match result {
-        Err(status) if status.code == 404 || status.code == 409 => Ok(()),
+        Err(status) if status.code == 404 => Ok(()),
         other => other.map_err(|status| status.message),
     }
 }
@@ -441,4 +440,35 @@ fn kind_of(registry: &Registry, collection: &str) -> Option<Arc<Kind>> {
         return Some(first.clone());
     }
     Some(kinds.find(|kind| kind.gvk == kind.storage).unwrap_or(first).clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_has_lost_its_owners_meanwhile_is_not_deleted() {
+        let options = crate::Options { collect_garbage: false, ..crate::Options::default() };
+        let handle = crate::start(options).await.expect("the server starts");
+        let server = &handle.server;
+        let collector = Collector { actor: Actor::new(server, "test") };
+        let registry = server.registry.load_full();
+        let kind = registry.find("", "v1", "configmaps").expect("it is native");
+        let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": "gone"});
+        let map = json!({"apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": "a", "namespace": "default", "ownerReferences": [owner]}});
+        collector.actor.create(kind, "default", map).await.expect("it is new");
+        let seen = server.store.get("configmaps", "default/a").expect("it is there");
+        collector.drop_owners(kind, "default", "a", &seen.head.uid, &["gone".into()]).await.expect("changed");
+
+        let refused = collector.delete(kind, &seen, "Background").await;
+        let now = server.store.get("configmaps", "default/a").expect("nobody owns it any more");
+        assert!(refused.is_err(), "it is looked at again");
+        let mut graph = Graph::default();
+        graph.put(&kind.collection, &now);
+        assert_eq!(collector.process(&graph, &now.head.uid).await, Ok(()));
+        collector.delete(kind, &now, "Background").await.expect("this is what is there");
+        assert!(server.store.get("configmaps", "default/a").is_none());
+        handle.stop().await;
+    }
 }

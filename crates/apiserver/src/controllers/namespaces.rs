@@ -2,6 +2,10 @@
 //!
 //! After a short grace pods go first, then everything else. What is held by finalizers is waited for; the namespace's conditions say
 //! what is left. Watches: everything, for what disappears from a dying namespace.
+//!
+//! Every server on an etcd does this, and each may be behind the others. So memory catches up before a namespace is looked at, and every
+//! write is bound to the very namespace or object that was seen: by the time it arrives, others may have finished the namespace and
+//! somebody may have made it anew. Nothing is created in it meanwhile; see [`crate::handlers::together`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,8 +18,9 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::definitions;
 use crate::clock;
-use crate::handlers::delete::DeleteOptions;
+use crate::handlers::delete::{DeleteOptions, Preconditions};
 use crate::handlers::write::second;
 use crate::head::Head;
 use crate::internal::Actor;
@@ -118,12 +123,16 @@ enum Progress {
 /// One pass over a dying namespace.
 async fn empty(actor: &Actor, namespace: &str) -> Progress {
     let server = actor.server();
+    if let Err(error) = server.store.catch_up().await {
+        tracing::debug!(namespace, %error, "cannot see what is in a namespace");
+        return Progress::Again;
+    }
     let registry = server.registry.load_full();
     let Some(kind) = registry.find("", "v1", "namespaces").cloned() else { return Progress::Gone };
-    match server.store.get("namespaces", namespace) {
-        Some(entry) if entry.head.deleting => {}
+    let uid = match server.store.get("namespaces", namespace) {
+        Some(entry) if entry.head.deleting => entry.head.uid.clone(),
         _ => return Progress::Gone,
-    }
+    };
     let mut kinds: Vec<Arc<Kind>> =
         registry.stored_kinds().into_iter().filter(|kind| kind.namespaced && kind.allows("delete")).collect();
     // Pods may depend on what else is there while they end.
@@ -133,26 +142,24 @@ async fn empty(actor: &Actor, namespace: &str) -> Progress {
         if &*kind.collection != "pods" && left.total > 0 && left.pods {
             break;
         }
-        delete_all(actor, kind, namespace, &mut left).await;
+        let snapshot = server.store.snapshot(&kind.collection);
+        let prefix = format!("{namespace}/");
+        let entries: Vec<_> = within(&snapshot, &prefix).cloned().collect();
+        delete_all(actor, kind, &entries, &mut left).await;
+    }
+    if let Some(collection) = unserved(server, &kinds, namespace) {
+        left.failed.get_or_insert(format!("{collection} is not served yet"));
     }
     if left.total > 0 || left.failed.is_some() {
         let (conditions, now) = (left.conditions(), Timestamp::now());
-        let change = |old: &Value| Some(with_conditions(old, &conditions, now));
+        let change = |old: &Value| is_dying(old, &uid).then(|| with_conditions(old, &conditions, now));
         let result = actor.update(&kind, "", namespace, "status", change).await;
         if let Err(status) = result {
             tracing::debug!(namespace, error = %status, "cannot report what is left");
         }
         return if left.failed.is_some() { Progress::Again } else { Progress::Waiting };
     }
-    let finished = actor
-        .update(&kind, "", namespace, "finalize", |old| {
-            let mut new = old.clone();
-            if let Some(Value::Array(finalizers)) = new.pointer_mut("/spec/finalizers") {
-                finalizers.retain(|finalizer| finalizer != "kubernetes");
-            }
-            Some(new)
-        })
-        .await;
+    let finished = actor.update(&kind, "", namespace, "finalize", |old| finalized(old, &uid)).await;
     match finished {
         Ok(_) => Progress::Gone,
         Err(status) if status.code == 404 => Progress::Gone,
@@ -163,15 +170,43 @@ async fn empty(actor: &Actor, namespace: &str) -> Progress {
     }
 }
 
-async fn delete_all(actor: &Actor, kind: &Arc<Kind>, namespace: &str, left: &mut Left) {
-    let server = actor.server();
+/// Returns a namespace without the finalizer that this controller takes care of, if it is the dying one that was seen.
+fn finalized(old: &Value, uid: &str) -> Option<Value> {
+    is_dying(old, uid).then(|| {
+        let mut new = old.clone();
+        if let Some(Value::Array(finalizers)) = new.pointer_mut("/spec/finalizers") {
+            finalizers.retain(|finalizer| finalizer != "kubernetes");
+        }
+        new
+    })
+}
+
+fn is_dying(namespace: &Value, uid: &str) -> bool {
+    namespace.uid() == uid && namespace.is_deleting()
+}
+
+/// Returns a collection with objects in a namespace whose definition another server serves already, and this one not yet.
+fn unserved(server: &Server, kinds: &[Arc<Kind>], namespace: &str) -> Option<String> {
     let prefix = format!("{namespace}/");
-    let snapshot = server.store.snapshot(&kind.collection);
-    let entries: Vec<_> = within(&snapshot, &prefix).cloned().collect();
-    let options =
-        DeleteOptions { propagation_policy: Some("Background".to_owned()), ..DeleteOptions::default() };
+    server.store.snapshot(definitions::COLLECTION).iter().find_map(|definition| {
+        let collection = definitions::collection(&definition.name);
+        let held = within(&server.store.snapshot(&collection), &prefix).next().is_some();
+        let served = || kinds.iter().any(|kind| *kind.collection == *collection);
+        (held && !served()).then_some(collection)
+    })
+}
+
+/// Deletes these very objects.
+async fn delete_all(actor: &Actor, kind: &Arc<Kind>, entries: &[Arc<object::Entry>], left: &mut Left) {
+    let server = actor.server();
     for entry in entries {
-        let (_, name) = object::split_key(&entry.name);
+        let (namespace, name) = object::split_key(&entry.name);
+        let uid = Some(entry.head.uid.to_string());
+        let options = DeleteOptions {
+            propagation_policy: Some("Background".to_owned()),
+            preconditions: Some(Preconditions { uid, resource_version: None }),
+            ..DeleteOptions::default()
+        };
         match actor.delete(kind, namespace, name, &options).await {
             Err(status) if status.code == 404 => {}
             Err(status) => {
@@ -286,4 +321,47 @@ fn with_conditions(old: &Value, conditions: &[Value], now: Timestamp) -> Value {
         conditions::set(pointer::object_at(&mut new, "status"), condition.clone(), &second(now));
     }
     new
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_the_dying_namespace_that_was_seen_is_let_go() {
+        let namespace = |uid: &str, deleted: Option<&str>| {
+            json!({"metadata": {"name": "n", "uid": uid, "deletionTimestamp": deleted},
+                "spec": {"finalizers": ["kubernetes", "mine"]}})
+        };
+        let dying = Some("2026-01-01T00:00:00Z");
+        let finalizers = |old: Value| finalized(&old, "1").map(|new| new["spec"]["finalizers"].clone());
+        assert_eq!(finalizers(namespace("1", dying)), Some(json!(["mine"])));
+        assert_eq!(finalizers(namespace("1", None)), None);
+        assert_eq!(finalizers(namespace("2", None)), None, "made anew");
+        assert_eq!(finalizers(namespace("2", dying)), None, "made anew and deleted again");
+    }
+
+    #[tokio::test]
+    async fn what_was_made_anew_does_not_go_with_what_was_seen() {
+        let handle = crate::start(crate::Options::default()).await.expect("the server starts");
+        let (server, actor) = (&handle.server, Actor::new(&handle.server, "test"));
+        let registry = server.registry.load_full();
+        let kind = registry.find("", "v1", "configmaps").expect("it is native");
+        let create = async || {
+            let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "default"}});
+            actor.create(kind, "default", map).await.expect("it is new").uid().to_owned()
+        };
+        create().await;
+        let seen = server.store.get("configmaps", "default/a").expect("it is there");
+        actor.delete(kind, "default", "a", &DeleteOptions::default()).await.expect("it is there");
+        let new = create().await;
+        let mut left = Left::default();
+        delete_all(&actor, kind, &[seen], &mut left).await;
+        let there = server.store.get("configmaps", "default/a").expect("nobody has asked for its deletion");
+        assert_eq!(*there.head.uid, *new);
+        assert!(left.failed.is_some(), "it is looked at again");
+        handle.stop().await;
+    }
 }

@@ -6,7 +6,8 @@
 //!
 //! Such a change of a status is the server's own: it is prepared and validated like any write of a status, and nobody else is asked
 //! about it. If one of those objects has changed meanwhile, the plug-ins are asked again; the write itself starts over only if its own
-//! object has changed.
+//! object has changed. A new object is written only while its namespace and its definition are as they were seen: on several servers
+//! memory alone does not tell that nobody has begun to delete them.
 
 use std::sync::Arc;
 
@@ -98,7 +99,12 @@ impl Target<'_> {
             // One that has changed meanwhile is seen again by its plug-in.
             let Some(companions) = companions.into_iter().collect::<Option<Vec<_>>>() else { continue };
             let companions = ranges.into_iter().chain(companions.into_iter().flatten()).collect();
-            match self.server.store.commit_with(write, companions).await {
+            // Looked at again after every race that was lost: it may be going away by now.
+            let grounds = match commit.operation {
+                Operation::Create => self.grounds(commit.name)?,
+                Operation::Update | Operation::Delete => Vec::new(),
+            };
+            match self.server.store.commit_while(write, companions, grounds).await {
                 Ok(committed) => return Ok(Done::Written(Some(committed.revision))),
                 Err(store::CommitError::Conflict { .. }) => return Ok(Done::Lost),
                 Err(store::CommitError::Overtaken { collection, .. }) if allocator::is_range(&collection) => {

@@ -19,6 +19,7 @@ use super::together::{Commit, Done, Put};
 use crate::admission::webhooks::{Occasion, Rounds};
 use crate::admission::{Attributes, Operation, certificates, namespace, param_rights, priority};
 use crate::auth::claims;
+use crate::controllers::definitions;
 use crate::conversion;
 use crate::head::Head;
 use crate::object::{self, Entry};
@@ -90,16 +91,7 @@ impl Target<'_> {
             object.metadata_mut().insert("name".to_owned(), name.into());
         }
         let given_name = object.name().to_owned();
-        namespace::check_create(self.server, self.kind, self.namespace, &given_name)?;
-        if let Some(custom) = self.kind.custom()
-            && custom.terminating
-        {
-            return Err(Status::forbidden(
-                &self.kind.resource,
-                &given_name,
-                "create not allowed while custom resource definition is terminating",
-            ));
-        }
+        self.grounds(&given_name)?;
         if !fields_managed {
             // What the server itself adds from here on belongs to nobody.
             crate::field_ownership::track(self, None, &mut object);
@@ -150,6 +142,36 @@ impl Target<'_> {
                 None if generated && attempts > 0 => {}
                 None => return Err(self.already_exists(&name, generated)),
             }
+        }
+    }
+
+    /// Returns what a new object rests on, as it is now: its namespace and its definition. Refuses it if one of them is going away:
+    /// whoever removes what is in there has to be sure that nothing comes after.
+    pub(super) fn grounds(&self, name: &str) -> Result<Vec<store::Unchanged>, Status> {
+        let namespace = namespace::check_create(self.server, self.kind, self.namespace, name)?;
+        let definition = self.definition(name)?;
+        let rests = |collection: &str, entry: Arc<Entry>| store::Unchanged {
+            collection: collection.into(),
+            name: entry.name.clone(),
+            revision: entry.modified,
+        };
+        let namespace = namespace.map(|entry| rests("namespaces", entry));
+        let definition = definition.map(|entry| rests(definitions::COLLECTION, entry));
+        Ok(namespace.into_iter().chain(definition).collect())
+    }
+
+    /// Returns the definition of the kind, if it has one and that stays.
+    fn definition(&self, name: &str) -> Result<Option<Arc<Entry>>, Status> {
+        let Some(custom) = self.kind.custom() else { return Ok(None) };
+        match self.server.store.get(definitions::COLLECTION, &custom.name) {
+            // It is served for a moment longer.
+            None => Err(Status::no_such_route()),
+            Some(entry) if entry.head.deleting || custom.terminating => Err(Status::forbidden(
+                &self.kind.resource,
+                name,
+                "create not allowed while custom resource definition is terminating",
+            )),
+            Some(entry) => Ok(Some(entry)),
         }
     }
 

@@ -19,6 +19,7 @@ mod hooks;
 mod identity;
 mod life;
 mod pressure;
+mod several;
 mod strangers;
 mod trust;
 mod verdicts;

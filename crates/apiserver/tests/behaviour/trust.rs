@@ -298,3 +298,51 @@ async fn finding_23_a_namespace_says_what_is_left_in_it() {
     api.until("api/v1/namespaces/held", |answer| answer.code == 404).await;
     handle.stop().await;
 }
+
+/// Deletes a namespace while something in it is admitted.
+#[derive(Default)]
+struct Deleting(std::sync::OnceLock<std::sync::Arc<apiserver::server::Server>>);
+
+impl apiserver::admission::Admit for Deleting {
+    fn name(&self) -> &'static str {
+        "Deleting"
+    }
+
+    fn handles(
+        &self,
+        _: apiserver::admission::Operation,
+        kind: &apiserver::registry::Kind,
+        subresource: &str,
+    ) -> bool {
+        kind.gvk.kind == "ConfigMap" && subresource.is_empty()
+    }
+
+    fn validate<'a>(
+        &'a self,
+        attributes: &'a mut apiserver::admission::Attributes<'_>,
+    ) -> futures::future::BoxFuture<'a, Result<(), apimachinery::status::Status>> {
+        Box::pin(async {
+            let Some(server) = self.0.get().filter(|_| attributes.namespace == "going") else {
+                return Ok(());
+            };
+            let registry = server.registry.load_full();
+            let kind = registry.find("", "v1", "namespaces").expect("it is native");
+            let actor = apiserver::internal::Actor::new(server, "test");
+            let options = apiserver::handlers::delete::DeleteOptions::default();
+            actor.delete(kind, "", "going", &options).await.map(drop)
+        })
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_created_in_a_namespace_that_went_while_it_was_admitted() {
+    let deleting = std::sync::Arc::new(Deleting::default());
+    let (handle, api) = start_with(Options { plugins: vec![deleting.clone()], ..Options::default() }).await;
+    assert!(deleting.0.set(handle.server.clone()).is_ok());
+    api.post("api/v1/namespaces", &json!({"metadata": {"name": "going"}})).await.expect(201);
+    let map = json!({"metadata": {"name": "m"}});
+    let refused = api.post("api/v1/namespaces/going/configmaps", &map).await;
+    assert!([403, 404].contains(&refused.code), "{}", refused.text());
+    assert!(handle.server.store.get("configmaps", "going/m").is_none());
+    handle.stop().await;
+}

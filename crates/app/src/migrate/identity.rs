@@ -5,7 +5,11 @@ use std::collections::BTreeMap;
 use apimachinery::object::Object as _;
 use serde_json::Value;
 
+use super::scope;
 use super::snapshot::Item;
+
+/// Names the account whose token a Secret holds.
+const ACCOUNT: &str = "kubernetes.io/service-account.name";
 
 /// The uid that an object has in the target, by the one it has in the source.
 pub(crate) type Uids = BTreeMap<String, String>;
@@ -53,14 +57,22 @@ pub(crate) fn move_generation(status: &mut Value, from: i64, to: i64) {
 }
 
 /// Sorts objects into groups that can be written one after the other: definitions, namespaces, then all else, owners before what they
-/// own, bindings after the templates that they name, Works last. Namespaces that are being deleted come at the very end.
+/// own, tokens after their accounts, bindings after the templates that they name, Works last. Namespaces that are being deleted come
+/// at the very end.
 pub(crate) fn in_order(items: Vec<Item>) -> Vec<Vec<Item>> {
+    let accounts = items.iter().filter(|item| item.resource.is("", "serviceaccounts"));
+    let accounts: BTreeMap<(&str, &str), &str> =
+        accounts.map(|item| ((item.object.namespace(), item.object.name()), item.uid())).collect();
     let owners: BTreeMap<String, Vec<String>> = items
         .iter()
         .map(|item| {
             let uids = item.object.owner_references().iter();
-            let uids = uids.filter_map(|owner| owner["uid"].as_str()).map(str::to_owned);
-            (item.uid().to_owned(), uids.collect())
+            let uids = uids.filter_map(|owner| owner["uid"].as_str());
+            // The target's own controller removes a token whose account is not there.
+            let account =
+                item.object.annotation(ACCOUNT).filter(|_| scope::is_token(&item.resource, &item.object));
+            let account = account.and_then(|name| accounts.get(&(item.object.namespace(), name)).copied());
+            (item.uid().to_owned(), uids.chain(account).map(str::to_owned).collect())
         })
         .collect();
     let mut groups: BTreeMap<(u8, usize), Vec<Item>> = BTreeMap::new();
@@ -174,6 +186,42 @@ mod tests {
             vec!["old"],
         ];
         assert_eq!(order, expected);
+    }
+
+    #[test]
+    fn a_token_comes_after_its_account() {
+        let account = |owner: Option<&str>| {
+            let owners: Vec<Value> = owner.into_iter().map(|uid| json!({ "uid": uid })).collect();
+            let metadata =
+                json!({ "name": "robot", "namespace": "n", "uid": "account", "ownerReferences": owners });
+            item("", "serviceaccounts", json!({ "metadata": metadata }))
+        };
+        let token = || {
+            let annotations = json!({ "kubernetes.io/service-account.name": "robot" });
+            let metadata =
+                json!({ "name": "token", "namespace": "n", "uid": "token", "annotations": annotations });
+            let kind = "kubernetes.io/service-account-token";
+            item("", "secrets", json!({ "metadata": metadata, "type": kind }))
+        };
+        let owner =
+            || item("apps", "deployments", json!({ "metadata": { "name": "owner", "uid": "owner" } }));
+        let cases = [
+            (vec![token(), account(None)], vec![vec!["robot"], vec!["token"]]),
+            // Wherever the account itself belongs.
+            (
+                vec![token(), account(Some("owner")), owner()],
+                vec![vec!["owner"], vec!["robot"], vec!["token"]],
+            ),
+            // There already, or left out.
+            (vec![token()], vec![vec!["token"]]),
+        ];
+        for (items, expected) in cases {
+            let order: Vec<Vec<String>> = in_order(items)
+                .into_iter()
+                .map(|group| group.iter().map(|item| item.object.name().to_owned()).collect())
+                .collect();
+            assert_eq!(order, expected);
+        }
     }
 
     #[test]

@@ -89,7 +89,9 @@ pub(crate) fn plan(source: &Snapshot, target: &Snapshot, identity: Identity) -> 
         }
         plan.planned.push(Planned { item, step });
     }
-    plan.extra = target.items.keys().filter(|key| !source.items.contains_key(key)).cloned().collect();
+    let extra = target.items.keys().filter(|key| !source.items.contains_key(key));
+    // Of what nobody could read nobody knows whether the source has it.
+    plan.extra = extra.filter(|key| !source.unread.contains(&key.group)).cloned().collect();
     plan
 }
 
@@ -192,7 +194,10 @@ pub(crate) fn outcome(
             uids.insert(planned.item.uid().to_owned(), new_uid());
         }
     }
-    let mut after: BTreeMap<Key, Item> = if prune { BTreeMap::new() } else { target.items.clone() };
+    let mut after = target.items.clone();
+    if prune {
+        plan.extra.iter().for_each(|key| drop(after.remove(key)));
+    }
     for planned in &plan.planned {
         let mut item = planned.item.clone();
         identity::rename(&mut item.object, &uids);
@@ -307,6 +312,22 @@ mod tests {
             (plan.planned.len(), plan.unknown),
             (0, BTreeMap::from([("v1 configmaps".to_owned(), 1)]))
         );
+    }
+
+    #[test]
+    fn what_could_not_be_read_is_not_taken_for_absent() {
+        let object = |name: &str| json!({ "metadata": { "name": name, "uid": name } });
+        let target = snapshot(&[("example.com", "widgets", object("w")), ("", "secrets", object("s"))]);
+        let mut source = snapshot(&[]);
+        let extra = |source: &Snapshot| {
+            let plan = plan(source, &target, Identity::OfTarget);
+            let after = outcome(&plan, &target, Identity::OfTarget, true, String::new);
+            let after: Vec<String> = after.iter().map(|item| item.object.name().to_owned()).collect();
+            (plan.extra.iter().map(|key| key.name.clone()).collect::<Vec<_>>(), after)
+        };
+        assert_eq!(extra(&source), (vec!["s".to_owned(), "w".to_owned()], vec![]));
+        source.unread.insert("example.com".to_owned());
+        assert_eq!(extra(&source), (vec!["s".to_owned()], vec!["w".to_owned()]));
     }
 
     #[test]

@@ -46,9 +46,14 @@ static OUR_DEFINITIONS: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
     all.map(|definition| definition.name().to_owned()).collect()
 });
 
+/// Returns whether anything of a group can move.
+pub(crate) fn moves(group: &str) -> bool {
+    !GROUPS.iter().any(|(known, _)| group == *known)
+}
+
 /// Returns whether objects of a kind are looked at at all.
 pub(crate) fn is_read(resource: &Resource) -> bool {
-    !GROUPS.iter().any(|(group, _)| resource.group == *group)
+    moves(&resource.group)
         && !resource.is("", "events")
         && !resource.is("networking.k8s.io", "ipaddresses")
         && !resource.is("networking.k8s.io", "servicecidrs")

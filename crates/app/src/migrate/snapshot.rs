@@ -112,6 +112,8 @@ impl Item {
 pub(crate) struct Snapshot {
     /// All kinds, in all versions; the preferred version of each comes first.
     pub(crate) served: Vec<Arc<Resource>>,
+    /// Groups of servers that were away: what they have is not known.
+    pub(crate) unread: BTreeSet<String>,
     pub(crate) items: BTreeMap<Key, Item>,
     /// How much does not move, by reason.
     pub(crate) left_out: BTreeMap<&'static str, usize>,
@@ -122,7 +124,8 @@ pub(crate) struct Snapshot {
 impl Snapshot {
     /// Reads everything, in the versions that `like` was read in where they are served, else in those that the server prefers.
     pub(crate) async fn take(client: &Client, like: Option<&Self>) -> anyhow::Result<Self> {
-        let served: Vec<Arc<Resource>> = discover(client).await?.into_iter().map(Arc::new).collect();
+        let (served, unread) = discover(client).await?;
+        let served: Vec<Arc<Resource>> = served.into_iter().map(Arc::new).collect();
         let missing: Vec<&str> = KARMADA
             .into_iter()
             .filter(|group| !served.iter().any(|resource| resource.group == *group))
@@ -134,7 +137,7 @@ impl Snapshot {
                 missing.join(", ")
             );
         }
-        let mut snapshot = Self { served, ..Self::default() };
+        let mut snapshot = Self { served, unread, ..Self::default() };
         let wanted = snapshot.each_once(like);
         let lists = futures::stream::iter(wanted)
             .map(|resource| async move { Ok::<_, anyhow::Error>((list(client, &resource).await?, resource)) })
@@ -186,12 +189,14 @@ impl Snapshot {
     }
 }
 
-/// Returns what is served, the version that a group prefers first.
-async fn discover(client: &Client) -> anyhow::Result<Vec<Resource>> {
+/// Returns what is served, the version that a group prefers first, and the groups of servers that are known to be away.
+///
+/// Any other failure is one: a kind that is taken for one without objects would be removed from the target by `--prune`.
+async fn discover(client: &Client) -> anyhow::Result<(Vec<Resource>, BTreeSet<String>)> {
     let unreachable = "the control plane does not answer";
     let core = get(client, "/api/v1").await.context(unreachable)?;
     let groups = get(client, "/apis").await.context(unreachable)?;
-    let mut found = read_resources("", "v1", &core);
+    let (mut found, mut unread) = (read_resources("", "v1", &core), BTreeSet::new());
     for group in groups["groups"].as_array().into_iter().flatten() {
         let name = group["name"].as_str().unwrap_or_default();
         let preferred = group["preferredVersion"]["version"].as_str().unwrap_or_default();
@@ -202,19 +207,31 @@ async fn discover(client: &Client) -> anyhow::Result<Vec<Resource>> {
         for version in order {
             let resources = match get(client, &format!("/apis/{name}/{version}")).await {
                 Ok(list) => read_resources(name, version, &list),
-                // A server behind this one is away. Nothing of Karmada's may be missed.
-                Err(error) if KARMADA.contains(&name) => {
-                    return Err(error.context(format!("{name}/{version} does not answer")));
-                }
+                Err(_) if !scope::moves(name) => continue,
                 Err(error) => {
-                    tracing::warn!("{name}/{version} does not answer and is passed over: {error:#}");
+                    // Nothing of Karmada's may be missed.
+                    if KARMADA.contains(&name) || !is_away(client, name, version).await? {
+                        return Err(error.context(format!("{name}/{version} does not answer")));
+                    }
+                    tracing::warn!("{name}/{version} is not available and is passed over: {error:#}");
+                    unread.insert(name.to_owned());
                     continue;
                 }
             };
             found.extend(resources);
         }
     }
-    Ok(found)
+    Ok((found, unread))
+}
+
+/// Returns whether the server itself says that another one, which has this group version, is away.
+async fn is_away(client: &Client, group: &str, version: &str) -> anyhow::Result<bool> {
+    let path = format!("/apis/apiregistration.k8s.io/v1/apiservices/{version}.{group}");
+    let registration =
+        get(client, &path).await.with_context(|| format!("{group}/{version} does not answer"))?;
+    let conditions = registration["status"]["conditions"].as_array();
+    let says = |condition: &Value| condition["type"] == "Available" && condition["status"] == "False";
+    Ok(!registration["spec"]["service"].is_null() && conditions.into_iter().flatten().any(says))
 }
 
 /// Reads one page of discovery; what cannot be listed and created is not kept.
@@ -290,6 +307,53 @@ mod tests {
             found[0].path("karmada-es-m1"),
             "/apis/work.karmada.io/v1alpha1/namespaces/karmada-es-m1/works"
         );
+    }
+
+    /// A control plane that answers to these paths, and to no other.
+    fn serving(answers: &[(&'static str, Value)]) -> Client {
+        let answers: BTreeMap<&str, Value> = answers.iter().cloned().collect();
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let found = answers.get(request.uri().path()).cloned();
+            let code: u16 = if found.is_some() { 200 } else { 503 };
+            let body =
+                found.unwrap_or(json!({ "kind": "Status", "code": 503, "message": "away" })).to_string();
+            let response =
+                http::Response::builder().status(code).body(kube::client::Body::from(body.into_bytes()));
+            std::future::ready(response)
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test]
+    async fn only_what_is_known_to_be_away_is_passed_over() {
+        let group = |name: &str| json!({ "name": name, "preferredVersion": { "version": "v1" }, "versions": [{ "version": "v1" }] });
+        let groups =
+            |names: &[&str]| json!({ "groups": names.iter().map(|name| group(name)).collect::<Vec<_>>() });
+        let registration = |service: Value, available: &str| {
+            let conditions = json!([{ "type": "Available", "status": available }]);
+            json!({ "spec": { "service": service }, "status": { "conditions": conditions } })
+        };
+        let at = "/apis/apiregistration.k8s.io/v1/apiservices/v1.example.com";
+        let service = json!({ "name": "x" });
+        let cases = [
+            (Some(registration(service.clone(), "False")), true),
+            // It says that all is well: only this request has failed.
+            (Some(registration(service, "True")), false),
+            // Nobody else's: a definition.
+            (Some(registration(Value::Null, "False")), false),
+            (None, false),
+        ];
+        for (registration, passed_over) in cases {
+            let mut answers = vec![("/api/v1", json!({})), ("/apis", groups(&["example.com"]))];
+            answers.extend(registration.clone().map(|registration| (at, registration)));
+            let found = discover(&serving(&answers)).await.map(|(_, unread)| unread);
+            match found {
+                Ok(unread) => assert!(passed_over && unread.contains("example.com"), "{registration:?}"),
+                Err(error) => {
+                    assert!(!passed_over && error.to_string().contains("example.com/v1"), "{error:#}")
+                }
+            }
+        }
     }
 
     #[test]

@@ -58,6 +58,26 @@ async fn acquired(client: &Client) -> jiff::Timestamp {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_report_of_a_migration_writes_nothing_to_etcd() {
+    install_tls();
+    let dir = tempfile::tempdir().expect("a folder for the test");
+    let Some(etcd) = Etcd::alone(dir.path()).await.expect("etcd starts") else { return };
+    let source = Server::at(env!("CARGO_BIN_EXE_karmada"), &dir.path().join("source"), &[]);
+    let (from, data) = (source.kubeconfig().display().to_string(), dir.path().join("target"));
+    let place = data.display().to_string();
+    let to = ["--store", "etcd", "--etcd-servers", &etcd.endpoint, "--data-dir", &place];
+    let report = ["migrate", "--from", &from, "--dry-run", "--no-rehearsal", "-o", "json"];
+    let output = testkit::run(env!("CARGO_BIN_EXE_karmada"), &[&report[..], &to[..]].concat());
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a report");
+    assert!(report["objects"].as_u64().is_some_and(|count| count > 0), "{report}");
+    let options =
+        store::EtcdOptions { compact_every: None, ..store::EtcdOptions::new([etcd.endpoint.clone()]) };
+    let store = store::Store::<()>::open(store::Options::etcd(options)).expect("etcd is there");
+    assert!(store.collections().is_empty(), "nothing is written: {:?}", store.collections());
+    assert!(!data.exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn servers_on_one_etcd_are_one_control_plane() {
     install_tls();
     let dir = tempfile::tempdir().expect("a folder for the test");

@@ -17,8 +17,10 @@ use crate::serving::{self, Serving};
 pub(crate) const CONTROLLERS: &str = "karmada-controllers";
 pub(crate) const WEBHOOK: &str = "karmada-webhook";
 pub(crate) const AGGREGATED: &str = "karmada-aggregated-apiserver";
-/// The value of [`LABEL`] on everything that is not in a namespace of its own.
-pub(crate) const MARK: &str = "existing-defaults";
+/// The value of [`LABEL`] on everything that is not in the namespace of the installation.
+const MARK: &str = "existing-defaults";
+/// Says there in which namespace the installation is.
+const INSTALLED_IN: &str = "karmada.io/installed-in";
 /// Where members' credentials are.
 const CLUSTERS: &str = "karmada-cluster";
 const RBAC: &str = "rbac.authorization.k8s.io";
@@ -133,6 +135,17 @@ pub(super) struct Layout {
     pub(super) calls: Vec<Value>,
 }
 
+/// Marks what is outside of the namespace of its installation.
+fn mark(object: &mut Value, namespace: &str) {
+    object["metadata"]["labels"][LABEL] = MARK.into();
+    object["metadata"]["labels"][INSTALLED_IN] = namespace.into();
+}
+
+/// Returns the selector of what an installation has outside of its namespace.
+pub(crate) fn marked(namespace: &str) -> String {
+    format!("{LABEL}={MARK},{INSTALLED_IN}={namespace}")
+}
+
 pub(super) fn layout(arguments: &Arguments, certificates: &Certificates) -> anyhow::Result<Layout> {
     let namespace = arguments.host.namespace.as_str();
     let webhook = Place::Service { namespace, name: WEBHOOK, port: PORT };
@@ -159,7 +172,7 @@ pub(super) fn layout(arguments: &Arguments, certificates: &Certificates) -> anyh
     let mut calls = registration::api_services(groups, namespace, AGGREGATED, PORT, also);
     calls.extend(registration::webhooks(webhook, trusted));
     for object in &mut calls {
-        object["metadata"]["labels"][LABEL] = MARK.into();
+        mark(object, namespace);
     }
     Ok(Layout { programs, calls })
 }
@@ -248,8 +261,9 @@ fn rights(namespace: &str) -> Vec<Value> {
         let kind = if place.is_empty() { "ClusterRole" } else { "Role" };
         let mut role = json!({
             "apiVersion": format!("{RBAC}/v1"), "kind": kind,
-            "metadata": {"name": name, "labels": {"app": name, LABEL: MARK}}, "rules": rules,
+            "metadata": {"name": name, "labels": {"app": name}}, "rules": rules,
         });
+        mark(&mut role, namespace);
         if !place.is_empty() {
             role["metadata"]["namespace"] = place.into();
         }
@@ -259,10 +273,11 @@ fn rights(namespace: &str) -> Vec<Value> {
         let own = if place.is_empty() { "ClusterRoleBinding" } else { "RoleBinding" };
         let mut binding = json!({
             "apiVersion": format!("{RBAC}/v1"), "kind": own,
-            "metadata": {"name": name, "labels": {"app": account, LABEL: MARK}},
+            "metadata": {"name": name, "labels": {"app": account}},
             "roleRef": {"apiGroup": RBAC, "kind": kind, "name": role},
             "subjects": [{"kind": "ServiceAccount", "namespace": namespace, "name": account}],
         });
+        mark(&mut binding, namespace);
         if !place.is_empty() {
             binding["metadata"]["namespace"] = place.into();
         }

@@ -39,7 +39,8 @@ use super::{
     telemetry::{EtcdEndpoint, Operation},
 };
 use crate::{
-    Change, CommitError, Committed, Entry, Event, Expect, Head, OpenError, Options, Revision, Write,
+    Change, CommitError, Committed, Entry, Event, Expect, Head, OpenError, Options, Revision, Unchanged,
+    Write,
     disk::Versions,
     load::parse_heads,
     sequencer::{Pending, Reply, death, farewell},
@@ -174,7 +175,7 @@ struct Sent {
     id: u64,
     kind: Kind,
     expect: Expect,
-    /// The first of the writes that were to happen together with it.
+    /// The first of what belongs to it.
     companion: Option<Key>,
 }
 
@@ -334,12 +335,16 @@ impl<H: Head> Follower<H> {
         closing
     }
 
-    fn send(&mut self, Pending { write, companions, done }: Pending<H>) {
+    fn send(&mut self, Pending { write, companions, unchanged, done }: Pending<H>) {
         let Write { collection, name, expect, change, ttl, .. } = write;
-        let companion = companions.first().map(|other| (Arc::clone(&other.collection), other.name.clone()));
+        let written = companions.iter().map(|other| (&other.collection, &other.name));
+        let compared = unchanged.iter().map(|other| (&other.collection, &other.name));
+        let companion = written.chain(compared).next();
+        let companion = companion.map(|(collection, name)| (Arc::clone(collection), name.clone()));
         let others: Option<Vec<_>> = companions.into_iter().map(|other| self.together(other)).collect();
-        let Some(others) = others else {
-            let reason = "the collection of a write that belongs to it has an empty part";
+        let rests: Option<Vec<_>> = unchanged.iter().map(|other| self.still(other)).collect();
+        let (Some(others), Some(rests)) = (others, rests) else {
+            let reason = "the collection of what belongs to it has an empty part";
             return drop(done.send(Err(CommitError::InvalidKey { reason })));
         };
         let (conditions, acts): (Vec<_>, Vec<_>) = others.into_iter().unzip();
@@ -385,7 +390,11 @@ impl<H: Head> Follower<H> {
                     (None, _) => Request::Delete(DeleteRangeRequest { key }),
                 };
                 let request = TxnRequest {
-                    compare: compare.into_iter().chain(conditions.into_iter().flatten()).collect(),
+                    compare: compare
+                        .into_iter()
+                        .chain(conditions.into_iter().flatten())
+                        .chain(rests)
+                        .collect(),
                     success: std::iter::once(act).chain(acts).map(Into::into).collect(),
                     failure: vec![look.into()],
                 };
@@ -412,6 +421,11 @@ impl<H: Head> Follower<H> {
             Change::Delete => Request::Delete(DeleteRangeRequest { key }),
         };
         Some((condition, act))
+    }
+
+    /// Returns the condition that an entry is as it was.
+    fn still(&self, Unchanged { collection, name, revision }: &Unchanged) -> Option<Compare> {
+        Some(Compare::modified(self.keys.key(collection, name)?, signed(*revision)))
     }
 
     /// Asks etcd how far it is, for all that want to know by now.

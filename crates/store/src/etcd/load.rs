@@ -27,7 +27,8 @@ pub(super) struct Everything {
     pub(super) collections: HashMap<Arc<str>, Vec<RawEntry>>,
 }
 
-/// Reads everything as of the last compaction, so that the history since can be followed. It has to be after a revision that is known.
+/// Reads everything as of the last compaction that was noted, so that the history since can be followed. It has to be after a revision
+/// that is known. Where etcd compacts by itself nobody notes it, and everything is read as it is now.
 pub(super) async fn with_history(
     client: &Client,
     keys: &Keys,

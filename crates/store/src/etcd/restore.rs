@@ -4,8 +4,8 @@
 //! All history is compacted at the end, so that a client of the lost store who names an old revision is told to list again, and not
 //! shown what other writers did at that revision.
 //!
-//! A mark under the prefix says that the work is not done yet: no store opens there until it is, and the same backup can be put there
-//! again, which goes on where it was interrupted.
+//! A mark under the prefix says that the work is not done yet, the compaction included: no store opens there until it is, and the same
+//! backup can be put there again, which goes on where it was interrupted.
 
 use std::time::Duration;
 
@@ -76,19 +76,27 @@ pub(crate) async fn restore(
         }
     }
     batch.send(&client, &mark).await?;
+    // Before the mark goes: a store that opened in between would show the history of others as its own.
+    forget_past(&client, &mark).await.map_err(told)?;
     let done = TxnRequest {
         success: vec![Request::Delete(DeleteRangeRequest { key: mark }).into()],
         ..TxnRequest::default()
     };
     let answer: TxnResponse = client.call(TXN, done, true).await.map_err(told)?;
+    Ok(unsigned(answer.header.map_or(0, |header| header.revision)))
+}
+
+/// Compacts everything up to now, and notes that.
+async fn forget_past(client: &Client, mark: &Bytes) -> Result<(), Status> {
+    let request = RangeRequest { key: mark.clone(), count_only: true, ..RangeRequest::default() };
+    let answer: RangeResponse = client.call(RANGE, request, true).await?;
     let revision = unsigned(answer.header.map_or(0, |header| header.revision));
     match client.call::<_, Ignored>(COMPACT, CompactionRequest { revision: signed(revision) }, true).await {
         // Somebody else has compacted further already.
-        Err(status) if status.code() != Code::OutOfRange => return Err(told(status)),
+        Err(status) if status.code() != Code::OutOfRange => return Err(status),
         _ => {}
     }
-    super::compaction::note(&client, revision).await.map_err(told)?;
-    Ok(revision)
+    super::compaction::note(client, revision).await
 }
 
 /// Says whether somebody has begun to put a backup here and has not finished.

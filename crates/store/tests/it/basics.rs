@@ -2,7 +2,9 @@
 
 use std::{collections::HashSet, ops::Bound};
 
-use store::{AtError, CommitError, Compacted, Expect, FIRST_REVISION, History, Lost, Options, Store};
+use store::{
+    AtError, CommitError, Compacted, Expect, FIRST_REVISION, History, Lost, Options, Store, Unchanged,
+};
 
 use crate::support::{Mark, delete, put, set, show, show_events, soon};
 
@@ -115,6 +117,29 @@ async fn writes_that_belong_together_all_happen_or_none_does() {
 
     store.commit_with(delete("bindings", "a", Expect::Revision(3)), both(Expect::Any, "0")).await.unwrap();
     assert_eq!((show(&store.snapshot("bindings")).len(), store.revision()), (0, 6));
+}
+
+#[tokio::test]
+async fn a_write_happens_only_while_what_it_rests_on_is_unchanged() {
+    let store = open();
+    let seen = set(&store, "namespaces", "n", "1").await.revision;
+    let rests = |revision| vec![Unchanged { collection: "namespaces".into(), name: "n".into(), revision }];
+    let create = |name: &str| put("maps", name, Expect::Absent, "x");
+    let made = store.commit_while(create("a"), Vec::new(), rests(seen)).await.unwrap();
+    assert_eq!((made.revision, store.revision()), (3, 3), "it is compared, not written");
+
+    // Changed, deleted, and made anew.
+    let changed = set(&store, "namespaces", "n", "2").await.revision;
+    let overtaken = async |revision| {
+        let refused = store.commit_while(create("b"), Vec::new(), rests(revision)).await;
+        matches!(refused, Err(CommitError::Overtaken { collection, .. }) if &*collection == "namespaces")
+    };
+    assert!(overtaken(seen).await);
+    store.commit(delete("namespaces", "n", Expect::Any)).await.unwrap();
+    assert!(overtaken(changed).await);
+    set(&store, "namespaces", "n", "3").await;
+    assert!(overtaken(changed).await);
+    assert_eq!(show(&store.snapshot("maps")), ["a=x@3/3"]);
 }
 
 async fn of_writes_in_one_batch_none_counts_on_what_another_has_changed(store: Store<Mark>) {

@@ -8,7 +8,8 @@ use proptest::{
     test_runner::TestRunner,
 };
 use store::{
-    CommitError, EtcdError, EtcdOptions, Expect, Lost, OpenError, Options, Store, restore, restore_into_etcd,
+    CommitError, EtcdError, EtcdOptions, Expect, Lost, OpenError, Options, Store, Unchanged, restore,
+    restore_into_etcd,
 };
 
 use crate::{
@@ -126,6 +127,31 @@ async fn writes_that_belong_together_are_one_transaction() {
     soon(one.catch_up()).await.expect("etcd answers");
     assert!(one.get("bindings", "a").is_none());
     assert_eq!(one.get("quotas", "q").expect("it is there").head.value, "0");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_behind_writes_nothing_that_rests_on_what_has_changed() {
+    let Some(place) = Place::start().await else { return };
+    let (one, other) = (place.store(), place.store());
+    let seen = set(&one, "namespaces", "n", "1").await.revision;
+    let rests = |revision| vec![Unchanged { collection: "namespaces".into(), name: "n".into(), revision }];
+    let create = |name: &str| put("maps", name, Expect::Absent, "x");
+    soon(other.commit_while(create("a"), Vec::new(), rests(seen))).await.expect("it is as it was");
+
+    let changed = set(&one, "namespaces", "n", "2").await.revision;
+    let refused = soon(other.commit_while(create("b"), Vec::new(), rests(seen))).await;
+    assert!(matches!(&refused, Err(CommitError::Overtaken { name, .. }) if **name == *"n"), "{refused:?}");
+    assert_eq!(other.get("namespaces", "n").expect("it is there").modified, changed, "it has caught up");
+    let taken = soon(other.commit_while(create("a"), Vec::new(), rests(changed))).await;
+    assert!(matches!(taken, Err(CommitError::Conflict { current: Some(_) })), "{taken:?}");
+
+    // What is written with it is named in front of what it rests on.
+    let quota = set(&one, "quotas", "q", "0").await.revision;
+    one.commit(delete("namespaces", "n", Expect::Any)).await.expect("it is there");
+    let counted = vec![put("quotas", "q", Expect::Revision(quota), "1")];
+    let refused = soon(other.commit_while(create("b"), counted, rests(changed))).await;
+    assert!(matches!(&refused, Err(CommitError::Overtaken { name, .. }) if **name == *"q"), "{refused:?}");
+    assert!(other.get("namespaces", "n").is_none() && other.get("maps", "b").is_none());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -436,6 +462,7 @@ async fn a_backup_goes_from_either_store_to_the_other() {
     // Revisions of the lost store, whether etcd has reached them or not, are refused.
     assert!(restored.revision > 2);
     assert!(copy.watch("pods", 2).is_err(), "etcd had this revision before the restore");
+    assert!(copy.compacted() < restored.revision, "the mark goes after the compaction");
     let made = set(&copy, "pods", "new", "1").await;
     assert!(made.revision > restored.revision);
 
