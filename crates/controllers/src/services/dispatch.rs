@@ -121,8 +121,9 @@ impl Reconcile for Controller {
         errors.extend(results.into_iter().filter_map(Result::err));
         if errors.is_empty() {
             for work in &plan.release {
+                let (writer, mirror) = (self.plane.writer.derived(), &self.plane.mirrors.works);
                 let finalizer = Token::MultiClusterService.finalizer();
-                if let Err(error) = self.plane.writer.derived().release(work.as_ref(), finalizer).await {
+                if let Err(error) = writer.release(mirror, work.as_ref(), finalizer).await {
                     errors.push(error);
                 }
             }

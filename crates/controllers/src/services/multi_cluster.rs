@@ -229,7 +229,8 @@ impl Controller {
             (Step::Release, Some(multi)) => {
                 let newest = mirrors.multi_cluster_services.find(key);
                 let multi = newest.as_deref().unwrap_or(multi);
-                plane.writer.release(multi, finalizers::MULTI_CLUSTER_SERVICE).await.map(drop)
+                let mirror = &mirrors.multi_cluster_services;
+                plane.writer.release(mirror, multi, finalizers::MULTI_CLUSTER_SERVICE).await.map(drop)
             }
             (Step::Hold | Step::Release, None) => Ok(()),
             (Step::CreateRequest(work), _) => writer.create(&mirrors.works, work.as_ref()).await,
