@@ -113,6 +113,9 @@ pub mod annotations {
     pub const PROVISION_CLUSTER: &str = "endpointslice.karmada.io/provision-cluster";
     /// On MultiClusterIngresses, ours: the clusters that take traffic from outside, joined by commas.
     pub const ENTRY_CLUSTERS: &str = "networking.karmada.io/entry-clusters";
+    /// On Ingresses of MultiClusterIngresses, ours: the annotations and labels that come from there, joined by commas.
+    pub const COPIED_ANNOTATIONS: &str = "networking.karmada.io/copied-annotations";
+    pub const COPIED_LABELS: &str = "networking.karmada.io/copied-labels";
     /// On objects from the search cache: the cluster they come from.
     pub const CACHED_FROM_CLUSTER: &str = "resource.karmada.io/cached-from-cluster";
     /// On objects from the metrics adapter: the cluster they come from.

@@ -30,6 +30,8 @@ use std::sync::Arc;
 use api::cluster::{APIEnablementStatus, Cluster};
 use api::conditions;
 use api::networking::{ClusterSelector, ExposureType, MultiClusterService};
+use k8s_openapi::api::core::v1::Namespace;
+use runtime::{Change, Key, Mirror};
 
 pub(crate) use index::{Index, ServiceKey};
 
@@ -60,6 +62,38 @@ fn meant(listed: &[ClusterSelector], clusters: &[Arc<Cluster>]) -> BTreeSet<Stri
     listed.iter().map(|cluster| cluster.name.clone()).collect()
 }
 
+/// Returns the clusters that can be given Works: their execution namespace is there. That of a cluster that has just joined comes a
+/// moment later than the Cluster, and its arrival brings up whoever waits for it.
+fn with_space(namespaces: &Mirror<Namespace>) -> BTreeSet<String> {
+    let spaces = namespaces.all().into_iter().filter(|space| is_usable(space));
+    spaces
+        .filter_map(|space| {
+            let name = space.metadata.name.as_deref()?;
+            api::names::cluster_of_execution_space(name).map(str::to_owned)
+        })
+        .collect()
+}
+
+fn is_usable(space: &Namespace) -> bool {
+    space.metadata.deletion_timestamp.is_none()
+}
+
+/// Returns the cluster whose execution namespace has come or goes.
+fn cluster_of_changed_space<'a>(change: &Change<'a, Namespace>) -> Option<&'a str> {
+    let usable = |space: &Option<Arc<Namespace>>| space.as_deref().is_some_and(is_usable);
+    let changed = usable(&change.old) != usable(&change.new);
+    api::names::cluster_of_execution_space(&change.key.name).filter(|_| changed)
+}
+
+/// Returns the MultiClusterServices that a cluster provides for or consumes.
+fn concerned(services: &Mirror<MultiClusterService>, cluster: &str) -> Vec<Key> {
+    let names = |list: &[ClusterSelector]| list.is_empty() || list.iter().any(|one| one.name == cluster);
+    let all = services.all().into_iter();
+    let concerned = all
+        .filter(|service| names(&service.spec.provider_clusters) || names(&service.spec.consumer_clusters));
+    concerned.map(|service| Key::of(service.as_ref())).collect()
+}
+
 /// What is told of one MultiClusterService at a time. Its lists may name any number of clusters, and each is an event.
 const MOST_WARNINGS: usize = 20;
 
@@ -79,6 +113,35 @@ fn bound(warnings: &mut Vec<Warning>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cluster_can_be_given_works_while_its_execution_namespace_is_there() {
+        use crate::fixtures::{deleting, merged, read};
+        let space = |name: &str, otherwise: serde_json::Value| -> Arc<Namespace> {
+            Arc::new(read(merged(serde_json::json!({ "metadata": { "name": name } }), otherwise)))
+        };
+        let there = || Some(space("karmada-es-m1", serde_json::json!({})));
+        let going = || Some(space("karmada-es-m1", deleting()));
+        for (old, new, expected) in [
+            (None, there(), Some("m1")),
+            (there(), there(), None),
+            (there(), going(), Some("m1")),
+            (going(), None, None),
+        ] {
+            let change = Change { key: &Key::new("", "karmada-es-m1"), old, new, ours: true, initial: false };
+            assert_eq!(cluster_of_changed_space(&change), expected, "{change:?}");
+        }
+        let mirror = Mirror::default();
+        for space in [
+            going(),
+            Some(space("karmada-es-m2", serde_json::json!({}))),
+            Some(space("x", serde_json::json!({}))),
+        ] {
+            let space = space.expect("a namespace");
+            mirror.put(&Key::of(space.as_ref()), "7", space);
+        }
+        assert_eq!(with_space(&mirror), BTreeSet::from(["m2".to_owned()]));
+    }
 
     #[test]
     fn a_list_of_any_length_makes_a_bounded_number_of_events() {

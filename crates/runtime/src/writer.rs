@@ -61,11 +61,13 @@ impl Error {
         Self::Decision(Box::new(error))
     }
 
-    /// Joins the errors of several writes. One stays itself, so that a conflict is known as one.
+    /// Joins the errors of several writes. One stays itself, so that a conflict is known as one; several conflicts are still
+    /// nothing but a conflict.
     pub fn join(mut errors: Vec<Self>) -> Result<(), Self> {
         match errors.len() {
             0 => Ok(()),
             1 => Err(errors.remove(0)),
+            _ if errors.iter().all(Self::is_conflict) => Err(errors.remove(0)),
             _ => Err(Self::Several(errors.iter().map(ToString::to_string).collect())),
         }
     }
@@ -261,8 +263,14 @@ impl Writer {
         Ok(self.api_of(object).patch(name(object), &parameters, &Patch::Apply(object)).await?)
     }
 
-    /// Takes a finalizer off an object; fine if it is gone, or was not held. Returns whether anything was written.
-    pub async fn release<K: Stored>(&self, object: &K, finalizer: &str) -> Result<bool, Error> {
+    /// Takes a finalizer off an object; fine if it is gone, or was not held. Returns whether anything was written. The mirror learns of it
+    /// at once, so that whoever takes off the next finalizer writes to the newest version.
+    pub async fn release<K: Stored>(
+        &self,
+        mirror: &Mirror<K>,
+        object: &K,
+        finalizer: &str,
+    ) -> Result<bool, Error> {
         let mut released = object.clone();
         let finalizers = released.meta_mut().finalizers.get_or_insert_default();
         finalizers.retain(|held| held != finalizer);
@@ -274,7 +282,16 @@ impl Writer {
             "resourceVersion": object.meta().resource_version, "finalizers": finalizers,
         } });
         match self.api_of(object).patch(name(object), &PatchParams::default(), &Patch::Merge(patch)).await {
-            Ok(_) => Ok(true),
+            Ok(answer) => {
+                // With the last finalizer an object goes. That it is gone is for the watch to tell.
+                let meta = answer.meta();
+                let gone =
+                    meta.deletion_timestamp.is_some() && meta.finalizers.iter().flatten().next().is_none();
+                if !gone {
+                    mirror.note(answer);
+                }
+                Ok(true)
+            }
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
             Err(error) => Err(error.into()),
         }
@@ -382,6 +399,8 @@ mod tests {
     fn one_error_of_several_stays_itself() {
         assert!(Error::join(Vec::new()).is_ok());
         assert!(Error::join(vec![answer(409, "Conflict")]).unwrap_err().is_conflict());
+        let conflicts = Error::join(vec![answer(409, "Conflict"), answer(409, "Conflict")]).unwrap_err();
+        assert_eq!((conflicts.retry(), conflicts.to_string()), (Retry::Conflict, "m".to_owned()));
         let both = Error::join(vec![answer(409, "Conflict"), Error::Waiting("for b".to_owned())]);
         assert_eq!(both.unwrap_err().to_string(), "m; waiting for b");
     }

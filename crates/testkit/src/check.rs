@@ -100,16 +100,19 @@ fn listed(complaints: &[String]) -> String {
 }
 
 fn read_and_judge(world: &World) -> Vec<String> {
-    let plane = read(&world.plane);
     let mut complaints = Vec::new();
+    let plane = read(&world.plane, &mut complaints);
     if !world.plane.logs.is_empty() {
         complaints.extend(history::works_deleted_though_wanted(&plane, &world.plane.writer));
     }
-    for run in &plane {
-        complaints.extend(history::repeated_writes(&world.plane.name, run, &world.plane.writer));
+    // Members in pull mode have agents, which write here as well.
+    let agents = world.members.iter().map(|member| format!(":agent:{}", member.name));
+    let writers: Vec<String> = agents.chain([world.plane.writer.clone()]).collect();
+    for (run, writer) in plane.iter().flat_map(|run| writers.iter().map(move |writer| (run, writer))) {
+        complaints.extend(history::repeated_writes(&world.plane.name, run, writer));
     }
     for member in &world.members {
-        let runs = read(member);
+        let runs = read(member, &mut complaints);
         if !world.plane.logs.is_empty() {
             complaints.extend(history::objects_deleted_though_wanted(
                 &member.name,
@@ -125,15 +128,16 @@ fn read_and_judge(world: &World) -> Vec<String> {
     complaints
 }
 
-/// Reads all logs of a server, one list per run.
-fn read(site: &Site) -> Vec<Vec<Entry>> {
-    let entries = |log: &PathBuf| {
+/// Reads all logs of a server, one list per run. A log that is not complete is a complaint.
+fn read(site: &Site, complaints: &mut Vec<String>) -> Vec<Vec<Entry>> {
+    let mut entries = |log: &PathBuf| {
         let text = std::fs::read_to_string(log)
             .unwrap_or_else(|error| panic!("cannot read the audit log {}: {error}", log.display()));
+        complaints.extend(history::lost_lines(&site.name, &text));
         let ours: Vec<&str> = text.lines().filter(|line| line.contains(&site.about)).collect();
         Entry::read(&ours.join("\n"))
     };
-    site.logs.iter().map(entries).collect()
+    site.logs.iter().map(&mut entries).collect()
 }
 
 async fn observe(world: &World) -> Result<State, String> {

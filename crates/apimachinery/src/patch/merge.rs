@@ -1,4 +1,7 @@
 //! JSON merge patch (RFC 7386): null removes, objects merge, everything else replaces.
+//!
+//! Beyond the RFC, members of objects inside of lists that are null are left out, as kube-apiserver does. (It keeps them where a list takes
+//! the place of an object, so that the same patch would do something else the second time; here they always go.)
 
 use serde_json::{Map, Value};
 
@@ -6,6 +9,7 @@ use serde_json::{Map, Value};
 pub fn apply(target: &mut Value, patch: Value) {
     let Value::Object(patch) = patch else {
         *target = patch;
+        drop_nulls(target);
         return;
     };
     if !target.is_object() {
@@ -21,12 +25,24 @@ pub fn apply(target: &mut Value, patch: Value) {
     }
 }
 
+/// Leaves out the members of objects that are null, also those of objects inside of lists. Items of lists stay: others are counted by them.
+pub fn drop_nulls(value: &mut Value) {
+    match value {
+        Value::Object(entries) => {
+            entries.retain(|_, value| !value.is_null());
+            entries.values_mut().for_each(drop_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(drop_nulls),
+        _ => {}
+    }
+}
+
 /// Returns the smallest merge patch that turns one value into the other; `None` when there is nothing to do.
 ///
 /// Objects that hold nulls cannot be expressed by this format; the nulls are taken as absent.
 pub fn diff(from: &Value, to: &Value) -> Option<Value> {
     let (Value::Object(from), Value::Object(to)) = (from, to) else {
-        return (from != to).then(|| to.clone());
+        return (!equal(from, to)).then(|| to.clone());
     };
     let mut patch = Map::new();
     for key in from.keys() {
@@ -41,12 +57,27 @@ pub fn diff(from: &Value, to: &Value) -> Option<Value> {
                     patch.insert(key.clone(), change);
                 }
             }
+            None if wanted.is_null() => {}
             None => {
                 patch.insert(key.clone(), wanted.clone());
             }
         }
     }
     (!patch.is_empty()).then_some(Value::Object(patch))
+}
+
+/// Compares values that replace each other as a whole.
+fn equal(one: &Value, other: &Value) -> bool {
+    match (one, other) {
+        (Value::Object(one), Value::Object(other)) => {
+            one.iter().all(|(key, value)| equal(value, other.get(key).unwrap_or(&Value::Null)))
+                && other.iter().all(|(key, value)| one.contains_key(key) || value.is_null())
+        }
+        (Value::Array(one), Value::Array(other)) => {
+            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| equal(one, other))
+        }
+        _ => one == other,
+    }
 }
 
 #[cfg(test)]
@@ -77,6 +108,38 @@ mod tests {
             let mut changed = target.clone();
             apply(&mut changed, patch.clone());
             assert_eq!(changed, result, "{target} patched with {patch}");
+        }
+    }
+
+    #[test]
+    fn null_members_inside_of_lists_are_left_out_and_null_items_stay() {
+        let patch = json!({"a": [{"b": null, "c": [{"d": null, "e": 1}]}, null]});
+        let result = json!({"a": [{"c": [{"e": 1}]}, null]});
+        for target in [json!({}), json!({"a": [1]}), json!({"a": {"b": 1}}), json!({"a": 1}), result.clone()]
+        {
+            let mut changed = target.clone();
+            apply(&mut changed, patch.clone());
+            assert_eq!(changed, result, "{target}");
+        }
+    }
+
+    #[test]
+    fn a_null_is_no_difference_to_what_is_absent() {
+        for (from, to) in [
+            (json!({}), json!({"a": null})),
+            (json!({"a": [{"b": 1}]}), json!({"a": [{"b": 1, "c": null}]})),
+            (json!({"a": [{"b": 1, "c": null}]}), json!({"a": [{"b": 1}]})),
+            (json!({"a": [{"b": [{}]}]}), json!({"a": [{"b": [{"c": null}]}]})),
+        ] {
+            assert_eq!(diff(&from, &to), None, "{from} to {to}");
+        }
+        for (from, to, patch) in [
+            (json!({"a": 1}), json!({"a": null}), json!({"a": null})),
+            (json!({"a": [null]}), json!({"a": []}), json!({"a": []})),
+            (json!({"a": [{"b": 1}]}), json!({"a": [{"b": null}]}), json!({"a": [{"b": null}]})),
+            (json!({"a": [{}]}), json!({"a": [{"b": 1}]}), json!({"a": [{"b": 1}]})),
+        ] {
+            assert_eq!(diff(&from, &to), Some(patch), "{from} to {to}");
         }
     }
 

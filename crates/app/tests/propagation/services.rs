@@ -256,10 +256,13 @@ async fn traffic_comes_in_where_the_annotation_says(world: &World) {
     let ingresses = Kind::namespaced("networking.k8s.io", "v1", "Ingress", "ingresses");
     let multi =
         Kind::namespaced("networking.karmada.io", "v1alpha1", "MultiClusterIngress", "multiclusteringresses");
+    let rules = |host: &str| {
+        json!([{"host": host, "http": {"paths": [{"path": "/", "pathType": "Prefix",
+            "backend": {"service": {"name": "web", "port": {"name": "http"}}}}]}}])
+    };
     let made = json!({"apiVersion": "networking.karmada.io/v1alpha1", "kind": "MultiClusterIngress",
         "metadata": {"name": "shop", "annotations": {"networking.karmada.io/entry-clusters": world.members[2].name}},
-        "spec": {"rules": [{"host": "shop.example.com", "http": {"paths": [{"path": "/", "pathType": "Prefix",
-            "backend": {"service": {"name": "web", "port": {"name": "http"}}}}]}}]}});
+        "spec": {"rules": rules("shop.example.com")}});
     world.create(&multi, made).await;
     let found =
         until(&world.in_member(2, &ingresses), "shop", "it is in its entry cluster", |found| found.is_some())
@@ -267,6 +270,12 @@ async fn traffic_comes_in_where_the_annotation_says(world: &World) {
     let backend = at(found.as_ref(), "/spec/rules/0/http/paths/0/backend/service/name");
     assert_eq!(backend, Some(json!("derived-web")));
     assert!(world.in_member(0, &ingresses).get_opt("shop").await.expect("an answer").is_none());
+    // Before anybody else has written the Ingress, which would give it a new version as well.
+    world.patch(&multi, "shop", &json!({"spec": {"rules": rules("new.example.com")}})).await;
+    until(&world.in_member(2, &ingresses), "shop", "its new host is there", |found| {
+        at(found, "/spec/rules/0/host") == Some(json!("new.example.com"))
+    })
+    .await;
     // What an ingress controller there would say.
     let address = Patch::Merge(json!({"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.7"}]}}}));
     let told = world.in_member(2, &ingresses).patch_status("shop", &PatchParams::default(), &address).await;

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use api::conditions::cluster::SERVICE_DOMAIN_NAME_RESOLUTION_READY;
 use api::conditions::multi_cluster_service::SERVICE_APPLIED;
+use api::labels::ENDPOINT_SLICE_NAME;
 use api::names;
 use serde_json::Value;
 
-use super::gather::Facts;
+use super::gather::{ClusterFacts, Facts};
 use super::report::{Finding, Overlap, Probe, Report, Row, Severity, Way, brought_by_us, condition, text};
 
 /// Returns what is wrong, as far as it shows without probes. `named` are the lists of the MultiClusterService, if they are not empty.
@@ -123,8 +124,12 @@ impl Findings<'_> {
     fn about_exports(&mut self, report: &Report) {
         let facts = self.facts;
         let name = &facts.name;
-        let exports = report.clusters.iter().any(|row| row.export == Some(true));
-        if !exports {
+        // Of a cluster that was not asked, or does not answer, what was collected tells of its export.
+        let asked = |name: &str| facts.clusters.iter().any(|one| one.name == name && one.member.is_ok());
+        let exports = report.clusters.iter().any(|row| row.export == Some(true))
+            || facts.works.iter().filter_map(exporter).any(|cluster| !asked(cluster));
+        let none = !exports && self.sees_all("the ServiceExport");
+        if none {
             let message = match &facts.export {
                 Some(_) => "there is a ServiceExport in the control plane, and none in any member",
                 None => "no cluster exports the Service",
@@ -140,6 +145,9 @@ impl Findings<'_> {
                 }
             };
             self.problem("ServiceExport", message, advice);
+        } else if !exports {
+            let message = "no cluster that could be asked exports the Service; another one may";
+            self.add(Severity::Note, "ServiceExport", message, self.how_to_see_all("the ServiceExport"));
         }
         let lacking: Vec<&str> = facts
             .clusters
@@ -150,10 +158,13 @@ impl Findings<'_> {
         if !lacking.is_empty() {
             let message = format!("{} do not know the kind ServiceExport", lacking.join(", "));
             let advice = "join with --install-mcs-crds, or bring the two definitions there with a ClusterPropagationPolicy";
-            let severity = if exports { Severity::Note } else { Severity::Problem };
+            let severity = if none { Severity::Problem } else { Severity::Note };
             self.add(severity, "ServiceExport", message, advice);
         }
         let Some(import) = &facts.import else {
+            if facts.unread.iter().any(|what| what.starts_with("the ServiceImport")) {
+                return;
+            }
             let advice =
                 "create a ServiceImport of this name and bring it to the clusters that should reach it";
             self.problem("ServiceImport", "the Service is exported, and nobody imports it", advice);
@@ -168,11 +179,22 @@ impl Findings<'_> {
             );
         } else if !report.clusters.iter().any(|row| row.derived == Some(true)) {
             let derived = names::derived_service(name);
-            let advice = format!(
-                "bring the ServiceImport to the clusters that should reach it with a PropagationPolicy; {}",
-                self.if_there_is_one("ServiceImport")
-            );
-            self.problem("ServiceImport", format!("no member has the Service {derived}"), advice);
+            if self.sees_all("the derived Service") {
+                let advice = format!(
+                    "bring the ServiceImport to the clusters that should reach it with a PropagationPolicy; {}",
+                    self.if_there_is_one("ServiceImport")
+                );
+                self.problem("ServiceImport", format!("no member has the Service {derived}"), advice);
+            } else {
+                let message =
+                    format!("no cluster that could be asked has the Service {derived}; another one may");
+                self.add(
+                    Severity::Note,
+                    "ServiceImport",
+                    message,
+                    self.how_to_see_all("the derived Service"),
+                );
+            }
         }
         let ports = |object: &Value| -> BTreeSet<u64> {
             let ports = object["spec"]["ports"].as_array().into_iter().flatten();
@@ -187,6 +209,33 @@ impl Findings<'_> {
                 self.problem("ServiceImport", message, "give both the same ports, with the same names");
             }
         }
+    }
+
+    /// Returns the clusters that did not say whether they have this.
+    fn silent(&self, what: &str) -> Vec<&str> {
+        let tells = |cluster: &&ClusterFacts| {
+            let member = cluster.member.as_ref();
+            member.is_ok_and(|member| !member.unread.iter().any(|unread| unread.starts_with(what)))
+        };
+        let silent = self.facts.clusters.iter().filter(|cluster| !tells(cluster));
+        silent.map(|cluster| cluster.name.as_str()).collect()
+    }
+
+    /// Returns whether every cluster said whether it has this: only then it can be said that none has.
+    fn sees_all(&self, what: &str) -> bool {
+        !self.facts.partial && self.silent(what).is_empty()
+    }
+
+    fn how_to_see_all(&self, what: &str) -> String {
+        let mut ways = Vec::new();
+        if self.facts.partial {
+            ways.push("ask all clusters, without -C".to_owned());
+        }
+        let silent = self.silent(what);
+        if !silent.is_empty() {
+            ways.push(format!("see why these do not answer: {}", silent.join(", ")));
+        }
+        ways.join("; ")
     }
 
     /// Where to look if there is a policy for an object of this kind already.
@@ -339,6 +388,13 @@ impl Findings<'_> {
             }
         }
     }
+}
+
+/// Returns the cluster of a Work that holds a slice for a ServiceExport.
+fn exporter(work: &Value) -> Option<&str> {
+    let metadata = &work["metadata"];
+    let held = metadata["labels"][ENDPOINT_SLICE_NAME].is_string() && metadata["deletionTimestamp"].is_null();
+    names::cluster_of_execution_space(text(work, "/metadata/namespace")).filter(|_| held)
 }
 
 /// Draws the conclusions of probes.

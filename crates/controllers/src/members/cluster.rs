@@ -214,7 +214,7 @@ impl Reconcile for Controller {
     async fn apply(&self, name: &String, view: View, plan: Plan) -> Result<Outcome, Error> {
         let shared = &self.0;
         for work in view.held.iter().filter(|work| plan.release.contains(&Key::of(work.as_ref()))) {
-            shared.writer.release(work.as_ref(), finalizers::EXECUTION).await?;
+            shared.writer.release(&shared.mirrors.works, work.as_ref(), finalizers::EXECUTION).await?;
         }
         match plan.space {
             Some(SpaceStep::Create) => create_space(shared, &view.cluster, name).await?,
@@ -229,7 +229,8 @@ impl Reconcile for Controller {
             forget(shared, &view.bound.left_in_cluster, name).await?;
         }
         if plan.let_go {
-            shared.writer.release(view.cluster.as_ref(), finalizers::CLUSTER).await?;
+            let clusters = &shared.mirrors.clusters;
+            shared.writer.release(clusters, view.cluster.as_ref(), finalizers::CLUSTER).await?;
         }
         Ok(plan.again.map_or(Outcome::Done, |(after, _)| Outcome::After(after)))
     }

@@ -352,7 +352,7 @@ async fn let_go(shared: &Shared, member: &Member, manifest: &Value) -> Result<()
 
 /// Lets the Work go.
 async fn release(shared: &Shared, key: &Key, work: &Work) -> Outcome {
-    match shared.writer.release(work, finalizers::EXECUTION).await {
+    match shared.writer.release(&shared.mirrors.works, work, finalizers::EXECUTION).await {
         Ok(_) => Outcome::Done,
         Err(error) if error.is_conflict() => Outcome::Retry,
         Err(error) => {

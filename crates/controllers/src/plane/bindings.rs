@@ -383,7 +383,8 @@ impl<B: StoredBinding> Reconcile for Controller<B> {
             Then::Wait(what) => return Err(Error::Waiting(what)),
             Then::Refuse(why) => self.warn(&view.binding, reasons::SYNC_WORK_FAILED, why),
             Then::Release => {
-                self.plane.writer.derived().release(view.binding.as_ref(), B::FINALIZER).await?;
+                let (writer, mirror) = (self.plane.writer.derived(), B::mirror(&self.plane.mirrors));
+                writer.release(mirror, view.binding.as_ref(), B::FINALIZER).await?;
             }
             Then::Render => self.render(&view.binding).await?,
         }

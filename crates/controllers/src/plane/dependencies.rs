@@ -335,7 +335,8 @@ impl Reconcile for Distributor {
             Plan::Wait(what) => return Err(Error::Waiting(what)),
             Plan::LetGo(detachments) => {
                 self.detach(detachments).await?;
-                self.plane.writer.derived().release(view.binding.as_ref(), BINDING_DEPENDENCIES).await?;
+                let (writer, mirror) = (self.plane.writer.derived(), &self.plane.mirrors.bindings);
+                writer.release(mirror, view.binding.as_ref(), BINDING_DEPENDENCIES).await?;
             }
             Plan::Refuse { message, error } => {
                 if let Some(template) = &view.template {

@@ -215,7 +215,10 @@ async fn carry_out<P: Kept>(detector: &Detector, policy: &P, step: Step) -> Resu
             (Some(template), Ok(claim)) => take(detector, policy, &template, &claim).await,
             _ => Ok(()),
         },
-        Step::LetGo => detector.plane.writer.derived().release(policy, P::FINALIZER).await.map(drop),
+        Step::LetGo => {
+            let (writer, mirror) = (detector.plane.writer.derived(), P::mirror(&detector.plane.mirrors));
+            writer.release(mirror, policy, P::FINALIZER).await.map(drop)
+        }
     }
 }
 

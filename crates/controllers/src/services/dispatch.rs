@@ -1,6 +1,6 @@
 //! Brings the collected EndpointSlices of a MultiClusterService to its consumers.
 //!
-//! Watches: MultiClusterServices, collected and dispatched Works, Clusters (whether they are ready).
+//! Watches: MultiClusterServices, collected and dispatched Works, Clusters (whether they are ready) and their execution namespaces.
 //! Writes:  dispatched Works; the finalizer of collected ones; the condition EndpointSliceDispatched and events of the
 //!          MultiClusterService.
 //!
@@ -11,6 +11,7 @@
 
 mod decide;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api::conditions::multi_cluster_service as conditions;
@@ -22,7 +23,7 @@ use runtime::{Error, Guard, Key, Outcome, Queue, Reconcile, controller};
 use super::index::{Role, roles};
 use super::multi_cluster::tell;
 use super::works::Token;
-use super::{is_ready, lacks_slices};
+use super::{cluster_of_changed_space, concerned, is_ready, lacks_slices, with_space};
 use crate::plane::Plane;
 use crate::table::Start;
 use decide::{Plan, Step, View};
@@ -79,6 +80,13 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
             pushed.push(Key::of(service.as_ref()));
         }
     });
+    let (of, pushed) = (plane.clone(), queue.clone());
+    plane.mirrors.namespaces.subscribe(move |change| {
+        let Some(cluster) = cluster_of_changed_space(change) else { return };
+        for service in concerned(&of.mirrors.multi_cluster_services, cluster) {
+            pushed.push(service);
+        }
+    });
     plane.tell_panics(&queue, COMPONENT, &plane.mirrors.multi_cluster_services);
     let controller = Arc::new(Controller { plane: plane.clone() });
     Box::new(move || controller::run(&controller, &queue, WORKERS, &controller.plane.supervisor))
@@ -104,6 +112,7 @@ impl Reconcile for Controller {
             key: key.clone(),
             multi: mirrors.multi_cluster_services.find(key),
             clusters: mirrors.clusters.all(),
+            spaces: with_space(&mirrors.namespaces),
             collected,
             dispatched,
         }))
@@ -117,14 +126,21 @@ impl Reconcile for Controller {
         let wrote = !plan.steps.is_empty();
         let mut errors: Vec<Error> =
             plan.errors.into_iter().map(|error| Error::Several(vec![error])).collect();
-        let results = join_all(plan.steps.into_iter().map(|step| self.carry_out(step))).await;
-        errors.extend(results.into_iter().filter_map(Result::err));
-        if errors.is_empty() {
-            for work in &plan.release {
-                let finalizer = Token::MultiClusterService.finalizer();
-                if let Err(error) = self.plane.writer.derived().release(work.as_ref(), finalizer).await {
-                    errors.push(error);
-                }
+        let carried = plan.steps.into_iter().map(|step| async move {
+            let takes_from = step.takes_from();
+            self.carry_out(step).await.map_err(|error| (takes_from, error))
+        });
+        let results = join_all(carried).await;
+        let mut stuck = BTreeSet::new();
+        for (takes_from, error) in results.into_iter().filter_map(Result::err) {
+            stuck.extend(takes_from);
+            errors.push(error);
+        }
+        for work in decide::free(plan.release, &stuck) {
+            let (writer, mirror) = (self.plane.writer.derived(), &self.plane.mirrors.works);
+            let finalizer = Token::MultiClusterService.finalizer();
+            if let Err(error) = writer.release(mirror, work.as_ref(), finalizer).await {
+                errors.push(error);
             }
         }
         let result = Error::join(errors);

@@ -192,7 +192,8 @@ impl Reconcile for Controller {
             writer.update_mirrored(mirror, old.as_ref(), new, Guard::Fields).await?;
         }
         if let Some(work) = view.work.filter(|_| plan.release) {
-            writer.release(work.as_ref(), Token::ServiceExport.finalizer()).await?;
+            let works = &self.plane.mirrors.works;
+            writer.release(works, work.as_ref(), Token::ServiceExport.finalizer()).await?;
         }
         Ok(Outcome::Done)
     }

@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use api::labels::annotations::ENTRY_CLUSTERS;
+use api::labels::annotations::{COPIED_ANNOTATIONS, COPIED_LABELS, ENTRY_CLUSTERS};
 use api::labels::{
     BINDING_MANAGED_BY, RESOURCE_BINDING_PERMANENT_ID, RESOURCE_TEMPLATE_CLAIMED_BY, finalizers,
 };
@@ -159,16 +159,14 @@ fn decide(view: &View) -> Plan {
     let mut updated = existing.clone();
     updated.spec = wanted.spec;
     updated.metadata.owner_references = wanted.metadata.owner_references;
-    let labels = updated.metadata.labels.get_or_insert_default();
+    let mut set_before: BTreeSet<&str> = copied(existing, COPIED_LABELS).collect();
     if entries.is_none() {
-        labels.remove(RESOURCE_TEMPLATE_CLAIMED_BY);
+        set_before.insert(RESOURCE_TEMPLATE_CLAIMED_BY);
     }
-    labels.extend(wanted.metadata.labels.unwrap_or_default());
-    updated
-        .metadata
-        .annotations
-        .get_or_insert_default()
-        .extend(wanted.metadata.annotations.unwrap_or_default());
+    set(&mut updated.metadata.labels, wanted.metadata.labels, &set_before);
+    let mut set_before: BTreeSet<&str> = copied(existing, COPIED_ANNOTATIONS).collect();
+    set_before.extend([COPIED_ANNOTATIONS, COPIED_LABELS]);
+    set(&mut updated.metadata.annotations, wanted.metadata.annotations, &set_before);
     let maps = |ingress: &Ingress| {
         let meta = &ingress.metadata;
         (meta.labels.clone().unwrap_or_default(), meta.annotations.clone().unwrap_or_default())
@@ -187,14 +185,17 @@ fn decide(view: &View) -> Plan {
     plan
 }
 
-/// Places the Ingress in its entry clusters. Without an annotation that is for policies to do.
+/// Places the Ingress in its entry clusters. Without an annotation that is for policies to do; with one that names no cluster, the
+/// Ingress is nowhere.
 fn bind(view: &View, ingress: &Ingress, entries: Option<Vec<String>>, plan: &mut Plan) {
     let ours = |binding: &ResourceBinding| {
         let labels = binding.metadata.labels.as_ref();
         labels.and_then(|labels| labels.get(BINDING_MANAGED_BY)).map(String::as_str) == Some(HOLDER)
     };
-    let Some(clusters) = entries else {
-        if view.binding.as_deref().is_some_and(ours) {
+    // Without names, an affinity would mean all clusters.
+    let Some(clusters) = entries.filter(|clusters| !clusters.is_empty()) else {
+        let left = |binding: &ResourceBinding| ours(binding) && binding.metadata.deletion_timestamp.is_none();
+        if view.binding.as_deref().is_some_and(left) {
             plan.steps.push(Step::DeleteBinding);
         }
         return;
@@ -236,10 +237,9 @@ fn bind(view: &View, ingress: &Ingress, entries: Option<Vec<String>>, plan: &mut
                 .insert(BINDING_MANAGED_BY.to_owned(), HOLDER.to_owned());
             updated.spec.placement = placement;
             updated.spec.propagate_deps = true;
-            // A new version of the template wakes up who renders it; a new status does not count.
-            if plan.steps.iter().any(|step| matches!(step, Step::UpdateIngress(_))) || updated != *existing {
-                updated.spec.resource = template.reference();
-            }
+            // A new version of the template wakes up who renders it. What we change in the Ingress now has no version yet: its event
+            // brings us here again.
+            updated.spec.resource = template.reference();
             if updated != *existing {
                 plan.steps.push(Step::UpdateBinding(Box::new(updated)));
             }
@@ -247,11 +247,28 @@ fn bind(view: &View, ingress: &Ingress, entries: Option<Vec<String>>, plan: &mut
     }
 }
 
-/// Returns the clusters that the annotation names; none if there is no annotation.
+/// Returns the clusters that the annotation names; nothing if there is no annotation.
 fn entry_clusters(multi: &MultiClusterIngress) -> Option<Vec<String>> {
     let named = multi.metadata.annotations.as_ref()?.get(ENTRY_CLUSTERS)?;
     let names: BTreeSet<&str> = named.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
     Some(names.into_iter().map(str::to_owned).collect())
+}
+
+/// Returns the keys that an Ingress has from its MultiClusterIngress, by the annotation that lists them.
+fn copied<'a>(ingress: &'a Ingress, list: &str) -> impl Iterator<Item = &'a str> {
+    let listed = ingress.metadata.annotations.as_ref().and_then(|annotations| annotations.get(list));
+    listed.map_or("", String::as_str).split(',')
+}
+
+/// Sets what is wanted, and drops what was set before and is not wanted any more. The keys of others stay.
+fn set(
+    map: &mut Option<BTreeMap<String, String>>,
+    wanted: Option<BTreeMap<String, String>>,
+    set_before: &BTreeSet<&str>,
+) {
+    let (map, wanted) = (map.get_or_insert_default(), wanted.unwrap_or_default());
+    map.retain(|key, _| !set_before.contains(key.as_str()));
+    map.extend(wanted);
 }
 
 fn is_ours(ingress: &Ingress) -> bool {
@@ -271,12 +288,22 @@ fn desired(
     });
     let mut labels = multi.metadata.labels.clone().unwrap_or_default();
     labels.retain(|key, _| !key.contains("karmada.io/"));
+    let list = |keys: &BTreeMap<String, String>| {
+        let keys: Vec<&str> = keys.keys().map(String::as_str).collect();
+        (!keys.is_empty()).then(|| keys.join(","))
+    };
+    let copied_labels = list(&labels);
     if claimed {
         labels.insert(RESOURCE_TEMPLATE_CLAIMED_BY.to_owned(), HOLDER.to_owned());
     }
     // Controllers of ingresses read annotations.
     let mut annotations = multi.metadata.annotations.clone().unwrap_or_default();
-    annotations.retain(|key, _| key != ENTRY_CLUSTERS && key != LAST_APPLIED);
+    annotations.retain(|key, _| {
+        ![ENTRY_CLUSTERS, LAST_APPLIED, COPIED_ANNOTATIONS, COPIED_LABELS].contains(&key.as_str())
+    });
+    for (key, list) in [(COPIED_ANNOTATIONS, list(&annotations)), (COPIED_LABELS, copied_labels)] {
+        annotations.extend(list.map(|list| (key.to_owned(), list)));
+    }
     Ok(Ingress {
         metadata: ObjectMeta {
             name: multi.metadata.name.clone(),
@@ -513,8 +540,60 @@ mod tests {
         assert_eq!(words(&decide(&bound)), Vec::<String>::new());
         bound.multi = multi(json!({ "metadata": { "annotations": { ENTRY_CLUSTERS: "m1" } } }));
         assert_eq!(words(&decide(&bound)), ["bind m1"]);
+        bound.multi = multi(json!({ "metadata": { "annotations": { ENTRY_CLUSTERS: "," } } }));
+        assert_eq!(words(&decide(&bound)), ["unbind"], "without a name it is nowhere, not everywhere");
         bound.multi = multi(json!({ "metadata": { "annotations": null } }));
         assert_eq!(words(&decide(&bound)), ["update it", "unbind"]);
+        let going = merged(json!(bound.binding.as_deref()), deleting());
+        bound.binding = Some(Arc::new(read(going)));
+        assert_eq!(words(&decide(&bound)), ["update it"], "it goes already");
+    }
+
+    #[test]
+    fn a_new_version_of_the_ingress_reaches_its_binding() {
+        let version = |version: &str| json!({ "metadata": { "resourceVersion": version } });
+        let mut bound = view(multi(json!({})), made(version("7")));
+        let Some(Step::CreateBinding(binding)) = decide(&bound).steps.pop() else { panic!("it is bound") };
+        bound.binding = Some(Arc::from(binding));
+        let other = json!({ "spec": { "rules": [{ "host": "new.example.com" }] } });
+        bound.multi = multi(other);
+        let mut plan = decide(&bound);
+        assert_eq!(words(&plan), ["update it"], "its new version is not known yet");
+        let Some(Step::UpdateIngress(updated)) = plan.steps.pop() else { panic!("it is updated") };
+        bound.ingress = Some(read(merged(json!(updated), version("8"))));
+        let plan = decide(&bound);
+        assert_eq!(words(&plan), ["bind m1+m2"]);
+        let Some(Step::UpdateBinding(rebound)) = plan.steps.first() else { panic!("it is rebound") };
+        assert_eq!(rebound.spec.resource.resource_version, "8");
+    }
+
+    #[test]
+    fn labels_and_annotations_that_go_leave_the_ingress_as_well() {
+        let mut view = view(None, made(json!({})));
+        // Updates the Ingress and adds what others have put on it; returns its labels and annotations.
+        let mut step = |marks: Value| {
+            view.multi = multi(marks);
+            let Some(Step::UpdateIngress(updated)) = decide(&view).steps.into_iter().next() else {
+                panic!("it is updated")
+            };
+            let others =
+                json!({ "metadata": { "labels": { "theirs": "1" }, "annotations": { "x/theirs": "1" } } });
+            view.ingress = Some(read(merged(json!(updated), others)));
+            let keys = |map: BTreeMap<String, String>| map.into_keys().collect::<Vec<_>>().join(" ");
+            let meta = view.ingress.clone().unwrap_or_default().metadata;
+            (keys(meta.labels.unwrap_or_default()), keys(meta.annotations.unwrap_or_default()))
+        };
+        let claim = RESOURCE_TEMPLATE_CLAIMED_BY;
+        let both = json!({ "metadata": { "labels": { "team": "a", "tier": "b" }, "annotations": { "x/class": "c", "x/size": "1m" } } });
+        let (labels, annotations) = step(both);
+        assert_eq!(labels, format!("{claim} team theirs tier"));
+        assert_eq!(annotations, format!("{COPIED_ANNOTATIONS} {COPIED_LABELS} x/class x/size x/theirs"));
+        let one = json!({ "metadata": { "labels": { "team": "a" }, "annotations": { "x/size": "2m" } } });
+        let (labels, annotations) = step(one);
+        assert_eq!(labels, format!("{claim} team theirs"));
+        assert_eq!(annotations, format!("{COPIED_ANNOTATIONS} {COPIED_LABELS} x/size x/theirs"));
+        let (labels, annotations) = step(json!({}));
+        assert_eq!((labels, annotations), (format!("{claim} theirs"), "x/theirs".to_owned()));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Brings the Service of a MultiClusterService to its providers and consumers, and asks the providers for its endpoints.
 //!
-//! Watches: MultiClusterServices, Services of the same name, Clusters, the Works that ask providers, the Services' bindings.
+//! Watches: MultiClusterServices, Services of the same name, Clusters and their execution namespaces, the Works that ask providers, the
+//!          Services' bindings.
 //! Writes:  the claim on the Service; its ResourceBinding; a Work in each provider's execution namespace; finalizer, the
 //!          condition ServiceApplied and events of the MultiClusterService.
 //!
@@ -80,15 +81,15 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
         if look(&change.old) == look(&change.new) {
             return;
         }
-        for service in of.mirrors.multi_cluster_services.all() {
-            let spec = &service.spec;
-            let lists = [&spec.provider_clusters, &spec.consumer_clusters];
-            let named = lists
-                .iter()
-                .any(|list| list.is_empty() || list.iter().any(|cluster| cluster.name == change.key.name));
-            if named {
-                pushed.push(Key::of(service.as_ref()));
-            }
+        for service in super::concerned(&of.mirrors.multi_cluster_services, &change.key.name) {
+            pushed.push(service);
+        }
+    });
+    let (of, pushed) = (plane.clone(), queue.clone());
+    plane.mirrors.namespaces.subscribe(move |change| {
+        let Some(cluster) = super::cluster_of_changed_space(change) else { return };
+        for service in super::concerned(&of.mirrors.multi_cluster_services, cluster) {
+            pushed.push(service);
         }
     });
     let pushed = queue.clone();
@@ -138,6 +139,7 @@ impl Reconcile for Controller {
             key: key.clone(),
             multi: Some(service),
             clusters: mirrors.clusters.all(),
+            spaces: super::with_space(&mirrors.namespaces),
             service: self.plane.templates.get(&service_key(key)),
             binding: mirrors.bindings.get(&key.namespace, &names::binding("Service", &key.name)),
             requests,
@@ -229,7 +231,8 @@ impl Controller {
             (Step::Release, Some(multi)) => {
                 let newest = mirrors.multi_cluster_services.find(key);
                 let multi = newest.as_deref().unwrap_or(multi);
-                plane.writer.release(multi, finalizers::MULTI_CLUSTER_SERVICE).await.map(drop)
+                let mirror = &mirrors.multi_cluster_services;
+                plane.writer.release(mirror, multi, finalizers::MULTI_CLUSTER_SERVICE).await.map(drop)
             }
             (Step::Hold | Step::Release, None) => Ok(()),
             (Step::CreateRequest(work), _) => writer.create(&mirrors.works, work.as_ref()).await,

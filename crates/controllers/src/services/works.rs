@@ -15,6 +15,7 @@ use api::labels::{
 };
 use api::networking::MultiClusterService;
 use api::work::Work;
+use apimachinery::patch::merge::drop_nulls;
 use propagation::Object;
 use propagation::render::{DesiredWork, stamp};
 use runtime::Key;
@@ -242,8 +243,16 @@ pub(super) fn collected(
     }
     let without = Token::ALL.into_iter().filter(|token| !tokens.contains(token));
     let without = without.flat_map(Token::labels).collect();
-    let work = DesiredWork::new(cluster, slice.clone(), labels, BTreeMap::new())?.suspended(Some(true));
+    let work = DesiredWork::new(cluster, without_nulls(slice.clone()), labels, BTreeMap::new())?;
+    let work = work.suspended(Some(true));
     Ok(Wanted { work, finalizers: tokens.iter().map(|token| token.finalizer()).collect(), without })
+}
+
+/// A slice without pods has neither endpoints nor ports, and says so by nulls. API servers leave those out of what is patched, so that the
+/// Work would never be as wanted.
+fn without_nulls(mut manifest: Value) -> Value {
+    drop_nulls(&mut manifest);
+    manifest
 }
 
 fn joined(tokens: &BTreeSet<Token>) -> String {
@@ -292,7 +301,7 @@ pub(super) fn dispatched(
     let labels = [(namespace, &service.namespace), (name, &service.name)];
     let labels = labels.into_iter().map(|(key, value)| (key.to_owned(), value.clone())).collect();
     let annotations = BTreeMap::from([(PROVISION_CLUSTER.to_owned(), source.to_owned())]);
-    let work = DesiredWork::new(consumer, manifest, labels, annotations)?;
+    let work = DesiredWork::new(consumer, without_nulls(manifest), labels, annotations)?;
     Ok(Wanted { work, finalizers: vec![finalizers::EXECUTION], without: Vec::new() })
 }
 
@@ -311,6 +320,23 @@ mod tests {
         );
         let slice = offered(&work, &Key::new("shop", "web"))?;
         Some(slice["endpoints"].as_array().cloned().unwrap_or_default())
+    }
+
+    #[test]
+    fn a_slice_without_pods_is_as_wanted_after_a_server_has_left_out_its_nulls() {
+        let slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": { "name": "web-1", "namespace": "shop" }, "endpoints": null, "ports": null,
+        });
+        let (service, tokens) = (Key::new("shop", "web"), BTreeSet::from([Token::MultiClusterService]));
+        let wanted = [collected("m1", &slice, &service, &tokens), dispatched(&service, &slice, "m1", "m2")];
+        for wanted in wanted.map(|wanted| wanted.expect("a Work")) {
+            let Ensure::Create(mut stored) = wanted.ensure(None, || "id".to_owned()) else {
+                panic!("it is made")
+            };
+            stored.spec.workload.manifests.iter_mut().for_each(drop_nulls);
+            assert_eq!(wanted.ensure(Some(&stored), String::new), Ensure::Nothing, "{}", wanted.key());
+        }
     }
 
     #[test]

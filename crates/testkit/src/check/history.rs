@@ -100,6 +100,18 @@ fn without_revision(mut sent: Value) -> Value {
     sent
 }
 
+/// The annotation of a line that stands for lines that were lost.
+const LOST: &str = "karmada.io/lost-audit-events";
+
+/// Returns where a log tells that it is not complete: a server that is in a hurry drops lines and says how many. What is judged by such a log
+/// is judged by half of what happened.
+pub fn lost_lines(place: &str, log: &str) -> Vec<String> {
+    let told = log.lines().filter(|line| line.contains(LOST));
+    let events = told.filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let counts = events.filter_map(|event| event["annotations"][LOST].as_str().map(str::to_owned));
+    counts.map(|count| format!("{place}: {count} lines of the audit log were lost")).collect()
+}
+
 /// Returns the writes that a controller made twice in a row: the same content on the same object, and nobody else wrote in
 /// between. Two runs of a server are judged apart, since a crash may lose what was written last.
 pub fn repeated_writes(place: &str, run: &[Entry], writer: &str) -> Vec<String> {

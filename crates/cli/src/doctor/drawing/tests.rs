@@ -253,3 +253,46 @@ fn an_exported_service_and_its_import() {
     }
     check("not-exported.txt", &draw(&diagnose(&facts)));
 }
+
+#[test]
+fn what_clusters_that_were_not_asked_have_is_not_known() {
+    let import = json!({ "spec": { "type": "ClusterSetIP", "ports": [{ "port": 80 }] } });
+    let away = || cluster("member1", "True", Err("cluster member1 does not answer"));
+    let importer = |derived: bool| {
+        let slices = if derived { vec![imported("imported-member1-web-a", &["10.1.0.5"])] } else { vec![] };
+        let knows_exports = false;
+        let member = MemberFacts { service: false, derived, knows_exports, ..member(&[], slices) };
+        cluster("member3", "True", Ok(member))
+    };
+    let facts = |partial: bool, works: Vec<Value>, clusters: Vec<ClusterFacts>| Facts {
+        multi: None,
+        export: Some(json!({})),
+        import: Some(import.clone()),
+        works,
+        clusters,
+        partial,
+        ..shared()
+    };
+    // The exporter does not answer, and nothing of it was collected. It may have the derived Service, too.
+    let report = diagnose(&facts(false, vec![], vec![away(), importer(false)]));
+    assert!(report.is_well());
+    check("not-seen.txt", &draw(&report));
+    // Only the importer was asked: what was collected tells that another one exports.
+    let works = || vec![collected("member1", EXPORT, &own("web-a", &["10.1.0.5"]))];
+    let severities = |facts: &Facts| -> Vec<(String, Severity)> {
+        let findings = diagnose(facts).findings;
+        findings.into_iter().map(|finding| (finding.message, finding.severity)).collect()
+    };
+    let unknown_kind = ("member3 do not know the kind ServiceExport".to_owned(), Severity::Note);
+    assert_eq!(severities(&facts(true, works(), vec![importer(true)])), [unknown_kind.clone()]);
+    let unseen = "no cluster that could be asked exports the Service; another one may".to_owned();
+    assert_eq!(
+        severities(&facts(true, vec![], vec![importer(true)])),
+        [(unseen, Severity::Note), unknown_kind]
+    );
+    // Of a cluster that answers, its answer counts.
+    let mut stale = facts(false, works(), vec![importer(true)]);
+    stale.clusters.push(cluster("member1", "True", Ok(member(&[], vec![]))));
+    let none = "there is a ServiceExport in the control plane, and none in any member".to_owned();
+    assert!(severities(&stale).contains(&(none, Severity::Problem)));
+}

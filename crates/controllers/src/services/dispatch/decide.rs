@@ -21,6 +21,8 @@ pub(crate) struct View {
     pub(super) key: Key,
     pub(super) multi: Option<Arc<MultiClusterService>>,
     pub(super) clusters: Vec<Arc<Cluster>>,
+    /// The clusters that can be given Works.
+    pub(super) spaces: BTreeSet<String>,
     /// The Works that hold slices of its Service, whoever wants them.
     pub(super) collected: Vec<Arc<Work>>,
     /// The Works that bring them to consumers.
@@ -44,6 +46,23 @@ pub(super) enum Step {
     Create(Box<Work>),
     Update(Arc<Work>, Box<Work>),
     Delete(Arc<Work>),
+}
+
+impl Step {
+    /// Returns the cluster whose slice it takes away.
+    pub(super) fn takes_from(&self) -> Option<String> {
+        match self {
+            Self::Delete(work) => Some(annotation(work, PROVISION_CLUSTER).to_owned()),
+            Self::Create(_) | Self::Update(..) => None,
+        }
+    }
+}
+
+/// Returns the Works that can be let go: nothing that comes from their cluster is left in a consumer. `stuck` are the clusters of what could
+/// not be taken away; one without a name may be any.
+pub(super) fn free(release: Vec<Arc<Work>>, stuck: &BTreeSet<String>) -> Vec<Arc<Work>> {
+    let is_free = |work: &Arc<Work>| !stuck.contains("") && !stuck.contains(&cluster_of_work(work));
+    release.into_iter().filter(is_free).collect()
 }
 
 pub(super) fn decide(view: &View, fresh_id: impl Fn() -> String) -> Plan {
@@ -124,12 +143,20 @@ fn consumers(view: &View, multi: &MultiClusterService, plan: &mut Plan) -> Vec<S
             plan.warnings.push((reasons::API_INCOMPATIBLE, message));
             continue;
         }
+        // One that has just joined gets them when its namespace is there.
+        let has_space = view.spaces.contains(&consumer);
         if !is_ready(cluster) {
             let message =
                 format!("Consumer cluster {consumer} is not ready, it gets the endpoints when it is");
             plan.warnings.push((reasons::SYNC_SERVICE_FAILED, message));
+        } else if !has_space {
+            let message =
+                format!("Consumer cluster {consumer} gets the endpoints when it has an execution namespace");
+            plan.warnings.push((reasons::SYNC_SERVICE_FAILED, message));
         }
-        found.push(consumer);
+        if has_space {
+            found.push(consumer);
+        }
     }
     found
 }
@@ -200,6 +227,10 @@ mod tests {
             },
         });
         Some(Arc::new(read(merged(base, otherwise))))
+    }
+
+    fn spaces() -> BTreeSet<String> {
+        ["m1", "m2", "m3"].map(str::to_owned).into()
     }
 
     fn words(plan: &Plan) -> Vec<String> {
@@ -345,7 +376,7 @@ mod tests {
         for (name, multi, first, second, collected, dispatched, expected) in cases {
             let clusters = [("m1", first), ("m2", second), ("m3", "True")];
             let clusters = clusters.map(|(name, ready)| Arc::new(cluster(name, ready, json!({})))).into();
-            let view = View { key: key(), multi, clusters, collected, dispatched };
+            let view = View { key: key(), multi, clusters, spaces: spaces(), collected, dispatched };
             assert_eq!(words(&decide(&view, || "id".to_owned())), expected, "{name}");
         }
         let clusters = vec![Arc::new(cluster("m1", "True", json!({}))), Arc::new(cluster("m2", "", lacks))];
@@ -353,10 +384,15 @@ mod tests {
             key: key(),
             multi: multi(&["m1"], &["m2"], json!({})),
             clusters,
+            spaces: spaces(),
             collected: one(json!({})),
             dispatched: vec![],
         };
         assert_eq!(words(&decide(&view, String::new)), ["APIIncompatible"], "it does not know slices");
+        let clusters = ["m1", "m2"].map(|name| Arc::new(cluster(name, "True", json!({})))).into();
+        let joined = View { clusters, spaces: BTreeSet::from(["m1".to_owned()]), ..view };
+        let told = ["SyncServiceFailed"];
+        assert_eq!(words(&decide(&joined, String::new)), told, "it has no execution namespace yet");
     }
 
     #[test]
@@ -365,6 +401,7 @@ mod tests {
             key: key(),
             multi: multi(&["m1"], &["m2"], json!({})),
             clusters: ["m1", "m2"].map(|name| Arc::new(cluster(name, "True", json!({})))).into(),
+            spaces: spaces(),
             collected,
             dispatched: vec![],
         };
@@ -380,6 +417,21 @@ mod tests {
         assert_eq!((plan.steps.len(), plan.warnings.len()), (MOST_SLICES, 1));
         let told = "Provider cluster m1 has 1001 EndpointSlices of the Service, 1000 of them are dispatched";
         assert_eq!(plan.warnings[0].1, told);
+    }
+
+    #[test]
+    fn what_is_stuck_holds_the_slices_of_its_own_cluster() {
+        let deletes = Step::Delete(brought("m1", "m2"));
+        assert_eq!(deletes.takes_from().as_deref(), Some("m1"));
+        assert_eq!(Step::Update(brought("m1", "m2"), Box::default()).takes_from(), None);
+        let free_of = |stuck: &[&str]| -> Vec<String> {
+            let works = ["m1", "m3"].map(|name| held(name, &[Token::MultiClusterService], json!({})));
+            let stuck = stuck.iter().map(|name| (*name).to_owned()).collect();
+            free(works.into(), &stuck).iter().map(|work| cluster_of_work(work)).collect()
+        };
+        assert_eq!(free_of(&[]), ["m1", "m3"]);
+        assert_eq!(free_of(&["m1"]), ["m3"]);
+        assert_eq!(free_of(&[""]), Vec::<String>::new());
     }
 
     #[test]

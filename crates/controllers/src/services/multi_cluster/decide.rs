@@ -35,6 +35,8 @@ pub(crate) struct View {
     pub(super) key: Key,
     pub(super) multi: Option<Arc<MultiClusterService>>,
     pub(super) clusters: Vec<Arc<Cluster>>,
+    /// The clusters that can be given Works.
+    pub(super) spaces: BTreeSet<String>,
     /// The Service of its name, or its head.
     pub(super) service: Option<Arc<Value>>,
     /// The Service's binding.
@@ -46,7 +48,8 @@ pub(crate) struct View {
 impl View {
     /// The MultiClusterService is gone and has left these.
     pub(super) fn gone(key: &Key, requests: Vec<Arc<Work>>) -> Self {
-        Self { key: key.clone(), multi: None, clusters: Vec::new(), service: None, binding: None, requests }
+        let (clusters, spaces) = (Vec::new(), BTreeSet::new());
+        Self { key: key.clone(), multi: None, clusters, spaces, service: None, binding: None, requests }
     }
 }
 
@@ -132,10 +135,18 @@ fn ask(
             plan.warnings.push((reasons::API_INCOMPATIBLE, message));
             continue;
         }
+        // One that has just joined is asked when its namespace is there.
+        let has_space = view.spaces.contains(provider);
         if !is_ready(cluster) {
             let message =
                 format!("Provider cluster {provider} is not ready, its endpoints are left out until it is");
             plan.warnings.push((reasons::SYNC_SERVICE_FAILED, message));
+        } else if !has_space {
+            let message = format!("Provider cluster {provider} is asked when it has an execution namespace");
+            plan.warnings.push((reasons::SYNC_SERVICE_FAILED, message));
+        }
+        if !has_space {
+            continue;
         }
         let wanted = match request(multi, provider) {
             Ok(wanted) => wanted,
@@ -321,7 +332,9 @@ mod tests {
 
     fn view(multi: Option<Arc<MultiClusterService>>, service: Option<Arc<Value>>) -> View {
         let clusters = ["m1", "m2"].map(|name| Arc::new(cluster(name, "True", json!({})))).into();
-        View { key: Key::new("shop", "web"), multi, clusters, service, binding: None, requests: Vec::new() }
+        let spaces = ["m1", "m2"].map(str::to_owned).into();
+        let (key, requests) = (Key::new("shop", "web"), Vec::new());
+        View { key, multi, clusters, spaces, service, binding: None, requests }
     }
 
     /// Has what a plan makes be there.
@@ -408,6 +421,13 @@ mod tests {
         let mut away = whole();
         away.clusters[0] = Arc::new(cluster("m1", "False", json!({})));
         check(&away, &["SyncServiceFailed"], "the provider is away");
+
+        let mut joins = view(multi(json!({})), service(claimed()));
+        joins.spaces.remove("m1");
+        let told = ["bind m1+m2", "SyncServiceFailed"];
+        check(&joins, &told, "the provider has no execution namespace yet");
+        joins.spaces.insert("m1".to_owned());
+        check(&joins, &["ask m1", "bind m1+m2"], "it is there");
     }
 
     #[test]

@@ -115,6 +115,19 @@ fn the_same_write_twice_in_a_row_is_noticed() {
 }
 
 #[test]
+fn a_log_with_a_gap_is_noticed() {
+    let mut log = Log::default();
+    log.patch(1, US, "deployments", json!({"metadata": {"annotations": {LOST: "9"}}}));
+    assert_eq!(
+        lost_lines("here", &log.0.join("\n")),
+        Vec::<String>::new(),
+        "an object that names it is no gap"
+    );
+    log.0.push(json!({"kind": "Event", "annotations": {LOST: "3"}}).to_string());
+    assert_eq!(lost_lines("here", &log.0.join("\n")), ["here: 3 lines of the audit log were lost"]);
+}
+
+#[test]
 fn refusals_and_rehearsals_are_no_writes() {
     let line = |uri: &str, code: i64| {
         json!({"requestURI": uri, "verb": "patch", "user": {"username": US}, "objectRef": {"resource": "pods", "name": "a"},
