@@ -56,6 +56,11 @@ pub fn purge_mode(said: Option<&PurgeMode>) -> PurgeMode {
     }
 }
 
+/// Returns whether the old copy is to be gone before another one is made.
+pub fn purges_directly(task: &GracefulEvictionTask) -> bool {
+    purge_mode(task.purge_mode.as_ref()) == PurgeMode::Directly
+}
+
 /// Returns what a mode of Karmada up to v1.18 is called now; nothing for any other text.
 pub fn older_purge_mode(text: &str) -> Option<PurgeMode> {
     match text {
