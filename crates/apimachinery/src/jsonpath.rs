@@ -1,17 +1,20 @@
 //! JSON paths in kubectl's dialect, as printer columns, scale paths and selectable fields use them.
 //!
 //! In: an expression such as `.spec.containers[*].name` or `{.status.conditions[?(@.type=="Ready")].status}`, and an
-//! object. Out: the values it points to. Missing keys yield nothing; they are not an error.
-//!
-//! Left out because no API object needs them: arithmetic, `range`, several templates in one text.
+//! object. Out: the values it points to. Missing keys yield nothing; they are not an error. A [`Template`] is text with such
+//! expressions in it.
 
 #![cfg_attr(not(test), deny(clippy::arithmetic_side_effects, clippy::indexing_slicing, clippy::unwrap_used))]
 
+use std::cell::Cell;
 use std::cmp::Ordering;
 
 use serde_json::Value;
 
 mod parse;
+mod template;
+
+pub use template::{Template, Unfilled};
 
 /// Why an expression is not a path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -65,6 +68,33 @@ enum Operand {
     Path(Path),
 }
 
+/// How much may be looked at and printed. Steps that name everything below multiply, so that a short text can ask for more than any
+/// memory holds.
+#[derive(Debug)]
+pub struct Fuel(Cell<usize>);
+
+impl Fuel {
+    /// Returns fuel for so many values and bytes together.
+    pub fn new(amount: usize) -> Self {
+        Self(Cell::new(amount))
+    }
+
+    fn endless() -> Self {
+        Self::new(usize::MAX)
+    }
+
+    /// Uses up some of it; returns false, and leaves nothing, if there is not enough.
+    fn burn(&self, amount: usize) -> bool {
+        let left = self.0.get().checked_sub(amount);
+        self.0.set(left.unwrap_or(0));
+        left.is_some()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.get() == 0
+    }
+}
+
 impl Path {
     /// Parses an expression, with or without the braces of a template.
     pub fn parse(expression: &str) -> Result<Self, Error> {
@@ -73,11 +103,21 @@ impl Path {
 
     /// Returns the values that the path points to, in document order.
     pub fn find<'a>(&self, root: &'a Value) -> Vec<&'a Value> {
+        self.walk(root, &Fuel::endless())
+    }
+
+    /// Returns the values that the path points to, if the fuel lasts.
+    pub fn find_within<'a>(&self, root: &'a Value, fuel: &Fuel) -> Option<Vec<&'a Value>> {
+        let found = self.walk(root, fuel);
+        (!fuel.is_empty()).then_some(found)
+    }
+
+    fn walk<'a>(&self, root: &'a Value, fuel: &Fuel) -> Vec<&'a Value> {
         let mut found = vec![root];
         for step in &self.steps {
             let mut next = Vec::new();
             for value in found {
-                step.follow(value, &mut next);
+                step.follow(value, fuel, &mut next);
             }
             found = next;
         }
@@ -110,7 +150,10 @@ pub fn print(value: &Value) -> String {
 }
 
 impl Step {
-    fn follow<'a>(&self, value: &'a Value, out: &mut Vec<&'a Value>) {
+    fn follow<'a>(&self, value: &'a Value, fuel: &Fuel, out: &mut Vec<&'a Value>) {
+        if !fuel.burn(1) {
+            return;
+        }
         match self {
             Self::Field(name) => out.extend(value.get(name.as_str())),
             Self::Index(index) => {
@@ -143,15 +186,15 @@ impl Step {
                 Value::Object(entries) => out.extend(entries.values()),
                 _ => {}
             },
-            Self::Descend => descend(value, out),
+            Self::Descend => descend(value, fuel, out),
             Self::Union(paths) => {
                 for path in paths {
-                    out.extend(path.find(value));
+                    out.extend(path.walk(value, fuel));
                 }
             }
             Self::Filter(filter) => {
                 if let Value::Array(items) = value {
-                    out.extend(items.iter().filter(|item| filter.accepts(item)));
+                    out.extend(items.iter().filter(|item| filter.accepts(item, fuel)));
                 }
             }
         }
@@ -163,20 +206,23 @@ fn position(index: i64, length: usize) -> Option<usize> {
     usize::try_from(if index < 0 { index.checked_add(length)? } else { index }).ok()
 }
 
-fn descend<'a>(value: &'a Value, out: &mut Vec<&'a Value>) {
+fn descend<'a>(value: &'a Value, fuel: &Fuel, out: &mut Vec<&'a Value>) {
+    if !fuel.burn(1) {
+        return;
+    }
     out.push(value);
     match value {
-        Value::Array(items) => items.iter().for_each(|item| descend(item, out)),
-        Value::Object(entries) => entries.values().for_each(|item| descend(item, out)),
+        Value::Array(items) => items.iter().for_each(|item| descend(item, fuel, out)),
+        Value::Object(entries) => entries.values().for_each(|item| descend(item, fuel, out)),
         _ => {}
     }
 }
 
 impl Filter {
-    fn accepts(&self, element: &Value) -> bool {
-        let Some(left) = self.left.resolve(element) else { return false };
+    fn accepts(&self, element: &Value, fuel: &Fuel) -> bool {
+        let Some(left) = self.left.resolve(element, fuel) else { return false };
         let Some((comparison, right)) = &self.comparison else { return true };
-        let Some(right) = right.resolve(element) else { return false };
+        let Some(right) = right.resolve(element, fuel) else { return false };
         let order = compare(left, right);
         match comparison {
             Comparison::Equal => order == Some(Ordering::Equal) || left == right,
@@ -192,10 +238,10 @@ impl Filter {
 }
 
 impl Operand {
-    fn resolve<'a>(&'a self, element: &'a Value) -> Option<&'a Value> {
+    fn resolve<'a>(&'a self, element: &'a Value, fuel: &Fuel) -> Option<&'a Value> {
         match self {
             Self::Literal(value) => Some(value),
-            Self::Path(path) => path.first(element),
+            Self::Path(path) => path.walk(element, fuel).into_iter().next(),
         }
     }
 }
@@ -271,10 +317,21 @@ mod tests {
 
     #[test]
     fn broken_expressions_are_refused() {
-        for expression in
-            ["{.a", ".a[", ".a[x", ".a[?(@.b", ".a['b", ".a[1:2:0]", ".a]", "{.a}{.b}", ".a[?(@.b==)]"]
-        {
-            assert!(Path::parse(expression).is_err(), "{expression}");
+        let deep = ".a[?(@".repeat(100_000);
+        for expression in [
+            deep.as_str(),
+            "{.a",
+            ".a[",
+            ".a[x",
+            ".a[?(@.b",
+            ".a['b",
+            ".a[1:2:0]",
+            ".a]",
+            "{.a}{.b}",
+            ".a[?(@.b==)]",
+        ] {
+            let shown = expression.get(..20).unwrap_or(expression);
+            assert!(Path::parse(expression).is_err(), "{shown}");
         }
     }
 

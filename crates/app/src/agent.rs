@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::controllers::Election;
 use crate::observability::{self, Topic};
 use crate::signals::Signals;
+use crate::unneeded;
 use identity::Identity;
 
 /// How long tasks may take to end.
@@ -102,7 +103,9 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "ADDRESS", default_value = "0")]
     health_probe_bind_address: String,
     #[command(flatten)]
-    _without: Without,
+    _unneeded: unneeded::Everywhere,
+    #[command(flatten)]
+    _unneeded_by_controllers: unneeded::Controllers,
 }
 
 /// How often and how patiently the cluster is looked at.
@@ -124,39 +127,6 @@ struct Patience {
     /// Which part of --cluster-lease-duration the agent waits between two signs of life.
     #[arg(long, value_name = "FRACTION", default_value_t = 0.25)]
     cluster_lease_renew_interval_fraction: f64,
-}
-
-/// Upstream's flags that ours does not need: they are accepted, so that its manifests work.
-#[derive(Debug, Args)]
-struct Without {
-    #[arg(long, hide = true, default_value = "40")]
-    cluster_api_qps: String,
-    #[arg(long, hide = true, default_value = "60")]
-    cluster_api_burst: String,
-    #[arg(long, hide = true, default_value = "40")]
-    kube_api_qps: String,
-    #[arg(long, hide = true, default_value = "60")]
-    kube_api_burst: String,
-    #[arg(long, hide = true, default_value = "2m0s")]
-    cluster_cache_sync_timeout: String,
-    #[arg(long, hide = true, default_value = "0s")]
-    resync_period: String,
-    #[arg(long, hide = true, default_value = "5")]
-    concurrent_cluster_syncs: String,
-    #[arg(long, hide = true, default_value = "5")]
-    concurrent_work_syncs: String,
-    #[arg(long, hide = true, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    enable_cluster_resource_modeling: String,
-    #[arg(long, hide = true, default_value = "5ms")]
-    rate_limiter_base_delay: String,
-    #[arg(long, hide = true, default_value = "16m40s")]
-    rate_limiter_max_delay: String,
-    #[arg(long, hide = true, default_value = "10")]
-    rate_limiter_qps: String,
-    #[arg(long, hide = true, default_value = "100")]
-    rate_limiter_bucket_size: String,
-    #[arg(long, short = 'v', hide = true, default_value = "0")]
-    v: String,
 }
 
 impl Patience {
@@ -404,6 +374,9 @@ mod tests {
         ("karmada-kubeconfig-namespace", "karmada-system"),
         ("leader-elect", "true"),
         ("leader-elect-resource-namespace", "karmada-system"),
+        ("enable-pprof", "false"),
+        ("profiling-bind-address", ":6060"),
+        ("logging-format", "text"),
     ];
 
     #[test]

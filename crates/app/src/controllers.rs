@@ -24,7 +24,7 @@ use apiserver::server::Check;
 
 use crate::observability::{self, Topic};
 use crate::signals::Signals;
-use crate::{autoscaling, failover, scheduling};
+use crate::{autoscaling, failover, scheduling, unneeded};
 
 /// How long controllers may take to end.
 const GOODBYE: Duration = Duration::from_secs(10);
@@ -47,6 +47,12 @@ pub(crate) struct Arguments {
     /// Address to serve /healthz on, without credentials; `:10357` is all interfaces, `0` is nowhere.
     #[arg(long, value_name = "ADDRESS", default_value = "0")]
     health_probe_bind_address: String,
+    #[command(flatten)]
+    _unneeded: unneeded::Everywhere,
+    #[command(flatten)]
+    _unneeded_by_controllers: unneeded::Controllers,
+    #[command(flatten)]
+    _unneeded_by_the_manager: unneeded::Manager,
 }
 
 /// Upstream's flags for the Lease.
@@ -584,6 +590,29 @@ mod tests {
         ("horizontal-pod-autoscaler-tolerance", "0.1"),
         ("horizontal-pod-autoscaler-cpu-initialization-period", "5m"),
         ("horizontal-pod-autoscaler-initial-readiness-delay", "30s"),
+        ("cluster-api-qps", "40"),
+        ("cluster-api-burst", "60"),
+        ("kube-api-qps", "40"),
+        ("kube-api-burst", "60"),
+        ("cluster-cache-sync-timeout", "2m0s"),
+        ("resync-period", "0s"),
+        ("concurrent-cluster-syncs", "5"),
+        ("concurrent-clusterresourcebinding-syncs", "5"),
+        ("concurrent-resourcebinding-syncs", "5"),
+        ("concurrent-work-syncs", "5"),
+        ("concurrent-namespace-syncs", "1"),
+        ("concurrent-propagation-policy-syncs", "1"),
+        ("concurrent-cluster-propagation-policy-syncs", "1"),
+        ("concurrent-resource-template-syncs", "5"),
+        ("concurrent-dependent-resource-syncs", "2"),
+        ("enable-cluster-resource-modeling", "true"),
+        ("rate-limiter-base-delay", "5ms"),
+        ("rate-limiter-max-delay", "16m40s"),
+        ("rate-limiter-qps", "10"),
+        ("rate-limiter-bucket-size", "100"),
+        ("enable-pprof", "false"),
+        ("profiling-bind-address", ":6060"),
+        ("logging-format", "text"),
     ];
 
     /// Returns the flags of `karmada controllers` with their defaults.

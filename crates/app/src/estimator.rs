@@ -12,6 +12,7 @@ use runtime::Supervisor;
 
 use crate::observability::{self, Topic};
 use crate::signals::Signals;
+use crate::unneeded;
 
 /// Tell a scheduler how many replicas a member cluster can still hold: Karmada's scheduler estimator.
 ///
@@ -22,6 +23,9 @@ pub(crate) struct Arguments {
     /// The member's kubeconfig; by default KUBECONFIG or the file in the home directory.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
+    /// The address of the member's API server, if it is not the one in the kubeconfig.
+    #[arg(long, value_name = "URL")]
+    master: Option<http::Uri>,
     /// The member's name in the control plane.
     #[arg(long, value_name = "NAME")]
     cluster_name: String,
@@ -52,6 +56,11 @@ pub(crate) struct Arguments {
     /// Address to serve /healthz on, without credentials; `:10351` is all interfaces, `0` is nowhere.
     #[arg(long, value_name = "ADDRESS", default_value = "0")]
     health_probe_bind_address: String,
+    // Upstream's never reaches what it is meant for; it changes no answer.
+    #[arg(long, hide = true, default_value = "0")]
+    parallelism: String,
+    #[command(flatten)]
+    _unneeded: unneeded::Everywhere,
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
@@ -69,12 +78,15 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         skip_client_verification: arguments.insecure_skip_grpc_client_verify,
     };
     let tls = tls.server_config().context("the certificates cannot be used")?;
-    let config = match &arguments.kubeconfig {
+    let mut config = match &arguments.kubeconfig {
         Some(path) => cli::config(Some(path), None).await?,
         None => kube::Config::infer()
             .await
             .context("no kubeconfig is given and none is found; use --kubeconfig")?,
     };
+    if let Some(master) = arguments.master {
+        config.cluster_url = master;
+    }
     let client = kube::Client::try_from(config).context("cannot make a client from the kubeconfig")?;
     let version = client.apiserver_version().await.context("the member does not answer")?;
     let mut signals = Signals::listen()?;
@@ -99,4 +111,32 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     }
     signals.end(supervisor.stop()).await;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    #[test]
+    fn upstreams_flags_are_taken() {
+        let line = "estimator --kubeconfig=/etc/k --cluster-name=m1 --master=https://m1:6443 --server-port=10352 \
+                    --grpc-auth-cert-file=c --grpc-auth-key-file=k --grpc-client-ca-file=a --insecure-skip-grpc-client-verify=false \
+                    --kube-api-qps=20 --kube-api-burst=30 --parallelism=16 --metrics-bind-address=:8080 \
+                    --health-probe-bind-address=:10351 --feature-gates=ResourceQuotaEstimate=true --enable-pprof \
+                    --profiling-bind-address=:6060 --v=4 --logging-format=json";
+        let read = Command::try_parse_from(line.split_whitespace()).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(
+            read.arguments.master.and_then(|url| url.host().map(str::to_owned)),
+            Some("m1".to_owned())
+        );
+        assert!(Command::try_parse_from(["estimator", "--cluster-name=m1", "-v", "4"]).is_ok());
+    }
 }

@@ -34,6 +34,7 @@ mod shares;
 mod signals;
 mod sim;
 mod tunnels;
+mod unneeded;
 mod up;
 mod webhook;
 

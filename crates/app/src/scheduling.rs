@@ -58,29 +58,34 @@ impl Flags {
         if self.scheduler_name.is_empty() {
             bail!("--scheduler-name must not be empty");
         }
+        let estimators = self.estimators()?;
+        let estimating = Estimating {
+            options: estimators.clone(),
+            skip_pull_mode: self.disable_scheduler_estimator_in_pull_mode,
+        };
         Ok(Settings {
             name: self.scheduler_name.clone(),
             plugins: self.plugins.clone(),
             propagate_empty: self.enable_empty_workload_propagation,
-            estimating: self.enable_scheduler_estimator.then(|| self.estimating()).transpose()?,
+            estimating: self.enable_scheduler_estimator.then_some(estimating),
+            estimators,
             ..Settings::default()
         })
     }
 
-    fn estimating(&self) -> anyhow::Result<Estimating> {
+    fn estimators(&self) -> anyhow::Result<estimator::Options> {
         let tls = Tls {
             ca: self.scheduler_estimator_ca_file.clone(),
             certificate: self.scheduler_estimator_cert_file.clone(),
             key: self.scheduler_estimator_key_file.clone(),
             skip_verification: self.insecure_skip_estimator_verify,
         };
-        let options = estimator::Options {
+        Ok(estimator::Options {
             namespace: self.scheduler_estimator_service_namespace.clone(),
             prefix: self.scheduler_estimator_service_prefix.clone(),
             port: self.scheduler_estimator_port,
             timeout: self.scheduler_estimator_timeout,
             tls: tls.client_config().context("the estimators' certificates cannot be used")?,
-        };
-        Ok(Estimating { options, skip_pull_mode: self.disable_scheduler_estimator_in_pull_mode })
+        })
     }
 }

@@ -3,6 +3,7 @@
 //! In: `-o` and an object. Out: text. Tables are in [`table`].
 
 use anyhow::bail;
+use apimachinery::jsonpath::Template;
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -13,7 +14,6 @@ pub(crate) mod go_template;
 pub(crate) mod kyaml;
 pub(crate) mod table;
 pub(crate) mod tabs;
-pub(crate) mod template;
 
 /// The flags about templates, of commands that print objects.
 #[derive(Debug, Clone, Default, Args)]
@@ -48,8 +48,8 @@ pub(crate) enum Format {
     Yaml,
     Kyaml,
     Name,
-    JsonPath(template::Template),
-    JsonPathAsJson(template::Template),
+    JsonPath(Template),
+    JsonPathAsJson(Template),
     GoTemplate(go_template::GoTemplate),
     Columns(columns::Columns),
 }
@@ -96,11 +96,11 @@ impl Format {
         let text = if text.is_empty() && !templates.template.is_empty() { "go-template" } else { text };
         let (kind, argument) = text.split_once('=').unwrap_or((text, ""));
         let argument = if templates.template.is_empty() { argument } else { templates.template.as_str() };
-        let template = || -> anyhow::Result<template::Template> {
+        let template = || -> anyhow::Result<Template> {
             if argument.is_empty() {
                 bail!("template format specified but no template given");
             }
-            template::Template::parse(argument)
+            Ok(Template::parse(argument)?)
         };
         Ok(match kind {
             "" => Self::Table { wide: false },
@@ -113,7 +113,7 @@ impl Format {
             "jsonpath-as-json" => Self::JsonPathAsJson(template()?),
             "jsonpath-file" => {
                 let text = read(argument)?;
-                Self::JsonPath(template::Template::parse(&text)?)
+                Self::JsonPath(Template::parse(&text)?)
             }
             kind if GO_TEMPLATES.contains(&kind) => {
                 if argument.is_empty() {
@@ -159,9 +159,9 @@ impl Format {
             Self::Yaml => apimachinery::yaml::write(&object),
             Self::Kyaml => kyaml::write(&object),
             Self::Name => items(&object).map(|item| format!("{}\n", name_of(item))).collect(),
-            Self::JsonPath(template) => template.print(&object)?,
+            Self::JsonPath(template) => template.print(&object),
             Self::JsonPathAsJson(template) => {
-                let found = Value::Array(template.find(&object)?);
+                let found = Value::Array(template.find(&object));
                 pretty(&found)
             }
             Self::GoTemplate(template) => {

@@ -1,13 +1,14 @@
 //! Failover: workloads leave clusters that have failed, or in which they have failed, and come back to nothing worse.
 //!
-//! Code map: `settings` what flags say · `taint_manager` evicts what does not tolerate the taints of its cluster, `outage` stops
-//! that when too many clusters are lost at once, `pace` limits how fast it happens · `application` evicts what stays unhealthy ·
-//! `graceful` ends evictions · `taint_policy` taints clusters by their conditions, `remedy` says what else to do about them ·
+//! Code map: `settings` what flags say · `taint_manager` evicts what does not tolerate the taints of its cluster, `pace` limits how
+//! fast that happens · `application` evicts what stays unhealthy · `graceful` ends evictions · `halt` stops all three while too many
+//! clusters are lost at once, `outage` counts them · `taint_policy` taints clusters by their conditions, `remedy` says what else to do about them ·
 //! `rebalancer` has workloads placed afresh, `descheduler` those that find no node · `metrics` are what is measured.
 
 pub(crate) mod application;
 pub(crate) mod descheduler;
 pub(crate) mod graceful;
+mod halt;
 mod metrics;
 mod outage;
 mod pace;
@@ -25,6 +26,8 @@ use runtime::{Error, Events, Guard, Key};
 
 use crate::plane::StoredBinding;
 use crate::plane::both::Bindings;
+
+pub(crate) use halt::Halt;
 
 pub use descheduler::Settings as Descheduler;
 pub use settings::Settings;

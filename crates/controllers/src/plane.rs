@@ -27,7 +27,7 @@ pub(crate) mod unified_auth;
 mod works;
 
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use api::work::{ClusterResourceBinding, ResourceBinding};
 use parking_lot::RwLock;
@@ -38,6 +38,7 @@ use runtime::writer::Stored;
 
 use crate::Settings;
 use crate::environment::Environment;
+use crate::failover::Halt;
 use crate::mirrors::{Mirrors, Watch};
 use crate::table::Start;
 use templates::Templates;
@@ -50,6 +51,7 @@ pub(crate) struct Plane {
     overrides: RwLock<Overrides>,
     works: Works,
     removals: removals::Removals,
+    halt: OnceLock<Arc<Halt>>,
 }
 
 impl Deref for Plane {
@@ -88,10 +90,16 @@ impl Plane {
             overrides: RwLock::default(),
             works: Works::new(environment.mirrors.works.clone()),
             removals: removals::Removals::new(settings.removals),
+            halt: OnceLock::new(),
         });
         plane.follow_overrides();
         plane.follow_works();
         plane
+    }
+
+    /// Returns who says whether evictions stand still. The first who asks has it begin to watch, which is before the mirrors do.
+    pub(crate) fn halt(&self) -> &Arc<Halt> {
+        self.halt.get_or_init(|| Halt::new(&self.environment))
     }
 
     /// Waits until what is watched is known.

@@ -1,4 +1,5 @@
-//! The scheduler's side: one connection per cluster, kept while the cluster exists, and all clusters asked at once.
+//! The side of the scheduler and the descheduler: one connection per cluster, kept while the cluster exists, and all clusters asked
+//! at once.
 //!
 //! If any cluster cannot be asked, or does not answer in time, there is no answer at all, as upstream: half of the
 //! answers would favour the clusters that said nothing.
@@ -184,6 +185,11 @@ impl Client {
         self.connections.write().remove(cluster);
     }
 
+    /// Ends the connections to all clusters but these.
+    pub fn keep(&self, stays: impl Fn(&str) -> bool) {
+        self.connections.write().retain(|cluster, _| stays(cluster));
+    }
+
     pub fn is_connected(&self, cluster: &str) -> bool {
         self.connections.read().contains_key(cluster)
     }
@@ -204,6 +210,28 @@ impl Client {
         let timeout = self.options.timeout;
         let answers = tokio::time::timeout(timeout, try_join_all(calls)).await;
         answers.map_err(|_| Error::TooSlow(timeout))?.map(|answers| answers.into_iter().collect())
+    }
+
+    /// Asks one cluster how many replicas of a Deployment have been waiting for a node for longer than `threshold`.
+    ///
+    /// # Errors
+    /// Fails if it cannot be asked, does not answer in time, or cannot tell.
+    pub async fn unschedulable(
+        &self,
+        cluster: &str,
+        resource: &ObjectReference,
+        threshold: Duration,
+    ) -> Result<i32, Error> {
+        let request = protocol::UnschedulableReplicasRequest {
+            cluster: cluster.to_owned(),
+            resource: Some(resource.into()),
+            unschedulable_threshold: i64::try_from(threshold.as_nanos()).unwrap_or(i64::MAX),
+        };
+        let path = protocol::GET_UNSCHEDULABLE_REPLICAS;
+        let asked = self.call::<_, protocol::UnschedulableReplicasResponse>(cluster, path, request, resource);
+        let timeout = self.options.timeout;
+        let answer = tokio::time::timeout(timeout, asked).await.map_err(|_| Error::TooSlow(timeout))?;
+        answer.map(|answer| answer.unschedulable_replicas)
     }
 
     async fn ask(&self, cluster: &str, assumed: &[Workload], question: &Question) -> Result<i32, Error> {

@@ -209,6 +209,17 @@ impl From<&work::ReplicaRequirements> for ReplicaRequirements {
     }
 }
 
+impl From<&work::ObjectReference> for ObjectReference {
+    fn from(resource: &work::ObjectReference) -> Self {
+        Self {
+            api_version: resource.api_version.clone(),
+            kind: resource.kind.clone(),
+            namespace: resource.namespace.clone(),
+            name: resource.name.clone(),
+        }
+    }
+}
+
 impl From<&work::Component> for Component {
     fn from(component: &work::Component) -> Self {
         let needs = component.replica_requirements.as_ref();

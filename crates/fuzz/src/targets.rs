@@ -543,11 +543,16 @@ fn select(input: &[u8]) -> String {
 
 fn find_path(input: &[u8]) -> String {
     let Ok(text) = std::str::from_utf8(input) else { return "not UTF-8".to_owned() };
+    let root = json!({"a": [{"a": 1, "b": "x"}, {"a": 2}, 3], "b": {"c": null, "d": [[1], [2]]}});
+    if let Ok(template) = jsonpath::Template::parse(text)
+        && let Ok(filled) = template.fill(&root, &jsonpath::Fuel::new(10_000))
+    {
+        assert!(filled.len() <= 10_000, "{} bytes", filled.len());
+    }
     let path = match jsonpath::Path::parse(text) {
         Ok(path) => path,
         Err(error) => return error.to_string(),
     };
-    let root = json!({"a": [{"a": 1, "b": "x"}, {"a": 2}, 3], "b": {"c": null, "d": [[1], [2]]}});
     let found = path.find(&root);
     assert_eq!(path.first(&root), found.first().copied());
     // Steps that name everything below may find a thing several times, but not without end.

@@ -123,6 +123,12 @@ mod tests {
                 Stay::Forever,
             ),
             (
+                "one that counts for another taint does not count for one that is tolerated for ever",
+                vec![(taint("a", ""), 900), (taint("b", ""), 10)],
+                vec![toleration("a", None), toleration("", Some(30))],
+                Stay::For(secs(20)),
+            ),
+            (
                 "one that is not tolerated is enough",
                 vec![(taint("b", ""), 0), (taint("a", "1"), 0)],
                 vec![toleration("b", Some(60))],

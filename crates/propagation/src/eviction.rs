@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use api::labels::annotations::APPLIED_PLACEMENT;
 use api::policy::{Placement, PurgeMode, StatePreservation};
 use api::work::{AggregatedStatusItem, GracefulEvictionTask, ResourceBindingSpec};
-use apimachinery::jsonpath;
+use apimachinery::jsonpath::{Fuel, Template, Unfilled};
 
 use crate::Binding;
 
@@ -16,6 +16,9 @@ pub use placement::taints::{Stay, drives_out, print, stay};
 
 /// The longest message that a task can have, in characters.
 const MESSAGE_LIMIT: usize = 1024;
+/// How many values and bytes all rules of a preserved state may look at and print: a label has 63 characters, and a status some
+/// thousand values.
+const STATE_LIMIT: usize = 1_000_000;
 
 /// Why the state of the old copy cannot be handed to the new one.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -26,6 +29,8 @@ pub enum StateError {
     Path { path: String, why: String },
     #[error("the JSONPath {path} of statePreservation finds nothing in the status of cluster {cluster}")]
     NotFound { path: String, cluster: String },
+    #[error("the JSONPath {path} of statePreservation asks for too much of the status of cluster {cluster}")]
+    TooMuch { path: String, cluster: String },
 }
 
 /// Evicts a workload from `task.from_cluster`. Returns whether anything changed: a workload that is not in the cluster is
@@ -54,6 +59,11 @@ pub fn purge_mode(said: Option<&PurgeMode>) -> PurgeMode {
         Some(PurgeMode::Other(older)) => older_purge_mode(older).unwrap_or(PurgeMode::Gracefully),
         Some(mode) => mode.clone(),
     }
+}
+
+/// Returns whether the old copy is to be gone before another one is made.
+pub fn purges_directly(task: &GracefulEvictionTask) -> bool {
+    purge_mode(task.purge_mode.as_ref()) == PurgeMode::Directly
 }
 
 /// Returns what a mode of Karmada up to v1.18 is called now; nothing for any other text.
@@ -85,15 +95,16 @@ pub fn preserved_state(
     let item = statuses.iter().find(|item| item.cluster_name == cluster);
     let status =
         item.and_then(|item| item.status.as_ref()).ok_or_else(|| StateError::NoStatus(cluster.to_owned()))?;
+    let fuel = Fuel::new(STATE_LIMIT);
     let rule = |rule: &api::policy::StatePreservationRule| {
         let path = || rule.json_path.clone();
-        let parsed = jsonpath::Path::parse(&rule.json_path)
+        let template = Template::parse(rule.json_path.trim())
             .map_err(|error| StateError::Path { path: path(), why: error.to_string() })?;
-        let found: Vec<String> = parsed.find(status).into_iter().map(jsonpath::print).collect();
-        if found.is_empty() {
-            return Err(StateError::NotFound { path: path(), cluster: cluster.to_owned() });
-        }
-        Ok((rule.alias_label_name.clone(), found.join(" ")))
+        let value = template.fill(status, &fuel).map_err(|why| match why {
+            Unfilled::Missing => StateError::NotFound { path: path(), cluster: cluster.to_owned() },
+            Unfilled::TooMuch => StateError::TooMuch { path: path(), cluster: cluster.to_owned() },
+        })?;
+        Ok((rule.alias_label_name.clone(), value))
     };
     preservation.rules.iter().map(rule).collect()
 }
@@ -186,6 +197,12 @@ mod tests {
         let state = |path: &str, cluster: &str| preserved_state(&rules(&[("n", path)]), cluster, &statuses);
         assert_eq!(state("{.replicas}", "m2"), Err(StateError::NoStatus("m2".to_owned())));
         assert_eq!(state("{.replicas}", "m3"), Err(StateError::NoStatus("m3".to_owned())));
+        let value = |path: &str| state(path, "m1").map(|labels| labels["n"].clone());
+        assert_eq!(value("{.replicas}-{.job.id}"), Ok("3-a".to_owned()), "text around paths");
+        assert_eq!(value("v{.replicas}"), Ok("v3".to_owned()));
+        assert_eq!(value(".replicas"), Ok("3".to_owned()), "braces are not needed");
+        let endless = format!("{{{}}}", "..".repeat(1000));
+        assert!(matches!(state(&endless, "m1"), Err(StateError::TooMuch { .. })));
         let missing = StateError::NotFound { path: "{.gone}".to_owned(), cluster: "m1".to_owned() };
         assert_eq!(state("{.gone}", "m1"), Err(missing));
         assert!(matches!(state("{.replicas", "m1"), Err(StateError::Path { .. })));

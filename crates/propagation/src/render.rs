@@ -16,7 +16,7 @@ use api::labels::{
     CLUSTER_RESOURCE_BINDING_PERMANENT_ID, MANAGED, RESOURCE_BINDING_PERMANENT_ID, TRUE, WORK_PERMANENT_ID,
     finalizers,
 };
-use api::policy::{ConflictResolution, Placement, PurgeMode, ReplicaSchedulingType};
+use api::policy::{ConflictResolution, Placement, ReplicaSchedulingType};
 use api::work::{ResourceBindingSpec, Suspension, TargetCluster, Work, WorkSpec, WorkloadTemplate};
 use apimachinery::depth;
 use interpreter::{Interpreter, Operation, prune};
@@ -24,6 +24,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use placement::webster::{self, TieRule};
 use serde_json::Value;
 
+use crate::eviction::purges_directly;
 use crate::object::merge;
 use crate::overrides::{Applied, Overrides, record};
 use crate::{Binding, Error, Object, Result, target_clusters};
@@ -152,7 +153,7 @@ impl<'a, B: Binding> Renderer<'a, B> {
     fn inject_preserved_state(&self, manifest: &mut Value, target: &TargetCluster) {
         let Some(task) = self.binding.spec().graceful_eviction_tasks.last() else { return };
         if self.targets.len() > 1
-            || task.purge_mode != Some(PurgeMode::Directly)
+            || !purges_directly(task)
             || task.clusters_before_failover.contains(&target.name)
         {
             return;

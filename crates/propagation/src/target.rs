@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use api::policy::PurgeMode;
 use api::work::{Binding, ResourceBindingSpec, TargetCluster};
 
+use crate::eviction::purges_directly;
 use crate::{Error, Result};
 
 /// Checks that a binding refers to an object it may refer to.
@@ -47,7 +47,7 @@ pub fn expected_clusters(spec: &ResourceBindingSpec) -> BTreeSet<&str> {
     let evicted = spec
         .graceful_eviction_tasks
         .iter()
-        .filter(|task| task.purge_mode != Some(PurgeMode::Directly))
+        .filter(|task| !purges_directly(task))
         .map(|task| task.from_cluster.as_str());
     scheduled.chain(required.map(|target| target.name.as_str())).chain(evicted).collect()
 }
@@ -56,7 +56,7 @@ pub fn expected_clusters(spec: &ResourceBindingSpec) -> BTreeSet<&str> {
 pub fn directly_purged_clusters(spec: &ResourceBindingSpec) -> BTreeSet<&str> {
     spec.graceful_eviction_tasks
         .iter()
-        .filter(|task| task.purge_mode == Some(PurgeMode::Directly))
+        .filter(|task| purges_directly(task))
         .map(|task| task.from_cluster.as_str())
         .collect()
 }

@@ -483,6 +483,8 @@ fn the_state_of_a_failed_copy_is_handed_to_its_only_successor() {
         json_of(works[0].create())["spec"]["workload"]["manifests"][0]["metadata"]["labels"]["state"].clone()
     };
     assert_eq!(label(render(&world, &binding, &Overrides::default())), "7");
+    binding.spec.graceful_eviction_tasks[0].purge_mode = Some("Immediately".into());
+    assert_eq!(label(render(&world, &binding, &Overrides::default())), "7", "its name up to v1.18");
     binding.spec.graceful_eviction_tasks[0].clusters_before_failover = vec!["m2".into()];
     assert_eq!(label(render(&world, &binding, &Overrides::default())), Value::Null);
 }
@@ -498,12 +500,14 @@ fn expected_clusters_keep_graceful_evictions_and_drop_direct_ones() {
     binding.spec.graceful_eviction_tasks = serde_json::from_value(json!([
         {"fromCluster": "m2", "purgeMode": "Gracefully", "reason": "A", "producer": "x"},
         {"fromCluster": "m3", "purgeMode": "Directly", "reason": "A", "producer": "x"},
+        {"fromCluster": "m5", "purgeMode": "Graciously", "reason": "A", "producer": "x"},
+        {"fromCluster": "m6", "purgeMode": "Immediately", "reason": "A", "producer": "x"},
     ]))
     .expect("tasks");
     let expected = propagation::expected_clusters(&binding.spec);
-    assert_eq!(expected.into_iter().collect::<Vec<_>>(), ["m1", "m2", "m4"]);
+    assert_eq!(expected.into_iter().collect::<Vec<_>>(), ["m1", "m2", "m4", "m5"]);
     let purged = propagation::directly_purged_clusters(&binding.spec);
-    assert_eq!(purged.into_iter().collect::<Vec<_>>(), ["m3"]);
+    assert_eq!(purged.into_iter().collect::<Vec<_>>(), ["m3", "m6"]);
     let targets: Vec<_> = propagation::target_clusters(&binding.spec)
         .into_iter()
         .map(|target| (target.name, target.replicas))

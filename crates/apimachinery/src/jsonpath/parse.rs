@@ -4,6 +4,9 @@ use serde_json::Value;
 
 use super::{Comparison, Error, Filter, Operand, Path, Step};
 
+/// How deep filters may be inside of each other.
+const MAX_FILTERS: usize = 16;
+
 /// Parses a whole expression.
 pub(super) fn path(expression: &str) -> Result<Path, Error> {
     let trimmed = expression.trim();
@@ -11,13 +14,15 @@ pub(super) fn path(expression: &str) -> Result<Path, Error> {
         Some(rest) => rest.strip_suffix('}').ok_or_else(|| Error("unclosed action".to_owned()))?,
         None => trimmed,
     };
-    let mut reader = Reader { rest: body };
+    let mut reader = Reader { rest: body, filters: 0 };
     let path = reader.path("")?;
     if reader.rest.is_empty() { Ok(path) } else { Err(reader.unexpected()) }
 }
 
 struct Reader<'a> {
     rest: &'a str,
+    /// How many filters it is inside of.
+    filters: usize,
 }
 
 impl<'a> Reader<'a> {
@@ -102,7 +107,12 @@ impl<'a> Reader<'a> {
     fn bracket(&mut self) -> Result<Step, Error> {
         const UNTERMINATED: &str = "unterminated array";
         if self.eat("?(") {
+            if self.filters >= MAX_FILTERS {
+                return Err(Error(format!("more than {MAX_FILTERS} filters inside of each other")));
+            }
+            self.filters = self.filters.saturating_add(1);
             let filter = self.filter()?;
+            self.filters = self.filters.saturating_sub(1);
             self.expect(")]", "unterminated filter")?;
             return Ok(Step::Filter(Box::new(filter)));
         }

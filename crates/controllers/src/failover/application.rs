@@ -1,9 +1,11 @@
 //! Evicts workloads from clusters in which they have been unhealthy for longer than their policy tolerates.
 //!
-//! Watches: both kinds of bindings with `spec.failover.application` (any change: health is part of their status).
+//! Watches: both kinds of bindings with `spec.failover.application` (any change: health is part of their status), Clusters (how
+//!          many are lost).
 //! Writes:  `spec.clusters` and `spec.gracefulEvictionTasks` of bindings.
 //!
-//! How long a workload has been unhealthy is counted from when this process saw it first, with a clock that does not jump.
+//! How long a workload has been unhealthy is counted from when this process saw it first, with a clock that does not jump. While
+//! [too many clusters are lost](super::halt) nobody is evicted: what is reported then may be long outdated. It counts anew afterwards.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Deref;
@@ -52,13 +54,18 @@ impl<B> Deref for Controller<B> {
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     let namespaced = Controller::<ResourceBinding>::new(plane);
     let cluster = Controller::<ClusterResourceBinding>::new(plane);
-    Box::new(move || both::run(&namespaced, &cluster, WORKERS))
+    let halt = plane.halt().clone();
+    Box::new(move || {
+        halt.review();
+        both::run(&namespaced, &cluster, WORKERS);
+    })
 }
 
 impl<B: StoredBinding> Controller<B> {
     fn new(plane: &Arc<Plane>) -> Arc<Self> {
         let bindings = Bindings::new(plane, component::<B>(), component::<B>());
         bindings.push_on(is_news);
+        bindings.push_on_halt(|binding| behaviour(binding).is_some());
         Arc::new(Self { bindings, since: Mutex::default() })
     }
 }
@@ -84,6 +91,8 @@ fn is_news<B: Binding>(change: &Change<'_, B>) -> bool {
 pub(crate) struct View<B> {
     binding: Arc<B>,
     unhealthy_for: BTreeMap<String, Duration>,
+    /// Too many clusters are lost.
+    halted: bool,
     /// Somebody can tell whether resources of this kind are healthy.
     has_health: bool,
     /// The gate GracefulEviction is open.
@@ -102,6 +111,8 @@ pub(crate) struct Plan {
     again: Option<Duration>,
     /// Why somebody who is to be evicted is not.
     refused: Option<String>,
+    /// Why what is due does not happen yet.
+    held: Option<&'static str>,
 }
 
 fn decide<B: Binding>(view: &View<B>) -> Plan {
@@ -128,6 +139,11 @@ fn decide<B: Binding>(view: &View<B>) -> Plan {
             Some(left) => {
                 plan.watch.push(cluster.to_owned());
                 plan.again = Some(plan.again.map_or(left, |again| again.min(left)));
+            }
+            // The end of the outage brings us back here.
+            None if view.halted => {
+                plan.watch.push(cluster.to_owned());
+                plan.held = Some("too many clusters are lost at once");
             }
             None => match task(view, behaviour, cluster, seconds) {
                 Ok(task) => plan.evict.push(task),
@@ -183,15 +199,16 @@ impl<B: StoredBinding> Reconcile for Controller<B> {
             self.since.lock().remove(key);
             return Ok(None);
         };
-        let now = Instant::now();
+        let (standing, now) = (self.plane.halt().standing(), Instant::now());
         let since = self.since.lock().get(key).cloned().unwrap_or_default();
         let resource = &binding.spec().resource;
         let kind = Gvk::from_api_version(&resource.api_version, &resource.kind);
         Ok(Some(View {
             unhealthy_for: since
                 .into_iter()
-                .map(|(cluster, since)| (cluster, now.saturating_duration_since(since)))
+                .map(|(cluster, since)| (cluster, now.saturating_duration_since(standing.since(since))))
                 .collect(),
+            halted: standing.halted,
             has_health: self.plane.interpreter.supports(&kind, Operation::InterpretHealth),
             graceful: self.plane.features.enabled(features::GRACEFUL_EVICTION),
             preserve: self.plane.features.enabled(features::STATEFUL_FAILOVER_INJECTION),
@@ -204,6 +221,9 @@ impl<B: StoredBinding> Reconcile for Controller<B> {
     }
 
     async fn apply(&self, key: &Key, view: View<B>, plan: Plan) -> Result<Outcome, Error> {
+        if let Some(held) = plan.held {
+            tracing::debug!(controller = component::<B>(), object = %key, held, "an eviction waits");
+        }
         // Until the eviction is written, what it has waited for counts.
         let leaving = plan.evict.iter().map(|task| task.from_cluster.clone());
         self.count(key, &plan.watch.iter().cloned().chain(leaving).collect::<Vec<_>>());
@@ -240,6 +260,7 @@ mod tests {
 
     use super::*;
     use crate::fixtures::{self, deleting, merged};
+    use crate::world::World;
 
     /// A binding in m1 and m2 that tolerates 30 s, of which these clusters report this health.
     fn view(items: &[(&str, &str)], application: Value, otherwise: Value) -> View<ResourceBinding> {
@@ -261,6 +282,7 @@ mod tests {
         View {
             binding: Arc::new(fixtures::binding(merged(base, otherwise))),
             unhealthy_for: BTreeMap::new(),
+            halted: false,
             has_health: true,
             graceful: true,
             preserve: true,
@@ -351,6 +373,63 @@ mod tests {
             let watched: Vec<&str> = plan.watch.iter().map(String::as_str).collect();
             assert_eq!((evicted(&plan), watched, plan.again), (leave, watch, again), "{name}");
         }
+    }
+
+    #[test]
+    fn an_outage_holds_evictions() {
+        let seen = |seconds: u64| {
+            let ill = view(&[("m1", "Unhealthy"), ("m2", "Unhealthy")], none(), none());
+            View { halted: true, ..lasting(ill, "m1", seconds) }
+        };
+        let due = decide(&seen(30));
+        assert!(due.evict.is_empty() && due.held.is_some(), "{due:?}");
+        assert_eq!(due.watch, ["m1", "m2"], "it is looked at again when the outage is over");
+        let tolerated = decide(&seen(20));
+        assert_eq!((tolerated.held, tolerated.again), (None, Some(Duration::from_secs(10))));
+    }
+
+    #[tokio::test]
+    async fn the_end_of_an_outage_brings_workloads_back() {
+        let world = World::new().await;
+        let controller = Controller::<ResourceBinding>::new(&world.plane);
+        let mut version = 0;
+        let mut report = |ready: &str| {
+            for name in ["m1", "m2", "m3"] {
+                version += 1;
+                let cluster = Arc::new(fixtures::cluster(name, ready, json!({})));
+                world.environment.mirrors.clusters.put(&Key::new("", name), &version.to_string(), cluster);
+            }
+        };
+        report("Unknown");
+        let application =
+            json!({ "purgeMode": "Directly", "decisionConditions": { "tolerationSeconds": 0 } });
+        let ill = json!({
+            "spec": {
+                "resource": { "apiVersion": "apps/v1", "kind": "Deployment" }, "propagateDeps": true,
+                "clusters": [{ "name": "m1" }], "failover": { "application": application },
+            },
+            "status": { "aggregatedStatus": [{ "clusterName": "m1", "health": "Unhealthy" }] },
+        });
+        let binding = world.binding(ill).await;
+        let key = Key::of(binding.as_ref());
+        let pushed = || {
+            let stop = tokio_util::sync::CancellationToken::new();
+            let mut taken = Vec::new();
+            let queue = controller.queue.as_ref();
+            while let Some(Some(turn)) = futures::FutureExt::now_or_never(runtime::Turns::next(queue, &stop))
+            {
+                taken.push(<runtime::Queue<Key> as runtime::Turns>::key(&turn));
+                runtime::Turns::done(queue, turn, Outcome::Done);
+            }
+            taken
+        };
+        assert_eq!(pushed(), std::slice::from_ref(&key));
+        assert_eq!(world.once(controller.as_ref(), &key).await, Outcome::Done);
+        assert_eq!(world.writes(), [""; 0], "nothing is evicted");
+        report("True");
+        assert_eq!(pushed(), std::slice::from_ref(&key));
+        world.once(controller.as_ref(), &key).await;
+        assert_eq!(world.writes().len(), 1, "now it is");
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! Takes replicas out of clusters in which they cannot be scheduled, so that the scheduler places them elsewhere.
 //!
-//! Watches: ResourceBindings, Clusters; looks at the bindings every `Settings::interval`. Asks members for pods that wait.
+//! Watches: ResourceBindings, Clusters; looks at the bindings every `Settings::interval`. Asks members, or their estimators, for
+//!          pods that wait.
 //! Writes:  `spec.clusters` of ResourceBindings: fewer replicas.
 //!
 //! `descheduler` in `--controllers`, off unless named; upstream has a program of its own for it (`karmada-descheduler`), and
-//! `karmada controllers --controllers=descheduler` is one, too. Members are asked directly; upstream needs an estimator for each.
-//! A cluster that cannot be asked keeps its replicas, and so do clusters in pull mode.
+//! `karmada controllers --controllers=descheduler` is one, too. Members are asked directly; upstream needs an estimator for each. Only
+//! those that this process does not reach, such as clusters in pull mode, are asked through the estimator that they have. A cluster
+//! that cannot be asked keeps its replicas.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +16,7 @@ use std::time::Duration;
 use api::events::{DESCHEDULE_BINDING_FAILED, DESCHEDULE_BINDING_SUCCEED};
 use api::policy::{ReplicaDivisionPreference, ReplicaSchedulingType};
 use api::work::{ResourceBinding, TargetCluster};
-use estimator::unschedulable;
+use estimator::{Client, unschedulable};
 use futures::future::join_all;
 use jiff::Timestamp;
 use propagation::eviction::applied_placement;
@@ -47,22 +49,24 @@ impl Default for Settings {
 
 struct Controller {
     shared: Arc<Shared>,
+    estimators: Client,
 }
 
 pub(crate) fn wire(shared: &Arc<Shared>) -> Start {
-    let controller = Arc::new(Controller { shared: shared.clone() });
+    let controller = Arc::new(Controller::new(shared));
     Box::new(move || {
         let queue: Arc<Queue<Key>> = Queue::new(COMPONENT);
         controller.shared.supervisor.keep("descheduler", {
-            let (shared, pushed) = (controller.shared.clone(), queue.clone());
-            move || look(shared.clone(), pushed.clone())
+            let (looking, pushed) = (controller.clone(), queue.clone());
+            move || look(looking.clone(), pushed.clone())
         });
         controller::run(&controller, &queue, WORKERS, &controller.shared.supervisor);
     })
 }
 
 /// Looks at all bindings again and again.
-async fn look(shared: Arc<Shared>, queue: Arc<Queue<Key>>) {
+async fn look(controller: Arc<Controller>, queue: Arc<Queue<Key>>) {
+    let shared = &controller.shared;
     // An interval of zero would never rest.
     let interval = shared.failover.descheduler.interval.max(Duration::from_secs(1));
     loop {
@@ -70,6 +74,7 @@ async fn look(shared: Arc<Shared>, queue: Arc<Queue<Key>>) {
             () = shared.supervisor.token().cancelled() => return,
             () = tokio::time::sleep(interval) => {}
         }
+        controller.connect().await;
         for binding in shared.mirrors.bindings.all().iter().filter(|binding| is_candidate(binding)) {
             queue.push(Key::of(binding.as_ref()));
         }
@@ -189,16 +194,46 @@ impl Reconcile for Controller {
 }
 
 impl Controller {
-    /// Asks a member how many replicas find no node; nothing if it cannot be asked.
+    fn new(shared: &Arc<Shared>) -> Self {
+        let estimators = Client::new(shared.scheduler.estimators.clone(), shared.client().clone());
+        Self { shared: shared.clone(), estimators }
+    }
+
+    /// Connects to the estimators of clusters that this process does not reach itself, and to no others any more.
+    async fn connect(&self) {
+        let clusters = self.shared.mirrors.clusters.all();
+        let names: Vec<&str> =
+            clusters.iter().filter_map(|cluster| cluster.metadata.name.as_deref()).collect();
+        self.estimators.keep(|name| names.contains(&name));
+        let beyond = names.into_iter().filter(|name| self.shared.members.get(name).is_none());
+        join_all(beyond.map(|name| async move {
+            if let Err(error) = self.estimators.connect(name).await {
+                tracing::debug!(controller = COMPONENT, cluster = name, %error, "no estimator");
+            }
+        }))
+        .await;
+    }
+
+    /// Asks a cluster how many replicas find no node; nothing if it cannot be asked.
     async fn ask(&self, binding: &ResourceBinding, cluster: &str) -> Option<(String, i32)> {
-        let member = self.shared.members.get(cluster)?;
-        let threshold = self.shared.failover.descheduler.threshold;
-        let asked =
-            unschedulable::replicas(member.client(), &binding.spec.resource, threshold, Timestamp::now());
+        let (resource, threshold) = (&binding.spec.resource, self.shared.failover.descheduler.threshold);
+        let asked = async {
+            match self.shared.members.get(cluster) {
+                Some(member) => {
+                    let answer =
+                        unschedulable::replicas(member.client(), resource, threshold, Timestamp::now());
+                    answer.await.map_err(|error| error.to_string())
+                }
+                None => {
+                    let answer = self.estimators.unschedulable(cluster, resource, threshold);
+                    answer.await.map_err(|error| error.to_string())
+                }
+            }
+        };
         match tokio::time::timeout(PATIENCE, asked).await {
             Ok(Ok(count)) => Some((cluster.to_owned(), count)),
             Ok(Err(error)) => {
-                tracing::debug!(controller = COMPONENT, cluster, %error, "left out");
+                tracing::debug!(controller = COMPONENT, cluster, error, "left out");
                 None
             }
             Err(_) => {
@@ -211,10 +246,14 @@ impl Controller {
 
 #[cfg(test)]
 mod tests {
+    use api::features::Features;
+    use estimator::server::Estimator;
+    use k8s_openapi::api::core::v1::{Namespace, Service};
     use serde_json::{Value, json};
 
     use super::*;
     use crate::fixtures::{binding, merged};
+    use crate::world::World;
 
     fn placed(replicas: &[(&str, i32, Option<i64>)], otherwise: Value) -> ResourceBinding {
         let clusters: Vec<Value> =
@@ -296,6 +335,41 @@ mod tests {
         for (name, otherwise, expected) in cases {
             assert_eq!(is_candidate(&binding(otherwise)), expected, "{name}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_cluster_that_is_not_reached_is_asked_through_its_estimator() {
+        let world = World::new().await;
+        let controller = Controller::new(&world.members(&[]));
+        let deployment = binding(json!({ "spec": { "resource": {
+            "apiVersion": "apps/v1", "kind": "Deployment", "namespace": world.namespace, "name": "none",
+        } } }));
+        let pull = world.cluster("pull", json!({ "spec": { "syncMode": "Pull" } })).await;
+        assert_eq!(controller.ask(&deployment, &pull).await, None, "nobody can be asked");
+
+        let client = world.environment.client().clone();
+        let estimator = Estimator::new(&pull, client, Features::default(), &world.supervisor);
+        estimator.complete().await;
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        tokio::spawn(estimator.serve(listener, None, world.supervisor.token().clone()));
+        let options = &world.environment.scheduler.estimators;
+        if world.api::<Namespace>("").get_opt(&options.namespace).await.expect("an answer").is_none() {
+            world.namespace(&options.namespace).await;
+        }
+        let ports = json!([{ "port": options.port, "targetPort": port }]);
+        let name = format!("{}-{pull}", options.prefix);
+        let _: Service = world
+            .create(json!({
+                "metadata": { "name": name, "namespace": options.namespace },
+                "spec": { "type": "ExternalName", "externalName": "127.0.0.1", "ports": ports },
+            }))
+            .await;
+        controller.connect().await;
+        assert_eq!(controller.ask(&deployment, &pull).await, Some((pull.clone(), 0)));
+        world.environment.mirrors.clusters.remove(&Key::new("", &pull), 0);
+        controller.connect().await;
+        assert_eq!(controller.ask(&deployment, &pull).await, None, "it left");
     }
 
     #[test]

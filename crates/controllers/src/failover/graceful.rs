@@ -1,17 +1,19 @@
 //! Ends evictions: the old copy goes once its replacement is healthy, or when it has been waited for long enough.
 //!
-//! Watches: both kinds of bindings that have eviction tasks (any change: health is part of their status).
+//! Watches: both kinds of bindings that have eviction tasks (any change: health is part of their status), Clusters (how many are
+//!          lost).
 //! Writes:  `spec.gracefulEvictionTasks` of bindings. When a task is gone, the binding controller deletes the Work.
 //!
 //! A replacement counts as healthy when the scheduler has placed the binding as it is now and every chosen cluster reports
-//! health. Three things are more careful than upstream: a binding without any cluster has no replacement, a cluster that was healthy
-//! before it got more replicas has to have them ready, for [`CATCH_UP`] at the most, and how long a task waits is counted with a clock
-//! that does not jump, from when this process saw the task first.
+//! health. Four things are more careful than upstream: a binding without any cluster has no replacement, a cluster that was healthy
+//! before it got more replicas has to have them ready, for [`CATCH_UP`] at the most, how long a task waits is counted with a clock
+//! that does not jump, from when this process saw the task first, and while [too many clusters are lost](super::halt) no eviction
+//! ends: the replacement may not have been made at all. Time counts anew afterwards.
 
 use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use api::work::{
     ClusterResourceBinding, GracefulEvictionTask, ResourceBinding, ResourceHealth, TargetCluster,
@@ -21,7 +23,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use parking_lot::Mutex;
 use propagation::Binding;
 use runtime::{Error, Guard, Key, Outcome, Reconcile};
+use tokio::time::Instant;
 
+use super::halt::Standing;
 use super::tell_end;
 use crate::plane::both::{self, Bindings};
 use crate::plane::{Plane, StoredBinding};
@@ -53,12 +57,13 @@ struct Sighting {
 
 impl Ages {
     /// Returns how old each task of a binding is, and forgets those that it does not have any more. What the clock on the wall does
-    /// after the first sight does not count.
+    /// after the first sight does not count, and neither does an outage or what was before it.
     fn of(
         &mut self,
         key: &Key,
         tasks: &[GracefulEvictionTask],
         now: (Timestamp, Instant),
+        standing: Standing,
     ) -> Vec<SignedDuration> {
         let mut known = self.0.remove(key).unwrap_or_default();
         let mut kept = Vec::new();
@@ -69,7 +74,7 @@ impl Ages {
                 continue;
             };
             let same = |seen: &Sighting| seen.cluster == task.from_cluster && seen.created == created;
-            let seen = match known.iter().position(same) {
+            let mut seen = match known.iter().position(same) {
                 Some(place) => known.swap_remove(place),
                 None => Sighting {
                     cluster: task.from_cluster.clone(),
@@ -78,6 +83,10 @@ impl Ages {
                     at: now.1,
                 },
             };
+            let anew = standing.resumed.filter(|resumed| *resumed > seen.at);
+            if let Some(from) = if standing.halted { Some(now.1) } else { anew } {
+                (seen.age, seen.at) = (SignedDuration::ZERO, from);
+            }
             let since = now.1.saturating_duration_since(seen.at);
             ages.push(
                 seen.age.saturating_add(SignedDuration::try_from(since).unwrap_or(SignedDuration::MAX)),
@@ -102,7 +111,11 @@ impl<B> Deref for Controller<B> {
 pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     let namespaced = Controller::<ResourceBinding>::new(plane);
     let cluster = Controller::<ClusterResourceBinding>::new(plane);
-    Box::new(move || both::run(&namespaced, &cluster, WORKERS))
+    let halt = plane.halt().clone();
+    Box::new(move || {
+        halt.review();
+        both::run(&namespaced, &cluster, WORKERS);
+    })
 }
 
 impl<B: StoredBinding> Controller<B> {
@@ -113,6 +126,7 @@ impl<B: StoredBinding> Controller<B> {
         bindings.push_on(move |change| {
             change.new.as_ref().is_some_and(is_leaving) || change.old.as_ref().is_some_and(is_leaving)
         });
+        bindings.push_on_halt(|binding| !binding.spec().graceful_eviction_tasks.is_empty());
         Arc::new(Self { bindings, ages: Mutex::default() })
     }
 }
@@ -131,6 +145,8 @@ pub(crate) struct View<B> {
     /// How old each task is.
     ages: Vec<SignedDuration>,
     timeout: Duration,
+    /// Too many clusters are lost.
+    halted: bool,
 }
 
 /// What becomes of the tasks.
@@ -188,6 +204,10 @@ fn judge<B: Binding>(view: &View<B>, task: &GracefulEvictionTask, age: SignedDur
         Some(true) => return Next::Keep(None),
         Some(false) => return Next::End("its removal was confirmed"),
         None => {}
+    }
+    // The end of the outage brings us back here.
+    if view.halted {
+        return Next::Keep(None);
     }
     let patience = match task.grace_period_seconds {
         Some(seconds) => SignedDuration::from_secs(seconds.into()),
@@ -247,12 +267,12 @@ impl<B: StoredBinding> Reconcile for Controller<B> {
     type Plan = Plan;
 
     async fn observe(&self, key: &Key) -> Result<Option<View<B>>, Error> {
-        let timeout = self.plane.failover.graceful_timeout;
+        let (timeout, standing) = (self.plane.failover.graceful_timeout, self.plane.halt().standing());
         let found = self.mirror.find(key);
         let tasks =
             found.as_ref().map_or(&[][..], |binding| binding.spec().graceful_eviction_tasks.as_slice());
-        let ages = self.ages.lock().of(key, tasks, (Timestamp::now(), Instant::now()));
-        Ok(found.map(|binding| View { binding, ages, timeout }))
+        let ages = self.ages.lock().of(key, tasks, (Timestamp::now(), Instant::now()), standing);
+        Ok(found.map(|binding| View { binding, ages, timeout, halted: standing.halted }))
     }
 
     fn decide(view: &View<B>, now: Timestamp) -> Plan {
@@ -299,7 +319,7 @@ mod tests {
             "status": { "schedulerObservedGeneration": 1, "aggregatedStatus": [item] },
         });
         let binding = Arc::new(fixtures::binding(merged(base, otherwise)));
-        View { binding, ages: vec![SignedDuration::ZERO], timeout: Duration::from_secs(600) }
+        View { binding, ages: vec![SignedDuration::ZERO], timeout: Duration::from_secs(600), halted: false }
     }
 
     fn m2(health: &str, ready: Option<i64>) -> Value {
@@ -367,7 +387,8 @@ mod tests {
         let one = tasks(json!([task(none())]));
         let (key, start, mut ages) = (Key::new("ns", "web"), Instant::now(), Ages::default());
         let mut age = |wall: i64, seconds: u64, tasks: &[GracefulEvictionTask]| {
-            let ages = ages.of(&key, tasks, (at(wall), start + Duration::from_secs(seconds)));
+            let now = (at(wall), start + Duration::from_secs(seconds));
+            let ages = ages.of(&key, tasks, now, Standing::default());
             ages.into_iter().map(|age| age.as_secs()).collect::<Vec<_>>()
         };
         assert_eq!(age(START + 20, 0, &one), [20], "it was there before this process");
@@ -383,6 +404,34 @@ mod tests {
         assert_eq!(age(START - 8, 8, &[]), [0; 0], "all are over");
         assert_eq!(age(START - 8, 9, &one), [0], "a task from the future");
         assert_eq!(age(START - 8, 12, &one), [3]);
+    }
+
+    #[test]
+    fn an_outage_makes_no_task_older_and_ends_none() {
+        let tasks: Vec<GracefulEvictionTask> = serde_json::from_value(json!([task(none())])).expect("tasks");
+        let (key, start, mut ages) = (Key::new("ns", "web"), Instant::now(), Ages::default());
+        let after = |seconds: u64| start + Duration::from_secs(seconds);
+        let mut age = |seconds: u64, halted: bool, resumed: Option<u64>| {
+            let standing = Standing { halted, resumed: resumed.map(after) };
+            ages.of(&key, &tasks, (at(START + 400), after(seconds)), standing)[0].as_secs()
+        };
+        assert_eq!(age(0, false, None), 400);
+        assert_eq!(age(100, false, None), 500);
+        assert_eq!(age(700, true, None), 0, "what was before an outage proves nothing");
+        assert_eq!(age(900, true, None), 0);
+        assert_eq!(age(1300, false, Some(1200)), 100, "it counts from the end of the outage");
+        assert_eq!(age(1310, false, Some(1200)), 110);
+
+        let held = |task: Value, item: Value| {
+            let mut view = View { halted: true, ..view(task, item, none()) };
+            view.ages = vec![SignedDuration::from_secs(9999)];
+            let plan = decide(&view, at(START + 9999));
+            (plan.ended.len(), plan.again)
+        };
+        assert_eq!(held(task(none()), m2("Unhealthy", Some(1))), (0, None), "after any time");
+        assert_eq!(held(task(none()), m2("Healthy", Some(4))), (0, None), "that may be long outdated");
+        let confirmed = task(json!({ "suppressDeletion": false }));
+        assert_eq!(held(confirmed, m2("Unhealthy", Some(1))), (1, None), "somebody has decided");
     }
 
     #[test]

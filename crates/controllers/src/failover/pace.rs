@@ -1,8 +1,10 @@
 //! How fast evictions follow each other. The first few happen at once; after that each waits for its turn.
 //!
-//! A key keeps its turn while it waits, so that a thousand keys wake up one after the other and not all together.
+//! A key keeps its turn while it waits, so that a thousand keys wake up one after the other and not all together. Only a turn that
+//! is taken costs time: one that is given back goes to whoever asks next. A cluster that comes back before its turn thus leaves no
+//! gap of half an hour in which nobody else is evicted.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 use std::time::Duration;
 
@@ -13,6 +15,8 @@ use tokio::time::Instant;
 const BURST: u32 = 3;
 /// How long an eviction takes where the rate is zero, as upstream.
 const STANDSTILL: Duration = Duration::from_secs(1800);
+/// How long a key rests before it asks again: others may have given back turns that are sooner than its own.
+const REST: Duration = Duration::from_secs(60);
 
 /// Gives turns to keys.
 #[derive(Debug)]
@@ -24,6 +28,8 @@ pub(super) struct Pace<K> {
 #[derive(Debug)]
 struct State<K> {
     turns: HashMap<K, Instant>,
+    /// Turns that were given back before they were taken.
+    free: BTreeSet<Instant>,
     /// The turn after all that have been given.
     next: Option<Instant>,
 }
@@ -33,38 +39,48 @@ impl<K: Eq + Hash + Clone> Pace<K> {
         let interval = if per_second > 0.0 { Duration::from_secs_f64(1.0 / per_second) } else { STANDSTILL };
         Self {
             interval: interval.min(STANDSTILL),
-            state: Mutex::new(State { turns: HashMap::new(), next: None }),
+            state: Mutex::new(State { turns: HashMap::new(), free: BTreeSet::new(), next: None }),
         }
     }
 
-    /// Returns how long a key has to wait for its turn; nothing if it is now.
+    /// Returns after which time a key has to ask again; nothing if its turn is now.
     pub(super) fn wait(&self, key: &K) -> Option<Duration> {
-        self.wait_at(key, Instant::now())
+        self.wait_at(key, Instant::now()).map(|wait| wait.min(REST))
     }
 
     fn wait_at(&self, key: &K, now: Instant) -> Option<Duration> {
-        let mut state = self.state.lock();
-        let turn = match state.turns.get(key) {
-            Some(turn) => *turn,
-            None => {
-                // Turns that nobody took add up to the burst, and to no more.
-                let earliest = now.checked_sub(self.interval * (BURST - 1)).unwrap_or(now);
+        let state = &mut *self.state.lock();
+        // Turns that nobody took add up to the burst, and to no more.
+        let earliest = now.checked_sub(self.interval * (BURST - 1)).unwrap_or(now);
+        state.free = state.free.split_off(&earliest);
+        let held = state.turns.get(key).copied();
+        let sooner = state.free.first().copied().filter(|free| held.is_none_or(|held| *free < held));
+        let turn = match (sooner, held) {
+            (Some(sooner), _) => {
+                state.free.remove(&sooner);
+                state.free.extend(held);
+                sooner
+            }
+            (None, Some(held)) => held,
+            (None, None) => {
                 let turn = state.next.map_or(earliest, |next| next.max(earliest));
                 state.next = Some(turn + self.interval);
-                state.turns.insert(key.clone(), turn);
                 turn
             }
         };
+        state.turns.insert(key.clone(), turn);
         turn.checked_duration_since(now).filter(|wait| !wait.is_zero())
     }
 
-    /// Takes the turn of a key back: it has had it, or needs it no more.
-    pub(super) fn done(&self, key: &K) {
+    /// A key has had its turn.
+    pub(super) fn taken(&self, key: &K) {
         self.state.lock().turns.remove(key);
     }
 
-    pub(super) fn waiting(&self) -> usize {
-        self.state.lock().turns.len()
+    /// A key needs no turn any more; whoever asks next may have it.
+    pub(super) fn give_back(&self, key: &K) {
+        let state = &mut *self.state.lock();
+        state.free.extend(state.turns.remove(key));
     }
 }
 
@@ -80,13 +96,37 @@ mod tests {
         assert_eq!(waits, [None, None, None, Some(secs(2)), Some(secs(4))]);
         assert_eq!(pace.wait_at(&4, start + secs(1)), Some(secs(3)), "a key keeps its turn");
         assert_eq!(pace.wait_at(&4, start + secs(4)), None);
-        pace.done(&4);
+        pace.taken(&4);
         assert_eq!(pace.wait_at(&4, start + secs(4)), Some(secs(2)), "and has it once");
-        assert_eq!(pace.waiting(), 5);
         // After a long rest it is as in the beginning.
         let waits: Vec<Option<Duration>> =
             (10..14).map(|key| pace.wait_at(&key, start + secs(900))).collect();
         assert_eq!(waits, [None, None, None, Some(secs(2))]);
+    }
+
+    #[test]
+    fn a_turn_that_nobody_takes_delays_nobody() {
+        let (pace, secs) = (Pace::new(0.5), Duration::from_secs);
+        let start = Instant::now() + secs(1000);
+        for key in 0..1000 {
+            pace.wait_at(&key, start);
+        }
+        assert_eq!(pace.wait_at(&2000, start), Some(secs(1996)), "behind all others");
+        let later = start + secs(10);
+        (0..1000).for_each(|key| pace.give_back(&key));
+        assert_eq!(pace.wait_at(&2000, later), None, "who waits moves up");
+        // Not all at once, though: the turns are as far from each other as ever.
+        let waits: Vec<Option<Duration>> = (3000..3004).map(|key| pace.wait_at(&key, later)).collect();
+        assert_eq!(waits, [None, None, Some(secs(2)), Some(secs(4))]);
+        pace.taken(&2000);
+        pace.taken(&3000);
+        assert_eq!(pace.wait_at(&3004, later), Some(secs(6)), "a turn that was taken does not come back");
+    }
+
+    #[test]
+    fn who_waits_for_long_asks_again_meanwhile() {
+        let pace = Pace::new(0.0);
+        assert_eq!((0..4).filter_map(|key| pace.wait(&key)).max(), Some(REST));
     }
 
     #[test]

@@ -6,11 +6,10 @@
 //! `taint-manager`, as upstream; upstream has no name for it in `--controllers`. It acts only with
 //! `--enable-no-execute-taint-eviction`. The taints are set by administrators or by a ClusterTaintPolicy. Four things hold an
 //! eviction back: the seconds of a toleration, a cluster that was lost or came back a moment ago (others may be about to
-//! follow), [an outage](super::outage) of too many clusters, and [the pace](super::pace).
+//! follow), [an outage](super::halt) of too many clusters, and [the pace](super::pace).
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use api::cluster::Cluster;
@@ -20,16 +19,14 @@ use api::policy::{ClusterFailoverBehavior, PurgeMode, StatePreservation};
 use api::work::{ClusterResourceBinding, GracefulEvictionTask, ResourceBinding};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Taint, Toleration};
-use parking_lot::Mutex;
 use propagation::Binding;
 use propagation::eviction::{self, Stay, applied_placement, drives_out, stay};
-use runtime::events::about;
 use runtime::{Change, Error, Key, Outcome, Reconcile};
 use tokio::time::Instant;
 
 use super::evict;
-use super::metrics::METRICS;
-use super::outage::{Loss, Sight, Told};
+use super::halt::Halt;
+use super::metrics::{METRICS, Waiting};
 use super::pace::Pace;
 use crate::plane::both::{self, Bindings};
 use crate::plane::{Plane, StoredBinding};
@@ -37,18 +34,11 @@ use crate::table::Start;
 
 const COMPONENT: &str = "taint-manager";
 const WORKERS: usize = 3;
-/// The reasons of the events about clusters while too many of them are lost. Upstream has no such limit.
-const HALTED: &str = "EvictionsHalted";
-const RESUMED: &str = "EvictionsResumed";
 
 /// What both kinds of bindings share.
 struct Manager {
     plane: Arc<Plane>,
-    sight: Mutex<Sight>,
-    /// Too many clusters are lost.
-    halted: AtomicBool,
-    /// Which clusters have been told so.
-    told: Mutex<Told>,
+    halt: Arc<Halt>,
     pace: Pace<Key>,
     /// How long the state of a cluster has to be the same before it counts: others that were lost for the same reason are
     /// known by then, and a taint that a returned cluster had is gone.
@@ -58,6 +48,7 @@ struct Manager {
 struct Controller<B> {
     manager: Arc<Manager>,
     bindings: Bindings<B>,
+    waiting: Waiting,
 }
 
 impl<B> Deref for Controller<B> {
@@ -73,81 +64,32 @@ pub(crate) fn wire(plane: &Arc<Plane>) -> Start {
     if !settings.taint_manager || !settings.evict {
         return Box::new(|| ());
     }
-    let manager = Arc::new(Manager {
-        plane: plane.clone(),
-        sight: Mutex::default(),
-        halted: AtomicBool::new(false),
-        told: Mutex::default(),
-        pace: Pace::new(settings.evictions_per_second),
-        settle: plane.timing.status_period + plane.timing.monitor_period,
-    });
+    let settle = plane.timing.status_period + plane.timing.monitor_period;
+    let manager = Manager::new(plane, settle);
     let namespaced = Controller::<ResourceBinding>::new(&manager);
     let cluster = Controller::<ClusterResourceBinding>::new(&manager);
-    plane.mirrors.clusters.subscribe({
-        let (noticing, one, other) = (manager.clone(), namespaced.clone(), cluster.clone());
-        move |change| {
-            let relevant =
-                noticing.sight.lock().note(&change.key.name, change.new.as_deref(), Instant::now());
-            // The first list is not complete before its end; what it means is looked at when the workers start.
-            if !relevant || change.initial {
-                return;
-            }
-            let turned = noticing.review();
+    manager.halt.subscribe({
+        let (one, other) = (namespaced.clone(), cluster.clone());
+        move |changed| {
             for push in [&*one as &dyn Push, &*other] {
-                push.push_in((!turned).then_some(change.key.name.as_str()));
+                push.push_in(changed);
             }
         }
     });
     Box::new(move || {
-        manager.review();
+        manager.halt.review();
         both::run(&namespaced, &cluster, WORKERS);
     })
 }
 
 impl Manager {
-    /// Looks whether too many clusters are lost; tells those that do not know, and returns true when that has changed.
-    fn review(&self) -> bool {
-        let (loss, lost) = {
-            let sight = self.sight.lock();
-            (sight.loss(), sight.lost())
-        };
-        let limits = self.plane.failover.limits();
-        let halted = loss.exceeds(limits);
-        METRICS.halted(halted);
-        let turned = self.halted.swap(halted, Ordering::SeqCst) != halted;
-        // Whoever is lost while evictions stand still hears of it, too.
-        let news = self.told.lock().news(halted, lost);
-        if !turned && news.is_empty() {
-            return false;
-        }
-        if turned && !halted {
-            self.sight.lock().count_anew(Instant::now());
-        }
-        let Loss { lost: count, all } = loss;
-        let message = if halted {
-            format!(
-                "{count} of {all} clusters are lost at once: evictions stop until fewer than {}% of the clusters, or fewer \
-                 than {} are. This control plane may have lost its own network.",
-                limits.percent, limits.clusters
-            )
-        } else {
-            format!("{count} of {all} clusters are lost: evictions go on.")
-        };
-        tracing::warn!(controller = COMPONENT, lost = count, all, "{message}");
-        let events = &self.plane.events;
-        // When evictions go on there may be none left that is lost: the others are told, too.
-        let clusters = self.plane.mirrors.clusters.all();
-        for cluster in clusters {
-            let name = cluster.metadata.name.clone().unwrap_or_default();
-            match halted {
-                true if news.contains(&name) => {
-                    events.warning(COMPONENT, &about(cluster.as_ref()), HALTED, message.clone());
-                }
-                true => {}
-                false => events.normal(COMPONENT, &about(cluster.as_ref()), RESUMED, message.clone()),
-            }
-        }
-        turned
+    fn new(plane: &Arc<Plane>, settle: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            plane: plane.clone(),
+            halt: plane.halt().clone(),
+            pace: Pace::new(plane.failover.evictions_per_second),
+            settle,
+        })
     }
 }
 
@@ -172,12 +114,17 @@ impl<B: StoredBinding> Controller<B> {
     fn new(manager: &Arc<Manager>) -> Arc<Self> {
         let bindings = Bindings::new(&manager.plane, queue_name::<B>(), COMPONENT);
         bindings.push_on(is_news);
-        Arc::new(Self { manager: manager.clone(), bindings })
+        let waiting = Waiting::new(queue_name::<B>(), kind::<B>());
+        Arc::new(Self { manager: manager.clone(), bindings, waiting })
     }
 }
 
 fn queue_name<B: Binding>() -> &'static str {
     if B::NAMESPACED { "binding-eviction" } else { "cluster-binding-eviction" }
+}
+
+fn kind<B: Binding>() -> &'static str {
+    if B::NAMESPACED { "ResourceBinding" } else { "ClusterResourceBinding" }
 }
 
 /// Returns whether a binding may have come into a tainted cluster, or tolerate less than before.
@@ -270,6 +217,7 @@ fn task<B: Binding>(
     };
     let state: Option<&StatePreservation> =
         behaviour.and_then(|behaviour| behaviour.state_preservation.as_ref()).filter(|_| view.preserve);
+    let state = state.filter(|state| !state.rules.is_empty());
     let preserved_label_state = match state {
         None => Default::default(),
         Some(state) => eviction::preserved_state(state, cluster, &view.binding.status().aggregated_status)?,
@@ -293,10 +241,11 @@ impl<B: StoredBinding> Reconcile for Controller<B> {
     async fn observe(&self, key: &Key) -> Result<Option<View<B>>, Error> {
         let (manager, plane) = (&self.manager, &self.manager.plane);
         let Some(binding) = self.mirror.find(key) else {
-            manager.pace.done(key);
+            self.spare(key);
             return Ok(None);
         };
-        let (sight, now) = (manager.sight.lock(), Instant::now());
+        let halted = manager.halt.standing().halted;
+        let (sight, now) = (manager.halt.sight(), Instant::now());
         let place = |cluster: Arc<Cluster>| {
             let name = cluster.metadata.name.clone().unwrap_or_default();
             let taints = cluster.spec.taints.iter().filter(|taint| drives_out(taint));
@@ -310,7 +259,7 @@ impl<B: StoredBinding> Reconcile for Controller<B> {
         let places = clusters.filter_map(place).collect();
         Ok(Some(View {
             places,
-            halted: manager.halted.load(Ordering::SeqCst),
+            halted,
             settle: manager.settle,
             purge_mode: plane.failover.purge_mode.clone(),
             preserve: plane.features.enabled(features::STATEFUL_FAILOVER_INJECTION),
@@ -323,7 +272,7 @@ impl<B: StoredBinding> Reconcile for Controller<B> {
     }
 
     async fn apply(&self, key: &Key, view: View<B>, plan: Plan) -> Result<Outcome, Error> {
-        let manager = &self.manager;
+        let pace = &self.manager.pace;
         let again = |wait: Option<Duration>| match plan.again.into_iter().chain(wait).min() {
             Some(wait) => Outcome::After(wait),
             None => Outcome::Done,
@@ -332,14 +281,16 @@ impl<B: StoredBinding> Reconcile for Controller<B> {
             tracing::debug!(controller = COMPONENT, object = %key, held, "an eviction waits");
         }
         if plan.evict.is_empty() {
-            manager.pace.done(key);
-        } else if let Some(wait) = manager.pace.wait(key) {
-            METRICS.waiting(queue_name::<B>(), manager.pace.waiting());
-            return Ok(again(Some(wait)));
+            self.spare(key);
         } else {
-            manager.pace.done(key);
-            METRICS.waiting(queue_name::<B>(), manager.pace.waiting());
+            self.waiting.note(key, plan.evict.iter().map(|task| task.from_cluster.clone()).collect());
+            if let Some(wait) = pace.wait(key) {
+                return Ok(again(Some(wait)));
+            }
+            // What cannot be written keeps its turn: it is tried again, and not at the end of the line.
             self.evict(&view.binding, &plan.evict).await?;
+            pace.taken(key);
+            self.waiting.note(key, Vec::new());
         }
         match plan.waiting {
             Some(waiting) => Err(Error::Waiting(format!("for {waiting}"))),
@@ -349,13 +300,16 @@ impl<B: StoredBinding> Reconcile for Controller<B> {
 }
 
 impl<B: StoredBinding> Controller<B> {
+    /// Takes note that a binding is not evicted.
+    fn spare(&self, key: &Key) {
+        self.manager.pace.give_back(key);
+        self.waiting.note(key, Vec::new());
+    }
+
     async fn evict(&self, binding: &B, tasks: &[GracefulEvictionTask]) -> Result<(), Error> {
         let started = Instant::now();
         let result = evict(self, COMPONENT, binding, tasks).await;
         METRICS.processed(queue_name::<B>(), started.elapsed(), result.is_ok());
-        for task in tasks.iter().filter(|_| result.is_ok()) {
-            METRICS.evicted(&task.from_cluster, &binding.spec().resource.kind);
-        }
         result
     }
 }
@@ -365,7 +319,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::Settings;
     use crate::fixtures::{self, deleting, merged};
+    use crate::world::World;
 
     const SETTLE: Duration = Duration::from_secs(15);
 
@@ -542,6 +498,34 @@ mod tests {
         unknown.preserve = true;
         let plan = decide(&unknown);
         assert!(plan.evict.is_empty() && plan.waiting.is_some(), "{plan:?}");
+        let without =
+            json!({ "spec": { "failover": { "cluster": { "statePreservation": { "rules": [] } } } } });
+        let mut nothing = view(without, json!([]), vec![place("m1", 0)]);
+        nothing.preserve = true;
+        assert_eq!(decide(&nothing).evict.len(), 1, "without rules there is no status to wait for");
+    }
+
+    #[tokio::test]
+    async fn what_could_not_be_written_keeps_its_turn() {
+        let failover = crate::failover::Settings { evictions_per_second: 0.0, ..Default::default() };
+        let world = World::with(Settings { failover, ..Settings::default() }).await;
+        let manager = Manager::new(&world.plane, Duration::ZERO);
+        let controller = Controller::<ResourceBinding>::new(&manager);
+        let lost = world
+            .cluster("m1", json!({ "spec": { "taints": [{ "key": "dead", "effect": "NoExecute" }] } }))
+            .await;
+        let placed = json!({ "spec": { "clusters": [{ "name": lost }], "placement": {} } });
+        let binding = world.binding(placed).await;
+        let key = Key::of(binding.as_ref());
+        // Two others have had their turns; one more is free at once, the next is in half an hour.
+        for other in ["one", "other"] {
+            assert_eq!(manager.pace.wait(&Key::new("", other)), None);
+        }
+        world.refuse(http::Method::PATCH, "web-configmap", 500, "InternalError");
+        assert!(!matches!(world.once(controller.as_ref(), &key).await, Outcome::Done));
+        world.once(controller.as_ref(), &key).await;
+        let stored = world.stored(binding.as_ref()).await.expect("a binding");
+        assert_eq!(stored.spec.graceful_eviction_tasks.len(), 1, "it was evicted at the second try");
     }
 
     #[test]

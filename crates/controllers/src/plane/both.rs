@@ -32,6 +32,17 @@ impl<B: StoredBinding> Bindings<B> {
             }
         });
     }
+
+    /// Has these bindings looked at when evictions stop or go on.
+    pub(crate) fn push_on_halt(&self, concerns: impl Fn(&B) -> bool + Send + Sync + 'static) {
+        let (mirror, queue) = (self.mirror.clone(), self.queue.clone());
+        self.plane.halt().subscribe(move |changed| {
+            if changed.is_none() {
+                let concerned = mirror.all().into_iter().filter(|binding| concerns(binding));
+                concerned.for_each(|binding| queue.push(BindingKey::of(binding.as_ref())));
+            }
+        });
+    }
 }
 
 /// Works off the queues of both kinds.

@@ -87,6 +87,20 @@ async fn an_estimator_that_cannot_tell_says_minus_one() {
 }
 
 #[tokio::test]
+async fn a_cluster_is_asked_for_replicas_that_find_no_node() {
+    let options = Options { timeout: Duration::from_millis(200), ..Options::default() };
+    let client = Client::new(options, control_plane(serve(Estimator::default(), None).await));
+    for cluster in ["m2", "slow"] {
+        client.connect(cluster).await.unwrap();
+    }
+    let deployment = question(&[], half_a_core()).resource;
+    let asked = |cluster: &'static str| client.unschedulable(cluster, &deployment, Duration::from_secs(300));
+    assert_eq!(asked("m2").await.unwrap(), 2);
+    assert!(matches!(asked("m1").await.unwrap_err(), Error::NotConnected(cluster) if cluster == "m1"));
+    assert!(asked("slow").await.is_err(), "nobody waits for ever");
+}
+
+#[tokio::test]
 async fn a_service_that_leads_nowhere_is_named() {
     let client = Client::new(Options::default(), control_plane(1));
     let error = client.connect("nobody").await.unwrap_err();

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use estimator::protocol::{
     self, MaxAvailableComponentSetsRequest, MaxAvailableComponentSetsResponse, MaxAvailableReplicasRequest,
-    MaxAvailableReplicasResponse,
+    MaxAvailableReplicasResponse, UnschedulableReplicasRequest, UnschedulableReplicasResponse,
 };
 use futures::future::BoxFuture;
 use http::{Request, Response};
@@ -49,6 +49,9 @@ impl tower::Service<Request<Body>> for Estimator {
                 }
                 protocol::MAX_AVAILABLE_COMPONENT_SETS => {
                     Grpc::new(ProstCodec::default()).unary(Sets, request).await
+                }
+                protocol::GET_UNSCHEDULABLE_REPLICAS => {
+                    Grpc::new(ProstCodec::default()).unary(Unschedulable, request).await
                 }
                 other => panic!("{other} is not served"),
             };
@@ -95,6 +98,28 @@ impl UnaryService<MaxAvailableComponentSetsRequest> for Sets {
         Box::pin(async move {
             let sets = request.into_inner().components.len() as i32;
             Ok(tonic::Response::new(MaxAvailableComponentSetsResponse { max_sets: sets }))
+        })
+    }
+}
+
+struct Unschedulable;
+
+impl UnaryService<UnschedulableReplicasRequest> for Unschedulable {
+    type Response = UnschedulableReplicasResponse;
+    type Future = BoxFuture<'static, Result<tonic::Response<Self::Response>, tonic::Status>>;
+
+    fn call(&mut self, request: tonic::Request<UnschedulableReplicasRequest>) -> Self::Future {
+        Box::pin(async move {
+            let request = request.into_inner();
+            if request.cluster == "slow" {
+                std::future::pending::<()>().await;
+            }
+            let resource = request.resource.unwrap_or_default();
+            if (resource.kind.as_str(), request.unschedulable_threshold) != ("Deployment", 300_000_000_000) {
+                return Err(tonic::Status::invalid_argument("the request was not understood"));
+            }
+            let unschedulable_replicas = request.cluster.trim_start_matches('m').parse().unwrap_or(0);
+            Ok(tonic::Response::new(UnschedulableReplicasResponse { unschedulable_replicas }))
         })
     }
 }

@@ -245,6 +245,13 @@ mod tests {
                 vec![],
             ),
             (
+                "one was purged, by the name that this had up to v1.18",
+                merged(chosen(&["m2"]), evicted("m1", "Immediately")),
+                works(&["m1", "m2"]),
+                vec![gone("m1", Why::Purged)],
+                vec![],
+            ),
+            (
                 "one was purged, one left",
                 merged(chosen(&["m2"]), evicted("m1", "Directly")),
                 works(&["m1", "m2", "m3"]),

@@ -20,6 +20,8 @@ pub struct Settings {
     pub propagate_empty: bool,
     /// `--enable-scheduler-estimator` and what goes with it; none leaves estimators alone.
     pub estimating: Option<Estimating>,
+    /// How estimators are found: the descheduler asks those of clusters that it does not reach itself, as upstream's always does.
+    pub estimators: estimator::Options,
     /// Where the last decisions can be read.
     pub diagnoses: Diagnoses,
 }
@@ -31,6 +33,7 @@ impl Default for Settings {
             plugins: vec!["*".to_owned()],
             propagate_empty: false,
             estimating: None,
+            estimators: estimator::Options::default(),
             diagnoses: Diagnoses::default(),
         }
     }

@@ -1,0 +1,74 @@
+//! Upstream's flags that ours does not need: they are accepted, so that its manifests work, and they are not shown.
+//!
+//! What changes a result is not here: a flag that asks for something we do not do is refused as unknown.
+
+use clap::Args;
+
+/// What every component of upstream takes: logging and profiling.
+#[derive(Debug, Args)]
+pub(crate) struct Everywhere {
+    #[arg(long, short = 'v', hide = true, default_value = "0")]
+    v: String,
+    #[arg(long, hide = true, default_value = "")]
+    vmodule: String,
+    #[arg(long, hide = true, default_value = "text")]
+    logging_format: String,
+    #[arg(long, hide = true, default_value = "5s")]
+    log_flush_frequency: String,
+    #[arg(long, hide = true, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    logtostderr: String,
+    #[arg(long, hide = true, default_value = "false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    enable_pprof: String,
+    #[arg(long, hide = true, default_value = ":6060")]
+    profiling_bind_address: String,
+    #[arg(long, hide = true, default_value = "40")]
+    kube_api_qps: String,
+    #[arg(long, hide = true, default_value = "60")]
+    kube_api_burst: String,
+}
+
+/// What upstream's controllers take besides: how many of them work at once, and how often.
+#[derive(Debug, Args)]
+pub(crate) struct Controllers {
+    #[arg(long, hide = true, default_value = "40")]
+    cluster_api_qps: String,
+    #[arg(long, hide = true, default_value = "60")]
+    cluster_api_burst: String,
+    #[arg(long, hide = true, default_value = "2m0s")]
+    cluster_cache_sync_timeout: String,
+    #[arg(long, hide = true, default_value = "0s")]
+    resync_period: String,
+    #[arg(long, hide = true, default_value = "5")]
+    concurrent_cluster_syncs: String,
+    #[arg(long, hide = true, default_value = "5")]
+    concurrent_work_syncs: String,
+    #[arg(long, hide = true, default_value = "true", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    enable_cluster_resource_modeling: String,
+    #[arg(long, hide = true, default_value = "5ms")]
+    rate_limiter_base_delay: String,
+    #[arg(long, hide = true, default_value = "16m40s")]
+    rate_limiter_max_delay: String,
+    #[arg(long, hide = true, default_value = "10")]
+    rate_limiter_qps: String,
+    #[arg(long, hide = true, default_value = "100")]
+    rate_limiter_bucket_size: String,
+}
+
+/// What only upstream's controller manager takes.
+#[derive(Debug, Args)]
+pub(crate) struct Manager {
+    #[arg(long, hide = true, default_value = "5")]
+    concurrent_clusterresourcebinding_syncs: String,
+    #[arg(long, hide = true, default_value = "5")]
+    concurrent_resourcebinding_syncs: String,
+    #[arg(long, hide = true, default_value = "1")]
+    concurrent_namespace_syncs: String,
+    #[arg(long, hide = true, default_value = "1")]
+    concurrent_propagation_policy_syncs: String,
+    #[arg(long, hide = true, default_value = "1")]
+    concurrent_cluster_propagation_policy_syncs: String,
+    #[arg(long, hide = true, default_value = "5")]
+    concurrent_resource_template_syncs: String,
+    #[arg(long, hide = true, default_value = "2")]
+    concurrent_dependent_resource_syncs: String,
+}
