@@ -188,6 +188,65 @@ fn which_certificate_requests_are_those_of_agents() {
     assert_eq!(read(&other), None);
 }
 
+/// Parsers differ in which of several blocks they read. Go passes over a block whose END does not match its BEGIN and reads the
+/// next one: a certificate for the second name would be signed after the first was approved.
+#[test]
+fn a_request_is_one_block_and_nothing_else() {
+    let pem = |name: &str| {
+        let object = request(name, AGENTS, &[], usual());
+        let encoded = object["spec"]["request"].as_str().expect("a request");
+        let bytes = base64::engine::general_purpose::STANDARD.decode(encoded).expect("Base64");
+        String::from_utf8(bytes).expect("text")
+    };
+    let read = |text: &str| {
+        let mut object = request(AGENT_A, AGENTS, &[], usual());
+        object["spec"]["request"] = base64::engine::general_purpose::STANDARD.encode(text).into();
+        CertificateRequest::read(&object).map(|request| request.common_name)
+    };
+    let (own, other) = (pem(AGENT_A), pem(GENERATOR));
+    for fine in [own.clone(), format!("\n{own}\n\n"), own.replace('\n', "\r\n"), own.trim().to_owned()] {
+        assert_eq!(read(&fine).as_deref(), Some(AGENT_A), "{fine}");
+    }
+    let ends = "-----END CERTIFICATE REQUEST-----";
+    for (what, text) in [
+        ("another end", format!("{}{other}", own.replace(ends, "-----END X-----"))),
+        ("another begin", format!("{}{other}", own.replace("BEGIN CERTIFICATE REQUEST", "BEGIN X"))),
+        ("two blocks", format!("{own}{other}")),
+        ("no end", format!("{}{other}", own.replace(ends, ""))),
+        ("text before", format!("hello\n{own}")),
+        ("text after", format!("{own}hello")),
+        ("headers", own.replacen('\n', "\nA: b\n\n", 1)),
+        ("a label of old", own.replace("CERTIFICATE REQUEST", "NEW CERTIFICATE REQUEST")),
+        ("nothing", String::new()),
+    ] {
+        assert_eq!(read(&text), None, "{what}");
+    }
+}
+
+/// Other names hide in a second attribute, which our parser passes over when it is asked for the extensions.
+#[test]
+fn other_names_are_found_wherever_they_are() {
+    const EXTENSIONS: &[u64] = &[1, 2, 840, 113_549, 1, 9, 14];
+    let attribute = |values: &[u8]| rcgen::Attribute { oid: EXTENSIONS, values: values.to_vec() };
+    let harmless = [0x31, 13, 0x30, 11, 0x30, 9, 6, 3, 0x55, 0x1d, 0x13, 4, 2, 0x30, 0];
+    let name = [0x31, 16, 0x30, 14, 0x30, 12, 6, 3, 0x55, 0x1d, 0x11, 4, 5, 0x30, 3, 0x82, 1, b'x'];
+    let read = |attributes: &[&[u8]]| {
+        let mut parameters = rcgen::CertificateParams::default();
+        parameters.distinguished_name = rcgen::DistinguishedName::new();
+        parameters.distinguished_name.push(rcgen::DnType::OrganizationName, AGENTS);
+        parameters.distinguished_name.push(rcgen::DnType::CommonName, AGENT_A);
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let attributes = attributes.iter().map(|values| attribute(values)).collect();
+        let made = parameters.serialize_request_with_attributes(&key, attributes);
+        let pem = made.and_then(|made| made.pem()).expect("a request");
+        let mut object = request(AGENT_A, AGENTS, &[], usual());
+        object["spec"]["request"] = base64::engine::general_purpose::STANDARD.encode(pem).into();
+        CertificateRequest::read(&object).is_some()
+    };
+    assert!(read(&[&harmless]));
+    assert!(!read(&[&harmless, &name]) && !read(&[&name, &harmless]));
+}
+
 fn write(user: &str, group: &str, kind: &str, namespace: &str, object: &Value) -> Result<(), String> {
     let name = object["metadata"]["name"].as_str().unwrap_or("");
     let operation = Operation::Create;
