@@ -14,10 +14,35 @@ impl Facts for Known {
         cluster == "b"
     }
 
-    fn owners_of_secret(&self, _: &str, name: &str) -> Vec<String> {
+    fn secret(&self, namespace: &str, name: &str) -> Option<Secret> {
+        let owned = |cluster: &str| Secret { owners: vec![cluster.to_owned()], ..Secret::default() };
+        match (namespace, name) {
+            (_, "a-impersonator") => Some(owned("a-impersonator")),
+            (_, "b" | "b-impersonator") => Some(owned("b")),
+            // Made by hand, for a Cluster that was made by hand. Even with the label of the system.
+            (_, "creds") => Some(Secret { is_labelled: true, ..Secret::default() }),
+            // A tenant's, in a namespace that once was an agent's.
+            ("accounts", "password") => Some(Secret::default()),
+            // Left by an agent that ended before it had its Cluster.
+            (_, "password") => Some(Secret { is_labelled: true, ..Secret::default() }),
+            (_, "c") => Some(owned("c")),
+            // The Cluster names it; that does not make it its own.
+            (_, "c-impersonator") => Some(Secret::default()),
+            _ => None,
+        }
+    }
+
+    fn users_of_secret(&self, _: &str, name: &str) -> Vec<String> {
         match name {
-            "a-impersonator" => vec!["a-impersonator".to_owned()],
-            "b" | "b-impersonator" => vec!["b".to_owned()],
+            "creds" => vec!["b".to_owned()],
+            "c-impersonator" => vec!["c".to_owned()],
+            _ => Vec::new(),
+        }
+    }
+
+    fn registered_with(&self, id: &str) -> Vec<String> {
+        match id {
+            "id-of-b" => vec!["b".to_owned()],
             _ => Vec::new(),
         }
     }
@@ -59,6 +84,10 @@ fn who_has_bounds() {
 }
 
 const AGENT_A: &str = "system:karmada:agent:a";
+const AGENT_C: &str = "system:karmada:agent:c";
+/// Agents that chose the names of Secrets that are not theirs.
+const AGENT_CREDS: &str = "system:karmada:agent:creds";
+const AGENT_PASSWORD: &str = "system:karmada:agent:password";
 const TOKEN: &str = "system:bootstrap:abcdef";
 
 #[test]
@@ -85,6 +114,14 @@ fn what_is_ones_own_and_what_is_not() {
         (AGENT_A, "get", "", "secrets", "karmada-cluster", "b", false),
         (AGENT_A, "get", "", "secrets", "karmada-cluster", "a-impersonator", false),
         (AGENT_A, "list", "", "secrets", "karmada-cluster", "", false),
+        (AGENT_CREDS, "get", "", "secrets", "karmada-cluster", "creds", false),
+        (AGENT_CREDS, "patch", "", "secrets", "karmada-cluster", "creds", false),
+        (AGENT_PASSWORD, "get", "", "secrets", "accounts", "password", false),
+        (AGENT_PASSWORD, "patch", "", "secrets", "accounts", "password", false),
+        (AGENT_PASSWORD, "get", "", "secrets", "karmada-cluster", "password", true),
+        (AGENT_C, "get", "", "secrets", "karmada-cluster", "c", true),
+        (AGENT_C, "patch", "", "secrets", "karmada-cluster", "c", true),
+        (AGENT_C, "get", "", "secrets", "karmada-cluster", "c-impersonator", false),
         (AGENT_A, "get", "", "namespaces", "", "karmada-es-a", true),
         (AGENT_A, "get", "", "namespaces", "", "karmada-es-b", false),
         (AGENT_A, "get", "", "namespaces", "", "default", false),
@@ -302,6 +339,28 @@ fn an_update_keeps_what_is_not_the_agents_to_say() {
     assert_eq!(update(&moved), Ok(()));
     moved["metadata"]["labels"]["env"] = "prod".into();
     assert_eq!(update(&moved), Err("an agent does not change the labels of its cluster".to_owned()));
+}
+
+#[test]
+fn one_member_has_one_name() {
+    let cluster = |id: Option<&str>| {
+        let spec = json!({ "syncMode": "Pull", "id": id });
+        json!({ "metadata": { "name": "a" }, "spec": spec })
+    };
+    let (group, kind, name) = ("cluster.karmada.io", "Cluster", "a");
+    let write = |operation, object: &Value, old: Option<&Value>| {
+        let write = Write { operation, group, kind, subresource: "", namespace: "", name, object, old };
+        check(who(AGENT_A), &write, &Known)
+    };
+    let (own, other, none) = (cluster(Some("id-of-a")), cluster(Some("id-of-b")), cluster(None));
+    let refused =
+        "the cluster ID id-of-b has been registered with name \"b\"; unregister it there first".to_owned();
+    assert_eq!(write(Operation::Create, &own, None), Ok(()));
+    assert_eq!(write(Operation::Create, &none, None), Ok(()));
+    assert_eq!(write(Operation::Create, &other, None), Err(refused.clone()));
+    assert_eq!(write(Operation::Update, &other, Some(&own)), Err(refused));
+    // Whatever came about in another way does not keep the agent from writing.
+    assert_eq!(write(Operation::Update, &other, Some(&other)), Ok(()));
 }
 
 #[test]

@@ -46,7 +46,7 @@ pub fn check(who: Who<'_>, write: &Write<'_>, facts: &dyn Facts) -> Verdict {
 fn agent(cluster: &str, write: &Write<'_>, facts: &dyn Facts) -> Verdict {
     let (object, created) = (write.object, write.operation == Operation::Create);
     match (write.group, write.kind) {
-        ("cluster.karmada.io", "Cluster") => own_cluster(cluster, write),
+        ("cluster.karmada.io", "Cluster") => own_cluster(cluster, write, facts),
         ("coordination.k8s.io", "Lease") if created => {
             let message = format!("the agent of cluster {cluster:?} has Leases of its own name only");
             is_lease_of(cluster, write.namespace, write.name).then_some(()).ok_or(message)
@@ -55,7 +55,10 @@ fn agent(cluster: &str, write: &Write<'_>, facts: &dyn Facts) -> Verdict {
             if !holds_secrets(write.namespace, facts)
                 || !owns_secret(cluster, write.namespace, write.name, facts)
             {
-                return Err(format!("Secret {:?} does not belong to cluster {cluster:?}", write.name));
+                return Err(format!(
+                    "Secret {:?} does not belong to cluster {cluster:?}; choose another name or namespace",
+                    write.name
+                ));
             }
             // Some types make others write credentials into a Secret.
             match object["type"].as_str() {
@@ -83,8 +86,9 @@ fn agent(cluster: &str, write: &Write<'_>, facts: &dyn Facts) -> Verdict {
     }
 }
 
-/// What attracts workloads, or keeps them away, is for administrators to say.
-fn own_cluster(cluster: &str, write: &Write<'_>) -> Verdict {
+/// What attracts workloads, or keeps them away, is for administrators to say. And a member has one name: the agent itself cannot
+/// look for another, since it sees no Cluster but its own.
+fn own_cluster(cluster: &str, write: &Write<'_>, facts: &dyn Facts) -> Verdict {
     let (new, old) = (write.object, write.old.unwrap_or(&Value::Null));
     if write.name != cluster {
         return Err(format!("cluster {:?} is not that of this agent", write.name));
@@ -106,6 +110,16 @@ fn own_cluster(cluster: &str, write: &Write<'_>) -> Verdict {
         let (is, was) = (new.pointer(pointer), old.pointer(pointer));
         if is != was && !(is_empty(is) && is_empty(was)) {
             return Err(format!("an agent does not change the {what} of its cluster"));
+        }
+    }
+    let id = new["spec"]["id"].as_str().unwrap_or("");
+    if !id.is_empty() && new["spec"]["id"] != old["spec"]["id"] {
+        let mut others = facts.registered_with(id);
+        others.retain(|other| other != cluster);
+        if let Some(other) = others.first() {
+            return Err(format!(
+                "the cluster ID {id} has been registered with name {other:?}; unregister it there first"
+            ));
         }
     }
     Ok(())
