@@ -24,6 +24,8 @@ pub const AGENTS: &str = "system:karmada:agents";
 pub const AGENT_PREFIX: &str = "system:karmada:agent:";
 /// In whose name `register` writes the roles of an agent.
 pub const GENERATOR: &str = "system:karmada:agent:rbac-generator";
+/// What the request for the generator's certificate is named; the name of the cluster and five characters follow.
+const GENERATOR_REQUEST: &str = "agent-rbac-generator-";
 /// The group of the tokens with which clusters are registered.
 pub const BOOTSTRAP_GROUP: &str = "system:bootstrappers:karmada:default-cluster-token";
 /// What the group of tokens for one cluster begins with; the name of the cluster follows.

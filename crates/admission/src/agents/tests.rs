@@ -412,25 +412,25 @@ fn an_agent_tells_of_what_it_has_to_do_with() {
 #[test]
 fn a_token_for_one_cluster_asks_for_no_other() {
     let groups = [BOOTSTRAPPERS.to_owned(), format!("{BOOTSTRAP_CLUSTER_PREFIX}a")];
-    let ask = |name: &str| {
-        let object = request(name, AGENTS, &[], usual());
+    let ask = |common_name: &str, name: &str| {
+        let object = request(common_name, AGENTS, &[], usual());
         let (group, kind) = ("certificates.k8s.io", "CertificateSigningRequest");
         let (operation, namespace) = (Operation::Create, "");
-        let write = Write {
-            operation,
-            group,
-            kind,
-            subresource: "",
-            namespace,
-            name: "r",
-            object: &object,
-            old: None,
-        };
+        let object = &object;
+        let write = Write { operation, group, kind, subresource: "", namespace, name, object, old: None };
         check(Who::of(TOKEN, &groups).expect("a token"), &write, &Known)
     };
-    assert!(ask(AGENT_A).is_ok() && ask(GENERATOR).is_ok());
-    let other = ask("system:karmada:agent:c");
+    assert_eq!(ask(AGENT_A, "a-x2b4c"), Ok(()));
+    let other = ask(AGENT_C, "c-x2b4c");
     assert_eq!(other, Err("the token is for cluster \"a\", not for \"c\"".to_owned()));
+    // The right to write roles carries no cluster's name; the request for it does.
+    assert_eq!(ask(GENERATOR, "agent-rbac-generator-ax2b4c"), Ok(()));
+    for name in
+        ["agent-rbac-generator-cx2b4c", "agent-rbac-generator-a", "agent-rbac-generator-a-bx2b4c", "r"]
+    {
+        let refused = ask(GENERATOR, name).expect_err(name);
+        assert!(refused.contains("the token is for cluster \"a\""), "{refused}");
+    }
 }
 
 #[test]

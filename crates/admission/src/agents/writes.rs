@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::rights::is_lease_of;
 use super::{
-    AGENT_PREFIX, CertificateRequest, Facts, GENERATOR, Named, Who, cluster_of_role, holds_secrets,
-    is_cluster_name, owns_secret, roles,
+    AGENT_PREFIX, CertificateRequest, Facts, GENERATOR, GENERATOR_REQUEST, Named, Who, cluster_of_role,
+    holds_secrets, is_cluster_name, owns_secret, roles,
 };
 use crate::Operation;
 
@@ -145,7 +145,12 @@ fn bootstrap(only: Option<&str>, write: &Write<'_>, facts: &dyn Facts) -> Verdic
     let request = CertificateRequest::read(write.object)
         .ok_or("a bootstrap token may ask for certificates of agents only")?;
     if request.common_name == GENERATOR {
-        return Ok(());
+        return match only.filter(|only| !is_generator_request(only, write.name)) {
+            Some(only) => Err(format!(
+                "the token is for cluster {only:?}; the request is to be named {GENERATOR_REQUEST}{only} and five characters"
+            )),
+            None => Ok(()),
+        };
     }
     let cluster = request.common_name.strip_prefix(AGENT_PREFIX).unwrap_or("");
     if !is_cluster_name(cluster) {
@@ -155,6 +160,12 @@ fn bootstrap(only: Option<&str>, write: &Write<'_>, facts: &dyn Facts) -> Verdic
         Some(only) => Err(format!("the token is for cluster {only:?}, not for {cluster:?}")),
         None => free(cluster, facts),
     }
+}
+
+/// Returns whether `register` names the generator's request so for a cluster: five characters follow, without a dash.
+fn is_generator_request(cluster: &str, name: &str) -> bool {
+    let rest = name.strip_prefix(GENERATOR_REQUEST).and_then(|rest| rest.strip_prefix(cluster));
+    rest.is_some_and(|rest| rest.len() == 5 && rest.chars().all(|c| c.is_ascii_alphanumeric()))
 }
 
 fn free(cluster: &str, facts: &dyn Facts) -> Verdict {
